@@ -1,0 +1,1 @@
+"""Pure numba kernels: scalar and array functions that know nothing of PyMC."""

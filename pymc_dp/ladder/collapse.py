@@ -1,0 +1,157 @@
+"""`collapse`: integrate the confidential records out of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import pymc as pm
+
+from pymc.model.fgraph import (
+    fgraph_from_model,
+    model_free_rv,
+    model_from_fgraph,
+    model_observed_rv,
+)
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.ladder.gaussian import marginal_rung, statistics_rung
+from pymc_dp.propriety import check_proper
+from pymc_dp.records import (
+    PrivatizedRecords,
+    children,
+    privatized,
+    read_records,
+    releases,
+)
+
+Rung = Literal["statistics", "marginal"]
+
+
+def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
+    r"""Integrate the confidential records out of a model; the posterior stays the same.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        A model with `PrivateObservation` releases of records; the one of the context if None.
+    to : {"marginal", "statistics"}
+        "statistics" replaces the records by their sufficient statistics, named ``<record>_mean``
+        and ``<record>_var``: :math:`\bar Y \sim N(m, v/n)`, :math:`S^2 \sim
+        \mathrm{Gamma}((n-1)/2, (n-1)/(2v))`. "marginal" integrates these out too and leaves
+        the parameters only, for NUTS. Nothing of size n is ever allocated.
+
+    Returns
+    -------
+    pm.Model
+        A new model. `pm.Data` is copied: call `set_data` on the new one.
+
+    Raises
+    ------
+    NotImplementedError, ValueError
+        Naming the variable and the reason: another child of the records, an `initval`, a statistic
+        that is not linear in mean and variance, two releases of the same statistic
+        (marginal), no closed form (marginal), an improper posterior.
+    """
+    model = pm.modelcontext(model)
+    if to not in ("statistics", "marginal"):
+        raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
+    groups = collapsible(model)
+    rung: Callable = statistics_rung if to == "statistics" else marginal_rung
+    replaced, added, retransformed, step_tags = {}, {}, {}, {}
+    for group in groups:
+        change = rung(model, group)
+        replaced.update(change.replaced)
+        added.update(change.added)
+        retransformed.update(change.transforms)
+        step_tags.update(change.steps)
+    return _rebuild(model, groups, replaced, added, retransformed, step_tags)
+
+
+def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
+    """Read all privatized records of a model; refuse by name what cannot be collapsed."""
+    with_initval = [rv.name for rv, v in model.rvs_to_initial_values.items() if v is not None]
+    if with_initval:
+        raise NotImplementedError(
+            f"a model with initval= cannot be collapsed: remove it from {', '.join(with_initval)}, "
+            f"and pass initvals= to the sampler"
+        )
+    found = privatized(model)
+    if not found:
+        raise ValueError(
+            "there are no records to integrate out: the model has no release of a vector of "
+            "unobserved records"
+            if releases(model)
+            else "there is nothing to collapse: declare a release with dp.PrivateObservation"
+        )
+    groups = []
+    for records in found:
+        group = read_records(model, records)
+        known = {r.rv for r in group.releases}
+        for child in children(model, records):
+            if child not in known:
+                raise NotImplementedError(
+                    f"the records {records.name!r} cannot be integrated out: {child.name!r} depends "
+                    f"on them too. Release it with dp.PrivateObservation, or sample on the records"
+                )
+        check_proper(group)
+        groups.append(group)
+    return groups
+
+
+def dropped_deterministics(model: pm.Model) -> list[TensorVariable]:
+    """Deterministics of records, which no collapsed model can carry."""
+    records = set(privatized(model))
+    return [
+        d
+        for d in model.deterministics
+        if records & set(ancestors([d], blockers=set(model.basic_RVs)))
+    ]
+
+
+def _rebuild(model, groups, replaced, added, retransformed, step_tags) -> pm.Model:
+    """Build the collapsed model from what changes; see `ladder.gaussian.Change`."""
+    gone = {group.rv.name for group in groups} | {d.name for d in dropped_deterministics(model)}
+    fgraph, memo = fgraph_from_model(model)
+    named = {v.name: v for v in fgraph.outputs}
+
+    # New variables are written in terms of the model's: translate, innermost first.
+    translation = {var: memo[var] for var in model.named_vars.values() if var in memo}
+    for name, (rv, transform) in {**retransformed, **added}.items():
+        new = _translate(rv, translation)
+        value_name = name if transform is None else f"{name}_{transform.name}__"
+        value = new.type(name=value_name)
+        dims = named[name].owner.op.dims if name in named else ()
+        model_var = model_free_rv(new, value, transform, name, *dims)
+        if name in named:
+            translation = {k: (model_var if v is named[name] else v) for k, v in translation.items()}
+            fgraph.add_output(model_var)
+            fgraph.replace(named[name], model_var, import_missing=True)
+        else:
+            fgraph.add_output(model_var, import_missing=True)
+        translation[rv] = model_var
+    for old, rv in replaced.items():
+        node = named[old.name].owner
+        new = _translate(rv, translation)
+        if len(node.inputs) == 2 and old in model.observed_RVs:
+            new_var = model_observed_rv(new, node.inputs[1], old.name, *node.op.dims)
+        else:
+            new_var = model_free_rv(new, node.inputs[1], node.op.transform, old.name, *node.op.dims)
+        fgraph.replace(named[old.name], new_var, import_missing=True)
+    for i in reversed(range(len(fgraph.outputs))):
+        if fgraph.outputs[i].name in gone:
+            fgraph.remove_output(i)
+    collapsed = model_from_fgraph(fgraph, mutate_fgraph=True)
+    for name, step in step_tags.items():
+        collapsed[name].tag.dp_step = step
+    for rv in collapsed.basic_RVs:
+        if hasattr(rv.tag, "dp_release"):
+            del rv.tag.dp_release
+    return collapsed
+
+
+def _translate(rv: TensorVariable, translation: dict) -> TensorVariable:
+    """Rewrite a variable in terms of the fgraph's; unlike a clone, this shares the replacements."""
+    return graph_replace([rv], translation, strict=False)[0]

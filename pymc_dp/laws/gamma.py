@@ -1,0 +1,101 @@
+r"""Gamma and Exponential statistics under Laplace noise (the truncated gamma mixture), Gaussian too.
+
+Under Gaussian noise the marginal has no elementary form:
+
+.. math::
+
+    p(z) = \int_0^\infty \mathrm{Gamma}(s \mid a, \beta)\, N(z \mid s, \sigma^2)\, ds
+
+is log-concave in s for a >= 1, with its mode in closed form, and falls from there like
+:math:`p(\log(1+x) - x) - d^2/(2\sigma^2)` (d the distance, x = d/mode, p = a - 1): two
+Gauss-Legendre rules of 40 nodes on the window where it falls by less than e^-40 are exact to
+1e-13.
+"""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from numba import njit
+from pytensor.gradient import disconnected_grad
+from pytensor.tensor.random.basic import ExponentialRV, GammaRV
+
+from pymc_dp.kernels.logconcave import draw_log_concave, draw_tilted_gamma
+from pymc_dp.laws import Pair, register_pair
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.tilting import laplace_log_marginal
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
+_FALL = 40.0
+
+
+def _log_marginal_laplace(mechanism, value, alpha, scale):
+    return laplace_log_marginal(GammaRV(), value, 1.0 / mechanism.scale, alpha, scale)
+
+
+def _log_marginal_laplace_exponential(mechanism, value, scale):
+    return laplace_log_marginal(ExponentialRV(), value, 1.0 / mechanism.scale, scale)
+
+
+def _log_marginal_gaussian(mechanism, value, alpha, scale):
+    alpha, scale, sigma, value = (
+        pt.as_tensor(x) for x in (alpha, scale, mechanism.sigma, value)
+    )
+    p = pt.switch(alpha >= 1, alpha - 1, np.nan)  # below one the density has a pole at zero
+    slope = 1 / scale - value / sigma**2
+    root = pt.sqrt(slope**2 + 4 * p / sigma**2)
+    mode = pt.switch(
+        slope > 0,
+        2 * p / (pt.switch(slope > 0, slope, 0.0) + root),
+        (root - slope) * sigma**2 / 2,
+    )
+    safe_p, r = pt.maximum(p, 1e-10), _FALL / pt.maximum(p, 1e-10)
+    # At the boundary mode (a = 1) the fall is linear with the slope there.
+    up = pt.minimum(
+        pt.switch(mode > 0, np.inf, _FALL / pt.maximum(slope, 1e-300)), sigma * (2 * _FALL) ** 0.5
+    )
+    up = pt.minimum(up, pt.switch(mode > 0, mode * (r + pt.sqrt(2 * r)), np.inf))
+    down = pt.minimum(
+        pt.minimum(sigma * (2 * _FALL) ** 0.5, mode * pt.sqrt(2 * _FALL / safe_p)), mode
+    )
+    mode, up, down = (disconnected_grad(x)[..., None] for x in (mode, up, down))
+    nodes = pt.concatenate(
+        [mode + up * (1 + _NODES) / 2, mode - down * (1 + _NODES) / 2], axis=-1
+    )
+    log_widths = pt.concatenate([up * _WEIGHTS / 2, down * _WEIGHTS / 2], axis=-1)
+    a, b, s, z = (x[..., None] for x in (alpha, 1 / scale, sigma, value))
+    terms = (
+        pm.logp(pm.Gamma.dist(a, b), pt.maximum(nodes, 1e-300))
+        + pm.logp(pm.Normal.dist(nodes, s), z)
+        + pt.log(pt.maximum(log_widths, 1e-300))
+    )
+    return pt.logsumexp(terms, axis=-1)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _draw_laplace(rng, z, noise, lo, hi, alpha, scale):
+    return draw_tilted_gamma(rng, alpha, 1.0 / scale, 1.0 / noise, z, lo, hi)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _draw_laplace_exponential(rng, z, noise, lo, hi, scale):
+    return draw_tilted_gamma(rng, 1.0, 1.0 / scale, 1.0 / noise, z, lo, hi)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _draw_gaussian(rng, z, noise, lo, hi, alpha, scale):
+    return draw_log_concave(
+        rng, alpha - 1.0, 1.0 / scale, 1.0 / (noise * noise), z, 0.0, 0.0, max(lo, 0.0), hi
+    )
+
+
+register_pair(Pair(GammaRV, LaplaceMechanism, _log_marginal_laplace, _draw_laplace))
+register_pair(
+    Pair(
+        ExponentialRV,
+        LaplaceMechanism,
+        _log_marginal_laplace_exponential,
+        _draw_laplace_exponential,
+    )
+)
+register_pair(Pair(GammaRV, GaussianMechanism, _log_marginal_gaussian, _draw_gaussian))

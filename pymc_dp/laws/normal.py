@@ -1,0 +1,40 @@
+"""A Normal statistic under Laplace noise (two-sided tilting) and Gaussian noise (conjugate)."""
+
+import math
+
+import pymc as pm
+import pytensor.tensor as pt
+
+from numba import njit
+from pytensor.tensor.random.basic import NormalRV
+
+from pymc_dp.kernels.logconcave import draw_tilted_normal
+from pymc_dp.laws import Pair, register_pair
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.tilting import laplace_log_marginal
+
+
+def _log_marginal_laplace(mechanism, value, mu, sigma):
+    return laplace_log_marginal(NormalRV(), value, 1.0 / mechanism.scale, mu, sigma)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _draw_laplace(rng, z, scale, lo, hi, mu, sigma):
+    return draw_tilted_normal(rng, mu, sigma * sigma, 1.0 / scale, z, lo, hi)
+
+
+def _log_marginal_gaussian(mechanism, value, mu, sigma):
+    return pm.logp(pm.Normal.dist(mu, pt.sqrt(sigma**2 + mechanism.sigma**2)), value)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _draw_gaussian(rng, z, noise, lo, hi, mu, sigma):
+    gain = 1.0 / (1.0 + (noise / sigma) ** 2)
+    mean, sd = mu + gain * (z - mu), noise * math.sqrt(gain)
+    if lo == -math.inf and hi == math.inf:
+        return mean + sd * rng.standard_normal()
+    return draw_tilted_normal(rng, mean, sd * sd, 0.0, 0.0, lo, hi)
+
+
+register_pair(Pair(NormalRV, LaplaceMechanism, _log_marginal_laplace, _draw_laplace))
+register_pair(Pair(NormalRV, GaussianMechanism, _log_marginal_gaussian, _draw_gaussian))

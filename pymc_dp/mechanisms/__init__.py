@@ -1,0 +1,24 @@
+"""Mechanisms: the public noise of a differentially private release."""
+
+from pymc_dp.mechanisms.base import (
+    Mechanism,
+    MechanismExample,
+    mechanism_examples,
+    register_mechanism,
+    registered_mechanisms,
+)
+from pymc_dp.mechanisms.gaussian import GaussianMechanism
+from pymc_dp.mechanisms.laplace import LaplaceMechanism
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
+
+__all__ = [
+    "ClippedMechanism",
+    "GaussianMechanism",
+    "LaplaceMechanism",
+    "Mechanism",
+    "MechanismExample",
+    "RoundedMechanism",
+    "mechanism_examples",
+    "register_mechanism",
+    "registered_mechanisms",
+]

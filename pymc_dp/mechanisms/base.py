@@ -1,0 +1,528 @@
+"""What every mechanism provides: the `Mechanism` protocol, its registry and input checks."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.distributions.dist_math import check_parameters
+from pytensor.compile.mode import Mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RNGConsumerOp
+from pytensor.tensor.random.type import RandomType
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from pytensor.tensor import TensorLike
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
+
+
+class Mechanism(ABC):
+    r"""A randomised release of a statistic, with noise of a public and known law.
+
+    A mechanism turns a confidential statistic :math:`s` into a release :math:`Z` with density or
+    mass function :math:`\eta(z \mid s)`. Subclasses are frozen dataclasses; their noise
+    parameters are tensors, so that everything broadcasts and `pm.Data` can be used.
+
+    To add a mechanism, write one module with a subclass that names its parameter fields in
+    `parameter_names`, implements `noise_sample`, `logp` and `log_interval` (and `icdf` where it
+    exists), and calls `register_mechanism`. No existing file changes; the conformance tests
+    then cover it.
+    """
+
+    parameter_names: ClassVar[tuple[str, ...]] = ()
+    """Fields that hold the noise parameters, in the order of `parameters`."""
+
+    @property
+    def spacing(self) -> float | None:
+        """Distance between neighbouring atoms of a discrete release; None if it has a density."""
+        return None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the release takes values on a lattice only, so that `logp` is a log mass."""
+        return self.spacing is not None
+
+    @property
+    def parameters(self) -> tuple[TensorVariable, ...]:
+        """The noise parameters as tensors, in a fixed order."""
+        return tuple(getattr(self, name) for name in self.parameter_names)
+
+    def with_parameters(self, *parameters: TensorLike) -> Self:
+        """Return the same mechanism with other parameters, which are not validated.
+
+        Parameters
+        ----------
+        *parameters : tensor_like
+            One for each of `parameters`, in that order. Any symbolic variable will do.
+        """
+        if len(parameters) != len(self.parameters):
+            raise ValueError(
+                f"{type(self).__name__} has {len(self.parameters)} parameters, "
+                f"got {len(parameters)}"
+            )
+        return self._rebuilt(**dict(zip(self.parameter_names, parameters, strict=True)))
+
+    def _rebuilt(self, **fields: Any) -> Self:
+        """Copy with some fields replaced, past `__init__` and so past the user's validation."""
+        new = object.__new__(type(self))
+        for name in self.parameter_names:
+            if fields.get(name) is not None:
+                fields[name] = pt.as_tensor_variable(fields[name])
+        new.__dict__.update(self.__dict__ | fields)
+        return new
+
+    @abstractmethod
+    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
+        """Draw one release given the statistic, as a graph.
+
+        Parameters
+        ----------
+        rng : RandomGeneratorVariable
+            Symbolic random generator.
+        statistic : tensor_like
+            Confidential statistic.
+
+        Returns
+        -------
+        next_rng, draw
+            The generator after the draw, and a release of the shape to which the statistic and
+            the parameters broadcast.
+        """
+
+    @abstractmethod
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        r"""Log density or log mass :math:`\log \eta(z \mid s)` of a release.
+
+        Parameters
+        ----------
+        value : tensor_like
+            Released value :math:`z`.
+        statistic : tensor_like, default 0
+            Confidential statistic :math:`s`.
+        """
+
+    @abstractmethod
+    def log_interval(
+        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
+    ) -> TensorVariable:
+        r"""Log probability of a closed interval, :math:`\log P(l \le Z \le u \mid s)`.
+
+        It is computed from the nearer tail, so it keeps its digits far out, for narrow intervals
+        and for nearly certain ones. The ends may be infinite; an interval with `lower > upper`
+        has probability zero.
+
+        Parameters
+        ----------
+        lower, upper : tensor_like
+            Ends of the interval.
+        statistic : tensor_like, default 0
+            Confidential statistic.
+        """
+
+    def logcdf(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        r"""Log of the distribution function, :math:`\log P(Z \le z \mid s)`.
+
+        Parameters
+        ----------
+        value : tensor_like
+            Released value.
+        statistic : tensor_like, default 0
+            Confidential statistic.
+        """
+        return self.log_interval(-np.inf, value, statistic)
+
+    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        r"""Quantile function, :math:`\min\{z : P(Z \le z \mid s) \ge p\}`.
+
+        Parameters
+        ----------
+        p : tensor_like
+            Probability; NaN comes back outside [0, 1].
+        statistic : tensor_like, default 0
+            Confidential statistic.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no quantile function")
+
+    def dist(self, statistic: TensorLike, **kwargs: Any) -> TensorVariable:
+        """Random variable of the release, not registered with any model.
+
+        `pm.draw`, `pm.logp`, `pm.logcdf` and `pm.icdf` work on it.
+
+        Parameters
+        ----------
+        statistic : tensor_like
+            Confidential statistic: a number, an array or an expression of random variables.
+        **kwargs
+            Passed to `pymc_dp.release.release_rv`.
+        """
+        # Imported late: the release module needs this one.
+        from pymc_dp.release import release_rv
+
+        return release_rv(statistic, self, **kwargs)
+
+    def clipped(
+        self, lower: TensorLike | None = None, upper: TensorLike | None = None
+    ) -> ClippedMechanism:
+        """Return the mechanism whose release is afterwards clipped to [lower, upper].
+
+        Parameters
+        ----------
+        lower, upper : tensor_like, optional
+            Clipping bounds; None leaves that side alone.
+        """
+        from pymc_dp.mechanisms.postprocessed import ClippedMechanism
+
+        return ClippedMechanism(self, lower, upper)
+
+    def rounded(self, digits: int = 0) -> RoundedMechanism:
+        """Return the mechanism whose release is afterwards rounded, as by `round(z, digits)`.
+
+        Parameters
+        ----------
+        digits : int, default 0
+            Decimal places; negative ones round to tens, hundreds, ...
+        """
+        from pymc_dp.mechanisms.postprocessed import RoundedMechanism
+
+        return RoundedMechanism(self, digits)
+
+    def _checked(self, expression: TensorVariable) -> TensorVariable:
+        """Assert inside the graph what could not be verified when the mechanism was built."""
+        return expression
+
+    def __repr__(self) -> str:
+        """Class and parameters; a parameter without a fixed value shows as its name."""
+        shown = (
+            f"{name}={show(parameter)}"
+            for name, parameter in zip(self.parameter_names, self.parameters, strict=True)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+# --- Registry -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class MechanismExample:
+    """An instance that the conformance tests run on.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        Instance with scalar parameters.
+    statistic : float, default 0
+        Scalar statistic to condition on.
+    pieces : sequence of float
+        Increasing break points of the density: it is smooth between neighbours, and less than
+        1e-12 of its mass lies outside. Empty if the release is discrete.
+    atoms : sequence of float
+        Values with positive mass, in increasing order: all of them but for less than 1e-12 of
+        the mass.
+    smooth_in_statistic : bool, default True
+        Whether the log density may be differentiated in the statistic.
+    """
+
+    mechanism: Mechanism
+    statistic: float = 0.0
+    pieces: Sequence[float] = ()
+    atoms: Sequence[float] = ()
+    smooth_in_statistic: bool = True
+
+
+_REGISTRY: dict[type[Mechanism], Callable[[], Sequence[MechanismExample]]] = {}
+
+
+def register_mechanism(
+    cls: type[Mechanism], *, examples: Callable[[], Sequence[MechanismExample]]
+) -> None:
+    """Register a mechanism class with the examples that its conformance tests run on.
+
+    Parameters
+    ----------
+    cls : type
+        Subclass of `Mechanism`.
+    examples : callable
+        Returns the examples. It is called by the tests only, so importing stays cheap.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
+        raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")
+    _REGISTRY[cls] = examples
+
+
+def registered_mechanisms() -> tuple[type[Mechanism], ...]:
+    """Return the registered mechanism classes, in the order of their registration."""
+    return tuple(_REGISTRY)
+
+
+def mechanism_examples() -> Iterator[MechanismExample]:
+    """Yield the examples of every registered mechanism."""
+    for examples in _REGISTRY.values():
+        yield from examples()
+
+
+# --- Input checks -------------------------------------------------------------------------------
+
+
+def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
+    """Convert a user's parameter to a float tensor; refuse one that depends on a random variable.
+
+    Parameters
+    ----------
+    value : tensor_like
+        What the user wrote.
+    mechanism, name : str
+        The mechanism's class and the parameter, for error messages.
+    """
+    if isinstance(value, Variable) or (
+        isinstance(value, list | tuple) and any(isinstance(v, Variable) for v in value)
+    ):
+        tensor = pt.as_tensor_variable(value)
+        random = _random_variable_of(tensor)
+        if random is not None:
+            raise TypeError(
+                f"{mechanism}: {name} depends on the random variable {random}. The noise of a "
+                "release is public and known, never estimated: pass the number that the curator "
+                "used, or a pm.Data that holds it."
+            )
+    else:
+        try:
+            tensor = pt.as_tensor_variable(np.asarray(value, dtype=pytensor.config.floatX))
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"{mechanism}: {name} must be a number, an array or a tensor, got {value!r}"
+            ) from error
+    floatx = pytensor.config.floatX
+    return tensor if tensor.dtype == floatx else tensor.astype(floatx)
+
+
+def positive_parameter(value: Any, *, mechanism: str, name: str, instead: str) -> TensorVariable:
+    """Convert a noise parameter that must be finite and greater than zero.
+
+    Parameters
+    ----------
+    value : tensor_like
+        What the user wrote.
+    mechanism, name : str
+        The mechanism's class and the parameter, for error messages.
+    instead : str
+        What to write instead of a bad value, as a sentence.
+    """
+    tensor = as_parameter(value, mechanism=mechanism, name=name)
+    known = known_value(tensor)
+    if known is not None:
+        _refuse_unless(
+            np.isfinite(known) & (known > 0), known, mechanism, name, "finite and > 0", instead
+        )
+    return tensor
+
+
+def positive_argument(
+    value: ArrayLike, *, mechanism: str, name: str, below: float = np.inf, zero_ok: bool = False
+) -> np.ndarray:
+    """Convert an argument of a privacy loss calculation; it is never symbolic.
+
+    Parameters
+    ----------
+    value : array_like
+        What the user wrote.
+    mechanism, name : str
+        The mechanism's class and the argument, for error messages.
+    below : float, default infinity
+        The value must be smaller than this.
+    zero_ok : bool, default False
+        Whether zero is allowed.
+    """
+    if isinstance(value, Variable):
+        raise TypeError(f"{mechanism}: {name} must be a number or an array, not a tensor: {value}")
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{mechanism}: {name} must be a number or an array, got {value!r}"
+        ) from error
+    bound = ">= 0" if zero_ok else "> 0"
+    rule = f"finite and {bound}" if np.isinf(below) else f"{bound} and < {below:g}"
+    good = np.isfinite(array) & ((array >= 0) if zero_ok else (array > 0)) & (array < below)
+    _refuse_unless(good, array, mechanism, name, rule, "")
+    return array
+
+
+def _refuse_unless(
+    good: np.ndarray, values: np.ndarray, mechanism: str, name: str, rule: str, instead: str
+) -> None:
+    if np.size(values) == 0:
+        raise ValueError(f"{mechanism}: {name} is empty. {instead}".rstrip())
+    if np.all(good):
+        return
+    where = tuple(int(i) for i in np.argwhere(~np.asarray(good))[0])
+    at = f" at index {where if len(where) > 1 else where[0]}" if where else ""
+    raise ValueError(
+        f"{mechanism}: {name} must be {rule}, got {np.asarray(values)[where]!s}{at}. "
+        f"{instead}".rstrip()
+    )
+
+
+def as_integer(value: Any, *, mechanism: str, name: str) -> int:
+    """Convert an argument that must be a whole number.
+
+    Parameters
+    ----------
+    value : int
+        What the user wrote.
+    mechanism, name : str
+        The mechanism's class and the argument, for error messages.
+    """
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{mechanism}: {name} must be an integer, got {value!r}") from None
+
+
+def _random_variable_of(tensor: Variable) -> str | None:
+    """Name of a random variable among the ancestors, or None."""
+    nearest = None
+    for variable in ancestors([tensor]):
+        # A random generator among the ancestors also gives away draws inside a Scan.
+        random = isinstance(variable.type, RandomType) or (
+            variable.owner is not None and isinstance(variable.owner.op, RNGConsumerOp)
+        )
+        if random:
+            nearest = nearest or str(variable)
+            if variable.name is not None and not isinstance(variable.type, RandomType):
+                return repr(variable.name)
+    return nearest
+
+
+def known_value(tensor: Variable) -> np.ndarray | None:
+    """Value of a tensor that depends on constants and shared variables only, else None."""
+    if isinstance(tensor, Constant):
+        return np.asarray(tensor.data)
+    if isinstance(tensor, SharedVariable):
+        return np.asarray(tensor.get_value(borrow=True))
+    roots = [variable for variable in ancestors([tensor]) if variable.owner is None]
+    if not all(isinstance(root, Constant | SharedVariable) for root in roots):
+        return None
+    return np.asarray(pytensor.function([], tensor, mode=Mode(linker="py", optimizer=None))())
+
+
+def required_value(tensor: Variable, *, mechanism: str, name: str) -> np.ndarray:
+    """Value of a parameter for a calculation with numbers; refuse a symbolic one.
+
+    Parameters
+    ----------
+    tensor : TensorVariable
+        The parameter.
+    mechanism, name : str
+        The mechanism's class and the parameter, for error messages.
+    """
+    value = known_value(tensor)
+    if value is None:
+        raise ValueError(
+            f"{mechanism}: the privacy loss is a number, but {name} is symbolic "
+            f"({show(tensor)}). Build the mechanism from numbers or pm.Data to ask for it."
+        )
+    return value
+
+
+def check_positive(
+    expression: TensorVariable, parameter: TensorVariable, name: str
+) -> TensorVariable:
+    """Let the graph check a parameter that can still change; a constant was checked before."""
+    if isinstance(parameter, Constant):
+        return expression
+    return check_parameters(
+        expression, parameter > 0, pt.lt(parameter, np.inf), msg=f"0 < {name} < inf"
+    )
+
+
+def show(tensor: Variable) -> str:
+    """Short text of a parameter: its value where it has one, else its name."""
+    if isinstance(tensor, Variable) and not isinstance(tensor, Constant) and tensor.name:
+        return str(tensor.name)
+    value = known_value(tensor)
+    if value is None:
+        return "<symbolic>"
+    if value.ndim == 0:
+        return repr(float(value))
+    return np.array2string(value, separator=", ", threshold=8, floatmode="unique")
+
+
+# --- Shared mathematics -------------------------------------------------------------------------
+
+
+def as_float(x: TensorLike) -> TensorVariable:
+    """Convert to a float tensor of at least PyTensor's precision.
+
+    Integer releases can then be infinite interval ends, and single precision data do not lower
+    the precision of the arithmetic.
+    """
+    x = pt.as_tensor_variable(x)
+    floatx = pytensor.config.floatX
+    return x if x.dtype in ("float64", floatx) else x.astype(floatx)
+
+
+@dataclass(frozen=True, eq=False)
+class StandardInterval:
+    """An interval in units of the noise scale, every field of it finite.
+
+    Parameters
+    ----------
+    lower, upper : TensorVariable
+        Standardised ends; an infinite end is a number of which the square is still finite.
+    width : TensorVariable
+        Their distance, positive, found from the ends themselves so that it does not cancel.
+    possible : TensorVariable
+        Whether the interval has any mass; the other fields are a harmless (-1, 1) where not.
+    """
+
+    lower: TensorVariable
+    upper: TensorVariable
+    width: TensorVariable
+    possible: TensorVariable
+
+
+def standard_interval(
+    lower: TensorLike, upper: TensorLike, location: TensorLike, scale: TensorVariable
+) -> StandardInterval:
+    """Standardise an interval under a location-scale law with a density.
+
+    Whatever is not finite is replaced before it meets any arithmetic, because the gradient of
+    `switch` multiplies the unused branch by zero and 0 * inf is NaN.
+    """
+    lower, upper, location = as_float(lower), as_float(upper), as_float(location)
+    possible = lower < upper
+    open_lower, open_upper = pt.isinf(lower), pt.isinf(upper)
+    floatx = np.dtype(pytensor.config.floatX)
+    big = pt.constant(np.asarray(1e-4 * np.sqrt(np.finfo(floatx).max), dtype=floatx))
+    low = pt.switch(open_lower, location, lower)
+    high = pt.switch(open_upper, location, upper)
+    # An end at the wrong infinity makes the interval impossible, so the signs can be taken as read.
+    a = pt.switch(open_lower, -big, (low - location) / scale)
+    b = pt.switch(open_upper, big, (high - location) / scale)
+    width = pt.switch(open_lower | open_upper, big, (high - low) / scale)
+    # Ends may differ by less than the scale can show.
+    possible = possible & (width > 0)
+    return StandardInterval(
+        pt.switch(possible, a, -1.0),
+        pt.switch(possible, b, 1.0),
+        pt.switch(possible, width, 2.0),
+        possible,
+    )
+
+
+def nan_outside_unit(expression: TensorVariable, p: TensorVariable) -> TensorVariable:
+    """Quantiles exist for probabilities in [0, 1] only."""
+    return pt.switch((p >= 0) & (p <= 1), expression, np.nan)

@@ -1,0 +1,244 @@
+"""`PrivateObservation`: say in a PyMC model what was released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.marginal import marginal_release_rv
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.propriety import check_possible
+from pymc_dp.records import (
+    NotLinearError,
+    is_random,
+    nearest_rvs,
+    read_records,
+    record_count,
+    record_moments,
+)
+from pymc_dp.release import FeasibleMoments, Release, release_rv
+
+
+def PrivateObservation(  # noqa: N802 (reads like the PyMC distributions beside it)
+    name: str,
+    statistic,
+    mechanism: Mechanism | Release,
+    *,
+    observed=None,
+    bounds: tuple[float, float] | None = None,
+    dims: str | tuple[str, ...] | None = None,
+) -> TensorVariable:
+    r"""Declare a differentially private release of a statistic of the model's confidential data.
+
+    Registers an ordinary observed random variable with density
+    :math:`\eta(z \mid s)`, the mechanism's density around the statistic :math:`s`. Prior and
+    posterior predictive sampling, `pm.observe`, `pm.do` and `log_likelihood` work on it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the release in the model.
+    statistic : tensor_like, list of tensor_like, or unregistered distribution
+        The confidential statistic, an expression of the model's random variables. A list of
+        equal shapes is stacked. An unregistered ``X.dist(...)`` is a confidential value
+        that is integrated out, in closed form.
+    mechanism : Mechanism or Release
+        The public noise. Its parameters broadcast against the statistic. A `Release` carries the
+        published value too.
+    observed : array_like or pm.Data, optional
+        The published value, of exactly the statistic's shape. None leaves the release free: prior
+        predictive, or `pm.observe` later.
+    bounds : (float, float), optional
+        The records are publicly known to lie in [a, b]. Adds :math:`\log 1[(m, v)
+        \text{ feasible}] + \log 1[(\bar y, S^2) \text{ feasible}]` to the log density, for the
+        mean m and variance v of the records' law and their sample mean and variance
+        (:math:`v \le (m-a)(b-m)`, :math:`\frac{n-1}{n} S^2 \le (\bar y-a)(b-\bar y)`), without a
+        normaliser; the records themselves are not confined to [a, b]. Random draws outside of the
+        region are NaN.
+    dims : str or tuple of str, optional
+        Dimension names of the release.
+
+    Returns
+    -------
+    TensorVariable
+        The release, registered with the model.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model():
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     lead = pm.Normal("lead", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
+    """
+    model = pm.modelcontext(None)
+    if isinstance(mechanism, Release):
+        if observed is not None:
+            raise ValueError(
+                f"{name!r}: the Release already carries the published value; leave observed= out"
+            )
+        observed, mechanism = mechanism.value, mechanism.mechanism
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            f"{name!r}: the third argument must be a mechanism such as "
+            f"dp.LaplaceMechanism(scale), or a dp.Release; got {type(mechanism).__name__}"
+        )
+    if isinstance(dims, str):
+        dims = (dims,)
+    statistic = _stack(name, statistic)
+
+    if _is_unregistered_dist(statistic, model):
+        if bounds is not None:
+            raise ValueError(
+                f"{name!r}: bounds= is a statement about records; a .dist(...) has none. "
+                f"Register the records with the model and release a statistic of them"
+            )
+        rv = marginal_release_rv(statistic, mechanism, name=name)
+    else:
+        _check_confidential(name, statistic, model)
+        _check_noise_shape(name, statistic, mechanism)
+        rv = _constrained(name, statistic, mechanism, bounds, model)
+    observed = _check_observed(name, rv, observed)
+    rv = model.register_rv(rv, name, observed=observed, dims=dims)
+    _tag_records(rv, model)
+    check_possible(model, rv)
+    return rv
+
+
+def _stack(name: str, statistic) -> TensorVariable:
+    if not isinstance(statistic, list | tuple):
+        return pt.as_tensor(statistic)
+    parts = [pt.as_tensor(part) for part in statistic]
+    shapes = {part.type.shape for part in parts}
+    if len({part.type.ndim for part in parts}) > 1 or any(
+        len({s for s in sizes if s is not None}) > 1 for sizes in zip(*shapes, strict=False)
+    ):
+        raise ValueError(
+            f"{name!r}: the statistics have different shapes "
+            f"{[part.type.shape for part in parts]} and cannot be stacked: write "
+            f"pt.concatenate([...]) of vectors, with one noise scale per entry"
+        )
+    return pt.stack(parts)
+
+
+def _is_unregistered_dist(statistic: TensorVariable, model: pm.Model) -> bool:
+    return is_random(statistic) and statistic not in model.named_vars.values()
+
+
+def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -> None:
+    sources = nearest_rvs([statistic])
+    unknown = [rv for rv in sources if rv not in model.named_vars.values()]
+    if unknown:
+        raise ValueError(
+            f"{name!r}: the statistic uses the random variable {unknown[0]} that is not part of "
+            f"the model. Give it a name (pm.Normal('records', ...)), or pass the .dist(...) itself "
+            f"as the statistic"
+        )
+    if not any(rv in model.free_RVs for rv in sources):
+        raise ValueError(
+            f"{name!r}: the statistic contains no confidential random variable of the model. Write "
+            f"it as an expression of unobserved variables, such as records.mean() with "
+            f"records = pm.Normal('records', mu, sigma, shape=n)"
+        )
+
+
+def _check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
+    shape = statistic.type.shape
+    for parameter in mechanism.parameters:
+        other = parameter.type.shape
+        fits = len(other) <= len(shape) and all(
+            a is None or b is None or a in (b, 1)
+            for a, b in zip(reversed(other), reversed(shape), strict=False)
+        )
+        if not fits:
+            raise ValueError(
+                f"{name!r}: a noise parameter of shape {other} does not broadcast against the "
+                f"statistic of shape {shape}: write one scale for all, or one per entry"
+            )
+
+
+def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
+    if bounds is None:
+        return release_rv(statistic, mechanism)
+    try:
+        lower, upper = (float(b) for b in bounds)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name!r}: bounds must be a pair (lower, upper); got {bounds!r}") from None
+    if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
+        raise ValueError(
+            f"{name!r}: bounds=({lower}, {upper}) is not an interval: write the public range of "
+            f"one record as bounds=(lower, upper) with lower < upper, both finite"
+        )
+    sources = [rv for rv in nearest_rvs([statistic]) if rv in model.free_RVs]
+    if len(sources) != 1:
+        raise ValueError(
+            f"{name!r}: bounds= needs a statistic of one vector of records; this one uses "
+            f"{[rv.name for rv in sources]}"
+        )
+    [records] = sources
+    n = record_count(records)
+    if n < 2:
+        raise ValueError(f"{name!r}: bounds= needs n >= 2 records; {records.name!r} has {n}")
+    law_mean, law_variance = record_moments(records.owner.op, records)
+    moments = FeasibleMoments(law_mean, law_variance, records.mean(), records.var(ddof=1))
+    return release_rv(statistic, mechanism, moments=moments, bounds=(lower, upper), n=n)
+
+
+def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
+    if observed is None:
+        return None
+    if isinstance(observed, SharedVariable):
+        value = observed.get_value(borrow=True)
+    elif isinstance(observed, Constant):
+        value = observed.data
+    elif isinstance(observed, TensorVariable):
+        return observed  # symbolic: PyMC evaluates it
+    else:
+        if isinstance(observed, list | tuple | np.ndarray) or np.isscalar(observed):
+            observed = np.asarray(observed, dtype="float64")
+        value = np.asarray(observed, dtype="float64")
+    expected = rv.type.shape
+    if len(value.shape) != len(expected) or any(
+        e is not None and e != got for e, got in zip(expected, value.shape, strict=False)
+    ):
+        raise ValueError(
+            f"{name!r}: observed has shape {value.shape}, the released statistic has shape "
+            f"{expected}: give one published value for each entry of the statistic"
+        )
+    if not np.all(np.isfinite(value)):
+        raise ValueError(
+            f"{name!r}: observed contains NaN or infinite values; leave unpublished entries out of "
+            f"the statistic"
+        )
+    return observed
+
+
+def _tag_records(rv: TensorVariable, model: pm.Model) -> None:
+    """Tag the records so that `pm.sample` assigns their step; tags survive copies of the model."""
+    for source in nearest_rvs([rv]) if not is_random(rv) else nearest_rvs(rv.owner.inputs[1:2]):
+        if source not in model.free_RVs or source.type.ndim == 0:
+            continue
+        try:
+            read = read_records(model, source)
+        except (NotLinearError, NotImplementedError, ValueError):
+            continue
+        if any(c.variance for r in read.releases for c in r.components) and read.n < 2:
+            raise ValueError(
+                f"{rv.name!r}: a variance needs n >= 2 records; {source.name!r} has {read.n}"
+            )
+        bounds = {r.op.bounds for r in read.releases}
+        if len(bounds) > 1:
+            raise ValueError(
+                f"{rv.name!r}: the releases of {source.name!r} state different bounds "
+                f"{sorted(map(str, bounds))}: they are a property of the records, so give every "
+                f"release of them the same bounds="
+            )
+        names = [r.name for r in read.releases]
+        source.tag.dp_release = ",".join(names)

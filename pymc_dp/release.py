@@ -1,0 +1,149 @@
+"""The random variable of a release, and `Release`, a published value with its mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
+from pymc.logprob.abstract import _icdf, _logcdf, _logprob
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_dp.mechanisms.base import Mechanism
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """A published value together with the mechanism that produced it.
+
+    Pass it to `PrivateObservation` in the place of the mechanism; `observed=` is then left out.
+
+    Parameters
+    ----------
+    value : array_like
+        What was published.
+    mechanism : Mechanism
+        The mechanism whose noise it carries.
+    """
+
+    value: np.ndarray
+    mechanism: Mechanism
+
+    def __post_init__(self):
+        object.__setattr__(self, "value", np.asarray(self.value))
+
+
+class FeasibleMoments(NamedTuple):
+    """Moments tied to bounds (lower, upper) of the records; see `feasible`."""
+
+    law_mean: TensorVariable
+    law_variance: TensorVariable
+    sample_mean: TensorVariable
+    sample_variance: TensorVariable
+
+    def feasible(self, n: int, lower: float, upper: float) -> TensorVariable:
+        """Whether the law's and the sample's moments are possible for values in [lower, upper].
+
+        A law on [a, b] has variance at most (m - a)(b - m); a sample of n values has
+        (n - 1)/n S² at most (ȳ - a)(b - ȳ) (Kazan & Reiter, theorems 2 and 3).
+        """
+        m, v, ybar, s2 = self
+        law = (m > lower) & (m < upper) & (v > 0) & (v <= (m - lower) * (upper - m))
+        cap = (ybar - lower) * (upper - ybar)
+        # The sample's own rounding must not make a feasible sample infeasible.
+        slack = 1e-12 * (upper - lower) ** 2
+        sample = (ybar >= lower) & (ybar <= upper) & (s2 >= 0) & ((n - 1) / n * s2 <= cap + slack)
+        return law & sample
+
+
+class PrivateReleaseRV(SymbolicRandomVariable):
+    """A release: the mechanism's noise around a statistic of the confidential records.
+
+    Inputs are the rng, the statistic, the mechanism's parameters and, where the records are
+    publicly bounded, the four moments of `FeasibleMoments`. The log density is the mechanism's,
+    plus log 1[moments feasible]; a draw outside the feasible region is NaN.
+    """
+
+    _print_name = ("PrivateRelease", "\\operatorname{PrivateRelease}")
+    mechanism: Mechanism
+    bounds: tuple[float, float] | None
+    n: int | None
+
+    def split(self, inputs):
+        """Return the statistic, the mechanism with these inputs as parameters, the moments."""
+        _, statistic, *rest = inputs
+        count = len(self.mechanism.parameters)
+        moments = FeasibleMoments(*rest[count:]) if self.bounds is not None else None
+        return statistic, self.mechanism.with_parameters(*rest[:count]), moments
+
+
+def release_rv(
+    statistic,
+    mechanism: Mechanism,
+    *,
+    moments: FeasibleMoments | None = None,
+    bounds: tuple[float, float] | None = None,
+    n: int | None = None,
+) -> TensorVariable:
+    """Build the random variable of a release (not registered with any model)."""
+    import pytensor
+
+    statistic = pt.as_tensor(statistic).astype(pytensor.config.floatX)
+    inputs: Sequence = [
+        pt.random.shared_rng(seed=None),
+        statistic,
+        *mechanism.parameters,
+        *(moments or ()),
+    ]
+    dummies = [variable.type() for variable in inputs]
+    rng, stat, *rest = dummies
+    count = len(mechanism.parameters)
+    next_rng, draw = mechanism.with_parameters(*rest[:count]).noise_sample(rng, stat)
+    if moments is not None:
+        assert bounds is not None and n is not None
+        draw = pt.switch(FeasibleMoments(*rest[count:]).feasible(n, *bounds), draw, np.nan)
+    op = PrivateReleaseRV(
+        dummies,
+        [next_rng, draw],
+        extended_signature=f"[rng],{','.join(['()'] * (len(inputs) - 1))}->[rng],()",
+    )
+    op.mechanism, op.bounds, op.n = mechanism, bounds, n
+    return op(*inputs)
+
+
+@_logprob.register(PrivateReleaseRV)
+def _release_logprob(op, values, *inputs, **kwargs):
+    [value] = values
+    statistic, mechanism, moments = op.split(inputs)
+    logp = mechanism.logp(value, statistic)
+    if moments is not None:
+        logp = pt.switch(moments.feasible(op.n, *op.bounds), logp, -np.inf)
+    return logp
+
+
+@_logcdf.register(PrivateReleaseRV)
+def _release_logcdf(op, value, *inputs, **kwargs):
+    statistic, mechanism, moments = op.split(inputs)
+    if moments is not None:
+        raise NotImplementedError("a release with bounds= has no normalised distribution function")
+    return mechanism.logcdf(value, statistic)
+
+
+@_icdf.register(PrivateReleaseRV)
+def _release_icdf(op, value, *inputs, **kwargs):
+    statistic, mechanism, moments = op.split(inputs)
+    if moments is not None:
+        raise NotImplementedError("a release with bounds= has no normalised distribution function")
+    return mechanism.icdf(value, statistic)
+
+
+@_support_point.register(PrivateReleaseRV)
+def _release_support_point(op, rv, *inputs):
+    statistic, *_ = op.split(inputs)
+    return pt.broadcast_to(statistic, rv.shape)

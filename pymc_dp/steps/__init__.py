@@ -1,0 +1,120 @@
+"""Steps for `pm.sample`, and `steps`, which chooses them for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pymc as pm
+
+from pymc.step_methods import STEP_METHODS
+from pymc.step_methods.compound import BlockedStep
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.records import nearest_rvs, releases
+from pymc_dp.release import FeasibleMoments
+from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.conjugate import ConjugateGibbs, NotConjugateError, conditional
+from pymc_dp.steps.feasible_slice import FeasibleSlice
+from pymc_dp.steps.records import RecordMetropolis
+from pymc_dp.steps.scale_mixture import LaplaceScaleMixtureGibbs
+from pymc_dp.steps.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, latent_conditional
+
+__all__ = [
+    "ConjugateGibbs",
+    "FeasibleSlice",
+    "LaplaceScaleMixtureGibbs",
+    "RecordMetropolis",
+    "TruncatedGammaMixtureGibbs",
+    "TwoSidedGibbs",
+    "choose_steps",
+    "register_steps",
+    "steps",
+]
+
+# In this order: latents before the parameters that depend on them.
+_ALL = (
+    RecordMetropolis,
+    TwoSidedGibbs,
+    TruncatedGammaMixtureGibbs,
+    ConjugateGibbs,
+    FeasibleSlice,
+    LaplaceScaleMixtureGibbs,
+)
+
+
+def register_steps() -> None:
+    """Put the steps in front of PyMC's, once; ties of competence go to the first."""
+    for step in reversed(_ALL):
+        if step not in STEP_METHODS:
+            STEP_METHODS.insert(0, step)
+
+
+def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
+    """Return the step that suits each free variable; those left out are for NUTS."""
+    chosen: dict[TensorVariable, type[BlockedStep]] = {}
+    touched = [rv for r in releases(model) for rv in nearest_rvs(r.owner.inputs)]
+    for rv in model.free_RVs:
+        if isinstance(getattr(rv.tag, "dp_release", None), str):
+            chosen[rv] = RecordMetropolis
+            continue
+        if rv not in touched and not _feeds(model, rv, touched):
+            continue
+        for step in (TruncatedGammaMixtureGibbs, TwoSidedGibbs):
+            if _accepts(lambda step=step, rv=rv: latent_conditional(step, model, rv)):
+                chosen[rv] = step
+                break
+        else:
+            if _accepts(lambda rv=rv: conditional(model, rv)):
+                chosen[rv] = ConjugateGibbs
+            elif _shapes_feasible_region(model, rv):
+                chosen[rv] = FeasibleSlice
+    return chosen
+
+
+def _accepts(build: Callable) -> bool:
+    try:
+        build()
+    except (NotConjugateError, ValueError):
+        return False
+    return True
+
+
+def _feeds(model: pm.Model, rv: TensorVariable, touched: list[TensorVariable]) -> bool:
+    return any(rv in nearest_rvs(t.owner.inputs) for t in touched if t.owner is not None)
+
+
+def _shapes_feasible_region(model: pm.Model, rv: TensorVariable) -> bool:
+    for release in releases(model):
+        _, _, moments = release.owner.op.split(release.owner.inputs)
+        if isinstance(moments, FeasibleMoments) and rv in nearest_rvs(list(moments)):
+            return True
+    return False
+
+
+def steps(model: pm.Model | None = None) -> list[BlockedStep]:
+    """Return the steps that suit a model, for ``pm.sample(step=dp.steps(model))``.
+
+    Records get `RecordMetropolis`, latent statistics an exact draw, parameters a conjugate draw
+    where there is one and, where bounds make walls that NUTS does not cross well, a slice step.
+    Variables without a step are left to NUTS.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        The model of the context by default.
+    """
+    model = pm.modelcontext(model)
+    if not releases(model):
+        raise ValueError(
+            "no step applies: the model has no release of its own variables "
+            "(dp.PrivateObservation); a model collapsed to its marginal is for NUTS"
+        )
+    chosen = choose_steps(model)
+    built: list[BlockedStep] = []
+    for cls in _ALL:
+        mine = [rv for rv in model.free_RVs if chosen.get(rv) is cls]
+        if cls in (RecordMetropolis, FeasibleSlice):
+            built += [cls([model.rvs_to_values[rv]], model=model) for rv in mine]
+        elif mine:
+            built.append(cls([model.rvs_to_values[rv] for rv in mine], model=model))
+    return built

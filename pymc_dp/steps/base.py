@@ -1,0 +1,92 @@
+"""What the differential-privacy steps share: reading parameters from the point, writing draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc.logprob.transforms import LogTransform
+from pymc.pytensorf import compile as pm_compile
+from pymc.step_methods.compound import BlockedStep, Competence
+from pymc.step_methods.state import StepMethodState, dataclass_state
+from pymc.util import get_random_generator
+from pytensor.graph.traversal import explicit_graph_inputs
+from pytensor.tensor.variable import TensorVariable
+
+
+def point_function(
+    model: pm.Model, outputs: Sequence[TensorVariable] | TensorVariable
+) -> tuple[Callable, list[str]]:
+    """Compile a function of the point's values; returns it with the names of its inputs.
+
+    Observed data and shared noise scales are read at each call.
+    """
+    single = not isinstance(outputs, list | tuple)
+    graphs = model.replace_rvs_by_values([outputs] if single else list(outputs))
+    needed = set(explicit_graph_inputs(graphs))
+    inputs = [v for v in model.value_vars if v in needed]
+    function = pm_compile(
+        inputs, graphs[0] if single else graphs, trust_input=True, on_unused_input="ignore"
+    )
+    return function, [v.name for v in inputs]
+
+
+def value_writer(model: pm.Model, rv: TensorVariable) -> Callable:
+    """Return a function from a value of `rv` to its value variable's (transformed) value."""
+    transform = model.rvs_to_transforms[rv]
+    if transform is None:
+        return _identity
+    if isinstance(transform, LogTransform):
+        return np.log
+    if set(rv.owner.inputs) & set(model.basic_RVs):
+        raise NotImplementedError(
+            f"{rv.name!r} has the transform {transform}, whose parameters are random: pass "
+            f"default_transform=None to {rv.name!r}"
+        )
+    value = rv.type("value")
+    return pm_compile([value], transform.forward(value, *rv.owner.inputs))
+
+
+def _identity(value):
+    return value
+
+
+@dataclass_state
+class DPStepState(StepMethodState):
+    """State of a step without tuning: its random generator."""
+
+
+class DPStep(BlockedStep):
+    """A Gibbs step: draws its variables from their full conditional.
+
+    Subclasses say in `competence_tag` under which tag `pm.sample` assigns them by itself.
+    """
+
+    default_blocked = True
+    _state_class = DPStepState
+
+    def __init__(self, vars, *, model=None, rng=None, initial_point=None, compile_kwargs=None, blocked=True):  # fmt: skip  # noqa: E501
+        model = pm.modelcontext(model)
+        self.vars = pm.util.get_value_vars_from_user_vars(vars, model)
+        self.rng = get_random_generator(rng)
+        self.model_rvs = [model.values_to_rvs[v] for v in self.vars]
+        self._prepare(model, initial_point)
+        del self.model_rvs  # only needed to prepare; keeps the pickled step small
+
+    def _prepare(self, model: pm.Model, initial_point) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def competence(cls, var, has_grad=None):
+        """IDEAL for variables tagged with this step's name, which `dp.collapse` does."""
+        tagged = getattr(var.tag, "dp_step", None) == cls.__name__
+        return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
+
+
+def as_row(*columns: TensorVariable) -> TensorVariable:
+    """Broadcast expressions against each other and lay them out, one column for each entry."""
+    broadcast = pt.broadcast_arrays(*(pt.as_tensor(c).astype("float64") for c in columns))
+    return pt.stack([c.ravel() for c in broadcast])
