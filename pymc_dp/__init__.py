@@ -1,0 +1,44 @@
+"""Bayesian inference from differentially private releases, as an extension of PyMC."""
+
+from importlib.metadata import version
+
+from pymc_dp.distributions import TruncatedGammaMixture
+from pymc_dp.ladder.collapse import collapse
+from pymc_dp.ladder.explain import explain
+from pymc_dp.ladder.recover import predict_records, recover
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.observation import PrivateObservation
+from pymc_dp.release import Release
+from pymc_dp.sampling import sample
+from pymc_dp.steps import (
+    ConjugateGibbs,
+    LaplaceScaleMixtureGibbs,
+    RecordMetropolis,
+    TruncatedGammaMixtureGibbs,
+    TwoSidedGibbs,
+    register_steps,
+    steps,
+)
+
+__version__ = version("pymc_dp")
+
+__all__ = [
+    "ConjugateGibbs",
+    "GaussianMechanism",
+    "LaplaceMechanism",
+    "LaplaceScaleMixtureGibbs",
+    "PrivateObservation",
+    "RecordMetropolis",
+    "Release",
+    "TruncatedGammaMixture",
+    "TruncatedGammaMixtureGibbs",
+    "TwoSidedGibbs",
+    "collapse",
+    "explain",
+    "predict_records",
+    "recover",
+    "sample",
+    "steps",
+]
+
+register_steps()

@@ -312,7 +312,8 @@ def _feasible_logprob(op, values, *inputs, **kwargs):
         FeasibleEdges(n, lower, upper)(m, v, lam1, tau1, z1, lam2, tau2, z2)
     )
     left, width = edges[:-1, None], pt.diff(edges)[:, None]
-    phi = (left + width * (1 + feasible.NODES) / 2).ravel()
+    # Pieces of no width may sit at zero, where the density has a pole.
+    phi = pt.maximum((left + width * (1 + feasible.NODES) / 2).ravel(), 1e-150)
     log_weight = pt.log(pt.maximum(width * feasible.WEIGHTS / 2, 1e-300)).ravel()
     sine, cosine = pt.sin(phi), pt.cos(phi)
     cap = n / (n - 1) * half**2

@@ -114,11 +114,15 @@ def _double(x):
     return pt.cast(pt.as_tensor(x), "float64")
 
 
-def anchored_mass(mass, t, z, lo, hi, *params):
-    """Move the anchor of a `TiltedMass` from the end of its interval to z."""
-    t, z, lo, hi, *params = (_double(x) for x in (t, z, lo, hi, *params))
+def elementwise_mass(mass, t, z, lo, hi, *params):
+    """Apply a `TiltedMass` and move its anchor from the end of the interval to z, if given."""
+    t, lo, hi, *params = (_double(x) for x in (t, lo, hi, *params))
+    anchored = mass(t, lo, hi, *params)[0]
+    if z is None:
+        return anchored
+    z = _double(z)
     anchor = pt.switch(pt.gt(t, 0.0), hi, pt.switch(pt.lt(t, 0.0), lo, z))
-    return t * (anchor - z) + mass(t, lo, hi, *params)[0]
+    return anchored + pt.switch(pt.gt(hi, lo), t * (anchor - z), 0.0)
 
 
 @singledispatch
@@ -129,8 +133,12 @@ def log_tilted_mass(op, t, z, lo, hi, *params):
     ----------
     op : RandomVariable
         The op of the law; implementations are registered for its class.
-    t, z : tensor_like
-        Tilt and anchor.
+    t : tensor_like
+        Tilt.
+    z : tensor_like or None
+        Anchor. None anchors at the end where the tilt is largest, ``hi`` for t > 0 and ``lo`` for
+        t < 0. That is how to ask for the mass up to z: two derivatives of size \|t\|, by z as the
+        anchor and by z as the end, then cancel inside the kernel and not in the graph.
     lo, hi : tensor_like
         Ends of the interval. ``hi`` must be finite where t > 0 and ``lo`` where t < 0; the other
         end may be infinite. An empty interval gives ``-inf``, with zero gradients.
@@ -149,12 +157,12 @@ def log_tilted_mass(op, t, z, lo, hi, *params):
 
 def normal_log_tilted_mass(t, z, lo, hi, mu, sigma):
     """Return `log_tilted_mass` of the Normal law, given by mean and standard deviation."""
-    return anchored_mass(normal_tilted_mass, t, z, lo, hi, mu, pt.sqr(_double(sigma)))
+    return elementwise_mass(normal_tilted_mass, t, z, lo, hi, mu, pt.sqr(_double(sigma)))
 
 
 def gamma_log_tilted_mass(t, z, lo, hi, shape, scale):
     """Return `log_tilted_mass` of the Gamma law, given by shape and scale."""
-    return anchored_mass(gamma_tilted_mass, t, z, lo, hi, shape, pt.reciprocal(_double(scale)))
+    return elementwise_mass(gamma_tilted_mass, t, z, lo, hi, shape, pt.reciprocal(_double(scale)))
 
 
 @log_tilted_mass.register(NormalRV)
@@ -209,8 +217,12 @@ def laplace_log_marginal(op, z, lam, *params, lo=None, hi=None):
     high = _double(np.inf if hi is None else hi)
     left_end = z if hi is None else pt.minimum(z, high)
     right_end = z if lo is None else pt.maximum(z, low)
-    left = log_tilted_mass(op, lam, z, low, left_end, *params)
-    right = log_tilted_mass(op, -lam, z, right_end, high, *params)
+    left = log_tilted_mass(op, lam, None, low, left_end, *params)
+    right = log_tilted_mass(op, -lam, None, right_end, high, *params)
+    if hi is not None:
+        left -= lam * pt.maximum(z - high, 0.0)
+    if lo is not None:
+        right -= lam * pt.maximum(low - z, 0.0)
     return pt.log(0.5 * lam) + logaddexp(left, right)
 
 
@@ -237,10 +249,11 @@ def laplace_marginal_logcdf(op, z, lam, *params):
     """
     z = _double(z)
     lam = _double(lam)
-    left = log_tilted_mass(op, lam, z, -np.inf, z, *params)
-    right = log_tilted_mass(op, -lam, z, z, np.inf, *params)
-    below = log_tilted_mass(op, pt.zeros_like(lam), z, -np.inf, z, *params)
-    above = log_tilted_mass(op, pt.zeros_like(lam), z, z, np.inf, *params)
+    none = pt.zeros_like(lam)
+    left = log_tilted_mass(op, lam, None, -np.inf, z, *params)
+    right = log_tilted_mass(op, -lam, None, z, np.inf, *params)
+    below = log_tilted_mass(op, none, None, -np.inf, z, *params)
+    above = log_tilted_mass(op, none, None, z, np.inf, *params)
     lower = logaddexp(_less_half(below, left), right - np.log(2.0))
     upper = logaddexp(_less_half(above, right), left - np.log(2.0))
     # The two add up to one: take the logarithm from the smaller.
@@ -264,7 +277,9 @@ def gamma_logpdf(value, alpha, beta):
     large = pt.gt(alpha, 10.0)
     a = pt.switch(large, alpha, 20.0)
     q = 1.0 / pt.sqr(a)
-    tail = 1.0 / 1260.0 - q * (1.0 / 1680.0 - q * (1.0 / 1188.0 - q * (691.0 / 360360.0 - q / 156.0)))
+    tail = 1.0 / 1260.0 - q * (
+        1.0 / 1680.0 - q * (1.0 / 1188.0 - q * (691.0 / 360360.0 - q / 156.0))
+    )
     stirling = (1.0 / 12.0 - q * (1.0 / 360.0 - q * tail)) / a
     b = pt.switch(large, 5.0, alpha)
     peak = pt.switch(

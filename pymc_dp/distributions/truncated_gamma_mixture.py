@@ -76,8 +76,8 @@ class TruncatedGammaMixture(PositiveContinuous):
     .. math::
 
         f(s \mid \alpha, \beta, \lambda, \tau) =
-            \frac{\mathrm{Gamma}(s \mid \alpha, \beta) \, \tfrac{\lambda}{2} e^{-\lambda |\tau - s|}}
-                 {p_\alpha(\tau)} , \qquad s > 0 ,
+            \mathrm{Gamma}(s \mid \alpha, \beta) \,
+            \frac{\tfrac{\lambda}{2} e^{-\lambda |\tau - s|}}{p_\alpha(\tau)} , \qquad s > 0 ,
 
     where :math:`p_\alpha(\tau)` is the marginal density of the release. It is a mixture of
     :math:`\mathrm{Gamma}(\alpha, \beta - \lambda)` cut to :math:`(0, \tau]` and

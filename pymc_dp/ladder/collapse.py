@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import pymc as pm
 
 from pymc.model.fgraph import (
@@ -17,7 +18,8 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.ladder.gaussian import marginal_rung, statistics_rung
+from pymc_dp.ladder.feasible_start import feasible_start
+from pymc_dp.ladder.gaussian import marginal_rung, names, statistics_rung
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import (
     PrivatizedRecords,
@@ -26,6 +28,7 @@ from pymc_dp.records import (
     read_records,
     releases,
 )
+from pymc_dp.steps import choose_steps
 
 Rung = Literal["statistics", "marginal"]
 
@@ -60,14 +63,16 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
     groups = collapsible(model)
     rung: Callable = statistics_rung if to == "statistics" else marginal_rung
-    replaced, added, retransformed, step_tags = {}, {}, {}, {}
+    replaced, added, retransformed = {}, {}, {}
     for group in groups:
         change = rung(model, group)
         replaced.update(change.replaced)
         added.update(change.added)
         retransformed.update(change.transforms)
-        step_tags.update(change.steps)
-    return _rebuild(model, groups, replaced, added, retransformed, step_tags)
+    collapsed = _rebuild(model, groups, replaced, added, retransformed)
+    if to == "statistics":
+        _prepare_sampling(model, collapsed, groups)
+    return collapsed
 
 
 def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
@@ -111,7 +116,22 @@ def dropped_deterministics(model: pm.Model) -> list[TensorVariable]:
     ]
 
 
-def _rebuild(model, groups, replaced, added, retransformed, step_tags) -> pm.Model:
+def _prepare_sampling(model: pm.Model, collapsed: pm.Model, groups) -> None:
+    """Tag the variables with their steps, and start bounded ones inside their region."""
+    for rv, step in choose_steps(collapsed).items():
+        rv.tag.dp_step = step.__name__
+    start = feasible_start(model)
+    for group in groups:
+        if group.bounds is not None:
+            lower, upper = group.bounds
+            mean, variance = names(group)
+            start[mean] = np.array((lower + upper) / 2)
+            start[variance] = np.array((upper - lower) ** 2 / 16)
+    for name, value in start.items():
+        collapsed.set_initval(collapsed[name], value)
+
+
+def _rebuild(model, groups, replaced, added, retransformed) -> pm.Model:
     """Build the collapsed model from what changes; see `ladder.gaussian.Change`."""
     gone = {group.rv.name for group in groups} | {d.name for d in dropped_deterministics(model)}
     fgraph, memo = fgraph_from_model(model)
@@ -127,7 +147,6 @@ def _rebuild(model, groups, replaced, added, retransformed, step_tags) -> pm.Mod
         model_var = model_free_rv(new, value, transform, name, *dims)
         if name in named:
             translation = {k: (model_var if v is named[name] else v) for k, v in translation.items()}
-            fgraph.add_output(model_var)
             fgraph.replace(named[name], model_var, import_missing=True)
         else:
             fgraph.add_output(model_var, import_missing=True)
@@ -144,8 +163,8 @@ def _rebuild(model, groups, replaced, added, retransformed, step_tags) -> pm.Mod
         if fgraph.outputs[i].name in gone:
             fgraph.remove_output(i)
     collapsed = model_from_fgraph(fgraph, mutate_fgraph=True)
-    for name, step in step_tags.items():
-        collapsed[name].tag.dp_step = step
+    order = {v.name: i for i, v in enumerate(model.free_RVs)}
+    collapsed.free_RVs.sort(key=lambda rv: order.get(rv.name, len(order)))
     for rv in collapsed.basic_RVs:
         if hasattr(rv.tag, "dp_release"):
             del rv.tag.dp_release

@@ -33,13 +33,11 @@ class Change:
     replaced : releases and what they become.
     added : new free variables by name, with their transforms.
     transforms : existing free variables that become others, with their transforms, in order.
-    steps : names of the steps that suit the variables of the new model.
     """
 
     replaced: dict[TensorVariable, TensorVariable] = field(default_factory=dict)
     added: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
     transforms: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
-    steps: dict[str, str] = field(default_factory=dict)
 
 
 def sample_mean(group: PrivatizedRecords) -> TensorVariable:

@@ -235,8 +235,8 @@ class MechanismExample:
 
     mechanism: Mechanism
     statistic: float = 0.0
-    pieces: Sequence[float] = ()
-    atoms: Sequence[float] = ()
+    pieces: Sequence[float] | np.ndarray = ()
+    atoms: Sequence[float] | np.ndarray = ()
     smooth_in_statistic: bool = True
 
 
@@ -415,7 +415,7 @@ def known_value(tensor: Variable) -> np.ndarray | None:
     roots = [variable for variable in ancestors([tensor]) if variable.owner is None]
     if not all(isinstance(root, Constant | SharedVariable) for root in roots):
         return None
-    return np.asarray(pytensor.function([], tensor, mode=Mode(linker="py", optimizer=None))())
+    return np.asarray(pytensor.function([], tensor, mode=Mode(linker="py", optimizer="None"))())
 
 
 def required_value(tensor: Variable, *, mechanism: str, name: str) -> np.ndarray:

@@ -199,8 +199,7 @@ class GaussianMechanism(Mechanism):
         epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
         t = self._ratio(sensitivity)
         u, v = epsilon / t - 0.5 * t, epsilon / t + 0.5 * t
-        log_delta, complement = _privacy_profile(u, v, t)
-        return np.where(complement < 0.5, 1.0 - complement, np.exp(log_delta))[()]
+        return np.exp(_log_delta(u, v, t))[()]
 
     def epsilon(self, sensitivity: ArrayLike, delta: ArrayLike) -> np.ndarray:
         r"""Smallest :math:`\varepsilon` for which the release is (ε, δ)-private; 0 if δ suffices.
@@ -226,7 +225,7 @@ class GaussianMechanism(Mechanism):
         # In s = epsilon / t the ends of the profile are s - t/2 and s + t/2; its first term alone
         # bounds s from above.
         def excess(s: np.ndarray) -> np.ndarray:
-            return _excess(s - 0.5 * t, s + 0.5 * t, t, delta)
+            return _log_delta(s - 0.5 * t, s + 0.5 * t, t) - np.log(delta)
 
         upper = np.maximum(0.5 * t - special.ndtri(delta), 0.0)
         enough = excess(np.zeros_like(t)) <= 0
@@ -296,7 +295,8 @@ class GaussianMechanism(Mechanism):
         return self._checked(nan_outside_unit(quantile, p))
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
-        return check_positive(expression, *self.parameters, "sigma")
+        (sigma,) = self.parameters
+        return check_positive(expression, sigma, "sigma")
 
 
 # --- Privacy profile ----------------------------------------------------------------------------
@@ -313,43 +313,31 @@ def _mills(x: np.ndarray) -> np.ndarray:
 
 
 def _minus_mills_slope(x: np.ndarray) -> np.ndarray:
-    """Return -R'(x) = 1 - x R(x), which cancels for large x and is positive."""
-    far = x > 3.0
-    safe = np.where(far, x, 4.0)
-    # R(x) = 1/(x + c(x)) with the continued fraction c = 1/(x + 2/(x + 3/(x + ...))), hence
-    # 1 - x R = c R. Sixty terms give every digit from x = 3 on.
-    c = safe
-    for k in range(60, 0, -1):
-        c = safe + k / c if k > 1 else 1.0 / c
-    return np.where(far, c / (safe + c), 1.0 - x * _mills(np.where(far, 0.0, x)))
+    """Return -R'(x) = 1 - x R(x) > 0.
+
+    It cancels like 1/x^2, which costs three digits at x = 38, where phi(x) underflows.
+    """
+    return np.maximum(1.0 - x * _mills(x), 0.0)
 
 
-def _privacy_profile(u: np.ndarray, v: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log delta and 1 - delta of the Gaussian mechanism, v = u + t."""
+def _log_delta(u: np.ndarray, v: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Log of the delta that the Gaussian mechanism achieves, v = u + t."""
     u, v, t = np.broadcast_arrays(u, v, t)
     log_density = -0.5 * u**2 - _LOG_ROOT_2PI
-    # 1 - delta, a sum of positive terms.
-    complement = special.ndtr(u) + np.exp(log_density) * _mills(v)
+    # Left of -2 the difference of ratios would overflow, and delta is more than 0.9.
+    left = u <= -2.0
+    missing = np.minimum(special.ndtr(u) + np.exp(log_density) * _mills(v), 1.0)
+    u, v = np.where(left, -2.0, u), np.where(left, 0.0, v)
     # R(u) - R(v): the integral of its slope where u and v are close.
     close = t < 0.5
-    right = np.where(u > -2.0, u, -2.0)
     length = np.where(close, t, 0.0)
     slope = sum(
-        weight * _minus_mills_slope(right + 0.5 * length * (1.0 + node))
+        weight * _minus_mills_slope(u + 0.5 * length * (1.0 + node))
         for node, weight in zip(_NODES, _WEIGHTS, strict=True)
     )
-    drop = np.where(close, 0.5 * length * slope, _mills(right) - _mills(np.maximum(v, right)))
+    drop = np.where(close, 0.5 * length * slope, _mills(u) - _mills(v))
     with np.errstate(divide="ignore"):
-        log_delta = np.where(
-            u > -2.0, log_density + np.log(drop), np.log1p(-np.minimum(complement, 1.0))
-        )
-    return log_delta, complement
-
-
-def _excess(u: np.ndarray, v: np.ndarray, t: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """Sign of the achieved delta minus the wanted one, in the form that keeps its digits."""
-    log_delta, complement = _privacy_profile(u, v, t)
-    return np.where(delta <= 0.5, log_delta - np.log(delta), (1.0 - delta) - complement)
+        return np.where(left, np.log1p(-missing), log_density + np.log(drop))
 
 
 def _decreasing_root(
@@ -360,9 +348,7 @@ def _decreasing_root(
         middle = 0.5 * (lower + upper)
         positive = function(middle) > 0
         lower, upper = np.where(positive, middle, lower), np.where(positive, upper, middle)
-        if np.all((middle == lower) & (middle == upper)) or np.all(
-            upper - lower <= 1e-16 * np.abs(upper)
-        ):
+        if np.all(upper - lower <= 1e-16 * np.abs(upper)):
             break
     return 0.5 * (lower + upper)
 
@@ -378,7 +364,7 @@ def _ratio_for(epsilon: np.ndarray, delta: np.ndarray) -> np.ndarray:
 
     def excess(u: np.ndarray) -> np.ndarray:
         v, t = ends(u)
-        return _excess(u, v, t, delta)
+        return _log_delta(u, v, t) - np.log(delta)
 
     # delta < 1 - Phi(u) bounds u from above; 1 - delta < 2 Phi(u) for u < 0 bounds it from below.
     u = _decreasing_root(excess, special.ndtri(0.5 * (1.0 - delta)), -special.ndtri(delta))

@@ -192,7 +192,8 @@ class LaplaceMechanism(Mechanism):
         return self._checked(nan_outside_unit(quantile, p))
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
-        return check_positive(expression, *self.parameters, "scale")
+        (scale,) = self.parameters
+        return check_positive(expression, scale, "scale")
 
 
 def _examples() -> Sequence[MechanismExample]:

@@ -351,7 +351,7 @@ class RoundedMechanism(_PostProcessed):
         return self._from_index(pt.round(self._to_index(x)))
 
     def _index_of_end(self, end: TensorLike, to_integer: Any, sign: float) -> TensorVariable:
-        """Return the number of an interval's first or last grid point, ends within error included."""
+        """Return the number of an interval's first or last grid point, with room for error."""
         index = self._to_index(as_float(end))
         infinite = pt.isinf(index)
         safe = pt.switch(infinite, 0.0, index)

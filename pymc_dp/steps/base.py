@@ -10,8 +10,8 @@ import pytensor.tensor as pt
 
 from pymc.logprob.transforms import LogTransform
 from pymc.pytensorf import compile as pm_compile
-from pymc.step_methods.compound import BlockedStep, Competence
-from pymc.step_methods.state import StepMethodState, dataclass_state
+from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable

@@ -1,0 +1,293 @@
+"""The fused Gibbs route: whole chains in one compiled loop, no PyMC inside."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import arviz_base
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
+from pymc.stats.convergence import log_warnings, run_convergence_checks
+from pymc.util import get_random_generator
+from pytensor.tensor.random.basic import InvGammaRV, NormalRV
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from xarray import DataTree
+
+from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
+from pymc_dp.ladder.collapse import collapse, collapsible, dropped_deterministics
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.propriety import power_law
+from pymc_dp.records import PLAIN_MODE, PrivatizedRecords, nearest_rvs
+from pymc_dp.steps.base import point_function
+
+_log = logging.getLogger("pymc.dp")
+
+# Sweeps to a recorded draw: at this many, draws are nearly independent and recording is not
+# what takes the time.
+SWEEPS = 10
+
+_ARGUMENTS = {
+    "draws",
+    "tune",
+    "chains",
+    "cores",
+    "random_seed",
+    "progressbar",
+    "quiet",
+    "compute_convergence_checks",
+}
+
+
+def unsupported_arguments(kwargs: dict[str, Any]) -> list[str]:
+    """Arguments of `pm.sample` that this route does not take."""
+    return [name for name in kwargs if name not in _ARGUMENTS]
+
+
+def rate(model: pm.Model) -> float:
+    """Expected effective draws a second; raises where the kernel does not cover the model."""
+    covered(model)
+    return 100_000.0
+
+
+def covered(model: pm.Model) -> PrivatizedRecords:
+    """Return the records if the fused kernel covers the whole model; say what it does not."""
+    groups = collapsible(model)
+    if len(groups) != 1:
+        raise NotImplementedError("it covers one vector of records")
+    [group] = groups
+    released = [r.rv for r in group.releases]
+    others = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
+    if others:
+        raise NotImplementedError(f"it does not cover {others[0].name!r}")
+    if any(rv not in model.observed_RVs for rv in released):
+        raise NotImplementedError("a release has no observed value")
+    for release in group.releases:
+        if type(release.op.mechanism) not in (LaplaceMechanism, GaussianMechanism):
+            raise NotImplementedError(
+                f"it does not cover {type(release.op.mechanism).__name__} (in {release.name!r})"
+            )
+    for which in ("mean", "variance"):
+        if sum(bool(getattr(c, which)) for r in group.releases for c in r.components) > 1:
+            raise NotImplementedError(f"the {which} of {group.name!r} is released more than once")
+    if group.n < 3 and any(
+        c.variance and isinstance(r.op.mechanism, GaussianMechanism)
+        for r in group.releases
+        for c in r.components
+    ):
+        raise NotImplementedError("a variance of n = 2 records under Gaussian noise")
+    if any(bool(c.mean) == bool(c.variance) for r in group.releases for c in r.components):
+        raise NotImplementedError("an entry of a release is neither a mean nor a variance")
+    mean, variance = group.mean, group.variance
+    scale = power_law(variance, nearest_rvs([variance])[0]) if nearest_rvs([variance]) else None
+    if scale is None or abs(scale[1] - 1) > 1e-9 or abs(scale[0] - 1) > 1e-9:
+        raise NotImplementedError(
+            f"it covers {group.name!r} = Normal(mu, sqrt(sigma2)) with a free variance sigma2"
+        )
+    [spread] = nearest_rvs([variance])
+    extra = [rv.name for rv in model.free_RVs if rv not in (mean, spread, group.rv)]
+    if extra:
+        raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
+    if not isinstance(spread.owner.op, InvGammaRV | HalfFlatRV):
+        raise NotImplementedError(
+            f"the prior of {spread.name!r} is none of InverseGamma and HalfFlat"
+        )
+    if isinstance(spread.owner.op, InvGammaRV) and nearest_rvs(spread.owner.inputs):
+        raise NotImplementedError(f"the prior of {spread.name!r} has random parameters")
+    if mean.owner is None or not isinstance(mean.owner.op, NormalRV | FlatRV):
+        raise NotImplementedError("the records' mean has no Normal or flat prior")
+    if isinstance(mean.owner.op, NormalRV):
+        location, sd = mean.owner.op.dist_params(mean.owner)
+        if nearest_rvs([location]):
+            raise NotImplementedError(f"the prior location of {mean.name!r} is random")
+        sources = nearest_rvs([sd])
+        power = power_law(sd**2, spread) if sources == [spread] else None
+        if sources and (power is None or abs(power[1] - 1) > 1e-9):
+            raise NotImplementedError(
+                f"the prior spread of {mean.name!r} is neither a number nor proportional to the "
+                f"square root of {spread.name!r}"
+            )
+    if any(v.type.ndim for v in (mean, spread)):
+        raise NotImplementedError("it covers scalar parameters")
+    return group
+
+
+def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
+    """Read the numbers that the kernel needs, noise and observed values as they are now."""
+    mean = group.mean
+    [spread] = nearest_rvs([group.variance])
+
+    def number(x):
+        return float(np.squeeze(pt.as_tensor(x).eval(mode=PLAIN_MODE)))
+
+    fields = {
+        "n": float(group.n),
+        "mu0": 0.0,
+        "kappa0": 0.0,
+        "tau0": 0.0,
+        "a0": -1.0,
+        "b0": 0.0,
+        "bounded": group.bounds is not None,
+        "lo": group.bounds[0] if group.bounds else 0.0,
+        "hi": group.bounds[1] if group.bounds else 0.0,
+    }
+    if isinstance(mean.owner.op, NormalRV):
+        location, sd = mean.owner.op.dist_params(mean.owner)
+        fields["mu0"] = number(location)
+        if nearest_rvs([sd]):
+            factor, _ = power_law(sd**2, spread)
+            fields["kappa0"] = 1.0 / factor
+        else:
+            fields["tau0"] = number(sd) ** -2
+    if isinstance(spread.owner.op, InvGammaRV):
+        fields["a0"], fields["b0"] = (
+            number(p) for p in spread.owner.op.dist_params(spread.owner)
+        )
+    for which in ("mean", "var"):
+        used = group.uses_mean if which == "mean" else group.uses_variance
+        fields[f"has_{which}"] = float(used or group.bounds is not None)
+        fields[f"lam_{which}"] = fields[f"tau_{which}"] = fields[f"z_{which}"] = 0.0
+    for release in group.releases:
+        function, _ = point_function(
+            model,
+            [model.rvs_to_values[release.rv].astype("float64"), *release.parameters],
+        )
+        value, noise = function()
+        noise = np.broadcast_to(noise, np.shape(value)).ravel()
+        for z, scale, c in zip(np.ravel(value), noise, release.components, strict=True):
+            which, factor = ("mean", c.mean) if c.mean else ("var", c.variance)
+            fields[f"z_{which}"] = float((z - c.constant) / factor)
+            scale = float(scale / abs(factor))
+            if isinstance(release.op.mechanism, LaplaceMechanism):
+                fields[f"lam_{which}"] = 1.0 / scale
+            else:
+                fields[f"tau_{which}"] = scale**-2
+    return GaussianModel(**fields)
+
+
+def start(kernel: GaussianModel, rng: np.random.Generator) -> tuple[float, float, float, float]:
+    """Return a dispersed starting state that is possible under the kernel's model."""
+    jitter = rng.random()
+    if kernel.bounded:
+        width = kernel.hi - kernel.lo
+        mean = kernel.lo + width * (0.3 + 0.4 * jitter)
+        variance = 0.05 * width**2
+        return mean, variance, mean, variance
+    noise_var = (1.0 / kernel.lam_var if kernel.lam_var > 0 else 0.0) + (
+        kernel.tau_var**-0.5 if kernel.tau_var > 0 else 0.0
+    )
+    if kernel.has_var:
+        variance = max(kernel.z_var, 0.1 * noise_var, 1e-300) * (0.5 + jitter)
+    else:
+        variance = kernel.b0 / max(kernel.a0, 1.0) if kernel.b0 > 0 else 1.0
+    mean = kernel.z_mean if kernel.has_mean else kernel.mu0
+    return mean, variance, mean, variance
+
+
+def sample(
+    model: pm.Model,
+    *,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int | None = None,
+    cores: int | None = None,
+    random_seed=None,
+    progressbar: bool = True,
+    quiet: bool = False,
+    compute_convergence_checks: bool = True,
+) -> DataTree:
+    """Run the fused kernel on every chain; `tune` draws are discarded."""
+    group = covered(model)
+    kernel = kernel_model(model, group)
+    cores = cores or min(4, _available_cores())
+    chains = chains or max(2, cores)
+    rngs = get_random_generator(random_seed).spawn(chains)
+    run_sweeps(rngs[0].spawn(1)[0], start(kernel, rngs[0]), kernel, 1, np.empty((1, 2)))  # compile
+
+    out = np.empty((chains, draws, 2))
+    began = time.perf_counter()
+    with Progress(
+        TextColumn("Chain {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} draws"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        disable=not progressbar or quiet,
+    ) as progress:
+        tasks = [progress.add_task(str(c), total=draws) for c in range(chains)]
+
+        def run(c: int) -> None:
+            rng = rngs[c]
+            state = start(kernel, rng)
+            state = run_sweeps(rng, state, kernel, SWEEPS, np.empty((tune, 2)))
+            chunk = max(draws // 20, 1)
+            for first in range(0, draws, chunk):
+                part = out[c, first : first + chunk]
+                state = run_sweeps(rng, state, kernel, SWEEPS, part)
+                progress.advance(tasks[c], len(part))
+
+        with ThreadPoolExecutor(max_workers=cores) as pool:
+            list(pool.map(run, range(chains)))
+    seconds = time.perf_counter() - began
+    _log.info(
+        "%d chains of %d draws, %d Gibbs sweeps to a draw, took %.2f seconds",
+        chains,
+        draws,
+        SWEEPS,
+        seconds,
+    )
+    return _as_tree(model, group, kernel, out, tune, seconds, compute_convergence_checks)
+
+
+def _available_cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _as_tree(model, group, kernel, out, tune, seconds, checks) -> DataTree:
+    [spread] = nearest_rvs([group.variance])
+    chains, draws, _ = out.shape
+    parameters = {group.mean.name: out[..., 0], spread.name: out[..., 1]}
+    posterior = {
+        rv.name: parameters[rv.name] for rv in model.free_RVs if rv.name in parameters
+    }
+    observed = {}
+    for release in group.releases:
+        value, _ = point_function(model, model.rvs_to_values[release.rv])
+        observed[release.name] = value()
+    # each recorded draw is this many sweeps after the one before it
+    sweeps = np.full((chains, draws), SWEEPS)
+    tree = arviz_base.from_dict(
+        {
+            "posterior": posterior,
+            "sample_stats": {"sweeps": sweeps},
+            "observed_data": observed,
+        },
+        attrs={
+            "posterior": {
+                "inference_library": "pymc_dp",
+                "route": "fused Gibbs",
+                "sampling_time": seconds,
+                "tuning_steps": tune,
+            }
+        },
+    )
+    if len(dropped_deterministics(model)) < len(model.deterministics):
+        computed = pm.compute_deterministics(
+            tree["posterior"].to_dataset(),
+            model=collapse(model, "marginal") if not math.isinf(kernel.n) else model,
+            progressbar=False,
+            merge_dataset=True,
+        )
+        tree["posterior"] = DataTree(computed)
+    if checks:
+        log_warnings(run_convergence_checks(tree, model))
+    return tree

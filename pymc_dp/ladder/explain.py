@@ -1,0 +1,165 @@
+"""`explain`: what the package sees in a model, and what it would do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+
+import pymc as pm
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+from pymc_dp.ladder.collapse import collapse, dropped_deterministics
+from pymc_dp.marginal import MarginalReleaseRV
+from pymc_dp.records import (
+    LinearStatistic,
+    NotLinearError,
+    nearest_rvs,
+    privatized,
+    read_records,
+    release_statistic,
+    releases,
+)
+from pymc_dp.steps import choose_steps
+
+
+@dataclass
+class Explanation:
+    """Tables that print as text, in rich, and as HTML in Jupyter.
+
+    Attributes
+    ----------
+    tables : list of (title, columns, rows)
+        The content, as strings.
+    notes : list of str
+        What did not fit into a table.
+    """
+
+    tables: list[tuple[str, list[str], list[list[str]]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render with rich."""
+        for title, columns, rows in self.tables:
+            table = Table(title=title, title_justify="left")
+            for column in columns:
+                table.add_column(column, overflow="fold")
+            for row in rows:
+                table.add_row(*row)
+            yield table
+        yield from self.notes
+
+    def __str__(self) -> str:
+        """Render as plain text."""
+        console = Console(width=110, color_system=None, force_terminal=False)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for title, columns, rows in self.tables:
+            head = "".join(f"<th>{escape(c)}</th>" for c in columns)
+            body = "".join(
+                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+                for row in rows
+            )
+            parts.append(
+                f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead>"
+                f"<tbody>{body}</tbody></table>"
+            )
+        return "".join(parts + [f"<p>{escape(note)}</p>" for note in self.notes])
+
+
+def explain(model: pm.Model | None = None) -> Explanation:
+    """Explain a model: what its releases tell, which rungs are open, who samples what.
+
+    Nothing of the size of the records is evaluated.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Returns
+    -------
+    Explanation
+        Three tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample`
+        (open or why not, cost of a sweep), steps of `dp.steps` on the rungs with latent variables.
+    """
+    from pymc_dp.sampling import routes
+
+    model = pm.modelcontext(model)
+    result = Explanation()
+    rows = [_release_row(model, release) for release in releases(model)]
+    for rv in model.basic_RVs:
+        if isinstance(rv.owner.op, MarginalReleaseRV):
+            what = ", ".join(s.name for s in rv.owner.op.statistics)
+            rows.append([rv.name, f"integrated out: {what}", repr(rv.owner.op.mechanism), "-"])
+    if not rows:
+        raise ValueError(
+            "there is nothing to explain: the model has no dp.PrivateObservation"
+        )
+    result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
+
+    if privatized(model):
+        table = routes(model)
+        best = max(rate for _, rate, _ in table)
+        rows = []
+        for route, rate, reason in sorted(table, key=lambda entry: -entry[1]):
+            state = reason if reason else ("open, dp.sample takes it" if rate == best else "open")
+            cost = "grows with n" if route.rung == "records" else "does not depend on n"
+            rows.append([route.rung, route.name, state, cost])
+        result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
+
+    rows = []
+    rungs = {"records": model} if privatized(model) else {"as written": model}
+    if privatized(model):
+        try:
+            rungs["statistics"] = collapse(model, "statistics")
+        except (ValueError, NotImplementedError):
+            pass  # the reason stands among the routes
+    for name, on in rungs.items():
+        chosen = choose_steps(on) if releases(on) else {}
+        rows += [
+            [name, rv.name, chosen[rv].__name__ if rv in chosen else "NUTS"] for rv in on.free_RVs
+        ]
+    result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
+
+    dropped = dropped_deterministics(model)
+    if dropped:
+        result.notes.append(
+            "Collapsed models drop these Deterministics of the records: "
+            + ", ".join(d.name for d in dropped)
+        )
+    return result
+
+
+def _release_row(model, release) -> list[str]:
+    op = release.owner.op
+    sources = nearest_rvs([release_statistic(release)])
+    reading = ", ".join(rv.name for rv in sources)
+    if len(sources) == 1 and sources[0] in privatized(model):
+        try:
+            group = read_records(model, sources[0])
+            [found] = [r for r in group.releases if r.rv is release]
+            reading = ", ".join(_describe(c, sources[0].name) for c in found.components)
+            reading += f" (n = {group.n})"
+        except (NotLinearError, NotImplementedError, ValueError) as error:
+            reading = f"{reading}: not read further ({error})"
+    bounds = "-" if op.bounds is None else f"[{op.bounds[0]:g}, {op.bounds[1]:g}]"
+    return [release.name, reading, repr(op.mechanism), bounds]
+
+
+def _describe(c: LinearStatistic, name: str) -> str:
+    terms = [
+        f"{what} of {name}" if factor == 1 else f"{factor:g} × {what} of {name}"
+        for factor, what in ((c.mean, "mean"), (c.variance, "variance"))
+        if factor
+    ]
+    if c.constant or not terms:
+        terms.append(f"{c.constant:g}")
+    return " + ".join(terms)

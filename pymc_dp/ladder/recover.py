@@ -1,0 +1,204 @@
+"""Draw confidential statistics and new records for a result that was sampled without them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from numba import njit
+from pymc.util import get_random_generator
+from pytensor.graph.replace import vectorize_graph
+from scipy import stats
+from xarray import DataTree
+
+from pymc_dp.kernels.feasible import draw_feasible, make_problem
+from pymc_dp.ladder.collapse import collapse
+from pymc_dp.laws import find_pair
+from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
+from pymc_dp.records import nearest_rvs, privatized, read_records
+from pymc_dp.steps.base import as_row
+
+
+def recover(
+    model: pm.Model | None = None, idata: DataTree | None = None, *, random_seed=None
+) -> DataTree:
+    r"""Add exact posterior draws of the confidential statistics to a result.
+
+    Given a posterior draw of the parameters, the statistics that were integrated out are drawn from
+    :math:`p(s \mid \theta, z)`: two-sided tilted laws, or on the feasible region of bounded
+    records their joint law.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        The model that was sampled, with its records or collapsed to its marginal.
+    idata : DataTree
+        Its result; its posterior must hold the free parameters.
+    random_seed : optional
+        Seed or generator.
+
+    Returns
+    -------
+    DataTree
+        A copy of `idata` with ``<record>_mean``, ``<record>_var`` or ``<release>_confidential`` in
+        its posterior.
+    """
+    model = pm.modelcontext(model)
+    if idata is None:
+        raise ValueError("recover needs the result of sampling: dp.recover(model, idata)")
+    if privatized(model):
+        model = collapse(model, "marginal")
+    rng = get_random_generator(random_seed)
+    posterior = idata["posterior"].to_dataset()
+    found = {}
+    for rv in model.basic_RVs:
+        if isinstance(rv.owner.op, MarginalReleaseRV):
+            found.update(_recover_independent(model, rv, posterior, rng))
+        elif isinstance(rv.owner.op, FeasibleReleaseRV):
+            found.update(_recover_feasible(model, rv, posterior, rng))
+    if not found:
+        raise ValueError(
+            "nothing was integrated out of this model: there is nothing to recover"
+        )
+    result = idata.copy()
+    result["posterior"] = DataTree(posterior.assign(found))
+    return result
+
+
+def _per_draw(posterior: xr.Dataset, graph) -> np.ndarray:
+    """Evaluate a graph of the model's free variables at every posterior draw, in one call."""
+    needed = nearest_rvs([graph])
+    missing = [rv.name for rv in needed if rv.name not in posterior]
+    if missing:
+        raise ValueError(
+            f"the posterior has no {', '.join(missing)}: recover needs every free variable of the "
+            f"model (was var_names= given to the sampler?)"
+        )
+    values, batched = [], {}
+    for rv in needed:
+        data = posterior[rv.name].to_numpy()
+        values.append(data.reshape(-1, *data.shape[2:]).astype(rv.dtype))
+        batched[rv] = rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name)
+    [output] = vectorize_graph([graph], batched)
+    rows = pm.compile(list(batched.values()), output, on_unused_input="ignore")(*values)
+    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    return np.ascontiguousarray(np.broadcast_to(rows, (draws, *rows.shape[-2:])))
+
+
+def _recover_independent(model, rv, posterior, rng):
+    op, inputs = rv.owner.op, rv.owner.inputs
+    value = model.rvs_to_values[rv]
+    dims = posterior.sizes["chain"], posterior.sizes["draw"]
+    found = {}
+    for statistic, law, mechanism, z in op.standardised(inputs, value):
+        pair = find_pair(statistic.law, mechanism)
+        [noise] = mechanism.parameters
+        rows = _per_draw(posterior, as_row(z, noise, *law))
+        drawn = _draws(pair.draw, len(law))(rng, rows)
+        shape = dims + (() if op.stacked else tuple(rv.shape.eval()))
+        coords = ["chain", "draw"] + [f"{statistic.name}_dim_{i}" for i in range(len(shape) - 2)]
+        found[statistic.name] = (coords, drawn.reshape(shape))
+    return found
+
+
+def _draws(draw, n_parameters):
+    if n_parameters == 1:
+
+        @njit
+        def loop(rng, rows):
+            out = np.empty((rows.shape[0], rows.shape[2]))
+            for i in range(out.shape[0]):
+                for j in range(out.shape[1]):
+                    r = rows[i, :, j]
+                    out[i, j] = draw(rng, r[0], r[1], -np.inf, np.inf, r[2])
+            return out
+
+        return loop
+
+    @njit
+    def loop(rng, rows):
+        out = np.empty((rows.shape[0], rows.shape[2]))
+        for i in range(out.shape[0]):
+            for j in range(out.shape[1]):
+                r = rows[i, :, j]
+                out[i, j] = draw(rng, r[0], r[1], -np.inf, np.inf, r[2], r[3])
+        return out
+
+    return loop
+
+
+def _recover_feasible(model, rv, posterior, rng):
+    op = rv.owner.op
+    m, v, mean_noise, variance_noise = op.problem(rv.owner.inputs, model.rvs_to_values[rv])
+    rows = _per_draw(posterior, as_row(m, v, *mean_noise, *variance_noise))
+    dims = posterior.sizes["chain"], posterior.sizes["draw"]
+    rows = rows[..., 0]
+    drawn = _feasible_draws(rng, float(op.n), *(float(b) for b in op.bounds), rows)
+    return {
+        name: (["chain", "draw"], drawn[:, j].reshape(dims)) for j, name in enumerate(op.names)
+    }
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _feasible_draws(rng, n, lower, upper, rows):
+    out = np.empty((rows.shape[0], 2))
+    for i in range(rows.shape[0]):
+        m, v, lam1, tau1, z1, lam2, tau2, z2 = rows[i]
+        problem, _ = make_problem(n, m, v, lam1, tau1, z1, lam2, tau2, z2, lower, upper)
+        out[i] = draw_feasible(rng, problem)
+    return out
+
+
+def predict_records(
+    model: pm.Model | None = None, idata: DataTree | None = None, *, size: int = 1, random_seed=None
+) -> xr.DataArray:
+    """Draw new records from the posterior predictive, truncated to the stated bounds.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        The model with its records (not a collapsed one).
+    idata : DataTree
+        A result with the free parameters in its posterior.
+    size : int, default 1
+        New records for each posterior draw.
+    random_seed : optional
+        Seed or generator.
+
+    Returns
+    -------
+    xarray.DataArray
+        Named after the records, with dimensions chain, draw, new_record. Without bounds the
+        records are Normal, with bounds a Normal truncated to them at each draw.
+    """
+    model = pm.modelcontext(model)
+    if idata is None:
+        raise ValueError("predict_records needs the result: dp.predict_records(model, idata)")
+    found = privatized(model)
+    if len(found) != 1:
+        raise ValueError(
+            f"predict_records needs a model with one vector of released records; found "
+            f"{[rv.name for rv in found]}"
+        )
+    group = read_records(model, found[0])
+    posterior = idata["posterior"].to_dataset()
+    rows = _per_draw(posterior, as_row(group.mean, group.variance))
+    dims = posterior.sizes["chain"], posterior.sizes["draw"]
+    m, v = rows[..., 0].T.reshape(2, *dims, 1)
+    sd = np.sqrt(v)
+    rng = get_random_generator(random_seed)
+    if group.bounds is None:
+        drawn = m + sd * rng.standard_normal((*dims, size))
+    else:
+        low, high = ((b - m) / sd for b in group.bounds)
+        drawn = stats.truncnorm.rvs(
+            low, high, loc=m, scale=sd, size=(*dims, size), random_state=rng
+        )
+    return xr.DataArray(
+        drawn,
+        dims=("chain", "draw", "new_record"),
+        coords={"chain": posterior["chain"], "draw": posterior["draw"]},
+        name=group.name,
+    )
+

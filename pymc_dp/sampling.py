@@ -1,0 +1,200 @@
+"""`sample`: the fastest exact route for a model, and the table it is chosen from."""
+
+from __future__ import annotations
+
+import logging
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+
+from xarray import DataTree
+
+from pymc_dp import fused
+from pymc_dp.ladder.collapse import collapse
+from pymc_dp.ladder.feasible_start import feasible_start
+from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
+from pymc_dp.records import privatized, releases
+from pymc_dp.steps import choose_steps, steps
+
+# Messages appear where PyMC's do.
+_log = logging.getLogger("pymc.dp")
+
+Rung = Literal["auto", "records", "statistics", "marginal"]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way to sample a model.
+
+    Attributes
+    ----------
+    name, rung : str
+        What it is called and the rung of the ladder on which it samples.
+    rate : callable
+        Model to expected effective draws a second of the slowest parameter, measured on two cores
+        on the blood-lead example (`benchmarks/`); raises ValueError or NotImplementedError with
+        the reason where the route is shut.
+    run : callable
+        ``(model, **pm.sample arguments)`` to the result.
+    """
+
+    name: str
+    rung: str
+    rate: Callable[[pm.Model], float]
+    run: Callable[..., DataTree]
+
+
+_ROUTES: list[Route] = []
+
+
+def register_route(route: Route) -> None:
+    """Add a route to the table."""
+    _ROUTES.append(route)
+
+
+def routes(model: pm.Model) -> list[tuple[Route, float, str]]:
+    """Return every route with its expected rate (0 where it is shut) and the reason why it is."""
+    table = []
+    for route in _ROUTES:
+        try:
+            table.append((route, route.rate(model), ""))
+        except (ValueError, NotImplementedError) as error:
+            table.append((route, 0.0, str(error)))
+    return table
+
+
+def sample(
+    model: pm.Model | None = None,
+    *,
+    rung: Rung = "auto",
+    method: Literal["sppe", "sple"] | None = None,
+    **kwargs: Any,
+) -> DataTree:
+    """Sample the exact posterior of a model with private releases, by the fastest route.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        The model of the context by default.
+    rung : {"auto", "records", "statistics", "marginal"}
+        Where to sample. "auto" takes the route with the most expected effective draws a second and
+        says which; with ``step=``, or a vector of records in ``var_names``, it does not collapse.
+    method : None
+        Reserved for neural estimation ("sppe", "sple"), which is not part of this version.
+    **kwargs
+        Arguments of `pm.sample` (draws, tune, chains, cores, random_seed, progressbar, ...).
+
+    Returns
+    -------
+    xarray.DataTree
+        The groups of `pm.sample`. Vectors of records are left out of it unless `var_names` names
+        them; confidential statistics that were integrated out come back with `dp.recover`.
+    """
+    model = pm.modelcontext(model)
+    if method is not None:
+        raise NotImplementedError(
+            f"method={method!r}: neural estimation is not part of this version of pymc_dp; leave "
+            f"method out"
+        )
+    if rung not in ("auto", "records", "statistics", "marginal"):
+        raise ValueError(
+            f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'"
+        )
+    records = {rv.name for rv in privatized(model)}
+    if rung == "auto" and not records:
+        return _as_written(model, **kwargs)
+    if rung == "auto" and (
+        kwargs.get("step") is not None or records & set(kwargs.get("var_names") or ())
+    ):
+        _log.info("Route: the model as written, with the given steps or records")
+        return _records(model, **kwargs)
+    if rung != "auto" and not records:
+        raise ValueError(f"rung={rung!r}: the model has no released vector of records")
+
+    open_routes = []
+    reasons = []
+    for route, rate, reason in routes(model):
+        if rung not in ("auto", route.rung):
+            continue
+        if not reason and route.run is fused.sample:
+            unsupported = fused.unsupported_arguments(kwargs)
+            reason = f"it does not take {', '.join(unsupported)}" if unsupported else ""
+        if reason:
+            reasons.append(f"{route.name}: {reason}")
+        else:
+            open_routes.append((rate, route))
+    if not open_routes:
+        raise ValueError(f"no route on the rung {rung!r} is open. " + "; ".join(reasons))
+    _, best = max(open_routes, key=lambda entry: entry[0])
+    _log.info("Route: %s (rung: %s)", best.name, best.rung)
+    return best.run(model, **kwargs)
+
+
+def _as_written(model, **kwargs):
+    """Releases of latents or of integrated-out values: PyMC's samplers suit the model as it is."""
+    if not releases(model) and not any(
+        isinstance(rv.owner.op, MarginalReleaseRV | FeasibleReleaseRV) for rv in model.basic_RVs
+    ):
+        raise ValueError(
+            "there is no private release in the model: declare one with dp.PrivateObservation, or "
+            "call pm.sample"
+        )
+    _log.info("Route: the model as written")
+    return pm.sample(model=model, **kwargs)
+
+
+def _marginal(model, **kwargs):
+    return pm.sample(model=collapse(model, "marginal"), **kwargs)
+
+
+def _statistics(model, **kwargs):
+    collapsed = collapse(model, "statistics")
+    with collapsed:
+        if "step" not in kwargs:
+            kwargs["step"] = steps(collapsed)
+        return pm.sample(**kwargs)
+
+
+def _records(model, **kwargs):
+    hidden = {rv.name for rv in privatized(model)}
+    if kwargs.get("var_names") is None:
+        kwargs["var_names"] = [
+            rv.name for rv in model.unobserved_RVs if rv.name not in hidden
+        ]
+    start = feasible_start(model)
+    if start:
+        kwargs["initvals"] = {**start, **(kwargs.get("initvals") or {})}
+    with model:
+        if "step" not in kwargs:
+            kwargs["step"] = steps(model)
+        return pm.sample(**kwargs)
+
+
+def _marginal_rate(model):
+    collapsed = collapse(model, "marginal")
+    bounded = any(isinstance(rv.owner.op, FeasibleReleaseRV) for rv in collapsed.observed_RVs)
+    return 300.0 if bounded else 5_000.0
+
+
+def _statistics_rate(model):
+    collapsed = collapse(model, "statistics")
+    chosen = choose_steps(collapsed)
+    return 400.0 if chosen else 100.0
+
+
+def _records_rate(model):
+    if not any(isinstance(getattr(rv.tag, "dp_release", None), str) for rv in model.free_RVs):
+        raise ValueError("the released statistic is none of mean, sum and variance")
+    largest = max(int(np.prod(rv.type.shape)) if None not in rv.type.shape else 10**4
+                  for rv in privatized(model))  # fmt: skip
+    return 100.0 / max(largest / 100.0, 1.0)
+
+
+register_route(Route("fused Gibbs", "statistics", fused.rate, fused.sample))
+register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
+register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))
+register_route(Route("Metropolis on the records", "records", _records_rate, _records))

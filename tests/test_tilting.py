@@ -1,0 +1,304 @@
+"""The marginal laws as graphs: values, gradients, and compilation."""
+
+import mpmath as mp
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
+from pytensor.tensor.random.basic import _gamma, cauchy, exponential, normal
+from scipy import stats
+
+from pymc_dp import tilting
+from pymc_dp.kernels import tilting as kernels
+
+INF = np.inf
+
+
+@pytest.fixture(autouse=True)
+def _many_digits():
+    with mp.workdps(60):
+        yield
+
+
+def gamma_log_marginal(z, lam, a, scale):
+    """Return log p(z) in closed form, at the working precision."""
+    z, lam, a, scale = map(mp.mpf, (z, lam, a, scale))
+    beta = 1 / scale
+    constant = a * mp.log(beta) - mp.loggamma(a)
+    if z <= 0:
+        return mp.log(lam / 2) + lam * z - a * mp.log1p(lam / beta)
+    left = z**a / a * mp.exp(-beta * z) * mp.hyp1f1(1, a + 1, (beta - lam) * z)
+    right = mp.exp(lam * z) * (beta + lam) ** -a * mp.gammainc(a, (beta + lam) * z)
+    return mp.log(lam / 2) + constant + mp.log(left + right)
+
+
+def normal_log_marginal(z, lam, m, sd, lo=-mp.inf, hi=mp.inf):
+    z, lam, m, sd = map(mp.mpf, (z, lam, m, sd))
+    total = mp.mpf(0)
+    for t, low, high in [(lam, lo, min(z, hi)), (-lam, max(z, lo), hi)]:
+        if low < high:
+            ends = [(end - m - t * sd**2) / sd / mp.sqrt(2) for end in (low, high)]
+            if ends[1] < -ends[0]:  # the nearer tail is the left one
+                ends = [-ends[1], -ends[0]]
+            mass = (mp.erfc(ends[0]) - mp.erfc(ends[1])) / 2
+            total += mp.exp(t * (m - z) + (t * sd) ** 2 / 2) * mass
+    return mp.log(lam / 2) + mp.log(total)
+
+
+def slopes(f, *args):
+    """Return the partial derivatives of f, by central differences in high precision."""
+    args = [mp.mpf(x) for x in args]
+    out = []
+    for i, x in enumerate(args):
+        h = mp.mpf(10) ** -22 * max(abs(x), mp.mpf(10) ** -6)
+        up, down = (f(*args[:i], x + d, *args[i + 1 :]) for d in (h, -h))
+        out.append((up - down) / (2 * h))
+    return out
+
+
+GAMMA_POINTS = np.array(
+    [  # z, lam, shape, scale
+        (2.0, 1.5, 3.0, 1.0),
+        (2.0, 0.2, 3.0, 1.0),
+        (2.0, 1.0, 3.0, 1.0),  # the tilt cancels the rate
+        (2.0, 1e6, 3.0, 1.0),  # hardly any noise
+        (2.0, 1e-6, 3.0, 1.0),  # hardly any information
+        (0.3, 5.0, 0.4, 2.0),
+        (9.0, 5.0, 0.4, 2.0),
+        (-3.0, 2.0, 3.0, 1.0),
+        (-1e-9, 2.0, 0.5, 1.0),
+        (40.0, 2.0, 3.0, 1.0),
+        (61.0, 0.3, 45.0, 1.1),
+        (30.0, 7.0, 45.0, 1.1),
+        (2224.8, 0.01, 21.0, 19.0),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def gamma_graph():
+    """Compile log p and its gradient once, for all points."""
+    inputs = pt.dvectors("z", "lam", "shape", "scale")
+    logp = tilting.laplace_log_marginal(_gamma, inputs[0], inputs[1], *inputs[2:])
+    return pytensor.function(inputs, [logp, *pytensor.grad(logp.sum(), inputs)])
+
+
+def test_gamma_marginal_and_gradient(gamma_graph):
+    logp, *gradient = gamma_graph(*GAMMA_POINTS.T)
+    for i, point in enumerate(GAMMA_POINTS):
+        expected = gamma_log_marginal(*point)
+        assert abs(logp[i] - expected) < 1e-12 * max(1, abs(expected)), point
+        for x, y in zip(gradient, slopes(gamma_log_marginal, *point), strict=True):
+            # Derivatives in lam vanish with the noise: only their size relative to 1/lam counts.
+            assert abs(x[i] - y) < 1e-9 * max(abs(y), 1e-3), (point, x[i], y)
+
+
+def test_gamma_marginal_far_out(gamma_graph):
+    """Extremes stay finite, gradients included."""
+    points = np.array(
+        [
+            (2.0, 1e15, 3.0, 1.0),
+            (2.0, 1e-12, 3.0, 1.0),
+            (-1e8, 5.0, 3.0, 1.0),
+            (1e9, 5.0, 3.0, 1.0),
+            (1.00001, 1e3, 5e8, 2e-9),
+            (1e-300, 1.0, 2.0, 1.0),
+            (1.0, 1.0, 1e-3, 1.0),
+        ]
+    )
+    for values in gamma_graph(*points.T):
+        assert np.isfinite(values).all()
+
+
+def test_noise_that_vanishes_leaves_the_law(gamma_graph):
+    """With 1/lam small, p is the density of the statistic: its score must not drown in lam."""
+    z, a, scale = 2.0, 3.0, 1.5
+    logp, dz, _, da, dscale = gamma_graph(*[[x] for x in (z, 1e13, a, scale)])
+    assert logp[0] == pytest.approx(stats.gamma.logpdf(z, a, scale=scale), abs=1e-12)
+    assert dz[0] == pytest.approx((a - 1) / z - 1 / scale, abs=1e-9)
+    assert da[0] == pytest.approx(float(mp.log(z / scale) - mp.digamma(a)), abs=1e-9)
+    assert dscale[0] == pytest.approx(z / scale**2 - a / scale, abs=1e-9)
+
+
+NORMAL_POINTS = np.array(
+    [  # z, lam, mu, sigma
+        (0.3, 1.0, 0.5, 1.4),
+        (0.5, 1.0, 0.5, 1.4),  # a tie between the two sides
+        (30.0, 0.7, 0.5, 1.4),
+        (-30.0, 7.0, 0.5, 1.4),
+        (1.2, 1e6, 0.5, 1.4),
+        (1.2, 1e-6, 0.5, 1.4),
+        (34.3, 0.4, 30.0, 7.0),
+    ]
+)
+
+
+def test_normal_marginal_and_gradient():
+    inputs = pt.dvectors("z", "lam", "mu", "sigma")
+    logp = tilting.laplace_log_marginal(normal, inputs[0], inputs[1], *inputs[2:])
+    cut = tilting.laplace_log_marginal(normal, *inputs, lo=0.0, hi=1.0)
+    outputs = [
+        *[logp, *pytensor.grad(logp.sum(), inputs)],
+        *[cut, *pytensor.grad(cut.sum(), inputs)],
+    ]
+    values = pytensor.function(inputs, outputs)(*NORMAL_POINTS.T)
+
+    def cut_marginal(*args):
+        return normal_log_marginal(*args, lo=0, hi=1)
+
+    for reference, (log_density, *gradient) in [
+        (normal_log_marginal, values[:5]),
+        (cut_marginal, values[5:]),
+    ]:
+        for i, point in enumerate(NORMAL_POINTS):
+            expected = reference(*point)
+            expected_slopes = slopes(reference, *point)
+            assert abs(log_density[i] - expected) < 1e-12 * max(1, abs(expected)), point
+            for x, y in zip(gradient, expected_slopes, strict=True):
+                assert abs(x[i] - y) < 1e-9 * max(abs(y), 1e-3), (point, x[i], y)
+
+
+def test_interval_ends_are_differentiable():
+    t, lo, hi = pt.dscalars("t", "lo", "hi")
+    mass = tilting.log_tilted_mass(_gamma, t, 2.5, lo, hi, 3.0, 0.5)
+    f = pytensor.function([t, lo, hi], [mass, *pytensor.grad(mass, [t, lo, hi])])
+
+    def reference(t, lo, hi):
+        kernel = mp.quad(lambda s: s**2 * mp.exp(-2 * s + t * (s - mp.mpf(2.5))), [lo, hi])
+        return mp.log(4 * kernel)
+
+    for point in [(1.3, 0.4, 2.0), (-1.3, 0.4, 2.0), (5.0, 1.0, 1.1)]:
+        log_mass, *gradient = f(*point)
+        assert log_mass == pytest.approx(float(reference(*map(mp.mpf, point))), abs=1e-12)
+        with mp.workdps(50):
+            expected = [float(x) for x in slopes(reference, *point)]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-10)
+    log_mass, *gradient = f(1.0, 2.0, 1.0)
+    assert log_mass == -INF
+    assert gradient[1:] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("op", "params", "law"),
+    [
+        (normal, (0.5, 1.4), stats.norm(0.5, 1.4)),
+        (_gamma, (2.5, 0.8), stats.gamma(2.5, scale=0.8)),
+        (exponential, (0.8,), stats.expon(scale=0.8)),
+    ],
+    ids=["normal", "gamma", "exponential"],
+)
+def test_marginal_logcdf(op, params, law):
+    z = pt.dvector("z")
+    lam = 2.0
+    logp = tilting.laplace_log_marginal(op, z, lam, *params)
+    logcdf = tilting.laplace_marginal_logcdf(op, z, lam, *params)
+    f = pytensor.function([z], [logp, logcdf, pytensor.grad(logcdf.sum(), z)])
+    points = np.linspace(-3.0, 6.0, 10) + 0.01
+    log_density, log_cdf, slope = f(points)
+    # The slope of the log of the distribution function is p / F.
+    np.testing.assert_allclose(slope, np.exp(log_density - log_cdf), rtol=1e-10)
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    u = 0.5 * (nodes + 1)  # average the noise's distribution function over the law
+    noise = stats.laplace(scale=1 / lam)
+    expected = [0.5 * weights @ noise.cdf(x - law.ppf(u)) for x in points]
+    np.testing.assert_allclose(np.exp(log_cdf), expected, rtol=1e-3)
+    far = f(np.array([-800.0, 800.0]))[1]
+    assert np.isfinite(far).all()
+    assert far[0] < -700.0
+    assert -1e-300 <= far[1] <= 0.0
+
+
+def test_exponential_is_gamma_with_shape_one():
+    z = np.array([-1.0, 0.5, 3.0])
+    got = tilting.laplace_log_marginal(exponential, z, 2, 3).eval()  # small integers on purpose
+    expected = [kernels.laplace_log_marginal_gamma(x, 2.0, 1.0, 1 / 3, 0.0, INF) for x in z]
+    np.testing.assert_allclose(got, expected, rtol=1e-14)
+    assert got.dtype == "float64"
+
+
+def test_broadcasts():
+    logp = tilting.laplace_log_marginal(normal, np.zeros((3, 1)), 2.0, np.arange(4.0), 1.0)
+    assert logp.eval().shape == (3, 4)
+
+
+def test_logaddexp():
+    x, y = pt.dvectors("x", "y")
+    out = tilting.logaddexp(x, y)
+    f = pytensor.function([x, y], [out, *pytensor.grad(out.sum(), [x, y])])
+    value, dx, dy = f([1.0, 2.0, -INF, 3.0, -2000.0], [1.0, 1.0, 1.0, -INF, -2001.0])
+    np.testing.assert_allclose(value, np.logaddexp([1, 2, -INF, 3, -2000], [1, 1, 1, -INF, -2001]))
+    np.testing.assert_allclose(dx + dy, 1.0)
+    np.testing.assert_allclose(dx[[0, 2, 3]], [0.5, 0.0, 1.0])
+    assert f([-INF], [-INF])[0] == [-INF]
+
+
+def test_python_and_numba_agree():
+    inputs = pt.dscalars("t", "lo", "hi", "a", "beta")
+    outputs = tilting.gamma_tilted_mass(*inputs)
+    point = (0.7, 0.1, 2.0, 3.0, 1.0)
+    expected = kernels.gamma_tilted_parts(*point)
+    for mode in ("FAST_COMPILE", "NUMBA"):
+        assert tuple(pytensor.function(inputs, outputs, mode=mode)(*point)) == expected
+
+
+def test_compiles_to_a_cacheable_numba_function():
+    for mass in (tilting.gamma_tilted_mass, tilting.normal_tilted_mass):
+        node = mass.make_scalar_node(*pt.dscalars("t", "lo", "hi", "a", "beta"))
+        _, key = numba_funcify_and_cache_key(node.op, node=node)
+        assert key is not None
+
+
+def test_second_derivatives_are_refused():
+    a = pt.dscalar("a")
+    slope = pytensor.grad(tilting.laplace_log_marginal(_gamma, 1.0, 1.0, a, 1.0), a)
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        pytensor.grad(slope, a)
+
+
+def test_unknown_law_is_refused_by_name():
+    with pytest.raises(NotImplementedError, match=r"CauchyRV.*GammaRV, NormalRV"):
+        tilting.laplace_log_marginal(cauchy, 1.0, 1.0, 0.0, 1.0)
+
+
+def test_gamma_logpdf():
+    s, a, beta = pt.dvectors("s", "a", "beta")
+    f = pytensor.function([s, a, beta], tilting.gamma_logpdf(s, a, beta))
+    points = [(2.0, 3.0, 1.5), (1e-8, 0.01, 1.0), (1.00003, 5e8, 5e8), (50.0, 10.5, 1.0)]
+    for x, got in zip(points, f(*np.array(points).T), strict=True):
+        x = [mp.mpf(q) for q in x]
+        expected = x[1] * mp.log(x[2]) - mp.loggamma(x[1]) + (x[1] - 1) * mp.log(x[0]) - x[2] * x[0]
+        assert abs(got - expected) < 2e-11 * max(1, abs(expected))
+
+
+def test_nutpie_samples_through_the_mass():
+    with pm.Model():
+        log_scale = pm.Normal("log_scale", 0.0, 1.0)
+        pm.CustomDist(
+            "z",
+            pt.exp(log_scale),
+            logp=lambda z, scale: tilting.laplace_log_marginal(_gamma, z, 2.0, 5.0, scale),
+            observed=np.array([4.0, 6.0, 5.5]),
+        )
+        trace = pm.sample(
+            200,
+            tune=300,
+            chains=2,
+            cores=1,
+            random_seed=1,
+            nuts_sampler="nutpie",
+            progressbar=False,
+        )
+    draws = trace.posterior["log_scale"].values
+    grid = np.linspace(-3, 3, 4001)
+    log_density = -0.5 * grid**2 + [
+        sum(
+            kernels.laplace_log_marginal_gamma(z, 2.0, 5.0, np.exp(-g), 0.0, INF)
+            for z in (4.0, 6.0, 5.5)
+        )
+        for g in grid
+    ]
+    weights = np.exp(log_density - log_density.max())
+    assert abs(draws.mean() - np.average(grid, weights=weights)) < 0.1
+    assert int(trace.sample_stats["diverging"].sum()) == 0
