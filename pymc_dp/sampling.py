@@ -15,7 +15,7 @@ from xarray import DataTree
 
 from pymc_dp import fused
 from pymc_dp.ladder.collapse import collapse
-from pymc_dp.ladder.feasible_start import feasible_start
+from pymc_dp.starting import feasible_start
 from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
 from pymc_dp.records import privatized, releases
 from pymc_dp.steps import choose_steps, steps

@@ -18,7 +18,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.ladder.feasible_start import feasible_start
+from pymc_dp.starting import feasible_start
 from pymc_dp.ladder.gaussian import marginal_rung, names, statistics_rung
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import (

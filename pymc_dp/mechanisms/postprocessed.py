@@ -267,7 +267,7 @@ class RoundedMechanism(_PostProcessed):
     >>> mechanism
     LaplaceMechanism(scale=2.0).rounded(1)
     >>> mechanism.logp([34.3, 34.35], 30.0).eval().round(4)
-    array([-5.8389,    -inf])
+    array([-5.8388,    -inf])
     """
 
     digits: int = 0
@@ -367,19 +367,12 @@ class RoundedMechanism(_PostProcessed):
         atom_spacing = self.inner.spacing
         if atom_spacing is not None:
             # `inner` can fall on the border of two cells: it counts here if it is rounded to here.
+            # Division is correctly rounded, so the border is the very double that it releases.
             shift = 1e-6 * atom_spacing
-            lower = pt.switch(pt.lt(self._cell_of_atom(lower), first), lower + shift, lower)
-            upper = pt.switch(pt.gt(self._cell_of_atom(upper), last), upper - shift, upper)
-        mass = self.inner.log_interval(lower, upper, statistic)
-        return pt.switch(first <= last, mass, -np.inf)
-
-    def _cell_of_atom(self, border: TensorVariable) -> TensorVariable:
-        """Return the number of the cell to which an atom of `inner` on a border is rounded."""
-        inner = self.inner
-        if isinstance(inner, RoundedMechanism):
-            # In the very floating-point form in which `inner` releases it.
-            border = inner._round(border)
-        return pt.round(self._to_index(border))
+            lower = pt.switch(pt.lt(pt.round(self._to_index(lower)), first), lower + shift, lower)
+            upper = pt.switch(pt.gt(pt.round(self._to_index(upper)), last), upper - shift, upper)
+        # Without a cell (first > last) the ends are reversed, or meet where there is no atom.
+        return self.inner.log_interval(lower, upper, statistic)
 
     def _clipped_last(self) -> ClippedMechanism | None:
         """Return the same release with clipping after rounding; None if `inner` does not clip.

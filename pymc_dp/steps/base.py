@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 
 from pymc.logprob.transforms import LogTransform
-from pymc.pytensorf import compile as pm_compile
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
@@ -28,7 +28,8 @@ def point_function(
     graphs = model.replace_rvs_by_values([outputs] if single else list(outputs))
     needed = set(explicit_graph_inputs(graphs))
     inputs = [v for v in model.value_vars if v in needed]
-    function = pm_compile(
+    # Not pm.compile: nothing here is random, and carrying generators along would cost 50 us a call.
+    function = pytensor.function(
         inputs, graphs[0] if single else graphs, trust_input=True, on_unused_input="ignore"
     )
     return function, [v.name for v in inputs]
@@ -38,20 +39,20 @@ def value_writer(model: pm.Model, rv: TensorVariable) -> Callable:
     """Return a function from a value of `rv` to its value variable's (transformed) value."""
     transform = model.rvs_to_transforms[rv]
     if transform is None:
-        return _identity
+        return np.asarray
     if isinstance(transform, LogTransform):
-        return np.log
+        return _log
     if set(rv.owner.inputs) & set(model.basic_RVs):
         raise NotImplementedError(
             f"{rv.name!r} has the transform {transform}, whose parameters are random: pass "
             f"default_transform=None to {rv.name!r}"
         )
     value = rv.type("value")
-    return pm_compile([value], transform.forward(value, *rv.owner.inputs))
+    return pytensor.function([value], transform.forward(value, *rv.owner.inputs))
 
 
-def _identity(value):
-    return value
+def _log(value):
+    return np.asarray(np.log(value))  # of a 0-d array, numpy would return a scalar
 
 
 @dataclass_state
@@ -90,3 +91,17 @@ def as_row(*columns: TensorVariable) -> TensorVariable:
     """Broadcast expressions against each other and lay them out, one column for each entry."""
     broadcast = pt.broadcast_arrays(*(pt.as_tensor(c).astype("float64") for c in columns))
     return pt.stack([c.ravel() for c in broadcast])
+
+
+def as_scalar(expression: TensorVariable) -> TensorVariable:
+    """Return an expression as a scalar double."""
+    return pt.as_tensor(expression).astype("float64").squeeze()
+
+
+def infeasible(name: str) -> ValueError:
+    """Say that a chain stands where the bounds of the records leave a variable no room."""
+    return ValueError(
+        f"the chain started outside of the feasible region of the bounds: there is no room for "
+        f"{name!r}. Give pm.sample(initvals={{...}}) a mean and a variance that records within the "
+        f"bounds can have, or use dp.sample, which does"
+    )

@@ -16,21 +16,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from numba import njit
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.basic import GammaRV, InvGammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.kernels.logconcave import draw_log_concave, draw_log_gamma
+from pymc_dp.kernels.gaussian import draw_inverse_gamma_below, draw_normal_between
+from pymc_dp.kernels.logconcave import draw_log_gamma
 from pymc_dp.propriety import power_law
 from pymc_dp.records import children, depends_on, is_linear, nearest_rvs
 from pymc_dp.release import PrivateReleaseRV
-from pymc_dp.steps.base import DPStep, point_function, value_writer
+from pymc_dp.steps.base import DPStep, as_scalar, infeasible, point_function, value_writer
 
 
 class NotConjugateError(ValueError):
@@ -47,20 +46,19 @@ class Contribution:
     upper: TensorVariable | float | None = None
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
 def _draw_normal(rng, precision, weighted, lower, upper):
     mean = weighted / precision
     if lower == -math.inf and upper == math.inf:
         return mean + rng.standard_normal() / math.sqrt(precision)
-    return draw_log_concave(rng, 0.0, 0.0, precision, mean, 0.0, 0.0, lower, upper)
+    return draw_normal_between(rng, precision, mean, lower, upper)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
 def _draw_inverse_gamma(rng, shape, scale, lower, upper):
     if lower <= 0.0 and upper == math.inf:
         return scale / rng.standard_gamma(shape)
-    log_high = math.inf if lower <= 0.0 else -math.log(lower)
-    return math.exp(-draw_log_gamma(rng, shape, scale, -math.log(upper), log_high))
+    if lower <= 0.0:
+        return draw_inverse_gamma_below(rng, shape, scale, upper)
+    return math.exp(-draw_log_gamma(rng, shape, scale, -math.log(upper), -math.log(lower)))
 
 
 _DRAWS: dict[str, Callable] = {"normal": _draw_normal, "inverse_gamma": _draw_inverse_gamma}
@@ -259,7 +257,7 @@ class ConjugateGibbs(DPStep):
                 family, natural = conditional(model, rv)
             except NotConjugateError as error:
                 raise ValueError(f"ConjugateGibbs cannot update {error}") from None
-            row = pt.stack([pt.as_tensor(x).astype("float64").squeeze() for x in natural])
+            row = pt.stack([as_scalar(x) for x in natural])
             function, inputs = point_function(model, row)
             name = model.rvs_to_values[rv].name
             self._updates.append((name, function, inputs, _DRAWS[family], value_writer(model, rv)))
@@ -268,6 +266,8 @@ class ConjugateGibbs(DPStep):
         """Draw every parameter once."""
         for name, function, inputs, draw, write in self._updates:
             first, second, lower, upper = function(*[point[i] for i in inputs]).tolist()
+            if not lower < upper:
+                raise infeasible(name)
             value = write(draw(self.rng, first, second, lower, upper))
-            point = {**point, name: np.asarray(value)}
+            point = {**point, name: value}
         return point, [{}]

@@ -14,6 +14,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pymc_dp.kernels.records import draw_records, sweep_records
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.records import children, read_records
+from pymc_dp.starting import feasible_point
 from pymc_dp.steps.base import DPStep, DPStepState, as_row, point_function
 
 
@@ -76,7 +77,7 @@ class RecordMetropolis(DPStep):
         bounds = group.bounds
         self._bounds = (bounds is not None, *(bounds or (0.0, 0.0)))
         self._n = group.n
-        starts = initial_point if initial_point is not None else model.initial_point()
+        starts = initial_point if initial_point is not None else feasible_point(model)
         above = [v for v in ancestors([rv]) if v in model.free_RVs and v is not rv]
         names = [model.rvs_to_values[v].name for v in above]
         self._start = {name: np.asarray(starts[name]) for name in names}

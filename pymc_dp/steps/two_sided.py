@@ -22,7 +22,7 @@ from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.records import PLAIN_MODE, children, depends_on, is_linear, release_statistic
 from pymc_dp.release import FeasibleMoments, PrivateReleaseRV
-from pymc_dp.steps.base import DPStep, as_row, point_function, value_writer
+from pymc_dp.steps.base import DPStep, as_row, as_scalar, infeasible, point_function, value_writer
 
 
 class TwoSidedGibbs(DPStep):
@@ -55,24 +55,27 @@ class TwoSidedGibbs(DPStep):
         self._updates = []
         for rv in self.model_rvs:
             columns, draw, n_parameters = latent_conditional(type(self), model, rv)
-            function, inputs = point_function(model, as_row(*columns))
-            self._updates.append(
-                (
-                    model.rvs_to_values[rv].name,
-                    function,
-                    inputs,
-                    _loop(draw, n_parameters),
-                    value_writer(model, rv),
-                )
-            )
+            scalar = rv.type.ndim == 0
+            rows = pt.stack([as_scalar(c) for c in columns]) if scalar else as_row(*columns)
+            function, inputs = point_function(model, rows)
+            draw = draw if scalar else _loop(draw, n_parameters)
+            name = model.rvs_to_values[rv].name
+            self._updates.append((name, function, inputs, draw, scalar, value_writer(model, rv)))
 
     def step(self, point):
         """Draw every variable once."""
-        for name, function, inputs, loop, write in self._updates:
+        for name, function, inputs, draw, scalar, write in self._updates:
             parameters = function(*[point[i] for i in inputs])
-            old = point[name]
-            drawn = loop(self.rng, parameters)
-            point = {**point, name: write(drawn.reshape(old.shape))}
+            if scalar:
+                parameters = parameters.tolist()
+                if not parameters[2] < parameters[3]:
+                    raise infeasible(name)
+                drawn = draw(self.rng, *parameters)
+            else:
+                if not (parameters[2] < parameters[3]).all():
+                    raise infeasible(name)
+                drawn = draw(self.rng, parameters).reshape(point[name].shape)
+            point = {**point, name: write(drawn)}
         return point, [{}]
 
 
@@ -141,7 +144,7 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     parameters = law.dist_params(rv.owner)
     if not entries:  # bounded records whose other moment was released: no noise on this one
         pair = find_pair(law, LaplaceMechanism(1.0))
-        zero = pt.zeros_like(rv)
+        zero = pt.zeros(model.rvs_to_values[rv].shape)
         return (zero, zero + np.inf, low, high, *parameters), pair.draw, len(parameters)
     [release] = entries
     _, mechanism, _ = release.owner.op.split(release.owner.inputs)
@@ -204,9 +207,10 @@ def entry_of(cls, model, rv, release, mechanism):
         [j] = touched
         entry, value = parts[j].squeeze(), value[j]
         noise = pt.broadcast_to(noise, (len(parts),))[j]
+    shape = model.rvs_to_values[rv].shape
     at = [
-        clone_replace(entry, {rv: pt.full_like(rv, x)}, rebuild_strict=False)
-        for x in (0.0, 1.0, 2.0)
+        clone_replace(entry, {rv: pt.full(shape, np.float64(x))}, rebuild_strict=False)
+        for x in (0.0, 1.0)
     ]
     if entry is not rv and not is_linear(entry, rv):
         raise ValueError(

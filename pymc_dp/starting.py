@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pymc as pm
 
+from pymc.initial_point import make_initial_point_fn
+
 from pymc_dp.propriety import power_law
 from pymc_dp.records import nearest_rvs, privatized, read_records
 
@@ -28,3 +30,11 @@ def feasible_start(model: pm.Model) -> dict[str, np.ndarray]:
             variance = (upper - lower) ** 2 / 16
             start[sources[0].name] = np.array((variance / power[0]) ** (1 / power[1]))
     return start
+
+
+def feasible_point(model: pm.Model) -> dict[str, np.ndarray]:
+    """Return the model's initial point, with bounded records' parameters moved inside."""
+    start = {model[name]: value for name, value in feasible_start(model).items()}
+    if not start:
+        return model.initial_point()
+    return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(0)
