@@ -13,7 +13,7 @@ import pytensor.tensor as pt
 
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
-from pytensor.gradient import disconnected_grad
+from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
@@ -256,6 +256,12 @@ class FeasibleEdges(Op):
         inputs = [pt.as_tensor(i).astype("float64") for i in inputs]
         return Apply(self, inputs, [pt.vector(shape=(feasible.EDGES,), dtype="float64")])
 
+    def connection_pattern(self, node):
+        return [[False] for _ in node.inputs]
+
+    def pullback(self, inputs, outputs, cotangents):
+        return [disconnected_type() for _ in inputs]
+
     def perform(self, node, inputs, output_storage):
         output_storage[0][0] = _edges(self.n, self.lower, self.upper, *(float(i) for i in inputs))
 
@@ -308,9 +314,7 @@ def _feasible_logprob(op, values, *inputs, **kwargs):
     m = pt.switch(law_feasible, m, middle)
     v = pt.switch(law_feasible, v, half**2 / 2)
 
-    edges = disconnected_grad(
-        FeasibleEdges(n, lower, upper)(m, v, lam1, tau1, z1, lam2, tau2, z2)
-    )
+    edges = FeasibleEdges(n, lower, upper)(m, v, lam1, tau1, z1, lam2, tau2, z2)
     left, width = edges[:-1, None], pt.diff(edges)[:, None]
     # Pieces of no width may sit at zero, where the density has a pole.
     phi = pt.maximum((left + width * (1 + feasible.NODES) / 2).ravel(), 1e-150)

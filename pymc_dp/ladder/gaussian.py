@@ -8,7 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import IntervalTransform, LogTransform, Transform
 from pytensor.graph.traversal import ancestors
@@ -219,6 +219,12 @@ def _cut_logprob(op, values, *inputs, **kwargs):
     return pt.switch((value > lower) & (value < upper), logp, -np.inf)
 
 
+@_support_point.register(FeasibleCutRV)
+def _cut_support_point(op, rv, *inputs):
+    *_, lower, upper = inputs
+    return (lower + upper) / 2
+
+
 def _last_two_inputs(*inputs):
     return inputs[-2:]
 
@@ -238,7 +244,7 @@ def _cut_priors(model: pm.Model, group: PrivatizedRecords):
         if rv is not mean and rv in set(ancestors([group.variance], blockers=model.free_RVs))
     ]
     power = power_law(group.variance, spreads[0]) if len(spreads) == 1 else None
-    if mean not in model.free_RVs or power is None or not np.isfinite(power[1]) or power[1] == 0:
+    if mean not in model.free_RVs or power is None or not 0 < power[1] < np.inf:
         raise NotImplementedError(
             f"the records {group.name!r} are bounded, and their mean and variance are not each a "
             f"simple function of one free variable: write {group.name!r} as Normal(mu, sigma) or "
@@ -249,8 +255,7 @@ def _cut_priors(model: pm.Model, group: PrivatizedRecords):
 
     def spread_range(cap):
         """Range of the spread variable for 0 < v < cap, v = c * spread**k."""
-        end = (cap / c) ** (1 / k)
-        return (0.0, end) if k > 0 else (end, np.inf)
+        return 0.0, (cap / c) ** (1 / k)
 
     if mean in ancestors([spread], blockers=[mean]) and mean is not spread:
         order = [
