@@ -9,19 +9,26 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.marginal import marginal_release_rv
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.propriety import check_possible
 from pymc_dp.records import (
+    PLAIN_MODE,
     NotLinearError,
+    TooFewRecordsError,
+    depends_on,
     is_random,
     nearest_rvs,
     read_records,
     record_count,
     record_moments,
+    release_statistic,
+    releases,
 )
 from pymc_dp.release import FeasibleMoments, Release, release_rv
 
@@ -94,7 +101,9 @@ def PrivateObservation(  # noqa: N802 (reads like the PyMC distributions beside 
         dims = (dims,)
     statistic = _stack(name, statistic)
 
+    readable = []
     if _is_unregistered_dist(statistic, model):
+        _check_noise_shape(name, statistic, mechanism)
         if bounds is not None:
             raise ValueError(
                 f"{name!r}: bounds= is a statement about records; a .dist(...) has none. "
@@ -105,17 +114,29 @@ def PrivateObservation(  # noqa: N802 (reads like the PyMC distributions beside 
         _check_confidential(name, statistic, model)
         _check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
+        rv.name = name
+        readable = _check_records(name, model, rv)
     observed = _check_observed(name, rv, observed)
+    # Everything is checked: a refused release leaves nothing behind in the model.
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
-    _tag_records(rv, model)
-    check_possible(model, rv)
+    for records in readable:
+        _tag(records, name)
     return rv
 
 
 def _stack(name: str, statistic) -> TensorVariable:
-    if not isinstance(statistic, list | tuple):
-        return pt.as_tensor(statistic)
-    parts = [pt.as_tensor(part) for part in statistic]
+    several = isinstance(statistic, list | tuple)
+    try:
+        parts = [pt.as_tensor(part) for part in (statistic if several else [statistic])]
+    except (TypeError, ValueError, NotImplementedError):
+        parts = []
+    if not parts:
+        raise TypeError(
+            f"{name!r}: the statistic must be an expression of the model's variables such as "
+            f"records.mean(), a list of them, or an X.dist(...); got {statistic!r}"
+        )
+    if not several:
+        return parts[0]
     shapes = {part.type.shape for part in parts}
     if len({part.type.ndim for part in parts}) > 1 or any(
         len({s for s in sizes if s is not None}) > 1 for sizes in zip(*shapes, strict=False)
@@ -150,9 +171,10 @@ def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -
 
 
 def _check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
-    shape = statistic.type.shape
+    shape = _known_shape(statistic)
     for parameter in mechanism.parameters:
-        other = parameter.type.shape
+        known = known_value(parameter)
+        other = parameter.type.shape if known is None else known.shape
         fits = len(other) <= len(shape) and all(
             a is None or b is None or a in (b, 1)
             for a, b in zip(reversed(other), reversed(shape), strict=False)
@@ -198,13 +220,27 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
         value = observed.get_value(borrow=True)
     elif isinstance(observed, Constant):
         value = observed.data
-    elif isinstance(observed, TensorVariable):
+    elif isinstance(observed, Variable):
+        if nearest_rvs([observed]):
+            raise TypeError(
+                f"{name!r}: observed depends on the random variable {nearest_rvs([observed])[0]}; "
+                f"it must be the published number, an array or a pm.Data that holds it"
+            )
         return observed  # symbolic: PyMC evaluates it
+    elif np.ma.is_masked(observed):
+        raise ValueError(
+            f"{name!r}: observed has masked entries; leave unpublished entries out of the statistic"
+        )
     else:
-        if isinstance(observed, list | tuple | np.ndarray) or np.isscalar(observed):
-            observed = np.asarray(observed, dtype="float64")
-        value = np.asarray(observed, dtype="float64")
-    expected = rv.type.shape
+        try:
+            value = np.asarray(observed, dtype="float64")
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{name!r}: observed must be a number, an array or a pm.Data; got {observed!r}"
+            ) from None
+        if not hasattr(observed, "dtype"):
+            observed = value
+    expected = _known_shape(rv)
     if len(value.shape) != len(expected) or any(
         e is not None and e != got for e, got in zip(expected, value.shape, strict=False)
     ):
@@ -220,25 +256,53 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
     return observed
 
 
-def _tag_records(rv: TensorVariable, model: pm.Model) -> None:
-    """Tag the records so that `pm.sample` assigns their step; tags survive copies of the model."""
-    for source in nearest_rvs([rv]) if not is_random(rv) else nearest_rvs(rv.owner.inputs[1:2]):
-        if source not in model.free_RVs or source.type.ndim == 0:
+def _known_shape(rv: TensorVariable) -> tuple[int | None, ...]:
+    """Shape of a variable; where only `dims` or `pm.Data` give it, as they stand now."""
+    if None not in rv.type.shape:
+        return rv.type.shape
+    shape = rewrite_graph(rv.shape, include=("ShapeOpt", "canonicalize"))
+    above = list(ancestors([shape]))
+    computable = all(isinstance(v, Constant | SharedVariable) for v in above if v.owner is None)
+    if not computable or any(is_random(v) for v in above):
+        return rv.type.shape
+    return tuple(int(length) for length in shape.eval(mode=PLAIN_MODE))
+
+
+def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> list[TensorVariable]:
+    """Check a release against its records and their other releases; return the records it reads."""
+    readable = []
+    for records in nearest_rvs([release_statistic(rv)]):
+        if records not in model.free_RVs or records.type.ndim == 0:
             continue
+        _check_bounds_agree(name, model, rv, records)
         try:
-            read = read_records(model, source)
+            if record_count(records) < 1:
+                raise TooFewRecordsError(f"{records.name!r} has no records")
+            read = read_records(model, records, pending=[rv])
+        except TooFewRecordsError as error:
+            raise ValueError(f"{name!r}: {error}") from None
         except (NotLinearError, NotImplementedError, ValueError):
-            continue
-        if any(c.variance for r in read.releases for c in r.components) and read.n < 2:
-            raise ValueError(
-                f"{rv.name!r}: a variance needs n >= 2 records; {source.name!r} has {read.n}"
-            )
-        bounds = {r.op.bounds for r in read.releases}
-        if len(bounds) > 1:
-            raise ValueError(
-                f"{rv.name!r}: the releases of {source.name!r} state different bounds "
-                f"{sorted(map(str, bounds))}: they are a property of the records, so give every "
-                f"release of them the same bounds="
-            )
-        names = [r.name for r in read.releases]
-        source.tag.dp_release = ",".join(names)
+            continue  # another kind of statistic or record
+        check_possible(model, read)
+        readable.append(records)
+    return readable
+
+
+def _check_bounds_agree(name, model, rv, records) -> None:
+    stated = [
+        r.owner.op.bounds
+        for r in [*releases(model), rv]
+        if depends_on(release_statistic(r), records)
+    ]
+    if len(set(stated)) > 1:
+        raise ValueError(
+            f"{name!r}: the releases of {records.name!r} state different bounds "
+            f"{', '.join(map(str, stated))}: they are a property of the records, so give every "
+            f"release of them the same bounds="
+        )
+
+
+def _tag(records: TensorVariable, name: str) -> None:
+    """Tag records with their releases: `pm.sample` then assigns their step, in copies too."""
+    known = getattr(records.tag, "dp_release", None)
+    records.tag.dp_release = name if known is None else f"{known},{name}"

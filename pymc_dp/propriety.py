@@ -12,13 +12,7 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.records import (
-    PLAIN_MODE,
-    PrivatizedRecords,
-    nearest_rvs,
-    privatized,
-    read_records,
-)
+from pymc_dp.records import PLAIN_MODE, PrivatizedRecords, children, nearest_rvs
 
 
 def power_law(expression: TensorVariable, variable: TensorVariable) -> tuple[float, float] | None:
@@ -52,30 +46,35 @@ def power_law(expression: TensorVariable, variable: TensorVariable) -> tuple[flo
     return None
 
 
-def check_possible(model: pm.Model, release: TensorVariable) -> None:
+def check_possible(model: pm.Model, read: PrivatizedRecords) -> None:
     """Refuse, when a release is declared, what no further release could make proper."""
-    for records in privatized(model):
-        try:
-            read = read_records(model, records)
-        except (NotImplementedError, ValueError):
-            continue
-        if release in [r.rv for r in read.releases]:
-            _check(read, complete=False)
+    _check(model, read, complete=False)
 
 
-def check_proper(read: PrivatizedRecords) -> None:
+def check_proper(model: pm.Model, read: PrivatizedRecords) -> None:
     """Refuse improper posteriors, all releases of the records being known."""
-    _check(read, complete=True)
+    _check(model, read, complete=True)
 
 
-def _check(read: PrivatizedRecords, *, complete: bool) -> None:
+def _check(model: pm.Model, read: PrivatizedRecords, *, complete: bool) -> None:
     """Compare the tails of prior and likelihood in the variance v of the records' law.
 
     For v -> 0 the likelihood tends to a positive constant. For v -> inf it falls like
     v^(-d/2), d = n - 1 for a released variance, one more for a released mean if the mean has a
     proper prior. A flat prior on w, v = c w^k, has density v^(1/k - 1) in v.
+
+    Other data on a parameter may make its posterior proper: it counts as a proper prior then.
     """
-    mean_is_flat = read.mean.owner is not None and isinstance(read.mean.owner.op, FlatRV)
+    known = {read.rv, read.mean, *(release.rv for release in read.releases)}
+
+    def has_other_data(parameter):
+        return any(child not in known for child in children(model, parameter))
+
+    mean_is_flat = (
+        read.mean.owner is not None
+        and isinstance(read.mean.owner.op, FlatRV)
+        and not has_other_data(read.mean)
+    )
     if complete and mean_is_flat and not read.uses_mean and read.bounds is None:
         raise ValueError(
             f"the posterior is improper: {read.mean.name!r} has a flat prior and no release "
@@ -87,7 +86,7 @@ def _check(read: PrivatizedRecords, *, complete: bool) -> None:
         return
     [spread] = sources
     law = power_law(read.variance, spread)
-    if law is None:
+    if law is None or has_other_data(spread):
         return
     _, k = law
     if k <= 0 or math.isinf(k):
@@ -101,8 +100,9 @@ def _check(read: PrivatizedRecords, *, complete: bool) -> None:
         return  # the feasible region is bounded
     informed_by_mean = not mean_is_flat and (read.uses_mean or not complete)
     d = (read.n - 1 if read.uses_variance or not complete else 0) + informed_by_mean
-    if d / 2 <= 1 / k:
-        needed = math.floor(2 / k) + 2 - (not mean_is_flat)
+    # The power k comes out of an evaluation, so it is right to rounding only.
+    if d <= 2 / k + 1e-6:
+        needed = math.floor(2 / k + 1e-6) + 2 - informed_by_mean
         remedy = (
             f"n >= {needed} records with a released variance"
             if not (read.uses_variance and complete)

@@ -188,6 +188,10 @@ class _PerRecord:
         return _PerRecord(self.level.scaled(factor), factor * self.slope, factor * self.square)
 
 
+class TooFewRecordsError(ValueError):
+    """A variance of fewer than two records."""
+
+
 class NotLinearError(ValueError):
     """A statistic that is not linear in the sample mean and variance; says which op broke it."""
 
@@ -244,6 +248,10 @@ class _Reader:
                 if isinstance(value, LinearStatistic):  # a sum over an expanded axis of length 1
                     return value
                 if isinstance(value, _PerRecord):
+                    if value.square != 0.0 and self.n < 2:
+                        raise TooFewRecordsError(
+                            f"a variance needs n >= 2 records; {self.records.name!r} has {self.n}"
+                        )
                     # sum (x - mean) = 0 and sum (x - mean)^2 = (n - 1) S^2
                     return value.level.scaled(self.n) + LinearStatistic(
                         variance=value.square * (self.n - 1)
@@ -428,12 +436,17 @@ def release_statistic(release: TensorVariable) -> TensorVariable:
     return release.owner.inputs[1]
 
 
-def read_records(model: pm.Model, records: TensorVariable) -> PrivatizedRecords:
-    """Read records and all of their releases; errors name what cannot be read."""
+def read_records(
+    model: pm.Model, records: TensorVariable, pending: Sequence[TensorVariable] = ()
+) -> PrivatizedRecords:
+    """Read records and all of their releases; errors name what cannot be read.
+
+    `pending` are further releases that are not registered with the model yet.
+    """
     n = record_count(records)
     mean, variance = record_moments(records.owner.op, records)
     found = []
-    for release in releases(model):
+    for release in [*releases(model), *pending]:
         if not depends_on(release_statistic(release), records):
             continue
         others = [rv for rv in nearest_rvs([release_statistic(release)]) if rv is not records]

@@ -101,7 +101,7 @@ def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
                     f"the records {records.name!r} cannot be integrated out: {child.name!r} depends "
                     f"on them too. Release it with dp.PrivateObservation, or sample on the records"
                 )
-        check_proper(group)
+        check_proper(model, group)
         groups.append(group)
     return groups
 

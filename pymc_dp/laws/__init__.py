@@ -28,12 +28,15 @@ class Pair:
     draw : callable
         numba function ``(rng, z, noise, lo, hi, *law_parameters)`` to an exact draw of the
         statistic given the release, cut to [lo, hi].
+    examples : tuple of tuple of float
+        Law parameters that the conformance tests run on.
     """
 
     law: type[Op]
     mechanism: type[Mechanism]
     log_marginal: Callable[..., TensorVariable]
     draw: Callable[..., float]
+    examples: tuple[tuple[float, ...], ...]
 
 
 _PAIRS: dict[tuple[type[Op], type[Mechanism]], Pair] = {}

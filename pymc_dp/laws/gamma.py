@@ -17,6 +17,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from numba import njit
+from pymc.distributions.dist_math import check_parameters
 from pytensor.gradient import disconnected_grad
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV
 
@@ -41,7 +42,7 @@ def _log_marginal_gaussian(mechanism, value, alpha, scale):
     alpha, scale, sigma, value = (
         pt.as_tensor(x) for x in (alpha, scale, mechanism.sigma, value)
     )
-    p = pt.switch(alpha >= 1, alpha - 1, np.nan)  # below one the density has a pole at zero
+    p = alpha - 1
     slope = 1 / scale - value / sigma**2
     root = pt.sqrt(slope**2 + 4 * p / sigma**2)
     mode = pt.switch(
@@ -58,18 +59,31 @@ def _log_marginal_gaussian(mechanism, value, alpha, scale):
     down = pt.minimum(
         pt.minimum(sigma * (2 * _FALL) ** 0.5, mode * pt.sqrt(2 * _FALL / safe_p)), mode
     )
-    mode, up, down = (disconnected_grad(x)[..., None] for x in (mode, up, down))
-    nodes = pt.concatenate(
-        [mode + up * (1 + _NODES) / 2, mode - down * (1 + _NODES) / 2], axis=-1
+    # Near zero the density goes like s^p: powers of u make that smooth, from either side.
+    k_down = pt.switch(pt.ge(down, mode), 4.0, 1.0)
+    k_up = pt.switch(mode < up / 10, 4.0, 1.0)
+    mode, up, down, k_up, k_down = (
+        disconnected_grad(x)[..., None] for x in (mode, up, down, k_up, k_down)
     )
-    log_widths = pt.concatenate([up * _WEIGHTS / 2, down * _WEIGHTS / 2], axis=-1)
+    u = (1 + _NODES) / 2
+    nodes = pt.concatenate([mode + up * u**k_up, mode - down * (1 - u**k_down)], axis=-1)
+    widths = pt.concatenate(
+        [
+            up * _WEIGHTS / 2 * k_up * u ** (k_up - 1),
+            down * _WEIGHTS / 2 * k_down * u ** (k_down - 1),
+        ],
+        axis=-1,
+    )
     a, b, s, z = (x[..., None] for x in (alpha, 1 / scale, sigma, value))
     terms = (
         pm.logp(pm.Gamma.dist(a, b), pt.maximum(nodes, 1e-300))
         + pm.logp(pm.Normal.dist(nodes, s), z)
-        + pt.log(pt.maximum(log_widths, 1e-300))
+        + pt.log(pt.maximum(widths, 1e-300))
     )
-    return pt.logsumexp(terms, axis=-1)
+    # Below one the density has a pole at zero, which these nodes do not resolve.
+    return check_parameters(
+        pt.logsumexp(terms, axis=-1), alpha >= 1, msg="alpha >= 1 under Gaussian noise"
+    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -89,13 +103,30 @@ def _draw_gaussian(rng, z, noise, lo, hi, alpha, scale):
     )
 
 
-register_pair(Pair(GammaRV, LaplaceMechanism, _log_marginal_laplace, _draw_laplace))
+register_pair(
+    Pair(
+        GammaRV,
+        LaplaceMechanism,
+        _log_marginal_laplace,
+        _draw_laplace,
+        ((21.0, 0.012), (0.5, 2.0), (1.0, 0.4), (4.0, 30.0)),
+    )
+)
 register_pair(
     Pair(
         ExponentialRV,
         LaplaceMechanism,
         _log_marginal_laplace_exponential,
         _draw_laplace_exponential,
+        ((0.3,), (20.0,)),
     )
 )
-register_pair(Pair(GammaRV, GaussianMechanism, _log_marginal_gaussian, _draw_gaussian))
+register_pair(
+    Pair(
+        GammaRV,
+        GaussianMechanism,
+        _log_marginal_gaussian,
+        _draw_gaussian,
+        ((21.0, 0.012), (1.001, 0.4), (4.0, 30.0), (1.5, 1e-3)),
+    )
+)

@@ -36,5 +36,7 @@ def _draw_gaussian(rng, z, noise, lo, hi, mu, sigma):
     return draw_tilted_normal(rng, mean, sd * sd, 0.0, 0.0, lo, hi)
 
 
-register_pair(Pair(NormalRV, LaplaceMechanism, _log_marginal_laplace, _draw_laplace))
-register_pair(Pair(NormalRV, GaussianMechanism, _log_marginal_gaussian, _draw_gaussian))
+_EXAMPLES = ((0.3, 1.2), (-5.0, 0.01))
+
+register_pair(Pair(NormalRV, LaplaceMechanism, _log_marginal_laplace, _draw_laplace, _EXAMPLES))
+register_pair(Pair(NormalRV, GaussianMechanism, _log_marginal_gaussian, _draw_gaussian, _EXAMPLES))

@@ -183,14 +183,16 @@ def _law_moments(rv, child):
 
 
 def _scales_with(expression, rv) -> bool:
-    """Whether ``expression(rv) = rv * expression(1)``, with other variables held at one."""
-    others = {
-        other: pt.ones_like(other) for other in nearest_rvs([expression]) if other is not rv
-    }
-    alone = clone_replace(expression, others, rebuild_strict=False) if others else expression
-    alone = alone.sum() / alone.size if alone.type.ndim else alone
-    power = power_law(alone, rv)
-    return power is not None and abs(power[1] - 1) < 1e-9
+    """Whether ``expression(rv) = rv * expression(1)``, decided at two values of the others."""
+    others = [other for other in nearest_rvs([expression]) if other is not rv]
+    for value in (1.0, 1.7) if others else (1.0,):
+        held = {other: pt.full_like(other, value) for other in others}
+        alone = clone_replace(expression, held, rebuild_strict=False) if others else expression
+        alone = alone.sum() / alone.size if alone.type.ndim else alone
+        power = power_law(alone, rv)
+        if power is None or abs(power[1] - 1) > 1e-9:
+            return False
+    return True
 
 
 def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorVariable, ...]]:

@@ -13,6 +13,7 @@ from pytensor.tensor.random.basic import NormalRV
 
 from pymc_dp.kernels.records import draw_records, sweep_records
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.propriety import check_proper
 from pymc_dp.records import children, read_records
 from pymc_dp.starting import feasible_point
 from pymc_dp.steps.base import DPStep, DPStepState, as_row, point_function
@@ -67,6 +68,7 @@ class RecordMetropolis(DPStep):
                 raise ValueError(
                     f"RecordMetropolis cannot update {rv.name!r}: {child.name!r} depends on it too"
                 )
+        check_proper(model, group)
         self.x_name = model.rvs_to_values[rv].name
         rows = [_noise_rows(model, release) for release in group.releases]
         parameters = pt.stack([group.mean, pt.sqrt(group.variance)])

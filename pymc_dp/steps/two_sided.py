@@ -188,7 +188,7 @@ def entry_of(cls, model, rv, release, mechanism):
     [noise] = mechanism.parameters
     if statistic.type.ndim == 0 or statistic.type.ndim == rv.type.ndim:
         entry = statistic
-        if not _elementwise(statistic, rv):
+        if not _elementwise(statistic, rv) or _stretched(statistic, rv):
             raise ValueError(
                 f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not an "
                 f"element-by-element function of it"
@@ -225,8 +225,18 @@ def _elementwise(statistic, rv) -> bool:
     node = statistic.owner
     if node is None or not depends_on(statistic, rv):
         return True
+    if isinstance(node.op, DimShuffle) and rv.type.ndim > 1:  # it may swap axes
+        return False
     return isinstance(node.op, Elemwise | DimShuffle) and all(
         _elementwise(i, rv) for i in node.inputs
+    )
+
+
+def _stretched(statistic, rv) -> bool:
+    """Whether one element of the variable feeds several entries, by broadcasting."""
+    return statistic.type.ndim > 0 and any(
+        one and not still_one
+        for one, still_one in zip(rv.type.broadcastable, statistic.type.broadcastable, strict=True)
     )
 
 
