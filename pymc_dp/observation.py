@@ -101,7 +101,7 @@ def PrivateObservation(  # noqa: N802 (reads like the PyMC distributions beside 
         dims = (dims,)
     statistic = _stack(name, statistic)
 
-    readable = []
+    readable = {}
     if _is_unregistered_dist(statistic, model):
         _check_noise_shape(name, statistic, mechanism)
         if bounds is not None:
@@ -119,8 +119,8 @@ def PrivateObservation(  # noqa: N802 (reads like the PyMC distributions beside 
     observed = _check_observed(name, rv, observed)
     # Everything is checked: a refused release leaves nothing behind in the model.
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
-    for records in readable:
-        _tag(records, name)
+    for records, can_read in readable.items():
+        _tag(records, name, can_read)
     return rv
 
 
@@ -228,9 +228,7 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
             )
         return observed  # symbolic: PyMC evaluates it
     elif np.ma.is_masked(observed):
-        raise ValueError(
-            f"{name!r}: observed has masked entries; leave unpublished entries out of the statistic"
-        )
+        value = observed
     else:
         try:
             value = np.asarray(observed, dtype="float64")
@@ -248,9 +246,9 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
             f"{name!r}: observed has shape {value.shape}, the released statistic has shape "
             f"{expected}: give one published value for each entry of the statistic"
         )
-    if not np.all(np.isfinite(value)):
+    if np.ma.is_masked(value) or not np.all(np.isfinite(value)):
         raise ValueError(
-            f"{name!r}: observed contains NaN or infinite values; leave unpublished entries out of "
+            f"{name!r}: observed contains NaN, masked or infinite values; leave unpublished entries out of "
             f"the statistic"
         )
     return observed
@@ -268,9 +266,12 @@ def _known_shape(rv: TensorVariable) -> tuple[int | None, ...]:
     return tuple(int(length) for length in shape.eval(mode=PLAIN_MODE))
 
 
-def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> list[TensorVariable]:
-    """Check a release against its records and their other releases; return the records it reads."""
-    readable = []
+def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> dict[TensorVariable, bool]:
+    """Check a release against its records and their other releases.
+
+    Returns for each vector of records whether all of its releases can be read.
+    """
+    readable = {}
     for records in nearest_rvs([release_statistic(rv)]):
         if records not in model.free_RVs or records.type.ndim == 0:
             continue
@@ -282,9 +283,10 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> list[Tenso
         except TooFewRecordsError as error:
             raise ValueError(f"{name!r}: {error}") from None
         except (NotLinearError, NotImplementedError, ValueError):
-            continue  # another kind of statistic or record
+            readable[records] = False  # another kind of statistic or record
+            continue
         check_possible(model, read)
-        readable.append(records)
+        readable[records] = True
     return readable
 
 
@@ -302,7 +304,10 @@ def _check_bounds_agree(name, model, rv, records) -> None:
         )
 
 
-def _tag(records: TensorVariable, name: str) -> None:
+def _tag(records: TensorVariable, name: str, readable: bool) -> None:
     """Tag records with their releases: `pm.sample` then assigns their step, in copies too."""
     known = getattr(records.tag, "dp_release", None)
-    records.tag.dp_release = name if known is None else f"{known},{name}"
+    if readable:
+        records.tag.dp_release = name if known is None else f"{known},{name}"
+    elif known is not None:
+        del records.tag.dp_release

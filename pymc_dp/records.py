@@ -140,6 +140,12 @@ def record_count(rv: TensorVariable) -> int:
         ) from None
 
 
+def _sum(a: float, b: float) -> float:
+    """Add coefficients; what cancels but for rounding is zero."""
+    total = a + b
+    return 0.0 if abs(total) <= 1e-13 * max(abs(a), abs(b)) else total
+
+
 @dataclass(frozen=True)
 class LinearStatistic:
     """``constant + mean * (sample mean) + variance * (sample variance, ddof=1)``."""
@@ -150,7 +156,9 @@ class LinearStatistic:
 
     def __add__(self, other: LinearStatistic) -> LinearStatistic:
         return LinearStatistic(
-            self.constant + other.constant, self.mean + other.mean, self.variance + other.variance
+            _sum(self.constant, other.constant),
+            _sum(self.mean, other.mean),
+            _sum(self.variance, other.variance),
         )
 
     def scaled(self, factor: float) -> LinearStatistic:
@@ -213,7 +221,8 @@ class _Reader:
 
     def fail(self, variable: Variable, why: str | None = None):
         op = variable.owner.op if variable.owner else variable
-        name = getattr(getattr(op, "scalar_op", None), "name", None) or type(op).__name__
+        op = getattr(op, "scalar_op", op)
+        name = getattr(op, "name", None) or type(op).__name__
         raise NotLinearError(
             why or f"`{name}` makes it something else than a sum, mean or variance of the records"
         )
@@ -243,6 +252,8 @@ class _Reader:
                     return value
                 if isinstance(value, np.ndarray):
                     return value.reshape(())
+                if isinstance(value, list) and kept == sorted(kept) and op.new_order[-1] != "x":
+                    return value  # further axes in front
             case Sum():
                 value = self.read(inputs[0])
                 if isinstance(value, LinearStatistic):  # a sum over an expanded axis of length 1
@@ -256,9 +267,8 @@ class _Reader:
                     return value.level.scaled(self.n) + LinearStatistic(
                         variance=value.square * (self.n - 1)
                     )
-            case MakeVector() | Join():
-                parts = inputs[1:] if isinstance(op, Join) else inputs
-                return [component for part in parts for component in self.components(part)]
+            case MakeVector() | Join(axis=0):
+                return [component for part in inputs for component in self.components(part)]
             case Elemwise():
                 return self._elemwise(variable, op.scalar_op, [self.read(i) for i in inputs])
             case Assert():
@@ -308,7 +318,7 @@ class _Reader:
             case ps.Mul() if sum(f is None for f in factors) == 1:
                 [value] = [v for v, f in zip(values, factors, strict=True) if f is None]
                 return value.scaled(float(np.prod([f for f in factors if f is not None])))
-            case ps.Mul() if len(values) == 2 and values[0] == values[1]:
+            case ps.Mul() if isinstance(values[0], _PerRecord) and values[1:] == values[:1]:
                 return self._square(variable, values[0])
             case ps.TrueDiv() if factors[1] is not None:
                 return values[0].scaled(1.0 / factors[1])
@@ -347,7 +357,9 @@ class _Reader:
         if all(isinstance(v, LinearStatistic) for v in pair):
             return pair[0] + pair[1]
         a, b = (v if isinstance(v, _PerRecord) else _PerRecord(v) for v in pair)
-        return _PerRecord(a.level + b.level, a.slope + b.slope, a.square + b.square)
+        return _PerRecord(
+            a.level + b.level, _sum(a.slope, b.slope), _sum(a.square, b.square)
+        )
 
     def _square(self, variable, value) -> _PerRecord:
         if (

@@ -20,10 +20,13 @@ from numba import njit
 from pymc_dp.kernels.logconcave import draw_log_concave
 from pymc_dp.kernels.tilting import normal_log_tilted_mass
 
-# The mode, its distances to these falls of the log integrand on either side, and four kinks.
+# The mode, its distances to these falls of the log integrand on either side, and the kinks: the
+# released variance, and where the range of the mean crosses the released mean or the law's mean,
+# with layers of the width of the noise and of the law around them.
 FALLS = np.array([0.7, 3.0, 12.0, 40.0])
-EDGES = 1 + 2 * FALLS.size + 6
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
+LAYERS = np.array([-6.0, -1.0, 0.0, 1.0, 6.0])
+EDGES = 1 + 2 * FALLS.size + 1 + 2 * LAYERS.size
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -94,16 +97,18 @@ def _mode(problem, start_left, start_right):
 @njit(cache=True, nogil=True, error_model="numpy")
 def feasible_edges(problem):
     """Sorted edges in phi between which the integrand is smooth and falls by a bounded amount."""
-    n, _, _, _, lam1, z1, lam2, _, z2, lo, hi = problem
+    n, _, m1, v1, lam1, z1, lam2, _, z2, lo, hi = problem
     half, middle = 0.5 * (hi - lo), 0.5 * (hi + lo)
     end = 0.5 * math.pi
-    kinks = np.full(6, np.nan)
+    kinks = np.full(1 + 2 * LAYERS.size, np.nan)
     if lam2 > 0.0:
         kinks[0] = _angle(z2, n, half)
-    if lam1 > 0.0:
-        # Where the range of the mean crosses the release, and the layers around that.
-        for i, k in enumerate((-6.0, -1.0, 0.0, 1.0, 6.0)):
-            kinks[1 + i] = math.acos(min(max(abs(z1 - middle) + k / lam1, 0.0), half) / half)
+    for i in range(LAYERS.size):
+        reach = abs(m1 - middle) + LAYERS[i] * math.sqrt(v1)
+        kinks[1 + i] = math.acos(min(max(reach, 0.0), half) / half)
+        if lam1 > 0.0:
+            reach = abs(z1 - middle) + LAYERS[i] / lam1
+            kinks[1 + LAYERS.size + i] = math.acos(min(max(reach, 0.0), half) / half)
     mode = _mode(problem, 0.0, end)
     top = log_integrand(mode, problem)
     if lam2 > 0.0:  # golden section stops short of a sharp kink

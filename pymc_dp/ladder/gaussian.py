@@ -81,6 +81,8 @@ def statistics_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
     for release in group.releases:
         parts = [c.expression(mean, variance) for c in release.components]
         statistic = pt.stack(parts) if release.rv.type.ndim else parts[0]
+        if release.rv.type.ndim > 1:
+            statistic = statistic.reshape(release.rv.type.shape)
         moments = None
         if bounds is not None:
             moments = FeasibleMoments(group.mean, group.variance, mean, variance)
@@ -93,6 +95,11 @@ def statistics_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
 def marginal_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
     """Integrate the sample mean and variance out, too."""
     for release in group.releases:
+        if release.rv.type.ndim > 1:
+            raise NotImplementedError(
+                f"the release {release.name!r} has {release.rv.type.ndim} dimensions: no closed "
+                f"form. Write its statistic as one list, or use to='statistics'"
+            )
         for component in release.components:
             if bool(component.mean) == bool(component.variance):
                 what = "both the mean and the variance" if component.mean else "neither"

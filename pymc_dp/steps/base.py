@@ -98,6 +98,14 @@ def as_scalar(expression: TensorVariable) -> TensorVariable:
     return pt.as_tensor(expression).astype("float64").squeeze()
 
 
+def unusable(name: str) -> ValueError:
+    """Say that what a step reads from the model, a pm.Data perhaps, is no release any more."""
+    return ValueError(
+        f"{name!r} cannot be drawn: the value or the noise of its release, or a parameter of its "
+        f"law, is NaN, has the wrong shape or is no positive scale. Check the pm.Data of the model"
+    )
+
+
 def infeasible(name: str) -> ValueError:
     """Say that a chain stands where the bounds of the records leave a variable no room."""
     return ValueError(

@@ -16,7 +16,7 @@ from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import children, read_records
 from pymc_dp.starting import feasible_point
-from pymc_dp.steps.base import DPStep, DPStepState, as_row, point_function
+from pymc_dp.steps.base import DPStep, DPStepState, as_row, point_function, unusable
 
 
 @dataclass_state
@@ -60,7 +60,8 @@ class RecordMetropolis(DPStep):
                 f"updates Normal(mu, sigma) records; pass step=pm.NUTS([...]) for others"
             )
         group = read_records(model, rv)
-        if not group.releases:
+        # Records whose release was taken away, by pm.do say, are drawn from their law.
+        if not group.releases and not isinstance(getattr(rv.tag, "dp_release", None), str):
             raise ValueError(f"RecordMetropolis cannot update {rv.name!r}: nothing of it is released")
         known = {r.rv for r in group.releases}
         for child in children(model, rv):
@@ -73,9 +74,11 @@ class RecordMetropolis(DPStep):
         rows = [_noise_rows(model, release) for release in group.releases]
         parameters = pt.stack([group.mean, pt.sqrt(group.variance)])
         self._law, self._law_inputs = point_function(model, parameters)
-        self._noise, self._noise_inputs = point_function(model, pt.concatenate(rows, axis=1))
+        noise = pt.concatenate(rows, axis=1) if rows else pt.zeros((3, 0))
+        self._noise, self._noise_inputs = point_function(model, noise)
         components = [c for r in group.releases for c in r.components]
-        self._factors = np.array([[c.mean, c.variance, c.constant] for c in components]).T.copy()
+        factors = [[c.mean, c.variance, c.constant] for c in components]
+        self._factors = np.array(factors).reshape(-1, 3).T.copy()
         bounds = group.bounds
         self._bounds = (bounds is not None, *(bounds or (0.0, 0.0)))
         self._n = group.n
@@ -101,6 +104,8 @@ class RecordMetropolis(DPStep):
             x = draw_records(self.rng, self._n, m, sd, *self._bounds)
             self.started = True
         lam, tau, z = self._noise(*[point[i] for i in self._noise_inputs])
+        if z.size != self._factors.shape[1] or not (lam + tau > 0).all() or np.isnan(z).any():
+            raise unusable(self.x_name)
         accepted = sweep_records(self.rng, x, m, sd, *self._factors, lam, tau, z, *self._bounds)
         return {**point, self.x_name: x}, [{"dp_record_accept": accepted / x.size}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
@@ -10,7 +11,7 @@ from pymc_dp.kernels.scale_mixture import draw_independent, draw_joint
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.records import children, release_statistic
 from pymc_dp.release import PrivateReleaseRV
-from pymc_dp.steps.base import DPStep, as_row, point_function
+from pymc_dp.steps.base import DPStep, as_row, point_function, unusable
 from pymc_dp.steps.two_sided import entry_of
 
 
@@ -77,6 +78,8 @@ class LaplaceScaleMixtureGibbs(DPStep):
         """Update every statistic once."""
         for name, function, inputs, draw in self._updates:
             rows, *cov = function(*[point[i] for i in inputs])
+            if np.isnan(rows).any() or not (rows[1] > 0).all():
+                raise unusable(name)
             old = point[name]
             drawn = draw(self.rng, old.ravel().copy(), *rows, *cov)
             point = {**point, name: drawn.reshape(old.shape)}

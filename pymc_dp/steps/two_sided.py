@@ -22,7 +22,15 @@ from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.records import PLAIN_MODE, children, depends_on, is_linear, release_statistic
 from pymc_dp.release import FeasibleMoments, PrivateReleaseRV
-from pymc_dp.steps.base import DPStep, as_row, as_scalar, infeasible, point_function, value_writer
+from pymc_dp.steps.base import (
+    DPStep,
+    as_row,
+    as_scalar,
+    infeasible,
+    point_function,
+    unusable,
+    value_writer,
+)
 
 
 class TwoSidedGibbs(DPStep):
@@ -68,10 +76,14 @@ class TwoSidedGibbs(DPStep):
             parameters = function(*[point[i] for i in inputs])
             if scalar:
                 parameters = parameters.tolist()
+                if any(p != p for p in parameters) or not parameters[1] > 0:
+                    raise unusable(name)
                 if not parameters[2] < parameters[3]:
                     raise infeasible(name)
                 drawn = draw(self.rng, *parameters)
             else:
+                if np.isnan(parameters).any() or not (parameters[1] > 0).all():
+                    raise unusable(name)
                 if not (parameters[2] < parameters[3]).all():
                     raise infeasible(name)
                 drawn = draw(self.rng, parameters).reshape(point[name].shape)
@@ -195,9 +207,8 @@ def entry_of(cls, model, rv, release, mechanism):
             )
     else:
         node = statistic.owner
-        parts = node.inputs if node is not None and isinstance(node.op, MakeVector) else []
-        if node is not None and isinstance(node.op, Join):
-            parts = node.inputs[1:]
+        listed = node is not None and isinstance(node.op, MakeVector | Join)
+        parts = node.inputs if listed else []
         touched = [j for j, part in enumerate(parts) if depends_on(part, rv)]
         if len(touched) != 1 or any(p.type.shape not in ((), (1,)) for p in parts):
             raise ValueError(

@@ -1,0 +1,32 @@
+"""Every notebook runs from its committed text to the end."""
+
+from pathlib import Path
+
+import jupytext
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.md"))
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path, tmp_path):
+    notebook = jupytext.read(path)
+    client = NotebookClient(
+        notebook,
+        timeout=300,  # seconds for one cell: a first run compiles everything
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
+    )
+
+    client.execute()  # raises CellExecutionError, with the cell and its traceback
+
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code
+    assert all(cell.execution_count for cell in code)
+    errors = [out for cell in code for out in cell.outputs if out.output_type == "error"]
+    assert not errors

@@ -1,0 +1,233 @@
+"""The reader: a statistic's graph as linear functions of the sample mean and variance."""
+
+import tracemalloc
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+
+import pymc_dp as dp
+from pymc_dp.records import (
+    LinearStatistic,
+    NotLinearError,
+    is_linear,
+    linear_statistics,
+    privatized,
+    read_records,
+    record_count,
+)
+
+N = 43
+PLAIN = Mode(linker="py", optimizer="fast_compile")
+
+
+def records(**kwargs):
+    return pm.Normal.dist(0, 1, **(kwargs or {"shape": N}))
+
+
+def deviations(x):
+    return ((x - x.mean()) ** 2).sum()
+
+
+# A statistic and its coefficients (constant, mean, variance) by entry.
+READ = {
+    "mean": (lambda x: x.mean(), [(0, 1, 0)]),
+    "mean of an axis": (lambda x: x.mean(axis=0), [(0, 1, 0)]),
+    "mean that keeps the axis": (lambda x: x.mean(keepdims=True), [(0, 1, 0)]),
+    "sum": (lambda x: x.sum(), [(0, N, 0)]),
+    "sum over a number": (lambda x: x.sum() / 43, [(0, 1, 0)]),
+    "sum over the size": (lambda x: x.sum() / x.size, [(0, 1, 0)]),
+    "sum over the shape": (lambda x: x.sum() / x.shape[0], [(0, 1, 0)]),
+    "sum of scaled records": (lambda x: (x / 10).sum(), [(0, N / 10, 0)]),
+    "mean of shifted records": (lambda x: (2 * x + 3).mean(), [(3, 2, 0)]),
+    "var(ddof=1)": (lambda x: x.var(ddof=1), [(0, 0, 1)]),
+    "var(ddof=0)": (lambda x: x.var(), [(0, 0, (N - 1) / N)]),
+    "sum of squared deviations": (deviations, [(0, 0, N - 1)]),
+    "deviations by sqr": (lambda x: pt.sqr(x - x.mean()).sum(), [(0, 0, N - 1)]),
+    "deviations by product": (
+        lambda x: ((x - x.mean()) * (x - x.mean())).sum() / (N - 1),
+        [(0, 0, 1)],
+    ),
+    "variance of scaled records": (lambda x: (x / 10 + 4).var(ddof=1), [(0, 0, 0.01)]),
+    "affine": (lambda x: 5 - 2 * x.mean() + x.var(ddof=1) / 4, [(5, -2, 0.25)]),
+    "negative": (lambda x: -x.mean(), [(0, -1, 0)]),
+    "a product of constants": (lambda x: 2.0 * x.mean() * np.float32(0.5) * 3, [(0, 3, 0)]),
+    "list": (lambda x: pt.stack([x.mean(), x.var(ddof=1)]), [(0, 1, 0), (0, 0, 1)]),
+    "constant entry": (lambda x: pt.stack([x.mean(), pt.constant(7.0)]), [(0, 1, 0), (7, 0, 0)]),
+    "stack of stacks": (
+        lambda x: pt.stack([pt.stack([x.mean(), x.sum()]), pt.stack([x.var(), x.mean() + 1])]),
+        [(0, 1, 0), (0, N, 0), (0, 0, (N - 1) / N), (1, 1, 0)],
+    ),
+    "concatenate": (
+        lambda x: pt.concatenate([pt.stack([x.mean(), x.var(ddof=1)]), x.sum()[None]]),
+        [(0, 1, 0), (0, 0, 1), (0, N, 0)],
+    ),
+    "scaled list": (
+        lambda x: pt.stack([x.mean(), x.var(ddof=1)]) * np.array([2.0, 3.0]) + 1,
+        [(1, 2, 0), (1, 0, 3)],
+    ),
+    "list over a list": (
+        lambda x: pt.stack([x.sum(), deviations(x)]) / np.array([43.0, 42.0]),
+        [(0, 1, 0), (0, 0, 1)],
+    ),
+    "concatenate one": (
+        lambda x: pt.concatenate([pt.stack([x.mean(), x.sum()])]),
+        [(0, 1, 0), (0, N, 0)],
+    ),
+    "cast": (lambda x: x.astype("float32").mean().astype("float64"), [(0, 1, 0)]),
+}
+
+
+@pytest.mark.parametrize(("statistic", "expected"), READ.values(), ids=READ)
+def test_reads(statistic, expected):
+    x = records()
+    graph = statistic(x)
+    found = linear_statistics(graph, x, N)
+    np.testing.assert_allclose(
+        [(c.constant, c.mean, c.variance) for c in found], expected, rtol=1e-12, atol=1e-13
+    )
+    # And what was read is the statistic itself.
+    data = np.random.default_rng(1).normal(3, 2, N)
+    value = pytensor.function([x], graph, mode=PLAIN, on_unused_input="ignore")(data)
+    written = [c.expression(data.mean(), data.var(ddof=1)) for c in found]
+    written = [float(w.eval(mode=PLAIN) if hasattr(w, "eval") else w) for w in written]
+    np.testing.assert_allclose(written, np.ravel(value), rtol=1e-5 if value.dtype == "f4" else 1e-6)
+
+
+REFUSED = {
+    "std": (lambda x: x.std(), "sqrt"),
+    "max": (lambda x: x.max(), "Max"),
+    "median": (lambda x: pt.sort(x)[20], "Sort"),
+    "part of the records": (lambda x: x[:10].mean(), "Subtensor"),
+    "one record": (lambda x: x[0], "Subtensor"),
+    "mean of squares": (lambda x: (x**2).mean(), r"squares something else.*var\(ddof=1\)"),
+    "deviations from a number": (lambda x: ((x - 3.0) ** 2).sum(), "squares something else"),
+    "log": (lambda x: pt.log(x).sum(), "log"),
+    "count": (lambda x: (x > 3).sum(), "(?i)gt"),
+    "clipped": (lambda x: pt.clip(x, 0, 1).mean(), "clip"),
+    "ratio": (lambda x: x.mean() / x.var(), "true_div"),
+    "product": (lambda x: x.mean() * x.var(), "mul"),
+    "third power": (lambda x: ((x - x.mean()) ** 3).sum(), "pow"),
+    "squared variance": (lambda x: x.var(ddof=1) ** 2, "squares something else"),
+    "weighted": (lambda x: (x * np.arange(N)).sum(), "mul"),
+    "shifted by a vector": (lambda x: (x + np.arange(N)).sum(), "vector of numbers"),
+    "columns": (
+        lambda x: pt.stack([pt.stack([x.mean(), x.sum()]), pt.stack([x.var(), x.mean()])], axis=1),
+        "DimShuffle",
+    ),
+    "the records": (lambda x: x, "one value per record"),
+    "standardised": (lambda x: ((x - x.mean()) / x.std()).sum(), "sqrt"),
+}
+
+
+@pytest.mark.parametrize(("statistic", "match"), REFUSED.values(), ids=REFUSED)
+def test_refuses(statistic, match):
+    x = records()
+    with pytest.raises(NotLinearError, match=match):
+        linear_statistics(statistic(x), x, N)
+
+
+def test_refuses_other_variables():
+    with pm.Model():
+        x, other = pm.Normal("x", 0, 1, shape=N), pm.Normal("other")
+    with pytest.raises(NotLinearError, match="other"):
+        linear_statistics(x.mean() + other, x, N)
+
+
+def test_scalar_release_and_entries():
+    x = records()
+    assert linear_statistics(x.mean(), x, N) == [LinearStatistic(mean=1.0)]
+
+
+def test_names_the_release_and_what_it_mixes():
+    with pm.Model() as model:
+        x, y = pm.Normal("x", 0, 1, shape=5), pm.Normal("y", 0, 1, shape=5)
+        dp.PrivateObservation("both", x.mean() - y.mean(), dp.LaplaceMechanism(1.0), observed=0.0)
+        dp.PrivateObservation("spread", x.std(), dp.LaplaceMechanism(1.0), observed=0.0)
+    assert privatized(model) == [x, y]
+    with pytest.raises(NotLinearError, match="'both' mixes the records 'x' with 'y'"):
+        read_records(model, x)
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=5)
+        dp.PrivateObservation("spread", x.std(), dp.LaplaceMechanism(1.0), observed=0.0)
+    with pytest.raises(NotLinearError, match="the release 'spread': `sqrt`"):
+        read_records(model, x)
+
+
+def test_all_releases_of_the_records_are_read_together():
+    with pm.Model() as model:
+        mu, sigma = pm.Normal("mu"), pm.HalfNormal("sigma")
+        x = pm.Normal("x", mu, sigma, shape=5)
+        one = dp.LaplaceMechanism(1.0)
+        a = dp.PrivateObservation("a", x.sum(), one, observed=0.0)
+        b = dp.PrivateObservation("b", [x.var(ddof=1)], one, observed=[1.0])
+    group = read_records(model, x)
+    assert [r.rv for r in group.releases] == [a, b]
+    assert (group.n, group.mean, group.bounds) == (5, mu, None)
+    assert group.uses_mean
+    assert group.uses_variance
+    assert group.variance.eval({sigma: 3.0}) == 9.0
+
+
+@pytest.mark.parametrize("how", ["shape", "dims"])
+def test_count_of_records(how):
+    with pm.Model(coords={"person": range(7)}) as model:
+        kwargs = {"shape": 7} if how == "shape" else {"dims": "person"}
+        x = pm.Normal("x", 0, 1, **kwargs)
+        dp.PrivateObservation("z", x.var(), dp.LaplaceMechanism(1.0), observed=1.0)
+    assert record_count(x) == 7
+    [release] = read_records(model, x).releases
+    np.testing.assert_allclose(release.components[0].variance, 6 / 7)
+
+
+def test_count_of_records_from_a_shared_variable():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=pytensor.shared(np.array(7)))
+        dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1.0), observed=1.0)
+    assert record_count(x) == 7
+    [release] = read_records(model, x).releases
+    assert release.components == (LinearStatistic(mean=7.0),)
+
+
+def test_a_matrix_is_no_vector_of_records():
+    with pytest.raises(ValueError, match="2 dimensions; a vector is needed: write shape=n"):
+        record_count(pm.Normal.dist(0, 1, shape=(3, 2)))
+
+
+def test_nothing_of_the_size_of_the_records_is_allocated():
+    n = 10**9
+    tracemalloc.start()
+    try:
+        with pm.Model() as model:
+            mu, sigma = pm.Normal("mu"), pm.HalfNormal("sigma")
+            x = pm.Normal("x", mu, sigma, shape=n)
+            dp.PrivateObservation(
+                "z", [x.mean(), x.var(ddof=1)], dp.LaplaceMechanism(1.0), observed=[0.0, 1.0]
+            )
+            group = read_records(model, x)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert group.releases[0].components == (LinearStatistic(mean=1.0), LinearStatistic(variance=1))
+    assert peak < 2**26
+
+
+@pytest.mark.parametrize(
+    ("expression", "linear"),
+    [
+        (lambda s: s, True),
+        (lambda s: 3 - 2 * s / 7, True),
+        (lambda s: -s + s, True),
+        (lambda s: s * s, False),
+        (lambda s: 1 / s, False),
+        (lambda s: pt.abs(s), False),
+        (lambda s: pt.exp(s), False),
+        (lambda s: pt.switch(s > 0, s, 0), False),
+    ],
+)
+def test_is_linear(expression, linear):
+    s = pm.Normal.dist(0, 1)
+    assert is_linear(expression(s), s) == linear
