@@ -25,6 +25,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.mechanisms.base import as_float
 from pymc_dp.release import PrivateReleaseRV
 
 # Evaluates scalars while a model is being read: nothing worth compiling.
@@ -104,7 +105,8 @@ def record_moments(op, rv: TensorVariable) -> tuple[TensorVariable, TensorVariab
 
 @record_moments.register
 def _normal_moments(op: NormalRV, rv):
-    mu, sigma = (unbroadcast(p, rv) for p in op.dist_params(rv.owner))
+    # Integer parameters are small integers in the graph, whose powers overflow.
+    mu, sigma = (as_float(unbroadcast(p, rv)) for p in op.dist_params(rv.owner))
     return mu, sigma**2
 
 
@@ -318,7 +320,7 @@ class _Reader:
             case ps.Mul() if sum(f is None for f in factors) == 1:
                 [value] = [v for v, f in zip(values, factors, strict=True) if f is None]
                 return value.scaled(float(np.prod([f for f in factors if f is not None])))
-            case ps.Mul() if isinstance(values[0], _PerRecord) and values[1:] == values[:1]:
+            case ps.Mul() if _is_square(values):
                 return self._square(variable, values[0])
             case ps.TrueDiv() if factors[1] is not None:
                 return values[0].scaled(1.0 / factors[1])
@@ -374,6 +376,14 @@ class _Reader:
             )
         c = value.level.constant
         return _PerRecord(LinearStatistic(c * c), 2 * c * value.slope, value.slope**2)
+
+
+def _is_square(values: list[_Value]) -> bool:
+    return (
+        len(values) == 2
+        and all(isinstance(v, _PerRecord) for v in values)
+        and values[0] == values[1]
+    )
 
 
 def linear_statistics(

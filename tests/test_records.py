@@ -116,7 +116,7 @@ REFUSED = {
     "shifted by a vector": (lambda x: (x + np.arange(N)).sum(), "vector of numbers"),
     "columns": (
         lambda x: pt.stack([pt.stack([x.mean(), x.sum()]), pt.stack([x.var(), x.mean()])], axis=1),
-        "DimShuffle",
+        "Join",
     ),
     "the records": (lambda x: x, "one value per record"),
     "standardised": (lambda x: ((x - x.mean()) / x.std()).sum(), "sqrt"),

@@ -26,6 +26,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.kernels.gaussian import draw_inverse_gamma_below, draw_normal_between
 from pymc_dp.kernels.logconcave import draw_log_gamma
+from pymc_dp.mechanisms.base import as_float
 from pymc_dp.propriety import power_law
 from pymc_dp.records import children, depends_on, is_linear, nearest_rvs
 from pymc_dp.release import PrivateReleaseRV
@@ -86,9 +87,14 @@ def register_child(family: str, op: type):
     return register
 
 
+def _parameters(rv) -> list[TensorVariable]:
+    """Parameters of a variable's law; as they stand, powers of small integers would overflow."""
+    return [as_float(p) for p in rv.owner.op.dist_params(rv.owner)]
+
+
 @register_prior(NormalRV, "normal")
 def _normal_prior(rv):
-    mu, sigma = rv.owner.op.dist_params(rv.owner)
+    mu, sigma = _parameters(rv)
     return Contribution(sigma**-2, mu * sigma**-2)
 
 
@@ -99,7 +105,7 @@ def _flat_prior(rv):
 
 @register_prior(InvGammaRV, "inverse_gamma")
 def _inverse_gamma_prior(rv):
-    alpha, beta = rv.owner.op.dist_params(rv.owner)
+    alpha, beta = _parameters(rv)
     return Contribution(alpha, beta)
 
 
@@ -110,7 +116,7 @@ def _half_flat_prior(rv):
 
 @register_child("normal", NormalRV)
 def _normal_location(rv, child, value):
-    mu, sigma = child.owner.op.dist_params(child.owner)
+    mu, sigma = _parameters(child)
     if depends_on(sigma, rv):
         raise NotConjugateError(f"the spread of {child.name!r} depends on it")
     at_zero, at_one = (
@@ -136,7 +142,7 @@ def _multiple(rv, expression, child, what) -> TensorVariable:
 
 @register_child("inverse_gamma", NormalRV)
 def _normal_variance(rv, child, value):
-    mu, sigma = child.owner.op.dist_params(child.owner)
+    mu, sigma = _parameters(child)
     if depends_on(mu, rv):
         raise NotConjugateError(f"the location of {child.name!r} depends on it")
     factor = _multiple(rv, sigma**2, child, "the variance")
@@ -146,7 +152,7 @@ def _normal_variance(rv, child, value):
 
 @register_child("inverse_gamma", GammaRV)
 def _gamma_scale(rv, child, value):
-    alpha, scale = child.owner.op.dist_params(child.owner)
+    alpha, scale = _parameters(child)
     if depends_on(alpha, rv):
         raise NotConjugateError(f"the shape of {child.name!r} depends on it")
     factor = _multiple(rv, scale, child, "the scale")

@@ -1,0 +1,269 @@
+"""Simulation-based calibration of every kernel and of the marginal, with proper priors."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from numba import njit
+from scipy import stats
+
+import pymc_dp as dp
+
+from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
+from pymc_dp.kernels.logconcave import draw_tilted_gamma, draw_tilted_normal
+from pymc_dp.kernels.records import draw_records, sweep_records
+from pymc_dp.kernels.scale_mixture import draw_independent
+
+TRIALS = 300
+DRAWS = 99  # ranks 0..99 in 20 bins of five
+MU0, SD0, A0, B0 = 0.4, 0.3, 3.0, 0.1
+N, NOISE_MEAN, NOISE_VAR = 12, 0.1, 0.05
+
+
+def check_uniform(ranks, draws=DRAWS):
+    """Chi-square of SBC ranks at 1e-3, over the two parameters."""
+    for j in range(ranks.shape[1]):
+        counts = np.bincount(ranks[:, j] * 20 // (draws + 1), minlength=20)
+        assert stats.chisquare(counts).pvalue > 1e-3, counts
+
+
+def simulate(rng, bounded, n=N, kappa=0.0):
+    """Draw parameters, sample moments and a release; the feasible part of the joint if bounded."""
+    while True:
+        s2 = B0 / rng.standard_gamma(A0)
+        mu = MU0 + (np.sqrt(s2 / kappa) if kappa else SD0) * rng.standard_normal()
+        ybar = mu + np.sqrt(s2 / n) * rng.standard_normal()
+        var = s2 * rng.chisquare(n - 1) / (n - 1)
+        feasible = 0 < mu < 1 and s2 <= mu * (1 - mu) and 0 <= ybar <= 1
+        feasible = feasible and (n - 1) / n * var <= ybar * (1 - ybar)
+        if feasible or not bounded:
+            return mu, s2, ybar, var
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+@pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
+@pytest.mark.parametrize("kappa", [0.0, 0.7], ids=["normal", "normal-inverse-gamma"])
+@pytest.mark.parametrize("n", [3, N])
+def test_fused(noise, bounded, kappa, n):
+    rng = np.random.default_rng(11)
+    ranks = np.empty((TRIALS, 2), dtype=int)
+    for t in range(TRIALS):
+        mu, s2, ybar, var = simulate(rng, bounded, n, kappa)
+        draw = rng.laplace if noise == "laplace" else rng.normal
+        z1, z2 = draw(ybar, NOISE_MEAN), draw(var, NOISE_VAR)
+        laplace = noise == "laplace"
+        model = GaussianModel(
+            n=float(n),
+            mu0=MU0,
+            kappa0=kappa,
+            tau0=0.0 if kappa else SD0**-2,
+            a0=A0,
+            b0=B0,
+            has_mean=1.0,
+            lam_mean=1 / NOISE_MEAN if laplace else 0.0,
+            tau_mean=0.0 if laplace else NOISE_MEAN**-2,
+            z_mean=z1,
+            has_var=1.0,
+            lam_var=1 / NOISE_VAR if laplace else 0.0,
+            tau_var=0.0 if laplace else NOISE_VAR**-2,
+            z_var=z2,
+            bounded=bounded,
+            lo=0.0,
+            hi=1.0,
+        )
+        state = run_sweeps(rng, (0.5, 0.05, 0.5, 0.05), model, 1, np.empty((200, 2)))
+        out = np.empty((DRAWS, 2))
+        run_sweeps(rng, state, model, 20, out)
+        ranks[t] = (out < [mu, s2]).sum(axis=0)
+    check_uniform(ranks)
+
+
+@njit
+def _gibbs(rng, z1, z2, n, draws, thin, mixture):
+    """Separate updates as the steps make them: tilted or scale-mixture draws, then the parameters."""
+    mu, s2, ybar, var = MU0, 0.05, MU0, 0.05
+    out = np.empty((draws, 2))
+    for i in range(draws):
+        for _ in range(thin):
+            if mixture:
+                ybar = draw_independent(
+                    rng,
+                    np.array([ybar]),
+                    np.array([z1]),
+                    np.array([NOISE_MEAN]),
+                    np.array([mu]),
+                    np.array([np.sqrt(s2 / n)]),
+                )[0]
+            else:
+                ybar = draw_tilted_normal(
+                    rng, mu, s2 / n, 1 / NOISE_MEAN, z1, -np.inf, np.inf
+                )
+            a = (n - 1) / 2
+            var = draw_tilted_gamma(rng, a, a / s2, 1 / NOISE_VAR, z2, 0.0, np.inf)
+            precision = n / s2 + SD0**-2
+            mu = (n / s2 * ybar + MU0 * SD0**-2) / precision
+            mu += rng.standard_normal() / np.sqrt(precision)
+            scale = B0 + ((n - 1) * var + n * (ybar - mu) ** 2) / 2
+            s2 = scale / rng.standard_gamma(A0 + n / 2)
+        out[i] = mu, s2
+    return out
+
+
+@pytest.mark.parametrize("mixture", [False, True], ids=["two-sided", "scale-mixture"])
+def test_statistic_kernels(mixture):
+    rng = np.random.default_rng(12)
+    ranks = np.empty((TRIALS, 2), dtype=int)
+    for t in range(TRIALS):
+        mu, s2, ybar, var = simulate(rng, False)
+        z1, z2 = rng.laplace(ybar, NOISE_MEAN), rng.laplace(var, NOISE_VAR)
+        out = _gibbs(rng, z1, z2, float(N), DRAWS + 10, 25, mixture)[10:]
+        ranks[t] = (out < [mu, s2]).sum(axis=0)
+    check_uniform(ranks)
+
+
+@njit
+def _record_gibbs(rng, z, n, bounded, draws, thin):
+    factors_mean, factors_var = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    lam, zero = np.array([1 / NOISE_MEAN, 1 / NOISE_VAR]), np.zeros(2)
+    mu, s2 = 0.5, 0.05
+    x = draw_records(rng, n, mu, np.sqrt(s2), bounded, 0.0, 1.0)
+    out = np.empty((draws, 2))
+    for i in range(draws):
+        for _ in range(thin):
+            sweep_records(
+                rng, x, mu, np.sqrt(s2), factors_mean, factors_var, zero, lam, zero, z,
+                bounded, 0.0, 1.0,
+            )  # fmt: skip
+            precision = n / s2 + SD0**-2
+            center = (n / s2 * x.mean() + MU0 * SD0**-2) / precision
+            while True:  # truncated conjugate draws, by rejection
+                mu_new = center + rng.standard_normal() / np.sqrt(precision)
+                if not bounded or (0 < mu_new < 1 and s2 <= mu_new * (1 - mu_new)):
+                    break
+            mu = mu_new
+            while True:
+                s2_new = (B0 + ((x - mu) ** 2).sum() / 2) / rng.standard_gamma(A0 + n / 2)
+                if not bounded or s2_new <= mu * (1 - mu):
+                    break
+            s2 = s2_new
+        out[i] = mu, s2
+    return out
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
+def test_record_kernel(bounded):
+    rng = np.random.default_rng(13)
+    ranks = np.empty((TRIALS, 2), dtype=int)
+    for t in range(TRIALS):
+        mu, s2, ybar, var = simulate(rng, bounded)
+        z = np.array([rng.laplace(ybar, NOISE_MEAN), rng.laplace(var, NOISE_VAR)])
+        out = _record_gibbs(rng, z, N, bounded, DRAWS + 10, 40)[10:]
+        ranks[t] = (out < [mu, s2]).sum(axis=0)
+    check_uniform(ranks)
+
+
+def calibration_model(mechanism=dp.LaplaceMechanism, n=N):
+    """The model of these tests, its release without a value."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", MU0, SD0)
+        s2 = pm.InverseGamma("s2", A0, B0)
+        x = pm.Normal("x", mu, pt.sqrt(s2), shape=n)
+        observed = pm.Data("observed", [0.4, 0.05])
+        dp.PrivateObservation(
+            "z",
+            [x.mean(), x.var(ddof=1)],
+            mechanism([NOISE_MEAN, NOISE_VAR]),
+            observed=observed,
+        )
+    return model
+
+
+@pytest.mark.parametrize("mechanism", [dp.LaplaceMechanism, dp.GaussianMechanism])
+def test_marginal(mechanism):
+    """Posterior distribution functions at the truth are uniform; one compiled function, no MCMC."""
+    collapsed = dp.collapse(calibration_model(mechanism), "marginal")
+    mu, s2 = pt.dmatrix("mu"), pt.dmatrix("s2")
+    rv = collapsed["z"]
+    value = collapsed.rvs_to_values[rv]
+    logp = pm.logp(rv, value).sum()
+    grid_mu = np.linspace(MU0 - 6 * SD0, MU0 + 6 * SD0, 70)
+    grid_log_s2 = np.linspace(np.log(0.003), np.log(1.5), 60)
+    mu, s2 = (a.ravel() for a in np.meshgrid(grid_mu, np.exp(grid_log_s2), indexing="ij"))
+    batched = {
+        collapsed["mu"]: pt.vector("mu", shape=(mu.size,)),
+        collapsed["s2"]: pt.vector("s2", shape=(mu.size,)),
+    }
+    from pytensor.graph.replace import vectorize_graph
+
+    function = pm.compile(list(batched.values()), vectorize_graph(logp, batched))
+    log_prior = stats.norm.logpdf(mu, MU0, SD0) + stats.invgamma.logpdf(s2, A0, scale=B0)
+    log_prior += np.log(s2)  # the grid is even in log s2
+    rng = np.random.default_rng(14)
+    draw = rng.laplace if mechanism is dp.LaplaceMechanism else rng.normal
+    pits = np.empty((TRIALS, 2))
+    for t in range(TRIALS):
+        true_mu, true_s2, ybar, var = simulate(rng, False)
+        with collapsed:
+            pm.set_data({"observed": [draw(ybar, NOISE_MEAN), draw(var, NOISE_VAR)]})
+        log_density = function(mu, s2) + log_prior
+        weight = np.exp(log_density - log_density.max()).reshape(70, 60)
+        for j, (grid, truth) in enumerate(
+            ((grid_mu, true_mu), (grid_log_s2, np.log(true_s2)))
+        ):
+            marginal = weight.sum(axis=1 - j)
+            cdf = np.concatenate([[0.0], np.cumsum(marginal)]) / marginal.sum()
+            edges = np.concatenate([grid - (grid[1] - grid[0]) / 2, [np.inf]])
+            pits[t, j] = np.interp(truth, edges[:-1], cdf[:-1])
+    for j in range(2):
+        assert stats.kstest(pits[:, j], "uniform").pvalue > 1e-3
+
+
+def _rung(name):
+    model = calibration_model()
+    return model if name == "records" else dp.collapse(model, name)
+
+
+def _simuk(rung, simulations):
+    import simuk
+
+    sbc = simuk.SBC(
+        _rung(rung),
+        num_simulations=simulations,
+        sample_kwargs={
+            "draws": 50,
+            "tune": 300 if rung == "marginal" else 100,
+            "chains": 1,
+            "cores": 1,
+            "quiet": True,
+            "compute_convergence_checks": False,
+            "nuts_sampler": "pymc",
+        },
+        seed=1,
+    )
+    sbc.run_simulations()
+    return sbc.simulations
+
+
+RUNGS = ["records", "statistics", "marginal"]
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_simuk_smoke(rung):
+    """Our releases and steps work under simuk as PyMC's own do."""
+    simulations = _simuk(rung, 20)
+    for name in ("mu", "s2"):
+        ranks = np.asarray(simulations["prior_sbc"][name]).ravel()
+        assert ranks.size == 20
+        assert 0 < ranks.mean() < 50
+        assert np.ptp(ranks) > 10
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("rung", RUNGS)
+def test_simuk(rung):
+    simulations = _simuk(rung, 300)
+    for name in ("mu", "s2"):
+        ranks = np.asarray(simulations["prior_sbc"][name]).ravel()
+        counts = np.histogram(ranks, bins=10)[0]
+        assert stats.chisquare(counts).pvalue > 1e-3
