@@ -11,13 +11,11 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from rich.console import Console
 from rich.table import Table
 from scipy import special
 
 import pymc_dp as dp
-
 from pymc_dp import fused
 from pymc_dp.examples.blood_lead import build
 from pymc_dp.kernels.gaussian import run_sweeps
@@ -147,7 +145,7 @@ def _plain_nutpie(model):
     released = model["release"]
     value = model.rvs_to_values[released].data
     scale = released.owner.inputs[2].data
-    with pm.Model() as plain:
+    with pm.Model():
         mu = pm.Flat("mu")
         sigma2 = pm.HalfFlat("sigma2", initval=300.0)
         lead = pm.Normal("lead", mu, pt.sqrt(sigma2), shape=43)

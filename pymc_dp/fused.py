@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,11 +13,17 @@ import arviz_base
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc.util import get_random_generator
-from pytensor.tensor.random.basic import InvGammaRV, NormalRV
+from pytensor.tensor.random.basic import (
+    ExponentialRV,
+    GammaRV,
+    HalfNormalRV,
+    InvGammaRV,
+    NormalRV,
+)
+from pytensor.tensor.variable import TensorVariable
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from xarray import DataTree
 
@@ -52,7 +58,7 @@ def unsupported_arguments(kwargs: dict[str, Any]) -> list[str]:
 
 
 def rate(model: pm.Model) -> float:
-    """Expected effective draws a second; raises where the kernel does not cover the model."""
+    """Return expected effective draws a second; raise where the kernel does not cover the model."""
     covered(model)
     return 100_000.0
 
@@ -85,22 +91,21 @@ def covered(model: pm.Model) -> PrivatizedRecords:
         raise NotImplementedError("a variance of n = 2 records under Gaussian noise")
     if any(bool(c.mean) == bool(c.variance) for r in group.releases for c in r.components):
         raise NotImplementedError("an entry of a release is neither a mean nor a variance")
-    mean, variance = group.mean, group.variance
-    scale = power_law(variance, nearest_rvs([variance])[0]) if nearest_rvs([variance]) else None
-    if scale is None or abs(scale[1] - 1) > 1e-9 or abs(scale[0] - 1) > 1e-9:
-        raise NotImplementedError(
-            f"it covers {group.name!r} = Normal(mu, sqrt(sigma2)) with a free variance sigma2"
-        )
-    [spread] = nearest_rvs([variance])
+    mean = group.mean
+    spread, power = _spread(group)
     extra = [rv.name for rv in model.free_RVs if rv not in (mean, spread, group.rv)]
     if extra:
         raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
-    if not isinstance(spread.owner.op, InvGammaRV | HalfFlatRV):
-        raise NotImplementedError(
-            f"the prior of {spread.name!r} is none of InverseGamma and HalfFlat"
+    if (type(spread.owner.op), power) not in _SPREAD_PRIORS:
+        known = ", ".join(
+            f"{op.__name__.removesuffix('RV')} on the {'variance' if k == 1 else 'sd'}"
+            for op, k in _SPREAD_PRIORS
         )
-    if isinstance(spread.owner.op, InvGammaRV) and nearest_rvs(spread.owner.inputs):
+        raise NotImplementedError(f"the prior of {spread.name!r} is none of: {known}")
+    if nearest_rvs(spread.owner.inputs):
         raise NotImplementedError(f"the prior of {spread.name!r} has random parameters")
+    if _prior_shape(spread, power) + (group.n * group.uses_variance + group.uses_mean) / 2 <= 0.5:
+        raise NotImplementedError(f"there are too few records for the prior of {spread.name!r}")
     if mean.owner is None or not isinstance(mean.owner.op, NormalRV | FlatRV):
         raise NotImplementedError("the records' mean has no Normal or flat prior")
     if isinstance(mean.owner.op, NormalRV):
@@ -108,8 +113,8 @@ def covered(model: pm.Model) -> PrivatizedRecords:
         if nearest_rvs([location]):
             raise NotImplementedError(f"the prior location of {mean.name!r} is random")
         sources = nearest_rvs([sd])
-        power = power_law(sd**2, spread) if sources == [spread] else None
-        if sources and (power is None or abs(power[1] - 1) > 1e-9):
+        own = power_law(sd**2, spread) if sources == [spread] else None
+        if sources and (own is None or abs(own[1] - power) > 1e-9):
             raise NotImplementedError(
                 f"the prior spread of {mean.name!r} is neither a number nor proportional to the "
                 f"square root of {spread.name!r}"
@@ -119,37 +124,68 @@ def covered(model: pm.Model) -> PrivatizedRecords:
     return group
 
 
+# Priors of the spread by op and by the power k in variance = spread^k: a function of the op's
+# parameters to (a0, b0, c0) of the density v^(-a0-1) exp(-b0/v - c0 v) that it gives the variance.
+_SPREAD_PRIORS: dict[tuple[type, int], Callable[..., tuple[float, float, float]]] = {
+    (InvGammaRV, 1): lambda alpha, beta: (alpha, beta, 0.0),
+    (HalfFlatRV, 1): lambda: (-1.0, 0.0, 0.0),
+    (HalfFlatRV, 2): lambda: (-0.5, 0.0, 0.0),
+    (HalfNormalRV, 2): lambda loc, sigma: (-0.5, 0.0, 0.5 / sigma**2),
+    (GammaRV, 1): lambda alpha, scale: (-alpha, 0.0, 1.0 / scale),
+    (ExponentialRV, 1): lambda scale: (-1.0, 0.0, 1.0 / scale),
+}
+
+
+def _spread(group: PrivatizedRecords) -> tuple[TensorVariable, int]:
+    """Return the free variable behind the records' variance, and k in variance = spread^k."""
+    sources = nearest_rvs([group.variance])
+    power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
+    if power is None or abs(power[0] - 1) > 1e-9 or abs(power[1] - round(power[1], 0)) > 1e-9:
+        raise NotImplementedError(
+            f"it covers {group.name!r} = Normal(mu, sigma) or Normal(mu, sqrt(sigma2)) with a free "
+            f"sigma or sigma2"
+        )
+    return sources[0], round(power[1])
+
+
+def _number(x) -> float:
+    return float(np.squeeze(pt.as_tensor(x).eval(mode=PLAIN_MODE)))
+
+
+def _prior_shape(spread: TensorVariable, power: int) -> float:
+    return _prior(spread, power)[0]
+
+
+def _prior(spread: TensorVariable, power: int) -> tuple[float, float, float]:
+    op = spread.owner.op
+    return _SPREAD_PRIORS[type(op), power](*(_number(p) for p in op.dist_params(spread.owner)))
+
+
 def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
     """Read the numbers that the kernel needs, noise and observed values as they are now."""
     mean = group.mean
-    [spread] = nearest_rvs([group.variance])
-
-    def number(x):
-        return float(np.squeeze(pt.as_tensor(x).eval(mode=PLAIN_MODE)))
-
+    spread, power = _spread(group)
+    a0, b0, c0 = _prior(spread, power)
     fields = {
         "n": float(group.n),
         "mu0": 0.0,
         "kappa0": 0.0,
         "tau0": 0.0,
-        "a0": -1.0,
-        "b0": 0.0,
+        "a0": a0,
+        "b0": b0,
+        "c0": c0,
         "bounded": group.bounds is not None,
         "lo": group.bounds[0] if group.bounds else 0.0,
         "hi": group.bounds[1] if group.bounds else 0.0,
     }
     if isinstance(mean.owner.op, NormalRV):
         location, sd = mean.owner.op.dist_params(mean.owner)
-        fields["mu0"] = number(location)
+        fields["mu0"] = _number(location)
         if nearest_rvs([sd]):
             factor, _ = power_law(sd**2, spread)
             fields["kappa0"] = 1.0 / factor
         else:
-            fields["tau0"] = number(sd) ** -2
-    if isinstance(spread.owner.op, InvGammaRV):
-        fields["a0"], fields["b0"] = (
-            number(p) for p in spread.owner.op.dist_params(spread.owner)
-        )
+            fields["tau0"] = _number(sd) ** -2
     for which in ("mean", "var"):
         used = group.uses_mean if which == "mean" else group.uses_variance
         fields[f"has_{which}"] = float(used or group.bounds is not None)
@@ -187,6 +223,7 @@ def start(kernel: GaussianModel, rng: np.random.Generator) -> tuple[float, float
         variance = max(kernel.z_var, 0.1 * noise_var, 1e-300) * (0.5 + jitter)
     else:
         variance = kernel.b0 / max(kernel.a0, 1.0) if kernel.b0 > 0 else 1.0
+        variance = 0.5 / kernel.c0 if kernel.c0 > 0 else variance
     mean = kernel.z_mean if kernel.has_mean else kernel.mu0
     return mean, variance, mean, variance
 
@@ -207,7 +244,7 @@ def sample(
     group = covered(model)
     kernel = kernel_model(model, group)
     cores = cores or min(4, _available_cores())
-    chains = chains or max(2, cores)
+    chains = chains or 4  # they are cheap, and four make the diagnostics robust
     rngs = get_random_generator(random_seed).spawn(chains)
     run_sweeps(rngs[0].spawn(1)[0], start(kernel, rngs[0]), kernel, 1, np.empty((1, 2)))  # compile
 
@@ -253,12 +290,10 @@ def _available_cores() -> int:
 
 
 def _as_tree(model, group, kernel, out, tune, seconds, checks) -> DataTree:
-    [spread] = nearest_rvs([group.variance])
+    spread, power = _spread(group)
     chains, draws, _ = out.shape
-    parameters = {group.mean.name: out[..., 0], spread.name: out[..., 1]}
-    posterior = {
-        rv.name: parameters[rv.name] for rv in model.free_RVs if rv.name in parameters
-    }
+    parameters = {group.mean.name: out[..., 0], spread.name: out[..., 1] ** (1 / power)}
+    posterior = {rv.name: parameters[rv.name] for rv in model.free_RVs if rv.name in parameters}
     observed = {}
     for release in group.releases:
         value, _ = point_function(model, model.rvs_to_values[release.rv])

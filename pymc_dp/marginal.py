@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
 from pytensor.gradient import disconnected_type
@@ -253,16 +251,20 @@ class FeasibleEdges(Op):
         self.n, self.lower, self.upper = n, lower, upper
 
     def make_node(self, *inputs):
+        """Apply to (m, v, lam1, tau1, z1, lam2, tau2, z2)."""
         inputs = [pt.as_tensor(i).astype("float64") for i in inputs]
         return Apply(self, inputs, [pt.vector(shape=(feasible.EDGES,), dtype="float64")])
 
     def connection_pattern(self, node):
+        """Disconnect every input."""
         return [[False] for _ in node.inputs]
 
     def pullback(self, inputs, outputs, cotangents):
+        """Return no gradient."""
         return [disconnected_type() for _ in inputs]
 
     def perform(self, node, inputs, output_storage):
+        """Place the edges."""
         output_storage[0][0] = _edges(self.n, self.lower, self.upper, *(float(i) for i in inputs))
 
 
@@ -297,9 +299,7 @@ def _edges(n, lower, upper, m, v, lam1, tau1, z1, lam2, tau2, z2):
     half = 0.5 * (upper - lower)
     if not (v > 0.0 and m > lower and m < upper and v < 4.0 * half * half):
         return np.linspace(0.0, 0.5 * np.pi, feasible.EDGES)
-    problem, _ = feasible.make_problem(
-        n, m, v, lam1, tau1, z1, lam2, tau2, z2, lower, upper
-    )
+    problem, _ = feasible.make_problem(n, m, v, lam1, tau1, z1, lam2, tau2, z2, lower, upper)
     return feasible.feasible_edges(problem)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -15,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.marginal import marginal_release_rv
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.propriety import check_possible
 from pymc_dp.records import (
@@ -33,7 +33,7 @@ from pymc_dp.records import (
 from pymc_dp.release import FeasibleMoments, Release, release_rv
 
 
-def PrivateObservation(  # noqa: N802 (reads like the PyMC distributions beside it)
+def PrivateObservation(
     name: str,
     statistic,
     mechanism: Mechanism | Release,
@@ -192,7 +192,9 @@ def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
     try:
         lower, upper = (float(b) for b in bounds)
     except (TypeError, ValueError):
-        raise ValueError(f"{name!r}: bounds must be a pair (lower, upper); got {bounds!r}") from None
+        raise ValueError(
+            f"{name!r}: bounds must be a pair (lower, upper); got {bounds!r}"
+        ) from None
     if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
         raise ValueError(
             f"{name!r}: bounds=({lower}, {upper}) is not an interval: write the public range of "
@@ -248,8 +250,8 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
         )
     if np.ma.is_masked(value) or not np.all(np.isfinite(value)):
         raise ValueError(
-            f"{name!r}: observed contains NaN, masked or infinite values; leave unpublished entries out of "
-            f"the statistic"
+            f"{name!r}: observed contains NaN, masked or infinite values; leave unpublished "
+            f"entries out of the statistic"
         )
     return observed
 
@@ -269,7 +271,7 @@ def _known_shape(rv: TensorVariable) -> tuple[int | None, ...]:
 def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> dict[TensorVariable, bool]:
     """Check a release against its records and their other releases.
 
-    Returns for each vector of records whether all of its releases can be read.
+    Returns for each vector of records whether `RecordMetropolis` covers all of its releases.
     """
     readable = {}
     for records in nearest_rvs([release_statistic(rv)]):
@@ -286,7 +288,9 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> dict[Tenso
             readable[records] = False  # another kind of statistic or record
             continue
         check_possible(model, read)
-        readable[records] = True
+        readable[records] = all(
+            type(r.op.mechanism) in (LaplaceMechanism, GaussianMechanism) for r in read.releases
+        )
     return readable
 
 

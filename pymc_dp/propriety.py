@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable

@@ -9,7 +9,6 @@ from functools import singledispatch
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from pymc.logprob.abstract import MeasurableOp
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
@@ -30,6 +29,23 @@ from pymc_dp.release import PrivateReleaseRV
 
 # Evaluates scalars while a model is being read: nothing worth compiling.
 PLAIN_MODE = Mode(linker="py", optimizer=None)
+
+
+def as_model(model: pm.Model | None, call: str) -> pm.Model:
+    """Return the model of the argument or of the context; `call` shows how to pass it."""
+    if model is None:
+        try:
+            return pm.modelcontext(None)
+        except TypeError:
+            raise TypeError(f"no model: write {call}, or call it within `with model:`") from None
+    if not isinstance(model, pm.Model):
+        raise TypeError(f"a pm.Model is needed, not a {type(model).__name__}: write {call}")
+    return model
+
+
+def is_tagged(rv: Variable) -> bool:
+    """Whether `PrivateObservation` tagged a variable as records that have a step of ours."""
+    return isinstance(getattr(rv.tag, "dp_release", None), str)
 
 
 def is_random(variable: Variable) -> bool:
@@ -157,6 +173,7 @@ class LinearStatistic:
     variance: float = 0.0
 
     def __add__(self, other: LinearStatistic) -> LinearStatistic:
+        """Add two statistics of the same records."""
         return LinearStatistic(
             _sum(self.constant, other.constant),
             _sum(self.mean, other.mean),
@@ -165,9 +182,7 @@ class LinearStatistic:
 
     def scaled(self, factor: float) -> LinearStatistic:
         """Multiply by a number."""
-        return LinearStatistic(
-            factor * self.constant, factor * self.mean, factor * self.variance
-        )
+        return LinearStatistic(factor * self.constant, factor * self.mean, factor * self.variance)
 
     @property
     def is_constant(self) -> bool:
@@ -359,16 +374,10 @@ class _Reader:
         if all(isinstance(v, LinearStatistic) for v in pair):
             return pair[0] + pair[1]
         a, b = (v if isinstance(v, _PerRecord) else _PerRecord(v) for v in pair)
-        return _PerRecord(
-            a.level + b.level, _sum(a.slope, b.slope), _sum(a.square, b.square)
-        )
+        return _PerRecord(a.level + b.level, _sum(a.slope, b.slope), _sum(a.square, b.square))
 
     def _square(self, variable, value) -> _PerRecord:
-        if (
-            not isinstance(value, _PerRecord)
-            or value.square != 0.0
-            or not value.level.is_constant
-        ):
+        if not isinstance(value, _PerRecord) or value.square != 0.0 or not value.level.is_constant:
             return self.fail(
                 variable,
                 "it squares something else than the deviations from the mean "
@@ -480,7 +489,9 @@ def read_records(
         try:
             components = linear_statistics(release_statistic(release), records, n)
         except NotLinearError as error:
-            raise NotLinearError(f"the statistic of the release {release.name!r}: {error}") from None
+            raise NotLinearError(
+                f"the statistic of the release {release.name!r}: {error}"
+            ) from None
         found.append(LinearRelease(release, tuple(components)))
     return PrivatizedRecords(records, n, mean, variance, tuple(found))
 

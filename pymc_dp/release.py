@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _icdf, _logcdf, _logprob
 
@@ -36,6 +35,7 @@ class Release:
     mechanism: Mechanism
 
     def __post_init__(self):
+        """Keep the value as an array."""
         object.__setattr__(self, "value", np.asarray(self.value))
 
 
@@ -106,7 +106,8 @@ def release_rv(
     count = len(mechanism.parameters)
     next_rng, draw = mechanism.with_parameters(*rest[:count]).noise_sample(rng, stat)
     if moments is not None:
-        assert bounds is not None and n is not None
+        assert bounds is not None
+        assert n is not None
         draw = pt.switch(FeasibleMoments(*rest[count:]).feasible(n, *bounds), draw, np.nan)
     op = PrivateReleaseRV(
         dummies,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pymc as pm
-
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_dp.propriety import power_law
@@ -12,7 +11,7 @@ from pymc_dp.records import nearest_rvs, privatized, read_records
 
 
 def feasible_start(model: pm.Model) -> dict[str, np.ndarray]:
-    """Return starting values of the mean and spread of bounded records, where these are free RVs."""
+    """Return starting values of the mean and spread of bounded records, where they are free."""
     start: dict[str, np.ndarray] = {}
     for records in privatized(model):
         try:

@@ -1,7 +1,6 @@
 """Shared models and reference values."""
 
 import json
-
 from pathlib import Path
 
 import pymc as pm
@@ -10,9 +9,7 @@ import pytest
 
 import pymc_dp as dp
 
-GAUSSIAN_CASES = json.loads((Path(__file__).parent / "data" / "gaussian.json").read_text())[
-    "cases"
-]
+GAUSSIAN_CASES = json.loads((Path(__file__).parent / "data" / "gaussian.json").read_text())["cases"]
 
 
 def gaussian_model(n, scales, z, *, bounds=None, prior=None, mechanism=dp.LaplaceMechanism):

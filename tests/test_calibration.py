@@ -4,12 +4,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-
 from numba import njit
 from scipy import stats
 
 import pymc_dp as dp
-
 from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
 from pymc_dp.kernels.logconcave import draw_tilted_gamma, draw_tilted_normal
 from pymc_dp.kernels.records import draw_records, sweep_records
@@ -60,6 +58,7 @@ def test_fused(noise, bounded, kappa, n):
             tau0=0.0 if kappa else SD0**-2,
             a0=A0,
             b0=B0,
+            c0=0.0,
             has_mean=1.0,
             lam_mean=1 / NOISE_MEAN if laplace else 0.0,
             tau_mean=0.0 if laplace else NOISE_MEAN**-2,
@@ -81,7 +80,7 @@ def test_fused(noise, bounded, kappa, n):
 
 @njit
 def _gibbs(rng, z1, z2, n, draws, thin, mixture):
-    """Separate updates as the steps make them: tilted or scale-mixture draws, then the parameters."""
+    """Separate updates as the steps make them: statistics, then parameters."""
     mu, s2, ybar, var = MU0, 0.05, MU0, 0.05
     out = np.empty((draws, 2))
     for i in range(draws):
@@ -96,9 +95,7 @@ def _gibbs(rng, z1, z2, n, draws, thin, mixture):
                     np.array([np.sqrt(s2 / n)]),
                 )[0]
             else:
-                ybar = draw_tilted_normal(
-                    rng, mu, s2 / n, 1 / NOISE_MEAN, z1, -np.inf, np.inf
-                )
+                ybar = draw_tilted_normal(rng, mu, s2 / n, 1 / NOISE_MEAN, z1, -np.inf, np.inf)
             a = (n - 1) / 2
             var = draw_tilted_gamma(rng, a, a / s2, 1 / NOISE_VAR, z2, 0.0, np.inf)
             precision = n / s2 + SD0**-2
@@ -208,9 +205,7 @@ def test_marginal(mechanism):
             pm.set_data({"observed": [draw(ybar, NOISE_MEAN), draw(var, NOISE_VAR)]})
         log_density = function(mu, s2) + log_prior
         weight = np.exp(log_density - log_density.max()).reshape(70, 60)
-        for j, (grid, truth) in enumerate(
-            ((grid_mu, true_mu), (grid_log_s2, np.log(true_s2)))
-        ):
+        for j, (grid, truth) in enumerate(((grid_mu, true_mu), (grid_log_s2, np.log(true_s2)))):
             marginal = weight.sum(axis=1 - j)
             cdf = np.concatenate([[0.0], np.cumsum(marginal)]) / marginal.sum()
             edges = np.concatenate([grid - (grid[1] - grid[0]) / 2, [np.inf]])

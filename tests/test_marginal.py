@@ -1,14 +1,14 @@
 """The marginal rung without any sampling: densities and moments by quadrature."""
 
+import itertools
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-
 from scipy import stats
 
 import pymc_dp as dp
-
 from tests.conftest import GAUSSIAN_CASES, gaussian_model, reference_model
 
 # The flat truncated case is what a user gets who truncates sigma2 in the model; see below.
@@ -91,7 +91,7 @@ def test_published_truncation_is_reproduced_only_on_request():
 def legendre_between(cuts, size=60):
     """Gauss-Legendre nodes and weights on the pieces between sorted cuts."""
     x, w = np.polynomial.legendre.leggauss(size)
-    pieces = [(p, q) for p, q in zip(cuts, cuts[1:], strict=False) if q > p]
+    pieces = [(p, q) for p, q in itertools.pairwise(cuts) if q > p]
     nodes = [p + (q - p) * (1 + x) / 2 for p, q in pieces]
     return np.concatenate(nodes), np.concatenate([(q - p) * w / 2 for p, q in pieces])
 
@@ -121,7 +121,11 @@ def brute_force(n, m, v, components, mechanism, noise, z, lower, upper):
         return w @ value
 
     cap = n / (n - 1) * half**2
-    cuts = [*np.linspace(0.0, cap, 60), *around(v, [v * np.sqrt(2 / n)]), *around(m * (1 - m), [sd])]
+    cuts = [
+        *np.linspace(0.0, cap, 60),
+        *around(v, [v * np.sqrt(2 / n)]),
+        *around(m * (1 - m), [sd]),
+    ]
     if "var" in released:
         cuts += around(released["var"][0], [released["var"][1]])
     if "mean" in released:

@@ -7,14 +7,13 @@ With half-width h, :math:`S^2 = \frac{n}{n-1} h^2 \sin^2\varphi` and
 mass) and the outer one is left to Gauss-Legendre rules on pieces that are placed here.
 
 A `problem` is the tuple (n, v, m1, v1, lam1, z1, lam2, tau2, z2, lo, hi): n records of variance v
-with :math:`\bar Y \sim N(m_1, v_1)` (Gaussian noise already folded in), Laplace rates `lam`, a Gaussian
-precision `tau2`, 0 where there is no such noise.
+with :math:`\bar Y \sim N(m_1, v_1)` (Gaussian noise already folded in), Laplace rates `lam`, a
+Gaussian precision `tau2`, 0 where there is no such noise.
 """
 
 import math
 
 import numpy as np
-
 from numba import njit
 
 from pymc_dp.kernels.logconcave import draw_log_concave
@@ -172,7 +171,5 @@ def draw_feasible(rng, problem):
             break
     var = n / (n - 1.0) * (half * math.sin(phi)) ** 2
     width = half * math.cos(phi)
-    mean = draw_log_concave(
-        rng, 0.0, 0.0, 1.0 / v1, m1, lam1, z1, middle - width, middle + width
-    )
+    mean = draw_log_concave(rng, 0.0, 0.0, 1.0 / v1, m1, lam1, z1, middle - width, middle + width)
     return mean, var

@@ -8,9 +8,11 @@ One sweep updates, each from its exact full conditional,
 
 for :math:`\bar Y \sim N(\mu, \sigma^2/n)`, :math:`S^2 \sim \mathrm{Gamma}((n-1)/2,
 (n-1)/(2\sigma^2))`, :math:`\mu \sim N(\mu_0, (\kappa_0/\sigma^2 + \tau_0)^{-1})` and
-:math:`\sigma^2 \sim \mathrm{InverseGamma}(a_0, b_0)`; flat priors are the limits
-:math:`\kappa_0 = \tau_0 = 0` and :math:`a_0 = -1, b_0 = 0`. The cost of a sweep does not depend
-on n. With `bounded`, every conditional is cut to the feasible region of records in [lo, hi].
+:math:`p(\sigma^2) \propto (\sigma^2)^{-a_0-1} e^{-b_0/\sigma^2 - c_0\sigma^2}`: inverse gamma
+(:math:`c_0 = 0`), flat on the variance (:math:`a_0 = -1`) or on the standard deviation
+(:math:`a_0 = -1/2`), half-normal on the standard deviation (:math:`a_0 = -1/2, c_0 > 0`) or gamma
+on the variance. A flat prior of the mean is :math:`\kappa_0 = \tau_0 = 0`. The cost of a sweep
+does not depend on n. With `bounded`, every conditional is cut to the feasible region of records in [lo, hi].
 """
 
 import math
@@ -35,6 +37,7 @@ class GaussianModel(NamedTuple):
     tau0: float
     a0: float
     b0: float
+    c0: float
     has_mean: float
     lam_mean: float
     tau_mean: float
@@ -140,6 +143,7 @@ def _move_scale(rng, step, mu, s2, ybar, var, model):
         new_mu = ybar + root * (mu - ybar)
     new_s2, new_var = c * s2, c * var if model.has_var > 0.0 else var
     ratio = -model.a0 * log_c - model.b0 * (1.0 / new_s2 - 1.0 / s2)
+    ratio -= model.c0 * (new_s2 - s2)
     ratio -= model.lam_mean * (abs(model.z_mean - new_ybar) - abs(model.z_mean - ybar))
     ratio -= model.lam_var * (abs(model.z_var - new_var) - abs(model.z_var - var))
     if model.tau0 > 0.0:
@@ -194,9 +198,12 @@ def sweep(rng, mu, s2, ybar, var, model):
     )
     if model.bounded:
         cap = (mu - model.lo) * (model.hi - mu)
-        s2 = draw_inverse_gamma_below(rng, shape, scale, cap)
+        proposed = draw_inverse_gamma_below(rng, shape, scale, cap)
     else:
-        s2 = scale / rng.standard_gamma(shape)
+        proposed = scale / rng.standard_gamma(shape)
+    # The exponential factor of the prior corrects the conjugate draw.
+    if model.c0 == 0.0 or rng.random() < math.exp(min(model.c0 * (s2 - proposed), 0.0)):
+        s2 = proposed
     for step in (0.2, 0.8, 3.0):
         mu, s2, ybar, var = _move_scale(rng, step, mu, s2, ybar, var, model)
     return mu, s2, ybar, var

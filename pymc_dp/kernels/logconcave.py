@@ -9,8 +9,8 @@ noise, with or without a finite range, is one member of the family
     \qquad s \in [l, u],
 
 which is log-concave for :math:`p \ge 0`. Its mode is known in closed form, so that it is drawn
-without any special function: flat at the height of the mode in the middle, tangents beyond (Devroye,
-1986, chapter VII.2). Everything is evaluated relative to the mode, so that nothing cancels when
+without any special function: flat at the height of the mode in the middle, tangents beyond
+(Devroye, 1986, chapter VII.2). Everything is evaluated relative to the mode, so that nothing cancels when
 :math:`p` is :math:`10^9` or :math:`z` lies a thousand noise scales away.
 """
 
@@ -36,17 +36,25 @@ def _draw_envelope(rng, mode, left, h_left, s_left, right, h_right, s_right, lo,
     if s_left > 0.0:
         flat_left = max(left + (0.0 - h_left) / s_left, lo)
         flat_left = min(flat_left, mode)
-        area_left = -math.expm1(-s_left * (flat_left - lo)) / s_left if lo > -math.inf else 1.0 / s_left
+        area_left = (
+            -math.expm1(-s_left * (flat_left - lo)) / s_left if lo > -math.inf else 1.0 / s_left
+        )
     flat_right = hi
     area_right = 0.0
     if s_right < 0.0:
         flat_right = min(right + (0.0 - h_right) / s_right, hi)
         flat_right = max(flat_right, mode)
-        area_right = -math.expm1(s_right * (hi - flat_right)) / -s_right if hi < math.inf else -1.0 / s_right
+        area_right = (
+            -math.expm1(s_right * (hi - flat_right)) / -s_right if hi < math.inf else -1.0 / s_right
+        )
     u = rng.random() * (area_left + (flat_right - flat_left) + area_right)
     if u < area_left:
         # distance from the flat part, an exponential cut at `lo`
-        distance = -math.log1p(-s_left * u) / s_left if lo > -math.inf else -math.log1p(-u * s_left) / s_left
+        distance = (
+            -math.log1p(-s_left * u) / s_left
+            if lo > -math.inf
+            else -math.log1p(-u * s_left) / s_left
+        )
         return max(flat_left - distance, lo), -s_left * distance
     u -= area_left
     if u < flat_right - flat_left:
@@ -124,14 +132,16 @@ def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
         s_left += p / left if left > 0.0 else 0.0
         s_right += p / right
     if left >= mode or s_left <= 0.0:  # nothing to the left, or flat there
-        s_left, left, h_left = (0.0, lo, 0.0) if lo > -math.inf else (max(s_left, _TINY), left, h_left)
+        s_left, left, h_left = (
+            (0.0, lo, 0.0) if lo > -math.inf else (max(s_left, _TINY), left, h_left)
+        )
     if right <= mode or s_right >= 0.0:
-        s_right, right, h_right = (0.0, hi, 0.0) if hi < math.inf else (min(s_right, -_TINY), right, h_right)
+        s_right, right, h_right = (
+            (0.0, hi, 0.0) if hi < math.inf else (min(s_right, -_TINY), right, h_right)
+        )
 
     while True:
-        s, height = _draw_envelope(
-            rng, mode, left, h_left, s_left, right, h_right, s_right, lo, hi
-        )
+        s, height = _draw_envelope(rng, mode, left, h_left, s_left, right, h_right, s_right, lo, hi)
         if p > 0.0 and s <= 0.0:
             continue
         if math.log(1.0 - rng.random()) + height <= _relative(
@@ -179,8 +189,14 @@ def draw_log_gamma(rng, a, rate, log_lo, log_hi):
         left = 0.5 * (mode + log_lo)
     if right >= log_hi:
         right = 0.5 * (mode + log_hi)
-    h_left, s_left = slope * (left - mode) - x * _expm1_minus(left - mode), a - x * math.exp(left - mode)
-    h_right, s_right = slope * (right - mode) - x * _expm1_minus(right - mode), a - x * math.exp(right - mode)
+    h_left, s_left = (
+        slope * (left - mode) - x * _expm1_minus(left - mode),
+        a - x * math.exp(left - mode),
+    )
+    h_right, s_right = (
+        slope * (right - mode) - x * _expm1_minus(right - mode),
+        a - x * math.exp(right - mode),
+    )
     if left >= mode or s_left <= 0.0:
         s_left, left, h_left = 0.0, log_lo, 0.0
     if right <= mode or s_right >= 0.0:

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-
 from numba import njit
 
 
@@ -42,9 +41,7 @@ def sweep_records(
         new_first = first + new - old
         new_second = second + new * new - old * old
         mean, var = _moments(n, m, new_first, new_second)
-        if bounded and not (
-            lo <= mean <= hi and (n - 1.0) / n * var <= (mean - lo) * (hi - mean)
-        ):
+        if bounded and not (lo <= mean <= hi and (n - 1.0) / n * var <= (mean - lo) * (hi - mean)):
             continue
         proposed = _log_noise(factors_mean, factors_var, constants, lam, tau, z, mean, var)
         if proposed >= current or rng.random() < math.exp(proposed - current):

@@ -6,7 +6,6 @@ Mallows, 1974; Park & Casella, 2008).
 """
 
 import numpy as np
-
 from numba import njit
 
 

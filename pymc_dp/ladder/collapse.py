@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 import pymc as pm
-
 from pymc.model.fgraph import (
     fgraph_from_model,
     model_free_rv,
@@ -18,16 +17,17 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.starting import feasible_start
 from pymc_dp.ladder.gaussian import marginal_rung, names, statistics_rung
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import (
     PrivatizedRecords,
+    as_model,
     children,
     privatized,
     read_records,
     releases,
 )
+from pymc_dp.starting import feasible_start
 from pymc_dp.steps import choose_steps
 
 Rung = Literal["statistics", "marginal"]
@@ -58,7 +58,7 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
         that is not linear in mean and variance, two releases of the same statistic
         (marginal), no closed form (marginal), an improper posterior.
     """
-    model = pm.modelcontext(model)
+    model = as_model(model, "dp.collapse(model, to=...)")
     if to not in ("statistics", "marginal"):
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
     groups = collapsible(model)
@@ -98,8 +98,8 @@ def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
         for child in children(model, records):
             if child not in known:
                 raise NotImplementedError(
-                    f"the records {records.name!r} cannot be integrated out: {child.name!r} depends "
-                    f"on them too. Release it with dp.PrivateObservation, or sample on the records"
+                    f"the records {records.name!r} cannot be integrated out: {child.name!r} "
+                    f"depends on them too. Release it with dp.PrivateObservation, or sample on the records"
                 )
         check_proper(model, group)
         groups.append(group)
@@ -146,7 +146,9 @@ def _rebuild(model, groups, replaced, added, retransformed) -> pm.Model:
         dims = named[name].owner.op.dims if name in named else ()
         model_var = model_free_rv(new, value, transform, name, *dims)
         if name in named:
-            translation = {k: (model_var if v is named[name] else v) for k, v in translation.items()}
+            translation = {
+                k: (model_var if v is named[name] else v) for k, v in translation.items()
+            }
             fgraph.replace(named[name], model_var, import_missing=True)
         else:
             fgraph.add_output(model_var, import_missing=True)

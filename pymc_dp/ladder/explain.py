@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 
 import pymc as pm
-
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
@@ -15,6 +16,7 @@ from pymc_dp.marginal import MarginalReleaseRV
 from pymc_dp.records import (
     LinearStatistic,
     NotLinearError,
+    as_model,
     nearest_rvs,
     privatized,
     read_records,
@@ -92,17 +94,15 @@ def explain(model: pm.Model | None = None) -> Explanation:
     """
     from pymc_dp.sampling import routes
 
-    model = pm.modelcontext(model)
+    model = as_model(model, "dp.explain(model)")
     result = Explanation()
     rows = [_release_row(model, release) for release in releases(model)]
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, MarginalReleaseRV):
             what = ", ".join(s.name for s in rv.owner.op.statistics)
-            rows.append([rv.name, f"integrated out: {what}", repr(rv.owner.op.mechanism), "-"])
+            rows.append([rv.name, f"integrated out: {what}", _short(rv.owner.op.mechanism), "-"])
     if not rows:
-        raise ValueError(
-            "there is nothing to explain: the model has no dp.PrivateObservation"
-        )
+        raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")
     result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
 
     if privatized(model):
@@ -118,10 +118,8 @@ def explain(model: pm.Model | None = None) -> Explanation:
     rows = []
     rungs = {"records": model} if privatized(model) else {"as written": model}
     if privatized(model):
-        try:
+        with suppress(ValueError, NotImplementedError):  # the reason stands among the routes
             rungs["statistics"] = collapse(model, "statistics")
-        except (ValueError, NotImplementedError):
-            pass  # the reason stands among the routes
     for name, on in rungs.items():
         chosen = choose_steps(on) if releases(on) else {}
         rows += [
@@ -151,7 +149,12 @@ def _release_row(model, release) -> list[str]:
         except (NotLinearError, NotImplementedError, ValueError) as error:
             reading = f"{reading}: not read further ({error})"
     bounds = "-" if op.bounds is None else f"[{op.bounds[0]:g}, {op.bounds[1]:g}]"
-    return [release.name, reading, repr(op.mechanism), bounds]
+    return [release.name, reading, _short(op.mechanism), bounds]
+
+
+def _short(mechanism) -> str:
+    """Write a mechanism with four significant digits."""
+    return re.sub(r"\d+\.\d{4,}(e[-+]\d+)?", lambda m: f"{float(m[0]):.4g}", repr(mechanism))
 
 
 def _describe(c: LinearStatistic, name: str) -> str:

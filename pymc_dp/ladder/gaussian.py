@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import IntervalTransform, LogTransform, Transform
@@ -112,8 +111,8 @@ def marginal_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
         if len(users) > 1:
             raise NotImplementedError(
                 f"the {which} of the records {group.name!r} is released more than once (in "
-                f"{', '.join(repr(r.name) for r in users)}): the releases are dependent and have no "
-                f"closed form. Use to='statistics'"
+                f"{', '.join(repr(r.name) for r in users)}): the releases are dependent and have "
+                f"no closed form. Use to='statistics'"
             )
     return _unbounded(group) if group.bounds is None else _bounded(model, group)
 
@@ -149,8 +148,8 @@ def _require_pair(group, release, law) -> None:
         and group.n < 3
     ):
         raise NotImplementedError(
-            f"the release {release.name!r}: a variance of n = 2 records under Gaussian noise has no "
-            f"marginal here. Use to='statistics'"
+            f"the release {release.name!r}: a variance of n = 2 records under Gaussian noise has "
+            f"no marginal here. Use to='statistics'"
         )
     try:
         find_pair(law, release.op.mechanism)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pymc as pm
 import xarray as xr
-
 from numba import njit
 from pymc.util import get_random_generator
 from pytensor.graph.replace import vectorize_graph
@@ -16,7 +15,7 @@ from pymc_dp.kernels.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.laws import find_pair
 from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
-from pymc_dp.records import nearest_rvs, privatized, read_records
+from pymc_dp.records import as_model, nearest_rvs, privatized, read_records
 from pymc_dp.steps.base import as_row
 
 
@@ -44,7 +43,7 @@ def recover(
         A copy of `idata` with ``<record>_mean``, ``<record>_var`` or ``<release>_confidential`` in
         its posterior.
     """
-    model = pm.modelcontext(model)
+    model = as_model(model, "dp.recover(model, idata)")
     if idata is None:
         raise ValueError("recover needs the result of sampling: dp.recover(model, idata)")
     if privatized(model):
@@ -58,9 +57,7 @@ def recover(
         elif isinstance(rv.owner.op, FeasibleReleaseRV):
             found.update(_recover_feasible(model, rv, posterior, rng))
     if not found:
-        raise ValueError(
-            "nothing was integrated out of this model: there is nothing to recover"
-        )
+        raise ValueError("nothing was integrated out of this model: there is nothing to recover")
     result = idata.copy()
     result["posterior"] = DataTree(posterior.assign(found))
     return result
@@ -135,9 +132,7 @@ def _recover_feasible(model, rv, posterior, rng):
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     rows = rows[..., 0]
     drawn = _feasible_draws(rng, float(op.n), *(float(b) for b in op.bounds), rows)
-    return {
-        name: (["chain", "draw"], drawn[:, j].reshape(dims)) for j, name in enumerate(op.names)
-    }
+    return {name: (["chain", "draw"], drawn[:, j].reshape(dims)) for j, name in enumerate(op.names)}
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -172,7 +167,7 @@ def predict_records(
         Named after the records, with dimensions chain, draw, new_record. Without bounds the
         records are Normal, with bounds a Normal truncated to them at each draw.
     """
-    model = pm.modelcontext(model)
+    model = as_model(model, "dp.predict_records(model, idata)")
     if idata is None:
         raise ValueError("predict_records needs the result: dp.predict_records(model, idata)")
     found = privatized(model)
@@ -201,4 +196,3 @@ def predict_records(
         coords={"chain": posterior["chain"], "draw": posterior["draw"]},
         name=group.name,
     )
-

@@ -1,4 +1,4 @@
-r"""Gamma and Exponential statistics under Laplace noise (the truncated gamma mixture), Gaussian too.
+r"""Gamma and Exponential statistics under Laplace noise (the truncated gamma mixture) and Gaussian.
 
 Under Gaussian noise the marginal has no elementary form:
 
@@ -15,7 +15,6 @@ Gauss-Legendre rules of 40 nodes on the window where it falls by less than e^-40
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from numba import njit
 from pymc.distributions.dist_math import check_parameters
 from pytensor.gradient import disconnected_grad
@@ -39,9 +38,7 @@ def _log_marginal_laplace_exponential(mechanism, value, scale):
 
 
 def _log_marginal_gaussian(mechanism, value, alpha, scale):
-    alpha, scale, sigma, value = (
-        pt.as_tensor(x) for x in (alpha, scale, mechanism.sigma, value)
-    )
+    alpha, scale, sigma, value = (pt.as_tensor(x) for x in (alpha, scale, mechanism.sigma, value))
     p = alpha - 1
     slope = 1 / scale - value / sigma**2
     root = pt.sqrt(slope**2 + 4 * p / sigma**2)

@@ -4,7 +4,6 @@ import math
 
 import pymc as pm
 import pytensor.tensor as pt
-
 from numba import njit
 from pytensor.tensor.random.basic import NormalRV
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pymc as pm
-
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.records import nearest_rvs, releases
+from pymc_dp.records import as_model, is_tagged, nearest_rvs, release_statistic, releases
 from pymc_dp.release import FeasibleMoments
-from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.conjugate import ConjugateGibbs, NotConjugateError, conditional
 from pymc_dp.steps.feasible_slice import FeasibleSlice
 from pymc_dp.steps.records import RecordMetropolis
@@ -54,7 +52,7 @@ def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
     chosen: dict[TensorVariable, type[BlockedStep]] = {}
     touched = [rv for r in releases(model) for rv in nearest_rvs(r.owner.inputs)]
     for rv in model.free_RVs:
-        if isinstance(getattr(rv.tag, "dp_release", None), str):
+        if is_tagged(rv):
             chosen[rv] = RecordMetropolis
             continue
         if rv not in touched and not _feeds(model, rv, touched):
@@ -68,6 +66,15 @@ def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
                 chosen[rv] = ConjugateGibbs
             elif _shapes_feasible_region(model, rv):
                 chosen[rv] = FeasibleSlice
+    # A latent statistic without an exact draw is best moved together with its parameters: NUTS.
+    latents = [
+        rv
+        for rv in nearest_rvs([release_statistic(r) for r in releases(model)])
+        if rv in model.free_RVs
+    ]
+    unbounded = all(r.owner.op.bounds is None for r in releases(model))
+    if unbounded and any(rv not in chosen for rv in latents):
+        return {rv: step for rv, step in chosen.items() if rv in latents}
     return chosen
 
 
@@ -103,7 +110,7 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
     model : pm.Model, optional
         The model of the context by default.
     """
-    model = pm.modelcontext(model)
+    model = as_model(model, "dp.steps(model)")
     if not releases(model):
         raise ValueError(
             "no step applies: the model has no release of its own variables "

@@ -8,7 +8,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-
 from pymc.logprob.transforms import LogTransform
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state

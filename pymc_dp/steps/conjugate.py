@@ -12,13 +12,11 @@ returns the child's contribution, or a range that the child imposes.
 from __future__ import annotations
 
 import math
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pymc as pm
 import pytensor.tensor as pt
-
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.basic import GammaRV, InvGammaRV, NormalRV
@@ -95,7 +93,8 @@ def _parameters(rv) -> list[TensorVariable]:
 @register_prior(NormalRV, "normal")
 def _normal_prior(rv):
     mu, sigma = _parameters(rv)
-    return Contribution(sigma**-2, mu * sigma**-2)
+    precision = 1.0 / sigma**2
+    return Contribution(precision, mu * precision)
 
 
 @register_prior(FlatRV, "normal")
@@ -126,10 +125,8 @@ def _normal_location(rv, child, value):
     if not is_linear(mu, rv):
         raise NotConjugateError(f"the location of {child.name!r} is not linear in it")
     slope = at_one - at_zero
-    precision = sigma**-2 * pt.ones_like(value)
-    return Contribution(
-        (slope**2 * precision).sum(), (slope * (value - at_zero) * precision).sum()
-    )
+    precision = 1.0 / sigma**2 * pt.ones_like(value)
+    return Contribution((slope**2 * precision).sum(), (slope * (value - at_zero) * precision).sum())
 
 
 def _multiple(rv, expression, child, what) -> TensorVariable:

@@ -1,7 +1,6 @@
 """A slice step for parameters that bounds of the records confine to a feasible region."""
 
 import pymc as pm
-
 from pymc.step_methods.compound import Competence
 
 

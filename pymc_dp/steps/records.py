@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
@@ -14,7 +13,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pymc_dp.kernels.records import draw_records, sweep_records
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.propriety import check_proper
-from pymc_dp.records import children, read_records
+from pymc_dp.records import children, is_tagged, read_records
 from pymc_dp.starting import feasible_point
 from pymc_dp.steps.base import DPStep, DPStepState, as_row, point_function, unusable
 
@@ -61,8 +60,10 @@ class RecordMetropolis(DPStep):
             )
         group = read_records(model, rv)
         # Records whose release was taken away, by pm.do say, are drawn from their law.
-        if not group.releases and not isinstance(getattr(rv.tag, "dp_release", None), str):
-            raise ValueError(f"RecordMetropolis cannot update {rv.name!r}: nothing of it is released")
+        if not group.releases and not is_tagged(rv):
+            raise ValueError(
+                f"RecordMetropolis cannot update {rv.name!r}: nothing of it is released"
+            )
         known = {r.rv for r in group.releases}
         for child in children(model, rv):
             if child not in known:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytensor.tensor as pt
-
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 
 from pymc_dp.kernels.scale_mixture import draw_independent, draw_joint
@@ -19,8 +18,8 @@ class LaplaceScaleMixtureGibbs(DPStep):
     r"""Draw a Normal or jointly Normal statistic under Laplace noise by augmentation.
 
     Each call draws :math:`1/\omega_j^2 \mid s_j` from its inverse Gaussian, then
-    :math:`s \mid \omega, z \sim N(A^{-1} h, A^{-1})`, :math:`A = V^{-1} + \mathrm{diag}(\omega^{-2})`,
-    :math:`h = V^{-1} m + \omega^{-2} z`. For one statistic at a time `TwoSidedGibbs` needs no
+    :math:`s \mid \omega, z \sim N(A^{-1} h, A^{-1})`,
+    :math:`A = V^{-1} + \mathrm{diag}(\omega^{-2})`, :math:`h = V^{-1} m + \omega^{-2} z`. For one statistic at a time `TwoSidedGibbs` needs no
     augmentation and mixes better; this step is for statistics that are correlated a priori.
 
     Parameters
@@ -53,7 +52,8 @@ class LaplaceScaleMixtureGibbs(DPStep):
             if type(mechanism) is not LaplaceMechanism or moments is not None:
                 raise ValueError(
                     f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: the release "
-                    f"{release.name!r} must carry Laplace noise, without bounds; write TwoSidedGibbs"
+                    f"{release.name!r} must carry Laplace noise, without bounds; write "
+                    f"TwoSidedGibbs"
                 )
             joint = isinstance(law, MvNormalRV)
             if joint and release_statistic(release) is not rv:
@@ -72,7 +72,9 @@ class LaplaceScaleMixtureGibbs(DPStep):
                 outputs = [as_row(z, noise, mean, spread)]
             function, inputs = point_function(model, outputs)
             name = model.rvs_to_values[rv].name
-            self._updates.append((name, function, inputs, draw_joint if joint else draw_independent))
+            self._updates.append(
+                (name, function, inputs, draw_joint if joint else draw_independent)
+            )
 
     def step(self, point):
         """Update every statistic once."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-
 from functools import cache
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
 from numba import njit
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.basic import Join, MakeVector
@@ -42,8 +40,8 @@ class TwoSidedGibbs(DPStep):
 
         p(s \mid z) \propto f(s)\, e^{-\lambda |z - s|}
 
-    is f tilted by :math:`+\lambda` left of z and by :math:`-\lambda` right of it; both pieces stay in
-    the law's family, so that s is drawn in O(1) without augmentation and without a restriction on
+    is f tilted by :math:`+\lambda` left of z and by :math:`-\lambda` right of it; both pieces stay
+    in the law's family, so that s is drawn in O(1) without augmentation and without a restriction on
     :math:`\lambda`. Gaussian noise on a Normal or Gamma statistic is drawn exactly, too.
 
     Parameters
@@ -94,8 +92,8 @@ class TwoSidedGibbs(DPStep):
 class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
     r"""Draw a latent variance from its truncated gamma mixture (Kazan & Reiter).
 
-    The conditional of :math:`S^2 \sim \mathrm{Gamma}(a, \beta)` under a release z with Laplace noise
-    of rate :math:`\lambda` is :math:`\mathrm{TGM}(a, \beta, \lambda, z)`, cut to the feasible range
+    The conditional of :math:`S^2 \sim \mathrm{Gamma}(a, \beta)` under a release z with Laplace
+    noise of rate :math:`\lambda` is :math:`\mathrm{TGM}(a, \beta, \lambda, z)`, cut to the feasible range
     where the records are bounded. No restriction :math:`\beta > \lambda`, which the paper needs.
     """
 
@@ -225,7 +223,8 @@ def entry_of(cls, model, rv, release, mechanism):
     ]
     if entry is not rv and not is_linear(entry, rv):
         raise ValueError(
-            f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not linear in it"
+            f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not linear "
+            f"in it"
         )
     return value, noise, at[1] - at[0], at[0]
 

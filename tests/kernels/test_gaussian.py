@@ -1,7 +1,6 @@
 """The fused chain against exact posteriors, on every case that is not truncated by request."""
 
 import json
-
 from pathlib import Path
 
 import arviz as az
@@ -32,6 +31,7 @@ def kernel_model(case) -> GaussianModel:
         tau0=0.0,
         a0=prior["nu_0"] / 2 if prior else -1.0,
         b0=prior["nu_0"] * prior["sigma_0_sq"] / 2 if prior else 0.0,
+        c0=0.0,
         has_mean=1.0,
         lam_mean=n * x["eps_1"],
         tau_mean=0.0,

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from numba import njit
 from scipy import integrate, stats
 
@@ -118,7 +117,7 @@ def test_log_concave_family(args):
     ids=str,
 )
 def test_tilted_gamma(args):
-    a, beta, lam, z, lo, hi = args = tuple(map(float, args))
+    a, beta, lam, z, _, hi = args = tuple(map(float, args))
     draws = np.log(_many_tilted_gamma(np.random.default_rng(8), DRAWS, *args))
 
     def log_density(u):  # in log s, where small shapes have no pole
@@ -151,9 +150,7 @@ def test_power_exponential(c, lo, hi):
     a = 0.4
     draws = _many_power_exponential(np.random.default_rng(10), DRAWS, a, c, lo, hi)
     log_lo = np.log(lo) if lo else -INF
-    log_density = ks_pvalue(
-        np.log(draws), lambda u: a * u - c * np.exp(u), log_lo, np.log(hi)
-    )
+    log_density = ks_pvalue(np.log(draws), lambda u: a * u - c * np.exp(u), log_lo, np.log(hi))
     assert log_density > P_VALUE
 
 

@@ -7,7 +7,6 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-
 from numba import njit
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from scipy import integrate, stats
@@ -96,9 +95,7 @@ def test_log_marginal_and_gradient(pair, parameters):
         numeric = (function(*high)[0] - function(*low)[0]) / (2 * step)
         kink = 2e-5 / noises if j == 0 else 0.0
         assert np.all(np.isfinite(slope))
-        assert np.all(
-            np.abs(slope - numeric) <= 2e-4 * np.abs(numeric) + 1e-4 / scale + kink
-        )
+        assert np.all(np.abs(slope - numeric) <= 2e-4 * np.abs(numeric) + 1e-4 / scale + kink)
 
 
 @pytest.mark.parametrize(("pair", "parameters"), CASES)
