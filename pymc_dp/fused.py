@@ -166,7 +166,7 @@ def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
     mean = group.mean
     spread, power = _spread(group)
     a0, b0, c0 = _prior(spread, power)
-    fields = {
+    fields: dict[str, Any] = {
         "n": float(group.n),
         "mu0": 0.0,
         "kappa0": 0.0,
@@ -182,7 +182,7 @@ def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
         location, sd = mean.owner.op.dist_params(mean.owner)
         fields["mu0"] = _number(location)
         if nearest_rvs([sd]):
-            factor, _ = power_law(sd**2, spread)
+            factor, _ = power_law(sd**2, spread) or (np.nan, 0.0)  # `covered` checked it
             fields["kappa0"] = 1.0 / factor
         else:
             fields["tau0"] = _number(sd) ** -2

@@ -252,8 +252,8 @@ class FeasibleEdges(Op):
 
     def make_node(self, *inputs):
         """Apply to (m, v, lam1, tau1, z1, lam2, tau2, z2)."""
-        inputs = [pt.as_tensor(i).astype("float64") for i in inputs]
-        return Apply(self, inputs, [pt.vector(shape=(feasible.EDGES,), dtype="float64")])
+        doubles = [pt.as_tensor(i).astype("float64") for i in inputs]
+        return Apply(self, doubles, [pt.vector(shape=(feasible.EDGES,), dtype="float64")])
 
     def connection_pattern(self, node):
         """Disconnect every input."""

@@ -359,7 +359,13 @@ class _Reader:
         rows = [
             self._elemwise(variable, scalar_op, list(row)) for row in zip(*columns, strict=True)
         ]
-        return [LinearStatistic(float(r)) if isinstance(r, np.ndarray) else r for r in rows]
+        return [
+            LinearStatistic(float(r)) if isinstance(r, np.ndarray) else self._entry(variable, r)
+            for r in rows
+        ]
+
+    def _entry(self, variable, value) -> LinearStatistic:
+        return value if isinstance(value, LinearStatistic) else self.fail(variable)
 
     def _scale(self, variable, value, factor: float):
         return value * factor if isinstance(value, np.ndarray) else value.scaled(factor)

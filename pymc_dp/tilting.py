@@ -116,7 +116,8 @@ def _double(x):
 
 def elementwise_mass(mass, t, z, lo, hi, *params):
     """Apply a `TiltedMass` and move its anchor from the end of the interval to z, if given."""
-    t, lo, hi, *params = (_double(x) for x in (t, lo, hi, *params))
+    t, lo, hi = (_double(x) for x in (t, lo, hi))
+    params = tuple(_double(x) for x in params)
     anchored = mass(t, lo, hi, *params)[0]
     if z is None:
         return anchored

@@ -12,7 +12,8 @@ for :math:`\bar Y \sim N(\mu, \sigma^2/n)`, :math:`S^2 \sim \mathrm{Gamma}((n-1)
 (:math:`c_0 = 0`), flat on the variance (:math:`a_0 = -1`) or on the standard deviation
 (:math:`a_0 = -1/2`), half-normal on the standard deviation (:math:`a_0 = -1/2, c_0 > 0`) or gamma
 on the variance. A flat prior of the mean is :math:`\kappa_0 = \tau_0 = 0`. The cost of a sweep
-does not depend on n. With `bounded`, every conditional is cut to the feasible region of records in [lo, hi].
+does not depend on n. With `bounded`, every conditional is cut to the feasible region of records
+in [lo, hi].
 """
 
 import math

@@ -10,8 +10,8 @@ noise, with or without a finite range, is one member of the family
 
 which is log-concave for :math:`p \ge 0`. Its mode is known in closed form, so that it is drawn
 without any special function: flat at the height of the mode in the middle, tangents beyond
-(Devroye, 1986, chapter VII.2). Everything is evaluated relative to the mode, so that nothing cancels when
-:math:`p` is :math:`10^9` or :math:`z` lies a thousand noise scales away.
+(Devroye, 1986, chapter VII.2). Everything is evaluated relative to the mode, so that nothing
+cancels when :math:`p` is :math:`10^9` or :math:`z` lies a thousand noise scales away.
 """
 
 import math

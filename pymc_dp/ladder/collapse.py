@@ -99,7 +99,8 @@ def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
             if child not in known:
                 raise NotImplementedError(
                     f"the records {records.name!r} cannot be integrated out: {child.name!r} "
-                    f"depends on them too. Release it with dp.PrivateObservation, or sample on the records"
+                    f"depends on them too. Release it with dp.PrivateObservation, or sample on "
+                    f"the records"
                 )
         check_proper(model, group)
         groups.append(group)

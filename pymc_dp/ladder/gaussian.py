@@ -241,6 +241,7 @@ def _cut_priors(model: pm.Model, group: PrivatizedRecords):
     The first of them gets its range, the second its range given the first: an interval
     transform for each, so that NUTS meets no wall.
     """
+    assert group.bounds is not None
     lower, upper = group.bounds
     half, middle = (upper - lower) / 2, (upper + lower) / 2
     mean = group.mean

@@ -13,7 +13,7 @@ from xarray import DataTree
 
 from pymc_dp.kernels.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import collapse
-from pymc_dp.laws import find_pair
+from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
 from pymc_dp.records import as_model, nearest_rvs, privatized, read_records
 from pymc_dp.steps.base import as_row
@@ -91,38 +91,13 @@ def _recover_independent(model, rv, posterior, rng):
     for statistic, law, mechanism, z in op.standardised(inputs, value):
         pair = find_pair(statistic.law, mechanism)
         [noise] = mechanism.parameters
-        rows = _per_draw(posterior, as_row(z, noise, *law))
-        drawn = _draws(pair.draw, len(law))(rng, rows)
+        rows = _per_draw(posterior, as_row(z, noise, -np.inf, np.inf, *law))
+        rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
+        drawn = row_sampler(pair.draw, len(law))(rng, rows)
         shape = dims + (() if op.stacked else tuple(rv.shape.eval()))
         coords = ["chain", "draw"] + [f"{statistic.name}_dim_{i}" for i in range(len(shape) - 2)]
         found[statistic.name] = (coords, drawn.reshape(shape))
     return found
-
-
-def _draws(draw, n_parameters):
-    if n_parameters == 1:
-
-        @njit
-        def loop(rng, rows):
-            out = np.empty((rows.shape[0], rows.shape[2]))
-            for i in range(out.shape[0]):
-                for j in range(out.shape[1]):
-                    r = rows[i, :, j]
-                    out[i, j] = draw(rng, r[0], r[1], -np.inf, np.inf, r[2])
-            return out
-
-        return loop
-
-    @njit
-    def loop(rng, rows):
-        out = np.empty((rows.shape[0], rows.shape[2]))
-        for i in range(out.shape[0]):
-            for j in range(out.shape[1]):
-                r = rows[i, :, j]
-                out[i, j] = draw(rng, r[0], r[1], -np.inf, np.inf, r[2], r[3])
-        return out
-
-    return loop
 
 
 def _recover_feasible(model, rv, posterior, rng):
@@ -131,7 +106,8 @@ def _recover_feasible(model, rv, posterior, rng):
     rows = _per_draw(posterior, as_row(m, v, *mean_noise, *variance_noise))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     rows = rows[..., 0]
-    drawn = _feasible_draws(rng, float(op.n), *(float(b) for b in op.bounds), rows)
+    lower, upper = op.bounds
+    drawn = _feasible_draws(rng, float(op.n), float(lower), float(upper), rows)
     return {name: (["chain", "draw"], drawn[:, j].reshape(dims)) for j, name in enumerate(op.names)}
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
+from numba import njit
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
@@ -66,6 +69,29 @@ def find_pair(law: Op, mechanism: Mechanism) -> Pair:
         f"a {_law_name(type(law))} statistic under {type(mechanism).__name__} has no marginal "
         f"in closed form here; there is one for: {supported}"
     )
+
+
+@cache
+def row_sampler(draw: Callable[..., float], n_parameters: int) -> Callable:
+    """Compile a loop of draws: ``(rng, rows)``, rows z, noise, lo, hi and the law's parameters."""
+
+    @njit(nogil=True)
+    def one_parameter(rng, rows):
+        out = np.empty(rows.shape[1])
+        for i in range(out.size):
+            out[i] = draw(rng, rows[0, i], rows[1, i], rows[2, i], rows[3, i], rows[4, i])
+        return out
+
+    @njit(nogil=True)
+    def two_parameters(rng, rows):
+        out = np.empty(rows.shape[1])
+        for i in range(out.size):
+            out[i] = draw(
+                rng, rows[0, i], rows[1, i], rows[2, i], rows[3, i], rows[4, i], rows[5, i]
+            )
+        return out
+
+    return one_parameter if n_parameters == 1 else two_parameters
 
 
 def _law_name(law: type[Op]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -44,7 +46,7 @@ class RecordMetropolis(DPStep):
 
     name = "dp_record"
     _state_class = RecordMetropolisState
-    stats_dtypes_shapes = {"dp_record_accept": (np.float64, [])}  # noqa: RUF012 (PyMC's form)
+    stats_dtypes_shapes: ClassVar[dict] = {"dp_record_accept": (np.float64, [])}
 
     def _prepare(self, model, initial_point):
         if len(self.model_rvs) != 1:

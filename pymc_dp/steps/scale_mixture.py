@@ -19,7 +19,9 @@ class LaplaceScaleMixtureGibbs(DPStep):
 
     Each call draws :math:`1/\omega_j^2 \mid s_j` from its inverse Gaussian, then
     :math:`s \mid \omega, z \sim N(A^{-1} h, A^{-1})`,
-    :math:`A = V^{-1} + \mathrm{diag}(\omega^{-2})`, :math:`h = V^{-1} m + \omega^{-2} z`. For one statistic at a time `TwoSidedGibbs` needs no
+    :math:`A = V^{-1} + \mathrm{diag}(\omega^{-2})`,
+    :math:`h = V^{-1} m + \omega^{-2} z`.
+    For one statistic at a time `TwoSidedGibbs` needs no
     augmentation and mixes better; this step is for statistics that are correlated a priori.
 
     Parameters

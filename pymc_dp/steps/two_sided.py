@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numba import njit
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.laws import find_pair
+from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.records import PLAIN_MODE, children, depends_on, is_linear, release_statistic
@@ -41,8 +39,8 @@ class TwoSidedGibbs(DPStep):
         p(s \mid z) \propto f(s)\, e^{-\lambda |z - s|}
 
     is f tilted by :math:`+\lambda` left of z and by :math:`-\lambda` right of it; both pieces stay
-    in the law's family, so that s is drawn in O(1) without augmentation and without a restriction on
-    :math:`\lambda`. Gaussian noise on a Normal or Gamma statistic is drawn exactly, too.
+    in the law's family, so that s is drawn in O(1) without augmentation and without a restriction
+    on :math:`\lambda`. Gaussian noise on a Normal or Gamma statistic is drawn exactly, too.
 
     Parameters
     ----------
@@ -64,7 +62,7 @@ class TwoSidedGibbs(DPStep):
             scalar = rv.type.ndim == 0
             rows = pt.stack([as_scalar(c) for c in columns]) if scalar else as_row(*columns)
             function, inputs = point_function(model, rows)
-            draw = draw if scalar else _loop(draw, n_parameters)
+            draw = draw if scalar else row_sampler(draw, n_parameters)
             name = model.rvs_to_values[rv].name
             self._updates.append((name, function, inputs, draw, scalar, value_writer(model, rv)))
 
@@ -93,39 +91,14 @@ class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
     r"""Draw a latent variance from its truncated gamma mixture (Kazan & Reiter).
 
     The conditional of :math:`S^2 \sim \mathrm{Gamma}(a, \beta)` under a release z with Laplace
-    noise of rate :math:`\lambda` is :math:`\mathrm{TGM}(a, \beta, \lambda, z)`, cut to the feasible range
-    where the records are bounded. No restriction :math:`\beta > \lambda`, which the paper needs.
+    noise of rate :math:`\lambda` is :math:`\mathrm{TGM}(a, \beta, \lambda, z)`, cut to the
+    feasible range where the records are bounded. No restriction :math:`\beta > \lambda`, which the
+    paper needs.
     """
 
     name = "dp_tgm"
     laws = (GammaRV,)
     mechanisms = (LaplaceMechanism,)
-
-
-@cache
-def _loop(draw, n_parameters: int):
-    """Element-by-element draws; the rows are z, noise, lo, hi and the law's parameters."""
-    if n_parameters == 1:
-
-        @njit(nogil=True)
-        def loop(rng, rows):
-            out = np.empty(rows.shape[1])
-            for i in range(out.size):
-                out[i] = draw(rng, rows[0, i], rows[1, i], rows[2, i], rows[3, i], rows[4, i])
-            return out
-
-        return loop
-
-    @njit(nogil=True)
-    def loop(rng, rows):
-        out = np.empty(rows.shape[1])
-        for i in range(out.size):
-            out[i] = draw(
-                rng, rows[0, i], rows[1, i], rows[2, i], rows[3, i], rows[4, i], rows[5, i]
-            )
-        return out
-
-    return loop
 
 
 def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVariable):
