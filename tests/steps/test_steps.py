@@ -342,7 +342,7 @@ def test_entries_of_vectors_and_of_lists():
         a, b = pm.Normal("a", 2.0, 1.0), pm.Normal("b", -2.0, 1.0)
         dp.PrivateObservation("zv", 1 + 2 * v, LAPLACE(2 * scale), observed=1 + 2 * z)
         joined = pt.concatenate([a[None], (3 - b)[None]])
-        dp.PrivateObservation("zab", joined, LAPLACE([0.5, 2.0]), observed=[1.0, 3.0])
+        dp.PrivateObservation("zab", joined, LAPLACE([0.5, 2.0]), observed=[1.0, 5.5])
         step = TWO([v, a, b])
     seeded(step)
     found = {"v": [], "a": [], "b": []}
@@ -354,7 +354,7 @@ def test_entries_of_vectors_and_of_lists():
     expected = [
         *((np.array(found["v"])[:, j], means[j], 1.5, z[j], scale[j]) for j in range(3)),
         (np.array(found["a"]), 2.0, 1.0, 1.0, 0.5),
-        (np.array(found["b"]), -2.0, 1.0, 0.0, 2.0),
+        (np.array(found["b"]), -2.0, 1.0, -2.5, 2.0),
     ]
     for drawn, mean, sd, at, b in expected:
         log_noise = noise_logpdf(LAPLACE, at, b)

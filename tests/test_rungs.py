@@ -1,0 +1,159 @@
+"""The rungs of the ladder agree, on problems drawn at random and at extremes."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from pytensor.graph.replace import vectorize_graph
+from scipy import stats
+
+import pymc_dp as dp
+
+from pymc_dp import fused
+from tests.conftest import gaussian_model
+
+PRIOR = {"mu_0": 0.3, "kappa_0": 0.5, "nu_0": 6.0, "sigma_0_sq": 0.05}
+
+
+def random_problem(seed, bounded):
+    """Draw n, the noise and a release, some of them far outside of what is possible."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.choice([2, 3, 10, 80, 500]))
+    scales = np.exp(rng.uniform(np.log(0.003), np.log(0.5), size=2))
+    z = np.array([0.4, 0.06]) + scales * rng.laplace(size=2) * rng.choice([1, 8], size=2)
+    mechanism = dp.LaplaceMechanism if n < 3 or rng.random() < 0.7 else dp.GaussianMechanism
+    bounds = (0, 1) if bounded else None
+    return gaussian_model(n, scales, z, bounds=bounds, prior=PRIOR, mechanism=mechanism)
+
+
+def grid_moments(model):
+    """Moments of mu and log s2 on the marginal rung by quadrature on one compiled density."""
+    collapsed = dp.collapse(model, "marginal")
+    rv = collapsed["z"]
+    logp = pm.logp(rv, collapsed.rvs_to_values[rv]).sum()
+    names = ("mu", "s2")
+    log_s2 = np.linspace(np.log(2e-4), np.log(2.0), 140)
+    sd = np.sqrt(np.exp(log_s2) / PRIOR["kappa_0"])
+    mu = PRIOR["mu_0"] + sd * np.linspace(-7, 7, 140)[:, None]  # columns follow the prior's width
+    if model["z"].owner.op.bounds:
+        cap = np.exp(log_s2)
+        width = np.sqrt(np.maximum(0.25 - cap, 0))
+        mu = 0.5 + width * np.cos(np.linspace(np.pi, 0, 142))[1:-1, None]
+    s2 = np.broadcast_to(np.exp(log_s2), mu.shape)
+    weight = np.gradient(mu, axis=0) * s2  # spacing in mu, and ds2 = s2 dlog(s2)
+    flat_mu, flat_s2 = mu.ravel(), np.ascontiguousarray(s2.ravel())
+    if model["z"].owner.op.bounds:
+        function = pm.compile([collapsed[name] for name in names], logp)
+        ok = (flat_s2 < flat_mu * (1 - flat_mu)) & (weight.ravel() > 0)
+        log_density = np.full(flat_mu.size, -np.inf)
+        log_density[ok] = [function(*p) for p in zip(flat_mu[ok], flat_s2[ok], strict=True)]
+    else:
+        batched = {collapsed[k]: pt.vector(k, shape=(flat_mu.size,)) for k in names}
+        function = pm.compile(list(batched.values()), vectorize_graph(logp, batched))
+        log_density = function(flat_mu, flat_s2)
+    log_density = log_density + stats.norm.logpdf(
+        flat_mu, PRIOR["mu_0"], np.sqrt(flat_s2 / PRIOR["kappa_0"])
+    )
+    a = PRIOR["nu_0"] / 2
+    log_density += stats.invgamma.logpdf(flat_s2, a, scale=a * PRIOR["sigma_0_sq"])
+    w = np.exp(log_density - log_density.max()) * weight.ravel()
+    w /= w.sum()
+    found = {}
+    for name, x in (("mu", flat_mu), ("log_s2", np.log(flat_s2))):
+        mean = w @ x
+        found[name] = mean, np.sqrt(w @ (x - mean) ** 2)
+    return found
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
+@pytest.mark.parametrize("seed", range(5))
+def test_fused_agrees_with_marginal(seed, bounded):
+    model = random_problem(seed, bounded)
+    exact = grid_moments(model)
+    idata = dp.sample(
+        model, rung="statistics", draws=20_000, chains=2, random_seed=seed, quiet=True
+    )
+    posterior = idata["posterior"]
+    assert posterior.attrs["route"] == "fused Gibbs"
+    for name, x in (("mu", posterior["mu"]), ("log_s2", np.log(posterior["s2"]))):
+        x = x.to_numpy()
+        mean, sd = exact[name]
+        error = abs(x.mean() - mean) / sd
+        assert error < 4 * float(az.mcse(x, method="mean")) / sd + 2e-3, (name, error)
+        assert abs(x.std() / sd - 1) < 0.03, name
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
+@pytest.mark.parametrize("rung", ["records", "statistics"])
+def test_steps_agree_with_fused(rung, bounded):
+    """The Gibbs steps inside PyMC, on records and on statistics, against the fused chain."""
+    bounds = (0, 1) if bounded else None
+    model = gaussian_model(12, [0.02, 0.02], [0.35, 0.06], bounds=bounds, prior=PRIOR)
+    exact = dp.sample(model, draws=20_000, chains=2, random_seed=1, quiet=True)["posterior"]
+    on = model if rung == "records" else dp.collapse(model, "statistics")
+    with on:
+        idata = pm.sample(
+            step=dp.steps(on),
+            draws=8_000,
+            tune=300,
+            chains=1,
+            cores=1,
+            random_seed=2,
+            quiet=True,
+            progressbar=False,
+            initvals={"mu": 0.4, "s2": 0.05} if bounded else None,
+            compute_convergence_checks=False,
+        )
+    for name in ("mu", "s2"):
+        x = idata["posterior"][name].to_numpy()
+        assert float(az.ess(x)) > 400
+        error = abs(x.mean() - float(exact[name].mean()))
+        assert error < 4 * float(az.mcse(x, method="mean")) + 0.01 * float(exact[name].std())
+    if rung == "records":
+        assert 0 < idata["sample_stats"]["dp_record_accept"].mean() <= 1
+
+
+@pytest.mark.parametrize("mechanism", [dp.LaplaceMechanism, dp.GaussianMechanism])
+@pytest.mark.parametrize("bounds", [None, (0, 1)], ids=["unbounded", "bounded"])
+@pytest.mark.parametrize("n", [3, 10**9])
+def test_extremes_are_finite(n, bounds, mechanism):
+    """From epsilon 1e-6 to 1e6, releases a thousand noise scales from any possible value."""
+    for epsilon in (1e-6, 1e6):
+        scale = 1 / (epsilon * n)
+        for z in ([0.4, -0.3], [1 + 1000 * scale, 0.25 + 1000 * scale], [-1000 * scale] * 2):
+            model = gaussian_model(
+                n, [scale, scale], z, bounds=bounds, prior=PRIOR, mechanism=mechanism
+            )
+            kernel = fused.kernel_model(model, fused.covered(model))
+            rng = np.random.default_rng(1)
+            out = np.empty((200, 2))
+            fused.run_sweeps(rng, fused.start(kernel, rng), kernel, 2, out)
+            assert np.all(np.isfinite(out))
+            assert np.all(out[:, 1] > 0)
+            if bounds:
+                assert np.all(out[:, 1] <= out[:, 0] * (1 - out[:, 0]) + 1e-15)
+
+
+@pytest.mark.parametrize("bounds", [None, (0, 1)], ids=["unbounded", "bounded"])
+def test_extreme_marginals_have_finite_gradients(bounds):
+    n, scale = 10**9, 1e-15
+    model = gaussian_model(n, [scale, scale], [0.4, -1000 * scale], bounds=bounds, prior=PRIOR)
+    collapsed = dp.collapse(model, "marginal")
+    function = collapsed.logp_dlogp_function(ravel_inputs=True)
+    function.set_extra_values({})
+    for point in ([-1.0, -3.0], [2.0, 0.5], [0.0, -8.0]):
+        value, gradient = function(np.array(point))
+        assert np.isfinite(value)
+        assert np.all(np.isfinite(gradient))
+
+
+def test_n_is_only_a_number():
+    """A billion records: collapse, explain and sample allocate nothing of that size."""
+    model = gaussian_model(10**9, [1e-6, 1e-6], [0.4, 0.05], prior=PRIOR)
+    idata = dp.sample(model, draws=200, chains=2, random_seed=1, quiet=True)
+    assert abs(float(idata["posterior"]["mu"].mean()) - 0.4) < 1e-4
+    assert abs(float(idata["posterior"]["s2"].mean()) - 0.05) < 1e-4
+    recovered = dp.recover(model, idata, random_seed=1)
+    assert abs(float(recovered["posterior"]["x_mean"].mean()) - 0.4) < 1e-4
