@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapse, collapsible, dropped_deterministics
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.propriety import power_law
-from pymc_dp.records import PLAIN_MODE, PrivatizedRecords, nearest_rvs
+from pymc_dp.records import PLAIN_MODE, PrivatizedRecords, check_transform, nearest_rvs
 from pymc_dp.steps.base import point_function
 
 _log = logging.getLogger("pymc.dp")
@@ -40,21 +39,18 @@ _log = logging.getLogger("pymc.dp")
 # what takes the time.
 SWEEPS = 10
 
-_ARGUMENTS = {
-    "draws",
-    "tune",
-    "chains",
-    "cores",
-    "random_seed",
-    "progressbar",
-    "quiet",
-    "compute_convergence_checks",
-}
-
-
-def unsupported_arguments(kwargs: dict[str, Any]) -> list[str]:
-    """Arguments of `pm.sample` that this route does not take."""
-    return [name for name in kwargs if name not in _ARGUMENTS]
+ARGUMENTS = frozenset(
+    {
+        "draws",
+        "tune",
+        "chains",
+        "cores",
+        "random_seed",
+        "progressbar",
+        "quiet",
+        "compute_convergence_checks",
+    }
+)
 
 
 def rate(model: pm.Model) -> float:
@@ -93,6 +89,9 @@ def covered(model: pm.Model) -> PrivatizedRecords:
         raise NotImplementedError("an entry of a release is neither a mean nor a variance")
     mean = group.mean
     spread, power = _spread(group)
+    for parameter in (mean, spread):
+        if parameter in model.free_RVs:
+            check_transform(model, parameter)
     extra = [rv.name for rv in model.free_RVs if rv not in (mean, spread, group.rv)]
     if extra:
         raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
@@ -104,7 +103,11 @@ def covered(model: pm.Model) -> PrivatizedRecords:
         raise NotImplementedError(f"the prior of {spread.name!r} is none of: {known}")
     if nearest_rvs(spread.owner.inputs):
         raise NotImplementedError(f"the prior of {spread.name!r} has random parameters")
-    if _prior_shape(spread, power) + (group.n * group.uses_variance + group.uses_mean) / 2 <= 0.5:
+    has_mean, has_variance = (
+        used or group.bounds is not None for used in (group.uses_mean, group.uses_variance)
+    )
+    shape = _prior(spread, power)[0] + (has_mean + (group.n - 1) * has_variance) / 2
+    if shape < 0 or (shape == 0 and group.bounds is None):
         raise NotImplementedError(f"there are too few records for the prior of {spread.name!r}")
     if mean.owner is None or not isinstance(mean.owner.op, NormalRV | FlatRV):
         raise NotImplementedError("the records' mean has no Normal or flat prior")
@@ -150,10 +153,6 @@ def _spread(group: PrivatizedRecords) -> tuple[TensorVariable, int]:
 
 def _number(x) -> float:
     return float(np.squeeze(pt.as_tensor(x).eval(mode=PLAIN_MODE)))
-
-
-def _prior_shape(spread: TensorVariable, power: int) -> float:
-    return _prior(spread, power)[0]
 
 
 def _prior(spread: TensorVariable, power: int) -> tuple[float, float, float]:
@@ -300,12 +299,21 @@ def _as_tree(model, group, kernel, out, tune, seconds, checks) -> DataTree:
         observed[release.name] = value()
     # each recorded draw is this many sweeps after the one before it
     sweeps = np.full((chains, draws), SWEEPS)
+    dims = {name: list(model.named_vars_to_dims.get(name) or ()) for name in observed}
+    coords = {
+        dim: model.coords[dim]
+        for used in dims.values()
+        for dim in used
+        if model.coords.get(dim) is not None
+    }
     tree = arviz_base.from_dict(
         {
             "posterior": posterior,
             "sample_stats": {"sweeps": sweeps},
             "observed_data": observed,
         },
+        dims={name: used for name, used in dims.items() if used},
+        coords=coords,
         attrs={
             "posterior": {
                 "inference_library": "pymc_dp",
@@ -318,7 +326,7 @@ def _as_tree(model, group, kernel, out, tune, seconds, checks) -> DataTree:
     if len(dropped_deterministics(model)) < len(model.deterministics):
         computed = pm.compute_deterministics(
             tree["posterior"].to_dataset(),
-            model=collapse(model, "marginal") if not math.isinf(kernel.n) else model,
+            model=collapse(model, "statistics"),
             progressbar=False,
             merge_dataset=True,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,13 +15,14 @@ from pymc.logprob.abstract import _logprob
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
+from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.kernels import feasible
-from pymc_dp.laws import find_pair
+from pymc_dp.kernels import KERNEL_VERSION, feasible
+from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.mechanisms import LaplaceMechanism
+from pymc_dp.mechanisms.base import as_float
 from pymc_dp.release import FeasibleMoments
 from pymc_dp.tilting import laplace_log_marginal, log_tilted_mass
 
@@ -55,6 +57,11 @@ class MarginalReleaseRV(SymbolicRandomVariable):
     statistics: tuple[Statistic, ...]
     mechanism: Mechanism
     stacked: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the statistics that are integrated out."""
+        return tuple(statistic.name for statistic in self.statistics)
 
     def split(self, inputs):
         """Return the laws' parameters and, for each statistic, its mechanism."""
@@ -127,7 +134,7 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
             f"{name!r}: {node.op} cannot be integrated out; register it with the model by a name"
         )
     try:
-        find_pair(node.op, mechanism)
+        require_pair(node.op, mechanism, node.op.dist_params(node))
     except NotImplementedError as error:
         raise NotImplementedError(
             f"{name!r}: {error}. Register the confidential value with the model instead "
@@ -193,23 +200,31 @@ class FeasibleReleaseRV(SymbolicRandomVariable):
     def problem(self, inputs, value):
         """Return (m, v, noise of the mean, noise of the variance); noise is (lam, tau, z)."""
         m, v, *parameters = inputs[3:]
-        noises = [(pt.constant(0.0), pt.constant(0.0), pt.constant(0.0))] * 2
-        for j, component in enumerate(self.components):
-            which = 0 if component.mean else 1
-            factor = component.mean or component.variance
-            [scale] = [
-                (_entry(p, j, len(self.components)) if self.stacked else p) / abs(factor)
-                for p in parameters
-            ]
-            z = (value[j] if self.stacked else value) - component.constant
-            laplace = isinstance(self.mechanism, LaplaceMechanism)
-            zero = pt.constant(0.0)
-            noises[which] = (
-                1 / scale if laplace else zero,
-                zero if laplace else scale**-2,
-                z / factor,
-            )
-        return m, v, noises[0], noises[1]
+        mechanism = self.mechanism.with_parameters(*parameters)
+        noises = moment_noises(self.components, mechanism, value, self.stacked)
+        zero = pt.constant(0.0)
+        none = (zero, zero, zero)
+        return m, v, noises.get("mean", none), noises.get("variance", none)
+
+
+def moment_noises(components, mechanism, value, stacked: bool):
+    """Return (Laplace rate, Gaussian precision, value) of each released moment, "mean", "variance".
+
+    The value and the noise are those of the moment itself, its factor and constant taken out.
+    """
+    noises = {}
+    zero = pt.constant(0.0)
+    for j, component in enumerate(components):
+        which = "mean" if component.mean else "variance"
+        factor = component.mean or component.variance
+        [noise] = mechanism.parameters
+        scale = as_float(_entry(noise, j, len(components)) if stacked else noise) / abs(factor)
+        z = ((value[j] if stacked else value) - component.constant) / factor
+        if isinstance(mechanism, LaplaceMechanism):
+            noises[which] = 1 / scale, zero, z
+        else:
+            noises[which] = zero, 1 / scale**2, z
+    return noises
 
 
 def feasible_release_rv(components, m, v, mechanism, *, n, bounds, names, ndim) -> TensorVariable:
@@ -268,7 +283,7 @@ class FeasibleEdges(Op):
         output_storage[0][0] = _edges(self.n, self.lower, self.upper, *(float(i) for i in inputs))
 
 
-@register_funcify_default_op_cache_key(FeasibleEdges)
+@register_funcify_and_cache_key(FeasibleEdges)
 def _numba_feasible_edges(op, node, **kwargs):
     from pytensor.link.numba.dispatch import basic as numba_basic
 
@@ -291,7 +306,8 @@ def _numba_feasible_edges(op, node, **kwargs):
             z2.item(),
         )
 
-    return feasible_edges
+    # Compiled graphs are cached on disk: the key follows the kernels' source.
+    return feasible_edges, sha256(repr((n, lower, upper, KERNEL_VERSION)).encode()).hexdigest()
 
 
 @feasible.njit(cache=True, nogil=True, error_model="numpy")

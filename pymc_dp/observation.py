@@ -16,6 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.marginal import marginal_release_rv
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
 from pymc_dp.propriety import check_possible
 from pymc_dp.records import (
     PLAIN_MODE,
@@ -117,6 +118,7 @@ def PrivateObservation(
         rv.name = name
         readable = _check_records(name, model, rv)
     observed = _check_observed(name, rv, observed)
+    _check_attainable(name, mechanism, observed)
     # Everything is checked: a refused release leaves nothing behind in the model.
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
     for records, can_read in readable.items():
@@ -254,6 +256,19 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
             f"entries out of the statistic"
         )
     return observed
+
+
+def _check_attainable(name: str, mechanism: Mechanism, observed) -> None:
+    """Refuse a value that post-processing cannot publish, whatever the statistic is."""
+    value = None if observed is None else known_value(pt.as_tensor(observed))
+    if value is None or not isinstance(mechanism, ClippedMechanism | RoundedMechanism):
+        return
+    logp = known_value(mechanism.logp(pt.as_tensor(value), pt.as_tensor(value)))
+    if logp is not None and np.any(np.isneginf(logp)):
+        raise ValueError(
+            f"{name!r}: {mechanism!r} cannot publish {value}: check the limits and digits of the "
+            f"post-processing, or the observed value"
+        )
 
 
 def _known_shape(rv: TensorVariable) -> tuple[int | None, ...]:

@@ -9,6 +9,7 @@ from functools import singledispatch
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import MeasurableOp
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
@@ -480,6 +481,7 @@ def read_records(
 
     `pending` are further releases that are not registered with the model yet.
     """
+    check_transform(model, records)
     n = record_count(records)
     mean, variance = record_moments(records.owner.op, records)
     found = []
@@ -500,6 +502,18 @@ def read_records(
             ) from None
         found.append(LinearRelease(release, tuple(components)))
     return PrivatizedRecords(records, n, mean, variance, tuple(found))
+
+
+def check_transform(model: pm.Model, rv: TensorVariable) -> None:
+    """Refuse a transform that the user put on a variable: it may cut the variable's support."""
+    actual = model.rvs_to_transforms.get(rv)
+    default = _default_transform(rv.owner.op, rv)
+    if actual is not None and type(actual) is not type(default):
+        raise NotImplementedError(
+            f"{rv.name!r} has the transform {type(actual).__name__}, which is not its default one "
+            f"and may cut its support: leave transform= out, and state the support by the "
+            f"distribution (pm.Uniform, pm.Truncated)"
+        )
 
 
 def privatized(model: pm.Model) -> list[TensorVariable]:

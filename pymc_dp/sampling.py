@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pymc as pm
 from xarray import DataTree
 
 from pymc_dp import fused
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
+from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import as_model, is_tagged, privatized, read_records, releases
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import steps
@@ -37,12 +39,15 @@ class Route:
         the reason where the route is shut.
     run : callable
         ``(model, **pm.sample arguments)`` to the result.
+    arguments : frozenset of str, optional
+        The arguments of `pm.sample` that the route takes, where it does not take them all.
     """
 
     name: str
     rung: str
     rate: Callable[[pm.Model], float]
     run: Callable[..., DataTree]
+    arguments: frozenset[str] | None = None
 
 
 _ROUTES: list[Route] = []
@@ -99,6 +104,7 @@ def sample(
         )
     if rung not in ("auto", "records", "statistics", "marginal"):
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
+    _check_values(model)
     records = {rv.name for rv in privatized(model)}
     if rung == "auto" and not records:
         return _as_written(model, **kwargs)
@@ -115,9 +121,10 @@ def sample(
     for route, rate, reason in routes(model):
         if rung not in ("auto", route.rung):
             continue
-        if not reason and route.run is fused.sample:
-            unsupported = fused.unsupported_arguments(kwargs)
-            reason = f"it does not take {', '.join(unsupported)}" if unsupported else ""
+        unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
+        if not reason and unsupported:
+            reason = f"it does not take {', '.join(unsupported)}"
+            _log.info("Not taken: %s, %s", route.name, reason)
         if reason:
             reasons.append(f"{route.name}: {reason}")
         else:
@@ -127,6 +134,35 @@ def sample(
     _, best = max(open_routes, key=lambda entry: entry[0])
     _log.info("Route: %s (rung: %s)", best.name, best.rung)
     return best.run(model, **kwargs)
+
+
+def _check_values(model: pm.Model) -> None:
+    """Check published values and noise again: `pm.set_data` may have changed them."""
+    for release in releases(model):
+        if release not in model.observed_RVs:
+            _log.warning("The release %r has no observed value: its prior is sampled", release.name)
+            continue
+        value = known_value(model.rvs_to_values[release])
+        shape = release.type.shape
+        if value is not None and (
+            value.ndim != len(shape)
+            or any(e not in (None, s) for e, s in zip(shape, value.shape, strict=False))
+            or not np.all(np.isfinite(np.asarray(value, dtype="float64")))
+        ):
+            raise ValueError(
+                f"{release.name!r}: the observed value {value} is not a finite array of shape "
+                f"{shape}; was it changed by pm.set_data?"
+            )
+        mechanism = release.owner.op.mechanism
+        for name, parameter in zip(
+            mechanism.parameter_names, release.owner.inputs[2:], strict=False
+        ):
+            noise = known_value(parameter)
+            if noise is not None and not np.all(noise > 0):
+                raise ValueError(
+                    f"{release.name!r}: the noise parameter {name}={noise} is not positive; was it "
+                    f"changed by pm.set_data?"
+                )
 
 
 def _as_written(model, **kwargs):
@@ -169,9 +205,13 @@ def _records(model, **kwargs):
 def _nuts_on_records(model, **kwargs):
     if kwargs.get("var_names") is None:
         kwargs["var_names"] = _public(model)
+    # PyMC starts every record at its mean, where the gradient of a spread does not exist.
+    scattered = {rv: "prior" for rv in privatized(model)}
+    kwargs["initvals"] = {**scattered, **(kwargs.get("initvals") or {})}
+    _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     with model:
-        step = pm.NUTS(target_accept=kwargs.pop("target_accept", 0.9))
-        return pm.sample(step=step, **kwargs)
+        kwargs.setdefault("step", pm.NUTS(target_accept=kwargs.pop("target_accept", 0.9)))
+        return pm.sample(**kwargs)
 
 
 def _public(model):
@@ -211,7 +251,7 @@ def _nuts_on_records_rate(model):
     return 1.0
 
 
-register_route(Route("fused Gibbs", "statistics", fused.rate, fused.sample))
+register_route(Route("fused Gibbs", "statistics", fused.rate, fused.sample, fused.ARGUMENTS))
 register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
 register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))
 register_route(Route("Metropolis on the records", "records", _records_rate, _records))

@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import numpy as np
 import pymc as pm
-from pymc.initial_point import make_initial_point_fn
+from pymc.distributions.distribution import support_point
 
 from pymc_dp.propriety import power_law
-from pymc_dp.records import nearest_rvs, privatized, read_records
+from pymc_dp.records import PLAIN_MODE, is_random, nearest_rvs, privatized, read_records
 
 
 def feasible_start(model: pm.Model) -> dict[str, np.ndarray]:
-    """Return starting values of the mean and spread of bounded records, where they are free."""
+    """Return starting values for the mean and spread of bounded records that start outside.
+
+    The model's own starting values are kept where they are feasible: the mean is moved off the
+    ends of the bounds, the spread shrunk until the variance is at most half of what is possible.
+    """
     start: dict[str, np.ndarray] = {}
     for records in privatized(model):
         try:
             group = read_records(model, records)
         except (ValueError, NotImplementedError):
             continue
-        if group.bounds is None:
-            continue
-        lower, upper = group.bounds
-        if group.mean in model.free_RVs:
-            start[group.mean.name] = np.array((lower + upper) / 2)
         sources = nearest_rvs([group.variance])
         power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
-        if power is not None and np.isfinite(power[1]) and power[1] != 0:
-            variance = (upper - lower) ** 2 / 16
-            start[sources[0].name] = np.array((variance / power[0]) ** (1 / power[1]))
+        if group.bounds is None or power is None or not 0 < power[1] < np.inf:
+            continue
+        lower, upper = group.bounds
+        margin = 0.1 * (upper - lower)
+        mean = _own_start(group.mean)
+        moved = float(np.clip(mean, lower + margin, upper - margin))
+        if moved != mean and group.mean in model.free_RVs:
+            start[group.mean.name] = np.array(moved)
+        c, k = power
+        cap = 0.5 * (moved - lower) * (upper - moved)
+        if c * _own_start(sources[0]) ** k > cap:
+            start[sources[0].name] = np.array((cap / c) ** (1 / k))
     return start
 
 
-def feasible_point(model: pm.Model) -> dict[str, np.ndarray]:
-    """Return the model's initial point, with bounded records' parameters moved inside."""
-    start = {model[name]: value for name, value in feasible_start(model).items()}
-    if not start:
-        return model.initial_point()
-    return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(0)
+def _own_start(variable) -> float:
+    """Return where PyMC starts a scalar."""
+    start = support_point(variable) if is_random(variable) else variable
+    return float(np.squeeze(start.eval(mode=PLAIN_MODE)))

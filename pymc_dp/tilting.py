@@ -22,8 +22,6 @@ References
 """
 
 from functools import singledispatch
-from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import pytensor.tensor as pt
@@ -34,6 +32,7 @@ from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV, NormalRV
 
+from pymc_dp.kernels import KERNEL_VERSION
 from pymc_dp.kernels import tilting as kernels
 
 __all__ = [
@@ -45,9 +44,6 @@ __all__ = [
     "logaddexp",
     "normal_log_tilted_mass",
 ]
-
-# Compiled graphs are cached on disk by key; the key has to follow the source of the kernels.
-KERNEL_VERSION = sha256(Path(kernels.__file__).read_bytes()).hexdigest()
 
 
 class TiltedMass(ScalarOp):

@@ -5,12 +5,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-
 from pytensor.graph.replace import vectorize_graph
 from scipy import stats
 
 import pymc_dp as dp
-
 from pymc_dp import fused
 from tests.conftest import gaussian_model
 
@@ -34,17 +32,18 @@ def grid_moments(model):
     rv = collapsed["z"]
     logp = pm.logp(rv, collapsed.rvs_to_values[rv]).sum()
     names = ("mu", "s2")
-    log_s2 = np.linspace(np.log(2e-4), np.log(2.0), 140)
+    bounds = model["z"].owner.op.bounds
+    log_s2 = np.linspace(np.log(2e-4), np.log(2.0), 60 if bounds else 120)
+    # Columns follow the width of the prior, or the feasible range.
     sd = np.sqrt(np.exp(log_s2) / PRIOR["kappa_0"])
-    mu = PRIOR["mu_0"] + sd * np.linspace(-7, 7, 140)[:, None]  # columns follow the prior's width
-    if model["z"].owner.op.bounds:
-        cap = np.exp(log_s2)
-        width = np.sqrt(np.maximum(0.25 - cap, 0))
-        mu = 0.5 + width * np.cos(np.linspace(np.pi, 0, 142))[1:-1, None]
+    mu = PRIOR["mu_0"] + sd * np.linspace(-7, 7, 900)[:, None]
+    if bounds:
+        width = np.sqrt(np.maximum(0.25 - np.exp(log_s2), 0))
+        mu = 0.5 + width * np.cos(np.linspace(np.pi, 0, 252))[1:-1, None]
     s2 = np.broadcast_to(np.exp(log_s2), mu.shape)
     weight = np.gradient(mu, axis=0) * s2  # spacing in mu, and ds2 = s2 dlog(s2)
     flat_mu, flat_s2 = mu.ravel(), np.ascontiguousarray(s2.ravel())
-    if model["z"].owner.op.bounds:
+    if bounds:
         function = pm.compile([collapsed[name] for name in names], logp)
         ok = (flat_s2 < flat_mu * (1 - flat_mu)) & (weight.ravel() > 0)
         log_density = np.full(flat_mu.size, -np.inf)

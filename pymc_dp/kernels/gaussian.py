@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from pymc_dp.kernels.logconcave import draw_log_concave, draw_log_gamma, draw_tilted_gamma
+from pymc_dp.kernels.logconcave import TINY, draw_log_concave, draw_log_gamma, draw_tilted_gamma
 
 
 class GaussianModel(NamedTuple):
@@ -153,7 +153,7 @@ def _move_scale(rng, step, mu, s2, ybar, var, model):
         ratio -= 0.5 * model.tau_mean * (new_ybar - ybar) * (new_ybar + ybar - 2.0 * model.z_mean)
     if model.tau_var > 0.0:
         ratio -= 0.5 * model.tau_var * (new_var - var) * (new_var + var - 2.0 * model.z_var)
-    if ratio < 0.0 and rng.random() >= math.exp(ratio):
+    if not (ratio >= 0.0 or rng.random() < math.exp(ratio)):  # NaN is refused, too
         return mu, s2, ybar, var
     if model.bounded and not _is_feasible(new_mu, new_s2, new_ybar, new_var, model):
         return mu, s2, ybar, var
@@ -176,7 +176,7 @@ def sweep(rng, mu, s2, ybar, var, model):
     if model.has_var > 0.0:
         cap = math.inf
         if model.bounded:
-            cap = n / (n - 1.0) * (ybar - model.lo) * (model.hi - ybar)
+            cap = max(n / (n - 1.0) * (ybar - model.lo) * (model.hi - ybar), TINY)
         var = draw_variance_statistic(rng, n, s2, model.lam_var, model.tau_var, model.z_var, cap)
 
     from_mean = model.has_mean * n / s2
@@ -198,7 +198,7 @@ def sweep(rng, mu, s2, ybar, var, model):
         + model.kappa0 * (mu - model.mu0) ** 2
     )
     if model.bounded:
-        cap = (mu - model.lo) * (model.hi - mu)
+        cap = max((mu - model.lo) * (model.hi - mu), TINY)
         proposed = draw_inverse_gamma_below(rng, shape, scale, cap)
     else:
         proposed = scale / rng.standard_gamma(shape)

@@ -20,7 +20,7 @@ from numba import njit
 
 from pymc_dp.kernels.tilting import gamma_log_tilted_mass
 
-_TINY = 1e-300
+TINY = 1e-300
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -67,7 +67,7 @@ def _draw_envelope(rng, mode, left, h_left, s_left, right, h_right, s_right, lo,
 @njit(cache=True, nogil=True, error_model="numpy")
 def _unit_drop(slope, curvature):
     """Distance at which `slope * d + curvature * d**2 / 2` reaches one."""
-    return 2.0 / (slope + math.sqrt(slope * slope + 2.0 * curvature) + _TINY)
+    return 2.0 / (slope + math.sqrt(slope * slope + 2.0 * curvature) + TINY)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -122,6 +122,13 @@ def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
         left = 0.5 * (mode + lo)
     if right >= hi:
         right = 0.5 * (mode + hi)
+    # A side that is narrower than the spacing of the numbers around the mode has no room.
+    if left >= mode:
+        lo = mode
+    if right <= mode:
+        hi = mode
+    if lo >= hi:
+        return mode
 
     offset = abs(z - mode)
     h_left = _relative(left - mode, mode, p, beta, tau, m, lam, z, offset)
@@ -133,11 +140,11 @@ def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
         s_right += p / right
     if left >= mode or s_left <= 0.0:  # nothing to the left, or flat there
         s_left, left, h_left = (
-            (0.0, lo, 0.0) if lo > -math.inf else (max(s_left, _TINY), left, h_left)
+            (0.0, lo, 0.0) if lo > -math.inf else (max(s_left, TINY), left, h_left)
         )
     if right <= mode or s_right >= 0.0:
         s_right, right, h_right = (
-            (0.0, hi, 0.0) if hi < math.inf else (min(s_right, -_TINY), right, h_right)
+            (0.0, hi, 0.0) if hi < math.inf else (min(s_right, -TINY), right, h_right)
         )
 
     while True:
@@ -189,6 +196,12 @@ def draw_log_gamma(rng, a, rate, log_lo, log_hi):
         left = 0.5 * (mode + log_lo)
     if right >= log_hi:
         right = 0.5 * (mode + log_hi)
+    if left >= mode and a > 0.0:
+        log_lo = mode
+    if right <= mode:
+        log_hi = mode
+    if log_lo >= log_hi:
+        return mode
     h_left, s_left = (
         slope * (left - mode) - x * _expm1_minus(left - mode),
         a - x * math.exp(left - mode),

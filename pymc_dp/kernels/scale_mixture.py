@@ -44,7 +44,8 @@ def draw_joint(rng, s, z, scale, mean, cov):
     omega2 = np.empty(k)
     for i in range(k):
         omega2[i] = 1.0 / draw_precision(rng, abs(z[i] - s[i]), scale[i])
-    root = np.linalg.cholesky(cov)
+    values, vectors = np.linalg.eigh(cov)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
     s0 = mean + root @ rng.standard_normal(k)
     z0 = s0 + np.sqrt(omega2) * rng.standard_normal(k)
     return s0 + cov @ np.linalg.solve(cov + np.diag(omega2), z - z0)

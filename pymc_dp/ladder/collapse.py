@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,8 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.ladder.gaussian import marginal_rung, names, statistics_rung
+from pymc_dp.ladder.gaussian import names
+from pymc_dp.ladder.rules import rungs
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import (
     PrivatizedRecords,
@@ -62,10 +62,9 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
     if to not in ("statistics", "marginal"):
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
     groups = collapsible(model)
-    rung: Callable = statistics_rung if to == "statistics" else marginal_rung
     replaced, added, retransformed = {}, {}, {}
     for group in groups:
-        change = rung(model, group)
+        change = rungs(group)[to](model, group)
         replaced.update(change.replaced)
         added.update(change.added)
         retransformed.update(change.transforms)
@@ -102,6 +101,7 @@ def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
                     f"depends on them too. Release it with dp.PrivateObservation, or sample on "
                     f"the records"
                 )
+        rungs(group)
         check_proper(model, group)
         groups.append(group)
     return groups

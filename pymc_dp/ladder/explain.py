@@ -10,9 +10,10 @@ from html import escape
 import pymc as pm
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from pymc_dp.ladder.collapse import collapse, dropped_deterministics
-from pymc_dp.marginal import MarginalReleaseRV
+from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
 from pymc_dp.records import (
     LinearStatistic,
     NotLinearError,
@@ -48,9 +49,9 @@ class Explanation:
             for column in columns:
                 table.add_column(column, overflow="fold")
             for row in rows:
-                table.add_row(*row)
+                table.add_row(*(Text(cell) for cell in row))
             yield table
-        yield from self.notes
+        yield from map(Text, self.notes)
 
     def __str__(self) -> str:
         """Render as plain text."""
@@ -98,8 +99,8 @@ def explain(model: pm.Model | None = None) -> Explanation:
     result = Explanation()
     rows = [_release_row(model, release) for release in releases(model)]
     for rv in model.basic_RVs:
-        if isinstance(rv.owner.op, MarginalReleaseRV):
-            what = ", ".join(s.name for s in rv.owner.op.statistics)
+        if isinstance(rv.owner.op, MarginalReleaseRV | FeasibleReleaseRV):
+            what = ", ".join(rv.owner.op.names)
             rows.append([rv.name, f"integrated out: {what}", _short(rv.owner.op.mechanism), "-"])
     if not rows:
         raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")
@@ -159,7 +160,7 @@ def _short(mechanism) -> str:
 
 def _describe(c: LinearStatistic, name: str) -> str:
     terms = [
-        f"{what} of {name}" if factor == 1 else f"{factor:g} × {what} of {name}"
+        f"{what} of {name}" if abs(factor - 1) < 1e-12 else f"{factor:g} × {what} of {name}"
         for factor, what in ((c.mean, "mean"), (c.variance, "variance"))
         if factor
     ]

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
-from pymc.logprob.transforms import IntervalTransform, LogTransform, Transform
+from pymc.logprob.transforms import IntervalTransform, LogTransform
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import GammaRV, NormalRV
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.laws import find_pair
+from pymc_dp.ladder.rules import Change, register_rungs
+from pymc_dp.laws import require_pair
 from pymc_dp.marginal import Statistic, feasible_release_rv, stacked_release_rv
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.propriety import power_law
 from pymc_dp.records import LinearRelease, PrivatizedRecords
 from pymc_dp.release import FeasibleMoments, release_rv
-
-
-@dataclass
-class Change:
-    """What a rung changes in a model, written in the model's own variables.
-
-    Attributes
-    ----------
-    replaced : releases and what they become.
-    added : new free variables by name, with their transforms.
-    transforms : existing free variables that become others, with their transforms, in order.
-    """
-
-    replaced: dict[TensorVariable, TensorVariable] = field(default_factory=dict)
-    added: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
-    transforms: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
 
 
 def sample_mean(group: PrivatizedRecords) -> TensorVariable:
@@ -125,14 +108,9 @@ def _unbounded(group: PrivatizedRecords) -> Change:
         for c in release.components:
             law = sample_mean(group) if c.mean else sample_variance(group)
             name, factor = (mean_name, c.mean) if c.mean else (variance_name, c.variance)
-            if factor < 0 and c.variance:
-                raise NotImplementedError(
-                    f"the release {release.name!r} contains a variance with a negative factor; "
-                    f"use to='statistics'"
-                )
             node = law.owner
             parameters = node.op.dist_params(node)
-            _require_pair(group, release, node.op)
+            _require_pair(release, node.op, parameters)
             statistics.append(Statistic(name, node.op, len(parameters), factor, c.constant))
             laws.append(parameters)
         change.replaced[release.rv] = stacked_release_rv(
@@ -141,18 +119,9 @@ def _unbounded(group: PrivatizedRecords) -> Change:
     return change
 
 
-def _require_pair(group, release, law) -> None:
-    if (
-        isinstance(law, GammaRV)
-        and isinstance(release.op.mechanism, GaussianMechanism)
-        and group.n < 3
-    ):
-        raise NotImplementedError(
-            f"the release {release.name!r}: a variance of n = 2 records under Gaussian noise has "
-            f"no marginal here. Use to='statistics'"
-        )
+def _require_pair(release, law, parameters) -> None:
     try:
-        find_pair(law, release.op.mechanism)
+        require_pair(law, release.op.mechanism, parameters)
     except NotImplementedError as error:
         raise NotImplementedError(
             f"the release {release.name!r}: {error}. Use to='statistics'"
@@ -306,11 +275,4 @@ def _intersect(model: pm.Model, rv: TensorVariable, low, high):
     )
 
 
-__all__ = [
-    "Change",
-    "FeasibleCutRV",
-    "NormalRV",
-    "marginal_rung",
-    "names",
-    "statistics_rung",
-]
+register_rungs(NormalRV, statistics=statistics_rung, marginal=marginal_rung)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
 from numba import njit
 from pymc.util import get_random_generator
@@ -12,10 +13,12 @@ from scipy import stats
 from xarray import DataTree
 
 from pymc_dp.kernels.feasible import draw_feasible, make_problem
-from pymc_dp.ladder.collapse import collapse
+from pymc_dp.ladder.collapse import collapsible
+from pymc_dp.ladder.gaussian import names
+from pymc_dp.ladder.rules import rungs
 from pymc_dp.laws import find_pair, row_sampler
-from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
-from pymc_dp.records import as_model, nearest_rvs, privatized, read_records
+from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV, moment_noises
+from pymc_dp.records import PrivatizedRecords, as_model, nearest_rvs, privatized, read_records
 from pymc_dp.steps.base import as_row
 
 
@@ -46,21 +49,60 @@ def recover(
     model = as_model(model, "dp.recover(model, idata)")
     if idata is None:
         raise ValueError("recover needs the result of sampling: dp.recover(model, idata)")
-    if privatized(model):
-        model = collapse(model, "marginal")
     rng = get_random_generator(random_seed)
     posterior = idata["posterior"].to_dataset()
-    found = {}
-    for rv in model.basic_RVs:
-        if isinstance(rv.owner.op, MarginalReleaseRV):
-            found.update(_recover_independent(model, rv, posterior, rng))
-        elif isinstance(rv.owner.op, FeasibleReleaseRV):
-            found.update(_recover_feasible(model, rv, posterior, rng))
-    if not found:
-        raise ValueError("nothing was integrated out of this model: there is nothing to recover")
+    found: dict = {}
+    for rv, value in _integrated_out(model, posterior):
+        if isinstance(rv, PrivatizedRecords):
+            op_names, moments = names(rv), _moments_of_group(model, rv)
+            found.update(_recover_feasible(op_names, moments, rv.n, rv.bounds, posterior, rng))
+        elif isinstance(rv.owner.op, MarginalReleaseRV):
+            found.update(_recover_independent(rv, value, posterior, rng))
+        else:
+            op, moments = rv.owner.op, rv.owner.op.problem(rv.owner.inputs, value)
+            found.update(_recover_feasible(op.names, moments, op.n, op.bounds, posterior, rng))
     result = idata.copy()
     result["posterior"] = DataTree(posterior.assign(found))
     return result
+
+
+def _integrated_out(model: pm.Model, posterior: xr.Dataset):
+    """Yield what was integrated out of a model and is not in the posterior, with its value."""
+    any_found = False
+    for rv in model.basic_RVs:
+        if isinstance(rv.owner.op, MarginalReleaseRV | FeasibleReleaseRV):
+            any_found = True
+            if not set(rv.owner.op.names) <= set(posterior):
+                yield rv, model.rvs_to_values[rv]
+    for group in collapsible(model) if privatized(model) else []:
+        any_found = True
+        if set(names(group)) & set(posterior):
+            continue
+        if group.bounds is not None:
+            yield group, None
+        else:
+            for release, rv in rungs(group)["marginal"](model, group).replaced.items():
+                yield rv, model.rvs_to_values[release]
+    if not any_found:
+        raise ValueError("nothing was integrated out of this model: there is nothing to recover")
+
+
+def _moments_of_group(model: pm.Model, group: PrivatizedRecords):
+    """Return (m, v, noise of the mean, noise of the variance) of bounded records."""
+    noises: dict = {}
+    for release in group.releases:
+        mechanism = release.op.mechanism.with_parameters(*release.parameters)
+        value = model.rvs_to_values[release.rv]
+        found = moment_noises(release.components, mechanism, value, release.rv.type.ndim == 1)
+        if set(found) & set(noises):
+            raise NotImplementedError(
+                f"a moment of {group.name!r} is released twice: sample with rung='statistics', "
+                f"which keeps the statistics"
+            )
+        noises.update(found)
+    zero = pt.constant(0.0)
+    none = (zero, zero, zero)
+    return group.mean, group.variance, noises.get("mean", none), noises.get("variance", none)
 
 
 def _per_draw(posterior: xr.Dataset, graph) -> np.ndarray:
@@ -83,9 +125,8 @@ def _per_draw(posterior: xr.Dataset, graph) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(rows, (draws, *rows.shape[-2:])))
 
 
-def _recover_independent(model, rv, posterior, rng):
+def _recover_independent(rv, value, posterior, rng):
     op, inputs = rv.owner.op, rv.owner.inputs
-    value = model.rvs_to_values[rv]
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     found = {}
     for statistic, law, mechanism, z in op.standardised(inputs, value):
@@ -100,15 +141,13 @@ def _recover_independent(model, rv, posterior, rng):
     return found
 
 
-def _recover_feasible(model, rv, posterior, rng):
-    op = rv.owner.op
-    m, v, mean_noise, variance_noise = op.problem(rv.owner.inputs, model.rvs_to_values[rv])
+def _recover_feasible(op_names, moments, n, bounds, posterior, rng):
+    m, v, mean_noise, variance_noise = moments
     rows = _per_draw(posterior, as_row(m, v, *mean_noise, *variance_noise))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
-    rows = rows[..., 0]
-    lower, upper = op.bounds
-    drawn = _feasible_draws(rng, float(op.n), float(lower), float(upper), rows)
-    return {name: (["chain", "draw"], drawn[:, j].reshape(dims)) for j, name in enumerate(op.names)}
+    rows = np.ascontiguousarray(rows[..., 0])
+    drawn = _feasible_draws(rng, float(n), float(bounds[0]), float(bounds[1]), rows)
+    return {name: (["chain", "draw"], drawn[:, j].reshape(dims)) for j, name in enumerate(op_names)}
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -153,6 +192,7 @@ def predict_records(
             f"{[rv.name for rv in found]}"
         )
     group = read_records(model, found[0])
+    rungs(group)  # Normal records only
     posterior = idata["posterior"].to_dataset()
     rows = _per_draw(posterior, as_row(group.mean, group.variance))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]

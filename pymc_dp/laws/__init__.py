@@ -33,6 +33,8 @@ class Pair:
         statistic given the release, cut to [lo, hi].
     examples : tuple of tuple of float
         Law parameters that the conformance tests run on.
+    require : callable
+        Raises NotImplementedError for law parameters that the pair does not cover.
     """
 
     law: type[Op]
@@ -40,6 +42,7 @@ class Pair:
     log_marginal: Callable[..., TensorVariable]
     draw: Callable[..., float]
     examples: tuple[tuple[float, ...], ...]
+    require: Callable[..., None] = lambda *law_parameters: None
 
 
 _PAIRS: dict[tuple[type[Op], type[Mechanism]], Pair] = {}
@@ -69,6 +72,13 @@ def find_pair(law: Op, mechanism: Mechanism) -> Pair:
         f"a {_law_name(type(law))} statistic under {type(mechanism).__name__} has no marginal "
         f"in closed form here; there is one for: {supported}"
     )
+
+
+def require_pair(law: Op, mechanism: Mechanism, parameters) -> Pair:
+    """Look a pair up and check that it covers these law parameters."""
+    pair = find_pair(law, mechanism)
+    pair.require(*parameters)
+    return pair
 
 
 @cache

@@ -23,6 +23,7 @@ from pytensor.tensor.random.basic import ExponentialRV, GammaRV
 from pymc_dp.kernels.logconcave import draw_log_concave, draw_tilted_gamma
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.base import as_float, known_value
 from pymc_dp.tilting import laplace_log_marginal
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
@@ -38,7 +39,7 @@ def _log_marginal_laplace_exponential(mechanism, value, scale):
 
 
 def _log_marginal_gaussian(mechanism, value, alpha, scale):
-    alpha, scale, sigma, value = (pt.as_tensor(x) for x in (alpha, scale, mechanism.sigma, value))
+    alpha, scale, sigma, value = (as_float(x) for x in (alpha, scale, mechanism.sigma, value))
     p = alpha - 1
     slope = 1 / scale - value / sigma**2
     root = pt.sqrt(slope**2 + 4 * p / sigma**2)
@@ -83,6 +84,16 @@ def _log_marginal_gaussian(mechanism, value, alpha, scale):
     )
 
 
+def _require_shape_one(alpha, scale):
+    """Refuse alpha below one, where the density has a pole and is not log-concave."""
+    value = known_value(alpha)
+    if value is None or np.any(value < 1):
+        found = "random" if value is None else f"{np.min(value):g}"
+        raise NotImplementedError(
+            f"a Gamma statistic under GaussianMechanism needs a number alpha >= 1; it is {found}"
+        )
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _draw_laplace(rng, z, noise, lo, hi, alpha, scale):
     return draw_tilted_gamma(rng, alpha, 1.0 / scale, 1.0 / noise, z, lo, hi)
@@ -125,5 +136,6 @@ register_pair(
         _log_marginal_gaussian,
         _draw_gaussian,
         ((21.0, 0.012), (1.001, 0.4), (4.0, 30.0), (1.5, 1e-3)),
+        _require_shape_one,
     )
 )

@@ -10,6 +10,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pymc_dp.kernels.logconcave import draw_tilted_normal
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.base import as_float
 from pymc_dp.tilting import laplace_log_marginal
 
 
@@ -23,7 +24,8 @@ def _draw_laplace(rng, z, scale, lo, hi, mu, sigma):
 
 
 def _log_marginal_gaussian(mechanism, value, mu, sigma):
-    return pm.logp(pm.Normal.dist(mu, pt.sqrt(sigma**2 + mechanism.sigma**2)), value)
+    sigma, noise = as_float(sigma), as_float(mechanism.sigma)
+    return pm.logp(pm.Normal.dist(as_float(mu), pt.sqrt(sigma**2 + noise**2)), value)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

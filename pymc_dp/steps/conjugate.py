@@ -25,8 +25,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.kernels.gaussian import draw_inverse_gamma_below, draw_normal_between
 from pymc_dp.kernels.logconcave import draw_log_gamma
 from pymc_dp.mechanisms.base import as_float
-from pymc_dp.propriety import power_law
-from pymc_dp.records import children, depends_on, is_linear, nearest_rvs
+from pymc_dp.propriety import power, power_law
+from pymc_dp.records import check_transform, children, depends_on, is_linear
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.steps.base import DPStep, as_scalar, infeasible, point_function, value_writer
 
@@ -132,7 +132,7 @@ def _normal_location(rv, child, value):
 def _multiple(rv, expression, child, what) -> TensorVariable:
     """Return c where ``expression == c * rv``, c free of rv."""
     ratio = clone_replace(expression, {rv: pt.constant(1.0, dtype=rv.dtype)}, rebuild_strict=False)
-    if not _scales_with(expression, rv):
+    if power(expression, rv) != 1:
         raise NotConjugateError(f"{what} of {child.name!r} is not proportional to it")
     return ratio
 
@@ -170,11 +170,11 @@ def _feasible_mean(rv, child, value):
 @register_child("inverse_gamma", PrivateReleaseRV)
 def _feasible_variance(rv, child, value):
     moments, (lower, upper) = _law_moments(rv, child)
-    power = power_law(moments.law_variance, rv)
-    if power is None or abs(power[1] - 1) > 1e-9 or depends_on(moments.law_mean, rv):
+    law = power_law(moments.law_variance, rv)
+    if law is None or law[1] != 1 or depends_on(moments.law_mean, rv):
         raise NotConjugateError(f"the bounds of {child.name!r} need it to be a variance")
     cap = (moments.law_mean - lower) * (upper - moments.law_mean)
-    return Contribution(lower=0.0, upper=cap / power[0])
+    return Contribution(lower=0.0, upper=cap / law[0])
 
 
 def _law_moments(rv, child):
@@ -183,19 +183,6 @@ def _law_moments(rv, child):
     if moments is None or depends_on(statistic, rv):
         raise NotConjugateError(f"the release {child.name!r} depends on it directly")
     return moments, op.bounds
-
-
-def _scales_with(expression, rv) -> bool:
-    """Whether ``expression(rv) = rv * expression(1)``, decided at two values of the others."""
-    others = [other for other in nearest_rvs([expression]) if other is not rv]
-    for value in (1.0, 1.7) if others else (1.0,):
-        held = {other: pt.full_like(other, value) for other in others}
-        alone = clone_replace(expression, held, rebuild_strict=False) if others else expression
-        alone = alone.sum() / alone.size if alone.type.ndim else alone
-        power = power_law(alone, rv)
-        if power is None or abs(power[1] - 1) > 1e-9:
-            return False
-    return True
 
 
 def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorVariable, ...]]:
@@ -208,6 +195,10 @@ def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorV
     """
     if rv.type.ndim:
         raise NotConjugateError(f"{rv.name!r} is not a scalar")
+    try:
+        check_transform(model, rv)
+    except NotImplementedError as error:
+        raise NotConjugateError(str(error)) from None
     if type(rv.owner.op) not in _PRIORS:
         known = ", ".join(t.__name__.removesuffix("RV") for t in _PRIORS)
         raise NotConjugateError(

@@ -16,7 +16,6 @@ from pymc_dp.kernels.records import draw_records, sweep_records
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import children, is_tagged, read_records
-from pymc_dp.starting import feasible_point
 from pymc_dp.steps.base import DPStep, DPStepState, as_row, point_function, unusable
 
 
@@ -32,8 +31,10 @@ class RecordMetropolis(DPStep):
 
     Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability
     :math:`\min\{1, \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels. The first call in a
-    chain puts the parameters of the records back to their starting values and draws the records
-    from f: PyMC starts every record at its mean, where a step for the spread would collapse.
+    chain draws the records from f: PyMC starts every record at its mean, where a step for the
+    spread would collapse. Where `pm.sample` assigned the step, and so ran NUTS before it, that call
+    puts the parameters of the records back to their starting values, too; in a list of steps by
+    hand, put this one first.
 
     Parameters
     ----------
@@ -45,6 +46,7 @@ class RecordMetropolis(DPStep):
     """
 
     name = "dp_record"
+    default_blocked = False  # a step for each vector of records
     _state_class = RecordMetropolisState
     stats_dtypes_shapes: ClassVar[dict] = {"dp_record_accept": (np.float64, [])}
 
@@ -85,10 +87,11 @@ class RecordMetropolis(DPStep):
         bounds = group.bounds
         self._bounds = (bounds is not None, *(bounds or (0.0, 0.0)))
         self._n = group.n
-        starts = initial_point if initial_point is not None else feasible_point(model)
+        # PyMC passes its starting point when it assigns the step, and runs NUTS before it then.
+        starts = {} if initial_point is None else initial_point
         above = [v for v in ancestors([rv]) if v in model.free_RVs and v is not rv]
         names = [model.rvs_to_values[v].name for v in above]
-        self._start = {name: np.asarray(starts[name]) for name in names}
+        self._start = {name: np.asarray(starts[name]) for name in names if name in starts}
         self.started = False
 
     def setup_chain(self, rng, tune, draws):

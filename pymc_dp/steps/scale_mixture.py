@@ -58,6 +58,11 @@ class LaplaceScaleMixtureGibbs(DPStep):
                     f"TwoSidedGibbs"
                 )
             joint = isinstance(law, MvNormalRV)
+            if model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
+                raise ValueError(
+                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must be a plain "
+                    f"variable without transform=, an MvNormal one of them a single vector"
+                )
             if joint and release_statistic(release) is not rv:
                 raise ValueError(
                     f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: the statistic of "

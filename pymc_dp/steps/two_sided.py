@@ -13,10 +13,10 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.laws import find_pair, row_sampler
+from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.records import PLAIN_MODE, children, depends_on, is_linear, release_statistic
+from pymc_dp.records import children, depends_on, is_linear, release_statistic
 from pymc_dp.release import FeasibleMoments, PrivateReleaseRV
 from pymc_dp.steps.base import (
     DPStep,
@@ -137,31 +137,15 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
             f"{type(mechanism).__name__}; write TwoSidedGibbs or leave it to NUTS"
         )
     try:
-        pair = find_pair(law, mechanism)
+        pair = require_pair(law, mechanism, parameters)
     except NotImplementedError as error:
         raise ValueError(f"{cls} cannot update {rv.name!r}: {error}") from None
-    if isinstance(law, GammaRV) and not isinstance(mechanism, LaplaceMechanism):
-        _require_shape_one(cls, rv)
     z, noise, factor, constant = entry_of(cls, model, rv, release, mechanism)
     return (
         ((z - constant) / factor, noise / pt.abs(factor), low, high, *parameters),
         pair.draw,
         len(parameters),
     )
-
-
-def _require_shape_one(cls, rv):
-    alpha = rv.owner.op.dist_params(rv.owner)[0]
-    try:
-        small = np.any(alpha.eval(mode=PLAIN_MODE) < 1)
-    except Exception as error:  # a symbolic shape cannot be checked here
-        raise ValueError(
-            f"{cls} cannot update {rv.name!r}: under Gaussian noise its alpha must be a number >= 1"
-        ) from error
-    if small:
-        raise ValueError(
-            f"{cls} cannot update {rv.name!r}: under Gaussian noise it needs alpha >= 1"
-        )
 
 
 def entry_of(cls, model, rv, release, mechanism):
