@@ -6,17 +6,24 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.initial_point import make_initial_point_fn
 from pymc.sampling.mcmc import assign_step_methods
 from scipy import integrate, interpolate, stats
 
 import pymc_dp as dp
-from pymc_dp.starting import feasible_point
+from pymc_dp.starting import feasible_start
 from pymc_dp.steps import FeasibleSlice, choose_steps
 
 Z = np.array([34.3, 2224.8])
 NOISE = np.array([9.3, 900.0])
 INF = np.inf
 DRAWS = 4000
+
+
+def feasible_point(model):
+    """Return the initial point with the parameters of bounded records moved inside."""
+    start = {model[name]: value for name, value in feasible_start(model).items()}
+    return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(0)
 
 
 def records_model(*, bounds=None, conjugate=True, n=43, mechanism=dp.LaplaceMechanism):
