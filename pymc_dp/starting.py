@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pymc as pm
 from pymc.distributions.distribution import support_point
+from pymc.initial_point import make_initial_point_fn
 
 from pymc_dp.propriety import power_law
 from pymc_dp.records import PLAIN_MODE, is_random, nearest_rvs, privatized, read_records
@@ -43,3 +44,9 @@ def _own_start(variable) -> float:
     """Return where PyMC starts a scalar."""
     start = support_point(variable) if is_random(variable) else variable
     return float(np.squeeze(start.eval(mode=PLAIN_MODE)))
+
+
+def feasible_point(model: pm.Model) -> dict[str, np.ndarray]:
+    """Return the model's initial point, with bounded records' parameters moved inside."""
+    start = {model[name]: value for name, value in feasible_start(model).items()}
+    return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(0)

@@ -120,7 +120,9 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
     built: list[BlockedStep] = []
     for cls in _ALL:
         mine = [rv for rv in model.free_RVs if chosen.get(rv) is cls]
-        if cls in (RecordMetropolis, FeasibleSlice):
+        if cls is RecordMetropolis:  # the first of the list: nothing has run before it
+            built += [cls([model.rvs_to_values[rv]], model=model, restart=False) for rv in mine]
+        elif cls is FeasibleSlice:
             built += [cls([model.rvs_to_values[rv]], model=model) for rv in mine]
         elif mine:
             built.append(cls([model.rvs_to_values[rv] for rv in mine], model=model))

@@ -16,6 +16,7 @@ from pymc_dp.kernels.records import draw_records, sweep_records
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import children, is_tagged, read_records
+from pymc_dp.starting import feasible_point
 from pymc_dp.steps.base import DPStep, DPStepState, as_row, point_function, unusable
 
 
@@ -31,10 +32,9 @@ class RecordMetropolis(DPStep):
 
     Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability
     :math:`\min\{1, \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels. The first call in a
-    chain draws the records from f: PyMC starts every record at its mean, where a step for the
-    spread would collapse. Where `pm.sample` assigned the step, and so ran NUTS before it, that call
-    puts the parameters of the records back to their starting values, too; in a list of steps by
-    hand, put this one first.
+    chain puts the parameters of the records back to their starting values and draws the records
+    from f: PyMC starts every record at its mean, where a step that runs before this one would let
+    the spread collapse.
 
     Parameters
     ----------
@@ -43,12 +43,19 @@ class RecordMetropolis(DPStep):
         released under Laplace or Gaussian noise.
     model : pm.Model, optional
         The model of the context by default.
+    restart : bool, default True
+        Whether the first call puts the parameters back, too. Not needed, and in the way of
+        ``initvals=``, where this step is the first of the list.
     """
 
     name = "dp_record"
     default_blocked = False  # a step for each vector of records
     _state_class = RecordMetropolisState
     stats_dtypes_shapes: ClassVar[dict] = {"dp_record_accept": (np.float64, [])}
+
+    def __init__(self, vars, *, restart: bool = True, **kwargs):
+        self.restart = restart
+        super().__init__(vars, **kwargs)
 
     def _prepare(self, model, initial_point):
         if len(self.model_rvs) != 1:
@@ -87,8 +94,9 @@ class RecordMetropolis(DPStep):
         bounds = group.bounds
         self._bounds = (bounds is not None, *(bounds or (0.0, 0.0)))
         self._n = group.n
-        # PyMC passes its starting point when it assigns the step, and runs NUTS before it then.
-        starts = {} if initial_point is None else initial_point
+        starts: dict = {}
+        if self.restart:
+            starts = feasible_point(model) if initial_point is None else initial_point
         above = [v for v in ancestors([rv]) if v in model.free_RVs and v is not rv]
         names = [model.rvs_to_values[v].name for v in above]
         self._start = {name: np.asarray(starts[name]) for name in names if name in starts}

@@ -6,24 +6,17 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from pymc.initial_point import make_initial_point_fn
 from pymc.sampling.mcmc import assign_step_methods
 from scipy import integrate, interpolate, stats
 
 import pymc_dp as dp
-from pymc_dp.starting import feasible_start
+from pymc_dp.starting import feasible_point
 from pymc_dp.steps import FeasibleSlice, choose_steps
 
 Z = np.array([34.3, 2224.8])
 NOISE = np.array([9.3, 900.0])
 INF = np.inf
 DRAWS = 4000
-
-
-def feasible_point(model):
-    """Return the initial point with the parameters of bounded records moved inside."""
-    start = {model[name]: value for name, value in feasible_start(model).items()}
-    return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(0)
 
 
 def records_model(*, bounds=None, conjugate=True, n=43, mechanism=dp.LaplaceMechanism):
@@ -259,8 +252,17 @@ def test_refusals(misfits, step, name, match):
 
 
 def test_records_take_one_vector_to_a_step(misfits):
-    with misfits, pytest.raises(ValueError, match="one step for each of"):
+    with misfits, pytest.raises(ValueError, match="'with_child': 'child' depends on it too"):
         dp.RecordMetropolis([misfits["x"], misfits["with_child"]])
+    with pm.Model() as model:
+        x, y = (pm.Normal(name, 0, 1, shape=5) for name in "xy")
+        for records in (x, y):
+            dp.PrivateObservation(
+                f"z{records.name}", records.mean(), dp.LaplaceMechanism(1.0), observed=0.3
+            )
+        together = dp.RecordMetropolis([x, y])
+        assert [type(step).__name__ for step in together.methods] == ["RecordMetropolis"] * 2
+        assert len(dp.steps(model)) == 2
 
 
 def test_steps_refuse_data_that_became_useless():
@@ -678,6 +680,10 @@ def test_record_metropolis_starts_afresh_in_every_chain():
         assert point["lead"].std() > 5
         again, _ = step.step({**point, "sigma_log__": np.array(2.0)})
         assert again["sigma_log__"] == 2.0  # only in the first call
+    with model:
+        first_of_the_list = dp.RecordMetropolis([model["lead"]], restart=False)
+    point, _ = seeded(first_of_the_list).step({**collapsed, "sigma_log__": np.array(2.5)})
+    assert point["sigma_log__"] == 2.5
 
 
 # --- In pm.sample ---------------------------------------------------------------------------------
