@@ -26,11 +26,12 @@ from pytensor.tensor.variable import TensorVariable
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from xarray import DataTree
 
+from pymc_dp.draws import per_draw
+from pymc_dp.graphs import PLAIN_MODE, nearest_rvs, power_law
 from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
-from pymc_dp.ladder.collapse import collapse, collapsible, dropped_deterministics
+from pymc_dp.ladder.collapse import collapsible, dropped_deterministics
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.propriety import power_law
-from pymc_dp.records import PLAIN_MODE, PrivatizedRecords, check_transform, nearest_rvs
+from pymc_dp.records import PrivatizedRecords, check_transform
 from pymc_dp.steps.base import point_function
 
 _log = logging.getLogger("pymc.dp")
@@ -301,7 +302,7 @@ def _as_tree(model, group, kernel, out, tune, seconds, checks) -> DataTree:
     sweeps = np.full((chains, draws), SWEEPS)
     dims = {name: list(model.named_vars_to_dims.get(name) or ()) for name in observed}
     coords = {
-        dim: model.coords[dim]
+        dim: list(model.coords[dim])
         for used in dims.values()
         for dim in used
         if model.coords.get(dim) is not None
@@ -323,14 +324,15 @@ def _as_tree(model, group, kernel, out, tune, seconds, checks) -> DataTree:
             }
         },
     )
-    if len(dropped_deterministics(model)) < len(model.deterministics):
-        computed = pm.compute_deterministics(
-            tree["posterior"].to_dataset(),
-            model=collapse(model, "statistics"),
-            progressbar=False,
-            merge_dataset=True,
-        )
-        tree["posterior"] = DataTree(computed)
+    dataset = tree["posterior"].to_dataset()
+    dropped = dropped_deterministics(model)
+    for deterministic in [d for d in model.deterministics if d not in dropped]:
+        values = per_draw(dataset, deterministic)
+        own = model.named_vars_to_dims.get(deterministic.name)
+        own = own or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
+        shaped = values.reshape(chains, draws, *values.shape[1:])
+        dataset[deterministic.name] = (("chain", "draw", *own), shaped)
+    tree["posterior"] = DataTree(dataset)
     if checks:
         log_warnings(run_convergence_checks(tree, model))
     return tree

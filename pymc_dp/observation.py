@@ -13,25 +13,15 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs import PLAIN_MODE, depends_on, is_random, nearest_rvs
 from pymc_dp.marginal import marginal_release_rv
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
 from pymc_dp.propriety import check_possible
-from pymc_dp.records import (
-    PLAIN_MODE,
-    NotLinearError,
-    TooFewRecordsError,
-    depends_on,
-    is_random,
-    nearest_rvs,
-    read_records,
-    record_count,
-    record_moments,
-    release_statistic,
-    releases,
-)
+from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
 from pymc_dp.release import FeasibleMoments, Release, release_rv
+from pymc_dp.statistics import NotLinearError, TooFewRecordsError
 
 
 def PrivateObservation(

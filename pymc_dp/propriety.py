@@ -4,78 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
-from pytensor.graph.replace import clone_replace
-from pytensor.scalar import basic as ps
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.mechanisms.base import known_value
+from pymc_dp.graphs import nearest_rvs, power_law
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
-from pymc_dp.records import (
-    PLAIN_MODE,
-    PrivatizedRecords,
-    children,
-    depends_on,
-    nearest_rvs,
-)
-
-
-def power_law(expression: TensorVariable, variable: TensorVariable) -> tuple[float, float] | None:
-    """Return (c, k) with ``expression == c * variable**k``, c > 0; None if it is not such a power.
-
-    k = inf stands for an exponential, ``log(expression)`` linear.
-    """
-    if nearest_rvs([expression]) != [variable]:
-        return None
-    k = power(expression, variable)
-    if k is None:
-        return None
-    one = clone_replace(expression, {variable: pt.ones((), dtype=variable.dtype)})
-    c = np.squeeze(one.eval(mode=PLAIN_MODE))
-    return (float(c), k) if c.ndim == 0 and np.isfinite(c) and c > 0 else None
-
-
-def power(expression: TensorVariable, variable: TensorVariable) -> float | None:
-    """Return k where an expression is proportional to ``variable**k``, decided by its ops.
-
-    Other variables may be part of the factor. None if it is no power, inf for an exponential.
-    """
-    if expression is variable:
-        return 1.0
-    if not depends_on(expression, variable):
-        return 0.0
-    node = expression.owner
-    if isinstance(node.op, DimShuffle):
-        return power(node.inputs[0], variable)
-    if not isinstance(node.op, Elemwise):
-        return None
-    found = [power(i, variable) for i in node.inputs]
-    exponents = [k for k in found if k is not None]
-    if len(exponents) < len(found):
-        return None
-    match node.op.scalar_op:
-        case ps.Cast() | ps.Identity():
-            return exponents[0]
-        case ps.Mul():
-            return sum(exponents)
-        case ps.TrueDiv():
-            return None if math.inf in exponents else exponents[0] - exponents[1]
-        case ps.Sqr():
-            return 2 * exponents[0]
-        case ps.Sqrt():
-            return exponents[0] / 2
-        case ps.Reciprocal():
-            return -exponents[0]
-        case ps.Pow() if exponents[1] == 0:
-            exponent = known_value(node.inputs[1])
-            return None if exponent is None else exponents[0] * float(np.squeeze(exponent))
-        case ps.Exp() if exponents[0] == 1:
-            return math.inf
-    return None
+from pymc_dp.records import PrivatizedRecords, children
 
 
 def check_possible(model: pm.Model, read: PrivatizedRecords) -> None:

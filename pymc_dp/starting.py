@@ -7,8 +7,8 @@ import pymc as pm
 from pymc.distributions.distribution import support_point
 from pymc.initial_point import make_initial_point_fn
 
-from pymc_dp.propriety import power_law
-from pymc_dp.records import PLAIN_MODE, is_random, nearest_rvs, privatized, read_records
+from pymc_dp.graphs import PLAIN_MODE, is_random, nearest_rvs, power_law
+from pymc_dp.records import privatized, read_records
 
 
 def feasible_start(model: pm.Model) -> dict[str, np.ndarray]:

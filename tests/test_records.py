@@ -10,15 +10,9 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_dp as dp
-from pymc_dp.records import (
-    LinearStatistic,
-    NotLinearError,
-    is_linear,
-    linear_statistics,
-    privatized,
-    read_records,
-    record_count,
-)
+from pymc_dp.graphs import is_linear
+from pymc_dp.records import privatized, read_records, record_count
+from pymc_dp.statistics import LinearStatistic, NotLinearError, linear_statistics
 
 N = 43
 PLAIN = Mode(linker="py", optimizer="fast_compile")

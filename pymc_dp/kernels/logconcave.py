@@ -18,7 +18,8 @@ import math
 
 from numba import njit
 
-from pymc_dp.kernels.tilting import gamma_log_tilted_mass
+from pymc_dp.kernels.gamma_mass import gamma_log_tilted_mass
+from pymc_dp.kernels.gamma_ratio import expm1_minus
 
 TINY = 1e-300
 
@@ -203,11 +204,11 @@ def draw_log_gamma(rng, a, rate, log_lo, log_hi):
     if log_lo >= log_hi:
         return mode
     h_left, s_left = (
-        slope * (left - mode) - x * _expm1_minus(left - mode),
+        slope * (left - mode) - x * expm1_minus(left - mode),
         a - x * math.exp(left - mode),
     )
     h_right, s_right = (
-        slope * (right - mode) - x * _expm1_minus(right - mode),
+        slope * (right - mode) - x * expm1_minus(right - mode),
         a - x * math.exp(right - mode),
     )
     if left >= mode or s_left <= 0.0:
@@ -219,16 +220,8 @@ def draw_log_gamma(rng, a, rate, log_lo, log_hi):
             rng, mode, left, h_left, s_left, right, h_right, s_right, log_lo, log_hi
         )
         d = u - mode
-        if math.log(1.0 - rng.random()) + height <= slope * d - x * _expm1_minus(d):
+        if math.log(1.0 - rng.random()) + height <= slope * d - x * expm1_minus(d):
             return u
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _expm1_minus(d):
-    """Return exp(d) - 1 - d without cancellation near zero."""
-    if abs(d) < 1e-2:
-        return d * d * (0.5 + d * (1.0 / 6.0 + d * (1.0 / 24.0 + d * (1.0 / 120.0 + d / 720.0))))
-    return math.expm1(d) - d
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -12,18 +12,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from pymc_dp.graphs import nearest_rvs
 from pymc_dp.ladder.collapse import collapse, dropped_deterministics
 from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
-from pymc_dp.records import (
-    LinearStatistic,
-    NotLinearError,
-    as_model,
-    nearest_rvs,
-    privatized,
-    read_records,
-    release_statistic,
-    releases,
-)
+from pymc_dp.records import as_model, privatized, read_records, release_statistic, releases
+from pymc_dp.statistics import LinearStatistic, NotLinearError
 from pymc_dp.steps import choose_steps
 
 

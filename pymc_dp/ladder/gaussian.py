@@ -13,11 +13,11 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs import power_law
 from pymc_dp.ladder.rules import Change, register_rungs
 from pymc_dp.laws import require_pair
 from pymc_dp.marginal import Statistic, feasible_release_rv, stacked_release_rv
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.propriety import power_law
 from pymc_dp.records import LinearRelease, PrivatizedRecords
 from pymc_dp.release import FeasibleMoments, release_rv
 

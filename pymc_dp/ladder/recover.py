@@ -8,17 +8,17 @@ import pytensor.tensor as pt
 import xarray as xr
 from numba import njit
 from pymc.util import get_random_generator
-from pytensor.graph.replace import vectorize_graph
 from scipy import stats
 from xarray import DataTree
 
+from pymc_dp.draws import per_draw
 from pymc_dp.kernels.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.ladder.gaussian import names
 from pymc_dp.ladder.rules import rungs
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV, moment_noises
-from pymc_dp.records import PrivatizedRecords, as_model, nearest_rvs, privatized, read_records
+from pymc_dp.records import PrivatizedRecords, as_model, privatized, read_records
 from pymc_dp.steps.base import as_row
 
 
@@ -105,26 +105,6 @@ def _moments_of_group(model: pm.Model, group: PrivatizedRecords):
     return group.mean, group.variance, noises.get("mean", none), noises.get("variance", none)
 
 
-def _per_draw(posterior: xr.Dataset, graph) -> np.ndarray:
-    """Evaluate a graph of the model's free variables at every posterior draw, in one call."""
-    needed = nearest_rvs([graph])
-    missing = [rv.name for rv in needed if rv.name not in posterior]
-    if missing:
-        raise ValueError(
-            f"the posterior has no {', '.join(missing)}: recover needs every free variable of the "
-            f"model (was var_names= given to the sampler?)"
-        )
-    values, batched = [], {}
-    for rv in needed:
-        data = posterior[rv.name].to_numpy()
-        values.append(data.reshape(-1, *data.shape[2:]).astype(rv.dtype))
-        batched[rv] = rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name)
-    [output] = vectorize_graph([graph], batched)
-    rows = pm.compile(list(batched.values()), output, on_unused_input="ignore")(*values)
-    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-    return np.ascontiguousarray(np.broadcast_to(rows, (draws, *rows.shape[-2:])))
-
-
 def _recover_independent(rv, value, posterior, rng):
     op, inputs = rv.owner.op, rv.owner.inputs
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
@@ -132,7 +112,7 @@ def _recover_independent(rv, value, posterior, rng):
     for statistic, law, mechanism, z in op.standardised(inputs, value):
         pair = find_pair(statistic.law, mechanism)
         [noise] = mechanism.parameters
-        rows = _per_draw(posterior, as_row(z, noise, -np.inf, np.inf, *law))
+        rows = per_draw(posterior, as_row(z, noise, -np.inf, np.inf, *law))
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
         drawn = row_sampler(pair.draw, len(law))(rng, rows)
         shape = dims + (() if op.stacked else tuple(rv.shape.eval()))
@@ -143,7 +123,7 @@ def _recover_independent(rv, value, posterior, rng):
 
 def _recover_feasible(op_names, moments, n, bounds, posterior, rng):
     m, v, mean_noise, variance_noise = moments
-    rows = _per_draw(posterior, as_row(m, v, *mean_noise, *variance_noise))
+    rows = per_draw(posterior, as_row(m, v, *mean_noise, *variance_noise))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     rows = np.ascontiguousarray(rows[..., 0])
     drawn = _feasible_draws(rng, float(n), float(bounds[0]), float(bounds[1]), rows)
@@ -194,7 +174,7 @@ def predict_records(
     group = read_records(model, found[0])
     rungs(group)  # Normal records only
     posterior = idata["posterior"].to_dataset()
-    rows = _per_draw(posterior, as_row(group.mean, group.variance))
+    rows = per_draw(posterior, as_row(group.mean, group.variance))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     m, v = rows[..., 0].T.reshape(2, *dims, 1)
     sd = np.sqrt(v)

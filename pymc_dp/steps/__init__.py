@@ -9,7 +9,8 @@ from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.records import as_model, is_tagged, nearest_rvs, release_statistic, releases
+from pymc_dp.graphs import nearest_rvs
+from pymc_dp.records import as_model, is_tagged, release_statistic, releases
 from pymc_dp.release import FeasibleMoments
 from pymc_dp.steps.conjugate import ConjugateGibbs, NotConjugateError, conditional
 from pymc_dp.steps.feasible_slice import FeasibleSlice

@@ -22,11 +22,11 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.basic import GammaRV, InvGammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs import depends_on, is_linear, power, power_law
 from pymc_dp.kernels.gaussian import draw_inverse_gamma_below, draw_normal_between
 from pymc_dp.kernels.logconcave import draw_log_gamma
 from pymc_dp.mechanisms.base import as_float
-from pymc_dp.propriety import power, power_law
-from pymc_dp.records import check_transform, children, depends_on, is_linear
+from pymc_dp.records import check_transform, children
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.steps.base import DPStep, as_scalar, infeasible, point_function, value_writer
 

@@ -13,10 +13,11 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs import depends_on, is_linear
 from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.records import children, depends_on, is_linear, release_statistic
+from pymc_dp.records import children, release_statistic
 from pymc_dp.release import FeasibleMoments, PrivateReleaseRV
 from pymc_dp.steps.base import (
     DPStep,

@@ -553,7 +553,7 @@ def test_recover_dist_and_parameters_that_vary():
 def test_recover_needs_the_parameters_and_something_to_recover(model):
     with pytest.raises(ValueError, match=r"needs the result of sampling: dp\.recover"):
         dp.recover(model)
-    with pytest.raises(ValueError, match=r"posterior has no sigma2: .* every free variable"):
+    with pytest.raises(ValueError, match="has no sigma2: every free variable"):
         dp.recover(model, posterior(mu=1.0))
     with pm.Model() as plain:
         dp.PrivateObservation("z", pm.Normal("s"), LAPLACE(1.0), observed=0.0)

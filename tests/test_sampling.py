@@ -1,0 +1,210 @@
+"""Routes of dp.sample: which is taken, what it says, what it returns."""
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.graphs import power_law
+from pymc_dp.sampling import routes
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+
+
+def build(spread="sigma", *, records=pm.Normal, statistic=None, bounds=None, **release):
+    """Twenty records under one release; `spread` names the prior."""
+    with pm.Model(coords={"stat": ["mean", "var"]}) as model:
+        mu = pm.Normal("mu", 60, 20)
+        sigma = {
+            "sigma": lambda: pm.HalfNormal("sigma", 20),
+            "flat sigma": lambda: pm.HalfFlat("sigma"),
+            "sigma2": lambda: pt.sqrt(pm.InverseGamma("sigma2", 3.0, 800.0)),
+            "gamma": lambda: pt.sqrt(pm.Gamma("sigma2", 2.0, 0.005)),
+            "exponential": lambda: pt.sqrt(pm.Exponential("sigma2", 0.003)),
+            "half-cauchy": lambda: pm.HalfCauchy("sigma", 20),
+        }[spread]()
+        y = records("y", mu, sigma, shape=20)
+        pm.Deterministic("cv", sigma / mu)
+        values = [y.mean(), y.var(ddof=1)] if statistic is None else statistic(y)
+        arguments = {"observed": [71.0, 400.0]} | release
+        mechanism = arguments.pop("mechanism", None) or dp.LaplaceMechanism([5.0, 300.0])
+        dp.PrivateObservation("z", values, mechanism, bounds=bounds, **arguments)
+    return model
+
+
+@pytest.mark.parametrize("bounds", [None, (0, 200)], ids=["unbounded", "bounded"])
+@pytest.mark.parametrize("spread", ["sigma", "flat sigma", "sigma2", "gamma", "exponential"])
+def test_fused_covers_the_priors_that_it_claims(spread, bounds):
+    """Means against importance sampling from the prior, or a uniform law where that is flat."""
+    model = build(spread, bounds=bounds)
+    idata = dp.sample(model, draws=20_000, chains=2, random_seed=1, **QUIET)
+    posterior = idata["posterior"]
+    assert posterior.attrs["route"] == "fused Gibbs"
+
+    rng, size = np.random.default_rng(2), 2_000_000
+    mu = rng.normal(60, 20, size)
+    s2 = {
+        "sigma": lambda: rng.normal(0, 20, size) ** 2,
+        "flat sigma": lambda: rng.uniform(0, 400, size) ** 2,
+        "sigma2": lambda: 800 / rng.standard_gamma(3.0, size),
+        "gamma": lambda: rng.gamma(2.0, 200, size),
+        "exponential": lambda: rng.exponential(1 / 0.003, size),
+    }[spread]()
+    ybar = rng.normal(mu, np.sqrt(s2 / 20))
+    var = s2 * rng.chisquare(19, size) / 19
+    log_weight = stats.laplace.logpdf(71, ybar, 5) + stats.laplace.logpdf(400, var, 300)
+    if bounds:
+        feasible = (s2 <= mu * (200 - mu)) & (19 / 20 * var <= ybar * (200 - ybar))
+        log_weight[~(feasible & (mu > 0) & (mu < 200))] = -np.inf
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    ess = 1 / np.sum(weight**2)
+    sigma = posterior["sigma"] if "sigma" in posterior else np.sqrt(posterior["sigma2"])
+    for draws, x in ((posterior["mu"], mu), (sigma, np.sqrt(s2))):
+        mean = weight @ x
+        sd = np.sqrt(weight @ (x - mean) ** 2)
+        assert abs(float(draws.mean()) - mean) < 4 * sd * np.sqrt(1 / ess + 1 / 15_000)
+        assert abs(float(draws.std()) / sd - 1) < 0.04
+
+
+def test_result_of_the_fused_route(caplog):
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        idata = dp.sample(build("sigma2", dims="stat"), draws=50, random_seed=1, **QUIET)
+    assert "fused Gibbs" in caplog.text
+    assert set(idata.children) == {"posterior", "sample_stats", "observed_data"}
+    assert dict(idata["posterior"].sizes) == {"chain": 4, "draw": 50}
+    assert set(idata["posterior"].data_vars) == {"mu", "sigma2", "cv"}
+    np.testing.assert_allclose(
+        idata["posterior"]["cv"], np.sqrt(idata["posterior"]["sigma2"]) / idata["posterior"]["mu"]
+    )
+    assert idata["observed_data"]["z"].dims == ("stat",)
+    again = dp.sample(build("sigma2", dims="stat"), draws=50, random_seed=1, **QUIET)
+    np.testing.assert_array_equal(again["posterior"]["mu"], idata["posterior"]["mu"])
+    assert len(np.unique(idata["posterior"]["mu"])) == 200  # chains and draws differ
+
+
+def test_other_arguments_take_another_route_and_say_so(caplog):
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        idata = dp.sample(
+            build(), draws=20, tune=20, chains=1, cores=1, target_accept=0.9,
+            nuts_sampler="pymc", **QUIET,
+        )  # fmt: skip
+    assert "Not taken: fused Gibbs" in caplog.text
+    assert "y" not in idata["posterior"]
+
+
+def test_clipped_powers_are_no_powers():
+    """A spread that is cut is not read as the power that it looks like at a few points."""
+    with pm.Model():
+        s = pm.HalfNormal("s", 1)
+        assert power_law(s**2, s) == (1.0, 2.0)
+        assert power_law(3 / pt.sqrt(s), s) == (3.0, -0.5)
+        for other in (pt.clip(s, 0, 9) ** 2, pt.maximum(s, 0.01), pt.round(s), s + 1):
+            assert power_law(other, s) is None
+
+
+def reasons(model):
+    return {route.name: reason for route, _, reason in routes(model)}
+
+
+def test_routes_are_shut_with_the_reason():
+    assert "'sigma' is none of" in reasons(build("half-cauchy"))["fused Gibbs"]
+    gamma = reasons(build(records=pm.Gamma))
+    for name in ("fused Gibbs", "NUTS on the marginal", "Gibbs on the statistics"):
+        assert "'y'" in gamma[name]
+    assert "Normal" in gamma["Metropolis on the records"]
+    assert gamma["NUTS on the records"] == ""
+    clipped = build(mechanism=dp.LaplaceMechanism([5.0, 300.0]).clipped(0, None))
+    assert "ClippedMechanism" in reasons(clipped)["Metropolis on the records"]
+    with pm.Model() as cut:
+        mu = pm.Flat("mu", transform=pm.distributions.transforms.Interval(0, 1))
+        y = pm.Normal("y", mu, pm.HalfNormal("s", 1), shape=20)
+        dp.PrivateObservation("z", y.mean(), dp.LaplaceMechanism(1.0), observed=0.5)
+    assert "transform" in reasons(cut)["fused Gibbs"]
+
+
+def test_nuts_on_the_records_moves_at_all():
+    """Records start scattered: equal ones have no gradient of their standard deviation."""
+    model = build(
+        statistic=lambda y: [y.mean(), y.std(ddof=1)],
+        observed=[71.0, 19.0],
+        mechanism=dp.LaplaceMechanism([5.0, 5.0]),
+    )
+    idata = dp.sample(model, draws=100, tune=200, chains=1, cores=1, random_seed=1, **QUIET)
+    assert float(idata["posterior"]["mu"].std()) > 1
+    assert "y" not in idata["posterior"]
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ({"observed": [71.0, np.nan]}, "'z': the observed value"),
+        ({"observed": [71.0]}, "'z': the observed value"),
+        ({"scale": [5.0, 0.0]}, "'z': the noise parameter scale"),
+    ],
+)
+def test_set_data_is_checked_again(new, message):
+    with pm.Model() as model:
+        mu, sigma = pm.Normal("mu", 60, 20), pm.HalfNormal("sigma", 20)
+        y = pm.Normal("y", mu, sigma, shape=20)
+        scale, observed = pm.Data("scale", [5.0, 300.0]), pm.Data("observed", [71.0, 400.0])
+        dp.PrivateObservation(
+            "z", [y.mean(), y.var(ddof=1)], dp.LaplaceMechanism(scale), observed=observed
+        )
+        pm.set_data(new)
+    with pytest.raises(ValueError, match=message):
+        dp.sample(model)
+
+
+def test_arguments():
+    model = build()
+    with pytest.raises(TypeError, match=r"write dp\.sample\(model"):
+        dp.sample(500)
+    with pytest.raises(TypeError, match="no model"):
+        dp.sample()
+    with pytest.raises(ValueError, match="rung='top'"):
+        dp.sample(model, rung="top")
+    with pytest.raises(NotImplementedError, match="sppe"):
+        dp.sample(model, method="sppe")
+    with pm.Model() as nothing:
+        pm.Normal("x")
+    with pytest.raises(ValueError, match=r"dp\.PrivateObservation"):
+        dp.sample(nothing)
+
+
+def test_values_that_post_processing_cannot_publish():
+    with pm.Model():
+        x = pm.Normal("x")
+        with pytest.raises(ValueError, match="cannot publish"):
+            dp.PrivateObservation("z", x, dp.LaplaceMechanism(1.0).clipped(0, None), observed=-3)
+        with pytest.raises(ValueError, match="cannot publish"):
+            dp.PrivateObservation("z", x, dp.LaplaceMechanism(1.0).rounded(0), observed=1.5)
+        dp.PrivateObservation("z", x, dp.LaplaceMechanism(1.0).rounded(1), observed=1.5)
+
+
+def test_recover_from_separate_bounded_releases():
+    with pm.Model() as model:
+        mu, sigma = pm.Normal("mu", 60, 20), pm.HalfNormal("sigma", 20)
+        y = pm.Normal("y", mu, sigma, shape=20)
+        dp.PrivateObservation("a", y.mean(), dp.LaplaceMechanism(5), observed=71, bounds=(0, 200))
+        dp.PrivateObservation(
+            "b", y.var(ddof=1), dp.LaplaceMechanism(300), observed=400, bounds=(0, 200)
+        )
+    idata = dp.sample(model, draws=2_000, random_seed=1, **QUIET)
+    together = build(bounds=(0, 200))
+    same = dp.sample(together, draws=2_000, random_seed=2, **QUIET)
+    one = dp.recover(model, idata, random_seed=3)["posterior"]
+    other = dp.recover(together, same, random_seed=4)["posterior"]
+    for name in ("y_mean", "y_var"):
+        a, b = one[name].to_numpy().ravel()[::4], other[name].to_numpy().ravel()[::4]
+        assert stats.ks_2samp(a, b).pvalue > 1e-3
+    assert "y_mean" in dp.recover(model, dp.recover(model, idata))["posterior"]
+
+
+def test_explain_a_bounded_marginal():
+    text = str(dp.explain(dp.collapse(build(bounds=(0, 200)), "marginal")))
+    assert "integrated out: y_mean, y_var" in text
