@@ -39,10 +39,12 @@ def simulate(rng, bounded, n=N, kappa=0.0):
             return mu, s2, ybar, var
 
 
-@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+@pytest.mark.parametrize(
+    ("noise", "n"),
+    [("laplace", 2), ("laplace", 3), ("laplace", N), ("gaussian", 3), ("gaussian", N)],
+)
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize("kappa", [0.0, 0.7], ids=["normal", "normal-inverse-gamma"])
-@pytest.mark.parametrize("n", [3, N])
 def test_fused(noise, bounded, kappa, n):
     rng = np.random.default_rng(11)
     ranks = np.empty((TRIALS, 2), dtype=int)
