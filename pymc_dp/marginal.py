@@ -23,7 +23,7 @@ from pymc_dp.kernels import KERNEL_VERSION, feasible
 from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import as_float
-from pymc_dp.release import FeasibleMoments
+from pymc_dp.release import FeasibleMoments, law_is_feasible
 from pymc_dp.tilting import laplace_log_marginal, log_tilted_mass
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def _feasible_logprob(op, values, *inputs, **kwargs):
     m, v, (lam1, tau1, z1), (lam2, tau2, z2) = op.problem(inputs, value)
     n, (lower, upper) = op.n, op.bounds
     half, middle = (upper - lower) / 2, (upper + lower) / 2
-    law_feasible = (m > lower) & (m < upper) & (v > 0) & (v <= (m - lower) * (upper - m))
+    law_feasible = law_is_feasible(m, v, lower, upper)
     # Outside of the region the value is -inf; keep the graph finite there.
     m = pt.switch(law_feasible, m, middle)
     v = pt.switch(law_feasible, v, half**2 / 2)

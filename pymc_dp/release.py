@@ -39,6 +39,23 @@ class Release:
         object.__setattr__(self, "value", np.asarray(self.value))
 
 
+def variance_cap(mean, lower: float, upper: float) -> TensorVariable:
+    """Return the largest variance of values in [lower, upper] that have this mean."""
+    return (mean - lower) * (upper - mean)
+
+
+def mean_range(variance, lower: float, upper: float) -> tuple[TensorVariable, TensorVariable]:
+    """Return the range of the mean of values in [lower, upper] that have this variance."""
+    half, middle = (upper - lower) / 2, (upper + lower) / 2
+    width = pt.sqrt(pt.maximum(half**2 - variance, 0.0))
+    return middle - width, middle + width
+
+
+def law_is_feasible(m, v, lower: float, upper: float) -> TensorVariable:
+    """Whether a law on [lower, upper] can have mean m and variance v."""
+    return (m > lower) & (m < upper) & (v > 0) & (v <= variance_cap(m, lower, upper))
+
+
 class FeasibleMoments(NamedTuple):
     """Moments tied to bounds (lower, upper) of the records; see `feasible`."""
 
@@ -54,8 +71,8 @@ class FeasibleMoments(NamedTuple):
         (n - 1)/n S² at most (ȳ - a)(b - ȳ) (Kazan & Reiter, theorems 2 and 3).
         """
         m, v, ybar, s2 = self
-        law = (m > lower) & (m < upper) & (v > 0) & (v <= (m - lower) * (upper - m))
-        cap = (ybar - lower) * (upper - ybar)
+        law = law_is_feasible(m, v, lower, upper)
+        cap = variance_cap(ybar, lower, upper)
         # The sample's own rounding must not make a feasible sample infeasible.
         slack = 1e-12 * (upper - lower) ** 2
         sample = (ybar >= lower) & (ybar <= upper) & (s2 >= 0) & ((n - 1) / n * s2 <= cap + slack)

@@ -19,7 +19,7 @@ from pymc_dp.laws import require_pair
 from pymc_dp.marginal import Statistic, feasible_release_rv, stacked_release_rv
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.records import LinearRelease, PrivatizedRecords
-from pymc_dp.release import FeasibleMoments, release_rv
+from pymc_dp.release import FeasibleMoments, mean_range, release_rv, variance_cap
 
 
 def sample_mean(group: PrivatizedRecords) -> TensorVariable:
@@ -212,7 +212,7 @@ def _cut_priors(model: pm.Model, group: PrivatizedRecords):
     """
     assert group.bounds is not None
     lower, upper = group.bounds
-    half, middle = (upper - lower) / 2, (upper + lower) / 2
+    half = (upper - lower) / 2
     mean = group.mean
     spreads = [
         rv
@@ -236,13 +236,12 @@ def _cut_priors(model: pm.Model, group: PrivatizedRecords):
     if mean in ancestors([spread], blockers=[mean]) and mean is not spread:
         order = [
             (mean, (lower, upper)),
-            (spread, spread_range((mean - lower) * (upper - mean))),
+            (spread, spread_range(variance_cap(mean, lower, upper))),
         ]
     else:
-        width = pt.sqrt(pt.maximum(half**2 - group.variance, 0.0))
         order = [
             (spread, spread_range(half**2)),
-            (mean, (middle - width, middle + width)),
+            (mean, mean_range(group.variance, lower, upper)),
         ]
     cut = {}
     for rv, (low, high) in order:

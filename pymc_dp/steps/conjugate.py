@@ -27,7 +27,7 @@ from pymc_dp.kernels.gaussian import draw_inverse_gamma_below, draw_normal_betwe
 from pymc_dp.kernels.logconcave import draw_log_gamma
 from pymc_dp.mechanisms.base import as_float
 from pymc_dp.records import check_transform, children
-from pymc_dp.release import PrivateReleaseRV
+from pymc_dp.release import PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.steps.base import DPStep, as_scalar, infeasible, point_function, value_writer
 
 
@@ -162,9 +162,8 @@ def _feasible_mean(rv, child, value):
     moments, (lower, upper) = _law_moments(rv, child)
     if moments.law_mean is not rv or depends_on(moments.law_variance, rv):
         raise NotConjugateError(f"the bounds of {child.name!r} need it to be the records' mean")
-    half, middle = (upper - lower) / 2, (upper + lower) / 2
-    width = pt.sqrt(pt.maximum(half**2 - moments.law_variance, 0.0))
-    return Contribution(lower=middle - width, upper=middle + width)
+    low, high = mean_range(moments.law_variance, lower, upper)
+    return Contribution(lower=low, upper=high)
 
 
 @register_child("inverse_gamma", PrivateReleaseRV)
@@ -173,7 +172,7 @@ def _feasible_variance(rv, child, value):
     law = power_law(moments.law_variance, rv)
     if law is None or law[1] != 1 or depends_on(moments.law_mean, rv):
         raise NotConjugateError(f"the bounds of {child.name!r} need it to be a variance")
-    cap = (moments.law_mean - lower) * (upper - moments.law_mean)
+    cap = variance_cap(moments.law_mean, lower, upper)
     return Contribution(lower=0.0, upper=cap / law[0])
 
 

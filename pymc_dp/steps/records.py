@@ -126,8 +126,7 @@ class RecordMetropolis(DPStep):
     @classmethod
     def competence(cls, var, has_grad=None):
         """IDEAL for records that `PrivateObservation` tagged."""
-        tagged = isinstance(getattr(var.tag, "dp_release", None), str)
-        return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
+        return Competence.IDEAL if is_tagged(var) else Competence.INCOMPATIBLE
 
     @staticmethod
     def _progressbar_config(n_chains=1):

@@ -18,7 +18,7 @@ from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.records import children, release_statistic
-from pymc_dp.release import FeasibleMoments, PrivateReleaseRV
+from pymc_dp.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.steps.base import (
     DPStep,
     as_row,
@@ -223,13 +223,10 @@ def _feasible_range(cls, rv, found):
 
 
 def _moment_range(cls, rv, release, moments: FeasibleMoments, n, lower, upper):
-    half, middle = (upper - lower) / 2, (upper + lower) / 2
     if rv is moments.sample_mean and not depends_on(moments.sample_variance, rv):
-        width = pt.sqrt(pt.maximum(half**2 - (n - 1) / n * moments.sample_variance, 0.0))
-        return middle - width, middle + width
+        return mean_range((n - 1) / n * moments.sample_variance, lower, upper)
     if rv is moments.sample_variance and not depends_on(moments.sample_mean, rv):
-        cap = n / (n - 1) * (moments.sample_mean - lower) * (upper - moments.sample_mean)
-        return pt.as_tensor(0.0), cap
+        return pt.as_tensor(0.0), n / (n - 1) * variance_cap(moments.sample_mean, lower, upper)
     raise ValueError(
         f"{cls} cannot update {rv.name!r}: the bounds of {release.name!r} depend on it in another "
         f"way than through a sample mean or variance"
