@@ -6,12 +6,13 @@ from pymc_dp.distributions import TruncatedGammaMixture
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.explain import explain
 from pymc_dp.ladder.recover import predict_records, recover
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism, RandomizedResponse
 from pymc_dp.observation import PrivateObservation
 from pymc_dp.release import Release
 from pymc_dp.sampling import sample
 from pymc_dp.steps import (
     ConjugateGibbs,
+    CountGibbs,
     LaplaceScaleMixtureGibbs,
     RecordMetropolis,
     TruncatedGammaMixtureGibbs,
@@ -24,10 +25,12 @@ __version__ = version("pymc_dp")
 
 __all__ = [
     "ConjugateGibbs",
+    "CountGibbs",
     "GaussianMechanism",
     "LaplaceMechanism",
     "LaplaceScaleMixtureGibbs",
     "PrivateObservation",
+    "RandomizedResponse",
     "RecordMetropolis",
     "Release",
     "TruncatedGammaMixture",

@@ -66,6 +66,8 @@ def covered(model: pm.Model) -> PrivatizedRecords:
     if len(groups) != 1:
         raise NotImplementedError("it covers one vector of records")
     [group] = groups
+    if not isinstance(group, PrivatizedRecords):
+        raise NotImplementedError("it covers Normal records")
     released = [r.rv for r in group.releases]
     others = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
     if others:

@@ -9,9 +9,11 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.abstract import MeasurableOp
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import walk
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors, walk
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
@@ -47,6 +49,29 @@ def depends_on(expression: Variable, variable: Variable) -> bool:
     return variable in nearest_rvs([expression])
 
 
+def substitute(
+    expression: TensorVariable, replace: dict[TensorVariable, TensorVariable]
+) -> TensorVariable:
+    """Replace variables of an expression; its other random variables stay those of the model.
+
+    `clone_replace` would copy these, and a model does not know the copies: they would be drawn.
+    """
+    kept = {rv: rv for rv in nearest_rvs([expression])}
+    return graph_replace(expression, kept | replace, strict=False)
+
+
+def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
+    """Shape of a variable; where only `dims` or `pm.Data` give it, as they stand now."""
+    if None not in variable.type.shape:
+        return variable.type.shape
+    shape = rewrite_graph(variable.shape, include=("ShapeOpt", "canonicalize"))
+    above = list(ancestors([shape]))
+    computable = all(isinstance(v, Constant | SharedVariable) for v in above if v.owner is None)
+    if not computable or any(is_random(v) for v in above):
+        return variable.type.shape
+    return tuple(int(length) for length in shape.eval(mode=PLAIN_MODE))
+
+
 def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
     """Decide linearity by the ops on the way: sums, and products and quotients with constants."""
     if entry is rv or not depends_on(entry, rv):
@@ -67,14 +92,16 @@ def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
     return False
 
 
-def power_law(expression: TensorVariable, variable: TensorVariable) -> tuple[float, float] | None:
+def power_law(
+    expression: TensorVariable, variable: TensorVariable, *, positive: bool = False
+) -> tuple[float, float] | None:
     """Return (c, k) with ``expression == c * variable**k``, c > 0; None if it is not such a power.
 
-    k = inf stands for an exponential, ``log(expression)`` linear.
+    k = inf stands for an exponential, ``log(expression)`` linear. See `power` for `positive`.
     """
     if nearest_rvs([expression]) != [variable]:
         return None
-    k = power(expression, variable)
+    k = power(expression, variable, positive=positive)
     if k is None:
         return None
     one = clone_replace(expression, {variable: pt.ones((), dtype=variable.dtype)})
@@ -82,10 +109,14 @@ def power_law(expression: TensorVariable, variable: TensorVariable) -> tuple[flo
     return (float(c), k) if c.ndim == 0 and np.isfinite(c) and c > 0 else None
 
 
-def power(expression: TensorVariable, variable: TensorVariable) -> float | None:
+def power(
+    expression: TensorVariable, variable: TensorVariable, *, positive: bool = False
+) -> float | None:
     """Return k where an expression is proportional to ``variable**k``, decided by its ops.
 
     Other variables may be part of the factor. None if it is no power, inf for an exponential.
+    Absolute values and signs, which ``pm.Normal(tau=)`` takes, are powers of a variable that is
+    known to be `positive`.
     """
     if expression is variable:
         return 1.0
@@ -93,16 +124,20 @@ def power(expression: TensorVariable, variable: TensorVariable) -> float | None:
         return 0.0
     node = expression.owner
     if isinstance(node.op, DimShuffle):
-        return power(node.inputs[0], variable)
+        return power(node.inputs[0], variable, positive=positive)
     if not isinstance(node.op, Elemwise):
         return None
-    found = [power(i, variable) for i in node.inputs]
+    found = [power(i, variable, positive=positive) for i in node.inputs]
     exponents = [k for k in found if k is not None]
     if len(exponents) < len(found):
         return None
     match node.op.scalar_op:
         case ps.Cast() | ps.Identity():
             return exponents[0]
+        case ps.Abs() if positive:
+            return exponents[0]
+        case ps.Sign() if positive:
+            return 0.0
         case ps.Mul():
             return sum(exponents)
         case ps.TrueDiv():

@@ -45,7 +45,25 @@ class Statistic:
     constant: float = 0.0
 
 
-class MarginalReleaseRV(SymbolicRandomVariable):
+class IntegratedReleaseRV(SymbolicRandomVariable):
+    """A release whose confidential statistics, or records, are integrated out.
+
+    Attributes
+    ----------
+    names : names under which `recover` draws what was integrated out.
+    mechanism : the noise of the release.
+    """
+
+    names: tuple[str, ...]
+    mechanism: Mechanism
+
+    @property
+    def nuts_rate(self) -> float:
+        """Effective draws a second to be expected of NUTS on it, see `sampling.Route`."""
+        return 5_000.0
+
+
+class MarginalReleaseRV(IntegratedReleaseRV):
     """A release of independent statistics of known laws, the statistics integrated out.
 
     Inputs are the rng of the noise, one rng for each statistic, the parameters of every law and
@@ -55,13 +73,7 @@ class MarginalReleaseRV(SymbolicRandomVariable):
 
     _print_name = ("MarginalRelease", "\\operatorname{MarginalRelease}")
     statistics: tuple[Statistic, ...]
-    mechanism: Mechanism
     stacked: bool
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the statistics that are integrated out."""
-        return tuple(statistic.name for statistic in self.statistics)
 
     def split(self, inputs):
         """Return the laws' parameters and, for each statistic, its mechanism."""
@@ -123,6 +135,7 @@ def _marginal_rv(
         extended_signature=f"{rngs},{','.join(['()'] * (len(inputs) - count - 1))}->{rngs},()",
     )
     op.statistics, op.mechanism, op.stacked = tuple(statistics), mechanism, stacked
+    op.names = tuple(statistic.name for statistic in statistics)
     return op(*inputs)
 
 
@@ -175,7 +188,7 @@ def _marginal_support_point(op, rv, *inputs):
     return pt.zeros(rv.shape)
 
 
-class FeasibleReleaseRV(SymbolicRandomVariable):
+class FeasibleReleaseRV(IntegratedReleaseRV):
     r"""A release of the mean, the variance or both of bounded records, integrated out.
 
     The density is the integral of the unconstrained joint density over the feasible region of
@@ -190,11 +203,15 @@ class FeasibleReleaseRV(SymbolicRandomVariable):
     """
 
     _print_name = ("FeasibleRelease", "\\operatorname{FeasibleRelease}")
-    mechanism: Mechanism
+
+    @property
+    def nuts_rate(self) -> float:
+        """Effective draws a second to be expected of NUTS on it, see `sampling.Route`."""
+        return 500.0
+
     components: tuple
     n: int
     bounds: tuple[float, float]
-    names: tuple[str, str]
     stacked: bool
 
     def problem(self, inputs, value):

@@ -9,15 +9,12 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import PLAIN_MODE, depends_on, is_random, nearest_rvs
+from pymc_dp.blocks import tag_records
+from pymc_dp.graphs import depends_on, is_random, known_shape, nearest_rvs
 from pymc_dp.marginal import marginal_release_rv
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, known_value
-from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
 from pymc_dp.propriety import check_possible
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
 from pymc_dp.release import FeasibleMoments, Release, release_rv
@@ -92,7 +89,6 @@ def PrivateObservation(
         dims = (dims,)
     statistic = _stack(name, statistic)
 
-    readable = {}
     if _is_unregistered_dist(statistic, model):
         _check_noise_shape(name, statistic, mechanism)
         if bounds is not None:
@@ -106,13 +102,12 @@ def PrivateObservation(
         _check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name
-        readable = _check_records(name, model, rv)
+        _check_records(name, model, rv)
     observed = _check_observed(name, rv, observed)
     _check_attainable(name, mechanism, observed)
     # Everything is checked: a refused release leaves nothing behind in the model.
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
-    for records, can_read in readable.items():
-        _tag(records, name, can_read)
+    tag_records(model)
     return rv
 
 
@@ -163,7 +158,7 @@ def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -
 
 
 def _check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
-    shape = _known_shape(statistic)
+    shape = known_shape(statistic)
     for parameter in mechanism.parameters:
         known = known_value(parameter)
         other = parameter.type.shape if known is None else known.shape
@@ -232,7 +227,7 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
             ) from None
         if not hasattr(observed, "dtype"):
             observed = value
-    expected = _known_shape(rv)
+    expected = known_shape(rv)
     if len(value.shape) != len(expected) or any(
         e is not None and e != got for e, got in zip(expected, value.shape, strict=False)
     ):
@@ -249,36 +244,21 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
 
 
 def _check_attainable(name: str, mechanism: Mechanism, observed) -> None:
-    """Refuse a value that post-processing cannot publish, whatever the statistic is."""
+    """Refuse a value that the mechanism cannot publish, whatever the statistic is."""
     value = None if observed is None else known_value(pt.as_tensor(observed))
-    if value is None or not isinstance(mechanism, ClippedMechanism | RoundedMechanism):
+    if value is None:
         return
-    logp = known_value(mechanism.logp(pt.as_tensor(value), pt.as_tensor(value)))
-    if logp is not None and np.any(np.isneginf(logp)):
+    attainable = known_value(mechanism.attainable(value))
+    if attainable is not None and not np.all(attainable):
+        bad = np.broadcast_to(value, attainable.shape)[~attainable]
         raise ValueError(
-            f"{name!r}: {mechanism!r} cannot publish {value}: check the limits and digits of the "
-            f"post-processing, or the observed value"
+            f"{name!r}: {mechanism!r} cannot publish {bad[0]}: check the mechanism's arguments "
+            f"(limits, digits, categories, population), or the observed value"
         )
 
 
-def _known_shape(rv: TensorVariable) -> tuple[int | None, ...]:
-    """Shape of a variable; where only `dims` or `pm.Data` give it, as they stand now."""
-    if None not in rv.type.shape:
-        return rv.type.shape
-    shape = rewrite_graph(rv.shape, include=("ShapeOpt", "canonicalize"))
-    above = list(ancestors([shape]))
-    computable = all(isinstance(v, Constant | SharedVariable) for v in above if v.owner is None)
-    if not computable or any(is_random(v) for v in above):
-        return rv.type.shape
-    return tuple(int(length) for length in shape.eval(mode=PLAIN_MODE))
-
-
-def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> dict[TensorVariable, bool]:
-    """Check a release against its records and their other releases.
-
-    Returns for each vector of records whether `RecordMetropolis` covers all of its releases.
-    """
-    readable = {}
+def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
+    """Check a release against its records and their other releases."""
     for records in nearest_rvs([release_statistic(rv)]):
         if records not in model.free_RVs or records.type.ndim == 0:
             continue
@@ -290,13 +270,8 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> dict[Tenso
         except TooFewRecordsError as error:
             raise ValueError(f"{name!r}: {error}") from None
         except (NotLinearError, NotImplementedError, ValueError):
-            readable[records] = False  # another kind of statistic or record
-            continue
+            continue  # another kind of statistic or record
         check_possible(model, read)
-        readable[records] = all(
-            type(r.op.mechanism) in (LaplaceMechanism, GaussianMechanism) for r in read.releases
-        )
-    return readable
 
 
 def _check_bounds_agree(name, model, rv, records) -> None:
@@ -311,12 +286,3 @@ def _check_bounds_agree(name, model, rv, records) -> None:
             f"{', '.join(map(str, stated))}: they are a property of the records, so give every "
             f"release of them the same bounds="
         )
-
-
-def _tag(records: TensorVariable, name: str, readable: bool) -> None:
-    """Tag records with their releases: `pm.sample` then assigns their step, in copies too."""
-    known = getattr(records.tag, "dp_release", None)
-    if readable:
-        records.tag.dp_release = name if known is None else f"{known},{name}"
-    elif known is not None:
-        del records.tag.dp_release

@@ -13,7 +13,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import PLAIN_MODE, depends_on, nearest_rvs
+from pymc_dp.graphs import depends_on, known_shape, nearest_rvs
 from pymc_dp.mechanisms.base import as_float
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.statistics import (
@@ -95,15 +95,17 @@ def record_count(rv: TensorVariable) -> int:
             f"the records {rv.name!r} have {rv.type.ndim} dimensions; a vector is needed: write "
             f"shape=n (one record per entry)"
         )
-    if rv.type.shape[0] is not None:
-        return int(rv.type.shape[0])
-    size = rv.owner.op.size_param(rv.owner)
-    try:
-        return int(size.eval(mode=PLAIN_MODE)[0])
-    except (AttributeError, TypeError, IndexError):
+    return record_length(rv)
+
+
+def record_length(rv: TensorVariable) -> int:
+    """Return the length of the records' first axis, without drawing any."""
+    [length, *_] = known_shape(rv)
+    if length is None:
         raise ValueError(
             f"the number of records {rv.name!r} is not known: give {rv.name!r} a shape= or dims="
-        ) from None
+        )
+    return length
 
 
 @dataclass(frozen=True)
@@ -210,4 +212,7 @@ def check_transform(model: pm.Model, rv: TensorVariable) -> None:
 def privatized(model: pm.Model) -> list[TensorVariable]:
     """Return the vectors of records that feed some release, in model order."""
     feeding = nearest_rvs([release_statistic(r) for r in releases(model)])
-    return [rv for rv in model.free_RVs if rv in feeding and rv.type.ndim > 0]
+    # A vector that is one draw, of the counts of a table say, is none.
+    return [
+        rv for rv in model.free_RVs if rv in feeding and rv.type.ndim > (rv.owner.op.ndim_supp or 0)
+    ]

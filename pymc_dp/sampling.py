@@ -12,12 +12,14 @@ import pymc as pm
 from xarray import DataTree
 
 from pymc_dp import fused
+from pymc_dp.additive import NotAdditiveError
+from pymc_dp.blocks import blocks, read_block
 from pymc_dp.ladder.collapse import collapse
-from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
+from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
-from pymc_dp.records import as_model, is_tagged, privatized, read_records, releases
+from pymc_dp.records import as_model, is_tagged, privatized, releases
 from pymc_dp.starting import feasible_start
-from pymc_dp.steps import steps
+from pymc_dp.steps import CountGibbs, choose_steps, steps
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -168,7 +170,7 @@ def _check_values(model: pm.Model) -> None:
 def _as_written(model, **kwargs):
     """Releases of latents or of integrated-out values: PyMC's samplers suit the model as it is."""
     if not releases(model) and not any(
-        isinstance(rv.owner.op, MarginalReleaseRV | FeasibleReleaseRV) for rv in model.basic_RVs
+        isinstance(rv.owner.op, IntegratedReleaseRV) for rv in model.basic_RVs
     ):
         raise ValueError(
             "there is no private release in the model: declare one with dp.PrivateObservation, or "
@@ -216,30 +218,38 @@ def _nuts_on_records(model, **kwargs):
 
 def _public(model):
     hidden = set(privatized(model))
-    return [rv.name for rv in model.unobserved_RVs if rv not in hidden]
+    return [rv.name for rv in model.unobserved_RVs if rv not in hidden and not is_tagged(rv)]
 
 
 def _marginal_rate(model):
     collapsed = collapse(model, "marginal")
-    bounded = any(isinstance(rv.owner.op, FeasibleReleaseRV) for rv in collapsed.observed_RVs)
-    return 500.0 if bounded else 5_000.0
+    return min(
+        rv.owner.op.nuts_rate
+        for rv in collapsed.basic_RVs
+        if isinstance(rv.owner.op, IntegratedReleaseRV)
+    )
 
 
 def _statistics_rate(model):
-    collapse(model, "statistics")
+    collapsed = collapse(model, "statistics")
+    chosen = choose_steps(collapsed)
+    if all(chosen.get(rv) is CountGibbs for rv in collapsed.free_RVs):
+        return 8_000.0  # draws are nearly independent
     return 200.0  # without interweaving: where the noise dominates, much less
 
 
 def _records_rate(model):
-    groups = [read_records(model, rv) for rv in privatized(model)]
-    for group in groups:
-        if not is_tagged(group.rv):
-            names = {type(r.op.mechanism).__name__ for r in group.releases}
-            raise ValueError(
-                f"RecordMetropolis updates Normal records under Laplace or Gaussian noise; "
-                f"{group.name!r} follows {group.rv.owner.op} under {', '.join(sorted(names))}"
-            )
-    return 100.0 / max(max(group.n for group in groups) / 100.0, 1.0)
+    tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
+    if not tagged:
+        raise ValueError("the confidential values are released one by one, not in sums of records")
+    seconds = 2e-4 if set(tagged) | set(choose_steps(model)) >= set(model.free_RVs) else 1e-3
+    for block in blocks(model, tagged):
+        try:
+            read_block(model, block)
+            seconds += block.n * 5e-8
+        except NotAdditiveError:
+            seconds += block.n * 1e-6 + block.n**2 * 1e-8
+    return 1.0 / seconds
 
 
 def _nuts_on_records_rate(model):

@@ -1,4 +1,7 @@
-"""Simulation-based calibration of every kernel and of the marginal, with proper priors."""
+"""Simulation-based calibration of the kernels and of the marginal, with proper priors.
+
+That of the records is in test_record_calibration.py.
+"""
 
 import numpy as np
 import pymc as pm
@@ -10,7 +13,6 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
 from pymc_dp.kernels.logconcave import draw_tilted_gamma, draw_tilted_normal
-from pymc_dp.kernels.records import draw_records, sweep_records
 from pymc_dp.kernels.scale_mixture import draw_independent
 
 TRIALS = 300
@@ -121,47 +123,6 @@ def test_statistic_kernels(mixture):
     check_uniform(ranks)
 
 
-@njit
-def _record_gibbs(rng, z, n, bounded, draws, thin):
-    factors_mean, factors_var = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    lam, zero = np.array([1 / NOISE_MEAN, 1 / NOISE_VAR]), np.zeros(2)
-    mu, s2 = 0.5, 0.05
-    x = draw_records(rng, n, mu, np.sqrt(s2), bounded, 0.0, 1.0)
-    out = np.empty((draws, 2))
-    for i in range(draws):
-        for _ in range(thin):
-            sweep_records(
-                rng, x, mu, np.sqrt(s2), factors_mean, factors_var, zero, lam, zero, z,
-                bounded, 0.0, 1.0,
-            )  # fmt: skip
-            precision = n / s2 + SD0**-2
-            center = (n / s2 * x.mean() + MU0 * SD0**-2) / precision
-            while True:  # truncated conjugate draws, by rejection
-                mu_new = center + rng.standard_normal() / np.sqrt(precision)
-                if not bounded or (0 < mu_new < 1 and s2 <= mu_new * (1 - mu_new)):
-                    break
-            mu = mu_new
-            while True:
-                s2_new = (B0 + ((x - mu) ** 2).sum() / 2) / rng.standard_gamma(A0 + n / 2)
-                if not bounded or s2_new <= mu * (1 - mu):
-                    break
-            s2 = s2_new
-        out[i] = mu, s2
-    return out
-
-
-@pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
-def test_record_kernel(bounded):
-    rng = np.random.default_rng(13)
-    ranks = np.empty((TRIALS, 2), dtype=int)
-    for t in range(TRIALS):
-        mu, s2, ybar, var = simulate(rng, bounded)
-        z = np.array([rng.laplace(ybar, NOISE_MEAN), rng.laplace(var, NOISE_VAR)])
-        out = _record_gibbs(rng, z, N, bounded, DRAWS + 10, 40)[10:]
-        ranks[t] = (out < [mu, s2]).sum(axis=0)
-    check_uniform(ranks)
-
-
 def calibration_model(mechanism=dp.LaplaceMechanism, n=N):
     """The model of these tests, its release without a value."""
     with pm.Model() as model:
@@ -222,14 +183,18 @@ def _rung(name):
 
 
 def _simuk(rung, simulations, draws):
+    return simuk_ranks(_rung(rung), simulations, draws, tune=300 if rung == "marginal" else 100)
+
+
+def simuk_ranks(model, simulations, draws, tune):
     import simuk
 
     sbc = simuk.SBC(
-        _rung(rung),
+        model,
         num_simulations=simulations,
         sample_kwargs={
             "draws": draws,
-            "tune": 300 if rung == "marginal" else 100,
+            "tune": tune,
             "chains": 1,
             "cores": 1,
             "quiet": True,
@@ -237,6 +202,7 @@ def _simuk(rung, simulations, draws):
             "nuts_sampler": "pymc",
         },
         seed=1,
+        progress_bar=False,
     )
     sbc.run_simulations()
     return sbc.simulations
@@ -248,20 +214,25 @@ RUNGS = ["records", "statistics", "marginal"]
 @pytest.mark.parametrize("rung", RUNGS)
 def test_simuk_smoke(rung):
     """Our releases and steps work under simuk as PyMC's own do."""
-    simulations = _simuk(rung, 20, draws=50)
+    simulations = _simuk(rung, 6, draws=50)
     for name in ("mu", "s2"):
         ranks = np.asarray(simulations["prior_sbc"][name]).ravel()
-        assert ranks.size == 20
+        assert ranks.size == 6
         assert 0 < ranks.mean() < 50
         assert np.ptp(ranks) > 10
+
+
+# Enough draws that ranks are uniform in spite of their autocorrelation.
+DRAWS_NIGHTLY = {"records": 500, "statistics": 2_000, "marginal": 500}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("rung", RUNGS)
 def test_simuk(rung):
-    # Enough draws that ranks are uniform in spite of the autocorrelation of a Gibbs chain.
-    simulations = _simuk(rung, 300, draws=500 if rung == "marginal" else 3_000)
+    draws = DRAWS_NIGHTLY[rung]
+    simulations = _simuk(rung, 300, draws=draws)
     for name in ("mu", "s2"):
         ranks = np.asarray(simulations["prior_sbc"][name]).ravel()
-        counts = np.histogram(ranks, bins=10)[0]
-        assert stats.chisquare(counts).pvalue > 1e-3
+        assert ranks.size == 300
+        counts = np.histogram(ranks, bins=10, range=(0, draws + 1))[0]
+        assert stats.chisquare(counts).pvalue > 1e-3, counts

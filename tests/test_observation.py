@@ -301,12 +301,18 @@ def test_dims(dims):
         assert list(collapsed.coords["stat"]) == ["mean", "variance"]
 
 
-def test_a_second_release_that_cannot_be_read_leaves_the_records_to_nuts(in_model):
+def test_tags_say_what_is_released_of_which_records(in_model):
     x, one = lead(), dp.LaplaceMechanism(1.0)
     dp.PrivateObservation("z1", x.mean(), one, observed=1.0)
+    assert x.tag.dp_release == "z1"
     assert dp.RecordMetropolis.competence(x) == pm.step_methods.compound.Competence.IDEAL
     dp.PrivateObservation("z2", x.std(), one, observed=1.0)
-    assert dp.RecordMetropolis.competence(x) == pm.step_methods.compound.Competence.INCOMPATIBLE
+    assert x.tag.dp_release == "z1,z2"
+    values = pm.Normal("values", 0, 1, shape=3)
+    dp.PrivateObservation("z3", 2 * values, one, observed=np.ones(3))  # one by one: for NUTS
+    assert not hasattr(values.tag, "dp_release")
+    dp.PrivateObservation("z4", values.sum(), one, observed=1.0)
+    assert values.tag.dp_release == "z3,z4"
 
 
 # --- An ordinary observed variable ----------------------------------------------------------------

@@ -1,23 +1,25 @@
 """Every reference posterior on the rungs with latent variables: records, and statistics.
 
 The marginal rung is compared in test_marginal.py without any sampling, the fused chain in
-kernels/test_gaussian.py. Here the kernels of the separate steps run in plain Gibbs loops: they mix
-slowly where the noise dominates, so that a loop of PyMC's would take minutes.
+kernels/test_gaussian.py. The separate steps on the statistics mix slowly where the noise dominates,
+so that their kernels run here in plain Gibbs loops; the records move along with their parameters.
 """
 
 import arviz as az
 import numpy as np
 import pytest
 from numba import njit
+from pymc.step_methods.compound import CompoundStep
 
+import pymc_dp as dp
 from pymc_dp.kernels.gaussian import (
     draw_inverse_gamma_below,
     draw_normal_between,
     mean_range,
 )
 from pymc_dp.kernels.logconcave import draw_tilted_gamma, draw_tilted_normal
-from pymc_dp.kernels.records import draw_records, sweep_records
-from tests.conftest import GAUSSIAN_CASES
+from pymc_dp.starting import feasible_point
+from tests.conftest import GAUSSIAN_CASES, reference_model
 
 EXACT = [c for c in GAUSSIAN_CASES if c["name"] != "n10_e02_uncon_flat"]  # truncated on request
 
@@ -39,24 +41,6 @@ def _parameters(rng, mu, s2, center, squares, n, prior, bounded):
 
 
 @njit
-def _on_records(rng, n, lam, z, prior, bounded, draws, thin):
-    mu, s2 = 0.4, 0.05
-    eye, zero = np.eye(2), np.zeros(2)
-    x = draw_records(rng, n, mu, np.sqrt(s2), bounded, 0.0, 1.0)
-    out = np.empty((draws, 2))
-    for i in range(draws):
-        for _ in range(thin):
-            sweep_records(
-                rng, x, mu, np.sqrt(s2), eye[0], eye[1], zero, lam, zero, z, bounded, 0.0, 1.0
-            )
-            center = x.mean()
-            squares = ((x - center) ** 2).sum()
-            mu, s2 = _parameters(rng, mu, s2, center, squares, n, prior, bounded)
-        out[i] = mu, s2
-    return out
-
-
-@njit
 def _on_statistics(rng, n, lam, z, prior, bounded, draws, thin):
     mu, s2, ybar, var = 0.4, 0.05, 0.4, 0.05
     a = (n - 1) / 2
@@ -72,27 +56,43 @@ def _on_statistics(rng, n, lam, z, prior, bounded, draws, thin):
     return out
 
 
-@pytest.mark.parametrize("rung", ["records", "statistics"])
-@pytest.mark.parametrize("case", EXACT, ids=lambda c: c["name"])
-def test_reference(case, rung):
-    x, exact = case["input"], case["output"]
+def statistics_draws(case):
+    x, p = case["input"], case["input"]["prior"]
     n = x["n"]
-    p = x["prior"]
     prior = (0.0, 0.0, -1.0, 0.0)
     if p:
         prior = (p["mu_0"], p["kappa_0"], p["nu_0"] / 2, p["nu_0"] * p["sigma_0_sq"] / 2)
     lam = np.array([n * x["eps_1"], n * x["eps_2"]])
     z = np.array([x["z1_priv_mean"], x["z2_priv_var"]])
-    run, sweeps = _on_statistics, 3e6
-    if rung == "records":
-        run, sweeps = _on_records, min(3e6, 1.2e10 / (20 * n))
-    thin = max(int(sweeps) // 20_000, 1)
-    out = run(np.random.default_rng(5), n, lam, z, prior, x["constrained"], 20_500, thin)[500:]
+    rng = np.random.default_rng(5)
+    return _on_statistics(rng, n, lam, z, prior, x["constrained"], 20_500, 150)[500:]
+
+
+def records_draws(case, draws=4_000, tune=500):
+    model = reference_model(case)
+    chain = CompoundStep(dp.steps(model))
+    chain.setup_chain(np.random.default_rng(5), tune, draws)
+    point = feasible_point(model)
+    out = np.empty((draws, 2))
+    for i in range(-tune, draws):
+        if i == 0:
+            chain.stop_tuning()
+        point, _ = chain.step(point)
+        if i >= 0:
+            out[i] = point["mu"], np.exp(point["s2_log__"])
+    return out
+
+
+@pytest.mark.parametrize("draws", [records_draws, statistics_draws])
+@pytest.mark.parametrize("case", EXACT, ids=lambda c: c["name"])
+def test_reference(case, draws):
+    exact, n = case["output"], case["input"]["n"]
+    out = draws(case)
     for j, name in enumerate(("mu", "s2")):
-        draws, mean, sd = out[:, j], exact[f"{name}_mean"], exact[f"{name}_sd"]
-        if name == "s2" and not x["constrained"] and n < 20:  # a heavy tail
-            draws, mean, sd = np.sqrt(draws), exact["sigma_mean"], exact["sigma_sd"]
-        ess = float(az.ess(draws[None]))
-        assert ess > 400, (name, ess)
-        assert abs(draws.mean() - mean) < 4 * float(az.mcse(draws[None], method="mean")), name
-        assert abs(draws.std() / sd - 1) < 0.2, name
+        x, mean, sd = out[:, j], exact[f"{name}_mean"], exact[f"{name}_sd"]
+        if name == "s2" and not case["input"]["constrained"] and n < 20:  # a heavy tail
+            x, mean, sd = np.sqrt(x), exact["sigma_mean"], exact["sigma_sd"]
+        squares = (x - mean) ** 2
+        assert float(az.ess(x[None])) > 1_000, name
+        assert abs(x.mean() - mean) < 4 * float(az.mcse(x[None], method="mean")), name
+        assert abs(squares.mean() - sd**2) < 4 * float(az.mcse(squares[None], method="mean")), name

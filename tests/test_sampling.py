@@ -116,10 +116,12 @@ def test_routes_are_shut_with_the_reason():
     gamma = reasons(build(records=pm.Gamma))
     for name in ("fused Gibbs", "NUTS on the marginal", "Gibbs on the statistics"):
         assert "'y'" in gamma[name]
-    assert "Normal" in gamma["Metropolis on the records"]
+    assert gamma["Metropolis on the records"] == ""
     assert gamma["NUTS on the records"] == ""
-    clipped = build(mechanism=dp.LaplaceMechanism([5.0, 300.0]).clipped(0, None))
-    assert "ClippedMechanism" in reasons(clipped)["Metropolis on the records"]
+    with pm.Model() as singly:
+        y = pm.Normal("y", pm.Normal("mu"), 1, shape=3)
+        dp.PrivateObservation("z", y, dp.LaplaceMechanism(1.0), observed=[1.0, 2.0, 3.0])
+    assert "one by one" in reasons(singly)["Metropolis on the records"]
     with pm.Model() as cut:
         mu = pm.Flat("mu", transform=pm.distributions.transforms.Interval(0, 1))
         y = pm.Normal("y", mu, pm.HalfNormal("s", 1), shape=20)

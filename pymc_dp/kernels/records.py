@@ -1,74 +1,198 @@
-"""One sweep of record-additive Metropolis within Gibbs for Normal records."""
+"""Sweeps over confidential records, and interweaving moves of their parameters.
+
+What a model is made of comes in as compiled functions, `Pieces`; nothing here knows PyMC.
+"""
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _log_noise(factors_mean, factors_var, constants, lam, tau, z, mean, var):
-    """Log density of the releases, up to a constant, given the sample moments."""
-    value = 0.0
-    for j in range(z.size):
-        d = z[j] - constants[j] - factors_mean[j] * mean - factors_var[j] * var
-        value -= lam[j] * abs(d) + 0.5 * tau[j] * d * d
-    return value
+class Pieces(NamedTuple):
+    """Compiled functions of the parameters `theta`, the records `x` and further inputs `env`.
 
+    Records and `env` are tuples of arrays; `sums` is a vector of sums over records.
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def sweep_records(
-    rng, x, m, sd, factors_mean, factors_var, constants, lam, tau, z, bounded, lo, hi
-):
-    """Propose every record from Normal(m, sd), accept on the releases; changes x in place.
-
-    The sums are kept centred at m, so that nothing cancels, and computed afresh in every sweep.
-    Returns the number of accepted proposals.
+    Attributes
+    ----------
+    propose : ``(rng, theta, *env) -> records``, independent draws from their law
+    maps : ``(theta, *x, *env) -> (values,)``, terms of the sums, one row for each sum
+    public : ``(theta, *env) -> (public,)``, what `density` needs besides the sums
+    density : ``(sums, public) -> float``, log density of the releases
+    choose : ``(mask, *new, *x) -> records``, the new ones where the mask is set
+    couple : ``(rng, theta, new_theta, *x, *env) -> records``, the same noise under other parameters
+    prior : ``(theta, *env) -> (float,)``, log density of all that depends on theta but the records
     """
-    n = x.size
-    first = 0.0
-    second = 0.0
-    for i in range(n):
-        d = x[i] - m
-        first += d
-        second += d * d
-    mean, var = _moments(n, m, first, second)
-    current = _log_noise(factors_mean, factors_var, constants, lam, tau, z, mean, var)
-    accepted = 0
-    for i in range(n):
-        old = x[i] - m
-        new = sd * rng.standard_normal()
-        new_first = first + new - old
-        new_second = second + new * new - old * old
-        mean, var = _moments(n, m, new_first, new_second)
-        if bounded and not (lo <= mean <= hi and (n - 1.0) / n * var <= (mean - lo) * (hi - mean)):
-            continue
-        proposed = _log_noise(factors_mean, factors_var, constants, lam, tau, z, mean, var)
-        if proposed >= current or rng.random() < math.exp(proposed - current):
-            x[i] = m + new
-            first, second, current = new_first, new_second, proposed
-            accepted += 1
-    return accepted
+
+    propose: Any
+    maps: Any
+    public: Any
+    density: Any
+    choose: Any
+    couple: Any
+    prior: Any
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _moments(n, center, first, second):
-    """Sample mean and variance from sums centred at `center`."""
-    mean = first / n
-    var = (second - first * mean) / (n - 1.0) if n > 1 else 0.0
-    return center + mean, max(var, 0.0)
+_njit = njit(nogil=True, error_model="numpy")
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def draw_records(rng, n, m, sd, bounded, lo, hi):
-    """Draw records from Normal(m, sd), shrunk to their mean until their moments are feasible."""
-    x = m + sd * rng.standard_normal(n)
-    if bounded:
-        mean = x.mean()
-        middle = min(max(mean, lo + 1e-6 * (hi - lo)), hi - 1e-6 * (hi - lo))
-        x += middle - mean
-        spread = np.mean((x - middle) ** 2)
-        cap = (middle - lo) * (hi - middle)
-        if spread > 0.99 * cap:
-            x = middle + (x - middle) * math.sqrt(0.99 * cap / spread)
-    return x
+@_njit
+def sum_rows(values):
+    """Sum each row."""
+    sums = np.empty(values.shape[0])
+    for j in range(values.shape[0]):
+        sums[j] = values[j].sum()
+    return sums
+
+
+def make_accept_each(density: Callable) -> Callable:
+    """Return the sweep over records for a density of the releases given sums."""
+
+    @_njit
+    def accept_each(rng, current, proposed, sums, public, mask):
+        """Accept or reject the proposal of each record in turn, in O(1) each.
+
+        `current` and `proposed` hold the terms of the sums, one row for each sum. Changes `sums`
+        and `current`, and sets `mask` where a proposal was accepted. Returns the number of accepted
+        proposals and the lowest log acceptance ratio; NaN where the density of the releases is.
+        """
+        d, n = current.shape
+        trial = np.empty(d)
+        now = density(sums, public)
+        accepted = 0
+        lowest = 0.0 if now == now else now
+        for i in range(n):
+            for j in range(d):
+                trial[j] = sums[j] + (proposed[j, i] - current[j, i])
+            new = density(trial, public)
+            step = new - now
+            if -math.inf < step < lowest:
+                lowest = step
+            # As exp(t) >= 1 + t, most need no exp; a branch on the sign would be unpredictable.
+            u = rng.random()
+            take = u < 1.0 + step or u < math.exp(step)
+            mask[i] = take
+            if take:
+                for j in range(d):
+                    sums[j] = trial[j]
+                    current[j, i] = proposed[j, i]
+                now = new
+                accepted += 1
+        return accepted, lowest
+
+    return accept_each
+
+
+def make_sweeps(pieces: Pieces) -> Callable:
+    """Return the function that sweeps over the records, with interweaving moves of theta.
+
+    An interweaving move proposes theta along one of the `axes` (columns) by a random walk, takes
+    the records along with their noise held fixed, and accepts on the releases and the prior alone:
+    the density of the records cancels against the Jacobian (Yu & Meng 2011).
+    """
+    propose, maps, public_of, density, choose, couple, prior = pieces
+    accept_each = make_accept_each(density)
+
+    @_njit
+    def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
+        """Return records, theta, accepted proposals, lowest log ratio, moves by axis.
+
+        Of the moves, `turn` is the number of those made before: they take the axes in turn.
+        """
+        p = scales.size
+        theta = theta.copy()
+        accepted = 0
+        lowest = 0.0
+        tried = np.zeros(p)
+        moved = np.zeros(p)
+        (public,) = public_of(theta, *env)
+        (values,) = maps(theta, *x, *env)
+        mask = np.empty(values.shape[1], dtype=np.bool_)
+        for _ in range(count):
+            new = propose(rng, theta, *env)
+            (proposed,) = maps(theta, *new, *env)
+            took, low = accept_each(rng, values, proposed, sum_rows(values), public, mask)
+            x = choose(mask, *new, *x)
+            accepted += took
+            lowest = low if low < lowest or low != low else lowest
+            if moves == 0 or p == 0:
+                continue
+            (log_prior,) = prior(theta, *env)
+            now = log_prior.item() + density(sum_rows(values), public)
+            for _ in range(moves):
+                k = turn % p
+                turn += 1
+                tried[k] += 1
+                there = theta + scales[k] * rng.standard_normal() * axes[:, k]
+                (log_prior,) = prior(there, *env)
+                if not log_prior.item() > -math.inf:
+                    continue
+                other = couple(rng, theta, there, *x, *env)
+                (other_values,) = maps(there, *other, *env)
+                (other_public,) = public_of(there, *env)
+                then = log_prior.item() + density(sum_rows(other_values), other_public)
+                if math.log(rng.random()) < then - now:
+                    theta, x, values, public, now = there, other, other_values, other_public, then
+                    moved[k] += 1
+        return x, theta, accepted, lowest, tried, moved
+
+    return sweeps
+
+
+def make_sweeps_in_full(pieces: Pieces) -> Callable:
+    """Return what `make_sweeps` does, for statistics that are computed afresh for each proposal.
+
+    Here `density` is ``(theta, *x, *env) -> (float,)`` and `choose` is
+    ``(i, *new, *x) -> records`` with record i replaced.
+    """
+    propose, _, _, density, choose, couple, prior = pieces
+
+    @_njit
+    def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
+        """Return records, theta, accepted proposals, lowest log ratio, moves by axis.
+
+        Of the moves, `turn` is the number of those made before: they take the axes in turn.
+        """
+        p = scales.size
+        theta = theta.copy()
+        accepted = 0
+        lowest = 0.0
+        tried = np.zeros(p)
+        moved = np.zeros(p)
+        (value,) = density(theta, *x, *env)
+        now = value.item()
+        lowest = lowest if now == now else now
+        for _ in range(count):
+            new = propose(rng, theta, *env)
+            for i in range(len(x[0])):
+                trial = choose(np.asarray(i), *new, *x)
+                (value,) = density(theta, *trial, *env)
+                step = value.item() - now
+                if -math.inf < step < lowest:
+                    lowest = step
+                take = rng.random() < math.exp(min(step, 0.0))
+                if take:
+                    x = trial
+                    now = value.item()
+                    accepted += 1
+            for _ in range(moves if p > 0 else 0):
+                k = turn % p
+                turn += 1
+                tried[k] += 1
+                there = theta + scales[k] * rng.standard_normal() * axes[:, k]
+                (log_prior,) = prior(there, *env)
+                if not log_prior.item() > -math.inf:
+                    continue
+                other = couple(rng, theta, there, *x, *env)
+                (value,) = density(there, *other, *env)
+                (old_prior,) = prior(theta, *env)
+                step = value.item() + log_prior.item() - now - old_prior.item()
+                if math.log(rng.random()) < step:
+                    theta, x, now = there, other, value.item()
+                    moved[k] += 1
+        return x, theta, accepted, lowest, tried, moved
+
+    return sweeps

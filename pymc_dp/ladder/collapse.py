@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import numpy as np
 import pymc as pm
 from pymc.model.fgraph import (
     fgraph_from_model,
@@ -16,21 +13,13 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.ladder.gaussian import names
-from pymc_dp.ladder.rules import rungs
-from pymc_dp.propriety import check_proper
-from pymc_dp.records import (
-    PrivatizedRecords,
-    as_model,
-    children,
-    privatized,
-    read_records,
-    releases,
-)
+import pymc_dp.ladder.counts
+import pymc_dp.ladder.gaussian  # noqa: F401 (these register their rules)
+from pymc_dp.graphs import depends_on
+from pymc_dp.ladder.rules import Change, Reading, Rung, change, read
+from pymc_dp.records import as_model, children, privatized, release_statistic, releases
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import choose_steps
-
-Rung = Literal["statistics", "marginal"]
 
 
 def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
@@ -41,10 +30,12 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
     model : pm.Model, optional
         A model with `PrivateObservation` releases of records; the one of the context if None.
     to : {"marginal", "statistics"}
-        "statistics" replaces the records by their sufficient statistics, named ``<record>_mean``
-        and ``<record>_var``: :math:`\bar Y \sim N(m, v/n)`, :math:`S^2 \sim
-        \mathrm{Gamma}((n-1)/2, (n-1)/(2v))`. "marginal" integrates these out too and leaves
-        the parameters only, for NUTS. Nothing of size n is ever allocated.
+        "statistics" replaces the records by their sufficient statistics: Normal ones by
+        ``<record>_mean`` and ``<record>_var``, :math:`\bar Y \sim N(m, v/n)`, :math:`S^2 \sim
+        \mathrm{Gamma}((n-1)/2, (n-1)/(2v))`; Bernoulli and Categorical ones by ``<record>_count``
+        :math:`\sim \mathrm{Binomial}(n, p)` and ``<record>_counts`` :math:`\sim
+        \mathrm{Multinomial}(n, \pi)`. "marginal" integrates these out too and leaves the
+        parameters only, for NUTS. Nothing of size n is ever allocated.
 
     Returns
     -------
@@ -55,27 +46,36 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
     ------
     NotImplementedError, ValueError
         Naming the variable and the reason: another child of the records, an `initval`, a statistic
-        that is not linear in mean and variance, two releases of the same statistic
+        that is no function of the sufficient ones, two releases of the same statistic
         (marginal), no closed form (marginal), an improper posterior.
     """
     model = as_model(model, "dp.collapse(model, to=...)")
     if to not in ("statistics", "marginal"):
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
-    groups = collapsible(model)
-    replaced, added, retransformed = {}, {}, {}
-    for group in groups:
-        change = rungs(group)[to](model, group)
-        replaced.update(change.replaced)
-        added.update(change.added)
-        retransformed.update(change.transforms)
-    collapsed = _rebuild(model, groups, replaced, added, retransformed)
+    records = integrable(model)
+    total = Change()
+    for rv in records:
+        found = change(model, rv, to)
+        total.replaced.update(found.replaced)
+        total.added.update(found.added)
+        total.transforms.update(found.transforms)
+        total.start.update(found.start)
+    for taken in total.added:
+        if taken in model.named_vars:
+            raise ValueError(f"the model already has a variable {taken!r}: rename it")
+    collapsed = _rebuild(model, records, total)
     if to == "statistics":
-        _prepare_sampling(model, collapsed, groups)
+        _prepare_sampling(model, collapsed, total.start)
     return collapsed
 
 
-def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
+def collapsible(model: pm.Model) -> list[Reading]:
     """Read all privatized records of a model; refuse by name what cannot be collapsed."""
+    return [read(model, rv) for rv in integrable(model)]
+
+
+def integrable(model: pm.Model) -> list[TensorVariable]:
+    """Return the privatized records of a model, which nothing but releases may depend on."""
     with_initval = [rv.name for rv, v in model.rvs_to_initial_values.items() if v is not None]
     if with_initval:
         raise NotImplementedError(
@@ -90,10 +90,8 @@ def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
             if releases(model)
             else "there is nothing to collapse: declare a release with dp.PrivateObservation"
         )
-    groups = []
     for records in found:
-        group = read_records(model, records)
-        known = {r.rv for r in group.releases}
+        known = [r for r in releases(model) if depends_on(release_statistic(r), records)]
         for child in children(model, records):
             if child not in known:
                 raise NotImplementedError(
@@ -101,10 +99,7 @@ def collapsible(model: pm.Model) -> list[PrivatizedRecords]:
                     f"depends on them too. Release it with dp.PrivateObservation, or sample on "
                     f"the records"
                 )
-        rungs(group)
-        check_proper(model, group)
-        groups.append(group)
-    return groups
+    return found
 
 
 def dropped_deterministics(model: pm.Model) -> list[TensorVariable]:
@@ -117,30 +112,23 @@ def dropped_deterministics(model: pm.Model) -> list[TensorVariable]:
     ]
 
 
-def _prepare_sampling(model: pm.Model, collapsed: pm.Model, groups) -> None:
+def _prepare_sampling(model: pm.Model, collapsed: pm.Model, start) -> None:
     """Tag the variables with their steps, and start bounded ones inside their region."""
     for rv, step in choose_steps(collapsed).items():
         rv.tag.dp_step = step.__name__
-    start = feasible_start(model)
-    for group in groups:
-        if group.bounds is not None:
-            lower, upper = group.bounds
-            mean, variance = names(group)
-            start[mean] = np.array((lower + upper) / 2)
-            start[variance] = np.array((upper - lower) ** 2 / 16)
-    for name, value in start.items():
+    for name, value in {**feasible_start(model), **start}.items():
         collapsed.set_initval(collapsed[name], value)
 
 
-def _rebuild(model, groups, replaced, added, retransformed) -> pm.Model:
-    """Build the collapsed model from what changes; see `ladder.gaussian.Change`."""
-    gone = {group.rv.name for group in groups} | {d.name for d in dropped_deterministics(model)}
+def _rebuild(model: pm.Model, records: list[TensorVariable], total: Change) -> pm.Model:
+    """Build the collapsed model from what changes."""
+    gone = {rv.name for rv in records} | {d.name for d in dropped_deterministics(model)}
     fgraph, memo = fgraph_from_model(model)
     named = {v.name: v for v in fgraph.outputs}
 
     # New variables are written in terms of the model's: translate, innermost first.
     translation = {var: memo[var] for var in model.named_vars.values() if var in memo}
-    for name, (rv, transform) in {**retransformed, **added}.items():
+    for name, (rv, transform) in {**total.transforms, **total.added}.items():
         new = _translate(rv, translation)
         value_name = name if transform is None else f"{name}_{transform.name}__"
         value = new.type(name=value_name)
@@ -154,7 +142,7 @@ def _rebuild(model, groups, replaced, added, retransformed) -> pm.Model:
         else:
             fgraph.add_output(model_var, import_missing=True)
         translation[rv] = model_var
-    for old, rv in replaced.items():
+    for old, rv in total.replaced.items():
         node = named[old.name].owner
         new = _translate(rv, translation)
         if len(node.inputs) == 2 and old in model.observed_RVs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 
 import pymc as pm
@@ -12,11 +12,20 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from pymc_dp.additive import NotAdditiveError
+from pymc_dp.blocks import blocks, read_block
 from pymc_dp.graphs import nearest_rvs
 from pymc_dp.ladder.collapse import collapse, dropped_deterministics
-from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV
-from pymc_dp.records import as_model, privatized, read_records, release_statistic, releases
-from pymc_dp.statistics import LinearStatistic, NotLinearError
+from pymc_dp.ladder.rules import rules_of
+from pymc_dp.marginal import IntegratedReleaseRV
+from pymc_dp.records import (
+    as_model,
+    is_tagged,
+    privatized,
+    record_count,
+    release_statistic,
+    releases,
+)
 from pymc_dp.steps import choose_steps
 
 
@@ -92,7 +101,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
     result = Explanation()
     rows = [_release_row(model, release) for release in releases(model)]
     for rv in model.basic_RVs:
-        if isinstance(rv.owner.op, MarginalReleaseRV | FeasibleReleaseRV):
+        if isinstance(rv.owner.op, IntegratedReleaseRV):
             what = ", ".join(rv.owner.op.names)
             rows.append([rv.name, f"integrated out: {what}", _short(rv.owner.op.mechanism), "-"])
     if not rows:
@@ -132,31 +141,35 @@ def explain(model: pm.Model | None = None) -> Explanation:
 
 def _release_row(model, release) -> list[str]:
     op = release.owner.op
-    sources = nearest_rvs([release_statistic(release)])
-    reading = ", ".join(rv.name for rv in sources)
-    if len(sources) == 1 and sources[0] in privatized(model):
-        try:
-            group = read_records(model, sources[0])
-            [found] = [r for r in group.releases if r.rv is release]
-            reading = ", ".join(_describe(c, sources[0].name) for c in found.components)
-            reading += f" (n = {group.n})"
-        except (NotLinearError, NotImplementedError, ValueError) as error:
-            reading = f"{reading}: not read further ({error})"
+    reading = _reading(model, release)
     bounds = "-" if op.bounds is None else f"[{op.bounds[0]:g}, {op.bounds[1]:g}]"
     return [release.name, reading, _short(op.mechanism), bounds]
+
+
+def _reading(model, release) -> str:
+    """Say what a release's statistic is: by the rules of the records' law, else by its sums."""
+    sources = nearest_rvs([release_statistic(release)])
+    names = ", ".join(rv.name for rv in sources)
+    if len(sources) == 1 and sources[0] in privatized(model):
+        [records] = sources
+        with suppress(NotImplementedError, ValueError):
+            found = rules_of(records)["describe"](model, records, release)
+            return f"{found} (n = {record_count(records)})"
+    tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
+    parts = []
+    for block in blocks(model, tagged):
+        if release not in block.factors:
+            continue
+        alone = replace(block, factors=(release,))
+        try:
+            count = len(read_block(model, alone).maps)
+            what = f"a function of {count} sum{'s' if count > 1 else ''} over the records"
+        except NotAdditiveError as error:
+            what = f"computed afresh for every record, because {error}"
+        parts.append(f"of {block.name}: {what} (n = {block.n})")
+    return "; ".join(parts) or names
 
 
 def _short(mechanism) -> str:
     """Write a mechanism with four significant digits."""
     return re.sub(r"\d+\.\d{4,}(e[-+]\d+)?", lambda m: f"{float(m[0]):.4g}", repr(mechanism))
-
-
-def _describe(c: LinearStatistic, name: str) -> str:
-    terms = [
-        f"{what} of {name}" if abs(factor - 1) < 1e-12 else f"{factor:g} × {what} of {name}"
-        for factor, what in ((c.mean, "mean"), (c.variance, "variance"))
-        if factor
-    ]
-    if c.constant or not terms:
-        terms.append(f"{c.constant:g}")
-    return " + ".join(terms)

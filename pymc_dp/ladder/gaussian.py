@@ -18,8 +18,10 @@ from pymc_dp.ladder.rules import Change, register_rungs
 from pymc_dp.laws import require_pair
 from pymc_dp.marginal import Statistic, feasible_release_rv, stacked_release_rv
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.records import LinearRelease, PrivatizedRecords
+from pymc_dp.propriety import check_proper
+from pymc_dp.records import LinearRelease, PrivatizedRecords, read_records
 from pymc_dp.release import FeasibleMoments, mean_range, release_rv, variance_cap
+from pymc_dp.statistics import LinearStatistic
 
 
 def sample_mean(group: PrivatizedRecords) -> TensorVariable:
@@ -45,6 +47,31 @@ def _mechanism(release: LinearRelease):
     return release.op.mechanism.with_parameters(*release.parameters)
 
 
+def read(model: pm.Model, records: TensorVariable) -> PrivatizedRecords:
+    """Read Normal records and their releases."""
+    group = read_records(model, records)
+    check_proper(model, group)
+    return group
+
+
+def describe(model: pm.Model, records: TensorVariable, release: TensorVariable) -> str:
+    """Say what the entries of a release are."""
+    group = read_records(model, records)
+    [found] = [r for r in group.releases if r.rv is release]
+    return ", ".join(_describe(c, group.name) for c in found.components)
+
+
+def _describe(c: LinearStatistic, name: str) -> str:
+    terms = [
+        f"{what} of {name}" if abs(factor - 1) < 1e-12 else f"{factor:g} × {what} of {name}"
+        for factor, what in ((c.mean, "mean"), (c.variance, "variance"))
+        if factor
+    ]
+    if c.constant or not terms:
+        terms.append(f"{c.constant:g}")
+    return " + ".join(terms)
+
+
 def statistics_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
     """Keep the sample mean and variance as latent variables."""
     change = Change()
@@ -57,9 +84,10 @@ def statistics_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
     if group.uses_variance or bounds is not None:
         variance = sample_variance(group)
         change.added[variance_name] = (variance, LogTransform())
-    for taken in change.added:
-        if taken in model.named_vars:
-            raise ValueError(f"the model already has a variable {taken!r}: rename it")
+    if bounds is not None:
+        lower, upper = bounds
+        change.start[mean_name] = np.array((lower + upper) / 2)
+        change.start[variance_name] = np.array((upper - lower) ** 2 / 16)
     for release in group.releases:
         parts = [c.expression(mean, variance) for c in release.components]
         statistic = pt.stack(parts) if release.rv.type.ndim else parts[0]
@@ -274,4 +302,6 @@ def _intersect(model: pm.Model, rv: TensorVariable, low, high):
     )
 
 
-register_rungs(NormalRV, statistics=statistics_rung, marginal=marginal_rung)
+register_rungs(
+    NormalRV, read=read, describe=describe, statistics=statistics_rung, marginal=marginal_rung
+)

@@ -12,13 +12,26 @@ from scipy import stats
 from xarray import DataTree
 
 from pymc_dp.draws import per_draw
+from pymc_dp.graphs import depends_on
 from pymc_dp.kernels.feasible import draw_feasible, make_problem
-from pymc_dp.ladder.collapse import collapsible
+from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.gaussian import names
-from pymc_dp.ladder.rules import rungs
+from pymc_dp.ladder.rules import change, recovered, rules_of
 from pymc_dp.laws import find_pair, row_sampler
-from pymc_dp.marginal import FeasibleReleaseRV, MarginalReleaseRV, moment_noises
-from pymc_dp.records import PrivatizedRecords, as_model, privatized, read_records
+from pymc_dp.marginal import (
+    FeasibleReleaseRV,
+    IntegratedReleaseRV,
+    MarginalReleaseRV,
+    moment_noises,
+)
+from pymc_dp.records import (
+    PrivatizedRecords,
+    as_model,
+    privatized,
+    read_records,
+    release_statistic,
+    releases,
+)
 from pymc_dp.steps.base import as_row
 
 
@@ -55,12 +68,9 @@ def recover(
     for rv, value in _integrated_out(model, posterior):
         if isinstance(rv, PrivatizedRecords):
             op_names, moments = names(rv), _moments_of_group(model, rv)
-            found.update(_recover_feasible(op_names, moments, rv.n, rv.bounds, posterior, rng))
-        elif isinstance(rv.owner.op, MarginalReleaseRV):
-            found.update(_recover_independent(rv, value, posterior, rng))
+            found.update(_draw_feasible(op_names, moments, rv.n, rv.bounds, posterior, rng))
         else:
-            op, moments = rv.owner.op, rv.owner.op.problem(rv.owner.inputs, value)
-            found.update(_recover_feasible(op.names, moments, op.n, op.bounds, posterior, rng))
+            found.update(recovered(rv.owner.op, rv, value, posterior, rng))
     result = idata.copy()
     result["posterior"] = DataTree(posterior.assign(found))
     return result
@@ -70,18 +80,20 @@ def _integrated_out(model: pm.Model, posterior: xr.Dataset):
     """Yield what was integrated out of a model and is not in the posterior, with its value."""
     any_found = False
     for rv in model.basic_RVs:
-        if isinstance(rv.owner.op, MarginalReleaseRV | FeasibleReleaseRV):
+        if isinstance(rv.owner.op, IntegratedReleaseRV):
             any_found = True
             if not set(rv.owner.op.names) <= set(posterior):
                 yield rv, model.rvs_to_values[rv]
-    for group in collapsible(model) if privatized(model) else []:
+    for records in integrable(model) if privatized(model) else []:
         any_found = True
-        if set(names(group)) & set(posterior):
+        mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
+        if any(r.owner.op.bounds is not None for r in mine):
+            group = read_records(model, records)
+            if not set(names(group)) & set(posterior):
+                yield group, None
             continue
-        if group.bounds is not None:
-            yield group, None
-        else:
-            for release, rv in rungs(group)["marginal"](model, group).replaced.items():
+        for release, rv in change(model, records, "marginal").replaced.items():
+            if not set(rv.owner.op.names) & set(posterior):
                 yield rv, model.rvs_to_values[release]
     if not any_found:
         raise ValueError("nothing was integrated out of this model: there is nothing to recover")
@@ -105,8 +117,9 @@ def _moments_of_group(model: pm.Model, group: PrivatizedRecords):
     return group.mean, group.variance, noises.get("mean", none), noises.get("variance", none)
 
 
-def _recover_independent(rv, value, posterior, rng):
-    op, inputs = rv.owner.op, rv.owner.inputs
+@recovered.register
+def _recover_independent(op: MarginalReleaseRV, rv, value, posterior, rng):
+    inputs = rv.owner.inputs
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     found = {}
     for statistic, law, mechanism, z in op.standardised(inputs, value):
@@ -121,7 +134,13 @@ def _recover_independent(rv, value, posterior, rng):
     return found
 
 
-def _recover_feasible(op_names, moments, n, bounds, posterior, rng):
+@recovered.register
+def _recover_feasible(op: FeasibleReleaseRV, rv, value, posterior, rng):
+    moments = op.problem(rv.owner.inputs, value)
+    return _draw_feasible(op.names, moments, op.n, op.bounds, posterior, rng)
+
+
+def _draw_feasible(op_names, moments, n, bounds, posterior, rng):
     m, v, mean_noise, variance_noise = moments
     rows = per_draw(posterior, as_row(m, v, *mean_noise, *variance_noise))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
@@ -172,7 +191,7 @@ def predict_records(
             f"{[rv.name for rv in found]}"
         )
     group = read_records(model, found[0])
-    rungs(group)  # Normal records only
+    rules_of(found[0])  # Normal records only
     posterior = idata["posterior"].to_dataset()
     rows = per_draw(posterior, as_row(group.mean, group.variance))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]

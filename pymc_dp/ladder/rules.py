@@ -1,15 +1,51 @@
-"""Which collapse rules exist: by the law of the records and the rung."""
+"""Which collapse rules exist: by the law of the records and the rung.
+
+A module with rules calls `register_rungs` with the record law's op and
+
+- ``read(model, records)``: what the rules need to know of the records and all of their releases,
+  an object with their `rv`, `name` and `n`; it refuses by name what it cannot read,
+- ``describe(model, records, release)``: a release's statistic in words, for `explain`,
+- ``statistics(model, reading)`` and ``marginal(model, reading)``: the `Change` of a rung.
+
+What a rule leaves without a latent variable, `recovered` draws; it is dispatched on the op of the
+release that the rule made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import singledispatch
+from typing import Any, Literal, Protocol
 
+import numpy as np
+import pymc as pm
+import xarray as xr
 from pymc.logprob.transforms import Transform
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.records import PrivatizedRecords
+from pymc_dp.graphs import depends_on
+from pymc_dp.records import record_count, release_statistic, releases
+from pymc_dp.statistics import NotLinearError
+
+Rung = Literal["statistics", "marginal"]
+
+
+class Reading(Protocol):
+    """Records with every release of them, as a law's rules read them."""
+
+    @property
+    def rv(self) -> TensorVariable:
+        """The records."""
+
+    @property
+    def name(self) -> str:
+        """Their name."""
+
+    @property
+    def n(self) -> int:
+        """Their number."""
 
 
 @dataclass
@@ -21,28 +57,83 @@ class Change:
     replaced : releases and what they become.
     added : new free variables by name, with their transforms.
     transforms : existing free variables that become others, with their transforms, in order.
+    start : starting values of free variables by name.
     """
 
     replaced: dict[TensorVariable, TensorVariable] = field(default_factory=dict)
     added: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
     transforms: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
+    start: dict[str, np.ndarray] = field(default_factory=dict)
 
+
+# The inversion of characteristic functions does not compile in all of its uses yet.
+INVERSION_IS_READY = False
 
 _RULES: dict[type[Op], dict[str, Callable]] = {}
 
 
 def register_rungs(law: type[Op], **rules: Callable) -> None:
-    """Register the rules ``(model, group) -> Change`` of a record law by the rung's name."""
+    """Register the rules of a record law: `read`, `describe`, `statistics` and `marginal`."""
     _RULES[law] = rules
 
 
-def rungs(group: PrivatizedRecords) -> dict[str, Callable]:
+def rules_of(records: TensorVariable) -> dict[str, Callable]:
     """Return the rules for some records; the error names the laws that have any."""
-    law = type(group.rv.owner.op)
+    law = type(records.owner.op)
     if law not in _RULES:
         known = ", ".join(op.__name__.removesuffix("RV") for op in _RULES)
         raise NotImplementedError(
-            f"the records {group.name!r} follow {group.rv.owner.op}: there are collapse rules for "
+            f"the records {records.name!r} follow {records.owner.op}: there are collapse rules for "
             f"{known} records"
         )
     return _RULES[law]
+
+
+def read(model: pm.Model, records: TensorVariable) -> Any:
+    """Read records and their releases by the rules of their law."""
+    return rules_of(records)["read"](model, records)
+
+
+def change(model: pm.Model, records: TensorVariable, to: Rung) -> Change:
+    """Return what a rung changes for some records; refuse by name what no rule covers."""
+    try:
+        rules = rules_of(records)
+        return rules[to](model, rules["read"](model, records))
+    except (NotImplementedError, NotLinearError) as reason:
+        if to == "statistics" or not records.dtype.startswith("float"):
+            raise
+        if not INVERSION_IS_READY:
+            raise
+        return _by_inversion(model, records, reason)
+
+
+def _by_inversion(model: pm.Model, records: TensorVariable, reason: Exception) -> Change:
+    """Integrate continuous records out by their characteristic function, for want of a rule."""
+    try:
+        from pymc_dp.characteristic import characteristic_marginal
+    except ImportError:
+        raise reason from None
+    mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
+    if any(r.owner.op.bounds is not None for r in mine):
+        raise reason
+    try:
+        found = characteristic_marginal(records, record_count(records), mine)
+    except (NotImplementedError, ValueError) as error:
+        raise type(reason)(f"{reason}; nor by inversion: {error}") from None
+    return Change(replaced=found)
+
+
+@singledispatch
+def recovered(
+    op: Op,
+    rv: TensorVariable,
+    value: TensorVariable,
+    posterior: xr.Dataset,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """Draw what was integrated out of a release given posterior draws of the parameters.
+
+    Dispatched on the release's op. Returns what xarray takes as variables: by name, a pair of
+    dimension names, chain and draw first, and an array.
+    """
+    raise NotImplementedError(f"what was integrated out of {rv.name!r} cannot be drawn")

@@ -10,6 +10,7 @@ from pymc_dp.mechanisms.base import (
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
+from pymc_dp.mechanisms.randomized_response import RandomizedResponse, RandomizedResponseCount
 
 __all__ = [
     "ClippedMechanism",
@@ -17,6 +18,8 @@ __all__ = [
     "LaplaceMechanism",
     "Mechanism",
     "MechanismExample",
+    "RandomizedResponse",
+    "RandomizedResponseCount",
     "RoundedMechanism",
     "mechanism_examples",
     "register_mechanism",

@@ -82,6 +82,14 @@ class Mechanism(ABC):
         new.__dict__.update(self.__dict__ | fields)
         return new
 
+    def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
+        """Return the total pure-DP loss of a release of this shape, where the user stated one.
+
+        The losses of the entries add up, which is an upper bound where one loss was stated for
+        the whole release.
+        """
+        return None
+
     @abstractmethod
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release given the statistic, as a graph.
@@ -153,6 +161,19 @@ class Mechanism(ABC):
             Confidential statistic.
         """
         raise NotImplementedError(f"{type(self).__name__} has no quantile function")
+
+    def attainable(self, value: TensorLike) -> TensorVariable:
+        """Whether some statistic can lead to this release.
+
+        It is tried with a statistic equal to the release, which finds every value of an additive
+        noise. A mechanism that releases values which are no statistic overrides this.
+
+        Parameters
+        ----------
+        value : tensor_like
+            Released value.
+        """
+        return self.logp(value, value) > -np.inf
 
     def dist(self, statistic: TensorLike, **kwargs: Any) -> TensorVariable:
         """Random variable of the release, not registered with any model.
@@ -321,7 +342,7 @@ def positive_parameter(value: Any, *, mechanism: str, name: str, instead: str) -
     tensor = as_parameter(value, mechanism=mechanism, name=name)
     known = known_value(tensor)
     if known is not None:
-        _refuse_unless(
+        refuse_unless(
             np.isfinite(known) & (known > 0), known, mechanism, name, "finite and > 0", instead
         )
     return tensor
@@ -354,13 +375,28 @@ def positive_argument(
     bound = ">= 0" if zero_ok else "> 0"
     rule = f"finite and {bound}" if np.isinf(below) else f"{bound} and < {below:g}"
     good = np.isfinite(array) & ((array >= 0) if zero_ok else (array > 0)) & (array < below)
-    _refuse_unless(good, array, mechanism, name, rule, "")
+    refuse_unless(good, array, mechanism, name, rule, "")
     return array
 
 
-def _refuse_unless(
+def refuse_unless(
     good: np.ndarray, values: np.ndarray, mechanism: str, name: str, rule: str, instead: str
 ) -> None:
+    """Raise a ValueError that names the first of the values that is not good.
+
+    Parameters
+    ----------
+    good : ndarray of bool
+        Which values are acceptable.
+    values : ndarray
+        What the user wrote.
+    mechanism, name : str
+        The mechanism's class and the parameter.
+    rule : str
+        What a value must be.
+    instead : str
+        What to write instead, as a sentence.
+    """
     if np.size(values) == 0:
         raise ValueError(f"{mechanism}: {name} is empty. {instead}".rstrip())
     if np.all(good):

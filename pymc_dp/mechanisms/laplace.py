@@ -117,7 +117,17 @@ class LaplaceMechanism(Mechanism):
         """
         epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon")
         sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        return cls(sensitivity / epsilon)
+        mechanism = cls(sensitivity / epsilon)
+        object.__setattr__(mechanism, "_stated", epsilon)
+        return mechanism
+
+    def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
+        """Total stated loss of a release; see `Mechanism.stated_epsilon`."""
+        stated = getattr(self, "_stated", None)
+        known = tuple(length for length in shape if length is not None)
+        if stated is None or len(known) < len(shape):
+            return None
+        return float(np.broadcast_to(stated, known).sum())
 
     def epsilon(self, sensitivity: ArrayLike) -> np.ndarray:
         r"""Privacy loss of each component, :math:`\varepsilon = \Delta_1 / b`.

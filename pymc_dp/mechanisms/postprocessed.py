@@ -33,7 +33,7 @@ _MAX_DIGITS = 22  # 10.0**22 is the largest power of ten that a double holds exa
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _PostProcessed(Mechanism):
+class PostProcessed(Mechanism):
     """A release passed through a fixed function; it loses no more privacy than `inner`."""
 
     inner: Mechanism
@@ -59,7 +59,7 @@ class _PostProcessed(Mechanism):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ClippedMechanism(_PostProcessed):
+class ClippedMechanism(PostProcessed):
     r"""Release of another mechanism, clipped to an interval.
 
     With :math:`Z_0` the release of `inner`, the release is :math:`Z = \min(\max(Z_0, l), u)`. It
@@ -215,7 +215,7 @@ class ClippedMechanism(_PostProcessed):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RoundedMechanism(_PostProcessed):
+class RoundedMechanism(PostProcessed):
     r"""Release of another mechanism, rounded to a number of decimal places.
 
     With :math:`Z_0` the release of `inner` and :math:`h = 10^{-d} / 2`, the release is the

@@ -13,6 +13,7 @@ from pymc_dp.graphs import nearest_rvs
 from pymc_dp.records import as_model, is_tagged, release_statistic, releases
 from pymc_dp.release import FeasibleMoments
 from pymc_dp.steps.conjugate import ConjugateGibbs, NotConjugateError, conditional
+from pymc_dp.steps.counts import CountGibbs, check_count, count_parameter
 from pymc_dp.steps.feasible_slice import FeasibleSlice
 from pymc_dp.steps.records import RecordMetropolis
 from pymc_dp.steps.scale_mixture import LaplaceScaleMixtureGibbs
@@ -20,6 +21,7 @@ from pymc_dp.steps.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, l
 
 __all__ = [
     "ConjugateGibbs",
+    "CountGibbs",
     "FeasibleSlice",
     "LaplaceScaleMixtureGibbs",
     "RecordMetropolis",
@@ -33,6 +35,7 @@ __all__ = [
 # In this order: latents before the parameters that depend on them.
 _ALL = (
     RecordMetropolis,
+    CountGibbs,
     TwoSidedGibbs,
     TruncatedGammaMixtureGibbs,
     ConjugateGibbs,
@@ -56,7 +59,11 @@ def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
         if is_tagged(rv):
             chosen[rv] = RecordMetropolis
             continue
-        if rv not in touched and not _feeds(model, rv, touched):
+        if rv in chosen or (rv not in touched and not _feeds(model, rv, touched)):
+            continue
+        if _accepts(lambda rv=rv: check_count(model, rv)):
+            together = [rv, count_parameter(model, rv)]  # the probabilities are drawn along with it
+            chosen |= {member: CountGibbs for member in together if member is not None}
             continue
         for step in (TruncatedGammaMixtureGibbs, TwoSidedGibbs):
             if _accepts(lambda step=step, rv=rv: latent_conditional(step, model, rv)):
@@ -121,8 +128,8 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
     built: list[BlockedStep] = []
     for cls in _ALL:
         mine = [rv for rv in model.free_RVs if chosen.get(rv) is cls]
-        if cls is RecordMetropolis:  # the first of the list: nothing has run before it
-            built += [cls([model.rvs_to_values[rv]], model=model, restart=False) for rv in mine]
+        if cls is RecordMetropolis and mine:  # the first of the list: nothing has run before it
+            built.append(cls([model.rvs_to_values[rv] for rv in mine], model=model, restart=False))
         elif cls is FeasibleSlice:
             built += [cls([model.rvs_to_values[rv]], model=model) for rv in mine]
         elif mine:

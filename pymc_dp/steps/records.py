@@ -1,127 +1,210 @@
-"""Record-additive Metropolis within Gibbs."""
+"""Record-additive Metropolis within Gibbs, with interweaving moves of the parameters."""
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import ClassVar
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import NormalRV
 
-from pymc_dp.kernels.records import draw_records, sweep_records
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.blocks import blocks, check_axes, has_record_axis
+from pymc_dp.engine import Engine
+from pymc_dp.privacy import Loss, stated_loss
 from pymc_dp.propriety import check_proper
-from pymc_dp.records import children, is_tagged, read_records
+from pymc_dp.records import is_tagged, read_records
 from pymc_dp.starting import feasible_point
-from pymc_dp.steps.base import DPStep, DPStepState, as_row, point_function, unusable
+from pymc_dp.steps.adaptation import WalkAdaptation
+from pymc_dp.steps.base import DPStep, DPStepState, unusable
+
+_log = logging.getLogger("pymc.dp")
+
+_PROPOSALS_PER_DRAW = 2_000  # several sweeps over few records cost no more than PyMC's own loop
+_MOST_SWEEPS = 20
+_MANY = 100_000
+_TRIES = 1_000
 
 
 @dataclass_state
 class RecordMetropolisState(DPStepState):
-    """Whether the records of this chain were drawn from their law yet."""
+    """The records live in the point; here is only whether they were drawn from their law yet."""
 
     started: bool
 
 
 class RecordMetropolis(DPStep):
-    r"""Update confidential records one by one, each in O(1) (Ju, Awan, Gong & Rao, 2022).
+    r"""Update confidential records one by one, and move their parameters along with them.
 
     Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability
-    :math:`\min\{1, \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels. The first call in a
-    chain puts the parameters of the records back to their starting values and draws the records
-    from f: PyMC starts every record at its mean, where a step that runs before this one would let
-    the spread collapse.
+    :math:`\min\{1, \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels (Ju, Awan, Gong & Rao,
+    2022). Where the log density of the releases is a function of sums over the records, whatever
+    the statistic, a proposal costs O(1); else the statistic is computed afresh, O(n), still
+    exact. Variables with one entry for each record (a row :math:`x_i`, :math:`y_i \mid x_i`) are
+    proposed together.
+
+    After each sweep the continuous parameters move by random walks that hold the noise behind the
+    records fixed (interweaving, Yu & Meng 2011), tuned during warm-up: they keep the chain
+    mixing where the privacy noise is larger than the sampling error, and complement the
+    updates of the parameters given the records by another step.
+
+    The first call in a chain puts the parameters of the records back to their starting values and
+    draws the records from f: PyMC starts every record at its mean, where a step that runs
+    before this one would let the spread collapse.
+
+    Beside NUTS for the parameters, divergences may appear: the records, and so the target of NUTS,
+    change at every draw. A higher ``target_accept`` helps.
 
     Parameters
     ----------
     vars : list of TensorVariable
-        One vector of identically distributed Normal records whose mean, sum or variance is
-        released under Laplace or Gaussian noise.
-    model : pm.Model, optional
-        The model of the context by default.
+        Confidential records: unobserved variables with one entry for each record along their first
+        axis, of any law that PyMC can draw from.
+    sweeps : int, optional
+        Sweeps to a recorded draw; by default 2,000 proposals' worth, at least one and at most 20.
+    interweave : bool, default True
+        Whether to move the parameters along with the records.
     restart : bool, default True
         Whether the first call puts the parameters back, too. Not needed, and in the way of
         ``initvals=``, where this step is the first of the list.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Notes
+    -----
+    Statistics in ``sample_stats``: ``dp_record_accept``, the accepted share of the proposals of
+    records; ``dp_record_lowest``, the lowest acceptance probability of the draw; and
+    ``dp_record_move``, the accepted share of the interweaving moves.
     """
 
     name = "dp_record"
-    default_blocked = False  # a step for each vector of records
+    default_blocked = True
     _state_class = RecordMetropolisState
-    stats_dtypes_shapes: ClassVar[dict] = {"dp_record_accept": (np.float64, [])}
+    stats_dtypes_shapes: ClassVar[dict] = {
+        "dp_record_accept": (np.float64, []),
+        "dp_record_lowest": (np.float64, []),
+        "dp_record_move": (np.float64, []),
+    }
 
-    def __init__(self, vars, *, restart: bool = True, **kwargs):
-        self.restart = restart
+    def __init__(
+        self,
+        vars,
+        *,
+        sweeps: int | None = None,
+        interweave: bool = True,
+        restart: bool = True,
+        **kwargs,
+    ):
+        if sweeps is not None and sweeps < 1:
+            raise ValueError(f"sweeps={sweeps}: write the number of sweeps to a draw, at least 1")
+        self.sweeps, self.interweave, self.restart = sweeps, interweave, restart
+        observed = set(pm.modelcontext(kwargs.get("model")).observed_RVs)
+        for rv in observed & set(vars):
+            raise ValueError(
+                f"RecordMetropolis cannot update {rv.name!r}: it is observed. Declare confidential "
+                f"records without observed=, and what was published of them with "
+                f"dp.PrivateObservation"
+            )
         super().__init__(vars, **kwargs)
 
     def _prepare(self, model, initial_point):
-        if len(self.model_rvs) != 1:
-            raise ValueError(
-                f"RecordMetropolis updates one vector of records; write one step for each of "
-                f"{[rv.name for rv in self.model_rvs]}"
-            )
-        [rv] = self.model_rvs
-        if not isinstance(rv.owner.op, NormalRV):
-            raise ValueError(
-                f"RecordMetropolis cannot update {rv.name!r}, which follows {rv.owner.op}: it "
-                f"updates Normal(mu, sigma) records; pass step=pm.NUTS([...]) for others"
-            )
-        group = read_records(model, rv)
-        # Records whose release was taken away, by pm.do say, are drawn from their law.
-        if not group.releases and not is_tagged(rv):
-            raise ValueError(
-                f"RecordMetropolis cannot update {rv.name!r}: nothing of it is released"
-            )
-        known = {r.rv for r in group.releases}
-        for child in children(model, rv):
-            if child not in known:
-                raise ValueError(
-                    f"RecordMetropolis cannot update {rv.name!r}: {child.name!r} depends on it too"
-                )
-        check_proper(model, group)
-        self.x_name = model.rvs_to_values[rv].name
-        rows = [_noise_rows(model, release) for release in group.releases]
-        parameters = pt.stack([group.mean, pt.sqrt(group.variance)])
-        self._law, self._law_inputs = point_function(model, parameters)
-        noise = pt.concatenate(rows, axis=1) if rows else pt.zeros((3, 0))
-        self._noise, self._noise_inputs = point_function(model, noise)
-        components = [c for r in group.releases for c in r.components]
-        factors = [[c.mean, c.variance, c.constant] for c in components]
-        self._factors = np.array(factors).reshape(-1, 3).T.copy()
-        bounds = group.bounds
-        self._bounds = (bounds is not None, *(bounds or (0.0, 0.0)))
-        self._n = group.n
-        starts: dict = {}
-        if self.restart:
-            starts = feasible_point(model) if initial_point is None else initial_point
-        above = [v for v in ancestors([rv]) if v in model.free_RVs and v is not rv]
-        names = [model.rvs_to_values[v].name for v in above]
-        self._start = {name: np.asarray(starts[name]) for name in names if name in starts}
+        for rv in self.model_rvs:
+            _check_records(model, rv)
+        check_axes(model)
+        point = feasible_point(model) if initial_point is None else initial_point
+        self.engines = [Engine(model, block, point) for block in blocks(model, self.model_rvs)]
+        # Variables of the same record that were not named belong to this step, too.
+        own = [rv for engine in self.engines for rv in engine.block.records]
+        self.vars = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in own]
+        self._losses = [stated_loss(model, engine.block) for engine in self.engines]
+        for engine in self.engines:
+            _say_what_is_slow(engine, self.interweave)
+        above = set(ancestors(own)) - set(own)
+        names = [model.rvs_to_values[v].name for v in model.free_RVs if v in above]
+        self._start = {name: np.asarray(point[name]) for name in names if self.restart}
+        self._reset()
+
+    def _reset(self) -> None:
         self.started = False
+        self._warned = False
+        self._walks = [WalkAdaptation(engine.size) for engine in self.engines]
 
     def setup_chain(self, rng, tune, draws):
-        """Forget the records of the last chain."""
+        """Forget the last chain."""
         super().setup_chain(rng, tune, draws)
-        self.started = False
+        self.tune = tune > 0
+        self._reset()
 
     def step(self, point):
         """Sweep over all records."""
         if not self.started:
             point = {**point, **self._start}
-        m, sd = self._law(*[point[i] for i in self._law_inputs]).tolist()
-        if self.started:
-            x = point[self.x_name].copy()
-        else:
-            x = draw_records(self.rng, self._n, m, sd, *self._bounds)
-            self.started = True
-        lam, tau, z = self._noise(*[point[i] for i in self._noise_inputs])
-        if z.size != self._factors.shape[1] or not (lam + tau > 0).all() or np.isnan(z).any():
-            raise unusable(self.x_name)
-        accepted = sweep_records(self.rng, x, m, sd, *self._factors, lam, tau, z, *self._bounds)
-        return {**point, self.x_name: x}, [{"dp_record_accept": accepted / x.size}]
+        accepted = proposed = moved = tried = 0.0
+        lowest = 0.0
+        for engine, walk, loss in zip(self.engines, self._walks, self._losses, strict=True):
+            theta = engine.theta(point)
+            if self.started:
+                x = engine.records(point)
+            else:
+                x, theta = self._first_records(engine, theta, engine.env(point))
+            engine.center(x)  # so that the sums do not cancel
+            env = engine.env(point)
+            n = engine.block.n
+            sweeps = self.sweeps or int(np.clip(_PROPOSALS_PER_DRAW // max(n, 1), 1, _MOST_SWEEPS))
+            moves = (
+                walk.moves if n <= _MANY else min(walk.moves, walk.scales.size)
+            )  # each costs O(n)
+            moves = moves if self.interweave and not engine.fixed else 0
+            x, theta, took, low, moves_tried, moves_taken = engine.sweep(
+                self.rng, x, theta, env, walk.axes, walk.scales, sweeps, moves, walk.turn
+            )
+            if math.isnan(low):
+                raise unusable(engine.block.name)
+            if self.tune:
+                walk.update(theta, moves_tried, moves_taken)
+            walk.turn += sweeps * moves
+            accepted, proposed = accepted + took, proposed + n * sweeps
+            moved, tried = moved + moves_taken.sum(), tried + moves_tried.sum()
+            lowest = min(lowest, low)
+            point = engine.update(point, x, theta)
+            self._check_loss(loss, low)
+        self.started = True
+        stats = {
+            "dp_record_accept": accepted / proposed,
+            "dp_record_lowest": math.exp(lowest),
+            "dp_record_move": moved / tried if tried else math.nan,
+        }
+        return point, [stats]
+
+    def _first_records(self, engine: Engine, theta, env):
+        """Draw records, and parameters if need be, at which the releases are possible."""
+        tries = int(np.clip(2_000_000 // max(engine.block.n, 1), 20, _TRIES))
+        density = -math.inf
+        for k in range(2 * tries):
+            # First at the starting values, then farther and farther from them.
+            spread = max(0.0, k / tries - 1.0) * 10.0
+            here = theta + spread * self.rng.standard_normal(theta.size)
+            x = engine.draw(self.rng, here, env)
+            density = engine.log_density(x, here, env)
+            if math.isfinite(density):
+                return x, here
+        names = ", ".join(repr(f.name) for f in engine.block.factors)
+        raise ValueError(
+            f"{engine.block.name!r} cannot be drawn: in {2 * tries} draws from their law the log "
+            f"density of {names} was {density} every time. The observed value or the noise is NaN, "
+            f"of the wrong shape, no positive scale, or nothing that the mechanism can publish: "
+            f"Check the pm.Data of the model, or give initvals= under which it is possible"
+        )
+
+    def _check_loss(self, loss: Loss | None, lowest: float) -> None:
+        """Warn once where an acceptance probability contradicts the stated privacy loss."""
+        if loss is None or self._warned or lowest >= -loss.epsilon - 1e-9:
+            return
+        self._warned = True
+        _log.warning(loss.contradiction(lowest))
 
     @classmethod
     def competence(cls, var, has_grad=None):
@@ -146,18 +229,29 @@ class RecordMetropolis(DPStep):
         return (update,)
 
 
-def _noise_rows(model: pm.Model, release):
-    """Laplace rate, Gaussian precision and value of each entry of a release, as graph rows."""
-    mechanism = release.op.mechanism.with_parameters(*release.parameters)
-    value = model.rvs_to_values[release.rv]
-    zero = pt.zeros_like(value)
-    match mechanism:
-        case LaplaceMechanism():
-            return as_row(1 / mechanism.scale + zero, zero, value)
-        case GaussianMechanism():
-            return as_row(zero, mechanism.sigma**-2 + zero, value)
-    raise ValueError(
-        f"RecordMetropolis cannot use the release {release.name!r} under "
-        f"{type(mechanism).__name__}: LaplaceMechanism and GaussianMechanism are supported. Use "
-        f"dp.collapse(to='statistics')"
-    )
+def _check_records(model: pm.Model, rv) -> None:
+    if not has_record_axis(rv):
+        raise ValueError(
+            f"RecordMetropolis cannot update {rv.name!r}, which is a single draw of "
+            f"{rv.owner.op}, not a batch of records: write shape=(n, ...) with the records on the "
+            f"first axis"
+        )
+    try:
+        group = read_records(model, rv)
+    except (ValueError, NotImplementedError):
+        return  # its law is not one whose posterior is known to be improper
+    check_proper(model, group)
+
+
+def _say_what_is_slow(engine: Engine, interweave: bool) -> None:
+    name = engine.block.name
+    if engine.in_full:
+        _log.warning(
+            f"RecordMetropolis computes the statistic of {name!r} afresh for every record, because "
+            f"{engine.in_full}: exact, but each sweep takes a time that grows like n squared"
+        )
+    if interweave and engine.fixed:
+        _log.warning(
+            f"The parameters of {name!r} do not move along with the records, because "
+            f"{engine.fixed}: exact, but slow to mix where the noise is large"
+        )

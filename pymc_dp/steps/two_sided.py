@@ -7,13 +7,12 @@ import math
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.replace import clone_replace
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import depends_on, is_linear
+from pymc_dp.graphs import depends_on, is_linear, substitute
 from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
@@ -175,10 +174,7 @@ def entry_of(cls, model, rv, release, mechanism):
         entry, value = parts[j].squeeze(), value[j]
         noise = pt.broadcast_to(noise, (len(parts),))[j]
     shape = model.rvs_to_values[rv].shape
-    at = [
-        clone_replace(entry, {rv: pt.full(shape, np.float64(x))}, rebuild_strict=False)
-        for x in (0.0, 1.0)
-    ]
+    at = [substitute(entry, {rv: pt.full(shape, np.float64(x))}) for x in (0.0, 1.0)]
     if entry is not rv and not is_linear(entry, rv):
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not linear "

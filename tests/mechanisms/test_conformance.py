@@ -223,6 +223,13 @@ def test_shapes_broadcast(example):
     assert evaluate(mechanism.logp(column, vector)).shape == (2, 4)
 
 
+def test_attainable(example):
+    """No value that can be published is refused as an observation."""
+    mechanism = example.mechanism
+    assert np.all(evaluate(mechanism.attainable(points_of(example))))
+    assert not np.any(evaluate(mechanism.attainable(np.array([-np.inf, np.inf]))))
+
+
 def test_integer_values(example):
     """Releases and statistics may come as integers."""
     mechanism = example.mechanism

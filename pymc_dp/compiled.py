@@ -1,0 +1,83 @@
+"""Compiling graphs to functions that other compiled code can call, kept on disk by PyTensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import pytensor
+from pytensor import scalar as ps
+from pytensor.compile.io import In
+from pytensor.compile.mode import get_mode
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import graph_inputs
+from pytensor.link.numba.cache import compile_numba_function_src
+from pytensor.link.numba.dispatch.basic import (
+    numba_funcify_and_cache_key,
+    numba_funcify_ensure_cache,
+    numba_njit,
+)
+from pytensor.tensor.random.type import RandomType
+
+from pymc_dp.kernels import KERNEL_VERSION
+
+
+class Piece(NamedTuple):
+    """A compiled function, with the key of its code (None if it cannot be kept)."""
+
+    function: Any
+    key: str | None
+
+
+def from_source(name: str, arguments: str, body: str, **names: Piece | Any) -> Piece:
+    """Compile ``def name(arguments): return body``, where `names` are pieces or plain values."""
+    source = f"def {name}({arguments}):\n    return {body}"
+    keys = [value.key if isinstance(value, Piece) else repr(value) for value in names.values()]
+    key = None
+    if None not in keys:
+        key = sha256(repr((source, keys, KERNEL_VERSION)).encode()).hexdigest()
+    env = globals() | {k: v.function if isinstance(v, Piece) else v for k, v in names.items()}
+    plain = compile_numba_function_src(source, name, global_env=env, cache_key=key)
+    return Piece(numba_njit(plain, cache=key is not None, final_function=True, nogil=True), key)
+
+
+def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: bool = False) -> Piece:
+    """Compile ``f(*inputs) -> tuple of outputs``, or ``f(rng, *inputs)``.
+
+    All the random variables in the outputs draw from the one generator.
+    """
+    shared = [v for v in graph_inputs(outputs) if isinstance(v.type, RandomType)]
+    own = [v.type() for v in shared]
+    if shared:
+        outputs = graph_replace(list(outputs), dict(zip(shared, own, strict=True)), strict=False)
+    compiled = pytensor.function(
+        [In(r, mutable=True, borrow=True) for r in own] + list(inputs),
+        list(outputs),
+        # Parameters outside of their domain have no density; they raise no error.
+        mode=get_mode("NUMBA").including("local_check_parameter_to_ninf_switch"),
+        trust_input=True,
+        on_unused_input="ignore",
+    )
+    inner = Piece(*numba_funcify_ensure_cache(compiled.maker.fgraph))
+    if not rng:
+        return inner
+    generators = ", ".join(["rng"] * len(own) + ["*rest"])
+    return from_source("draw", "rng, *rest", f"inner({generators})", inner=inner)
+
+
+def from_scalars(groups: Sequence[Sequence[ps.ScalarVariable]], output) -> Piece:
+    """Compile a scalar expression; each group of scalars is one vector argument."""
+    scalars = [s for group in groups for s in group]
+    if not isinstance(output, Variable):
+        output = ps.constant(float(output), dtype="float64")
+    names = [chr(ord("a") + i) for i in range(len(groups))]
+    entries = ", ".join(f"{n}[{i}]" for n, group in zip(names, groups, strict=True) for i in range(len(group)))  # fmt: skip  # noqa: E501
+    if not scalars:
+        return from_source("density", ", ".join(names), repr(float(output.data)))
+    if output in scalars:
+        output = ps.identity(output)
+    op = ps.Composite(list(scalars), [ps.cast(output, "float64")])
+    inner = Piece(*numba_funcify_and_cache_key(op, node=op.make_node(*scalars)))
+    return from_source("density", ", ".join(names), f"inner({entries})", inner=inner)

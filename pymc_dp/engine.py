@@ -1,0 +1,394 @@
+"""From a model to compiled sweeps over a block of its confidential records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.logprob.basic import logp
+from pymc.logprob.utils import CheckParameterValue, ParameterValueError
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.additive import Additive, NotAdditiveError, additive
+from pymc_dp.ancillary import transport
+from pymc_dp.blocks import Block, factor_density, parameters, transform_parents
+from pymc_dp.compiled import Piece, from_graph, from_scalars, from_source
+from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
+from pymc_dp.kernels.records import Pieces, make_sweeps, make_sweeps_in_full
+from pymc_dp.proposals import proposals
+from pymc_dp.steps.base import point_function
+
+Point = dict[str, np.ndarray]
+
+_BIG = 16  # larger constants are arguments of compiled code, not part of it
+
+
+def _contiguous(value) -> np.ndarray:
+    return np.asarray(value, order="C")  # np.ascontiguousarray would make a vector of a scalar
+
+
+def _replaced(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable]:
+    return list(graph_replace(list(graphs), by, strict=False)) if graphs and by else list(graphs)
+
+
+def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
+    """Return a function that is evaluated node by node, without compilation."""
+    return pytensor.function(list(inputs), outputs, mode=PLAIN_MODE, on_unused_input="ignore")
+
+
+def fresh(rv: TensorVariable, replace: dict[TensorVariable, TensorVariable]) -> TensorVariable:
+    """Return another draw of a variable, given other values of some of its parents."""
+    return rv.owner.clone_with_new_inputs(
+        _replaced(rv.owner.inputs, replace), strict=False
+    ).outputs[rv.index]
+
+
+class Engine:
+    """Compiled sweeps over one block of records.
+
+    Attributes
+    ----------
+    block : Block
+        The records.
+    parameters : list of TensorVariable
+        Variables that interweaving moves, flattened to one vector in the space of their values.
+    in_full : str
+        Why the statistic is computed afresh for every proposal; empty where it need not be.
+    fixed : str
+        Why the parameters cannot be moved along with the records; empty where they can.
+    """
+
+    def __init__(self, model: pm.Model, block: Block, start: Point):
+        self.block = block
+        self.parameters = parameters(model, block)
+        self._model = model
+        self._records = {rv: rv.type(f"{rv.name}_records") for rv in block.records}
+        self._theta, self._new_theta = pt.dvector("theta"), pt.dvector("new_theta")
+        self._centers = pt.dvector("centers")
+        self._lay_out(start)
+        density = factor_density(model, block)
+        self._reading: Additive | None = None
+        self.in_full = ""
+        try:
+            self._reading = additive(density, dict.fromkeys(block.records, block.n))
+        except NotAdditiveError as error:
+            self.in_full = str(error)
+
+        graphs = self._graphs(density)
+        self._collect(graphs)
+        graphs = self._with_env(graphs)
+        self._check_draws(graphs, start)
+        self._compile(graphs)
+        del self._model, self._reading
+
+    # --- Graphs ---------------------------------------------------------------------------------
+
+    def _lay_out(self, start: Point) -> None:
+        """Lay the values of the parameters out in one vector."""
+        model = self._model
+        self._slices = []
+        position = 0
+        for rv in self.parameters:
+            value = model.rvs_to_values[rv]
+            shape = np.shape(start[value.name])
+            size = int(np.prod(shape))
+            self._slices.append((value, slice(position, position + size), shape))
+            position += size
+        self.size = position
+        transforms = [model.rvs_to_transforms.get(rv) for rv in self.block.records]
+        self.names = [model.rvs_to_values[rv].name for rv in self.block.records]
+        self._is_plain = all(transform is None for transform in transforms)
+        if not self._is_plain:
+            self._to_records = point_function(model, list(self.block.records))
+
+    def _graphs(self, density: TensorVariable) -> dict[str, list[TensorVariable]]:
+        """Everything that will be compiled, in terms of records, theta and further inputs."""
+        graphs = {"full": [density], "maps": [], "public": []}
+        if self._reading is not None:
+            centered = {self._reading.centers: self._centers}
+            inside = [c for c in self._domain() if nearest_rvs([c])]
+            inside = [c for c in inside if set(nearest_rvs([c])) & set(self.block.records)]
+            graphs["maps"] = [
+                # Rows whose law has no such parameters: a density that is NaN refuses the move.
+                pt.switch(pt.all(pt.stack(inside)), m, np.nan) if inside else m
+                for m in _replaced(self._reading.maps, centered)
+            ]
+            graphs["public"] = _replaced([g for _, g in self._reading.public], centered)
+        graphs = {name: _replaced(group, self._records) for name, group in graphs.items()}
+        graphs["propose"] = self._proposals()
+        graphs["prior"] = [self._prior()]
+        graphs["values"] = self._transformed()
+        graphs = {name: self._at(group, self._theta) for name, group in graphs.items()}
+        self.fixed = ""
+        try:
+            graphs["couple"] = self._at(self._coupling(), self._theta)
+        except NotImplementedError as error:
+            self.fixed = str(error)
+        return graphs
+
+    def _at(self, graphs: Sequence[TensorVariable], theta: TensorVariable) -> list[TensorVariable]:
+        """Replace random variables by values, those of the parameters by entries of `theta`."""
+        graphs = self._model.replace_rvs_by_values(list(graphs)) if graphs else []
+        values = {v: theta[s].reshape(shape).astype(v.dtype) for v, s, shape in self._slices}
+        return _replaced(graphs, values)
+
+    def _proposals(self) -> list[TensorVariable]:
+        drawn: dict = {}
+        for rv in self.block.records:
+            again = fresh(rv, drawn)
+            drawn[rv] = proposals(rv.owner.op, again, self.block.n)
+        return list(drawn.values())
+
+    def _coupling(self) -> list[TensorVariable]:
+        """Return the records under the new parameters."""
+        if not self.size:
+            return list(self._records.values())
+        moved: dict = {}
+
+        def draw(law, *arguments):
+            rng = pt.random.shared_rng(seed=None)
+            return law(*arguments, rng=rng, return_next_rng=True)[1]
+
+        for rv, x in self._records.items():
+            [old] = self._at([fresh(rv, self._records)], self._theta)
+            [new] = self._at([fresh(rv, moved)], self._new_theta)
+            moved[rv] = transport(rv.owner.op, old, new, x, draw).astype(rv.dtype)
+        return list(moved.values())
+
+    def _prior(self) -> TensorVariable:
+        """Log density of everything that changes with the parameters but is no record or factor.
+
+        Where the parameters leave the domain of the records' law, which cancels in the moves with
+        its density, it is -inf.
+        """
+        model, skipped = self._model, {*self.block.records, *self.block.factors}
+        moving = self._moving()
+        terms = [
+            rv
+            for rv in model.basic_RVs
+            if rv not in skipped and (rv in moving or moving & set(nearest_rvs(rv.owner.inputs)))
+        ]
+        terms += [
+            p for p in model.potentials if p not in skipped and moving & set(nearest_rvs([p]))
+        ]
+        density = model.logp(vars=terms, sum=True) if terms else pt.zeros(())
+        valid = [c for c in self._domain() if not set(nearest_rvs([c])) & set(self.block.records)]
+        return pt.switch(pt.all(pt.stack(valid)), density, -np.inf) if valid else density
+
+    def _moving(self) -> set[TensorVariable]:
+        """Return the parameters, and what they carry along: the point holds transformed values."""
+        moving = set(self.parameters)
+        while True:
+            more = {
+                rv
+                for rv in self._model.free_RVs
+                if rv not in moving
+                and rv not in self.block.records
+                and moving & set(transform_parents(self._model, rv))
+            }
+            if not more:
+                return moving
+            moving |= more
+
+    def _domain(self) -> list[TensorVariable]:
+        """Return the conditions on the parameters of the records' laws."""
+        conditions = []
+        for rv, x in self._records.items():
+            density = logp(rv, x, warn_rvs=False)
+            for variable in ancestors([density], blockers=list(self._model.basic_RVs)):
+                if variable.owner and isinstance(variable.owner.op, CheckParameterValue):
+                    conditions += [pt.all(c) for c in variable.owner.inputs[1:]]
+        return conditions
+
+    def _transformed(self) -> list[TensorVariable]:
+        """Return the records in the space of their values, where a transform makes it another."""
+        changed = []
+        for rv, x in self._records.items():
+            transform = self._model.rvs_to_transforms.get(rv)
+            changed.append(x if transform is None else transform.forward(x, *rv.owner.inputs))
+        return _replaced(changed, self._records)
+
+    # --- Inputs ---------------------------------------------------------------------------------
+
+    def _collect(self, graphs: dict[str, list[TensorVariable]]) -> None:
+        """Find what else the graphs are computed from: data, noise scales, other variables."""
+        known = {*self._records.values(), self._theta, self._new_theta}
+        self._env: dict[Variable, TensorVariable] = {}
+        self._sources: list = []
+        for variable in graph_inputs([g for group in graphs.values() for g in group]):
+            if variable in known or variable in self._env or isinstance(variable.type, RandomType):
+                continue
+            if isinstance(variable, Constant) and (
+                not hasattr(variable.type, "shape") or np.size(variable.data) <= _BIG
+            ):
+                continue
+            self._env[variable] = variable.type()
+            if isinstance(variable, Constant):
+                self._sources.append(np.array(variable.data))
+            elif variable is self._centers or isinstance(variable, SharedVariable):
+                self._sources.append(variable)
+            else:
+                self._sources.append(variable.name)  # of the point
+        self._columns = [] if self._reading is None else self._reading.columns
+        self._center_values = np.zeros(len(self._columns))
+
+    def _with_env(self, graphs: dict[str, list[TensorVariable]]) -> dict[str, list[TensorVariable]]:
+        flat = iter(_replaced([g for group in graphs.values() for g in group], self._env))
+        return {name: [next(flat) for _ in group] for name, group in graphs.items()}
+
+    def _arguments(self) -> list[TensorVariable]:
+        return [self._theta, *self._records.values(), *self._env.values()]
+
+    def _check_draws(self, graphs: dict[str, list[TensorVariable]], start: Point) -> None:
+        """Draw records at the start; check there that the sums give what the statistic gives."""
+        # Not worth compiling: evaluated once a chain, or a few operations.
+        self._full = plain_function(self._arguments(), graphs["full"][0])
+        if not self._is_plain:
+            self._to_values = pytensor.function(
+                self._arguments(), graphs["values"], on_unused_input="ignore", trust_input=True
+            )
+        propose = from_graph([self._theta, *self._env.values()], graphs["propose"], rng=True)
+        self._propose = propose
+        theta, rng = self.theta(start), np.random.default_rng(1)
+        try:
+            x = self.draw(rng, theta, self.env(start))
+        except Exception as error:
+            raise ValueError(
+                f"the records {self.block.name!r} cannot be drawn from their law: {error}. Give "
+                f"them a proper distribution that PyMC can draw from"
+            ) from error
+        self.center(x)
+        if self._reading is None:
+            return
+        sums_of = plain_function(self._arguments(), graphs["maps"])
+        public_of = plain_function([self._theta, *self._env.values()], graphs["public"])
+        scalars = [*self._reading.sums, *(s for s, _ in self._reading.public)]
+        outer = plain_function(scalars, pt.as_tensor(self._reading.outer))
+        for _ in range(2):
+            env = self.env(start)
+            x = self.draw(rng, theta, env)
+            sums = [np.broadcast_to(m, self.block.n).sum() for m in sums_of(theta, *x, *env)]
+            found = float(outer(*sums, *public_of(theta, *env)))
+            expected = self.log_density(x, theta, env)
+            if not np.isclose(found, expected, rtol=1e-6, atol=1e-6, equal_nan=True):
+                self._reading = None
+                self.in_full = (
+                    f"a numerical check of what was read of it failed ({found} instead of "
+                    f"{expected}; please report this)"
+                )
+                return
+
+    def _compile(self, graphs: dict[str, list[TensorVariable]]) -> None:
+        env, x = list(self._env.values()), list(self._records.values())
+        theta, new_theta, n = self._theta, self._new_theta, self.block.n
+
+        prior = from_graph([theta, *env], [graphs["prior"][0].astype("float64")])
+        x_new = [v.type() for v in x]
+        coupled = graphs.get("couple", x)  # without one, nothing moves
+        couple = from_graph([theta, new_theta, *x, *env], coupled, rng=True)
+        if self._reading is None:
+            i = pt.lscalar()
+            chosen = [pt.set_subtensor(v[i], new[i]) for v, new in zip(x, x_new, strict=True)]
+            choose = from_graph([i, *x_new, *x], chosen)
+            density = from_graph([theta, *x, *env], [graphs["full"][0].astype("float64")])
+            maps = public = from_source("unused", "*rest", "rest")
+            make = make_sweeps_in_full
+        else:
+            mask = pt.vector(dtype="bool", shape=(n,))
+            chosen = [
+                pt.where(mask.dimshuffle(0, *["x"] * (v.type.ndim - 1)), new, v)
+                for v, new in zip(x, x_new, strict=True)
+            ]
+            choose = from_graph([mask, *x_new, *x], chosen)
+            rows = [m.astype("float64") for m in graphs["maps"]]
+            rows = pt.stack([pt.broadcast_to(m, (n,)) for m in rows]) if rows else pt.zeros((0, n))
+            maps = from_graph([theta, *x, *env], [rows])
+            public_values = [p.astype("float64") for p in graphs["public"]]
+            public = from_graph(
+                [theta, *env], [pt.stack(public_values) if public_values else pt.zeros((0,))]
+            )
+            scalars = [s for s, _ in self._reading.public]
+            density = from_scalars([self._reading.sums, scalars], self._reading.outer)
+            make = make_sweeps
+        pieces = Pieces(self._propose, maps, public, density, choose, couple, prior)
+        keys = [piece.key for piece in pieces]
+        key = None if None in keys else repr((make.__name__, keys))
+        sweeps = Piece(make(Pieces(*(piece.function for piece in pieces))), key)
+        # Single arrays cross from Python much faster than tuples of them.
+        names = [f"x{i}" for i in range(len(x))], [f"e{i}" for i in range(len(env))]
+        packed = [f"({''.join(f'{name}, ' for name in group)})" for group in names]
+        self._run = from_source(
+            "sweeps",
+            ", ".join(["rng, theta, axes, scales, count, moves, turn", *names[0], *names[1]]),
+            f"inner(rng, {packed[0]}, theta, {packed[1]}, axes, scales, count, moves, turn)",
+            inner=sweeps,
+        ).function
+
+    # --- Use ------------------------------------------------------------------------------------
+
+    def theta(self, point: Point) -> np.ndarray:
+        """Return the parameters of a point as one vector."""
+        parts = [np.ravel(point[value.name]) for value, _, _ in self._slices]
+        return np.concatenate([np.zeros(0), *parts]).astype("float64")
+
+    def records(self, point: Point) -> tuple[np.ndarray, ...]:
+        """Return the records of a point."""
+        if self._is_plain:
+            return tuple(np.array(point[name]) for name in self.names)
+        function, inputs = self._to_records
+        return tuple(_contiguous(v) for v in function(*[point[i] for i in inputs]))
+
+    def update(self, point: Point, x: Sequence[np.ndarray], theta: np.ndarray) -> Point:
+        """Return a point with other records and parameters."""
+        new = {
+            value.name: theta[s].reshape(shape).astype(value.dtype)
+            for value, s, shape in self._slices
+        }
+        values = x if self._is_plain else self._to_values(theta, *x, *self.env(point))
+        new.update(zip(self.names, values, strict=True))
+        return {**point, **new}
+
+    def env(self, point: Point) -> tuple[np.ndarray, ...]:
+        """Return the further inputs of the compiled functions, data as they stand now."""
+        found = []
+        for source in self._sources:
+            if source is self._centers:
+                found.append(self._center_values)
+            elif isinstance(source, SharedVariable):
+                found.append(_contiguous(source.get_value(borrow=True)))
+            elif isinstance(source, np.ndarray):
+                found.append(source)
+            else:
+                found.append(_contiguous(point[source]))
+        return tuple(found)
+
+    def log_density(self, x, theta, env) -> float:
+        """Log density of the releases given the records, computed from the records themselves."""
+        try:
+            return float(self._full(theta, *x, *env))
+        except ParameterValueError:  # the noise scale, from a pm.Data
+            return math.nan
+
+    def draw(self, rng: np.random.Generator, theta, env) -> tuple[np.ndarray, ...]:
+        """Draw records from their law."""
+        return tuple(_contiguous(v) for v in self._propose.function(rng, theta, *env))
+
+    def center(self, x: Sequence[np.ndarray]) -> None:
+        """Keep the sums centred near these records' means."""
+        position = {rv: k for k, rv in enumerate(self.block.records)}
+        self._center_values = np.array(
+            [np.mean(x[position[rv]], axis=0)[index] for rv, index in self._columns]
+        )
+
+    def sweep(self, rng, x, theta, env, axes, scales, sweeps: int, moves: int, turn: int):
+        """Run compiled sweeps; see `kernels.records.make_sweeps`."""
+        return self._run(rng, theta, axes, scales, sweeps, moves, turn, *x, *env)

@@ -1,0 +1,528 @@
+"""Randomised response: every record reports its own category, or another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.distributions.dist_math import check_parameters
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Constant
+from pytensor.link.numba.dispatch import basic as numba_basic
+from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_op_cache_key
+from pytensor.raise_op import Assert
+from pytensor.scalar.basic import ScalarOp, float64
+from pytensor.tensor.elemwise import Elemwise
+
+from pymc_dp.kernels import KERNEL_VERSION
+from pymc_dp.kernels import randomized_response as kernels
+from pymc_dp.mechanisms.base import (
+    Mechanism,
+    MechanismExample,
+    as_float,
+    as_integer,
+    as_parameter,
+    known_value,
+    nan_outside_unit,
+    positive_argument,
+    refuse_unless,
+    register_mechanism,
+    required_value,
+    show,
+)
+from pymc_dp.mechanisms.postprocessed import PostProcessed
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from pytensor.graph.basic import Variable
+    from pytensor.tensor import TensorLike
+    from pytensor.tensor.variable import TensorVariable
+
+_NAME = "RandomizedResponse"
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class RandomizedResponse(Mechanism):
+    r"""Release the category of every record, replaced by another one at random.
+
+    The statistic :math:`s` is the category of a record, one of the codes 0, ..., K-1. Its report
+    :math:`Z` is the truth with probability :math:`t`, and else one of the K-1 other categories,
+    each with the same probability:
+
+    .. math::
+
+        \eta(z \mid s) = \begin{cases}
+            t & z = s \\
+            \frac{1 - t}{K - 1} & z \ne s
+        \end{cases}
+        \qquad z, s \in \{0, \ldots, K - 1\},
+
+    and 0 where z or s is no category. A vector of records is reported elementwise, each record
+    with randomness of its own.
+
+    ========  ==========================================================================
+    Support   :math:`z \in \{0, \ldots, K - 1\}`
+    Mean      for K = 2, :math:`t s + (1 - t)(1 - s)`
+    Variance  for K = 2, :math:`t (1 - t)`
+    ========  ==========================================================================
+
+    Each report is :math:`\varepsilon`-differentially private, locally, for
+    :math:`\varepsilon = |\lambda|` with :math:`\lambda = \log\frac{t (K - 1)}{1 - t}` [2]_. Two
+    categories are Warner's design [1]_.
+
+    Parameters
+    ----------
+    truth_probability : tensor_like of float
+        Probability :math:`t` that a report is the truth, strictly between 0 and 1. It broadcasts
+        against the statistic. `pm.Data` and other tensors are allowed as long as they hold no
+        random variable. If the design is instead "the truth with probability p, and else a
+        category drawn uniformly from all K", which may hit the truth as well, write
+        :math:`t = p + (1 - p) / K`.
+    categories : int, default 2
+        Number of categories :math:`K \ge 2`.
+
+    Attributes
+    ----------
+    log_ratio : TensorVariable
+        :math:`\lambda`, the parameter of the computations. It keeps its digits where t rounds to 1
+        or to 1/K, so that any finite :math:`\varepsilon` is represented.
+
+    Raises
+    ------
+    ValueError
+        A probability that is not strictly between 0 and 1, or fewer than two categories.
+    TypeError
+        A probability that depends on a random variable, or arguments that are not numeric.
+
+    Notes
+    -----
+    At t = 1/K the reports say nothing about the records. Below, :math:`\lambda < 0`: a report is
+    less likely the truth than any other given category, which is informative again. Such designs
+    are allowed; for K = 2 they merely exchange the labels of the reports.
+
+    References
+    ----------
+    .. [1] S. L. Warner (1965). Randomized response: a survey technique for eliminating evasive
+       answer bias. Journal of the American Statistical Association 60(309), 63-69.
+    .. [2] P. Kairouz, S. Oh, P. Viswanath (2016). Extremal mechanisms for local differential
+       privacy. Journal of Machine Learning Research 17(17), 1-51.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> mechanism = dp.RandomizedResponse(0.75)
+    >>> mechanism.logp([0, 1, 2], [0, 0, 0]).eval().round(4)
+    array([-0.2877, -1.3863,    -inf])
+    >>> mechanism.epsilon().round(4)
+    np.float64(1.0986)
+    """
+
+    log_ratio: TensorVariable
+    categories: int
+
+    parameter_names: ClassVar[tuple[str, ...]] = ("log_ratio",)
+
+    def __init__(self, truth_probability: TensorLike, categories: int = 2) -> None:
+        """Validate the arguments and keep the log ratio."""
+        categories = as_integer(categories, mechanism=_NAME, name="categories")
+        if categories < 2:
+            raise ValueError(
+                f"{_NAME}: categories must be >= 2, got {categories}. Write the number of values "
+                f"that a record can take."
+            )
+        t = as_parameter(truth_probability, mechanism=_NAME, name="truth_probability")
+        known = known_value(t)
+        if known is not None:
+            refuse_unless(
+                (known > 0) & (known < 1),
+                known,
+                _NAME,
+                "truth_probability",
+                "> 0 and < 1",
+                "Write the probability that a report is the truth, or "
+                "RandomizedResponse.from_epsilon(epsilon, categories); a record that is always "
+                "reported truthfully is data, and needs no mechanism.",
+            )
+        log_ratio = pt.log(t) + np.log(categories - 1.0) - pt.log1p(-t)
+        if isinstance(t, Constant):
+            log_ratio = pt.constant(known_value(log_ratio))
+        object.__setattr__(self, "log_ratio", log_ratio)
+        object.__setattr__(self, "categories", categories)
+
+    @classmethod
+    def from_epsilon(cls, epsilon: ArrayLike, categories: int = 2) -> Self:
+        r"""Build the mechanism from its privacy loss.
+
+        The truth is told with probability :math:`t = e^\varepsilon / (e^\varepsilon + K - 1)`.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Privacy loss of each report, >= 0. Any finite value is kept exactly, also where t
+            itself rounds to 1.
+        categories : int, default 2
+            Number of categories K.
+
+        Raises
+        ------
+        ValueError
+            An epsilon that is not finite or negative, or fewer than two categories.
+        """
+        epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
+        log_ratio = pt.constant(epsilon.astype(pytensor.config.floatX))
+        return cls(0.5, categories)._rebuilt(log_ratio=log_ratio)
+
+    def epsilon(self) -> np.ndarray:
+        r"""Privacy loss of each report, :math:`\varepsilon = |\log\frac{t (K - 1)}{1 - t}|`.
+
+        It holds for one record that changes to any other category. Several reports about the same
+        record compose: their losses add up.
+
+        Returns
+        -------
+        ndarray
+            Loss, of the shape of `truth_probability`.
+
+        Raises
+        ------
+        ValueError
+            A symbolic `truth_probability`.
+        """
+        return np.abs(required_value(self.log_ratio, mechanism=_NAME, name="truth_probability"))
+
+    @property
+    def truth_probability(self) -> TensorVariable:
+        """Probability that a report is the truth; it can round to 1."""
+        return pt.sigmoid(self.log_ratio - np.log(self.categories - 1.0))
+
+    @property
+    def spacing(self) -> float:
+        """Distance between neighbouring codes."""
+        return 1.0
+
+    def counted(self, population: TensorLike) -> RandomizedResponseCount:
+        """Return the mechanism that releases the number of reported ones only.
+
+        Its statistic is the true number of ones. It needs two categories: with more of them, the
+        reported counts of the categories are not independent given the true counts.
+
+        Parameters
+        ----------
+        population : tensor_like of int
+            Number of records, public.
+
+        Raises
+        ------
+        NotImplementedError
+            More than two categories.
+        """
+        return RandomizedResponseCount(self, population)
+
+    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
+        """Draw one report; see `Mechanism.noise_sample`. A statistic must be a category."""
+        s = as_float(statistic)
+        message = f"{_NAME}: the statistic must be one of 0, ..., {self.categories - 1}"
+        s = Assert(message)(s, pt.all(self._is_category(s))).astype("int64")
+        lie = pt.exp(self._log_lie()) + pt.zeros_like(s)
+        rng, lies = pt.random.bernoulli(lie, rng=rng, return_next_rng=True)
+        rng, shift = pt.random.integers(
+            1, self.categories, size=lies.shape, rng=rng, return_next_rng=True
+        )
+        return rng, pt.mod(s + lies * shift, self.categories)
+
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Log mass of a report; see `Mechanism.logp`."""
+        z, s = as_float(value), as_float(statistic)
+        log_mass = pt.switch(pt.eq(z, s), self._log_truth(), self._log_other())
+        possible = self._is_category(z) & self._is_category(s)
+        return self._checked(pt.switch(possible, log_mass, -np.inf))
+
+    def log_interval(
+        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
+    ) -> TensorVariable:
+        """Log probability of the categories in an interval; see `Mechanism.log_interval`."""
+        s, largest = as_float(statistic), self.categories - 1.0
+        first = pt.maximum(pt.ceil(as_float(lower)), 0.0)
+        last = pt.minimum(pt.floor(as_float(upper)), largest)
+        possible = self._is_category(s) & (first <= last)
+        count = pt.switch(possible, last - first + 1.0, 1.0)
+        # With the truth among several categories, one less the mass of those left out.
+        left_out = pt.switch(count > 1.0, self.categories - count, 0.0)
+        with_truth = pt.log1p(-left_out * pt.exp(self._log_other()))
+        with_truth = pt.switch(count > 1.0, with_truth, self._log_truth())
+        without = pt.log(count) + self._log_other()
+        log_mass = pt.switch((first <= s) & (s <= last), with_truth, without)
+        return self._checked(pt.switch(possible, log_mass, -np.inf))
+
+    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Quantile function; see `Mechanism.icdf`."""
+        p, s = as_float(p), as_float(statistic)
+        wide = self.with_parameters(pt.shape_padright(self.log_ratio))
+        below = wide.logcdf(np.arange(self.categories - 1.0), pt.shape_padright(s))
+        # A probability that is met but for rounding counts as met.
+        log_p = pt.shape_padright(pt.log(p))
+        slack = 4.0 * np.finfo(np.float64).eps * (1.0 + pt.abs(log_p))
+        quantile = pt.sum(below < log_p - slack, axis=-1).astype(p.dtype)
+        quantile = pt.switch(self._is_category(s), quantile, np.nan)
+        return self._checked(nan_outside_unit(quantile, p))
+
+    def _is_category(self, code: TensorVariable) -> TensorVariable:
+        return pt.eq(code, pt.floor(code)) & (code >= 0) & (code < self.categories)
+
+    def _log_truth(self) -> TensorVariable:
+        return -pt.softplus(np.log(self.categories - 1.0) - self.log_ratio)
+
+    def _log_lie(self) -> TensorVariable:
+        return -pt.softplus(self.log_ratio - np.log(self.categories - 1.0))
+
+    def _log_other(self) -> TensorVariable:
+        return self._log_lie() - np.log(self.categories - 1.0)
+
+    def _checked(self, expression: TensorVariable) -> TensorVariable:
+        if isinstance(self.log_ratio, Constant):
+            return expression
+        finite = pt.abs(self.log_ratio) < np.inf
+        return check_parameters(expression, finite, msg="0 < truth_probability < 1")
+
+    def __repr__(self) -> str:
+        """Return the expression that builds it."""
+        t = known_value(self.truth_probability)
+        if t is None:
+            return f"{_NAME}(truth_probability=<symbolic>, categories={self.categories})"
+        # The last digit or two come from the way there and back.
+        t = np.vectorize(lambda x: float(f"{x:.14g}"), otypes=[float])(t)
+        if np.any(t == 1.0):
+            return f"{_NAME}.from_epsilon({show(self.log_ratio)}, categories={self.categories})"
+        shown = show(pt.constant(t))
+        return f"{_NAME}(truth_probability={shown}, categories={self.categories})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RandomizedResponseCount(PostProcessed):
+    r"""Release the number of ones among randomised binary reports.
+
+    The statistic is the true number of ones :math:`c` among n records. Reported ones are kept ones
+    and replaced zeros, so that with t the probability of a truthful report
+
+    .. math::
+
+        Z = \mathrm{Binomial}(c, t) + \mathrm{Binomial}(n - c, 1 - t),
+
+    two independent draws. The mass is the convolution of the two.
+
+    ========  ==================================
+    Support   :math:`z \in \{0, \ldots, n\}`
+    Mean      :math:`t c + (1 - t)(n - c)`
+    Variance  :math:`n t (1 - t)`
+    ========  ==================================
+
+    Counting loses no more privacy than the reports themselves; ask ``mechanism.inner`` for it.
+
+    Parameters
+    ----------
+    inner : RandomizedResponse
+        How each record was reported; two categories.
+    population : tensor_like of int
+        Number of records n, public. It broadcasts against the statistic, one for each group.
+
+    Raises
+    ------
+    ValueError
+        A population that is no whole number >= 0.
+    TypeError
+        A population that depends on a random variable, or an `inner` of another kind.
+    NotImplementedError
+        More than two categories.
+
+    Notes
+    -----
+    A log mass costs a sum of about :math:`\sqrt{\min(c, n - c, z, n - z)}` terms, up to a constant,
+    and never more than that minimum; what is left out is bounded by 1e-17 of the sum. The
+    probability of an interval costs such a sum for about :math:`\sqrt{n}` values.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> mechanism = dp.RandomizedResponse(0.75).counted(100)
+    >>> mechanism
+    RandomizedResponse(truth_probability=0.75, categories=2).counted(100.0)
+    >>> mechanism.logp(62, [60, 74]).eval().round(4)
+    array([-3.6871, -2.386 ])
+    """
+
+    inner: RandomizedResponse
+    population: TensorLike
+
+    parameter_names = ("population",)
+
+    def __post_init__(self) -> None:
+        """Validate the arguments and make the population a tensor."""
+        name = "RandomizedResponseCount"
+        if not isinstance(self.inner, RandomizedResponse):
+            raise TypeError(
+                f"{name}: the first argument must be a RandomizedResponse, got {self.inner!r}"
+            )
+        if self.inner.categories != 2:
+            raise NotImplementedError(
+                f"{name}: counts are released for 2 categories only, got "
+                f"{self.inner.categories}. Pass the reports themselves, record by record (their "
+                f"order does not matter): PrivateObservation(name, records, {self.inner!r}, "
+                f"observed=reports)."
+            )
+        population = as_parameter(self.population, mechanism=name, name="population")
+        known = known_value(population)
+        if known is not None:
+            refuse_unless(
+                np.isfinite(known) & (known >= 0) & (known == np.floor(known)),
+                known,
+                name,
+                "population",
+                "a whole number >= 0",
+                "Write the number of records that reported.",
+            )
+        object.__setattr__(self, "population", population)
+
+    @property
+    def spacing(self) -> float:
+        """Distance between neighbouring counts."""
+        return 1.0
+
+    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
+        """Draw one reported count; see `Mechanism.noise_sample`."""
+        ones = as_float(statistic)
+        good = pt.eq(ones, pt.floor(ones)) & (ones >= 0) & (ones <= self.population)
+        message = "RandomizedResponseCount: the statistic must be a whole number in 0, ..., n"
+        ones = Assert(message)(ones, pt.all(good)).astype("int64")
+        zeros = pt.as_tensor_variable(self.population).astype("int64") - ones
+        log_odds = self.inner.log_ratio
+        rng, kept = pt.random.binomial(ones, pt.sigmoid(log_odds), rng=rng, return_next_rng=True)
+        rng, replaced = pt.random.binomial(
+            zeros, pt.sigmoid(-log_odds), rng=rng, return_next_rng=True
+        )
+        return rng, kept + replaced
+
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Log mass of a reported count; see `Mechanism.logp`."""
+        return self.log_interval(value, value, statistic)
+
+    def log_interval(
+        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
+    ) -> TensorVariable:
+        """Log probability of the counts in an interval; see `Mechanism.log_interval`."""
+        inputs = (lower, upper, statistic, self.population, self.inner.log_ratio)
+        return self.inner._checked(_count_interval(*(_double(x) for x in inputs))[0])
+
+    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Quantile function; see `Mechanism.icdf`."""
+        inputs = (p, statistic, self.population, self.inner.log_ratio)
+        return self.inner._checked(_count_quantile(*(_double(x) for x in inputs)))
+
+    def __repr__(self) -> str:
+        """Return the expression that builds it."""
+        return f"{self.inner!r}.counted({show(pt.as_tensor_variable(self.population))})"
+
+
+# --- Ops ----------------------------------------------------------------------------------------
+
+
+class _CountInterval(ScalarOp):
+    """Log probability of an interval of reported counts, and its derivative in the log odds.
+
+    Inputs are those of `kernels.log_count_interval`. All but the log odds are integers or ends of
+    intervals, in which the probability is piecewise constant. Second derivatives are not available.
+    """
+
+    nin = 5
+    nout = 2
+
+    @staticmethod
+    def output_types_preference(*types):
+        return [float64] * 2
+
+    kernel = staticmethod(kernels.log_count_interval)
+
+    def impl(self, *inputs):
+        return self.kernel(*(float(x) for x in inputs))
+
+    def pullback(self, inputs, outputs, output_gradients):
+        value, slope = output_gradients
+        if not isinstance(slope.type, DisconnectedType):
+            raise NotImplementedError("The reported count has no second derivatives.")
+        return [*(x.zeros_like() for x in inputs[:-1]), value * outputs[1]]
+
+
+class _CountQuantile(ScalarOp):
+    """Quantile of the reported count; inputs are those of `kernels.count_quantile`."""
+
+    nin = 4
+
+    @staticmethod
+    def output_types_preference(*types):
+        return [float64]
+
+    kernel = staticmethod(kernels.count_quantile)
+
+    def impl(self, *inputs):
+        return self.kernel(*(float(x) for x in inputs))
+
+
+@register_scalar_funcify(_CountInterval)
+def _numba_funcify_count_interval(op, node, **kwargs):
+    kernel = op.kernel
+
+    @numba_basic.numba_njit
+    def count_interval(lower, upper, c, n, log_odds):
+        return kernel(lower, upper, c, n, log_odds)
+
+    return count_interval, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
+
+
+@register_scalar_funcify(_CountQuantile)
+def _numba_funcify_count_quantile(op, node, **kwargs):
+    kernel = op.kernel
+
+    @numba_basic.numba_njit
+    def count_quantile(p, c, n, log_odds):
+        return kernel(p, c, n, log_odds)
+
+    return count_quantile, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
+
+
+_count_interval = Elemwise(_CountInterval(name="count_interval"))
+_count_quantile = Elemwise(_CountQuantile(name="count_quantile"))
+
+
+def _double(x: TensorLike) -> TensorVariable:
+    return pt.cast(pt.as_tensor_variable(x), "float64")
+
+
+# --- Examples -----------------------------------------------------------------------------------
+
+
+def _examples() -> Sequence[MechanismExample]:
+    def example(mechanism: RandomizedResponse, statistic: int) -> MechanismExample:
+        atoms = np.arange(mechanism.categories)
+        return MechanismExample(mechanism, statistic, atoms=atoms, smooth_in_statistic=False)
+
+    return [
+        example(RandomizedResponse(0.75), 1),
+        example(RandomizedResponse(0.1, categories=5), 3),
+        example(RandomizedResponse.from_epsilon(2.5, categories=4), 0),
+    ]
+
+
+def _count_examples() -> Sequence[MechanismExample]:
+    def example(t: float, population: int, ones: int) -> MechanismExample:
+        mechanism = RandomizedResponse(t).counted(population)
+        atoms = np.arange(population + 1)
+        return MechanismExample(mechanism, ones, atoms=atoms, smooth_in_statistic=False)
+
+    return [example(0.75, 100, 58), example(0.4, 9, 0), example(0.9, 400, 397)]
+
+
+register_mechanism(RandomizedResponse, examples=_examples)
+register_mechanism(RandomizedResponseCount, examples=_count_examples)

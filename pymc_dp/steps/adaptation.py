@@ -1,0 +1,65 @@
+"""Tuning of random walks during warm-up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_TARGET = 0.44  # of moves along one direction (Gelman, Roberts & Gilks 1996)
+_MOVES_EACH, _MOST_MOVES = 6, 12
+_FIRST_WINDOW = 50
+_SHORT = 0.5  # steps this short, in units of the draws' spread, hardly help
+
+
+class WalkAdaptation:
+    """Axes and step sizes of random-walk moves along one direction at a time.
+
+    The axes are the coordinates, which suit parameters with room of very different widths, and the
+    principal axes of the draws, which suit correlated ones; those are taken anew after windows that
+    double. The step sizes follow the acceptance rate of their axis. Where the steps are short
+    beside the spread of the draws, other updates move the parameters, and few moves are made.
+
+    Parameters
+    ----------
+    size : int
+        Number of parameters.
+    """
+
+    def __init__(self, size: int):
+        self.axes = np.hstack([np.eye(size)] * (2 if size > 1 else 1))
+        self.scales = np.full(self.axes.shape[1], 0.5)
+        self.moves = min(_MOVES_EACH * size, _MOST_MOVES)
+        self.turn = 0
+        self._tried = np.zeros(self.axes.shape[1])
+        self._draws: list[np.ndarray] = []
+        self._window = _FIRST_WINDOW
+
+    def update(self, theta: np.ndarray, tried: np.ndarray, taken: np.ndarray) -> None:
+        """Learn from one draw, with how many moves were tried and taken along each axis."""
+        if not theta.size:
+            return
+        rate = taken / np.maximum(tried, 1)
+        self._tried += tried
+        gain = np.where(tried > 0, 3.0 / np.sqrt(1.0 + self._tried / 10.0), 0.0)
+        self.scales *= np.exp(np.clip(gain * (rate - _TARGET), -1.0, 1.0))
+        self._draws.append(theta)
+        if len(self._draws) == self._window:
+            self._learn(np.array(self._draws))
+            self._draws, self._window = [], 2 * self._window
+
+    def _learn(self, draws: np.ndarray) -> None:
+        """Take the principal axes, and the number of moves, from the draws of a window."""
+        size = draws.shape[1]
+        covariance = np.atleast_2d(np.cov(draws.T))
+        sd = np.sqrt(np.diag(covariance))
+        if not np.all(np.isfinite(covariance)) or np.any(sd <= 0):
+            return
+        lengths = self.scales * np.linalg.norm(self.axes / sd[:, None], axis=0)
+        self.moves = min(_MOVES_EACH * size, _MOST_MOVES) if lengths.max() > _SHORT else size
+        if size == 1:
+            return
+        variances, directions = np.linalg.eigh(covariance / np.outer(sd, sd))
+        principal = sd[:, None] * directions * np.sqrt(np.maximum(variances, 1e-10))
+        self.axes = np.hstack([self.axes[:, :size], principal])
+        # Steps along them as long as those before, in units of the draws' spread.
+        self.scales[size:] = np.clip(np.exp(np.mean(np.log(lengths[size:]))), 1e-3, 3.0)
+        self._tried[size:] = 0.0

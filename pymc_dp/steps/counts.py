@@ -1,0 +1,355 @@
+"""Exact draws of confidential counts, with their probabilities where those are conjugate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.logprob.utils import ParameterValueError
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import graph_inputs
+from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.random.basic import BinomialRV, MultinomialRV
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.compiled import Piece, from_graph, from_source
+from pymc_dp.counting import MOST_LISTED, is_concave, probes
+from pymc_dp.graphs import depends_on, nearest_rvs, substitute
+from pymc_dp.kernels import counts as kernels
+from pymc_dp.mechanisms.base import known_value
+from pymc_dp.records import children, release_statistic
+from pymc_dp.release import PrivateReleaseRV
+from pymc_dp.steps.base import DPStep, point_function, unusable, value_writer
+from pymc_dp.steps.conjugacy.registry import find_draw, find_families, require_itself
+from pymc_dp.steps.conjugate import NotConjugateError, conditional
+
+_ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
+_DIRECTIONS = 8  # in which the noise is tried for log-concavity
+_SMALL = 16  # constants larger than this are data of compiled code, not part of it
+_FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choosing some
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The log density of releases as a compiled function of the counts.
+
+    Attributes
+    ----------
+    log_eta : ``(counts, rows, *data)`` to a float; see `kernels.counts`.
+    sweep : the kernel's sweep over a table with it; it takes `data` one by one.
+    data : what `log_eta` reads besides: shared variables, large constants, values of the point.
+    slopes : as the kernel's sweep takes them.
+    """
+
+    log_eta: Callable
+    sweep: Callable
+    data: tuple[Variable, ...]
+    slopes: np.ndarray
+
+    def read(self, point: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return the values of `data`, at the point for what belongs to it."""
+        return tuple(
+            np.asarray(
+                v.data
+                if isinstance(v, Constant)
+                else v.get_value()
+                if isinstance(v, SharedVariable)
+                else point[v.name],
+                order="C",
+            )
+            for v in self.data
+        )
+
+    def draw(self, rng, counts, weights, integrated, concave, data, rounds=1) -> bool:
+        """Draw the counts in place; False if no counts explain the releases."""
+        return self.sweep(rng, counts, self.slopes, weights, integrated, concave, rounds, *data)
+
+    def is_concave(self, cells: int, n: int, data: Sequence[np.ndarray]) -> bool:
+        """Whether the log density looks concave on moves of all n records between two cells."""
+        rows = np.arange(self.slopes.shape[0])
+        for k in range(1, min(cells, 1 + _DIRECTIONS)):
+
+            def log_density(points, k=k):
+                found = np.empty(points.size)
+                for i, c in enumerate(points):
+                    counts = np.zeros(cells)
+                    counts[0], counts[k] = n - c, c
+                    found[i] = self.log_eta(counts, rows, *data)
+                return found
+
+            if not is_concave(*probes(n, log_density)):
+                return False
+        return True
+
+
+def compile_noise(
+    log_eta: TensorVariable, counts: TensorVariable, rows: TensorVariable, slopes: np.ndarray
+) -> Noise:
+    """Compile a log density in terms of `counts` and, where it looks at some entries, `rows`."""
+    data = [
+        v
+        for v in graph_inputs([log_eta])
+        if v not in (counts, rows) and not (isinstance(v, Constant) and np.size(v.data) <= _SMALL)
+    ]
+    own = [v.type() for v in data]
+    if data:
+        [log_eta] = graph_replace([log_eta], dict(zip(data, own, strict=True)))
+    inner = from_graph([counts, rows, *own], [log_eta.astype("float64")])
+    piece = from_source("log_eta", "k, rows, *data", "inner(k, rows, *data)[0].item()", inner=inner)
+    key = piece.key and f"make_table_sweep({piece.key})"
+    names = ", ".join(f"d{i}" for i in range(len(data)))
+    arguments = "rng, counts, slopes, weights, integrated, concave, rounds"
+    sweep = from_source(
+        "sweep",
+        f"{arguments}, {names}",
+        f"kernel({arguments}, ({names}{',' if data else ''}))",
+        kernel=Piece(kernels.make_table_sweep(piece.function), key),
+    )
+    return Noise(piece.function, sweep.function, tuple(data), slopes)
+
+
+class CountGibbs(DPStep):
+    r"""Draw confidential counts exactly from their full conditional given the releases.
+
+    A binomial count c of n has :math:`p(c \mid p, z) \propto \mathrm{Binomial}(c; n, p)\,
+    \eta(z \mid c)`; the cells of a multinomial table are drawn two at a time given their sum. Where
+    the noise is log-concave and the statistic linear in the counts, a draw costs the same
+    for any n; else all values of a count are listed, up to 100,000.
+
+    Given the counts, their probabilities would move by :math:`n^{-1/2}` only, however little the
+    releases tell. So where they have a Beta, Uniform(0, 1) or Dirichlet prior and no other child,
+    and are among `vars`, the counts are drawn with them integrated out (beta-binomial, Dirichlet-
+    multinomial), and they are drawn after the counts: together one draw from the joint conditional.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Binomial counts and Multinomial tables with no children but releases, and the probabilities
+        of these that are to be drawn along with them.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that cannot be drawn, and why.
+    """
+
+    name = "dp_count"
+
+    def _prepare(self, model, initial_point):
+        self._tables = []
+        counted = [rv for rv in self.model_rvs if is_count(rv)]
+        owners = {rv: count_parameter(model, rv) for rv in counted}
+        for rv in self.model_rvs:
+            if rv not in counted and rv not in owners.values():
+                raise ValueError(
+                    f"CountGibbs cannot update {rv.name!r}: it is neither a Binomial or "
+                    f"Multinomial count nor the conjugate probability of one among vars="
+                )
+        point = initial_point or model.initial_point()
+        for rv in counted:
+            check_count(model, rv)
+            parameter = owners[rv] if owners[rv] in self.model_rvs else None
+            self._tables.append(_table(model, rv, parameter, point))
+
+    def step(self, point):
+        """Draw every table, and its probabilities, once."""
+        for table in self._tables:
+            point = table.update(self.rng, point)
+        return point, [{}]
+
+
+@dataclass
+class _Table:
+    name: str
+    noise: Noise
+    concave: bool
+    weights: Callable  # of the cells, after the total
+    inputs: list[str]
+    binary: bool
+    parameter: str | None
+    draw: Callable | None  # of the parameter's value
+
+    def update(self, rng, point):
+        total, *weights = self.weights(*[point[i] for i in self.inputs])
+        weights = np.array(weights)
+        old = point[self.name]
+        counts = np.array([total - old, old], dtype=float) if self.binary else old.astype(float)
+        integrated, data = self.parameter is not None, self.noise.read(point)
+        try:
+            drew = self.noise.draw(rng, counts, weights, integrated, self.concave, data, _ROUNDS)
+        except ParameterValueError:  # of the mechanism: a pm.Data has changed
+            drew = False
+        if not drew:
+            raise unusable(self.name)
+        drawn = counts[1] if self.binary else counts
+        point = {**point, self.name: np.asarray(drawn, dtype=old.dtype)}
+        if self.draw is not None:
+            posterior = weights + counts
+            natural = posterior[::-1] if self.binary else [*posterior, 0.0]
+            point[self.parameter] = self.draw(rng, natural)
+        return point
+
+
+def _table(model, rv, parameter, point) -> _Table:
+    binary = isinstance(rv.owner.op, BinomialRV)
+    n, p = rv.owner.op.dist_params(rv.owner)
+    if parameter is None:
+        weights, value = pt.stack([1.0 - p, p]) if binary else p, None
+        draw = None
+    else:
+        family, _ = conditional(model, parameter)
+        prior = find_families(parameter.owner.op)[family](parameter)
+        weights = pt.stack([prior.second, prior.first]) if binary else prior.first
+        value = model.rvs_to_values[parameter].name
+        draw = partial(_draw_parameter, find_draw(family), value_writer(model, parameter))
+    row = pt.concatenate(
+        [pt.atleast_1d(pt.as_tensor(x)).astype("float64").ravel() for x in (n, weights)]
+    )
+    function, inputs = point_function(model, row)
+    cells = 2 if binary else known_cells(rv)
+    noise = _noise(model, rv, binary, n, cells)
+    total = int(function(*[point[i] for i in inputs])[0])
+    linear = all(_is_linear(release_statistic(release), rv) for release in children(model, rv))
+    concave = linear and noise.is_concave(cells, total, noise.read(point))
+    if not concave and total > MOST_LISTED:
+        raise ValueError(
+            f"CountGibbs cannot update {rv.name!r}: the density of its releases "
+            f"{', '.join(repr(c.name) for c in children(model, rv))} is not log-concave in it, or "
+            f"their statistics are not linear, and its {total} + 1 values are too many to list. "
+            f"Release a sum or mean under log-concave noise"
+        )
+    name = model.rvs_to_values[rv].name
+    table = _Table(name, noise, concave, function, inputs, binary, value, draw)
+    with suppress(ValueError):  # compiled once, before the chains' processes start
+        table.update(np.random.default_rng(0), point)
+    return table
+
+
+def _draw_parameter(draw, write, rng, natural):
+    return write(draw(rng, *natural, -np.inf, np.inf))
+
+
+def _noise(model, rv, binary, n, cells) -> Noise:
+    """Compile the log density of all releases of a count."""
+    counts, rows = pt.vector("counts", dtype="float64", shape=(cells,)), pt.lvector("rows")
+    latent = (counts[1] if binary else counts).astype(rv.dtype)
+    found = children(model, rv)
+    slopes = np.empty((0, cells))
+    total = pt.constant(0.0)
+    for release in found:
+        statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        value = model.rvs_to_values[release]
+        given = substitute(statistic, {rv: latent})
+        if len(found) == 1 and not binary and _is_linear(statistic, rv):
+            lines = _lines(given, counts, cells)
+            if lines is not None and lines[0].shape[0] > _FEW_ENTRIES:
+                slopes, constants = lines
+                shape = [statistic.shape[i] for i in range(statistic.type.ndim)]
+                mechanism = mechanism.with_parameters(
+                    *(pt.broadcast_to(p, shape).ravel()[rows] for p in mechanism.parameters)
+                )
+                value = value.ravel()[rows]
+                given = pt.dot(pt.constant(slopes)[rows], counts) + pt.constant(constants)[rows]
+        total = total + mechanism.logp(value, given).sum()
+    [graph] = model.replace_rvs_by_values([total])
+    return compile_noise(graph, counts, rows, np.ascontiguousarray(slopes))
+
+
+def _lines(statistic, counts, cells) -> tuple[np.ndarray, np.ndarray] | None:
+    """Slopes and constants of a linear statistic's entries; None if they are not numbers."""
+    found = []
+    for unit in np.vstack([np.zeros(cells), np.eye(cells)]):
+        [graph] = graph_replace([statistic], {counts: pt.constant(unit)}, strict=False)
+        if any(isinstance(v, SharedVariable) for v in graph_inputs([graph])):
+            return None
+        value = known_value(graph)
+        if value is None:
+            return None
+        found.append(value.ravel())
+    return (np.array(found[1:]) - found[0]).T, found[0]
+
+
+def _is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
+    """Decide linearity by the ops on the way; entries of `rv` may be picked, summed and stacked."""
+    if entry is rv or not depends_on(entry, rv):
+        return True
+    node = entry.owner
+    touched = [i for i in node.inputs if depends_on(i, rv)]
+    if not all(_is_linear(i, rv) for i in touched):
+        return False
+    match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
+        case DimShuffle() | Subtensor() | Sum() | Reshape():
+            return touched == [node.inputs[0]]
+        case MakeVector() | Join() | ps.Add() | ps.Sub() | ps.Neg() | ps.Identity():
+            return True
+        case ps.Cast() as op:
+            return op.o_type.dtype.startswith("float") or not node.inputs[0].dtype.startswith(
+                "float"
+            )
+        case ps.Mul() | Dot():
+            return len(touched) == 1
+        case ps.TrueDiv():
+            return touched == [node.inputs[0]]
+    return False
+
+
+def is_count(rv: TensorVariable) -> bool:
+    """Whether a variable is a binomial count or a multinomial table."""
+    op = rv.owner.op
+    return isinstance(op, BinomialRV | MultinomialRV) and rv.type.ndim == op.ndim_supp
+
+
+def known_cells(rv: TensorVariable) -> int:
+    """Return the number of cells of a table."""
+    if rv.type.shape[0] is None:
+        raise ValueError(f"CountGibbs cannot update {rv.name!r}: the number of cells is not known")
+    return rv.type.shape[0]
+
+
+def check_count(model: pm.Model, rv: TensorVariable) -> None:
+    """Refuse, with a ValueError, a count that has other children than releases."""
+    if not is_count(rv):
+        raise ValueError(f"CountGibbs cannot update {rv.name!r}: it is no Binomial or Multinomial")
+    if nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]]):
+        raise ValueError(f"CountGibbs cannot update {rv.name!r}: its number of trials is random")
+    found = children(model, rv)
+    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    if wrong or not found:
+        what = (
+            f"{wrong[0].name!r}, which is no release, depends on it"
+            if wrong
+            else "no release of it"
+        )
+        raise ValueError(f"CountGibbs cannot update {rv.name!r}: {what}")
+    if isinstance(rv.owner.op, MultinomialRV):
+        known_cells(rv)
+
+
+def count_parameter(model: pm.Model, rv: TensorVariable) -> TensorVariable | None:
+    """Return the probabilities of a count if they can be integrated out, else None."""
+    _, p = rv.owner.op.dist_params(rv.owner)
+    sources = nearest_rvs([p])
+    if len(sources) != 1 or sources[0] not in model.free_RVs:
+        return None
+    [parameter] = sources
+    try:
+        require_itself(p, parameter, rv, "probability")
+        family, _ = conditional(model, parameter)
+    except NotConjugateError:
+        return None
+    mine = children(model, parameter) == [rv] and family in ("beta", "dirichlet")
+    return parameter if mine else None

@@ -1,0 +1,442 @@
+"""Sweeps over records and interweaving moves, against posteriors that are known exactly."""
+
+import math
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from numba import njit
+from scipy import integrate, special, stats
+
+from pymc_dp.kernels.records import Pieces, make_accept_each, make_sweeps, make_sweeps_in_full
+
+P_VALUE = 1e-4  # of 20 tests with fixed seeds; the wrong samplers below give 1e-8 and less
+IN_FULL = [False, True]
+
+
+@njit
+def no_prior(theta, *env):
+    return (np.asarray(0.0),)
+
+
+# --- Records with six values: a code and a bit, (Σ code, Σ code · bit) released -------------------
+
+CODES = np.array([0.5, 0.2, 0.3])
+RELEASED = np.array([3.1, 0.2])
+N_CODES = 3
+
+
+@njit
+def propose_codes(rng, theta, chances, z):
+    n = N_CODES
+    code, bit = np.empty(n, np.int64), np.empty(n, np.int64)
+    for i in range(n):
+        code[i] = np.searchsorted(np.cumsum(chances), rng.random())
+        bit[i] = 1 if rng.random() < theta[0] * (1 + code[i]) else 0
+    return code, bit
+
+
+@njit
+def code_maps(theta, code, bit, chances, z):
+    values = np.empty((2, code.size))
+    values[0] = code
+    values[1] = code * bit
+    return (values,)
+
+
+@njit
+def code_public(theta, chances, z):
+    return (np.array([z[0], z[1], theta[1]]),)
+
+
+@njit
+def code_density(sums, public):
+    return -(abs(sums[0] - public[0]) + abs(sums[1] - public[1])) / public[2]
+
+
+@njit
+def code_density_in_full(theta, code, bit, chances, z):
+    (values,) = code_maps(theta, code, bit, chances, z)
+    (public,) = code_public(theta, chances, z)
+    return (np.asarray(code_density(values.sum(axis=1), public)),)
+
+
+@njit
+def choose_codes(mask, new_code, new_bit, code, bit):
+    return np.where(mask, new_code, code), np.where(mask, new_bit, bit)
+
+
+@njit
+def choose_code(i, new_code, new_bit, code, bit):
+    code, bit = code.copy(), bit.copy()
+    code[i.item()], bit[i.item()] = new_code[i.item()], new_bit[i.item()]
+    return code, bit
+
+
+@njit
+def couple_codes(rng, theta, there, code, bit, chances, z):
+    return code, bit
+
+
+CODE_PIECES = Pieces(
+    propose_codes, code_maps, code_public, code_density, choose_codes, couple_codes, no_prior
+)
+
+
+@njit
+def keep_code_states(sweeps, rng, x, theta, env, draws, thin):
+    axes, scales = np.eye(2), np.zeros(0)
+    states = np.empty(draws, np.int64)
+    for t in range(draws):
+        x, theta, _, _, _, _ = sweeps(rng, x, theta, env, axes, scales, thin, 0, 0)
+        states[t] = 0
+        for i in range(N_CODES):
+            states[t] = 6 * states[t] + 2 * x[0][i] + x[1][i]
+    return states
+
+
+def exact_code_states(theta):
+    cells = list(product(range(3), range(2)))
+    weights = []
+    for state in product(cells, repeat=N_CODES):
+        code, bit = np.array(state).T
+        one = theta[0] * (1 + code)
+        prior = np.prod(CODES[code] * np.where(bit == 1, one, 1 - one))
+        sums = np.array([code.sum(), (code * bit).sum()])
+        weights.append(prior * np.exp(-np.abs(sums - RELEASED).sum() / theta[1]))
+    return np.array(weights) / np.sum(weights)
+
+
+@pytest.mark.parametrize("in_full", IN_FULL)
+def test_records_given_the_releases(in_full):
+    pieces = CODE_PIECES
+    if in_full:
+        pieces = pieces._replace(density=code_density_in_full, choose=choose_code)
+    sweeps = make_sweeps_in_full(pieces) if in_full else make_sweeps(pieces)
+    theta, x = np.array([0.3, 0.6]), (np.zeros(N_CODES, np.int64), np.ones(N_CODES, np.int64))
+    rng = np.random.default_rng(1)
+    states = keep_code_states(sweeps, rng, x, theta, (CODES, RELEASED), 20_000, 8)
+    exact = exact_code_states(theta)
+    counts = np.bincount(states, minlength=exact.size)
+    likely = exact > 1e-3
+    counts = np.append(counts[likely], counts[~likely].sum())
+    expected = np.append(exact[likely], exact[~likely].sum()) * states.size
+    assert stats.chisquare(counts, expected).pvalue > P_VALUE
+
+
+def test_one_sweep():
+    """The acceptance of each record given what was accepted before, and what is reported of it."""
+    accept_each = make_accept_each(code_density)
+    rng = np.random.default_rng(2)
+    current = rng.integers(0, 3, (2, 50)).astype(float)
+    proposed = rng.integers(0, 3, (2, 50)).astype(float)
+    public, sums = np.array([55.0, 45.0, 2.0]), current.sum(1)
+    before, uniforms = current.copy(), np.random.default_rng(3)
+    mask = np.empty(50, np.bool_)
+    accepted, lowest = accept_each(np.random.default_rng(3), current, proposed, sums, public, mask)
+    expected, now = before.copy(), code_density(before.sum(1), public)
+    ratios = []
+    for i in range(50):
+        trial = expected.copy()
+        trial[:, i] = proposed[:, i]
+        ratios.append(code_density(trial.sum(1), public) - now)
+        if uniforms.random() < math.exp(min(ratios[-1], 0.0)):
+            expected, now = trial, now + ratios[-1]
+    np.testing.assert_array_equal(current, expected)
+    np.testing.assert_allclose(sums, expected.sum(1))
+    np.testing.assert_array_equal(mask[np.any(before != expected, axis=0)], True)
+    np.testing.assert_array_equal(before[:, ~mask], expected[:, ~mask])
+    assert accepted == mask.sum() < 50
+    assert min(ratios) < 0
+    assert lowest == pytest.approx(min(ratios))
+
+
+# --- Normal records: x_i ~ N(a + b, 1), a ~ N(0, 1) above a bound, b ~ N(1, 0.5²), mean released --
+
+N, NOISE, Z = 5, 0.4, 0.9
+# Of `env`: the bound; and what makes the sampler wrong, if it is not this.
+RIGHT = {"bound": -np.inf, "coupling": 1.0, "prior": 1.0, "ratio": 1.0, "cut": -np.inf}
+
+
+@njit
+def propose_normal(rng, theta, env):
+    return (theta[0] + theta[1] + rng.standard_normal(N),)
+
+
+@njit
+def normal_maps(theta, x, env):
+    return ((np.maximum(x, env[4]) - theta[0]).reshape(1, x.size),)  # moves with theta
+
+
+@njit
+def normal_public(theta, env):
+    return (np.array([env[3], theta[0]]),)
+
+
+@njit
+def normal_density(sums, public):
+    return -0.5 * public[0] * ((sums[0] / N + public[1] - Z) / NOISE) ** 2
+
+
+@njit
+def normal_density_in_full(theta, x, env):
+    return (np.asarray(-0.5 * ((x.mean() - Z) / NOISE) ** 2),)
+
+
+@njit
+def choose_normal(mask, new, x):
+    return (np.where(mask, new, x),)
+
+
+@njit
+def choose_normal_one(i, new, x):
+    x = x.copy()
+    x[i.item()] = new[i.item()]
+    return (x,)
+
+
+@njit
+def couple_normal(rng, theta, there, x, env):
+    return (x + env[1] * (there[0] + there[1] - theta[0] - theta[1]),)
+
+
+@njit
+def normal_prior(theta, env):
+    value = -0.5 * env[2] * (theta[0] ** 2 + ((theta[1] - 1.0) / 0.5) ** 2)
+    return (np.asarray(value if theta[0] >= env[0] else -np.inf),)
+
+
+@cache
+def normal_chain(in_full):
+    pieces = Pieces(
+        propose_normal,
+        normal_maps,
+        normal_public,
+        normal_density_in_full if in_full else normal_density,
+        choose_normal_one if in_full else choose_normal,
+        couple_normal,
+        normal_prior,
+    )
+    sweeps = make_sweeps_in_full(pieces) if in_full else make_sweeps(pieces)
+
+    @njit
+    def chain(rng, x, theta, env, axes, scales, draws, thin):
+        kept = np.empty((draws, 4))
+        tried, moved, turn = np.zeros(2), np.zeros(2), 0
+        for t in range(draws):
+            x, theta, _, _, more, taken = sweeps(rng, x, theta, env, axes, scales, thin, 3, turn)
+            turn += 3 * thin
+            tried += more
+            moved += taken
+            kept[t, :2], kept[t, 2], kept[t, 3] = theta, x[0].mean(), x[0][0]
+        return kept, tried, moved
+
+    return chain
+
+
+def run_normal(in_full=False, seed=4, **changes):
+    """Draws of (a, b, mean of x, x_0), and the accepted share of the moves along each axis."""
+    env = (np.array(list({**RIGHT, **changes}.values())),)
+    axes, scales = np.array([[1.0, 0.7], [0.2, -0.6]]), np.array([0.9, 1.4])
+    x, theta, rng = (np.zeros(N),), np.array([0.4, 0.1]), np.random.default_rng(seed)
+    kept, tried, moved = normal_chain(in_full)(rng, x, theta, env, axes, scales, 8_000, 20)
+    assert abs(tried[0] - tried[1]) <= 1
+    return kept[100:], moved / tried
+
+
+def normal_posterior():
+    """Mean and covariance of (a, b, mean of x, x_0) given the release, without a bound."""
+    mean = np.array([0.0, 1.0, 1.0, 1.0])
+    common = np.array([1.0, 0.25])
+    cov = np.empty((4, 4))
+    cov[:2, :2] = np.diag(common)
+    cov[:2, 2:] = common[:, None]
+    cov[2:, :2] = common
+    cov[2:, 2:] = common.sum() + np.array([[1 / N, 1 / N], [1 / N, 1.0]])
+    gain = cov[:, 2] / (cov[2, 2] + NOISE**2)
+    return mean + gain * (Z - mean[2]), cov - np.outer(gain, cov[2])
+
+
+DIRECTIONS = [*np.eye(4), [1, 1, -1, 0], [1, -1, 0, 0], [0, 0, 1, -1], [1, 1, 1, 1]]
+
+
+def normal_p_values(kept):
+    mean, cov = normal_posterior()
+    found = []
+    for direction in np.array(DIRECTIONS, dtype=float):
+        sd = math.sqrt(direction @ cov @ direction)
+        found.append(stats.kstest(kept @ direction, stats.norm(direction @ mean, sd).cdf).pvalue)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("in_full", IN_FULL)
+def test_parameters_and_records_of_a_normal_model(in_full):
+    kept, share = run_normal(in_full)
+    assert np.all((share > 0.2) & (share < 0.9))
+    assert normal_p_values(kept).min() > P_VALUE
+
+
+@pytest.mark.parametrize("in_full", IN_FULL)
+def test_parameters_stay_where_the_prior_is(in_full):
+    kept, _ = run_normal(in_full, bound=0.3)
+    assert kept[:, 0].min() >= 0.3
+    mean, cov = normal_posterior()
+    sd = math.sqrt(cov[0, 0])
+    law = stats.truncnorm((0.3 - mean[0]) / sd, np.inf, mean[0], sd)
+    assert stats.kstest(kept[:, 0], law.cdf).pvalue > P_VALUE
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"coupling": 0.0}, id="records stay"),
+        pytest.param({"coupling": 0.5}, id="records lag behind"),
+        pytest.param({"prior": 0.0}, id="no prior"),
+        pytest.param({"ratio": 1.5}, id="wrong ratio"),
+        pytest.param({"cut": 0.0}, id="wrong sums"),
+    ],
+)
+def test_wrong_samplers_fail(wrong):
+    """The thresholds above would catch a sampler that is a little wrong."""
+    assert normal_p_values(run_normal(**wrong)[0]).min() < 1e-8
+
+
+# --- Binary records, whose coupling needs random numbers of its own -------------------------------
+
+
+@njit
+def chance(theta):
+    return 1.0 / (1.0 + math.exp(-theta[0]))
+
+
+@njit
+def propose_binary(rng, theta, z):
+    return ((rng.random(4) < chance(theta)).astype(np.int64),)
+
+
+@njit
+def binary_maps(theta, x, z):
+    return (x.reshape(1, 4).astype(np.float64),)
+
+
+@njit
+def binary_public(theta, z):
+    return (z,)
+
+
+@njit
+def binary_density(sums, public):
+    return -abs(sums[0] - public[0]) / 0.8
+
+
+@njit
+def choose_binary(mask, new, x):
+    return (np.where(mask, new, x),)
+
+
+@njit
+def couple_binary(rng, theta, there, x, z):
+    p, q = chance(theta), chance(there)
+    moved = x.copy()
+    for i in range(4):
+        if q >= p and x[i] == 0:
+            moved[i] = rng.random() < (q - p) / (1 - p)
+        elif q < p and x[i] == 1:
+            moved[i] = rng.random() < q / p
+    return (moved,)
+
+
+@njit
+def binary_prior(theta, z):
+    return (np.asarray(-0.5 * theta[0] ** 2),)
+
+
+def test_parameters_and_records_of_a_binary_model():
+    sweeps = make_sweeps(Pieces(
+        propose_binary, binary_maps, binary_public, binary_density, choose_binary, couple_binary,
+        binary_prior,
+    ))  # fmt: skip
+
+    @njit
+    def chain(rng, draws):
+        x, theta = (np.zeros(4, np.int64),), np.zeros(1)
+        env, axes, scales = (np.array([3.4]),), np.eye(1), np.array([1.5])
+        kept = np.empty((draws, 2))
+        for t in range(draws):
+            x, theta, _, _, _, _ = sweeps(rng, x, theta, env, axes, scales, 12, 2, 0)
+            kept[t, 0], kept[t, 1] = theta[0], x[0].sum()
+        return kept
+
+    theta, count = chain(np.random.default_rng(6), 20_000).T
+    edges = np.array([-9.0, -1.2, -0.6, -0.2, 0.1, 0.4, 0.7, 1.0, 1.5, 9.0])
+    exact = np.array([
+        [
+            integrate.quad(
+                lambda t, k=k: stats.norm.pdf(t) * stats.binom.pmf(k, 4, special.expit(t)), a, b
+            )[0] * math.exp(-abs(k - 3.4) / 0.8)
+            for a, b in pairwise(edges)
+        ]
+        for k in range(5)
+    ])  # fmt: skip
+    counts = np.zeros_like(exact)
+    np.add.at(counts, (count.astype(int), np.searchsorted(edges, theta) - 1), 1)
+    expected = exact / exact.sum() * theta.size
+    often = expected >= 10
+    counts = np.append(counts[often], counts[~often].sum())
+    expected = np.append(expected[often], expected[~often].sum())
+    assert stats.chisquare(counts, expected).pvalue > P_VALUE
+
+
+# --- Densities that are zero or not a number ------------------------------------------------------
+
+
+@njit
+def odd_density(sums, public):
+    if sums[0] > public[0]:
+        return np.nan
+    return -np.inf if sums[0] < public[1] else 0.0
+
+
+@njit
+def odd_density_in_full(theta, x, z):
+    return (np.asarray(odd_density(np.array([x.sum() * 1.0]), z)),)
+
+
+@njit
+def choose_binary_one(i, new, x):
+    x = x.copy()
+    x[i.item()] = new[i.item()]
+    return (x,)
+
+
+@cache
+def odd_sweeps(in_full):
+    pieces = Pieces(
+        propose_binary,
+        binary_maps,
+        binary_public,
+        odd_density_in_full if in_full else odd_density,
+        choose_binary_one if in_full else choose_binary,
+        couple_binary,
+        no_prior,
+    )
+    return make_sweeps_in_full(pieces) if in_full else make_sweeps(pieces)
+
+
+@pytest.mark.parametrize("in_full", IN_FULL)
+@pytest.mark.parametrize("start", [0, 1, 4])
+def test_impossible_records_are_left_and_never_entered(in_full, start):
+    """With one to three of four records set the density is 0, else it is -inf or NaN."""
+    sweeps = odd_sweeps(in_full)
+    x = (np.repeat([1, 0], [start, 4 - start]),)
+    theta, env, rng = np.zeros(1), (np.array([3.0, 1.0]),), np.random.default_rng(7)
+    arguments = env, np.eye(1), np.array([1.0])
+    x, theta, _, lowest, _, _ = sweeps(rng, x, theta, *arguments, 3, 0, 0)
+    if start == 4:
+        assert math.isnan(lowest)
+        return
+    for _ in range(300):
+        x, theta, _, lowest, _, _ = sweeps(rng, x, theta, *arguments, 1, 2, 0)
+        assert 1 <= x[0].sum() <= 3
+        assert lowest == 0.0

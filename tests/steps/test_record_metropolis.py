@@ -1,0 +1,326 @@
+"""`RecordMetropolis` at its edges: few records, extreme noise, impossible releases, chains."""
+
+from dataclasses import dataclass
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pymc.step_methods.compound import CompoundStep
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.starting import feasible_point
+from tests.record_models import RECORD_MODELS
+
+
+def run(model, draws=2_000, tune=300, seed=1, step=None):
+    """Points of one chain after tuning, in which nothing may change a point that it got."""
+    chain = CompoundStep(step or dp.steps(model))
+    chain.setup_chain(np.random.default_rng(seed), tune, draws)
+    point, points = feasible_point(model), []
+    for i in range(tune + draws):
+        if i == tune:
+            chain.stop_tuning()
+        for value in point.values():
+            value.setflags(write=False)
+        point, _ = chain.step(point)
+        points.append(point)
+    return points[tune:]
+
+
+def column(points, name):
+    return np.array([point[name] for point in points])
+
+
+def mean_model(n, noise, z, mechanism=dp.GaussianMechanism):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        x = pm.Normal("x", mu, 1, shape=n)
+        observed, scale = pm.Data("observed", z), pm.Data("scale", noise)
+        dp.PrivateObservation("z", x.mean(), mechanism(scale), observed=observed)
+    return model
+
+
+# --- Few records, extreme noise -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+@pytest.mark.parametrize("noise", [1e-6, 0.1, 1.0, 1e6])
+def test_normal_mean_in_closed_form(n, noise):
+    z = 0.7
+    mu = column(run(mean_model(n, noise, z)), "mu")
+    share = 1 / (1 + 1 / n + noise**2)
+    exact = stats.norm(share * z, np.sqrt(1 - share))
+    thinned = mu[::4]
+    assert stats.kstest(thinned, exact.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "noise"),
+    [
+        (dp.GaussianMechanism, 1e-6),
+        (dp.GaussianMechanism, 1.0),
+        (dp.LaplaceMechanism, 1e-6),
+        (dp.LaplaceMechanism, 1e-2),
+    ],
+)
+def test_release_a_thousand_scales_away(mechanism, noise):
+    """Clipped records cannot follow it: all of them end at the clip."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        x = pm.Normal("x", mu, 1, shape=5)
+        z = 2.0 + 1_000 * noise
+        dp.PrivateObservation("z", pt.clip(x, -2, 2).mean(), mechanism(noise), observed=z)
+    points = run(model, draws=500, tune=500)
+    assert np.all(np.isfinite(column(points, "mu")))
+    assert np.clip(column(points, "x"), -2, 2).mean() > 1.95
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.05])
+def test_one_clipped_record_by_quadrature(noise):
+    """A release that is far outside: p(z | mu) is a one-dimensional integral."""
+    z = 1.0 + 50 * noise
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        x = pm.Normal("x", mu, 1, shape=1)
+        dp.PrivateObservation("z", pt.clip(x, -1, 1).sum(), dp.LaplaceMechanism(noise), observed=z)
+    found = column(run(model, draws=3_000), "mu")[::3]
+    grid, s = np.linspace(-6, 6, 601), np.linspace(-1, 1, 40_001)
+    weight = np.exp((s - 1) / noise)  # against the density at the upper clip
+    likelihood = stats.norm.sf(1 - grid) + np.exp(-2 / noise) * stats.norm.cdf(-1 - grid)
+    likelihood += [np.trapezoid(weight * stats.norm.pdf(s - m), s) for m in grid]
+    density = stats.norm.pdf(grid) * likelihood
+    cdf = np.cumsum(density) / density.sum()
+    assert stats.kstest(found, lambda m: np.interp(m, grid, cdf)).pvalue > 1e-4
+
+
+# --- Releases that are possible for few records, or for none --------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class UniformNoise(Mechanism):
+    """Noise on [-width, width]: most releases rule most records out."""
+
+    def __init__(self, width):
+        object.__setattr__(self, "width", float(width))
+
+    def noise_sample(self, rng, statistic):
+        next_rng, u = pt.random.uniform(
+            -self.width, self.width, size=statistic.shape, rng=rng, return_next_rng=True
+        )
+        return next_rng, statistic + u
+
+    def logp(self, value, statistic=0.0):
+        near = pt.abs(as_float(value) - as_float(statistic)) <= self.width
+        return pt.switch(near, -np.log(2 * self.width), -np.inf)
+
+    def log_interval(self, lower, upper, statistic=0.0):
+        raise NotImplementedError
+
+
+def count_model(z, n=12):
+    with pm.Model() as model:
+        p = pm.Beta("p", 1, 1)
+        x = pm.Bernoulli("x", p, shape=n)
+        dp.PrivateObservation("z", x.sum(), UniformNoise(0.5), observed=z)
+    return model
+
+
+@pytest.mark.parametrize("z", [0.2, 6.0, 12.0])
+def test_finds_records_that_are_possible(z):
+    """At the start, one draw in 4,096 has the count 12. The posterior is Beta(1 + s, 13 - s)."""
+    points = run(count_model(z), draws=4_000)
+    count = round(z)
+    assert np.all(column(points, "x").sum(1) == count)
+    p = 1 / (1 + np.exp(-column(points, "p_logodds__")))
+    assert stats.kstest(p[::4], stats.beta(1 + count, 13 - count).cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("z", [-0.7, 13.0])
+def test_impossible_release_is_named(z):
+    with pytest.raises(ValueError, match=r"'x' cannot be drawn: .* density of 'z' was -inf"):
+        run(count_model(z), draws=1)
+
+
+def test_finds_records_within_bounds():
+    """Records that start far too wide for the bounds of the release."""
+    with pm.Model() as model:
+        mu, sd = pm.Normal("mu", 0.5, 1), pm.HalfNormal("sd", 5)
+        x = pm.Normal("x", mu, sd, shape=40)
+        dp.PrivateObservation(
+            "z", [x.mean(), x.var(ddof=1)], dp.LaplaceMechanism(0.01), observed=[0.9, 0.05],
+            bounds=(0, 1),
+        )  # fmt: skip
+    with model:
+        step = [dp.RecordMetropolis([x])]
+    records = column(run(model, draws=300, step=step), "x")
+    mean, variance = records.mean(1), records.var(1)
+    assert np.all(variance <= mean * (1 - mean) + 1e-12)
+
+
+# --- Data that are no release ---------------------------------------------------------------------
+
+UNUSABLE = [("observed", np.nan), ("scale", np.nan), ("scale", -1.0), ("scale", 0.0)]
+
+
+@pytest.mark.parametrize(("name", "value"), UNUSABLE)
+def test_unusable_data_are_named_at_the_start(name, value):
+    model = mean_model(10, 0.5, 0.7)
+    chain = dp.steps(model)
+    pm.set_data({name: value}, model=model)
+    chain[0].setup_chain(np.random.default_rng(1), 10, 10)
+    with pytest.raises(ValueError, match=r"'x' cannot be drawn: .*NaN"):
+        chain[0].step(model.initial_point())
+
+
+@pytest.mark.parametrize(("name", "value"), UNUSABLE)
+def test_unusable_data_are_named_within_a_chain(name, value):
+    model = mean_model(10, 0.5, 0.7)
+    [step, *_] = dp.steps(model)
+    step.setup_chain(np.random.default_rng(1), 10, 10)
+    point, _ = step.step(model.initial_point())
+    pm.set_data({name: value}, model=model)
+    with pytest.raises(ValueError, match=r"'x' cannot be drawn: .*NaN"):
+        step.step(point)
+
+
+def test_new_data_are_read_without_compiling():
+    model = mean_model(10, 1e-3, 0.7)
+    step = dp.steps(model)
+    for z in (-3.0, 4.0):
+        pm.set_data({"observed": z}, model=model)
+        means = column(run(model, draws=50, tune=100, step=step), "x").mean(1)
+        assert np.all(abs(means - z) < 0.01)
+
+
+# --- Points and chains ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECORD_MODELS)
+def test_points_are_never_changed(name):
+    """Neither the records nor anything else of a point that was handed in or out."""
+    model = RECORD_MODELS[name]()
+    chain = CompoundStep(dp.steps(model))
+    chain.setup_chain(np.random.default_rng(1), 5, 5)
+    point = model.initial_point()
+    kept = []
+    for _ in range(4):
+        kept.append((point, {k: v.copy() for k, v in point.items()}))
+        point, _ = chain.step(point)
+        assert list(point) == list(kept[0][0])
+        for k, v in kept[0][0].items():
+            assert point[k].shape == v.shape
+            assert point[k].dtype == v.dtype
+    for point, copy in kept:
+        for k in point:
+            np.testing.assert_array_equal(point[k], copy[k])
+    assert any(not np.array_equal(kept[1][1][k], kept[3][1][k]) for k in point)
+
+
+def quick(model, **kwargs):
+    settings = {
+        "draws": 40, "tune": 20, "chains": 2, "cores": 1, "progressbar": False, "quiet": True,
+        "compute_convergence_checks": False, "random_seed": 4,
+    }  # fmt: skip
+    with model:
+        return pm.sample(step=dp.steps(model), **(settings | kwargs)).posterior
+
+
+def test_the_seed_decides_alone():
+    """Not the number of processes, and not what the steps did before."""
+    model = RECORD_MODELS["i_clamped_normal_mean_laplace"]()
+    one, again, parallel = quick(model), quick(model), quick(model, cores=2)
+    other = quick(model, random_seed=5)
+    for name in ("mu", "x"):
+        np.testing.assert_array_equal(one[name], again[name])
+        np.testing.assert_array_equal(one[name], parallel[name])
+        assert not np.array_equal(one[name], other[name])
+        assert not np.array_equal(one[name][0], one[name][1])
+
+
+def test_the_same_steps_start_afresh():
+    model = RECORD_MODELS["iv_regression_n20_laplace"]()
+    step = dp.steps(model)
+    first, second = (run(model, draws=5, tune=60, step=step) for _ in range(2))
+    for name in first[0]:
+        np.testing.assert_array_equal(column(first, name), column(second, name))
+
+
+def test_records_are_not_part_of_the_result():
+    n, draws = 3_000, 60
+    model = mean_model(n, 0.5, 0.7)
+    tree = dp.sample(
+        model, rung="records", draws=draws, tune=20, chains=1, cores=1, random_seed=1, quiet=True,
+        progressbar=False, compute_convergence_checks=False,
+    )  # fmt: skip
+    assert set(tree.posterior.data_vars) == {"mu"}
+    assert sum(node.to_dataset().nbytes for node in tree.subtree) < draws * n
+
+
+# --- Moves of the parameters ----------------------------------------------------------------------
+
+
+def in_domain_models():
+    with pm.Model() as ends:
+        low, high = pm.Normal("low", -1), pm.Normal("high", 1)
+        x = pm.Uniform("x", low, high, shape=20, default_transform=None)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.2)
+    with pm.Model() as scale:
+        x = pm.Normal("x", 0, pm.Normal("a", 1, 1), shape=20)
+        dp.PrivateObservation("z", x.var(), dp.LaplaceMechanism(1.0), observed=0.5)
+    with pm.Model() as prior:
+        mu = pm.Normal("mu", 0, pm.Normal("a", 1, 1))
+        x = pm.Normal("x", mu, 1, shape=10)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.5)
+    return {"ends": ends, "scale": scale, "prior": prior}
+
+
+@pytest.mark.parametrize("name", ["ends", "scale", "prior"])
+def test_moves_stay_where_the_model_has_a_density(name):
+    model = in_domain_models()[name]
+    with model:
+        step = dp.RecordMetropolis([model["x"]])
+    step.setup_chain(np.random.default_rng(1), tune=300, draws=0)
+    log_density = model.compile_logp()
+    point = model.initial_point()
+    for _ in range(300):
+        point, _ = step.step(point)
+        assert np.isfinite(log_density(point))
+
+
+def test_variables_whose_support_depends_on_a_moved_parameter_move_along():
+    with pm.Model() as model:
+        top = pm.Gamma("top", 2, 0.5)
+        x = pm.Uniform("x", 0, top, shape=1)
+        dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1.0), observed=2.0)
+        w = pm.Uniform("w", 0, top)
+        pm.Normal("seen", w, 0.2, observed=4.0)
+        idata = pm.sample(
+            6000, tune=500, chains=1, cores=1, step=dp.steps(model), random_seed=1,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    rng = np.random.default_rng(0)
+    tops = rng.gamma(2, 2, 1_000_000)
+    xs, ws = tops * rng.random(tops.size), tops * rng.random(tops.size)
+    weights = np.exp(-np.abs(2 - xs) - 0.5 * ((4 - ws) / 0.2) ** 2)
+    exact = np.average(tops, weights=weights)
+    draws = idata["posterior"]["top"].values
+    error = draws.std() / np.sqrt(float(az.ess(draws)))
+    assert abs(draws.mean() - exact) < 4 * error + 0.02
+
+
+def test_sums_keep_their_digits_after_a_wild_start():
+    with pm.Model() as model:
+        x = pm.LogNormal("x", 0, pm.HalfNormal("s", 40), shape=200)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(5.0), observed=3.0)
+        step = dp.RecordMetropolis([x])
+    step.setup_chain(np.random.default_rng(1), tune=500, draws=0)
+    point = model.initial_point()
+    means = []
+    for _ in range(500):
+        point, _ = step.step(point)
+        means.append(np.exp(point["x_log__"]).mean())
+    assert max(means[200:]) < 100
