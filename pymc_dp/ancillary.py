@@ -14,7 +14,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.censored import CensoredRV
-from pymc.distributions.continuous import HalfCauchyRV, HalfStudentTRV, MoyalRV, WeibullBetaRV
+from pymc.distributions.continuous import (
+    HalfCauchyRV,
+    HalfStudentTRV,
+    MoyalRV,
+    TruncatedNormalRV,
+    WeibullBetaRV,
+)
 from pymc.distributions.discrete import DiscreteUniformRV
 from pymc.distributions.distribution import DiracDeltaRV
 from pymc.distributions.mixture import MixtureRV
@@ -48,6 +54,8 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.tails import Tails, cut_law, cut_quantile, cut_tails, log_tails, quantile
+
 Draw = Callable[..., TensorVariable]
 
 _MOST_EVENTS = 2.0**53
@@ -61,7 +69,7 @@ def transport(
 
     Dispatched on the op of the records' law. The default goes through the distribution function of
     a continuous law, :math:`x' = F^{-1}(F(x; \theta); \theta')`, where PyMC has it and its
-    inverse. Where rounding makes that infinite or NaN, the move has to be refused.
+    inverse. Where it cannot be resolved the result is NaN: such a move has to be refused.
 
     Parameters
     ----------
@@ -81,7 +89,7 @@ def transport(
     """
     if not _is_continuous(old):
         raise NotImplementedError(f"no coupling of {op} records is registered")
-    return pm.icdf(new, pt.exp(pm.logcdf(old, value)))
+    return quantile(op, new, log_tails(op, old, value))
 
 
 def _is_continuous(rv: TensorVariable) -> bool:
@@ -186,18 +194,12 @@ def _dirac(op, old, new, value, draw):
 
 
 @transport.register(TruncatedRV)
+@transport.register(TruncatedNormalRV)
 def _truncated(op, old, new, value, draw):
-    def base(rv):
-        *inputs, lower, upper = rv.owner.inputs
-        law = op.base_rv_op.make_node(*inputs).outputs[-1]
-        low, high = (pt.exp(pm.logcdf(law, bound)) for bound in (lower, upper))
-        return law, low, high - low
-
-    (law, low, mass), (new_law, new_low, new_mass) = base(old), base(new)
-    if not _is_continuous(law):
+    here, there = cut_law(old), cut_law(new)
+    if not _is_continuous(here.law):
         raise NotImplementedError(f"no coupling of {op} records is registered")
-    u = (pt.exp(pm.logcdf(law, value)) - low) / mass
-    return pm.icdf(new_law, new_low + u * new_mass)
+    return cut_quantile(there, cut_tails(here, value))
 
 
 @transport.register(CensoredRV)
@@ -206,12 +208,19 @@ def _censored(op, old, new, value, draw):
     (law, lower, upper), (new_law, new_lower, new_upper) = old.owner.inputs, new.owner.inputs
     if not _is_continuous(law):
         raise NotImplementedError(f"no coupling of censored {law.owner.op} records is registered")
-    below, up_to = (pt.exp(pm.logcdf(law, bound)) for bound in (lower, upper))
-    u = draw(pt.random.uniform, pt.zeros_like(value), 1.0)
-    beyond = pt.where(value <= lower, u * below, up_to + u * (1.0 - up_to))
+    base = law.owner.op
+    low, high = (log_tails(base, law, bound) for bound in (lower, upper))
+    share = pt.log(draw(pt.random.uniform, pt.zeros_like(value), 1.0))
+    below, above = share + low.below, share + high.above
+    beyond = Tails(
+        pt.where(value <= lower, below, pt.log1mexp(above)),
+        pt.where(value <= lower, pt.log1mexp(below), above),
+    )
     inside = (value > lower) & (value < upper)
-    whole = pt.where(inside, value, pm.icdf(law, pt.where(inside, 0.5, beyond)))
-    moved = transport(law.owner.op, law, new_law, whole, draw)
+    half = np.log(0.5)
+    beyond = Tails(*(pt.where(inside, half, tail) for tail in beyond))
+    whole = pt.where(inside, value, quantile(base, law, beyond))
+    moved = transport(base, law, new_law, whole, draw)
     return pt.minimum(pt.maximum(moved, new_lower), new_upper)
 
 

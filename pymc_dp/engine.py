@@ -22,14 +22,16 @@ from pymc_dp.additive import Additive, NotAdditiveError, additive
 from pymc_dp.ancillary import transport
 from pymc_dp.blocks import Block, factor_density, parameters, transform_parents
 from pymc_dp.compiled import Piece, from_graph, from_scalars, from_source
-from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
+from pymc_dp.graphs import PLAIN_MODE, is_random, nearest_rvs
 from pymc_dp.kernels.records import Pieces, make_sweeps, make_sweeps_in_full
 from pymc_dp.proposals import proposals
+from pymc_dp.representable import brought_inside, representable
 from pymc_dp.steps.base import point_function
 
 Point = dict[str, np.ndarray]
 
 _BIG = 16  # larger constants are arguments of compiled code, not part of it
+_REDRAWS = 20
 
 
 def _contiguous(value) -> np.ndarray:
@@ -40,6 +42,14 @@ def _replaced(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable
     return list(graph_replace(list(graphs), by, strict=False)) if graphs and by else list(graphs)
 
 
+def _substituted(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable]:
+    """Replace as `_replaced` does; random variables on the way stay those of the model.
+
+    PyTensor may copy them, and the model does not know the copies: they would be drawn.
+    """
+    return _replaced(graphs, {rv: rv for rv in nearest_rvs(graphs)} | by if by else by)
+
+
 def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
     """Return a function that is evaluated node by node, without compilation."""
     return pytensor.function(list(inputs), outputs, mode=PLAIN_MODE, on_unused_input="ignore")
@@ -48,8 +58,19 @@ def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
 def fresh(rv: TensorVariable, replace: dict[TensorVariable, TensorVariable]) -> TensorVariable:
     """Return another draw of a variable, given other values of some of its parents."""
     return rv.owner.clone_with_new_inputs(
-        _replaced(rv.owner.inputs, replace), strict=False
+        _substituted(rv.owner.inputs, replace), strict=False
     ).outputs[rv.index]
+
+
+def _refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[TensorVariable]:
+    """Put NaN into the first row for every record that cannot be held; see `kernels.records`."""
+    if not held:
+        return maps or [pt.zeros(())]
+    fine = held[0]
+    for more in held[1:]:
+        fine = fine & more
+    first, *rest = maps or [pt.zeros(())]
+    return [pt.where(fine, first, np.nan), *rest]
 
 
 class Engine:
@@ -112,7 +133,7 @@ class Engine:
 
     def _graphs(self, density: TensorVariable) -> dict[str, list[TensorVariable]]:
         """Everything that will be compiled, in terms of records, theta and further inputs."""
-        graphs = {"full": [density], "maps": [], "public": []}
+        graphs = {"full": [density], "maps": [], "public": [], "held": []}
         if self._reading is not None:
             centered = {self._reading.centers: self._centers}
             inside = [c for c in self._domain() if nearest_rvs([c])]
@@ -120,13 +141,16 @@ class Engine:
             graphs["maps"] = [
                 # Rows whose law has no such parameters: a density that is NaN refuses the move.
                 pt.switch(pt.all(pt.stack(inside)), m, np.nan) if inside else m
-                for m in _replaced(self._reading.maps, centered)
+                for m in _substituted(self._reading.maps, centered)
             ]
-            graphs["public"] = _replaced([g for _, g in self._reading.public], centered)
-        graphs = {name: _replaced(group, self._records) for name, group in graphs.items()}
+            graphs["public"] = _substituted([g for _, g in self._reading.public], centered)
+        graphs = {name: _substituted(group, self._records) for name, group in graphs.items()}
+        graphs["held"] = self._held()
+        graphs["maps"] = _refused(graphs["maps"], graphs["held"])
         graphs["propose"] = self._proposals()
         graphs["prior"] = [self._prior()]
         graphs["values"] = self._transformed()
+        graphs["inside"] = self._inside()
         graphs = {name: self._at(group, self._theta) for name, group in graphs.items()}
         self.fixed = ""
         try:
@@ -209,18 +233,39 @@ class Engine:
                     conditions += [pt.all(c) for c in variable.owner.inputs[1:]]
         return conditions
 
+    def _held(self) -> list[TensorVariable]:
+        """Return the conditions, one for each record, under which the point can hold it."""
+        transforms = self._model.rvs_to_transforms
+        found = [
+            representable(fresh(rv, self._records), x, transforms.get(rv))
+            for rv, x in self._records.items()
+        ]
+        return [f for f in found if f is not None]
+
+    def _inside(self) -> list[TensorVariable]:
+        """Return the records with those on an end of their support moved off it."""
+        transforms = self._model.rvs_to_transforms
+        return [
+            brought_inside(fresh(rv, self._records), x, transforms.get(rv)).astype(x.dtype)
+            for rv, x in self._records.items()
+        ]
+
     def _transformed(self) -> list[TensorVariable]:
         """Return the records in the space of their values, where a transform makes it another."""
         changed = []
         for rv, x in self._records.items():
             transform = self._model.rvs_to_transforms.get(rv)
             changed.append(x if transform is None else transform.forward(x, *rv.owner.inputs))
-        return _replaced(changed, self._records)
+        return _substituted(changed, self._records)
 
     # --- Inputs ---------------------------------------------------------------------------------
 
     def _collect(self, graphs: dict[str, list[TensorVariable]]) -> None:
         """Find what else the graphs are computed from: data, noise scales, other variables."""
+        above = ancestors([g for group in graphs.values() for g in group])
+        others = {rv.name for rv in self._model.basic_RVs if rv not in self.block.records}
+        for copied in (v for v in above if is_random(v) and v.name in others):
+            raise RuntimeError(f"{copied.name!r} would be drawn, not read: please report this")
         known = {*self._records.values(), self._theta, self._new_theta}
         self._env: dict[Variable, TensorVariable] = {}
         self._sources: list = []
@@ -253,9 +298,13 @@ class Engine:
         # Not worth compiling: evaluated once a chain, or a few operations.
         self._full = plain_function(self._arguments(), graphs["full"][0])
         if not self._is_plain:
-            self._to_values = pytensor.function(
-                self._arguments(), graphs["values"], on_unused_input="ignore", trust_input=True
+            self._to_values, self._to_inside = (
+                pytensor.function(
+                    self._arguments(), graphs[name], on_unused_input="ignore", trust_input=True
+                )
+                for name in ("values", "inside")
             )
+        self._are_held = plain_function(self._arguments(), graphs["held"])
         propose = from_graph([self._theta, *self._env.values()], graphs["propose"], rng=True)
         self._propose = propose
         theta, rng = self.theta(start), np.random.default_rng(1)
@@ -277,6 +326,7 @@ class Engine:
             env = self.env(start)
             x = self.draw(rng, theta, env)
             sums = [np.broadcast_to(m, self.block.n).sum() for m in sums_of(theta, *x, *env)]
+            sums = sums[: len(self._reading.sums)]
             found = float(outer(*sums, *public_of(theta, *env)))
             expected = self.log_density(x, theta, env)
             if not np.isclose(found, expected, rtol=1e-6, atol=1e-6, equal_nan=True):
@@ -300,7 +350,7 @@ class Engine:
             chosen = [pt.set_subtensor(v[i], new[i]) for v, new in zip(x, x_new, strict=True)]
             choose = from_graph([i, *x_new, *x], chosen)
             density = from_graph([theta, *x, *env], [graphs["full"][0].astype("float64")])
-            maps = public = from_source("unused", "*rest", "rest")
+            public = from_source("unused", "*rest", "rest")
             make = make_sweeps_in_full
         else:
             mask = pt.vector(dtype="bool", shape=(n,))
@@ -309,9 +359,6 @@ class Engine:
                 for v, new in zip(x, x_new, strict=True)
             ]
             choose = from_graph([mask, *x_new, *x], chosen)
-            rows = [m.astype("float64") for m in graphs["maps"]]
-            rows = pt.stack([pt.broadcast_to(m, (n,)) for m in rows]) if rows else pt.zeros((0, n))
-            maps = from_graph([theta, *x, *env], [rows])
             public_values = [p.astype("float64") for p in graphs["public"]]
             public = from_graph(
                 [theta, *env], [pt.stack(public_values) if public_values else pt.zeros((0,))]
@@ -319,6 +366,8 @@ class Engine:
             scalars = [s for s, _ in self._reading.public]
             density = from_scalars([self._reading.sums, scalars], self._reading.outer)
             make = make_sweeps
+        rows = [m.astype("float64") for m in graphs["maps"]]
+        maps = from_graph([theta, *x, *env], [pt.stack([pt.broadcast_to(m, (n,)) for m in rows])])
         pieces = Pieces(self._propose, maps, public, density, choose, couple, prior)
         keys = [piece.key for piece in pieces]
         key = None if None in keys else repr((make.__name__, keys))
@@ -345,7 +394,10 @@ class Engine:
         if self._is_plain:
             return tuple(np.array(point[name]) for name in self.names)
         function, inputs = self._to_records
-        return tuple(_contiguous(v) for v in function(*[point[i] for i in inputs]))
+        x = [_contiguous(v) for v in function(*[point[i] for i in inputs])]
+        # Of a transform that depends on theta, the way there and back may end on the end.
+        inside = self._to_inside(self.theta(point), *x, *self.env(point))
+        return tuple(_contiguous(v) for v in inside)
 
     def update(self, point: Point, x: Sequence[np.ndarray], theta: np.ndarray) -> Point:
         """Return a point with other records and parameters."""
@@ -372,15 +424,35 @@ class Engine:
         return tuple(found)
 
     def log_density(self, x, theta, env) -> float:
-        """Log density of the releases given the records, computed from the records themselves."""
+        """Log density of the releases given the records, computed from the records themselves.
+
+        NaN where the point cannot hold them.
+        """
         try:
+            if not self._hold(x, theta, env).all():
+                return math.nan
             return float(self._full(theta, *x, *env))
         except ParameterValueError:  # the noise scale, from a pm.Data
             return math.nan
 
     def draw(self, rng: np.random.Generator, theta, env) -> tuple[np.ndarray, ...]:
-        """Draw records from their law."""
-        return tuple(_contiguous(v) for v in self._propose.function(rng, theta, *env))
+        """Draw records from their law, those again that the point cannot hold."""
+        x = self._propose.function(rng, theta, *env)
+        for _ in range(_REDRAWS):
+            held = self._hold(x, theta, env)
+            if held.all():
+                break
+            new = self._propose.function(rng, theta, *env)
+            x = [
+                np.where(held.reshape(-1, *[1] * (v.ndim - 1)), v, w)
+                for v, w in zip(x, new, strict=True)
+            ]
+        return tuple(_contiguous(v) for v in x)
+
+    def _hold(self, x, theta, env) -> np.ndarray:
+        """Whether the point can hold each record."""
+        found = [np.broadcast_to(f, self.block.n) for f in self._are_held(theta, *x, *env)]
+        return np.logical_and.reduce([np.ones(self.block.n, dtype=bool), *found])
 
     def center(self, x: Sequence[np.ndarray]) -> None:
         """Keep the sums centred near these records' means."""

@@ -27,12 +27,20 @@ class Loss:
     epsilon : the sum over all releases and their entries.
     confined : whether every record that the model can draw is in the domain of the mechanism, as
         far as can be told: its values are clipped, or their law is bounded.
+    walled : whether a release states bounds of the records, which rule values of them out.
     """
 
     records: str
     releases: str
     epsilon: float
     confined: bool
+    walled: bool = False
+
+    def contradicted(self, log_probability: float) -> bool:
+        """Whether replacing one record must not be accepted with a probability this low."""
+        if self.walled and log_probability == -math.inf:
+            return False
+        return log_probability < -self.epsilon - 1e-9
 
     def contradiction(self, log_probability: float) -> str:
         """Say what it means that replacing one record was accepted with this probability."""
@@ -67,7 +75,8 @@ def stated_loss(model: pm.Model, block: Block) -> Loss | None:
     statistics = [release_statistic(f) for f in block.factors]
     confined = all(_bounded(rv) or all(_clipped(s, rv) for s in statistics) for rv in block.records)
     names = ", ".join(repr(f.name) for f in block.factors)
-    return Loss(block.name, names, total, confined) if block.factors else None
+    walled = any(f.owner.op.bounds is not None for f in block.factors)
+    return Loss(block.name, names, total, confined, walled) if block.factors else None
 
 
 def _bounded(rv: TensorVariable) -> bool:

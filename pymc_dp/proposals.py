@@ -6,14 +6,18 @@ from functools import singledispatch
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.continuous import TruncatedNormalRV
+from pymc.distributions.truncated import TruncatedRV
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.tensor.random.basic import PoissonRV
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.kernels import KERNEL_VERSION
 from pymc_dp.kernels.poisson import draw_poisson
+from pymc_dp.tails import Tails, cut_law, cut_quantile, is_two_tailed
 
 
 @singledispatch
@@ -54,3 +58,17 @@ def _poisson(op: PoissonRV, rv, n):
         return rv
     drawn = PoissonDraws()(op.rng_param(rv.owner), rate.squeeze(), np.int64(n))
     return drawn.astype(rv.dtype)
+
+
+@proposals.register(TruncatedRV)
+@proposals.register(TruncatedNormalRV)
+def _truncated(op, rv, n):
+    # PyMC inverts a probability from below, which is one, and so infinite, in an upper tail; a
+    # truncated Normal it draws outside of compiled code.
+    cut = cut_law(rv)
+    if not is_two_tailed(cut.law.owner.op):
+        return rv
+    [rng] = [i for i in rv.owner.inputs if isinstance(i.type, RandomType)]
+    shape = rv.shape if None in rv.type.shape else rv.type.shape
+    u = pt.random.uniform(size=shape, rng=rng, return_next_rng=True)[1]
+    return cut_quantile(cut, Tails(pt.log(u), pt.log1p(-u))).astype(rv.dtype)

@@ -19,7 +19,8 @@ class Pieces(NamedTuple):
     Attributes
     ----------
     propose : ``(rng, theta, *env) -> records``, independent draws from their law
-    maps : ``(theta, *x, *env) -> (values,)``, terms of the sums, one row for each sum
+    maps : ``(theta, *x, *env) -> (values,)``, terms of the sums, one row for each sum; NaN in the
+        first row for a record that cannot be held, or whose law has no such parameters
     public : ``(theta, *env) -> (public,)``, what `density` needs besides the sums
     density : ``(sums, public) -> float``, log density of the releases
     choose : ``(mask, *new, *x) -> records``, the new ones where the mask is set
@@ -57,7 +58,8 @@ def make_accept_each(density: Callable) -> Callable:
 
         `current` and `proposed` hold the terms of the sums, one row for each sum. Changes `sums`
         and `current`, and sets `mask` where a proposal was accepted. Returns the number of accepted
-        proposals and the lowest log acceptance ratio; NaN where the density of the releases is.
+        proposals and the lowest log acceptance ratio, -inf where a proposal makes the releases
+        impossible; NaN where the density of the releases is, at the start.
         """
         d, n = current.shape
         trial = np.empty(d)
@@ -69,11 +71,12 @@ def make_accept_each(density: Callable) -> Callable:
                 trial[j] = sums[j] + (proposed[j, i] - current[j, i])
             new = density(trial, public)
             step = new - now
-            if -math.inf < step < lowest:
+            holds = proposed[0, i] == proposed[0, i]
+            if holds and step < lowest:
                 lowest = step
             # As exp(t) >= 1 + t, most need no exp; a branch on the sign would be unpredictable.
             u = rng.random()
-            take = u < 1.0 + step or u < math.exp(step)
+            take = holds and (u < 1.0 + step or u < math.exp(step))
             mask[i] = take
             if take:
                 for j in range(d):
@@ -93,8 +96,79 @@ def make_sweeps(pieces: Pieces) -> Callable:
     the records along with their noise held fixed, and accepts on the releases and the prior alone:
     the density of the records cancels against the Jacobian (Yu & Meng 2011).
     """
-    propose, maps, public_of, density, choose, couple, prior = pieces
+    propose, maps, public_of, density, choose = pieces[:5]
     accept_each = make_accept_each(density)
+
+    @_njit
+    def read(theta, x, env):
+        (values,) = maps(theta, *x, *env)
+        (public,) = public_of(theta, *env)
+        return values, public
+
+    @_njit
+    def log_density(state):
+        values, public = state
+        sums = sum_rows(values)
+        return density(sums, public) if sums[0] == sums[0] else math.nan
+
+    @_njit
+    def sweep(rng, x, theta, env, state, mask):
+        values, public = state
+        new = propose(rng, theta, *env)
+        (proposed,) = maps(theta, *new, *env)
+        took, low = accept_each(rng, values, proposed, sum_rows(values), public, mask)
+        return choose(mask, *new, *x), state, took, low
+
+    return _interweaving(pieces, read, log_density, sweep)
+
+
+def make_sweeps_in_full(pieces: Pieces) -> Callable:
+    """Return what `make_sweeps` does, for statistics that are computed afresh for each proposal.
+
+    Here `density` is ``(theta, *x, *env) -> (float,)`` and `choose` is
+    ``(i, *new, *x) -> records`` with record i replaced. Of `maps` only the NaN count.
+    """
+    propose, maps, _, density, choose = pieces[:5]
+
+    @_njit
+    def read(theta, x, env):
+        (value,) = density(theta, *x, *env)
+        (held,) = maps(theta, *x, *env)
+        return value.item() + 0.0 * held.sum()
+
+    @_njit
+    def log_density(state):
+        return state
+
+    @_njit
+    def sweep(rng, x, theta, env, state, mask):
+        new = propose(rng, theta, *env)
+        (held,) = maps(theta, *new, *env)
+        now = state
+        accepted = 0
+        lowest = 0.0 if now == now else now
+        for i in range(mask.size):
+            trial = choose(np.asarray(i), *new, *x)
+            (value,) = density(theta, *trial, *env)
+            step = value.item() - now + 0.0 * held[0, i]
+            if step < lowest:
+                lowest = step
+            if rng.random() < math.exp(min(step, 0.0)):
+                x = trial
+                now = value.item()
+                accepted += 1
+        return x, now, accepted, lowest
+
+    return _interweaving(pieces, read, log_density, sweep)
+
+
+def _interweaving(pieces: Pieces, read: Callable, log_density: Callable, sweep: Callable):
+    """Return sweeps over records and moves of theta in turn, for one way to compute the density.
+
+    What is kept of the records beside them is `state`, which `read` computes from them, `sweep`
+    changes along with them, and `log_density` turns into the log density of the releases.
+    """
+    couple, prior = pieces.couple, pieces.prior
 
     @_njit
     def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
@@ -108,20 +182,16 @@ def make_sweeps(pieces: Pieces) -> Callable:
         lowest = 0.0
         tried = np.zeros(p)
         moved = np.zeros(p)
-        (public,) = public_of(theta, *env)
-        (values,) = maps(theta, *x, *env)
-        mask = np.empty(values.shape[1], dtype=np.bool_)
+        state = read(theta, x, env)
+        mask = np.empty(len(x[0]), dtype=np.bool_)
         for _ in range(count):
-            new = propose(rng, theta, *env)
-            (proposed,) = maps(theta, *new, *env)
-            took, low = accept_each(rng, values, proposed, sum_rows(values), public, mask)
-            x = choose(mask, *new, *x)
+            x, state, took, low = sweep(rng, x, theta, env, state, mask)
             accepted += took
             lowest = low if low < lowest or low != low else lowest
             if moves == 0 or p == 0:
                 continue
             (log_prior,) = prior(theta, *env)
-            now = log_prior.item() + density(sum_rows(values), public)
+            now = log_prior.item() + log_density(state)
             for _ in range(moves):
                 k = turn % p
                 turn += 1
@@ -131,67 +201,10 @@ def make_sweeps(pieces: Pieces) -> Callable:
                 if not log_prior.item() > -math.inf:
                     continue
                 other = couple(rng, theta, there, *x, *env)
-                (other_values,) = maps(there, *other, *env)
-                (other_public,) = public_of(there, *env)
-                then = log_prior.item() + density(sum_rows(other_values), other_public)
+                other_state = read(there, other, env)
+                then = log_prior.item() + log_density(other_state)
                 if math.log(rng.random()) < then - now:
-                    theta, x, values, public, now = there, other, other_values, other_public, then
-                    moved[k] += 1
-        return x, theta, accepted, lowest, tried, moved
-
-    return sweeps
-
-
-def make_sweeps_in_full(pieces: Pieces) -> Callable:
-    """Return what `make_sweeps` does, for statistics that are computed afresh for each proposal.
-
-    Here `density` is ``(theta, *x, *env) -> (float,)`` and `choose` is
-    ``(i, *new, *x) -> records`` with record i replaced.
-    """
-    propose, _, _, density, choose, couple, prior = pieces
-
-    @_njit
-    def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
-        """Return records, theta, accepted proposals, lowest log ratio, moves by axis.
-
-        Of the moves, `turn` is the number of those made before: they take the axes in turn.
-        """
-        p = scales.size
-        theta = theta.copy()
-        accepted = 0
-        lowest = 0.0
-        tried = np.zeros(p)
-        moved = np.zeros(p)
-        (value,) = density(theta, *x, *env)
-        now = value.item()
-        lowest = lowest if now == now else now
-        for _ in range(count):
-            new = propose(rng, theta, *env)
-            for i in range(len(x[0])):
-                trial = choose(np.asarray(i), *new, *x)
-                (value,) = density(theta, *trial, *env)
-                step = value.item() - now
-                if -math.inf < step < lowest:
-                    lowest = step
-                take = rng.random() < math.exp(min(step, 0.0))
-                if take:
-                    x = trial
-                    now = value.item()
-                    accepted += 1
-            for _ in range(moves if p > 0 else 0):
-                k = turn % p
-                turn += 1
-                tried[k] += 1
-                there = theta + scales[k] * rng.standard_normal() * axes[:, k]
-                (log_prior,) = prior(there, *env)
-                if not log_prior.item() > -math.inf:
-                    continue
-                other = couple(rng, theta, there, *x, *env)
-                (value,) = density(there, *other, *env)
-                (old_prior,) = prior(theta, *env)
-                step = value.item() + log_prior.item() - now - old_prior.item()
-                if math.log(rng.random()) < step:
-                    theta, x, now = there, other, value.item()
+                    theta, x, state, now = there, other, other_state, then
                     moved[k] += 1
         return x, theta, accepted, lowest, tried, moved
 

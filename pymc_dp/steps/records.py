@@ -201,7 +201,7 @@ class RecordMetropolis(DPStep):
 
     def _check_loss(self, loss: Loss | None, lowest: float) -> None:
         """Warn once where an acceptance probability contradicts the stated privacy loss."""
-        if loss is None or self._warned or lowest >= -loss.epsilon - 1e-9:
+        if loss is None or self._warned or not loss.contradicted(lowest):
             return
         self._warned = True
         _log.warning(loss.contradiction(lowest))

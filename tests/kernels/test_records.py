@@ -436,7 +436,9 @@ def test_impossible_records_are_left_and_never_entered(in_full, start):
     if start == 4:
         assert math.isnan(lowest)
         return
+    found = {lowest}
     for _ in range(300):
         x, theta, _, lowest, _, _ = sweeps(rng, x, theta, *arguments, 1, 2, 0)
         assert 1 <= x[0].sum() <= 3
-        assert lowest == 0.0
+        found.add(lowest)
+    assert found == {0.0, -math.inf}

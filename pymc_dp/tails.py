@@ -1,0 +1,180 @@
+"""Distribution functions and their inverses in both tails, in logarithms.
+
+A probability near one has lost what lies beyond it: a record far out in the upper tail is described
+by the probability above it. PyMC inverts probabilities from below; the laws here from above, too.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.continuous import TruncatedNormalRV
+from pymc.distributions.truncated import TruncatedRV
+from pymc.logprob.basic import logccdf
+from pytensor.tensor.random.basic import (
+    CauchyRV,
+    ExponentialRV,
+    LaplaceRV,
+    LogisticRV,
+    NormalRV,
+    StudentTRV,
+)
+from pytensor.tensor.variable import TensorVariable
+
+_LOG_HALF = np.log(np.float64(0.5))
+_RESOLVED = np.log(np.float64(1e-9))  # 1 - p has seven digits there
+
+
+class Tails(NamedTuple):
+    """Log probabilities of a value or less, and of more."""
+
+    below: TensorVariable
+    above: TensorVariable
+
+
+@singledispatch
+def log_tails(op, rv: TensorVariable, value: TensorVariable) -> Tails:
+    """Return the log probabilities on both sides of a value; dispatched on the op of `rv`."""
+    return Tails(pm.logcdf(rv, value, warn_rvs=False), logccdf(rv, value, warn_rvs=False))
+
+
+@singledispatch
+def quantile(op, rv: TensorVariable, tails: Tails) -> TensorVariable:
+    """Return the value with these log probabilities on both sides; dispatched on the op of `rv`.
+
+    The default is NaN in an upper tail that it cannot resolve. Whoever moves a record from one law
+    to another has to refuse the move there: the way back is refused as well, as the record has
+    the same probabilities on both sides.
+    """
+    probability = pt.exp(tails.below)
+    resolved = pt.where(tails.above > _RESOLVED, probability, np.nan)
+    return pm.icdf(rv, resolved, warn_rvs=False)
+
+
+def is_two_tailed(op) -> bool:
+    """Whether a law has its quantiles in the upper tail, too."""
+    return quantile.dispatch(type(op)) is not quantile.dispatch(object)
+
+
+@quantile.register
+def _normal(op: NormalRV, rv, tails):
+    mu, sigma = op.dist_params(rv.owner)
+    z = pt.ndtri_exp(pt.minimum(tails.below, tails.above))
+    return mu + sigma * pt.where(tails.below < tails.above, z, -z)
+
+
+@log_tails.register
+def _laplace_tails(op: LaplaceRV, rv, value):
+    # PyMC takes log(0.5) to single precision.
+    loc, scale = op.dist_params(rv.owner)
+    less = _LOG_HALF - pt.abs(value - loc) / scale
+    more = pt.log1mexp(less)
+    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+
+
+@quantile.register
+def _laplace(op: LaplaceRV, rv, tails):
+    loc, scale = op.dist_params(rv.owner)
+    distance = scale * (_LOG_HALF - pt.minimum(tails.below, tails.above))
+    return loc + pt.where(tails.below < tails.above, -distance, distance)
+
+
+@log_tails.register(LogisticRV)
+@log_tails.register(CauchyRV)
+@log_tails.register(StudentTRV)
+def _symmetric_tails(op, rv, value):
+    *_, loc, _ = op.dist_params(rv.owner)
+    less = pm.logcdf(rv, loc - pt.abs(value - loc), warn_rvs=False)
+    more = pt.log1mexp(less)
+    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+
+
+@quantile.register(LogisticRV)
+@quantile.register(CauchyRV)
+@quantile.register(StudentTRV)
+def _symmetric(op, rv, tails):
+    *_, loc, _ = op.dist_params(rv.owner)
+    lower = pm.icdf(rv, pt.exp(pt.minimum(tails.below, tails.above)), warn_rvs=False)
+    return pt.where(tails.below < tails.above, lower, 2.0 * loc - lower)
+
+
+@log_tails.register
+def _exponential_tails(op: ExponentialRV, rv, value):
+    [scale] = op.dist_params(rv.owner)
+    rate = pt.maximum(value, 0.0) / scale
+    return Tails(pt.log1mexp(-rate), -rate)
+
+
+@quantile.register
+def _exponential(op: ExponentialRV, rv, tails):
+    [scale] = op.dist_params(rv.owner)
+    below = tails.below < _LOG_HALF
+    return -scale * pt.where(below, pt.log1p(-pt.exp(tails.below)), tails.above)
+
+
+# --- Laws that are cut to an interval -------------------------------------------------------------
+
+
+class Cut(NamedTuple):
+    """A law cut to an interval."""
+
+    law: TensorVariable
+    lower: TensorVariable
+    upper: TensorVariable
+
+
+def cut_law(rv: TensorVariable) -> Cut:
+    """Return what a truncated variable is cut from, and where."""
+    op = rv.owner.op
+    if isinstance(op, TruncatedNormalRV):
+        mu, sigma, lower, upper = op.dist_params(rv.owner)
+        return Cut(pm.Normal.dist(mu, sigma), lower, upper)
+    assert isinstance(op, TruncatedRV)
+    *inputs, lower, upper = rv.owner.inputs
+    return Cut(op.base_rv_op.make_node(*inputs).outputs[-1], lower, upper)
+
+
+def cut_tails(cut: Cut, value: TensorVariable) -> Tails:
+    """Return the log probabilities on both sides of a value, under the law that is cut."""
+    op = cut.law.owner.op
+    here = log_tails(op, cut.law, value)
+    ends, mass = _ends(cut)
+    below, above = _between(ends[0], here), _between(here, ends[1])
+    if not is_two_tailed(op):  # as in `quantile`, for the way back
+        mass = pt.where(here.above > _RESOLVED, mass, np.nan)
+    return Tails(below - mass, above - mass)
+
+
+def cut_quantile(cut: Cut, tails: Tails) -> TensorVariable:
+    """Return the value with these log probabilities on both sides, under the law that is cut."""
+    (low, high), mass = _ends(cut)
+    whole = Tails(_log_sum(low.below, tails.below + mass), _log_sum(high.above, tails.above + mass))
+    return quantile(cut.law.owner.op, cut.law, whole)
+
+
+def _ends(cut: Cut) -> tuple[tuple[Tails, Tails], TensorVariable]:
+    """Return the tails of the law beyond the ends, and the log of what is between them."""
+    op = cut.law.owner.op
+    low, high = (log_tails(op, cut.law, _as_float(end)) for end in (cut.lower, cut.upper))
+    return (low, high), _between(low, high)
+
+
+def _as_float(x) -> TensorVariable:
+    return pt.as_tensor(x).astype("float64")
+
+
+def _between(low: Tails, high: Tails) -> TensorVariable:
+    """Log probability between two values, from the tail in which it is the larger part."""
+    from_above = low.below > _LOG_HALF
+    most = pt.where(from_above, low.above, high.below)
+    least = pt.where(from_above, high.above, low.below)
+    return most + pt.log1mexp(pt.minimum(least - most, 0.0))
+
+
+def _log_sum(a, b) -> TensorVariable:
+    top = pt.maximum(a, b)
+    return pt.where(pt.eq(top, -np.inf), top, top + pt.log1p(pt.exp(-pt.abs(a - b))))
