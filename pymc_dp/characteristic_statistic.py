@@ -264,6 +264,9 @@ class _Breakpoints:
                 return lambda c: [pt.sqr(c)]
             case ps.Sqr():
                 return lambda c: [pt.sqrt(c), -pt.sqrt(c)]
+            case ps.Pow() if k == 0:
+                # The root of the wrong parity is a point too many, which does no harm.
+                return lambda c: [s * pt.abs(c) ** (1.0 / others[0].squeeze()) for s in (1, -1)]
             case ps.Abs():
                 return lambda c: [c, -c]
             case ps.Cast() | ps.Identity() | ps.Clip():

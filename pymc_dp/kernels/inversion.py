@@ -32,7 +32,7 @@ from numba import njit
 
 LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
 LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut
-TOLERANCE = 1e-8  # largest error estimate, relative to the density, that is let through
+TOLERANCE = 1e-6  # largest error estimate, relative to the density, that is let through
 MOST_STEPS = 1 << 14
 NEGLIGIBLE = 1e-14  # expected number of records at a node that need not be resolved
 COARSER = 0.8  # cut-off of the second sum, whose difference estimates the error of the first

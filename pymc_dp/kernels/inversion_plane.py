@@ -40,7 +40,7 @@ def _moments(lw, h, n, t, sg2, zeta, pi):
     g = h[:, 0] * t[0] + h[:, 1] * t[1]
     value = n * log_mgf(lw, g, 1.0) + 0.5 * np.sum(sg2 * t * t) - np.sum(t * zeta)
     tilted(lw, g, 1.0, pi)
-    mean = np.array([np.dot(pi, h[:, 0]), np.dot(pi, h[:, 1])])
+    mean = np.array([np.sum(pi * h[:, 0]), np.sum(pi * h[:, 1])])
     a, b = h[:, 0] - mean[0], h[:, 1] - mean[1]
     cross = n * np.dot(pi * a, b)
     hessian = np.array([[n * np.dot(pi * a, a) + sg2[0], cross], [cross, 0.0]])
@@ -173,7 +173,7 @@ def plane(lw, h, dh, tail, n, z, b, sg, slope, grad, used):
     m = h.shape[0]
     pi = np.empty(m)
     tilted(lw, h[:, 0], 0.0, pi)
-    center = np.array([np.dot(pi, h[:, 0]), np.dot(pi, h[:, 1])])
+    center = np.array([np.sum(pi * h[:, 0]), np.sum(pi * h[:, 1])])
     h = h - center
     zeta = z - n * center
     sg2 = sg * sg
@@ -182,7 +182,7 @@ def plane(lw, h, dh, tail, n, z, b, sg, slope, grad, used):
     if laplace:
         # By Jensen's inequality the density is not below this; an integrand far below is nothing.
         for i in range(2):
-            spread = math.sqrt(n * np.dot(pi, h[:, i] ** 2))
+            spread = math.sqrt(n * np.sum(pi * h[:, i] ** 2))
             lowest = (0.0 if i == 0 else lowest) - math.log(2.0 * b[i])
             lowest -= (abs(zeta[i]) + spread) / b[i]
         lowest -= 60.0
@@ -190,7 +190,7 @@ def plane(lw, h, dh, tail, n, z, b, sg, slope, grad, used):
     if laplace:
         _uncross(lw, h, n, zeta, sg2, lowest, b, t, pi)
     exponent, residual, hessian = _moments(lw, h, n, t, sg2, zeta, pi)
-    mean = np.array([np.dot(pi, h[:, 0]), np.dot(pi, h[:, 1])])
+    mean = np.array([np.sum(pi * h[:, 0]), np.sum(pi * h[:, 1])])
     lost = np.dot(pi, tail)
 
     # Whitening: v . x = u . (h - mean) for u = root v, x = forward (h - mean).

@@ -102,7 +102,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
     rows = [_release_row(model, release) for release in releases(model)]
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
-            what = ", ".join(rv.owner.op.names)
+            what = ", ".join(rv.owner.op.names) or "the records"
             rows.append([rv.name, f"integrated out: {what}", _short(rv.owner.op.mechanism), "-"])
     if not rows:
         raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")

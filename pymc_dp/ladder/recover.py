@@ -82,7 +82,8 @@ def _integrated_out(model: pm.Model, posterior: xr.Dataset):
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             any_found = True
-            if not set(rv.owner.op.names) <= set(posterior):
+            found = rv.owner.op.names
+            if not found or not set(found) <= set(posterior):
                 yield rv, model.rvs_to_values[rv]
     for records in integrable(model) if privatized(model) else []:
         any_found = True

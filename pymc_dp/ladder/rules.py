@@ -25,6 +25,7 @@ from pymc.logprob.transforms import Transform
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.characteristic import characteristic_marginal
 from pymc_dp.graphs import depends_on
 from pymc_dp.records import record_count, release_statistic, releases
 from pymc_dp.statistics import NotLinearError
@@ -66,9 +67,6 @@ class Change:
     start: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-# The inversion of characteristic functions does not compile in all of its uses yet.
-INVERSION_IS_READY = False
-
 _RULES: dict[type[Op], dict[str, Callable]] = {}
 
 
@@ -102,17 +100,11 @@ def change(model: pm.Model, records: TensorVariable, to: Rung) -> Change:
     except (NotImplementedError, NotLinearError) as reason:
         if to == "statistics" or not records.dtype.startswith("float"):
             raise
-        if not INVERSION_IS_READY:
-            raise
         return _by_inversion(model, records, reason)
 
 
 def _by_inversion(model: pm.Model, records: TensorVariable, reason: Exception) -> Change:
     """Integrate continuous records out by their characteristic function, for want of a rule."""
-    try:
-        from pymc_dp.characteristic import characteristic_marginal
-    except ImportError:
-        raise reason from None
     mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
     if any(r.owner.op.bounds is not None for r in mine):
         raise reason
@@ -136,4 +128,7 @@ def recovered(
     Dispatched on the release's op. Returns what xarray takes as variables: by name, a pair of
     dimension names, chain and draw first, and an array.
     """
-    raise NotImplementedError(f"what was integrated out of {rv.name!r} cannot be drawn")
+    raise NotImplementedError(
+        f"what was integrated out of {rv.name!r} cannot be drawn: "
+        "sample the model itself with rung='records'"
+    )

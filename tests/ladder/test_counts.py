@@ -1,8 +1,6 @@
 """Records with finitely many values: their counts and what is left without them."""
 
-import sys
 import tracemalloc
-from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -17,6 +15,7 @@ from scipy import integrate, special, stats
 import pymc_dp as dp
 from pymc_dp.count_marginal import count_marginal_rv, tally
 from pymc_dp.counting import is_concave, probes, read_statistic
+from pymc_dp.ladder import rules
 from pymc_dp.sampling import routes
 from tests.record_models import RECORD_CASES, RECORD_MODELS, TwoSidedGeometric
 
@@ -489,8 +488,7 @@ def test_inversion_is_the_last_resort(monkeypatch):
             raise NotImplementedError("too hard")
         return {releases[0]: pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0)}
 
-    module = SimpleNamespace(characteristic_marginal=characteristic_marginal)
-    monkeypatch.setitem(sys.modules, "pymc_dp.characteristic", module)
+    monkeypatch.setattr(rules, "characteristic_marginal", characteristic_marginal)
     with pm.Model() as model:
         scale = pm.HalfNormal("scale")
         x = pm.Gamma("x", 2, scale, shape=9)
