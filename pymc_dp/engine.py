@@ -92,6 +92,9 @@ class Engine:
         self.block = block
         self.parameters = parameters(model, block)
         self._model = model
+        # What compiling it anew takes; the records of the point would be most of a pickle.
+        own = {model.rvs_to_values[rv].name for rv in block.records}
+        self._start = {name: value for name, value in start.items() if name not in own}
         self._records = {rv: rv.type(f"{rv.name}_records") for rv in block.records}
         self._theta, self._new_theta = pt.dvector("theta"), pt.dvector("new_theta")
         self._centers = pt.dvector("centers")
@@ -109,7 +112,11 @@ class Engine:
         graphs = self._with_env(graphs)
         self._check_draws(graphs, start)
         self._compile(graphs)
-        del self._model, self._reading
+        del self._reading
+
+    def __reduce__(self):
+        """Pickle the model, not what was compiled, which other processes cannot load."""
+        return Engine, (self._model, self.block, self._start)
 
     # --- Graphs ---------------------------------------------------------------------------------
 

@@ -51,12 +51,18 @@ class Noise:
     sweep : the kernel's sweep over a table with it; it takes `data` one by one.
     data : what `log_eta` reads besides: shared variables, large constants, values of the point.
     slopes : as the kernel's sweep takes them.
+    source : what `compile_noise` made it from.
     """
 
     log_eta: Callable
     sweep: Callable
     data: tuple[Variable, ...]
     slopes: np.ndarray
+    source: tuple[TensorVariable, TensorVariable, TensorVariable]
+
+    def __reduce__(self):
+        """Pickle the graph, not what was compiled, which other processes cannot load."""
+        return compile_noise, (*self.source, self.slopes)
 
     def read(self, point: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Return the values of `data`, at the point for what belongs to it."""
@@ -98,6 +104,7 @@ def compile_noise(
     log_eta: TensorVariable, counts: TensorVariable, rows: TensorVariable, slopes: np.ndarray
 ) -> Noise:
     """Compile a log density in terms of `counts` and, where it looks at some entries, `rows`."""
+    source = log_eta, counts, rows
     data = [
         v
         for v in graph_inputs([log_eta])
@@ -117,7 +124,7 @@ def compile_noise(
         f"kernel({arguments}, ({names}{',' if data else ''}))",
         kernel=Piece(kernels.make_table_sweep(piece.function), key),
     )
-    return Noise(piece.function, sweep.function, tuple(data), slopes)
+    return Noise(piece.function, sweep.function, tuple(data), slopes, source)
 
 
 class CountGibbs(DPStep):
