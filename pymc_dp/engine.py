@@ -32,6 +32,7 @@ Point = dict[str, np.ndarray]
 
 _BIG = 16  # larger constants are arguments of compiled code, not part of it
 _REDRAWS = 20
+_CHECKS = 20
 
 
 def _contiguous(value) -> np.ndarray:
@@ -71,6 +72,10 @@ def _refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[Ten
         fine = fine & more
     first, *rest = maps or [pt.zeros(())]
     return [pt.where(fine, first, np.nan), *rest]
+
+
+class _DisagreementError(RuntimeError):
+    """The density that was read as a function of sums is not that of the releases."""
 
 
 class Engine:
@@ -323,26 +328,40 @@ class Engine:
                 f"them a proper distribution that PyMC can draw from"
             ) from error
         self.center(x)
+        self._n_sums = 0 if self._reading is None else len(self._reading.sums)
         if self._reading is None:
             return
-        sums_of = plain_function(self._arguments(), graphs["maps"])
-        public_of = plain_function([self._theta, *self._env.values()], graphs["public"])
+        self._sums_of = plain_function(self._arguments(), graphs["maps"])
+        self._public_of = plain_function([self._theta, *self._env.values()], graphs["public"])
         scalars = [*self._reading.sums, *(s for s, _ in self._reading.public)]
-        outer = plain_function(scalars, pt.as_tensor(self._reading.outer))
-        for _ in range(2):
+        self._outer = plain_function(scalars, pt.as_tensor(self._reading.outer))
+        checked = 0
+        for k in range(_CHECKS):
+            # Where the releases are impossible there is nothing to compare: look farther away.
+            here = theta + 0.5 * max(k - 1, 0) * rng.standard_normal(theta.size)
             env = self.env(start)
-            x = self.draw(rng, theta, env)
-            sums = [np.broadcast_to(m, self.block.n).sum() for m in sums_of(theta, *x, *env)]
-            sums = sums[: len(self._reading.sums)]
-            found = float(outer(*sums, *public_of(theta, *env)))
-            expected = self.log_density(x, theta, env)
-            if not np.isclose(found, expected, rtol=1e-6, atol=1e-6, equal_nan=True):
+            try:
+                x = self.draw(rng, here, env)
+                checked += self._compare(x, here, env)
+            except ValueError:  # parameters without a law
+                continue
+            except _DisagreementError as error:
                 self._reading = None
-                self.in_full = (
-                    f"a numerical check of what was read of it failed ({found} instead of "
-                    f"{expected}; please report this)"
-                )
+                self.in_full = f"a numerical check of what was read of it failed ({error})"
                 return
+            if checked == 2:
+                return
+
+    def _compare(self, x, theta, env) -> bool:
+        """Compare the density of the releases from sums with that from records, if it is finite."""
+        expected = self.log_density(x, theta, env)
+        if not math.isfinite(expected):
+            return False
+        sums = [np.broadcast_to(m, self.block.n).sum() for m in self._sums_of(theta, *x, *env)]
+        found = float(self._outer(*sums[: self._n_sums], *self._public_of(theta, *env)))
+        if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
+            raise _DisagreementError(f"{found} instead of {expected}; please report this")
+        return True
 
     def _compile(self, graphs: dict[str, list[TensorVariable]]) -> None:
         env, x = list(self._env.values()), list(self._records.values())
@@ -441,6 +460,17 @@ class Engine:
             return float(self._full(theta, *x, *env))
         except ParameterValueError:  # the noise scale, from a pm.Data
             return math.nan
+
+    def check(self, x, theta, env) -> None:
+        """Check once more what was read of the releases, at records where they are possible.
+
+        Raises
+        ------
+        RuntimeError
+            If the sums give another density than the records.
+        """
+        if not self.in_full:
+            self._compare(x, theta, env)
 
     def draw(self, rng: np.random.Generator, theta, env) -> tuple[np.ndarray, ...]:
         """Draw records from their law, those again that the point cannot hold."""

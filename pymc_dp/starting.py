@@ -46,7 +46,10 @@ def _own_start(variable) -> float:
     return float(np.squeeze(start.eval(mode=PLAIN_MODE)))
 
 
-def feasible_point(model: pm.Model) -> dict[str, np.ndarray]:
-    """Return the model's initial point, with bounded records' parameters moved inside."""
+def feasible_point(model: pm.Model, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return the model's initial point, with bounded records' parameters moved inside.
+
+    The seed matters to variables with ``initval="prior"``.
+    """
     start = {model[name]: value for name, value in feasible_start(model).items()}
-    return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(0)
+    return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(seed)

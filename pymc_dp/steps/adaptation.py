@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 
 _TARGET = 0.44  # of moves along one direction (Gelman, Roberts & Gilks 1996)
 _MOVES_EACH, _MOST_MOVES = 6, 12
@@ -10,7 +11,20 @@ _FIRST_WINDOW = 50
 _SHORT = 0.5  # steps this short, in units of the draws' spread, hardly help
 
 
-class WalkAdaptation:
+@dataclass_state
+class WalkState(DataClassState):
+    """All that a `WalkAdaptation` learned."""
+
+    axes: np.ndarray
+    scales: np.ndarray
+    moves: int
+    turn: int
+    tried: np.ndarray
+    draws: list[np.ndarray]
+    window: int
+
+
+class WalkAdaptation(WithSamplingState):
     """Axes and step sizes of random-walk moves along one direction at a time.
 
     The axes are the coordinates, which suit parameters with room of very different widths, and the
@@ -24,27 +38,29 @@ class WalkAdaptation:
         Number of parameters.
     """
 
+    _state_class = WalkState
+
     def __init__(self, size: int):
         self.axes = np.hstack([np.eye(size)] * (2 if size > 1 else 1))
         self.scales = np.full(self.axes.shape[1], 0.5)
         self.moves = min(_MOVES_EACH * size, _MOST_MOVES)
         self.turn = 0
-        self._tried = np.zeros(self.axes.shape[1])
-        self._draws: list[np.ndarray] = []
-        self._window = _FIRST_WINDOW
+        self.tried = np.zeros(self.axes.shape[1])
+        self.draws: list[np.ndarray] = []
+        self.window = _FIRST_WINDOW
 
     def update(self, theta: np.ndarray, tried: np.ndarray, taken: np.ndarray) -> None:
         """Learn from one draw, with how many moves were tried and taken along each axis."""
         if not theta.size:
             return
         rate = taken / np.maximum(tried, 1)
-        self._tried += tried
-        gain = np.where(tried > 0, 3.0 / np.sqrt(1.0 + self._tried / 10.0), 0.0)
+        self.tried += tried
+        gain = np.where(tried > 0, 3.0 / np.sqrt(1.0 + self.tried / 10.0), 0.0)
         self.scales *= np.exp(np.clip(gain * (rate - _TARGET), -1.0, 1.0))
-        self._draws.append(theta)
-        if len(self._draws) == self._window:
-            self._learn(np.array(self._draws))
-            self._draws, self._window = [], 2 * self._window
+        self.draws.append(theta)
+        if len(self.draws) == self.window:
+            self._learn(np.array(self.draws))
+            self.draws, self.window = [], 2 * self.window
 
     def _learn(self, draws: np.ndarray) -> None:
         """Take the principal axes, and the number of moves, from the draws of a window."""
@@ -62,4 +78,4 @@ class WalkAdaptation:
         self.axes = np.hstack([self.axes[:, :size], principal])
         # Steps along them as long as those before, in units of the draws' spread.
         self.scales[size:] = np.clip(np.exp(np.mean(np.log(lengths[size:]))), 1e-3, 3.0)
-        self._tried[size:] = 0.0
+        self.tried[size:] = 0.0

@@ -18,7 +18,7 @@ from pymc_dp.privacy import Loss, stated_loss
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import is_tagged, read_records
 from pymc_dp.starting import feasible_point
-from pymc_dp.steps.adaptation import WalkAdaptation
+from pymc_dp.steps.adaptation import WalkAdaptation, WalkState
 from pymc_dp.steps.base import DPStep, DPStepState, unusable
 
 _log = logging.getLogger("pymc.dp")
@@ -31,9 +31,14 @@ _TRIES = 1_000
 
 @dataclass_state
 class RecordMetropolisState(DPStepState):
-    """The records live in the point; here is only whether they were drawn from their law yet."""
+    """Whether the records were drawn from their law yet, and what the moves learned.
+
+    The records live in the point; the sums and their centres are computed from them.
+    """
 
     started: bool
+    tune: bool
+    walks: list[WalkState]
 
 
 class RecordMetropolis(DPStep):
@@ -127,6 +132,28 @@ class RecordMetropolis(DPStep):
         self._start = {name: np.asarray(point[name]) for name in names if self.restart}
         self._reset()
 
+        # Chains that PyMC starts at different places start there.
+        varied = [v.name for v in model.free_RVs if _starts_at_random(model, v) and v in above]
+        self._varied_start = model if varied and self.restart else None
+        self.tune = True
+
+    @property
+    def walks(self) -> list[WalkState]:
+        """What the moves learned, for each block of records."""
+        return [walk.sampling_state for walk in self._walks]
+
+    @walks.setter
+    def walks(self, states: list[WalkState]) -> None:
+        for walk, state in zip(self._walks, states, strict=True):
+            walk.sampling_state = state
+
+    def _starting_values(self) -> dict[str, np.ndarray]:
+        """Return the starting values of the records' ancestors, by the chain's own generator."""
+        if self._varied_start is None:
+            return self._start
+        point = feasible_point(self._varied_start, int(self.rng.integers(2**31)))
+        return {name: point[name] for name in self._start}
+
     def _reset(self) -> None:
         self.started = False
         self._warned = False
@@ -141,7 +168,7 @@ class RecordMetropolis(DPStep):
     def step(self, point):
         """Sweep over all records."""
         if not self.started:
-            point = {**point, **self._start}
+            point = {**point, **self._starting_values()}
         accepted = proposed = moved = tried = 0.0
         lowest = 0.0
         for engine, walk, loss in zip(self.engines, self._walks, self._losses, strict=True):
@@ -190,6 +217,7 @@ class RecordMetropolis(DPStep):
             x = engine.draw(self.rng, here, env)
             density = engine.log_density(x, here, env)
             if math.isfinite(density):
+                engine.check(x, here, env)
                 return x, here
         names = ", ".join(repr(f.name) for f in engine.block.factors)
         raise ValueError(
@@ -227,6 +255,11 @@ class RecordMetropolis(DPStep):
             return {"dp_accept": step_stats["dp_record_accept"]}
 
         return (update,)
+
+
+def _starts_at_random(model: pm.Model, rv) -> bool:
+    start = model.rvs_to_initial_values.get(rv)
+    return isinstance(start, str) and start == "prior"
 
 
 def _check_records(model: pm.Model, rv) -> None:

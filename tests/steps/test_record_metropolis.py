@@ -1,6 +1,7 @@
 """`RecordMetropolis` at its edges: few records, extreme noise, impossible releases, chains."""
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
 import arviz as az
 import numpy as np
@@ -8,9 +9,13 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pymc.step_methods.compound import CompoundStep
+from pymc.step_methods.state import equal_dataclass_values
+from pytensor import scalar as ps
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp import engine
+from pymc_dp.additive import additive
 from pymc_dp.mechanisms.base import Mechanism, as_float
 from pymc_dp.starting import feasible_point
 from tests.record_models import RECORD_MODELS
@@ -247,6 +252,70 @@ def test_the_same_steps_start_afresh():
     first, second = (run(model, draws=5, tune=60, step=step) for _ in range(2))
     for name in first[0]:
         np.testing.assert_array_equal(column(first, name), column(second, name))
+
+
+def test_the_state_is_all_there_is():
+    """A step goes on from another's state and point as that one did, in the midst of tuning."""
+    model = RECORD_MODELS["i_clamped_normal_mean_laplace"]()
+    with model:
+        one, other = (dp.RecordMetropolis([model["x"]]) for _ in range(2))
+    for step in (one, other):
+        step.setup_chain(np.random.default_rng(1), 100, 100)
+    point = feasible_point(model)
+    for _ in range(30):
+        point, _ = one.step(point)
+    state = one.sampling_state
+    kept = deepcopy(state)
+
+    def go_on(step):
+        here, found = point, []
+        for _ in range(90):
+            here, [statistics] = step.step(here)
+            found.append((here["mu"], here["x"].sum(), *statistics.values()))
+        return np.array(found)
+
+    expected = go_on(one)
+    assert equal_dataclass_values(state, kept)
+    other.sampling_state = state
+    np.testing.assert_array_equal(go_on(other), expected)
+
+
+def first_points(model, seeds=(1, 2)):
+    with model:
+        step = dp.RecordMetropolis([model["x"]], interweave=False)
+    for seed in seeds:
+        step.setup_chain(np.random.default_rng(seed), 0, 1)
+        yield step.step(model.initial_point())[0]
+
+
+@pytest.mark.parametrize("initval", ["prior", "support_point"])
+def test_chains_start_where_the_initial_values_allow(initval):
+    with pm.Model() as model:
+        mu, sd = pm.Normal("mu", 3, 1, initval=initval), pm.HalfNormal("sd", 1)
+        x = pm.Normal("x", mu, sd, shape=10)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=3.0)
+    one, two = first_points(model)
+    again, _ = first_points(model)
+    assert (one["mu"] == two["mu"]) == (initval != "prior")
+    assert one["mu"] == again["mu"]
+    assert one["sd_log__"] == two["sd_log__"] == model.initial_point()["sd_log__"]
+    assert not np.array_equal(one["x"], two["x"])
+
+
+def test_what_was_read_of_the_releases_is_checked_where_they_are_possible(monkeypatch):
+    """At the start the release is impossible, and any reading that knows this agrees there."""
+
+    def wrong(density, records):
+        reading = additive(density, records)
+        return replace(reading, entries=np.array(ps.add(reading.outer, ps.constant(1.0))))
+
+    monkeypatch.setattr(engine, "additive", wrong)
+    with pm.Model():
+        mu = pm.Normal("mu", 0, 0.1)
+        x = pm.Normal("x", mu, 0.1, shape=4)
+        dp.PrivateObservation("z", x.mean(), UniformNoise(0.2), observed=1.0)
+        step = dp.RecordMetropolis([x])
+    assert "numerical check" in step.engines[0].in_full
 
 
 def test_records_are_not_part_of_the_result():
