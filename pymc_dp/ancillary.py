@@ -314,6 +314,18 @@ def _moved_codes(p, new_p, code, draw):
     return pt.where(u * old < new, code, other).astype(code.dtype)
 
 
+def _atoms_first(op, laws, value, densities):
+    """Log densities of the components, those of continuous ones zero where a point mass lies."""
+    points = [isinstance(law.owner.op, DiracDeltaRV) for law in laws]
+    if not all(p or _is_continuous(law) for p, law in zip(points, laws, strict=True)):
+        raise NotImplementedError(f"no coupling of {op} records with point masses is registered")
+    if not any(points) or len(laws) == 1:
+        return densities
+    places = [law.owner.inputs[-1] for p, law in zip(points, laws, strict=True) if p]
+    at_point = pt.any(pt.stack([pt.eq(value, place) for place in places]), axis=0)
+    return pt.where(at_point[..., None] & ~pt.constant(points), -np.inf, densities)
+
+
 @transport.register(MixtureRV)
 def _mixture(op, old, new, value, draw):
     # Labels are drawn given the records; a record whose label moves is drawn afresh.
@@ -335,6 +347,8 @@ def _mixture(op, old, new, value, draw):
         moved = [transport(law.owner.op, law, other, value, draw) for law, other in pairs]
         moved = pt.stack(moved, axis=-1)
         fresh = pt.stack(new_laws, axis=-1)
+    if value.dtype.startswith("float"):
+        densities = _atoms_first(op, laws, value, densities)
     chances = pt.special.softmax(pt.log(weights) + densities, axis=-1)
     u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
     label = (u[..., None] > pt.cumsum(chances, axis=-1)[..., :-1]).sum(axis=-1)

@@ -8,8 +8,11 @@ posterior cut to those that are representable.
 
 from __future__ import annotations
 
+from warnings import catch_warnings, simplefilter
+
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.mixture import MixtureTransformWarning
 from pymc.distributions.transforms import _default_transform
 from pymc.logprob.transforms import (
     IntervalTransform,
@@ -53,10 +56,12 @@ def brought_inside(
 def _ends(rv, transform) -> tuple[TensorVariable, TensorVariable] | None:
     """Return the lowest and the highest record that can be held, where that is an interval."""
     if transform is None:
-        try:
-            transform = _default_transform(rv.owner.op, rv)
-        except NotImplementedError:
-            return None
+        with catch_warnings():
+            simplefilter("ignore", MixtureTransformWarning)  # the model said so before
+            try:
+                transform = _default_transform(rv.owner.op, rv)
+            except NotImplementedError:
+                return None
     if isinstance(transform, LogTransform):
         return pt.constant(_TINY), pt.constant(_HUGE)
     if isinstance(transform, LogOddsTransform):

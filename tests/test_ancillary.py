@@ -188,6 +188,13 @@ EXAMPLES = {
         lambda w, m: Mixture(w, [stats.norm(*a) for a in zip(m, (1, 0.5, 2), strict=True)]),
         None,
     ),
+    "Point mass and Normal": Example(
+        lambda w, m, **kw: pm.Mixture.dist(
+            w, [pm.DiracDelta.dist(0.0), pm.Normal.dist(m, 0.1)], **kw
+        ),
+        ([0.4, 0.6], 0.0), ([0.7, 0.3], 0.05),
+        lambda w, m: Mixture(w, [point(0.0), stats.norm(m, 0.1)]), None,
+    ),
     "ZeroInflatedPoisson": Example(
         pm.ZeroInflatedPoisson.dist, (0.7, 4.0), (0.5, 6.0),
         lambda w, r: Mixture([w, 1 - w], [stats.poisson(r), stats.randint(0, 1)]), None,
@@ -419,6 +426,11 @@ REFUSED = {
         pm.Poisson.dist(pt.exp(m)), lower=1, upper=None, **kw
     ),
     "hurdle": lambda m, **kw: pm.HurdleGamma.dist(0.5, pt.exp(m), 1.0, **kw),
+    "censored in a mixture": lambda m, **kw: pm.Mixture.dist(
+        [0.5, 0.5],
+        [pm.Censored.dist(pm.Normal.dist(m, 1.0), lower=0, upper=None), pm.Normal.dist(m, 1.0)],
+        **kw,
+    ),
     "no inverse": lambda m, **kw: pm.Wald.dist(pt.exp(m), 1.0, **kw),
     "no distribution function": lambda m, **kw: pm.SkewNormal.dist(mu=m, sigma=1, alpha=2, **kw),
     "counts": lambda m, **kw: pm.BetaBinomial.dist(n=5, alpha=pt.exp(m), beta=2.0, **kw),

@@ -8,12 +8,16 @@ from typing import ClassVar
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import DiracDeltaRV
+from pymc.distributions.mixture import MixtureRV
+from pymc.logprob.basic import logp
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.blocks import blocks, check_axes, has_record_axis
-from pymc_dp.engine import Engine
+from pymc_dp.engine import Engine, plain_function
 from pymc_dp.privacy import Loss, stated_loss
 from pymc_dp.propriety import check_proper
 from pymc_dp.records import is_tagged, read_records
@@ -116,10 +120,11 @@ class RecordMetropolis(DPStep):
         super().__init__(vars, **kwargs)
 
     def _prepare(self, model, initial_point):
+        point = feasible_point(model) if initial_point is None else initial_point
         for rv in self.model_rvs:
             _check_records(model, rv)
+            _check_atoms(model, rv, point)
         check_axes(model)
-        point = feasible_point(model) if initial_point is None else initial_point
         self.engines = [Engine(model, block, point) for block in blocks(model, self.model_rvs)]
         # Variables of the same record that were not named belong to this step, too.
         own = [rv for engine in self.engines for rv in engine.block.records]
@@ -274,6 +279,29 @@ def _check_records(model: pm.Model, rv) -> None:
     except (ValueError, NotImplementedError):
         return  # its law is not one whose posterior is known to be improper
     check_proper(model, group)
+
+
+def _check_atoms(model: pm.Model, rv, point) -> None:
+    """Refuse mixtures whose density PyMC adds to probabilities: its parameters would be wrong."""
+    if not isinstance(rv.owner.op, MixtureRV) or not rv.dtype.startswith("float"):
+        return
+    _, _, *laws = rv.owner.inputs
+    points = [law for law in laws if isinstance(law.owner.op, DiracDeltaRV)]
+    others = [law for law in laws if law not in points]
+    densities = [
+        logp(law, p.owner.inputs[-1], warn_rvs=False).max() for law in others for p in points
+    ]
+    if not densities:
+        return
+    [highest] = model.replace_rvs_by_values([pt.max(pt.stack(densities))])
+    function = plain_function(model.value_vars, highest)
+    if function(*(point[v.name] for v in model.value_vars)) > -np.inf:
+        raise ValueError(
+            f"RecordMetropolis cannot update {rv.name!r}: PyMC adds the density of its continuous "
+            f"component to the probability of its DiracDelta where both lie, so that parameters "
+            f"given the records would be wrong. Write a label for each record, "
+            f"pm.Bernoulli('label', ...), and release label * value"
+        )
 
 
 def _say_what_is_slow(engine: Engine, interweave: bool) -> None:

@@ -166,6 +166,42 @@ def test_finds_records_within_bounds():
     assert np.all(variance <= mean * (1 - mean) + 1e-12)
 
 
+# --- Records with point masses --------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:No safe default transform")
+def test_zeros_of_a_hurdle_are_drawn():
+    """Of four records, by their 16 patterns of zeros: the others are Gamma(2, 1)."""
+    z, noise = 1.5, 0.5
+    with pm.Model() as model:
+        x = pm.HurdleGamma("x", 0.6, 2.0, 1.0, shape=4)
+        dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(noise), observed=z)
+        step = [dp.RecordMetropolis([x])]
+    number = (column(run(model, draws=4_000, step=step), "x")[::2] > 0).sum(1)
+    grid = np.linspace(0, 30, 30_001)
+    given = np.exp(-np.abs(z - grid) / noise)
+    density = [np.trapezoid(stats.gamma(2 * k).pdf(grid) * given, grid) for k in range(1, 5)]
+    exact = stats.binom(4, 0.6).pmf(np.arange(5)) * [np.exp(-z / noise), *density]
+    counts = np.bincount(number, minlength=5)
+    assert stats.chisquare(counts, exact / exact.sum() * number.size).pvalue > 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:No safe default transform")
+@pytest.mark.parametrize("law", ["Normal", "Gamma"])
+def test_point_masses_within_a_density_are_refused(law):
+    """PyMC would add a probability to a density; not at 0 of a Gamma, whose density is zero."""
+    other = pm.Normal.dist(0, 1) if law == "Normal" else pm.Gamma.dist(2, 1)
+    with pm.Model():
+        w = pm.Beta("w", 1, 1)
+        x = pm.Mixture("x", pt.stack([w, 1 - w]), [pm.DiracDelta.dist(0.0), other], shape=6)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.2), observed=0.5)
+        if law == "Gamma":
+            assert not dp.RecordMetropolis([x]).engines[0].fixed
+            return
+        with pytest.raises(ValueError, match=r"cannot update 'x': PyMC adds .* DiracDelta"):
+            dp.RecordMetropolis([x])
+
+
 # --- Data that are no release ---------------------------------------------------------------------
 
 UNUSABLE = [("observed", np.nan), ("scale", np.nan), ("scale", -1.0), ("scale", 0.0)]
