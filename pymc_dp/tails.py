@@ -85,10 +85,22 @@ def _laplace(op: LaplaceRV, rv, tails):
 
 @log_tails.register(LogisticRV)
 @log_tails.register(CauchyRV)
-@log_tails.register(StudentTRV)
 def _symmetric_tails(op, rv, value):
-    *_, loc, _ = op.dist_params(rv.owner)
+    loc, _ = op.dist_params(rv.owner)
     less = pm.logcdf(rv, loc - pt.abs(value - loc), warn_rvs=False)
+    more = pt.log1mexp(less)
+    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+
+
+@log_tails.register
+def _student_t_tails(op: StudentTRV, rv, value):
+    # PyMC's t + sqrt(t^2 + nu) cancels in the lower tail.
+    nu, loc, scale = op.dist_params(rv.owner)
+    square = ((value - loc) / scale) ** 2
+    far = square > nu
+    half, share = nu / 2.0, pt.where(far, nu, square) / (nu + square)
+    part = pt.betainc(pt.where(far, half, 0.5), pt.where(far, 0.5, half), share)
+    less = _LOG_HALF + pt.where(far, pt.log(part), pt.log1p(-part))
     more = pt.log1mexp(less)
     return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
 

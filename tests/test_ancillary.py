@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pymc as pm
@@ -56,6 +57,29 @@ def truncated(law, lower, upper):
         lambda x: np.clip((law.cdf(x) - low) / (high - low), 0, 1),
         lambda u: law.ppf(low + u * (high - low)),
     )
+
+
+def cut_exponential(rate, lower, upper):
+    width = upper - lower
+    return Law(
+        lambda x: np.expm1(-rate * (x - lower)) / np.expm1(-rate * width),
+        lambda u: lower - np.log1p(u * np.expm1(-rate * width)) / rate,
+    )
+
+
+def cut_laplace(m, s, lower, upper):
+    """Exponential where its centre is outside."""
+    if m < lower:
+        return cut_exponential(1 / s, lower, upper)
+    return (
+        negative_law(cut_laplace(-m, s, -upper, -lower))
+        if m > upper
+        else truncated(stats.laplace(m, s), lower, upper)
+    )
+
+
+def negative_law(law):
+    return Law(lambda x: 1 - law.cdf(-x), lambda u: -law.ppf(1 - u))
 
 
 def censored(law, lower, upper):
@@ -151,6 +175,18 @@ EXAMPLES = {
     "Truncated, moving bound": Example(
         lambda m, a, **kw: pm.Truncated.dist(pm.Gumbel.dist(m, 1.0), lower=a, **kw),
         (0.0, -1.0), (1.5, 0.5), lambda m, a: truncated(stats.gumbel_r(m, 1.0), a, np.inf), 1e-6,
+    ),
+    "Truncated exponential": Example(
+        lambda r, **kw: pm.Truncated.dist(pm.Exponential.dist(r), upper=2, **kw),
+        (1.0,), (3.0,), lambda r: cut_exponential(r, 0.0, 2.0), 1e-6,
+    ),
+    "Truncated exponential, tail": Example(
+        lambda r, a, **kw: pm.Truncated.dist(pm.Exponential.dist(r), lower=a, **kw),
+        (1.0, 40.0), (3.0, 0.5), lambda r, a: stats.expon(a, 1 / r), 1e-6,
+    ),
+    "Truncated Laplace": Example(
+        lambda m, s, **kw: pm.Truncated.dist(pm.Laplace.dist(m, s), lower=-1, upper=2, **kw),
+        (0.0, 1.0), (1.5, 3.0), lambda m, s: cut_laplace(m, s, -1.0, 2.0), 1e-6,
     ),
     "Censored": Example(
         lambda m, s, **kw: pm.Censored.dist(pm.Normal.dist(m, s), lower=-1, upper=2, **kw),
@@ -403,6 +439,71 @@ def test_extremes_raise_nothing(name):
             assert np.all(np.abs(moved) <= 2**60)
             if name in ("Bernoulli", "Binomial", "Categorical"):
                 assert np.all((moved >= 0) & (moved <= 9))
+
+
+# Parameters at the edge of what floating point resolves, between which records still can move.
+FAR = {
+    "Normal": [(1e6, 1e-6), (-1e-9, 1e9)],
+    "Laplace": [(1e6, 1e-3), (-1e-9, 1e9)],
+    "Logistic": [(1e6, 1e-3), (-1e-9, 1e9)],
+    "Cauchy": [(1e6, 1e-3), (-1e-9, 1e9)],
+    "Gumbel": [(1e6, 1e-3), (-1e-9, 1e9)],
+    "Moyal": [(1e6, 1e-3), (-1e-9, 1e9)],
+    "HalfNormal": [(1e-130,), (1e130,)],
+    "HalfCauchy": [(1e-130,), (1e130,)],
+    "HalfStudentT": [(1e-9,), (1e9,)],
+    "Uniform": [(-1e-9, 1e-9), (1e6, 1e6 + 1e-3)],
+    "Exponential": [(1e-130,), (1e130,)],
+    "LogNormal": [(-300.0, 10.0), (300.0, 1e-3)],
+    "Gamma": [(1e-130,), (1e130,)],
+    "Gamma, shape": [(0.2, 1e-9), (1e5, 1e9)],
+    "InverseGamma": [(1e-130,), (1e130,)],
+    "InverseGamma, shape": [(0.3, 1e-9), (1e4, 1e9)],
+    "StudentT": [(1e6, 1e-3), (-1e-9, 1e9)],
+    "StudentT, degrees": [(0.6, 1.0, 1e-3), (1e5, -1e3, 1e3)],
+    "Beta": [(0.3, 0.4), (300.0, 2e4)],
+    "Kumaraswamy": [(0.2, 0.3), (20.0, 500.0)],
+    "Weibull": [(0.1, 1e-9), (50.0, 1e9)],
+    "Pareto": [(0.1, 1e-9), (50.0, 1e9)],
+    "TruncatedNormal": [(-20.0, 1.0), (15.0, 0.5), (0.0, 1e6)],
+    "Truncated": [(-1.0, 0.2), (0.0, 1e6)],
+    "Truncated, moving bound": [(1.0, -1.0), (1.0, 8.0)],
+    "Truncated exponential": [(1e-9,), (500.0,)],
+    "Truncated exponential, tail": [(1.0, 700.0), (1e-6, 3.0)],
+    "Truncated Laplace": [(-40.0, 1.0), (40.0, 1.0), (0.0, 1e6)],
+    "Censored": [(-40.0, 20.0), (1.0, 1e-3)],
+    "CustomDist": [(-300.0,), (300.0,)],
+    "Poisson": [(1e-9,), (1e6,), (0.01,)],
+    "Bernoulli": [(1e-9,), (1 - 1e-9,), (0.5,)],
+    "Binomial": [(1e-9,), (1 - 1e-9,), (0.5,)],
+    "NegativeBinomial": [(1e-9,), (1e4,), (0.01,)],
+    "Geometric": [(1e-9,), (1 - 1e-9,), (0.5,)],
+    "DiscreteUniform": [(0, 0), (-(10**9), 10**9)],
+    "Categorical": [([1.0, 0.0, 0.0, 0.0],), ([0.0, 1e-9, 0.5, 0.5 - 1e-9],)],
+    "DiracDelta": [(-1e300,), (1e-300,)],
+    "NormalMixture": [([1.0, 0.0, 0.0], [1e3] * 3), ([0.0, 0.5, 0.5], [0.0, -1e3, 1e3])],
+    "Point mass and Normal": [([1e-9, 1 - 1e-9], 40.0), ([0.9, 0.1], -40.0)],
+    "ZeroInflatedPoisson": [(1e-9, 1e4), (1 - 1e-9, 1e-2)],
+}
+
+
+def test_every_example_has_far_parameters():
+    assert set(FAR) | {"Poisson, large"} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_far_parameters(name):
+    """From each of them to the next and to everyday ones: in the support, and of the right law."""
+    example, (_, move) = EXAMPLES[name], coupling(name)
+    rng = np.random.default_rng(6)
+    stops = [example.old, *FAR[name], example.new]
+    for here, there in pairwise(stops):
+        x = example.scipy(*here).rvs(size=N, random_state=rng)
+        moved = move(rng, x, here, there)
+        law = example.scipy(*there)
+        assert np.all(np.isfinite(moved)), (here, there)
+        assert np.all(law.cdf(moved) > 0)
+        assert follows(moved, law) > P_VALUE, (here, there)
 
 
 REFUSED = {

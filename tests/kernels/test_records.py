@@ -152,6 +152,36 @@ def test_one_sweep():
     assert lowest == pytest.approx(min(ratios))
 
 
+def test_sums_that_are_kept_are_those_of_the_records():
+    """After a million steps that only add differences, with columns far from their centres' scale.
+
+    The sweeps sum anew each time: here are a thousand sweeps' worth without.
+    """
+
+    @njit
+    def density(sums, public):
+        return -abs(sums[0]) / public[0] - abs(sums[1] - public[1]) / public[2]
+
+    accept_each = make_accept_each(density)
+    rng, n, centre = np.random.default_rng(8), 1_000, 1e6
+
+    def maps(x):
+        return np.array([x - centre, (x - centre) ** 2])
+
+    x = centre + rng.standard_normal(n)
+    current, mask = maps(x), np.empty(n, np.bool_)
+    sums, public = current.sum(axis=1), np.array([20.0, n, 30.0])
+    accepted = 0
+    for _ in range(1_000):
+        new = centre + rng.standard_normal(n)
+        accepted += accept_each(rng, current, maps(new), sums, public, mask)[0]
+        x = np.where(mask, new, x)
+    assert 300_000 < accepted < 1_000_000
+    np.testing.assert_array_equal(current, maps(x))
+    exact = [math.fsum(row) for row in maps(x)]
+    np.testing.assert_allclose(sums, exact, rtol=0, atol=1e-9)
+
+
 # --- Normal records: x_i ~ N(a + b, 1), a ~ N(0, 1) above a bound, b ~ N(1, 0.5²), mean released --
 
 N, NOISE, Z = 5, 0.4, 0.9

@@ -417,6 +417,27 @@ def test_variables_whose_support_depends_on_a_moved_parameter_move_along():
     assert abs(draws.mean() - exact) < 4 * error + 0.02
 
 
+@pytest.mark.parametrize("name", ["i_clamped_normal_mean_laplace", "iv_regression_n20_laplace"])
+def test_sums_give_the_density_of_the_records_after_many_sweeps(name):
+    """Records and centres as the chain left them, against the model's own density."""
+    model = RECORD_MODELS[name]()
+    chain = dp.steps(model)
+    point = run(model, draws=1_500, tune=300, step=chain)[-1]
+    [engine] = chain[0].engines
+    theta, env = engine.theta(point), engine.env(point)
+    x = engine.records(point)
+    engine.check(x, theta, env)
+    expected = model.compile_logp(vars=engine.block.factors)(point)
+    assert engine.log_density(x, theta, env) == pytest.approx(float(expected), rel=1e-9)
+    again, same, accepted, lowest, *_ = engine.sweep(
+        np.random.default_rng(1), x, theta, env, np.eye(theta.size), np.zeros(theta.size), 0, 0, 0
+    )
+    assert accepted == lowest == 0
+    for before, after in zip(x, again, strict=True):
+        np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(theta, same)
+
+
 def test_sums_keep_their_digits_after_a_wild_start():
     with pm.Model() as model:
         x = pm.LogNormal("x", 0, pm.HalfNormal("s", 40), shape=200)
