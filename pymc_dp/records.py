@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
-from pytensor.graph.basic import Variable
+from pymc.logprob.transforms import IntervalTransform
+from pytensor.graph.basic import Variable, equal_computations
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
@@ -201,12 +203,25 @@ def check_transform(model: pm.Model, rv: TensorVariable) -> None:
     """Refuse a transform that the user put on a variable: it may cut the variable's support."""
     actual = model.rvs_to_transforms.get(rv)
     default = _default_transform(rv.owner.op, rv)
-    if actual is not None and type(actual) is not type(default):
+    if actual is not None and not _same_transform(actual, default, rv):
         raise NotImplementedError(
             f"{rv.name!r} has the transform {type(actual).__name__}, which is not its default one "
             f"and may cut its support: leave transform= out, and state the support by the "
             f"distribution (pm.Uniform, pm.Truncated)"
         )
+
+
+def _same_transform(actual, default, rv: TensorVariable) -> bool:
+    """Whether two transforms map to the same support."""
+    if type(actual) is not type(default):
+        return False
+    if not isinstance(actual, IntervalTransform) or actual is default:
+        return True
+    mine, usual = (t.args_fn(*rv.owner.inputs) for t in (actual, default))
+    return all(
+        a is b or (None not in (a, b) and equal_computations([pt.as_tensor(a)], [pt.as_tensor(b)]))
+        for a, b in zip(mine, usual, strict=True)
+    )
 
 
 def privatized(model: pm.Model) -> list[TensorVariable]:

@@ -27,7 +27,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.characteristic import characteristic_marginal
 from pymc_dp.graphs import depends_on
-from pymc_dp.records import record_count, release_statistic, releases
+from pymc_dp.records import check_transform, record_count, release_statistic, releases
 from pymc_dp.statistics import NotLinearError
 
 Rung = Literal["statistics", "marginal"]
@@ -105,6 +105,7 @@ def change(model: pm.Model, records: TensorVariable, to: Rung) -> Change:
 
 def _by_inversion(model: pm.Model, records: TensorVariable, reason: Exception) -> Change:
     """Integrate continuous records out by their characteristic function, for want of a rule."""
+    check_transform(model, records)
     mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
     if any(r.owner.op.bounds is not None for r in mine):
         raise reason

@@ -95,7 +95,7 @@ def test_refuses_other_statistics_and_records(in_model):
 @pytest.mark.parametrize(
     ("records", "error", "match"),
     [
-        (lambda: pm.Gamma("x", 2, 1, shape=9), NotImplementedError, "'x' follow gamma"),
+        (lambda: pm.VonMises("x", 0, 1, shape=9), NotImplementedError, "'x' follow vonmises"),
         (lambda: pm.Normal("x", np.arange(9.0), 1), ValueError, "'x' are not identically"),
         (lambda: pm.Normal("x", 0, 1, shape=(3, 2)), ValueError, "'x' have 2 dimensions"),
     ],
@@ -103,6 +103,21 @@ def test_refuses_other_statistics_and_records(in_model):
 def test_refuses_other_records(in_model, records, error, match):
     dp.PrivateObservation("z", records().mean(), LAPLACE(1.0), observed=0.0)
     refuses(in_model, error, match)
+
+
+def test_refuses_a_transform_that_may_cut_the_support():
+    """Also where the records would be integrated out by inversion."""
+    ends = pm.distributions.transforms.Interval(0.0, 0.5)
+    for law, transform in (
+        (pm.Normal, pm.distributions.transforms.log),
+        (pm.Exponential, ends),
+        (lambda name, upper, **kwargs: pm.Uniform(name, 0, upper, **kwargs), ends),
+    ):
+        with pm.Model() as model:
+            x = law("x", 5.0, shape=20, transform=transform)
+            dp.PrivateObservation("z", x.clip(0, 1).mean(), LAPLACE(1.0), observed=0.3)
+        match = "'x' has the transform .* may cut its support"
+        refuses(model, NotImplementedError, match, ["marginal"])
 
 
 def test_two_releases_of_one_statistic_are_for_the_statistics_rung(in_model):
