@@ -6,7 +6,14 @@ from pymc_dp.distributions import TruncatedGammaMixture
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.explain import explain
 from pymc_dp.ladder.recover import predict_records, recover
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism, RandomizedResponse
+from pymc_dp.mechanisms import (
+    BinomialMechanism,
+    DiscreteGaussianMechanism,
+    GaussianMechanism,
+    GeometricMechanism,
+    LaplaceMechanism,
+    RandomizedResponse,
+)
 from pymc_dp.observation import PrivateObservation
 from pymc_dp.release import Release
 from pymc_dp.sampling import sample
@@ -24,9 +31,12 @@ from pymc_dp.steps import (
 __version__ = version("pymc_dp")
 
 __all__ = [
+    "BinomialMechanism",
     "ConjugateGibbs",
     "CountGibbs",
+    "DiscreteGaussianMechanism",
     "GaussianMechanism",
+    "GeometricMechanism",
     "LaplaceMechanism",
     "LaplaceScaleMixtureGibbs",
     "PrivateObservation",
