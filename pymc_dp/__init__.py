@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from pymc_dp.distributions import TruncatedGammaMixture
+from pymc_dp.distributions import Bessel, Skellam, TruncatedGammaMixture
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.explain import explain
 from pymc_dp.ladder.recover import predict_records, recover
@@ -31,6 +31,7 @@ from pymc_dp.steps import (
 __version__ = version("pymc_dp")
 
 __all__ = [
+    "Bessel",
     "BinomialMechanism",
     "ConjugateGibbs",
     "CountGibbs",
@@ -43,6 +44,7 @@ __all__ = [
     "RandomizedResponse",
     "RecordMetropolis",
     "Release",
+    "Skellam",
     "TruncatedGammaMixture",
     "TruncatedGammaMixtureGibbs",
     "TwoSidedGibbs",
