@@ -2,11 +2,18 @@
 
 from importlib.metadata import version
 
-from pymc_dp.distributions import TruncatedGammaMixture
+from pymc_dp.distributions import Bessel, Skellam, TruncatedGammaMixture
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.explain import explain
 from pymc_dp.ladder.recover import predict_records, recover
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism, RandomizedResponse
+from pymc_dp.mechanisms import (
+    BinomialMechanism,
+    DiscreteGaussianMechanism,
+    GaussianMechanism,
+    GeometricMechanism,
+    LaplaceMechanism,
+    RandomizedResponse,
+)
 from pymc_dp.observation import PrivateObservation
 from pymc_dp.release import Release
 from pymc_dp.sampling import sample
@@ -24,15 +31,20 @@ from pymc_dp.steps import (
 __version__ = version("pymc_dp")
 
 __all__ = [
+    "Bessel",
+    "BinomialMechanism",
     "ConjugateGibbs",
     "CountGibbs",
+    "DiscreteGaussianMechanism",
     "GaussianMechanism",
+    "GeometricMechanism",
     "LaplaceMechanism",
     "LaplaceScaleMixtureGibbs",
     "PrivateObservation",
     "RandomizedResponse",
     "RecordMetropolis",
     "Release",
+    "Skellam",
     "TruncatedGammaMixture",
     "TruncatedGammaMixtureGibbs",
     "TwoSidedGibbs",

@@ -250,10 +250,12 @@ def _check_attainable(name: str, mechanism: Mechanism, observed) -> None:
         return
     attainable = known_value(mechanism.attainable(value))
     if attainable is not None and not np.all(attainable):
-        bad = np.broadcast_to(value, attainable.shape)[~attainable]
+        where = tuple(int(i) for i in np.argwhere(~attainable)[0])
+        bad = np.broadcast_to(value, attainable.shape)[where]
+        at = f" at index {where if len(where) > 1 else where[0]}" if where else ""
         raise ValueError(
-            f"{name!r}: {mechanism!r} cannot publish {bad[0]}: check the mechanism's arguments "
-            f"(limits, digits, categories, population), or the observed value"
+            f"{name!r}: {mechanism!r} cannot publish {bad}{at}: "
+            f"{mechanism.why_unattainable(float(bad))}"
         )
 
 

@@ -1,5 +1,7 @@
 """Distributions that arise from differentially private releases."""
 
+from pymc_dp.distributions.bessel import Bessel
+from pymc_dp.distributions.skellam import Skellam
 from pymc_dp.distributions.truncated_gamma_mixture import TruncatedGammaMixture
 
-__all__ = ["TruncatedGammaMixture"]
+__all__ = ["Bessel", "Skellam", "TruncatedGammaMixture"]

@@ -224,6 +224,8 @@ def count_quantile(p, c, n, log_odds):
         return math.nan
     if p == 0.0:
         return 0.0
+    if p == 1.0:
+        return n
     # A probability that is met but for rounding counts as met.
     log_p = math.log(p)
     target = log_p - 4.0 * 2.0**-52 * (1.0 - log_p)

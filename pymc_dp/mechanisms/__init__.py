@@ -7,14 +7,20 @@ from pymc_dp.mechanisms.base import (
     register_mechanism,
     registered_mechanisms,
 )
+from pymc_dp.mechanisms.binomial import BinomialMechanism
+from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
+from pymc_dp.mechanisms.geometric import GeometricMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
 from pymc_dp.mechanisms.randomized_response import RandomizedResponse, RandomizedResponseCount
 
 __all__ = [
+    "BinomialMechanism",
     "ClippedMechanism",
+    "DiscreteGaussianMechanism",
     "GaussianMechanism",
+    "GeometricMechanism",
     "LaplaceMechanism",
     "Mechanism",
     "MechanismExample",

@@ -165,15 +165,40 @@ class Mechanism(ABC):
     def attainable(self, value: TensorLike) -> TensorVariable:
         """Whether some statistic can lead to this release.
 
-        It is tried with a statistic equal to the release, which finds every value of an additive
-        noise. A mechanism that releases values which are no statistic overrides this.
+        It is tried with `typical_statistic`.
 
         Parameters
         ----------
         value : tensor_like
             Released value.
         """
-        return self.logp(value, value) > -np.inf
+        return self.logp(value, self.typical_statistic(value)) > -np.inf
+
+    def typical_statistic(self, value: TensorLike) -> TensorVariable:
+        """Return a statistic that can lead to this release, if any can.
+
+        It is the release itself, which is right for every additive noise. A mechanism that
+        releases values which are no statistic overrides this.
+
+        Parameters
+        ----------
+        value : tensor_like
+            Released value.
+        """
+        return as_float(value)
+
+    def why_unattainable(self, value: float) -> str:
+        """Explain why no statistic can lead to this release, for an error message.
+
+        Parameters
+        ----------
+        value : float
+            Released value, one that is not `attainable`.
+        """
+        return (
+            "check the mechanism's arguments (limits, digits, categories, population), or the "
+            "observed value"
+        )
 
     def dist(self, statistic: TensorLike, **kwargs: Any) -> TensorVariable:
         """Random variable of the release, not registered with any model.

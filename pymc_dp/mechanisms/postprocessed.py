@@ -57,6 +57,16 @@ class PostProcessed(Mechanism):
             **dict(zip(present, own, strict=True)), inner=self.inner.with_parameters(*inner)
         )
 
+    def typical_statistic(self, value: TensorLike) -> TensorVariable:
+        """Return one for `inner`; see `Mechanism.typical_statistic`."""
+        return self.inner.typical_statistic(value)
+
+    def why_unattainable(self, value: float) -> str:
+        """Explain why a value cannot be published; see `Mechanism.why_unattainable`."""
+        possible = known_value(self.inner.attainable(value))
+        by_inner = possible is not None and not np.any(possible)
+        return self.inner.why_unattainable(value) if by_inner else super().why_unattainable(value)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClippedMechanism(PostProcessed):

@@ -413,13 +413,18 @@ class RandomizedResponseCount(PostProcessed):
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of the counts in an interval; see `Mechanism.log_interval`."""
-        inputs = (lower, upper, statistic, self.population, self.inner.log_ratio)
-        return self.inner._checked(_count_interval(*(_double(x) for x in inputs))[0])
+        log_odds = self.inner.log_ratio
+        log_mass = count_interval(lower, upper, statistic, self.population, log_odds)
+        return self.inner._checked(log_mass)
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function; see `Mechanism.icdf`."""
-        inputs = (p, statistic, self.population, self.inner.log_ratio)
-        return self.inner._checked(_count_quantile(*(_double(x) for x in inputs)))
+        log_odds = self.inner.log_ratio
+        return self.inner._checked(count_quantile(p, statistic, self.population, log_odds))
+
+    def typical_statistic(self, value: TensorLike) -> TensorVariable:
+        """Return the nearest count; see `Mechanism.typical_statistic`."""
+        return pt.clip(pt.round(as_float(value)), 0.0, self.population)
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
@@ -494,6 +499,20 @@ def _numba_funcify_count_quantile(op, node, **kwargs):
 
 _count_interval = Elemwise(_CountInterval(name="count_interval"))
 _count_quantile = Elemwise(_CountQuantile(name="count_quantile"))
+
+
+def count_interval(lower, upper, ones, population, log_odds) -> TensorVariable:
+    """Log probability of an interval of reported counts; see `kernels.log_count_interval`.
+
+    With every record a one, the reported count is Binomial(population, p) with these log odds of p.
+    """
+    inputs = (lower, upper, ones, population, log_odds)
+    return _count_interval(*(_double(x) for x in inputs))[0]
+
+
+def count_quantile(p, ones, population, log_odds) -> TensorVariable:
+    """Return the quantile of the reported count; see `kernels.count_quantile`."""
+    return _count_quantile(*(_double(x) for x in (p, ones, population, log_odds)))
 
 
 def _double(x: TensorLike) -> TensorVariable:

@@ -1,0 +1,61 @@
+"""Numba kernels as elementwise PyTensor ops that come with their derivatives."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType
+from pytensor.link.numba.dispatch import basic as numba_basic
+from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_op_cache_key
+from pytensor.scalar.basic import ScalarOp, float64
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.kernels import KERNEL_VERSION
+
+
+class KernelOp(ScalarOp):
+    """A scalar kernel with its value as first output and its derivatives as the others.
+
+    Subclasses set `nin`, `kernel`, a compiled function of that many doubles, and `fixed`, the
+    number of leading inputs without a derivative. All outputs share one evaluation: the gradient of
+    the first *is* the other outputs of the same node. Second derivatives are not available.
+    """
+
+    kernel: ClassVar[Callable]
+    fixed: ClassVar[int] = 0
+
+    def __init_subclass__(cls, **kwargs):
+        """Count the outputs."""
+        super().__init_subclass__(**kwargs)
+        cls.nout = 1 + cls.nin - cls.fixed
+        cls.output_types_preference = staticmethod(lambda *_: [float64] * cls.nout)
+
+    @classmethod
+    def apply(cls, *inputs) -> TensorVariable:
+        """Evaluate elementwise on tensors; small integers would have less than double precision."""
+        outputs = Elemwise(cls(name=cls.__name__))(*(pt.cast(x, "float64") for x in inputs))
+        return outputs[0] if cls.nout > 1 else outputs
+
+    def impl(self, *inputs):
+        """Evaluate in Python."""
+        return self.kernel(*(float(x) for x in inputs))
+
+    def pullback(self, inputs, outputs, output_gradients):
+        """Return the gradients of the inputs."""
+        first, *others = output_gradients
+        if self.nout == 1 or not all(isinstance(g.type, DisconnectedType) for g in others):
+            raise NotImplementedError(f"{self.name} has no such derivatives")
+        none = [x.zeros_like(dtype="float64") for x in inputs[: self.fixed]]
+        return none + [first * slope for slope in outputs[1:]]
+
+
+@register_scalar_funcify(KernelOp)
+def _numba_funcify_kernel_op(op, node, **kwargs):
+    kernel = op.kernel
+
+    @numba_basic.numba_njit
+    def evaluate(*inputs):
+        return kernel(*inputs)
+
+    return evaluate, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
