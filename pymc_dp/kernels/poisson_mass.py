@@ -59,17 +59,19 @@ def _above(k, rate):
 
 
 @_jit
-def poisson_two_sided(k, delta, lam, mu):
-    """Log of the sum of the module for a whole k and 0 <= delta < 1, and its derivative by mu."""
+def poisson_two_sided(k, lam, delta, mu):
+    """Log of the sum of the module for a whole k, 0 <= delta < 1; its derivatives by delta, mu."""
     if not (mu >= 0.0 and lam > 0.0) or math.isinf(mu) or math.isnan(k):
-        return math.nan, math.nan
+        return math.nan, math.nan, math.nan
     if k < 0.0 or (mu == 0.0 and k == 0.0 and delta == 0.0):
         # All of the law lies to the right (s >= 0 > z), or is 0 itself.
         slope = math.expm1(-lam)
-        return lam * (k + delta) + mu * slope, slope
+        side = lam if k < 0.0 else -lam
+        return side * (k + delta) + mu * slope, side, slope
     if mu == 0.0:
         # A count of one is nearer to z or not; the first term alone is left.
-        return -lam * (k + delta), math.exp(-lam * (abs(k + delta - 1.0) - (k + delta))) - 1.0
+        slope = math.exp(-lam * (abs(k + delta - 1.0) - (k + delta))) - 1.0
+        return -lam * (k + delta), -lam, slope
     # Masses relative to exp(top), and derivatives by mu relative to it.
     here = log_poisson(k, mu)
     log_left, log_right = here, here
@@ -100,4 +102,38 @@ def poisson_two_sided(k, delta, lam, mu):
     top = max(log_left, log_right)
     wl, wr = math.exp(log_left - top), math.exp(log_right - top)
     total = wl * left + wr * right
-    return top + math.log(total), (wl * left_slope + wr * right_slope) / total
+    by_delta = lam * (wr * right - wl * left) / total
+    return top + math.log(total), by_delta, (wl * left_slope + wr * right_slope) / total
+
+
+@_jit
+def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
+    """Draw a Poisson count given its release z with noise of scale `noise` on both sides.
+
+    The conditional is log-concave: rejection from the envelope of Devroye (1987), which is flat
+    around the mode and exponential beyond. A count has no other ends than [0, inf): lo and hi are
+    those of every draw of its kind.
+    """
+    lam, k = 1.0 / noise, math.floor(z)
+    left = min(k, math.floor(mu * math.exp(min(lam, 700.0))))
+    right = max(k + 1.0, math.floor(mu * math.exp(-lam)))
+    top_left = log_poisson(left, mu) - lam * abs(z - left)
+    mode, top = max(right, 0.0), log_poisson(max(right, 0.0), mu) - lam * abs(z - max(right, 0.0))
+    if top_left >= top:
+        mode, top = left, top_left
+    total = poisson_two_sided(k, lam, z - k, mu)[0]
+    if not top > -math.inf or math.isnan(total):
+        return math.nan
+    height = math.exp(top - total)
+    flat = 1.0 + 0.5 * height
+    while True:
+        if rng.random() * (1.0 + flat) <= flat:
+            y, log_cap = rng.random() * flat / height, 0.0
+        else:
+            beyond = -math.log(1.0 - rng.random())
+            y, log_cap = (flat + beyond) / height, -beyond
+        offset = math.floor(y + 0.5)
+        s = mode + (offset if rng.random() < 0.5 else -offset)
+        log_mass = log_poisson(s, mu) - lam * abs(z - s)
+        if s >= 0.0 and math.log(1.0 - rng.random()) + log_cap <= log_mass - top:
+            return s

@@ -108,4 +108,4 @@ def _law_name(law: type[Op]) -> str:
     return law.__name__.removesuffix("RV")
 
 
-from pymc_dp.laws import gamma, normal  # noqa: E402, F401 (register themselves)
+from pymc_dp.laws import gamma, normal, poisson  # noqa: E402, F401 (register themselves)

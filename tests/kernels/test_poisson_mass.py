@@ -23,7 +23,7 @@ CASES = [
 def test_reference(case):
     inputs, expected = case["inputs"], dict(case["expected"])
     lam = -math.log(inputs["alpha"])
-    logp, slope = poisson_two_sided(float(inputs["t"]), 0.0, lam, inputs["mu"])
+    logp, _, slope = poisson_two_sided(float(inputs["t"]), lam, 0.0, inputs["mu"])
     np.testing.assert_allclose(
         logp + math.log(math.tanh(lam / 2)), expected.pop("logpmf"), rtol=1e-12, atol=1e-12
     )
@@ -36,7 +36,7 @@ def reference(k, delta, lam, mu):
     with mp.workdps(60):
         lam, mu, delta = mp.mpf(lam), mp.mpf(mu), mp.mpf(delta)
 
-        def total(rate):
+        def total(rate, delta=delta):
             up, down = rate * mp.exp(lam), rate * mp.exp(-lam)
             left = mp.gammainc(k + 1, up, regularized=True) if k >= 0 else 0
             right = mp.gammainc(k + 1, 0, down, regularized=True) if k >= 0 else 1
@@ -44,7 +44,10 @@ def reference(k, delta, lam, mu):
             return mp.log(left + mp.exp(down - rate + lam * (k + delta)) * right)
 
         h = mu * mp.mpf(10) ** -20
-        return float(total(mu)), float((total(mu + h) - total(mu - h)) / (2 * h))
+        slope = (total(mu + h) - total(mu - h)) / (2 * h)
+        h = mp.mpf(10) ** -20
+        by_z = (total(mu, delta + h) - total(mu, delta - h)) / (2 * h)
+        return float(total(mu)), float(by_z), float(slope)
 
 
 def test_anywhere():
@@ -53,9 +56,10 @@ def test_anywhere():
         lam, mu = 10 ** rng.uniform(-4, 1.5), 10 ** rng.uniform(-6, 3.7)
         k = int(rng.choice([rng.integers(-20, 50), mu * rng.uniform(0.5, 1.5), rng.integers(3000)]))
         delta = rng.choice([0.0, rng.random()])
-        logp, slope = poisson_two_sided(float(k), delta, lam, mu)
-        expected, gradient = reference(k, delta, lam, mu)
+        logp, by_delta, slope = poisson_two_sided(float(k), lam, delta, mu)
+        expected, by_z, gradient = reference(k, delta, lam, mu)
         assert abs(logp - expected) <= 1e-13 * max(1, abs(expected)), (k, delta, lam, mu)
+        assert abs(by_delta - by_z) <= 1e-11 * lam
         assert abs(slope - gradient) <= 1e-11 * max(1e-3, abs(gradient)), (k, delta, lam, mu)
 
 
@@ -63,10 +67,10 @@ def test_anywhere():
 @pytest.mark.parametrize("lam", [1e-12, 1e-3, 40.0, 5000.0])
 def test_extremes_are_finite(k, lam):
     for mu in (1e-300, 1.0, 1e9):
-        logp, slope = poisson_two_sided(k, 0.0, lam, mu)
+        logp, _, slope = poisson_two_sided(k, lam, 0.0, mu)
         assert math.isfinite(logp)
         assert not math.isnan(slope)
     # Without noise the count itself is seen.
     if lam == 5000.0 and k >= 0:
         expected = k * math.log(2.5) - 2.5 - math.lgamma(k + 1)
-        assert poisson_two_sided(k, 0.0, lam, 2.5)[0] == pytest.approx(expected, rel=1e-13)
+        assert poisson_two_sided(k, lam, 0.0, 2.5)[0] == pytest.approx(expected, rel=1e-13)

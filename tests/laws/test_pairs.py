@@ -8,26 +8,31 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from numba import njit
-from pytensor.tensor.random.basic import GammaRV, NormalRV
-from scipy import integrate, stats
+from pytensor.tensor.random.basic import GammaRV, NormalRV, PoissonRV
+from scipy import integrate, special, stats
 
 from pymc_dp.laws import find_pair, registered_pairs
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms import GaussianMechanism, GeometricMechanism, LaplaceMechanism
 
 NOISES = (0.02, 1.0, 50.0)
 LOGP = {
     "NormalRV": lambda s, p: stats.norm.logpdf(s, *p),
     "GammaRV": lambda s, p: stats.gamma.logpdf(s, p[0], scale=p[1]),
     "ExponentialRV": lambda s, p: stats.expon.logpdf(s, scale=p[0]),
+    "PoissonRV": lambda s, p: stats.poisson.logpmf(s, p[0]),
 }
+DISCRETE = (PoissonRV,)
 MOMENTS = {
     "NormalRV": lambda p: p,
     "GammaRV": lambda p: (p[0] * p[1], p[0] ** 0.5 * p[1]),
     "ExponentialRV": lambda p: (p[0], p[0]),
+    "PoissonRV": lambda p: (p[0], p[0] ** 0.5),
 }
 
 
 def noise_logp(mechanism, z, s, noise):
+    if mechanism is GeometricMechanism:
+        return np.log(np.tanh(0.5 / noise)) - np.abs(z - s) / noise
     law = stats.laplace if mechanism is LaplaceMechanism else stats.norm
     return law.logpdf(z, s, noise)
 
@@ -35,6 +40,10 @@ def noise_logp(mechanism, z, s, noise):
 def integrate_joint(pair, parameters, noise, z, weight=lambda s: 1.0):
     """Integral of the joint density of (s, z) over s, split where it has kinks or peaks."""
     mean, sd = MOMENTS[pair.law.__name__](parameters)
+    if pair.law in DISCRETE:
+        s = np.arange(mean + 50 * sd + 60 + max(z, 0))
+        joint = LOGP[pair.law.__name__](s, parameters) + noise_logp(pair.mechanism, z, s, noise)
+        return np.exp(joint - joint.max()).sum(), joint.max()
     low = -np.inf if pair.law is NormalRV else 0.0
     width = 40 * max(min(noise, sd), 1e-3 * sd)
     points = [mean + k * sd for k in (-40, -8, -3, 0, 3, 8, 40)]
@@ -78,6 +87,11 @@ def test_log_marginal_and_gradient(pair, parameters):
         for e in NOISES
         for k, j in ((0, 0), (1, 2), (-2, -1), (0, 30), (0, -30), (6, 0))
     ]
+    discrete = pair.law in DISCRETE
+    if discrete:  # off the kinks at whole numbers
+        points = [(np.floor(z_) + 0.3, e) for z_, e in points]
+    if pair.mechanism is GeometricMechanism:
+        points = [(np.round(z_), e) for z_, e in points]
     zs, noises = np.array(points).T
     columns = [np.full(len(points), p) for p in parameters]
     value, *slopes = function(zs, noises, *columns)
@@ -91,11 +105,31 @@ def test_log_marginal_and_gradient(pair, parameters):
     for j, slope in enumerate(slopes):
         scale = np.maximum(np.abs(inputs[j]), 1e-3 * sd)
         step = 1e-5 * np.minimum(scale, noises if j < 2 else scale)
+        # The noise of counts is never differentiated in, nor a whole number.
+        if discrete and (j == 1 or (j == 0 and pair.mechanism is GeometricMechanism)):
+            continue
         high, low = ([x + (i == j) * d for i, x in enumerate(inputs)] for d in (step, -step))
         numeric = (function(*high)[0] - function(*low)[0]) / (2 * step)
         kink = 2e-5 / noises if j == 0 else 0.0
         assert np.all(np.isfinite(slope))
         assert np.all(np.abs(slope - numeric) <= 2e-4 * np.abs(numeric) + 1e-4 / scale + kink)
+
+
+def check_counts(pair, parameters, many, seed, z, noise):
+    z = np.round(z) if pair.mechanism is GeometricMechanism else z
+    x = many(np.random.default_rng(seed), 20_000, z, noise, tuple(map(float, parameters)))
+    s = np.arange(x.max() + 10)
+    joint = LOGP[pair.law.__name__](s, parameters) + noise_logp(pair.mechanism, z, s, noise)
+    expected = np.exp(joint - special.logsumexp(joint)) * x.size
+    common = expected > 10
+    seen = np.bincount(x.astype(int), minlength=s.size)
+    if common.sum() < 2:
+        assert seen[common].sum() > 0.99 * x.size
+        return
+    seen = np.append(seen[common], seen[~common].sum())
+    expected = np.append(expected[common], expected[~common].sum())
+    expected[-1] += 1e-9
+    assert stats.chisquare(seen, expected * x.size / expected.sum()).pvalue > 1e-3, (z, noise)
 
 
 @pytest.mark.parametrize(("pair", "parameters"), CASES)
@@ -115,6 +149,9 @@ def test_draw(pair, parameters):
 
     for seed, (e, k) in enumerate([(1.0, 1.0), (0.2, -2.0), (5.0, 0.0)]):
         noise, z = e * sd, mean + k * sd
+        if pair.law in DISCRETE:
+            check_counts(pair, parameters, many, seed, z, noise)
+            continue
         x = many(np.random.default_rng(seed), 20_000, z, noise, tuple(map(float, parameters)))
         low = -np.inf if pair.law is NormalRV else 0.0
         left, right = max(low, x.min() - sd), x.max() + sd
