@@ -7,14 +7,23 @@ from dataclasses import dataclass
 
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.logprob.basic import logp
+from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.additive import Additive, NotAdditiveError, UnrelatedAxesError, additive, is_rowwise
-from pymc_dp.graphs import depends_on, nearest_rvs
-from pymc_dp.records import children, record_length, release_statistic, releases
+from pymc_dp.graphs import depends_on, known_shape, nearest_rvs
+from pymc_dp.records import (
+    children,
+    is_component,
+    parents,
+    record_length,
+    release_statistic,
+    releases,
+)
 
 
 @dataclass(frozen=True)
@@ -39,12 +48,50 @@ class Block:
 
 
 def has_record_axis(rv: TensorVariable) -> bool:
-    """Whether a variable is a batch of independent draws along its first axis."""
+    """Whether a variable is a batch of independent draws along its first axis.
+
+    That a `pm.CustomDist` with a graph is one follows from the graph, not from its shape: its
+    entries may depend on each other where no ndim_supp= or signature= says so.
+    """
     op = rv.owner.op
     ndim_supp = getattr(op, "ndim_supp", 0)
-    if isinstance(op, RandomVariable) and ndim_supp is None:
+    if ndim_supp is None or rv.type.ndim - ndim_supp < 1:
         return False
-    return rv.type.ndim - ndim_supp >= 1
+    return ndim_supp > 0 or not isinstance(op, CustomSymbolicDistRV) or _has_separate_rows(rv)
+
+
+def _has_separate_rows(rv: TensorVariable) -> bool:
+    """Whether entry i of a user's law is made of entries i of what it draws, and of no others."""
+    graph, drawn = _opened(rv)
+    n = known_shape(graph)[0] or known_shape(rv)[0]
+    if n is None:
+        return True  # to be refused with the reason: `record_length`
+    outside = ancestors([graph], blockers=nearest_rvs([graph]))
+    if any(isinstance(v.type, RandomType) for v in outside):
+        return False  # drawn by something that is no random variable: a Scan
+    given = nearest_rvs(rv.owner.inputs)
+    return bool(drawn) and all(
+        _is_separate(d, n, given) and is_rowwise(graph, d, n, rv.type.ndim) for d in drawn
+    )
+
+
+def _is_separate(drawn: TensorVariable, n: int, given: Sequence[TensorVariable]) -> bool:
+    """Whether entries of what is drawn inside a law are independent, given what it depends on."""
+    if not has_record_axis(drawn) or known_shape(drawn)[0] != n:
+        return False
+    above = [v for v in nearest_rvs(drawn.owner.inputs) if v not in given]
+    components = [v for v in above if v in drawn.owner.inputs]
+    return all(v in given for c in components for v in parents(c)) and all(
+        _is_separate(v, n, given) and _rowwise(drawn, v) for v in above if v not in components
+    )
+
+
+def _opened(rv: TensorVariable) -> tuple[TensorVariable, list[TensorVariable]]:
+    """Return the graph of a user's law, and the variables that are drawn inside of it."""
+    node = rv.owner
+    graph = inline_ofg_node(node)[node.outputs.index(rv)]
+    given = nearest_rvs(node.inputs)
+    return graph, [v for v in nearest_rvs([graph]) if v not in given]
 
 
 def record_variables(model: pm.Model) -> list[TensorVariable]:
@@ -63,16 +110,31 @@ def record_variables(model: pm.Model) -> list[TensorVariable]:
 
 
 def _parent(child: TensorVariable, rv: TensorVariable) -> bool:
-    return rv in nearest_rvs(child.owner.inputs)
+    return rv in parents(child)
 
 
 def _rowwise(child: TensorVariable, rv: TensorVariable) -> bool:
-    """Whether entry i of `child` depends on entry i of `rv` alone."""
+    """Whether entry i of `child` depends on entry i of `rv` alone.
+
+    If it depends on it by the components of a mixture, say, which are variables of their own, the
+    answer is no: they are not drawn along.
+    """
     if not has_record_axis(child) or record_length(child) != record_length(rv):
         return False
-    own = child.type.ndim - getattr(child.owner.op, "ndim_supp", 0)
+    n, op = record_length(rv), child.owner.op
+    if isinstance(op, CustomSymbolicDistRV) and not op.ndim_supp:
+        graph, drawn = _opened(child)
+        return (not depends_on(graph, rv) or is_rowwise(graph, rv, n, child.type.ndim)) and all(
+            _rowwise(d, rv) for d in drawn if _parent(d, rv)
+        )
+    if rv not in nearest_rvs(child.owner.inputs):
+        return not _parent(child, rv)
+    if any(is_component(v) and _parent(v, rv) for v in nearest_rvs(child.owner.inputs)):
+        return False
+    batch = child.type.ndim - op.ndim_supp
+    cores = dict(zip(op.dist_params(child.owner), op.ndims_params, strict=True))
     return all(
-        is_rowwise(p, rv, record_length(rv), child.type.ndim if own else 0)
+        p in cores and is_rowwise(p, rv, n, batch + cores[p])
         for p in child.owner.inputs
         if isinstance(p, TensorVariable) and depends_on(p, rv)
     )
@@ -89,31 +151,35 @@ def blocks(model: pm.Model, records: Sequence[TensorVariable]) -> list[Block]:
         if rv in members or not has_record_axis(rv):
             continue
         below = children(model, rv)
+        above = [m for m in members if _parent(rv, m)]
         if below and all(c in members and _rowwise(c, rv) for c in below):
-            members.append(rv)
+            if all(_rowwise(rv, m) for m in above):
+                members.append(rv)
     members = [rv for rv in model.free_RVs if rv in members]
     found = []
     while members:
-        group = {members[0]}
+        group = [members[0]]
         while True:
-            more = {
-                rv
-                for rv in members
-                for other in group
-                if rv not in group
-                and (
-                    (_parent(other, rv) and _rowwise(other, rv))
-                    or (_parent(rv, other) and _rowwise(rv, other))
-                )
-            }
-            if not more:
+            more = next((v for v in members if v not in group and _belongs(v, group)), None)
+            if more is None:
                 break
-            group |= more
+            group.append(more)
         ordered = tuple(rv for rv in members if rv in group)
         members = [rv for rv in members if rv not in group]
         factors = dict.fromkeys(c for rv in ordered for c in children(model, rv) if c not in group)
         found.append(Block(ordered, record_length(ordered[0]), tuple(factors)))
     return found
+
+
+def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
+    """Whether a variable is drawn row by row with a group: every dependence has to be rowwise.
+
+    One that is not, beside another that is, keeps it out: it is a factor of the group, and the
+    group of it, or one of its parameters.
+    """
+    pairs = [(rv, other) for other in group if _parent(rv, other)]
+    pairs += [(other, rv) for other in group if _parent(other, rv)]
+    return bool(pairs) and all(_rowwise(child, above) for child, above in pairs)
 
 
 def tag_records(model: pm.Model) -> None:
@@ -151,7 +217,10 @@ def parameters(model: pm.Model, block: Block) -> list[TensorVariable]:
     return [
         rv
         for rv in model.free_RVs
-        if rv in above and rv not in others and rv.dtype.startswith("float")
+        if rv in above
+        and rv not in others
+        and rv not in block.factors  # it depends on the records, and they on it
+        and rv.dtype.startswith("float")
     ]
 
 

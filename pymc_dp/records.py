@@ -42,11 +42,29 @@ def is_tagged(rv: Variable) -> bool:
     return isinstance(getattr(rv.tag, "dp_release", None), str)
 
 
+def is_component(variable: Variable) -> bool:
+    """Whether a random variable is part of another's law: it has no name, no model knows it."""
+    return variable.name is None
+
+
+def parents(rv: TensorVariable) -> list[TensorVariable]:
+    """Return the random variables that the law of `rv` is computed from.
+
+    Those of the components of a mixture, or of what is censored, are among them.
+    """
+    found: dict[TensorVariable, None] = {}
+    for variable in nearest_rvs(rv.owner.inputs):
+        found[variable] = None
+        if is_component(variable):
+            found |= dict.fromkeys(parents(variable))
+    return list(found)
+
+
 def children(model: pm.Model, rv: TensorVariable) -> list[TensorVariable]:
     """Model variables (random ones and potentials) computed directly from `rv`."""
     found = []
     for other in model.basic_RVs:
-        if other is not rv and rv in nearest_rvs(other.owner.inputs):
+        if other is not rv and rv in parents(other):
             found.append(other)
     found += [p for p in model.potentials if depends_on(p, rv)]
     return found
