@@ -15,6 +15,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.basic import MakeVector, ScalarFromTensor
+from pytensor.tensor.math import All
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
@@ -63,8 +65,16 @@ def fresh(rv: TensorVariable, replace: dict[TensorVariable, TensorVariable]) -> 
     ).outputs[rv.index]
 
 
+def _unreduced(condition: Variable) -> list[TensorVariable]:
+    """Return the comparisons that a condition is the conjunction of."""
+    node = condition.owner
+    if node is None or not isinstance(node.op, All | MakeVector | ScalarFromTensor):
+        return [condition]
+    return [c for i in node.inputs for c in _unreduced(i)]
+
+
 def _refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[TensorVariable]:
-    """Put NaN into the first row for every record that cannot be held; see `kernels.records`."""
+    """Put NaN into the first row for every record that is not `held`; see `kernels.records`."""
     if not held:
         return maps or [pt.zeros(())]
     fine = held[0]
@@ -86,11 +96,14 @@ class Engine:
     block : Block
         The records.
     parameters : list of TensorVariable
-        Variables that interweaving moves, flattened to one vector in the space of their values.
+        Variables that interweaving moves, flattened to one vector in the space of their values;
+        none that depend on the records.
     in_full : str
         Why the statistic is computed afresh for every proposal; empty where it need not be.
     fixed : str
         Why the parameters cannot be moved along with the records; empty where they can.
+    is_cut : bool
+        Whether proposals may be refused for the sole reason that the point cannot hold them.
     """
 
     def __init__(self, model: pm.Model, block: Block, start: Point):
@@ -148,16 +161,13 @@ class Engine:
         graphs = {"full": [density], "maps": [], "public": [], "held": []}
         if self._reading is not None:
             centered = {self._reading.centers: self._centers}
-            inside = [c for c in self._domain() if nearest_rvs([c])]
-            inside = [c for c in inside if set(nearest_rvs([c])) & set(self.block.records)]
-            graphs["maps"] = [
-                # Rows whose law has no such parameters: a density that is NaN refuses the move.
-                pt.switch(pt.all(pt.stack(inside)), m, np.nan) if inside else m
-                for m in _substituted(self._reading.maps, centered)
-            ]
+            graphs["maps"] = _substituted(self._reading.maps, centered)
             graphs["public"] = _substituted([g for _, g in self._reading.public], centered)
         graphs = {name: _substituted(group, self._records) for name, group in graphs.items()}
-        graphs["held"] = self._held()
+        representable, lawful = self._representable(), self._lawful()
+        # Of laws without such parameters the model says itself that they have no density.
+        self.is_cut = bool(representable) and not lawful
+        graphs["held"] = representable + lawful
         graphs["maps"] = _refused(graphs["maps"], graphs["held"])
         graphs["propose"] = self._proposals()
         graphs["prior"] = [self._prior()]
@@ -217,7 +227,7 @@ class Engine:
             p for p in model.potentials if p not in skipped and moving & set(nearest_rvs([p]))
         ]
         density = model.logp(vars=terms, sum=True) if terms else pt.zeros(())
-        valid = [c for c in self._domain() if not set(nearest_rvs([c])) & set(self.block.records)]
+        valid = [pt.all(c) for c in self._domain() if not self._is_of_records(c)]
         return pt.switch(pt.all(pt.stack(valid)), density, -np.inf) if valid else density
 
     def _moving(self) -> set[TensorVariable]:
@@ -242,10 +252,18 @@ class Engine:
             density = logp(rv, x, warn_rvs=False)
             for variable in ancestors([density], blockers=list(self._model.basic_RVs)):
                 if variable.owner and isinstance(variable.owner.op, CheckParameterValue):
-                    conditions += [pt.all(c) for c in variable.owner.inputs[1:]]
+                    conditions += [u for c in variable.owner.inputs[1:] for u in _unreduced(c)]
         return conditions
 
-    def _held(self) -> list[TensorVariable]:
+    def _is_of_records(self, condition: TensorVariable) -> bool:
+        return bool(set(nearest_rvs([condition])) & set(self.block.records))
+
+    def _lawful(self) -> list[TensorVariable]:
+        """Return the conditions, one for each record, under which its law has such parameters."""
+        found = _substituted([c for c in self._domain() if self._is_of_records(c)], self._records)
+        return [c.all(axis=tuple(range(1, c.type.ndim))) if c.type.ndim > 1 else c for c in found]
+
+    def _representable(self) -> list[TensorVariable]:
         """Return the conditions, one for each record, under which the point can hold it."""
         transforms = self._model.rvs_to_transforms
         found = [
@@ -347,6 +365,7 @@ class Engine:
                 continue
             except _DisagreementError as error:
                 self._reading = None
+                graphs["maps"] = _refused([], graphs["held"])
                 self.in_full = f"a numerical check of what was read of it failed ({error})"
                 return
             if checked == 2:
@@ -452,7 +471,7 @@ class Engine:
     def log_density(self, x, theta, env) -> float:
         """Log density of the releases given the records, computed from the records themselves.
 
-        NaN where the point cannot hold them.
+        NaN where the point cannot hold them, or the law of one has no such parameters.
         """
         try:
             if not self._hold(x, theta, env).all():
@@ -473,7 +492,7 @@ class Engine:
             self._compare(x, theta, env)
 
     def draw(self, rng: np.random.Generator, theta, env) -> tuple[np.ndarray, ...]:
-        """Draw records from their law, those again that the point cannot hold."""
+        """Draw records from their law, again those that cannot be in a chain."""
         x = self._propose.function(rng, theta, *env)
         for _ in range(_REDRAWS):
             held = self._hold(x, theta, env)
@@ -487,7 +506,7 @@ class Engine:
         return tuple(_contiguous(v) for v in x)
 
     def _hold(self, x, theta, env) -> np.ndarray:
-        """Whether the point can hold each record."""
+        """Whether the point can hold each record, and its law has such parameters."""
         found = [np.broadcast_to(f, self.block.n) for f in self._are_held(theta, *x, *env)]
         return np.logical_and.reduce([np.ones(self.block.n, dtype=bool), *found])
 

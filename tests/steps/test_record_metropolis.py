@@ -202,6 +202,45 @@ def test_point_masses_within_a_density_are_refused(law):
             dp.RecordMetropolis([x])
 
 
+# --- Rows whose law has no such parameters --------------------------------------------------------
+
+
+@pytest.mark.parametrize("statistic", ["mean", "max"])
+def test_rows_without_a_law_are_refused_one_by_one(statistic, caplog):
+    """The scale of `y` is `x`, of which a third of the proposals is negative."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        x = pm.Normal("x", 0.5, 1, shape=100)
+        y = pm.Normal("y", mu, x, shape=100)
+        s = [getattr(pt.tanh(v), statistic)() for v in (x, y)]
+        dp.PrivateObservation("z", s, dp.LaplaceMechanism(1e3), observed=[0.5, 0.5])
+        step = dp.RecordMetropolis([x, y])
+    [engine] = step.engines
+    assert bool(engine.in_full) == (statistic == "max")
+    assert "numerical check" not in caplog.text
+    points = run(model, draws=60, tune=10, step=[step])
+    found = column(points, "x")
+    assert np.all(found > 0)
+    exact = stats.truncnorm(-0.5, np.inf, loc=0.5)
+    assert stats.kstest(found[::4].ravel(), exact.cdf).pvalue > 1e-3
+    assert np.std(column(points, "mu")) > 0.01  # moves, which take along all of the rows
+    _, [statistics] = step.step(points[-1])
+    share = stats.norm.sf(-0.5)
+    assert statistics["dp_record_accept"] == pytest.approx(share, abs=0.06)
+
+
+def test_rows_of_several_columns_are_refused_one_by_one():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.5, 1, shape=50)
+        y = pm.Normal("y", 0, x[:, None] + [0.0, 0.1], shape=(50, 2))
+        s = [x.mean(), pt.tanh(y).mean()]
+        dp.PrivateObservation("z", s, dp.LaplaceMechanism(1e3), observed=[0.5, 0.5])
+        step = dp.RecordMetropolis([x, y])
+    assert not step.engines[0].in_full
+    found = column(run(model, draws=60, tune=10, step=[step]), "x")
+    assert stats.kstest(found[::4].ravel(), stats.truncnorm(-0.5, np.inf, 0.5).cdf).pvalue > 1e-3
+
+
 # --- Data that are no release ---------------------------------------------------------------------
 
 UNUSABLE = [("observed", np.nan), ("scale", np.nan), ("scale", -1.0), ("scale", 0.0)]
@@ -354,6 +393,23 @@ def test_what_was_read_of_the_releases_is_checked_where_they_are_possible(monkey
     assert "numerical check" in step.engines[0].in_full
 
 
+def test_what_was_read_is_gone_where_the_check_failed(monkeypatch):
+    """Its sums may be infinite, of which nothing is to be seen in the density."""
+
+    def wrong(density, records):
+        reading = additive(density, records)
+        return replace(reading, entries=np.array(ps.add(reading.outer, ps.constant(1.0))))
+
+    monkeypatch.setattr(engine, "additive", wrong)
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=4)
+        s = pt.clip(pt.exp(1_000 * x).sum(), 0, 1)
+        dp.PrivateObservation("z", s, dp.LaplaceMechanism(1.0), observed=0.5)
+        step = dp.RecordMetropolis([x])
+    assert "numerical check" in step.engines[0].in_full
+    assert np.std(column(run(model, draws=20, tune=5, step=[step]), "x")) > 0.1
+
+
 def test_records_are_not_part_of_the_result():
     n, draws = 3_000, 60
     model = mean_model(n, 0.5, 0.7)
@@ -415,6 +471,22 @@ def test_variables_whose_support_depends_on_a_moved_parameter_move_along():
     draws = idata["posterior"]["top"].values
     error = draws.std() / np.sqrt(float(az.ess(draws)))
     assert abs(draws.mean() - exact) < 4 * error + 0.02
+
+
+def test_parameters_that_depend_on_records_are_left_to_another_step():
+    """Here `s` is computed from `x` and is the scale of `y`: the release says nothing of it."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=3)
+        s = pm.HalfNormal("s", pt.exp(x.mean()))
+        y = pm.Normal("y", x, s, shape=3)
+        dp.PrivateObservation(
+            "z", [pt.tanh(x).sum(), pt.tanh(y).sum()], dp.LaplaceMechanism(1e3), observed=[0.1, 0.3]
+        )
+        step = [dp.RecordMetropolis([x, y]), pm.Slice([s])]
+    drawn = np.exp(column(run(model, draws=2_000, step=step), "s_log__"))[::4]
+    rng = np.random.default_rng(2)
+    exact = np.abs(rng.standard_normal(4_000)) * np.exp(rng.normal(0, 3**-0.5, 4_000))
+    assert stats.ks_2samp(drawn, exact).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("name", ["i_clamped_normal_mean_laplace", "iv_regression_n20_laplace"])
