@@ -152,9 +152,9 @@ def blocks(model: pm.Model, records: Sequence[TensorVariable]) -> list[Block]:
             continue
         below = children(model, rv)
         above = [m for m in members if _parent(rv, m)]
-        if below and all(c in members and _rowwise(c, rv) for c in below):
-            if all(_rowwise(rv, m) for m in above):
-                members.append(rv)
+        by_rows = all(c in members and _rowwise(c, rv) for c in below)
+        if below and by_rows and all(_rowwise(rv, m) for m in above):
+            members.append(rv)
     members = [rv for rv in model.free_RVs if rv in members]
     found = []
     while members:

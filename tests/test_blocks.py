@@ -48,8 +48,10 @@ def test_every_dependence_within_a_group_is_by_rows():
         sums = pt.stack([x.sum(), y.sum(), w.sum()])
         dp.PrivateObservation("z", sums, LAPLACE, observed=[1.0, 2.0, 3.0])
     first, second = blocks(model, [x, y, w])
-    assert names(first.records) == ["x", "y"] and names(first.factors) == ["w", "z"]
-    assert names(second.records) == ["w"] and names(second.factors) == ["z"]
+    assert names(first.records) == ["x", "y"]
+    assert names(first.factors) == ["w", "z"]
+    assert names(second.records) == ["w"]
+    assert names(second.factors) == ["z"]
 
 
 @pytest.mark.parametrize(
@@ -69,8 +71,10 @@ def test_children_by_the_components_of_a_law(law):
     assert names(children(model, x)) == ["y", "z"]
     assert record_variables(model) == [y]
     first, second = blocks(model, [x, y])
-    assert names(first.records) == ["x"] and names(first.factors) == ["y", "z"]
-    assert names(second.records) == ["y"] and names(second.factors) == ["z"]
+    assert names(first.records) == ["x"]
+    assert names(first.factors) == ["y", "z"]
+    assert names(second.records) == ["y"]
+    assert names(second.factors) == ["z"]
 
 
 def test_rows_of_probabilities_are_rows():
@@ -81,7 +85,8 @@ def test_rows_of_probabilities_are_rows():
         dp.PrivateObservation("z", sums, LAPLACE, observed=[1.0, 2.0])
     [block] = blocks(model, record_variables(model))
     assert names(block.records) == ["x", "y"]
-    assert is_tagged(x) and is_tagged(y)
+    assert is_tagged(x)
+    assert is_tagged(y)
 
 
 # --- Laws that a user wrote ---------------------------------------------------------------------

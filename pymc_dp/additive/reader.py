@@ -111,6 +111,8 @@ class Reader:
                 return self._elemwise(op.scalar_op, inputs)
             case CAReduce():
                 return reduced(self.ledger, variable, self._table(self.read(inputs[0])))
+            case Dot() if variable.type.dtype == "bool":
+                raise refusal(op)  # its sum means or
             case Dot():
                 return self.read(_as_sum_of_products(*inputs))
             case CumOp():

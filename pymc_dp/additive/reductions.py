@@ -70,7 +70,8 @@ def _folded(
 def accumulated(ledger: Ledger, variable: TensorVariable, table: Table) -> Table:
     """Accumulate a table along an axis without records, as the op of a variable does."""
     op: CumOp = variable.owner.op
-    if op.axis is None or op.axis % table.entries.ndim == table.axis:
+    is_truth = variable.type.dtype == "bool"  # which PyTensor adds up in one way or another
+    if op.axis is None or op.axis % table.entries.ndim == table.axis or is_truth:
         raise refusal(op)
     step = ps.add if op.mode == "add" else ps.mul
     dtypes = [variable.type.dtype] * 2

@@ -178,12 +178,14 @@ class Ledger:
             pure = node(self.made, Elemwise(op), vectors)
         polynomial = any(isinstance(e, Row) and e.terms is not None for e in entries)
         # Without them, a map of its own does the same with fewer terms.
-        terms = self._polynomial(op, entries) if polynomial or pure is None else None
+        terms = self._polynomial(op, entries, dtypes) if polynomial or pure is None else None
         if pure is None and terms is None:
             raise refusal(op)
         return Row(terms, pure)
 
-    def _polynomial(self, op: ps.ScalarOp, entries: Sequence[Entry]) -> Terms | None:
+    def _polynomial(
+        self, op: ps.ScalarOp, entries: Sequence[Entry], dtypes: Sequence[str]
+    ) -> Terms | None:
         """Terms of a result that stays a polynomial of the base maps."""
         first, *rest = entries
         match op:
@@ -195,6 +197,8 @@ class Ledger:
                 return self.terms(rest[0])
             case ps.Neg():
                 return self._scaled(first, Form(-1.0))
+            case ps.Add() if set(dtypes) == {"bool"}:
+                return self._either(entries)
             case ps.Add():
                 return self._added([self.terms(e) for e in entries])
             case ps.Sub():
@@ -211,6 +215,20 @@ class Ledger:
                 one = self.scalars.apply(ps.true_div, [Form(1.0), rest[0]], ["float64"] * 2)
                 return self._scaled(first, one)
         return None
+
+    def _either(self, entries: Sequence[Entry]) -> Terms | None:
+        """Return the terms of a sum of truth values, which means or: a + b - a b."""
+        total = self.terms(entries[0])
+        for entry in entries[1:]:
+            both = self._product([Row(total, None), entry])
+            if both is None:
+                return None
+            less = self._scaled(Row(both, None), Form(-1.0))
+            either = self._added([total, self.terms(entry), less])
+            if either is None:
+                return None
+            total = either
+        return total
 
     def _scaled(self, entry: Entry, factor: Form) -> Terms:
         return {k: self.scalars.product(c, factor) for k, c in self.terms(entry).items()}
@@ -265,7 +283,12 @@ class Ledger:
             if len(new) > 1:
                 terms = self.as_base(entry.pure)  # one sum is enough
         sums = [(c, self._sum_of(key, weights, mask)) for key, c in terms.items()]
-        return added([self.scalars.product(c, value) for c, value in sums])
+        total = added([self.scalars.product(c, value) for c, value in sums])
+        if mask is None or all(s in self.graphs for c, _ in sums for s in c.weights):
+            return total
+        # Where nothing is selected, the sum is zero, and its coefficients (a mean) may be NaN.
+        some = self.scalars.apply(ps.gt, [self._sum_of((), weights, mask), Form()], ["float64"] * 2)
+        return self.scalars.apply(ps.switch, [some, total, Form()], ["bool", "float64", "float64"])
 
     def _sum_of(self, product_of: Key, weights, mask) -> Form:
         """Return the form of the sum of a product of base maps."""
