@@ -30,7 +30,7 @@ from fractions import Fraction
 import numpy as np
 from numba import njit
 
-from pymc_dp.kernels.loader import HALF_LOG_2PI, deviance, log_poisson
+from pymc_dp.kernels.loader import HALF_LOG_2PI, deviance, log_poisson, propose_offset
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")
 
@@ -164,16 +164,9 @@ def draw_bessel(rng, v, a):
         return k
     top = log_bessel(mode, v, a)
     height = math.exp(top)
-    flat = 1.0 + 0.5 * height
     while True:
-        # Flat in the middle, exponential beyond.
-        if rng.random() * (1.0 + flat) <= flat:
-            y, log_cap = rng.random() * flat / height, 0.0
-        else:
-            beyond = -math.log(1.0 - rng.random())
-            y, log_cap = (flat + beyond) / height, -beyond
-        offset = math.floor(y + 0.5)
-        k = mode + (offset if rng.random() < 0.5 else -offset)
+        offset, log_cap = propose_offset(rng, height)
+        k = mode + offset
         if k >= 0.0 and math.log(1.0 - rng.random()) + log_cap <= log_bessel(k, v, a) - top:
             return k
 

@@ -22,10 +22,11 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit
 
+from pymc_dp.kernels.loader import HALF_LOG_2PI, log_binomial
+
 _jit = njit(cache=True, nogil=True, error_model="numpy")
 _jit_here = njit(nogil=True, error_model="numpy")  # of closures, which numba cannot keep on disk
 
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _TINY_LOG = -1e300  # of a probability that is zero in double precision
 
 
@@ -33,45 +34,10 @@ _TINY_LOG = -1e300  # of a probability that is zero in double precision
 def _stirling(x):
     """Return log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), x > 0."""
     if x < 12.0:
-        return math.lgamma(x) - ((x - 0.5) * math.log(x) - x + _HALF_LOG_2PI)
+        return math.lgamma(x) - ((x - 0.5) * math.log(x) - x + HALF_LOG_2PI)
     q = 1.0 / (x * x)
     s = -1.0 / 1680.0 + q * (1.0 / 1188.0 - q * (691.0 / 360360.0))
     return (1.0 / 12.0 + q * (-1.0 / 360.0 + q * (1.0 / 1260.0 + q * s))) / x
-
-
-@_jit
-def _deviance(x, mean):
-    """Return x log(x / mean) + mean - x, x > 0."""
-    if mean <= 0.0:
-        return math.inf
-    d = (x - mean) / mean
-    return mean * ((1.0 + d) * math.log1p(d) - d)
-
-
-@_jit
-def log_binomial(c, n, p, q):
-    """Log mass of the Binomial(n, p) law at an integer c, q = 1 - p, by Loader's expansion.
-
-    Gamma functions of n = 1e9 alone would leave 5 digits; here the error is a few units in the
-    last place of the largest of the terms, 1e-11 near the mean.
-    """
-    if c < 0.0 or c > n:
-        return -math.inf
-    if c == 0.0:
-        return 0.0 if n == 0.0 else n * (math.log1p(-p) if p < 0.5 else math.log(q))
-    if c == n:
-        return n * (math.log1p(-q) if q < 0.5 else math.log(p))
-    d = n - c
-    # log n! - log c! - log d!, without what the deviances hold
-    ways = _stirling(n + 1.0) - _stirling(c + 1.0) - _stirling(d + 1.0)
-    ways += _shifted(n) - _shifted(c) - _shifted(d)
-    return ways - _HALF_LOG_2PI - _deviance(c, n * p) - _deviance(d, n * q)
-
-
-@_jit
-def _shifted(x):
-    """Return ((x + 1/2) log(x + 1) - x - 1) - (x log x - x), x > 0."""
-    return x * math.log1p(1.0 / x) + 0.5 * math.log1p(x) - 1.0
 
 
 @_jit

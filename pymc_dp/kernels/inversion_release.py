@@ -8,6 +8,7 @@ from numba import njit
 from pymc_dp.kernels.inversion import TOLERANCE, line
 from pymc_dp.kernels.inversion_plane import plane
 from pymc_dp.kernels.law_nodes import NODES, RULE, WEIGHTS
+from pymc_dp.kernels.loader import log_binomial
 
 _FALL = 40.0  # fall of the log of a term at which a sum stops
 
@@ -91,31 +92,8 @@ def _log_noise(e, b, sg):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _stirling_error(n):
-    """Log of n! minus Stirling's formula."""
-    if n < 16.0:
-        return math.lgamma(n + 1.0) - (n + 0.5) * math.log(n) + n - 0.5 * math.log(2.0 * math.pi)
-    q = 1.0 / (n * n)
-    return (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q * (1 / 1680 - q / 1188)))) / n
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _deviance(k, m):
-    """Return k log(k / m) + m - k without cancellation."""
-    d = (k - m) / m
-    if abs(d) > 0.1:
-        return k * math.log(k / m) + m - k
-    # m {(1 + d) log(1 + d) - d} = m sum_j (-d)^j / (j (j - 1)), j >= 2
-    total, term = 0.0, d * d
-    for j in range(2, 24):
-        total += term / (j * (j - 1))
-        term *= -d
-    return m * total
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def _log_binomial(k, n, lp, lq):
-    """Log of the binomial mass by Loader's expansion, right for any n."""
+    """Log of the binomial mass, right also where a probability underflows."""
     if k == 0.0:
         return n * lq
     if k == n:
@@ -124,11 +102,7 @@ def _log_binomial(k, n, lp, lq):
     if n * p < 1e-290 or n * q < 1e-290:
         ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
         return ways + k * lp + (n - k) * lq
-    return (
-        _stirling_error(n) - _stirling_error(k) - _stirling_error(n - k)
-        - _deviance(k, n * p) - _deviance(n - k, n * q)
-        + 0.5 * math.log(n / (2.0 * math.pi * k * (n - k)))
-    )  # fmt: skip
+    return log_binomial(k, n, p, q)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

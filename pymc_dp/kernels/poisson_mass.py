@@ -20,7 +20,7 @@ import math
 from numba import njit
 
 from pymc_dp.kernels.gamma_ratio import g_parts, h_parts
-from pymc_dp.kernels.loader import log_poisson
+from pymc_dp.kernels.loader import log_poisson, propose_offset
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")
 
@@ -125,15 +125,9 @@ def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
     if not top > -math.inf or math.isnan(total):
         return math.nan
     height = math.exp(top - total)
-    flat = 1.0 + 0.5 * height
     while True:
-        if rng.random() * (1.0 + flat) <= flat:
-            y, log_cap = rng.random() * flat / height, 0.0
-        else:
-            beyond = -math.log(1.0 - rng.random())
-            y, log_cap = (flat + beyond) / height, -beyond
-        offset = math.floor(y + 0.5)
-        s = mode + (offset if rng.random() < 0.5 else -offset)
+        offset, log_cap = propose_offset(rng, height)
+        s = mode + offset
         log_mass = log_poisson(s, mu) - lam * abs(z - s)
         if s >= 0.0 and math.log(1.0 - rng.random()) + log_cap <= log_mass - top:
             return s

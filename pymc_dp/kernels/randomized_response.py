@@ -22,28 +22,12 @@ import math
 import numpy as np
 from numba import njit
 
+from pymc_dp.kernels.loader import HALF_LOG_2PI, stirling_error
+
 # No fastmath: infinite ends of intervals need IEEE arithmetic.
 _jit = njit(cache=True, nogil=True, error_model="numpy")
 
 REST = 1e-17  # Share of a sum that may be left out: less than its rounding.
-_LOG_2PI = math.log(2.0 * math.pi)
-_STIRLING_ERRORS = np.array(
-    [0.0]
-    + [
-        math.log(math.factorial(n)) - (0.5 * (_LOG_2PI + math.log(n)) + n * math.log(n) - n)
-        for n in range(1, 16)
-    ]
-)
-
-
-@_jit
-def _stirling_error(n):
-    """Return log n! less Stirling's formula, for n >= 1."""
-    if n < 16.0:
-        return _STIRLING_ERRORS[int(n)]
-    q = 1.0 / (n * n)
-    series = 1.0 / 1260.0 - q * (1.0 / 1680.0 - q / 1188.0)
-    return (1.0 / 12.0 - q * (1.0 / 360.0 - q * series)) / n
 
 
 @_jit
@@ -80,12 +64,13 @@ def log_binomial_mass(x, n, log_odds):
     rest = n - x
     log_n = math.log(n)
     return (
-        _stirling_error(n)
-        - _stirling_error(x)
-        - _stirling_error(rest)
+        stirling_error(n)
+        - stirling_error(x)
+        - stirling_error(rest)
         - _deviance(x, n * math.exp(log_p), log_n + log_p)
         - _deviance(rest, n * math.exp(log_q), log_n + log_q)
-        - 0.5 * (_LOG_2PI + math.log(x) + math.log(rest) - log_n)
+        - HALF_LOG_2PI
+        - 0.5 * (math.log(x) + math.log(rest) - log_n)
     )
 
 

@@ -49,6 +49,15 @@ def sum_rows(values):
     return sums
 
 
+@_njit
+def count_refused(values):
+    """Count the records that cannot be taken, whatever the releases."""
+    refused = 0
+    for i in range(values.shape[1]):
+        refused += values[0, i] != values[0, i]
+    return refused
+
+
 def make_accept_each(density: Callable) -> Callable:
     """Return the sweep over records for a density of the releases given sums."""
 
@@ -94,7 +103,8 @@ def make_sweeps(pieces: Pieces) -> Callable:
 
     An interweaving move proposes theta along one of the `axes` (columns) by a random walk, takes
     the records along with their noise held fixed, and accepts on the releases and the prior alone:
-    the density of the records cancels against the Jacobian (Yu & Meng 2011).
+    the density of the records cancels against the Jacobian (Yu & Meng 2011). Axes without columns
+    stand for the coordinates.
     """
     propose, maps, public_of, density, choose = pieces[:5]
     accept_each = make_accept_each(density)
@@ -116,8 +126,9 @@ def make_sweeps(pieces: Pieces) -> Callable:
         values, public = state
         new = propose(rng, theta, *env)
         (proposed,) = maps(theta, *new, *env)
+        refused = count_refused(proposed)
         took, low = accept_each(rng, values, proposed, sum_rows(values), public, mask)
-        return choose(mask, *new, *x), state, took, low
+        return choose(mask, *new, *x), state, took, low, refused
 
     return _interweaving(pieces, read, log_density, sweep)
 
@@ -157,7 +168,7 @@ def make_sweeps_in_full(pieces: Pieces) -> Callable:
                 x = trial
                 now = value.item()
                 accepted += 1
-        return x, now, accepted, lowest
+        return x, now, accepted, lowest, count_refused(held)
 
     return _interweaving(pieces, read, log_density, sweep)
 
@@ -172,21 +183,23 @@ def _interweaving(pieces: Pieces, read: Callable, log_density: Callable, sweep: 
 
     @_njit
     def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
-        """Return records, theta, accepted proposals, lowest log ratio, moves by axis.
+        """Return records, theta, accepted proposals, lowest log ratio, moves by axis, and refusals.
 
+        Refusals are the proposals that `maps` rules out, whatever the releases.
         Of the moves, `turn` is the number of those made before: they take the axes in turn.
         """
         p = scales.size
         theta = theta.copy()
-        accepted = 0
+        accepted = refused = 0
         lowest = 0.0
         tried = np.zeros(p)
         moved = np.zeros(p)
         state = read(theta, x, env)
         mask = np.empty(len(x[0]), dtype=np.bool_)
         for _ in range(count):
-            x, state, took, low = sweep(rng, x, theta, env, state, mask)
+            x, state, took, low, never = sweep(rng, x, theta, env, state, mask)
             accepted += took
+            refused += never
             lowest = low if low < lowest or low != low else lowest
             if moves == 0 or p == 0:
                 continue
@@ -196,7 +209,12 @@ def _interweaving(pieces: Pieces, read: Callable, log_density: Callable, sweep: 
                 k = turn % p
                 turn += 1
                 tried[k] += 1
-                there = theta + scales[k] * rng.standard_normal() * axes[:, k]
+                step = scales[k] * rng.standard_normal()
+                if axes.shape[1]:
+                    there = theta + step * axes[:, k]
+                else:
+                    there = theta.copy()
+                    there[k] += step
                 (log_prior,) = prior(there, *env)
                 if not log_prior.item() > -math.inf:
                     continue
@@ -206,6 +224,6 @@ def _interweaving(pieces: Pieces, read: Callable, log_density: Callable, sweep: 
                 if math.log(rng.random()) < then - now:
                     theta, x, state, now = there, other, other_state, then
                     moved[k] += 1
-        return x, theta, accepted, lowest, tried, moved
+        return x, theta, accepted, lowest, tried, moved, refused
 
     return sweeps
