@@ -45,7 +45,7 @@ class TwoSidedGibbs(DPStep):
     Parameters
     ----------
     vars : list of TensorVariable
-        Latent statistics with a registered law (Normal, Gamma, Exponential), each the
+        Latent statistics with a registered law (Normal, Gamma, Exponential, Poisson), each the
         affine content of one entry of one release and of nothing else.
     model : pm.Model, optional
         The model of the context by default.
@@ -76,14 +76,14 @@ class TwoSidedGibbs(DPStep):
                     raise unusable(name)
                 if not parameters[2] < parameters[3]:
                     raise infeasible(name)
-                drawn = draw(self.rng, *parameters)
+                drawn = np.float64(draw(self.rng, *parameters))
             else:
                 if np.isnan(parameters).any() or not (parameters[1] > 0).all():
                     raise unusable(name)
                 if not (parameters[2] < parameters[3]).all():
                     raise infeasible(name)
                 drawn = draw(self.rng, parameters).reshape(point[name].shape)
-            point = {**point, name: write(drawn)}
+            point = {**point, name: write(drawn).astype(point[name].dtype)}
         return point, [{}]
 
 
@@ -174,7 +174,7 @@ def entry_of(cls, model, rv, release, mechanism):
         entry, value = parts[j].squeeze(), value[j]
         noise = pt.broadcast_to(noise, (len(parts),))[j]
     shape = model.rvs_to_values[rv].shape
-    at = [substitute(entry, {rv: pt.full(shape, np.float64(x))}) for x in (0.0, 1.0)]
+    at = [substitute(entry, {rv: pt.full(shape, np.array(x, dtype=rv.dtype))}) for x in (0, 1)]
     if entry is not rv and not is_linear(entry, rv):
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not linear "

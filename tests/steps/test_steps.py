@@ -337,6 +337,28 @@ def test_latent_statistic(prior, law, mechanism, affine):
     assert stats.kstest(drawn, cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("factor", [1, -2])
+def test_latent_counts(factor):
+    """Given the release, from the exact conditional; the values stay whole numbers."""
+    with pm.Model() as model:
+        x = pm.Poisson("x", 3.5, shape=2)
+        z = np.array([3, -4])
+        dp.PrivateObservation("z", factor * x + 1, dp.GeometricMechanism(2.0), observed=z)
+        step = seeded(dp.TwoSidedGibbs([x]))
+    found = np.array(draws(step, model.initial_point(), "x"))
+    assert found.dtype == np.int64
+    counts = np.arange(40)
+    for j in range(2):
+        joint = stats.poisson.logpmf(counts, 3.5) - abs(z[j] - factor * counts - 1) / 2.0
+        p = np.exp(joint - joint.max())
+        expected = found.shape[0] * p / p.sum()
+        common = expected > 10
+        seen = np.bincount(found[:, j], minlength=counts.size)[common]
+        assert (
+            stats.chisquare(seen, expected[common] * seen.sum() / expected[common].sum())[1] > 1e-3
+        )
+
+
 def test_entries_of_vectors_and_of_lists():
     """Every entry against its own conditional; a kernel that mixed them up would fail."""
     z, scale = np.array([0.5, 4.0, -3.0]), np.array([0.5, 1.0, 2.0])
