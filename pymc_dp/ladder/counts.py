@@ -224,14 +224,17 @@ def marginal_rung(model: pm.Model, group: CountedRecords) -> Change:
 
 
 def _terms_are_concave(model: pm.Model, group: CountedRecords, release: CountRelease) -> bool:
-    """Whether the density of a release is log-concave in the number of ones.
+    """Whether the density of a release is known to be log-concave in the number of ones.
 
-    Where the published value is not known, one that is typical of half ones stands for it.
+    The mechanism says so; what masses on whole numbers make of other statistics is tried. Where the
+    published value is not known, one that is typical of half ones stands for it.
     """
     statistic = release.statistic
     assert isinstance(statistic, CountStatistic)
-    if statistic.affine is None:
+    if statistic.affine is None or not release.mechanism.log_concave:
         return False
+    if not release.mechanism.is_discrete:
+        return True
     observed = known_value(model.rvs_to_values[release.rv])
     if observed is None:
         observed = statistic.of_binary(pt.constant(float(group.n // 2)), group.n)

@@ -49,6 +49,16 @@ class Mechanism(ABC):
         return None
 
     @property
+    def log_concave(self) -> bool:
+        """Whether the probability of every release and interval is log-concave in the statistic.
+
+        Where it is known on whole numbers only, it is meant there. Noise that is added and has a
+        log-concave density or mass is. Exact draws rely on it, so it is False until a mechanism
+        says otherwise: all values of a count are then listed.
+        """
+        return False
+
+    @property
     def is_discrete(self) -> bool:
         """Whether the release takes values on a lattice only, so that `logp` is a log mass."""
         return self.spacing is not None

@@ -159,6 +159,11 @@ class BinomialMechanism(Mechanism):
         m = required_value(pseudo_count, mechanism=_NAME, name="pseudo_count")
         return n * np.log1p(sensitivity / m)
 
+    @property
+    def log_concave(self) -> bool:
+        """Sums of neighbouring binomial probabilities are log-concave in the chance."""
+        return True
+
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`. The statistic must be in [0, K]."""
         draws, pseudo_count, population = self.parameters

@@ -148,6 +148,11 @@ class DiscreteGaussianMechanism(IntegerNoise):
         (sigma,) = self.parameters
         return 0.5 * (sensitivity / required_value(sigma, mechanism=_NAME, name="sigma")) ** 2
 
+    @property
+    def log_concave(self) -> bool:
+        """The mass of the noise is log-concave."""
+        return True
+
     def _sample_noise(self, rng: Variable, like: TensorVariable) -> tuple[Variable, TensorVariable]:
         (sigma,) = self.parameters
         sigma = _double(sigma) + pt.zeros_like(_double(like))

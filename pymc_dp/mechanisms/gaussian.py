@@ -238,6 +238,11 @@ class GaussianMechanism(Mechanism):
         (sigma,) = self.parameters
         return sensitivity / required_value(sigma, mechanism=_NAME, name="sigma")
 
+    @property
+    def log_concave(self) -> bool:
+        """The density of the noise is log-concave."""
+        return True
+
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
         (sigma,) = self.parameters

@@ -166,6 +166,11 @@ class GeometricMechanism(IntegerNoise):
         (scale,) = self.parameters
         return sensitivity / required_value(scale, mechanism=_NAME, name="scale")
 
+    @property
+    def log_concave(self) -> bool:
+        """The mass of the noise is log-concave."""
+        return True
+
     def _sample_noise(self, rng: Variable, like: TensorVariable) -> tuple[Variable, TensorVariable]:
         (scale,) = self.parameters
         mean = scale + pt.zeros_like(like)

@@ -154,6 +154,11 @@ class LaplaceMechanism(Mechanism):
         (scale,) = self.parameters
         return sensitivity / required_value(scale, mechanism=_NAME, name="scale")
 
+    @property
+    def log_concave(self) -> bool:
+        """The density of the noise is log-concave."""
+        return True
+
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
         (scale,) = self.parameters

@@ -44,6 +44,11 @@ class PostProcessed(Mechanism):
         own = (getattr(self, name) for name in self.parameter_names)
         return (*(p for p in own if p is not None), *self.inner.parameters)
 
+    @property
+    def log_concave(self) -> bool:
+        """That of `inner`: what is published of clipped and rounded releases are intervals."""
+        return self.inner.log_concave
+
     def with_parameters(self, *parameters: TensorLike) -> Self:
         """Return the same mechanism with other parameters; see `Mechanism.with_parameters`."""
         present = [name for name in self.parameter_names if getattr(self, name) is not None]

@@ -391,6 +391,16 @@ class RandomizedResponseCount(PostProcessed):
         """Distance between neighbouring counts."""
         return 1.0
 
+    @property
+    def log_concave(self) -> bool:
+        r"""True for any t.
+
+        With P the generating function of the other reports, windowed for an interval, and A, B
+        those of a one and a zero, :math:`[PAB]_z^2 - [PA^2]_z [PB^2]_z` is the squared determinant
+        of A and B times :math:`p_{z-1}^2 - p_z p_{z-2} \ge 0`.
+        """
+        return True
+
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one reported count; see `Mechanism.noise_sample`."""
         ones = as_float(statistic)

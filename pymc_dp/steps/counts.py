@@ -36,7 +36,6 @@ from pymc_dp.steps.conjugacy.registry import find_draw, find_families, require_i
 from pymc_dp.steps.conjugate import NotConjugateError, conditional
 
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
-_DIRECTIONS = 8  # in which the noise is tried for log-concavity
 _SMALL = 16  # constants larger than this are data of compiled code, not part of it
 _FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choosing some
 
@@ -83,15 +82,21 @@ class Noise:
         return self.sweep(rng, counts, self.slopes, weights, integrated, concave, rounds, *data)
 
     def is_concave(self, cells: int, n: int, data: Sequence[np.ndarray]) -> bool:
-        """Whether the log density looks concave on moves of all n records between two cells."""
-        rows = np.arange(self.slopes.shape[0])
-        for k in range(1, min(cells, 1 + _DIRECTIONS)):
+        """Whether the log density looks concave on moves of all n records to the next cell.
 
-            def log_density(points, k=k):
+        That is no proof, but finds what a mass on whole numbers makes of statistics between them.
+        """
+        slopes = self.slopes
+        for k in range(1, cells):
+            rows = np.flatnonzero(slopes[:, k - 1] != slopes[:, k])
+            if len(slopes) and not rows.size:
+                continue
+
+            def log_density(points, k=k, rows=rows):
                 found = np.empty(points.size)
                 for i, c in enumerate(points):
                     counts = np.zeros(cells)
-                    counts[0], counts[k] = n - c, c
+                    counts[k - 1], counts[k] = n - c, c
                     found[i] = self.log_eta(counts, rows, *data)
                 return found
 
@@ -230,12 +235,16 @@ def _table(model, rv, parameter, point) -> _Table:
     cells = 2 if binary else known_cells(rv)
     noise = _noise(model, rv, binary, n, cells)
     total = int(function(*[point[i] for i in inputs])[0])
-    linear = all(_is_linear(release_statistic(release), rv) for release in children(model, rv))
-    concave = linear and noise.is_concave(cells, total, noise.read(point))
+    found = children(model, rv)
+    mechanisms = [release.owner.op.mechanism for release in found]
+    concave = all(_is_linear(release_statistic(release), rv) for release in found)
+    concave = concave and all(m.log_concave for m in mechanisms)
+    if concave and any(m.is_discrete for m in mechanisms):
+        concave = noise.is_concave(cells, total, noise.read(point))
     if not concave and total > MOST_LISTED:
         raise ValueError(
             f"CountGibbs cannot update {rv.name!r}: the density of its releases "
-            f"{', '.join(repr(c.name) for c in children(model, rv))} is not log-concave in it, or "
+            f"{', '.join(repr(c.name) for c in found)} is not known to be log-concave in it, or "
             f"their statistics are not linear, and its {total} + 1 values are too many to list. "
             f"Release a sum or mean under log-concave noise"
         )

@@ -285,6 +285,9 @@ def test_long_sums_need_log_concavity():
     model = bernoulli(10**6, lambda x: x.var(), LAPLACE(0.01), 0.2)
     with pytest.raises(NotImplementedError, match=r"'z' is not known to be log-concave .* 'x'"):
         dp.collapse(model, "marginal")
+    model = bernoulli(10**6, lambda x: x.sum(), TwoSidedGeometric(0.1), 3.0)  # does not say so
+    with pytest.raises(NotImplementedError, match=r"'z' is not known to be log-concave .* 'x'"):
+        dp.collapse(model, "marginal")
     model = bernoulli(10**6, lambda x: x.sum(), LAPLACE(3.0).clipped(0, 10**6), 0.0)
     assert not dp.collapse(model, "marginal")["z"].owner.op.whole
 

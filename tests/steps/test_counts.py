@@ -10,6 +10,7 @@ from pymc.model.transform.conditioning import remove_value_transforms
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp.mechanisms.base import Mechanism, as_float
 from pymc_dp.steps import choose_steps
 from pymc_dp.steps.counts import CountGibbs
 from tests.record_models import RECORD_CASES, RECORD_MODELS
@@ -137,6 +138,37 @@ def test_a_variance_is_listed():
     c = np.arange(41)
     p = np.exp(-abs(z - c / 40 * (1 - c / 40)) / b)
     agrees(draws["x_count"], p @ c / p.sum(), np.sqrt(np.cov(c, aweights=p / p.sum(), ddof=0)))
+
+
+class CauchyMechanism(Mechanism):
+    """Noise without a log-concave density, and without a word about it."""
+
+    def noise_sample(self, rng, statistic):
+        return pt.random.cauchy(as_float(statistic), 1.0, rng=rng, return_next_rng=True)
+
+    def logp(self, value, statistic=0.0):
+        return -pt.log1p((as_float(value) - as_float(statistic)) ** 2)
+
+    def log_interval(self, lower, upper, statistic=0.0):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("statistic", "mechanism", "concave"),
+    [
+        (lambda c: c[9:], LAPLACE(1.0), True),
+        (lambda c: c[9:] ** 2, LAPLACE(1.0), False),
+        (lambda c: c[9:], CauchyMechanism(), False),
+        (lambda c: c[9:] - c[8], dp.GeometricMechanism(1.0), True),
+        (lambda c: c[9:], GAUSS(1.0).rounded().clipped(lower=0.0), True),
+        (lambda c: c[9:] / 2, dp.GeometricMechanism(1.0), False),  # some counts are impossible
+    ],
+)
+def test_what_is_not_known_to_be_log_concave_is_listed(statistic, mechanism, concave):
+    with pm.Model() as model:
+        c = pm.Multinomial("c", 40, np.ones(11) / 11)
+        dp.PrivateObservation("z", statistic(c), mechanism, observed=[3.0, 4.0])
+    assert CountGibbs([c], model=model)._tables[0].concave is concave
 
 
 @pytest.mark.parametrize("noise", ["histogram", "margins"])
@@ -309,6 +341,6 @@ def test_refusals():
 def test_refuses_to_list_a_million():
     model = beta_model(10**6, LAPLACE(0.01), 0.2, lambda x: x.var())
     with pytest.raises(
-        ValueError, match=r"'x_count': .* 'z' is not log-concave .* too many to list"
+        ValueError, match=r"'x_count': .* 'z' is not known to be log-concave .* too many to list"
     ):
         dp.steps(model)
