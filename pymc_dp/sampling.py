@@ -155,16 +155,12 @@ def _check_values(model: pm.Model) -> None:
                 f"{release.name!r}: the observed value {value} is not a finite array of shape "
                 f"{shape}; was it changed by pm.set_data?"
             )
-        mechanism = release.owner.op.mechanism
-        for name, parameter in zip(
-            mechanism.parameter_names, release.owner.inputs[2:], strict=False
-        ):
-            noise = known_value(parameter)
-            if noise is not None and not np.all(noise > 0):
-                raise ValueError(
-                    f"{release.name!r}: the noise parameter {name}={noise} is not positive; was it "
-                    f"changed by pm.set_data?"
-                )
+        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        wrong = mechanism.wrong_parameter()
+        if wrong is not None:
+            raise ValueError(
+                f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
+            )
 
 
 def _as_written(model, **kwargs):

@@ -10,7 +10,7 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.graphs import power_law
-from pymc_dp.sampling import routes
+from pymc_dp.sampling import _check_values, routes
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -160,6 +160,50 @@ def test_set_data_is_checked_again(new, message):
         pm.set_data(new)
     with pytest.raises(ValueError, match=message):
         dp.sample(model)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        dp.RandomizedResponse(0.25),
+        dp.RandomizedResponse.from_epsilon(0.0),
+        dp.RandomizedResponse(0.25).counted(0),
+        dp.LaplaceMechanism(2.0).clipped(lower=0.0),
+        dp.LaplaceMechanism(2.0).clipped(-3.0, np.inf).rounded(1),
+    ],
+    ids=repr,
+)
+def test_parameters_that_need_not_be_positive(mechanism):
+    with pm.Model() as model:
+        p = pm.Beta("p", 1, 1)
+        x = pm.Bernoulli("x", p, shape=4)
+        each = isinstance(mechanism, dp.RandomizedResponse)
+        statistic = x if each else 0.0 * x.sum()
+        dp.PrivateObservation("z", statistic, mechanism, observed=[0] * 4 if each else 0)
+    _check_values(model)
+
+
+@pytest.mark.parametrize(
+    ("build", "value", "message"),
+    [
+        (lambda v: dp.LaplaceMechanism(v), -1.0, "'z': the noise parameter scale"),
+        (lambda v: dp.LaplaceMechanism(v).rounded(1), np.inf, "'z': the noise parameter scale"),
+        (lambda v: dp.LaplaceMechanism(v).clipped(0, 1), 0.0, "'z': the noise parameter scale"),
+        (lambda v: dp.LaplaceMechanism(1.0).clipped(v, 2.0), 3.0, "lower=3.0 is not below"),
+        (lambda v: dp.RandomizedResponse(v), 1.0, "truth_probability=1.0"),
+        (lambda v: dp.BinomialMechanism(5, 1.0, v), 0.0, "population=0.0"),
+    ],
+)
+def test_parameters_that_data_have_spoilt(build, value, message):
+    with pm.Model() as model:
+        parameter = pm.Data("parameter", 0.5)
+        x = pm.Bernoulli("x", 0.5)
+        if message.startswith("population"):
+            pm.set_data({"parameter": 1.0})
+        dp.PrivateObservation("z", x, build(parameter), observed=1)
+        pm.set_data({"parameter": value})
+    with pytest.raises(ValueError, match=message), np.errstate(divide="ignore"):
+        _check_values(model)
 
 
 def test_arguments():

@@ -92,6 +92,18 @@ class Mechanism(ABC):
         new.__dict__.update(self.__dict__ | fields)
         return new
 
+    def wrong_parameter(self) -> str | None:
+        """Say which parameter has a value now that it must not have, as far as values are known.
+
+        `pm.set_data` may have changed them after the mechanism was built. Scales are finite and
+        positive; a mechanism with parameters of another kind overrides this.
+        """
+        for name, parameter in zip(self.parameter_names, self.parameters, strict=True):
+            value = known_value(parameter)
+            if value is not None and not np.all((value > 0) & np.isfinite(value)):
+                return f"{name}={value} is not finite and positive"
+        return None
+
     def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
         """Return the total pure-DP loss of a release of this shape, where the user stated one.
 

@@ -16,6 +16,7 @@ from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,
     as_float,
+    known_value,
     positive_argument,
     positive_parameter,
     register_mechanism,
@@ -158,6 +159,14 @@ class BinomialMechanism(Mechanism):
         n = required_value(draws, mechanism=_NAME, name="draws")
         m = required_value(pseudo_count, mechanism=_NAME, name="pseudo_count")
         return n * np.log1p(sensitivity / m)
+
+    def wrong_parameter(self) -> str | None:
+        """See `Mechanism.wrong_parameter`."""
+        for name in ("draws", "population"):
+            value = known_value(getattr(self, name))
+            if value is not None and not np.all((value >= 1) & (value == np.round(value))):
+                return f"{name}={value} is no whole number >= 1"
+        return super().wrong_parameter()
 
     @property
     def log_concave(self) -> bool:

@@ -44,6 +44,10 @@ class PostProcessed(Mechanism):
         own = (getattr(self, name) for name in self.parameter_names)
         return (*(p for p in own if p is not None), *self.inner.parameters)
 
+    def wrong_parameter(self) -> str | None:
+        """See `Mechanism.wrong_parameter`; those of the step itself are no scales."""
+        return self.inner.wrong_parameter()
+
     @property
     def log_concave(self) -> bool:
         """That of `inner`: what is published of clipped and rounded releases are intervals."""
@@ -156,6 +160,17 @@ class ClippedMechanism(PostProcessed):
             raise ValueError(
                 f"ClippedMechanism: lower must be below upper, got lower={lower} and upper={upper}."
             )
+
+    def wrong_parameter(self) -> str | None:
+        """See `Mechanism.wrong_parameter`; bounds may be anything, in their order."""
+        lower, upper = (known_value(bound) for bound in self._bounds())
+        # Comparisons with NaN are false.
+        fine = [np.all(b == b) for b in (lower, upper) if b is not None]
+        if lower is not None and upper is not None:
+            fine.append(np.all(lower <= upper))
+        if not all(fine):
+            return f"lower={lower} is not below upper={upper}"
+        return super().wrong_parameter()
 
     @property
     def spacing(self) -> float | None:

@@ -199,6 +199,13 @@ class RandomizedResponse(Mechanism):
         """Probability that a report is the truth; it can round to 1."""
         return pt.sigmoid(self.log_ratio - np.log(self.categories - 1.0))
 
+    def wrong_parameter(self) -> str | None:
+        """See `Mechanism.wrong_parameter`; a log ratio may be zero or negative."""
+        value = known_value(self.log_ratio)
+        if value is not None and not np.all(np.isfinite(value)):
+            return f"truth_probability={known_value(self.truth_probability)} is not in (0, 1)"
+        return None
+
     @property
     def spacing(self) -> float:
         """Distance between neighbouring codes."""
@@ -385,6 +392,13 @@ class RandomizedResponseCount(PostProcessed):
                 "Write the number of records that reported.",
             )
         object.__setattr__(self, "population", population)
+
+    def wrong_parameter(self) -> str | None:
+        """See `Mechanism.wrong_parameter`."""
+        value = known_value(self.population)
+        if value is not None and not np.all((value >= 0) & (value == np.round(value))):
+            return f"population={value} is no whole number >= 0"
+        return self.inner.wrong_parameter()
 
     @property
     def spacing(self) -> float:
