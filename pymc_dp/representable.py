@@ -3,7 +3,8 @@
 The point of a chain holds transformed values. A record that rounding puts on the end of its support
 has none, and one that lies closer to the end than the way back from its transformed value
 resolves would come back on it. Sweeps and moves refuse such records: the chain's law is the
-posterior cut to those that are representable.
+posterior cut to those that are representable. To put them at the nearest place instead would be no
+rounding: the other updates of the parameters see the density there, not the mass beyond it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def _ends(rv, transform) -> tuple[TensorVariable, TensorVariable] | None:
     if isinstance(transform, LogTransform):
         return pt.constant(_TINY), pt.constant(_HUGE)
     if isinstance(transform, LogOddsTransform):
-        return pt.constant(_TINY), pt.constant(1.0 - 2.0 * _EPS)
+        # The way back is 1 / (1 + exp(-v)), which has no value between this one and 1.
+        return pt.constant(_TINY), pt.constant(1.0 - _EPS)
     if not isinstance(transform, IntervalTransform):
         return None
     lower, upper = (

@@ -67,7 +67,7 @@ def test_sweeps_and_moves_keep_the_records_inside(name):
         records = engine.draw(rng, theta, env)
         # Not only from where they are likely.
         for _ in range(20):
-            records, theta, _, low, _, _ = engine.sweep(
+            records, theta, _, low, *_ = engine.sweep(
                 rng, records, theta, engine.env(point), axes, scales, 1, 6, 0
             )
             assert not np.isnan(low)
@@ -93,7 +93,7 @@ def test_moves_of_no_length_are_accepted(name):
     engine = Engine(model, blocks(model, [x])[0], point)
     theta, rng = engine.theta(point), np.random.default_rng(2)
     x = engine.draw(rng, theta, engine.env(point))
-    _, there, _, _, tried, moved = engine.sweep(
+    _, there, _, _, tried, moved, _ = engine.sweep(
         rng, x, theta, engine.env(point), np.ones((1, 1)), np.zeros(1), 3, 50, 0
     )
     assert tried == moved == 150

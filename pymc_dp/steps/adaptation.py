@@ -8,6 +8,7 @@ from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass
 _TARGET = 0.44  # of moves along one direction (Gelman, Roberts & Gilks 1996)
 _MOVES_EACH, _MOST_MOVES = 6, 12
 _FIRST_WINDOW = 50
+_MOST_DIRECTIONS = 100  # with p parameters, all their axes take p^2 numbers
 _SHORT = 0.5  # steps this short, in units of the draws' spread, hardly help
 
 
@@ -30,7 +31,8 @@ class WalkAdaptation(WithSamplingState):
     The axes are the coordinates, which suit parameters with room of very different widths, and the
     principal axes of the draws, which suit correlated ones; those are taken anew after windows that
     double. The step sizes follow the acceptance rate of their axis. Where the steps are short
-    beside the spread of the draws, other updates move the parameters, and few moves are made.
+    beside the spread of the draws, other updates move the parameters, and few moves are made. More
+    than 100 parameters move along their coordinates only; `axes` then has no columns.
 
     Parameters
     ----------
@@ -41,11 +43,15 @@ class WalkAdaptation(WithSamplingState):
     _state_class = WalkState
 
     def __init__(self, size: int):
-        self.axes = np.hstack([np.eye(size)] * (2 if size > 1 else 1))
-        self.scales = np.full(self.axes.shape[1], 0.5)
+        self._is_large = size > _MOST_DIRECTIONS
+        if self._is_large:
+            self.axes = np.zeros((size, 0))
+        else:
+            self.axes = np.hstack([np.eye(size)] * (2 if size > 1 else 1))
+        self.scales = np.full(self.axes.shape[1] or size, 0.5)
         self.moves = min(_MOVES_EACH * size, _MOST_MOVES)
         self.turn = 0
-        self.tried = np.zeros(self.axes.shape[1])
+        self.tried = np.zeros(self.scales.size)
         self.draws: list[np.ndarray] = []
         self.window = _FIRST_WINDOW
 
@@ -57,6 +63,8 @@ class WalkAdaptation(WithSamplingState):
         self.tried += tried
         gain = np.where(tried > 0, 3.0 / np.sqrt(1.0 + self.tried / 10.0), 0.0)
         self.scales *= np.exp(np.clip(gain * (rate - _TARGET), -1.0, 1.0))
+        if self._is_large:
+            return
         self.draws.append(theta)
         if len(self.draws) == self.window:
             self._learn(np.array(self.draws))
@@ -70,7 +78,8 @@ class WalkAdaptation(WithSamplingState):
         if not np.all(np.isfinite(covariance)) or np.any(sd <= 0):
             return
         lengths = self.scales * np.linalg.norm(self.axes / sd[:, None], axis=0)
-        self.moves = min(_MOVES_EACH * size, _MOST_MOVES) if lengths.max() > _SHORT else size
+        each = _MOVES_EACH if lengths.max() > _SHORT else 1
+        self.moves = min(each * size, _MOST_MOVES)
         if size == 1:
             return
         variances, directions = np.linalg.eigh(covariance / np.outer(sd, sd))

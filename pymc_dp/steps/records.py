@@ -16,11 +16,12 @@ from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
 
+from pymc_dp.additive import is_rowwise
 from pymc_dp.blocks import blocks, check_axes, has_record_axis
 from pymc_dp.engine import Engine, plain_function
 from pymc_dp.privacy import Loss, stated_loss
 from pymc_dp.propriety import check_proper
-from pymc_dp.records import is_tagged, read_records
+from pymc_dp.records import is_tagged, read_records, record_length
 from pymc_dp.starting import feasible_point
 from pymc_dp.steps.adaptation import WalkAdaptation, WalkState
 from pymc_dp.steps.base import DPStep, DPStepState, unusable
@@ -31,6 +32,7 @@ _PROPOSALS_PER_DRAW = 2_000  # several sweeps over few records cost no more than
 _MOST_SWEEPS = 20
 _MANY = 100_000
 _TRIES = 1_000
+_REFUSED, _REFUSED_EACH = 3, 0.01  # refused records to warn of: in all, and to a sweep
 
 
 @dataclass_state
@@ -63,6 +65,11 @@ class RecordMetropolis(DPStep):
     The first call in a chain puts the parameters of the records back to their starting values and
     draws the records from f: PyMC starts every record at its mean, where a step that runs
     before this one would let the spread collapse.
+
+    The posterior is cut to records that double precision can hold. Where a law has a share p of its
+    mass beyond that, closer to one than 2e-16 in a Beta law with a tiny second parameter, say, the
+    parameters are weighted by :math:`(1 - p)^n`. The step counts such draws after warm-up, and
+    warns where there are more than one in 100 sweeps.
 
     Beside NUTS for the parameters, divergences may appear: the records, and so the target of NUTS,
     change at every draw. A higher ``target_accept`` helps.
@@ -125,7 +132,10 @@ class RecordMetropolis(DPStep):
             _check_records(model, rv)
             _check_atoms(model, rv, point)
         check_axes(model)
-        self.engines = [Engine(model, block, point) for block in blocks(model, self.model_rvs)]
+        found = blocks(model, self.model_rvs)
+        for rv in (rv for block in found for rv in block.records):
+            _check_transform(model, rv)
+        self.engines = [Engine(model, block, point) for block in found]
         # Variables of the same record that were not named belong to this step, too.
         own = [rv for engine in self.engines for rv in engine.block.records]
         self.vars = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in own]
@@ -162,6 +172,7 @@ class RecordMetropolis(DPStep):
     def _reset(self) -> None:
         self.started = False
         self._warned = False
+        self._cuts = {engine.block.name: (0, 0) for engine in self.engines if engine.is_cut}
         self._walks = [WalkAdaptation(engine.size) for engine in self.engines]
 
     def setup_chain(self, rng, tune, draws):
@@ -190,7 +201,7 @@ class RecordMetropolis(DPStep):
                 walk.moves if n <= _MANY else min(walk.moves, walk.scales.size)
             )  # each costs O(n)
             moves = moves if self.interweave and not engine.fixed else 0
-            x, theta, took, low, moves_tried, moves_taken = engine.sweep(
+            x, theta, took, low, moves_tried, moves_taken, refused = engine.sweep(
                 self.rng, x, theta, env, walk.axes, walk.scales, sweeps, moves, walk.turn
             )
             if math.isnan(low):
@@ -203,6 +214,7 @@ class RecordMetropolis(DPStep):
             lowest = min(lowest, low)
             point = engine.update(point, x, theta)
             self._check_loss(loss, low)
+            self._check_cut(engine, refused, sweeps)
         self.started = True
         stats = {
             "dp_record_accept": accepted / proposed,
@@ -238,6 +250,23 @@ class RecordMetropolis(DPStep):
             return
         self._warned = True
         _log.warning(loss.contradiction(lowest))
+
+    def _check_cut(self, engine: Engine, refused: int, sweeps: int) -> None:
+        """Warn once where the point cannot hold a share of the records that matters."""
+        name = engine.block.name
+        if self.tune or name not in self._cuts:
+            return
+        refused, sweeps = np.add(self._cuts[name], (refused, sweeps))
+        self._cuts[name] = refused, sweeps
+        if refused < _REFUSED or refused < _REFUSED_EACH * sweeps:
+            return
+        del self._cuts[name]
+        _log.warning(
+            f"In {sweeps} sweeps, {refused} draws of {name!r} were so close to an end of the "
+            f"support, or so large, that double precision cannot hold them. The posterior is cut "
+            f"to records that it can hold, which disfavours parameters that make others likely. "
+            f"Give these a prior that keeps the law of {name!r} away from the ends"
+        )
 
     @classmethod
     def competence(cls, var, has_grad=None):
@@ -279,6 +308,26 @@ def _check_records(model: pm.Model, rv) -> None:
     except (ValueError, NotImplementedError):
         return  # its law is not one whose posterior is known to be improper
     check_proper(model, group)
+
+
+def _check_transform(model: pm.Model, rv) -> None:
+    """Refuse transforms that tie records together: a record alone could not move."""
+    transform = model.rvs_to_transforms.get(rv)
+    if transform is None:
+        return
+    if transform.ndim_supp is None:
+        ties = not is_rowwise(
+            transform.forward(rv, *rv.owner.inputs), rv, record_length(rv), rv.type.ndim
+        )
+    else:
+        axes = getattr(transform, "zerosum_axes", range(-transform.ndim_supp, 0))
+        ties = any(axis % rv.type.ndim == 0 for axis in axes)
+    if ties:
+        raise ValueError(
+            f"RecordMetropolis cannot update {rv.name!r}: its transform "
+            f"{type(transform).__name__} ties the records together, which have to be independent. "
+            f"Leave transform= out"
+        )
 
 
 def _check_atoms(model: pm.Model, rv, point) -> None:

@@ -89,7 +89,7 @@ def keep_code_states(sweeps, rng, x, theta, env, draws, thin):
     axes, scales = np.eye(2), np.zeros(0)
     states = np.empty(draws, np.int64)
     for t in range(draws):
-        x, theta, _, _, _, _ = sweeps(rng, x, theta, env, axes, scales, thin, 0, 0)
+        x, theta, _, _, _, _, _ = sweeps(rng, x, theta, env, axes, scales, thin, 0, 0)
         states[t] = 0
         for i in range(N_CODES):
             states[t] = 6 * states[t] + 2 * x[0][i] + x[1][i]
@@ -255,7 +255,7 @@ def normal_chain(in_full):
         kept = np.empty((draws, 4))
         tried, moved, turn = np.zeros(2), np.zeros(2), 0
         for t in range(draws):
-            x, theta, _, _, more, taken = sweeps(rng, x, theta, env, axes, scales, thin, 3, turn)
+            x, theta, _, _, more, taken, _ = sweeps(rng, x, theta, env, axes, scales, thin, 3, turn)
             turn += 3 * thin
             tried += more
             moved += taken
@@ -305,6 +305,17 @@ def test_parameters_and_records_of_a_normal_model(in_full):
     kept, share = run_normal(in_full)
     assert np.all((share > 0.2) & (share < 0.9))
     assert normal_p_values(kept).min() > P_VALUE
+
+
+def test_axes_without_columns_are_the_coordinates():
+    env = (np.array(list(RIGHT.values())),)
+
+    def moved(axes):
+        rng, x, theta = np.random.default_rng(3), (np.zeros(N),), np.array([0.4, 0.1])
+        return normal_chain(False)(rng, x, theta, env, axes, np.array([0.9, 1.4]), 50, 5)
+
+    for found, expected in zip(moved(np.zeros((2, 0))), moved(np.eye(2)), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("in_full", IN_FULL)
@@ -394,7 +405,7 @@ def test_parameters_and_records_of_a_binary_model():
         env, axes, scales = (np.array([3.4]),), np.eye(1), np.array([1.5])
         kept = np.empty((draws, 2))
         for t in range(draws):
-            x, theta, _, _, _, _ = sweeps(rng, x, theta, env, axes, scales, 12, 2, 0)
+            x, theta, _, _, _, _, _ = sweeps(rng, x, theta, env, axes, scales, 12, 2, 0)
             kept[t, 0], kept[t, 1] = theta[0], x[0].sum()
         return kept
 
@@ -462,13 +473,13 @@ def test_impossible_records_are_left_and_never_entered(in_full, start):
     x = (np.repeat([1, 0], [start, 4 - start]),)
     theta, env, rng = np.zeros(1), (np.array([3.0, 1.0]),), np.random.default_rng(7)
     arguments = env, np.eye(1), np.array([1.0])
-    x, theta, _, lowest, _, _ = sweeps(rng, x, theta, *arguments, 3, 0, 0)
+    x, theta, _, lowest, *_ = sweeps(rng, x, theta, *arguments, 3, 0, 0)
     if start == 4:
         assert math.isnan(lowest)
         return
     found = {lowest}
     for _ in range(300):
-        x, theta, _, lowest, _, _ = sweeps(rng, x, theta, *arguments, 1, 2, 0)
+        x, theta, _, lowest, *_ = sweeps(rng, x, theta, *arguments, 1, 2, 0)
         assert 1 <= x[0].sum() <= 3
         found.add(lowest)
     assert found == {0.0, -math.inf}

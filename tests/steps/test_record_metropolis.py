@@ -18,6 +18,7 @@ from pymc_dp import engine
 from pymc_dp.additive import additive
 from pymc_dp.mechanisms.base import Mechanism, as_float
 from pymc_dp.starting import feasible_point
+from pymc_dp.steps.adaptation import WalkAdaptation
 from tests.record_models import RECORD_MODELS
 
 
@@ -200,6 +201,46 @@ def test_point_masses_within_a_density_are_refused(law):
             return
         with pytest.raises(ValueError, match=r"cannot update 'x': PyMC adds .* DiracDelta"):
             dp.RecordMetropolis([x])
+
+
+# --- Records that the point cannot hold -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", ["ordered", "chained", "user's"])
+def test_transforms_that_tie_records_together_are_refused(transform):
+    class Reversed(pm.distributions.transforms.Transform):
+        name = "reversed"
+
+        def forward(self, value, *inputs):
+            return value[::-1]
+
+        def backward(self, value, *inputs):
+            return value[::-1]
+
+        def log_jac_det(self, value, *inputs):
+            return pt.zeros(())
+
+    ordered = pm.distributions.transforms.ordered
+    chained = pm.distributions.transforms.Chain([pm.distributions.transforms.log, ordered])
+    transform = {"ordered": ordered, "chained": chained, "user's": Reversed()}[transform]
+    with pm.Model():
+        x = pm.Normal("x", 0, 1, shape=3, transform=transform)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
+        with pytest.raises(
+            ValueError, match=r"update 'x': its transform \w+ ties .* transform= out"
+        ):
+            dp.RecordMetropolis([x])
+
+
+@pytest.mark.parametrize(("lowest", "number"), [(0.05, 1), (1.0, 0)])
+def test_mass_that_the_point_cannot_hold_is_reported_once(lowest, number, caplog):
+    with pm.Model() as model:
+        a = pm.Uniform("a", lowest, lowest + 0.45)
+        x = pm.Beta("x", a, a, shape=1_000)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(5.0), observed=0.5)
+        step = [dp.RecordMetropolis([x]), pm.Slice([a])]
+    run(model, draws=300, tune=50, step=step)
+    assert caplog.text.count("draws of 'x' were so close to an end") == number
 
 
 # --- Rows whose law has no such parameters --------------------------------------------------------
@@ -487,6 +528,30 @@ def test_parameters_that_depend_on_records_are_left_to_another_step():
     rng = np.random.default_rng(2)
     exact = np.abs(rng.standard_normal(4_000)) * np.exp(rng.normal(0, 3**-0.5, 4_000))
     assert stats.ks_2samp(drawn, exact).pvalue > 1e-3
+
+
+def test_many_parameters_take_no_square_of_memory():
+    walk, rng = WalkAdaptation(20_000), np.random.default_rng(1)
+    assert walk.axes.size == 0
+    for _ in range(60):
+        tried = np.zeros(20_000)
+        tried[: walk.moves] = 1
+        walk.update(rng.standard_normal(20_000), tried, np.zeros(20_000))
+    assert walk.moves <= 12
+    assert walk.scales[0] < 0.1
+    assert walk.scales[-1] == 0.5
+    assert not walk.draws
+
+
+def test_many_parameters_move_along_their_coordinates():
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=120)
+        x = pm.Normal("x", np.random.default_rng(1).standard_normal((20, 120)) @ beta, 1, shape=20)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.1), observed=0.5)
+        step = dp.RecordMetropolis([x])
+    assert step.walks[0].axes.shape == (120, 0)
+    drawn = column(run(model, draws=20, tune=10, step=[step]), "beta")
+    assert np.all(drawn.std(axis=0) > 0)
 
 
 @pytest.mark.parametrize("name", ["i_clamped_normal_mean_laplace", "iv_regression_n20_laplace"])
