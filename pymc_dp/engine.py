@@ -27,6 +27,7 @@ from pymc_dp.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs import PLAIN_MODE, is_random, nearest_rvs
 from pymc_dp.kernels.records import Pieces, make_sweeps, make_sweeps_in_full
 from pymc_dp.proposals import proposals
+from pymc_dp.records import parents
 from pymc_dp.representable import brought_inside, representable
 from pymc_dp.steps.base import point_function
 
@@ -221,7 +222,7 @@ class Engine:
         terms = [
             rv
             for rv in model.basic_RVs
-            if rv not in skipped and (rv in moving or moving & set(nearest_rvs(rv.owner.inputs)))
+            if rv not in skipped and (rv in moving or moving & set(parents(rv)))
         ]
         terms += [
             p for p in model.potentials if p not in skipped and moving & set(nearest_rvs([p]))

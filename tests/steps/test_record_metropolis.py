@@ -493,6 +493,21 @@ def test_moves_stay_where_the_model_has_a_density(name):
         assert np.isfinite(log_density(point))
 
 
+def test_moves_see_what_depends_on_a_parameter_through_a_component():
+    """Normal prior, an observed mixture with mu in one of its components, hardly any release."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        x = pm.Normal("x", mu, 1, shape=4)
+        parts = [pm.Normal.dist(mu, 0.5), pm.Normal.dist(mu, 1.0)]
+        pm.Mixture("y", [0.5, 0.5], parts, observed=2.0)
+        dp.PrivateObservation("z", x.mean(), dp.GaussianMechanism(1e3), observed=0.0)
+    grid = np.linspace(-4, 6, 2001)
+    weight = stats.norm.pdf(grid) * (stats.norm.pdf(2, grid, 0.5) + stats.norm.pdf(2, grid, 1))
+    expected = weight @ grid / weight.sum()
+    found = column(run(model, draws=3_000, step=[dp.RecordMetropolis([x], model=model)]), "mu")
+    assert abs(found.mean() - expected) < 4 * az.mcse(found[None]).item()
+
+
 def test_variables_whose_support_depends_on_a_moved_parameter_move_along():
     with pm.Model() as model:
         top = pm.Gamma("top", 2, 0.5)
