@@ -177,7 +177,7 @@ def characteristic_marginal(
         names = ", ".join(repr(r.name) for r in releases)
         raise NotImplementedError(
             f"the records {records.name!r} have {len(releases)} releases ({names}), which are "
-            f"dependent: declare one release of the list of both statistics"
+            f"dependent: only one release, of one sum or of a list of two, can be inverted"
         )
     [release] = releases
     return {release: _release(release, records, n, parameters, positive)}

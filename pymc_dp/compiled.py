@@ -10,7 +10,7 @@ import pytensor
 from pytensor import scalar as ps
 from pytensor.compile.io import In
 from pytensor.compile.mode import get_mode
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.link.numba.cache import compile_numba_function_src
@@ -22,6 +22,10 @@ from pytensor.link.numba.dispatch.basic import (
 from pytensor.tensor.random.type import RandomType
 
 from pymc_dp.kernels import KERNEL_VERSION
+
+
+# Numba keeps no code on disk that holds more bytes of data than this.
+_LARGE = 1_000_000
 
 
 class Piece(NamedTuple):
@@ -60,7 +64,10 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
         trust_input=True,
         on_unused_input="ignore",
     )
-    inner = Piece(*numba_funcify_ensure_cache(compiled.maker.fgraph))
+    function, key = numba_funcify_ensure_cache(compiled.maker.fgraph)
+    constants = [v.data for v in graph_inputs(outputs) if isinstance(v, Constant)]
+    large = any(getattr(data, "nbytes", 0) > _LARGE for data in constants)
+    inner = Piece(function, None if large else key)
     if not rng:
         return inner
     generators = ", ".join(["rng"] * len(own) + ["*rest"])

@@ -150,10 +150,17 @@ def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -
             f"as the statistic"
         )
     if not any(rv in model.free_RVs for rv in sources):
+        seen = [rv for rv in sources if rv in model.observed_RVs]
+        if seen:
+            raise ValueError(
+                f"{name!r}: the statistic is one of {seen[0].name!r}, which is observed: what is "
+                f"confidential has no observed=. Leave it out and give {seen[0].name!r} its shape="
+            )
         raise ValueError(
             f"{name!r}: the statistic contains no confidential random variable of the model. Write "
             f"it as an expression of unobserved variables, such as records.mean() with "
-            f"records = pm.Normal('records', mu, sigma, shape=n)"
+            f"records = pm.Normal('records', mu, sigma, shape=n). A comparison with == is Python's "
+            f"own: write pytensor.tensor.eq(records, 0)"
         )
 
 

@@ -17,7 +17,7 @@ from pymc_dp.blocks import blocks, read_block
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
-from pymc_dp.records import as_model, is_tagged, privatized, releases
+from pymc_dp.records import as_model, children, is_tagged, privatized, releases
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import CountGibbs, choose_steps, steps
 
@@ -213,8 +213,20 @@ def _nuts_on_records(model, **kwargs):
 
 
 def _public(model):
-    hidden = set(privatized(model))
-    return [rv.name for rv in model.unobserved_RVs if rv not in hidden and not is_tagged(rv)]
+    """Names of all variables but vectors of records, where there are others; says which are not."""
+    hidden = [rv for rv in model.free_RVs if is_tagged(rv)]
+    hidden += [
+        rv
+        for rv in privatized(model)
+        if rv not in hidden and set(children(model, rv)) <= set(releases(model))
+    ]
+    public = [rv.name for rv in model.unobserved_RVs if rv not in hidden]
+    if not public:
+        return [rv.name for rv in model.unobserved_RVs]
+    if hidden:
+        names = ", ".join(repr(rv.name) for rv in hidden)
+        _log.info("Left out of the result, unless var_names= names them: %s", names)
+    return public
 
 
 def _marginal_rate(model):

@@ -192,7 +192,7 @@ def test_refuses_a_constant_statistic(in_model, statistic):
 
 def test_refuses_a_statistic_of_observed_variables(in_model):
     x = pm.Normal("x", 0, 1, observed=[1.0, 2.0])
-    with pytest.raises(ValueError, match=r"'z': .* no confidential random variable"):
+    with pytest.raises(ValueError, match=r"one of 'x', which is observed: .* its shape="):
         dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=1.0)
 
 

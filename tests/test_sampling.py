@@ -10,7 +10,7 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.graphs import power_law
-from pymc_dp.sampling import _check_values, routes
+from pymc_dp.sampling import _check_values, _public, routes
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -204,6 +204,22 @@ def test_parameters_that_data_have_spoilt(build, value, message):
         pm.set_data({"parameter": value})
     with pytest.raises(ValueError, match=message), np.errstate(divide="ignore"):
         _check_values(model)
+
+
+def test_what_is_left_out_of_the_result():
+    """Records; never parameters that the statistic uses, too, and never everything."""
+    group = np.repeat(np.arange(4), 5)
+    with pm.Model() as model:
+        p = pm.Normal("p", 0, 1, shape=4)
+        x = pm.Normal("x", p[group], 1, shape=20)
+        dp.PrivateObservation(
+            "z", (x - p[group]).clip(-1, 1).sum(), dp.LaplaceMechanism(1.0), observed=1.0
+        )
+    assert _public(model) == ["p"]
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 2, 1, shape=3)
+        dp.PrivateObservation("z", rate, dp.LaplaceMechanism(1.0), observed=np.ones(3))
+    assert _public(model) == ["rate"]
 
 
 def test_arguments():

@@ -28,6 +28,8 @@ from pymc_dp.records import (
 )
 from pymc_dp.steps import choose_steps
 
+_AFRESH = "computed afresh"
+
 
 @dataclass
 class Explanation:
@@ -112,9 +114,17 @@ def explain(model: pm.Model | None = None) -> Explanation:
         table = routes(model)
         best = max(rate for _, rate, _ in table)
         rows = []
+        told: dict[str, str] = {}
+        slow = any(_AFRESH in row[1] for row in result.tables[0][2])
         for route, rate, reason in sorted(table, key=lambda entry: -entry[1]):
             state = reason if reason else ("open, dp.sample takes it" if rate == best else "open")
-            cost = "grows with n" if route.rung == "records" else "does not depend on n"
+            if reason in told:
+                state = f"as for {told[reason]}"
+            elif reason:
+                told[reason] = route.name
+            cost = "does not depend on n"
+            if route.rung == "records":
+                cost = "grows with n²" if slow else "grows with n"
             rows.append([route.rung, route.name, state, cost])
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
 
@@ -165,7 +175,7 @@ def _reading(model, release) -> str:
             count = len(read_block(model, alone).maps)
             what = f"a function of {count} sum{'s' if count > 1 else ''} over the records"
         except NotAdditiveError as error:
-            what = f"computed afresh for every record, because {error}"
+            what = f"{_AFRESH} for every record, because {error}"
         parts.append(f"of {block.name}: {what} (n = {block.n})")
     return "; ".join(parts) or names
 

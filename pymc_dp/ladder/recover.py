@@ -94,6 +94,7 @@ def _integrated_out(model: pm.Model, posterior: xr.Dataset):
                 yield group, None
             continue
         for release, rv in change(model, records, "marginal").replaced.items():
+            rv.name = release.name
             if not set(rv.owner.op.names) & set(posterior):
                 yield rv, model.rvs_to_values[release]
     if not any_found:

@@ -265,6 +265,13 @@ class RandomizedResponse(Mechanism):
         log_mass = pt.switch((first <= s) & (s <= last), with_truth, without)
         return self._checked(pt.switch(possible, log_mass, -np.inf))
 
+    def why_unattainable(self, value: float) -> str:
+        """Explain why a report cannot be published; see `Mechanism.why_unattainable`."""
+        return (
+            "it releases the category of every record, one of the codes 0, ..., categories - 1. "
+            "For a number of ones among n records write dp.RandomizedResponse(...).counted(n)"
+        )
+
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function; see `Mechanism.icdf`."""
         p, s = as_float(p), as_float(statistic)

@@ -119,8 +119,9 @@ def as_scalar(expression: TensorVariable) -> TensorVariable:
 def unusable(name: str) -> ValueError:
     """Say that what a step reads from the model, a pm.Data perhaps, is no release any more."""
     return ValueError(
-        f"{name!r} cannot be drawn: the value or the noise of its release, or a parameter of its "
-        f"law, is NaN, has the wrong shape or is no positive scale. Check the pm.Data of the model"
+        f"{name!r} cannot be drawn: the statistic, the value or the noise of its release, or a "
+        f"parameter of its law, is NaN, has the wrong shape or is no positive scale. Check the "
+        f"pm.Data of the model"
     )
 
 

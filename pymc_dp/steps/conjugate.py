@@ -156,7 +156,7 @@ class ConjugateGibbs(DPStep):
             try:
                 family, natural = conditional(model, rv)
             except NotConjugateError as error:
-                raise ValueError(f"ConjugateGibbs cannot update {error}") from None
+                raise ValueError(f"ConjugateGibbs cannot update {rv.name!r}: {error}") from None
             row = pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in natural])
             function, inputs = point_function(model, row)
             name = model.rvs_to_values[rv].name

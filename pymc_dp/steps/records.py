@@ -239,9 +239,10 @@ class RecordMetropolis(DPStep):
         names = ", ".join(repr(f.name) for f in engine.block.factors)
         raise ValueError(
             f"{engine.block.name!r} cannot be drawn: in {2 * tries} draws from their law the log "
-            f"density of {names} was {density} every time. The observed value or the noise is NaN, "
-            f"of the wrong shape, no positive scale, or nothing that the mechanism can publish: "
-            f"Check the pm.Data of the model, or give initvals= under which it is possible"
+            f"density of {names} was {density} every time. The statistic, the observed value or "
+            f"the noise is NaN, of the wrong shape, no positive scale, or nothing that the "
+            f"mechanism can publish: check them and the pm.Data of the model, or give initvals= "
+            f"under which it is possible"
         )
 
     def _check_loss(self, loss: Loss | None, lowest: float) -> None:

@@ -233,7 +233,7 @@ REFUSALS = [
     (MIX, "noisy", "'noisy': the release 'of_noisy' must carry Laplace noise"),
     (MIX, "clipped", "'clipped': the release 'of_clipped' must carry Laplace noise"),
     (MIX, "s", "'s': the statistic of 'of_s' is not linear"),
-    (dp.ConjugateGibbs, "sigma", "ConjugateGibbs cannot update 'sigma' has the prior halfnormal"),
+    (dp.ConjugateGibbs, "sigma", "update 'sigma': 'sigma' has the prior halfnormal"),
     (dp.ConjugateGibbs, "student", "'student' has the prior .* conjugate updates for .*Normal"),
     (dp.ConjugateGibbs, "several", "'several' is not a scalar"),
     (dp.ConjugateGibbs, "heard", "'heard' has no conjugate update: .*'of_heard' depends on it"),
