@@ -23,7 +23,6 @@ from pytensor.tensor.random.type import RandomType
 
 from pymc_dp.kernels import KERNEL_VERSION
 
-
 # Numba keeps no code on disk that holds more bytes of data than this.
 _LARGE = 1_000_000
 
