@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
-from pymc.logprob.transforms import IntervalTransform
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import NormalRV
@@ -230,16 +228,12 @@ def check_transform(model: pm.Model, rv: TensorVariable) -> None:
 
 
 def _same_transform(actual, default, rv: TensorVariable) -> bool:
-    """Whether two transforms map to the same support."""
+    """Whether two transforms are the same function."""
     if type(actual) is not type(default):
         return False
-    if not isinstance(actual, IntervalTransform) or actual is default:
-        return True
-    mine, usual = (t.args_fn(*rv.owner.inputs) for t in (actual, default))
-    return all(
-        a is b or (None not in (a, b) and equal_computations([pt.as_tensor(a)], [pt.as_tensor(b)]))
-        for a, b in zip(mine, usual, strict=True)
-    )
+    value = rv.type("value")
+    forward = [[t.forward(value, *rv.owner.inputs)] for t in (actual, default)]
+    return equal_computations(*forward)
 
 
 def privatized(model: pm.Model) -> list[TensorVariable]:

@@ -527,7 +527,7 @@ def test_two_releases_are_refused():
         x = _normal(0.0)
         dp.PrivateObservation("z", x.sum(), LAPLACE)
         dp.PrivateObservation("w", (x**2).sum(), LAPLACE)
-    with pytest.raises(NotImplementedError, match=r"'z', 'w'.*one release of the list"):
+    with pytest.raises(NotImplementedError, match=r"'z', 'w'.*only one release, of one sum"):
         characteristic_marginal(model["x"], 20, [model["z"], model["w"]])
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.transforms import _default_transform
-from pytensor.graph.basic import equal_computations
 from pytensor.tensor.variable import TensorVariable
 
 import pymc_dp.steps.conjugacy  # noqa: F401 (its modules register themselves)
@@ -73,16 +71,6 @@ def _check_support(model: pm.Model, rv: TensorVariable) -> None:
         check_transform(model, rv)
     except NotImplementedError as error:
         raise NotConjugateError(str(error)) from None
-    actual = model.rvs_to_transforms[rv]
-    if actual is None:
-        return
-    default = _default_transform(rv.owner.op, rv)
-    value = rv.type("value")
-    forward = [[t.forward(value, *rv.owner.inputs)] for t in (actual, default)]
-    if not equal_computations(*forward):
-        raise NotConjugateError(
-            f"{rv.name!r} has a transform with other ends than its prior's: leave transform= out"
-        )
 
 
 def _pair(family: str, child: TensorVariable) -> Callable | None:

@@ -454,7 +454,7 @@ DECLINED = {
     "another interval": (
         lambda: pm.Uniform("p", 0, 1, default_transform=Interval(0.2, 0.5)),
         lambda p: pm.Bernoulli("x", p),
-        "'p' has a transform with other ends",
+        "'p' has the transform .* may cut its support",
     ),
     "log odds mean": (
         lambda: pm.Beta("p", 1, 1),
