@@ -29,16 +29,12 @@ from pymc.logprob.abstract import _logprob
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import graph_inputs
-from pytensor.link.numba.dispatch import basic as numba_basic
-from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_op_cache_key
 from pytensor.scalar import basic as ps
-from pytensor.scalar.basic import ScalarOp, float64
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.counting import CountStatistic
-from pymc_dp.kernels import KERNEL_VERSION
-from pymc_dp.kernels.counts import log_binomial as binomial_kernel
+from pymc_dp.kernel_ops import KernelOp
+from pymc_dp.kernels.loader import log_binomial as binomial_kernel
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import Mechanism, known_value
 
@@ -47,23 +43,14 @@ _DROP = 36.0
 _TINY, _NEVER = np.float64(1e-290), np.float64(-1e300)  # zero and its log, kept out of NaN
 
 
-class LogBinomial(ScalarOp):
+class LogBinomial(KernelOp):
     """Log mass of a binomial count; inputs c, n, p, q = 1 - p.
 
     The derivatives in p and q are those of c log p + (n - c) log q; c and n are integers.
     """
 
-    nin = 4
+    nin = fixed = 4
     kernel = staticmethod(binomial_kernel)
-
-    @staticmethod
-    def output_types_preference(*types):
-        """Return the type of the output."""
-        return [float64]
-
-    def impl(self, *inputs):
-        """Evaluate it in Python."""
-        return self.kernel(*(float(x) for x in inputs))
 
     def pullback(self, inputs, outputs, output_gradients):
         """Return the gradients of the inputs."""
@@ -77,24 +64,9 @@ class LogBinomial(ScalarOp):
         ]
 
 
-@register_scalar_funcify(LogBinomial)
-def _numba_funcify_log_binomial(op, node, **kwargs):
-    kernel = op.kernel
-
-    @numba_basic.numba_njit
-    def log_binomial(c, n, p, q):
-        # PyTensor keeps small numbers in single precision or as integers.
-        return kernel(np.float64(c), np.float64(n), np.float64(p), np.float64(q))
-
-    return log_binomial, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
-
-
-_log_binomial = Elemwise(LogBinomial(name="log_binomial"))
-
-
 def log_binomial(count: TensorVariable, n: int, p: TensorVariable) -> TensorVariable:
     """Log mass of a binomial count, accurate for large n."""
-    return _log_binomial(count, np.float64(n), p, 1.0 - p)
+    return LogBinomial.apply(count, np.float64(n), p, 1.0 - p)
 
 
 def log_sum(terms: TensorVariable, axis: int = -1) -> TensorVariable:

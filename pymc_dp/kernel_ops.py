@@ -45,7 +45,7 @@ class KernelOp(ScalarOp):
         """Return the gradients of the inputs."""
         first, *others = output_gradients
         if self.nout == 1 or not all(isinstance(g.type, DisconnectedType) for g in others):
-            raise NotImplementedError(f"{self.name} has no such derivatives")
+            raise NotImplementedError(f"{self.name} has no second derivatives")
         none = [x.zeros_like(dtype="float64") for x in inputs[: self.fixed]]
         return none + [first * slope for slope in outputs[1:]]
 

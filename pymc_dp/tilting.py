@@ -25,14 +25,10 @@ from functools import singledispatch
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.gradient import DisconnectedType
-from pytensor.link.numba.dispatch import basic as numba_basic
-from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_op_cache_key
-from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV, NormalRV
 
-from pymc_dp.kernels import KERNEL_VERSION
+from pymc_dp.kernel_ops import KernelOp
 from pymc_dp.kernels import tilting as kernels
 
 __all__ = [
@@ -46,36 +42,15 @@ __all__ = [
 ]
 
 
-class TiltedMass(ScalarOp):
+class TiltedMass(KernelOp):
     r"""Anchored tilted mass of a law with two parameters, and its partial derivatives.
 
     Inputs are the tilt t, the ends lo and hi, and the two parameters. The first output is
     :math:`\log \int_{lo}^{hi} f(s) e^{t (s - A)} ds` with the anchor A = hi for t > 0 and A = lo
-    for t < 0; the others are its derivatives with respect to the five inputs. They share one
-    evaluation: the gradient of the first output *is* the other outputs of the same node. Second
-    derivatives are not available.
+    for t < 0; the others are its derivatives with respect to the five inputs.
     """
 
     nin = 5
-    nout = 6
-
-    @staticmethod
-    def output_types_preference(*types):
-        return [float64] * 6
-
-    @staticmethod
-    def kernel(t, lo, hi, first, second):
-        """Compute all outputs; a numba function, set by each law."""
-        raise NotImplementedError
-
-    def impl(self, *inputs):
-        return self.kernel(*(float(x) for x in inputs))
-
-    def pullback(self, inputs, outputs, output_gradients):
-        first, *others = output_gradients
-        if not all(isinstance(g.type, DisconnectedType) for g in others):
-            raise NotImplementedError("The tilted mass has no second derivatives.")
-        return [first * slope for slope in outputs[1:]]
 
 
 class NormalTiltedMass(TiltedMass):
@@ -88,17 +63,6 @@ class GammaTiltedMass(TiltedMass):
     """Tilted mass of the Gamma law, with parameters shape and rate."""
 
     kernel = staticmethod(kernels.gamma_tilted_parts)
-
-
-@register_scalar_funcify(TiltedMass)
-def _numba_funcify_tilted_mass(op, node, **kwargs):
-    kernel = op.kernel
-
-    @numba_basic.numba_njit
-    def tilted_mass(t, lo, hi, first, second):
-        return kernel(t, lo, hi, first, second)
-
-    return tilted_mass, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
 
 
 normal_tilted_mass = Elemwise(NormalTiltedMass(name="normal_tilted_mass"))

@@ -12,9 +12,9 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.basic import _gamma
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_dp.kernels import KERNEL_VERSION
 from pymc_dp.kernels.logconcave import draw_tilted_gamma
 from pymc_dp.tilting import (
-    KERNEL_VERSION,
     gamma_logpdf,
     laplace_log_marginal,
     log_tilted_mass,

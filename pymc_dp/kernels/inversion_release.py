@@ -226,6 +226,16 @@ def _spread_out(log_weight, log_total, group, mass, grad, n):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _missed(log_weight, h, used, n, log_total):
+    """Estimate the relative error of a density that is due to the quadrature of the law.
+
+    What it misses moves the mean of the sum in proportion. A constant factor of the density does no
+    harm: only for mass that was not found is the total looked at.
+    """
+    return _resolution(log_weight, h, used) * (1.0 + math.sqrt(n)) + abs(log_total)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def release_line(log_weight, h, cut, n, z, b, sg):
     """Log density of one sum, and its derivatives by z and by the log weights.
 
@@ -250,10 +260,7 @@ def release_line(log_weight, h, cut, n, z, b, sg):
             mass, value[:, 0].copy(), width[:, 0].copy(), tail, n, z[0], b[0], sg[0],
             grad, used[:, 0],
         )  # fmt: skip
-    # What the quadrature misses moves the mean of the sum in proportion. A constant factor of the
-    # density does no harm: only for mass that was not found is the total looked at.
-    error += _resolution(log_weight, h, used) * (1.0 + math.sqrt(n)) + abs(log_total)
-    if not error < TOLERANCE:
+    if not error + _missed(log_weight, h, used, n, log_total) < TOLERANCE:
         logp = math.nan
     if math.isnan(logp):
         slope[:], grad[:] = math.nan, math.nan
@@ -270,10 +277,7 @@ def release_plane(log_weight, h, cut, n, z, b, sg):
         logp = two_values(mass, value, n, z, b, sg, slope, grad)
     elif mass.size > 0 and np.isfinite(value).all():
         logp, error = plane(mass, value, width, tail, n, z, b, sg, slope, grad, used)
-    # What the quadrature misses moves the mean of the sum in proportion. A constant factor of the
-    # density does no harm: only for mass that was not found is the total looked at.
-    error += _resolution(log_weight, h, used) * (1.0 + math.sqrt(n)) + abs(log_total)
-    if not error < TOLERANCE:
+    if not error + _missed(log_weight, h, used, n, log_total) < TOLERANCE:
         logp = math.nan
     if math.isnan(logp):
         slope[:], grad[:] = math.nan, math.nan
