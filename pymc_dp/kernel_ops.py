@@ -1,7 +1,6 @@
 """Numba kernels as elementwise PyTensor ops that come with their derivatives."""
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType
@@ -22,8 +21,8 @@ class KernelOp(ScalarOp):
     the first *is* the other outputs of the same node. Second derivatives are not available.
     """
 
-    kernel: ClassVar[Callable]
-    fixed: ClassVar[int] = 0
+    kernel: Callable
+    fixed: int = 0
 
     def __init_subclass__(cls, **kwargs):
         """Count the outputs."""
@@ -34,8 +33,17 @@ class KernelOp(ScalarOp):
     @classmethod
     def apply(cls, *inputs) -> TensorVariable:
         """Evaluate elementwise on tensors; small integers would have less than double precision."""
-        outputs = Elemwise(cls(name=cls.__name__))(*(pt.cast(x, "float64") for x in inputs))
-        return outputs[0] if cls.nout > 1 else outputs
+        return cls(name=cls.__name__).on(*inputs)
+
+    def on(self, *inputs) -> TensorVariable:
+        """Apply this instance elementwise, see `apply`."""
+        outputs = Elemwise(self)(*(pt.cast(x, "float64") for x in inputs))
+        return outputs[0] if self.nout > 1 else outputs
+
+    @property
+    def key(self) -> str | None:
+        """Key of the kernel's code beside the class; None if it cannot be kept on disk."""
+        return ""
 
     def impl(self, *inputs):
         """Evaluate in Python."""
@@ -58,4 +66,6 @@ def _numba_funcify_kernel_op(op, node, **kwargs):
     def evaluate(*inputs):
         return kernel(*inputs)
 
-    return evaluate, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
+    if op.key is None:
+        return evaluate, None
+    return evaluate, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION, kernel=op.key)

@@ -8,7 +8,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
@@ -21,6 +20,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.kernels import KERNEL_VERSION, feasible
 from pymc_dp.laws import find_pair, require_pair
+from pymc_dp.laws.reading import read_law
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import as_float
 from pymc_dp.release import FeasibleMoments, law_is_feasible
@@ -141,23 +141,15 @@ def _marginal_rv(
 
 def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name: str):
     """Build the release of an unregistered ``.dist(...)``, which is integrated out."""
-    node = statistic.owner
-    if not isinstance(node.op, RandomVariable):
-        raise NotImplementedError(
-            f"{name!r}: {node.op} cannot be integrated out; register it with the model by a name"
-        )
     try:
-        require_pair(node.op, mechanism, node.op.dist_params(node))
+        law, parameters = read_law(statistic)
+        require_pair(law, mechanism, parameters)
     except NotImplementedError as error:
         raise NotImplementedError(
             f"{name!r}: {error}. Register the confidential value with the model instead "
             f"(x = pm...('x', ...)) and release x"
         ) from None
-    parameters = node.op.dist_params(node)
-    size = node.op.size_param(node)
-    if not isinstance(size.type, pytensor.tensor.type_other.NoneTypeT):
-        parameters = [pt.broadcast_to(p, size) for p in parameters]
-    found = Statistic(f"{name}_confidential", node.op, len(parameters))
+    found = Statistic(f"{name}_confidential", law, len(parameters))
     return _marginal_rv([found], [parameters], mechanism, stacked=False)
 
 

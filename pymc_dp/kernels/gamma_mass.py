@@ -63,7 +63,7 @@ def _log_peak(a):
 
 
 @_jit
-def _log_minus_digamma(a):
+def log_minus_digamma(a):
     """Return log a - digamma(a)."""
     shift = 0.0
     b = a
@@ -93,7 +93,7 @@ def _gamma_core(t, z, lo, hi, a, beta):
     c = beta - t
     if hi == math.inf and c <= 0.0:
         return math.inf, math.nan, math.nan, math.nan, math.nan, math.nan
-    lag = _log_minus_digamma(a)
+    lag = log_minus_digamma(a)
 
     # The tilted law is Gamma(a, c), its mean (which is also the mode of s f(s)) s* = a / c.
     excess = math.inf
@@ -232,7 +232,7 @@ def gamma_log_tilted_mass(t, z, lo, hi, a, beta):
 def gamma_tilted_mean_log(t, z, lo, hi, a, beta):
     """Return E[log s] under the tilted law cut to [lo, hi]; z plays no part."""
     slope = _gamma_core(t, 0.0, lo, hi, a, beta)[2]
-    return slope + (math.log(a) - _log_minus_digamma(a)) - math.log(beta)
+    return slope + (math.log(a) - log_minus_digamma(a)) - math.log(beta)
 
 
 @_jit

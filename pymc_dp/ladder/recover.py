@@ -126,10 +126,9 @@ def _recover_independent(op: MarginalReleaseRV, rv, value, posterior, rng):
     found = {}
     for statistic, law, mechanism, z in op.standardised(inputs, value):
         pair = find_pair(statistic.law, mechanism)
-        [noise] = mechanism.parameters
-        rows = per_draw(posterior, as_row(z, noise, -np.inf, np.inf, *law))
+        rows = per_draw(posterior, as_row(z, *mechanism.parameters, -np.inf, np.inf, *law))
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
-        drawn = row_sampler(pair.draw, len(law))(rng, rows)
+        drawn = row_sampler(pair.draw, len(rows))(rng, rows)
         shape = dims + (() if op.stacked else tuple(rv.shape.eval()))
         coords = ["chain", "draw"] + [f"{statistic.name}_dim_{i}" for i in range(len(shape) - 2)]
         found[statistic.name] = (coords, drawn.reshape(shape))

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.np.unsafe.ndarray import to_fixed_tuple
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
@@ -29,15 +31,15 @@ class Pair:
         ``(mechanism, value, *law_parameters)`` to the log marginal density of the release, as a
         PyTensor graph. Law parameters are those of the RV op.
     draw : callable
-        numba function ``(rng, z, noise, lo, hi, *law_parameters)`` to an exact draw of the
-        statistic given the release, cut to [lo, hi].
+        numba function ``(rng, z, *noise, lo, hi, *law_parameters)`` to an exact draw of the
+        statistic given the release, cut to [lo, hi]; `noise` are the mechanism's parameters.
     examples : tuple of tuple of float
         Law parameters that the conformance tests run on.
     require : callable
         Raises NotImplementedError for law parameters that the pair does not cover.
     """
 
-    law: type[Op]
+    law: type
     mechanism: type[Mechanism]
     log_marginal: Callable[..., TensorVariable]
     draw: Callable[..., float]
@@ -46,6 +48,7 @@ class Pair:
 
 
 _PAIRS: dict[tuple[type[Op], type[Mechanism]], Pair] = {}
+_LAWS: dict[type, tuple[Callable[[Any, Mechanism], Pair], tuple]] = {}
 
 
 def register_pair(pair: Pair) -> Pair:
@@ -54,9 +57,23 @@ def register_pair(pair: Pair) -> Pair:
     return pair
 
 
+def register_law(law: type, build: Callable[[Any, Mechanism], Pair], examples: tuple) -> None:
+    """Register a law whose pair with most mechanisms can be built.
+
+    A registered pair goes first. `build` takes the law's op and the mechanism, and raises
+    NotImplementedError for what it does not cover; `examples` are those of `Pair`.
+    """
+    _LAWS[law] = build, examples
+
+
 def registered_pairs() -> list[Pair]:
     """Return every registered pair."""
     return list(_PAIRS.values())
+
+
+def registered_laws() -> dict[type, tuple]:
+    """Return the laws that have pairs with most mechanisms, with examples of their parameters."""
+    return {law: examples for law, (_, examples) in _LAWS.items()}
 
 
 def find_pair(law: Op, mechanism: Mechanism) -> Pair:
@@ -64,13 +81,19 @@ def find_pair(law: Op, mechanism: Mechanism) -> Pair:
     for (law_type, mechanism_type), pair in _PAIRS.items():
         if isinstance(law, law_type) and type(mechanism) is mechanism_type:
             return pair
+    if type(law) in _LAWS:
+        build, _ = _LAWS[type(law)]
+        return build(law, mechanism)
     supported = ", ".join(
         f"{_law_name(law_type)} under {mechanism_type.__name__}"
         for law_type, mechanism_type in _PAIRS
+        if law_type not in _LAWS
     )
+    families = ", ".join(_law_name(t) for t in _LAWS if t.__name__.endswith("RV"))
     raise NotImplementedError(
         f"a {_law_name(type(law))} statistic under {type(mechanism).__name__} has no marginal "
-        f"in closed form here; there is one for: {supported}"
+        f"here; there is one for: {supported}; {families} and mixtures of these under every "
+        f"mechanism with log-concave noise"
     )
 
 
@@ -82,30 +105,21 @@ def require_pair(law: Op, mechanism: Mechanism, parameters) -> Pair:
 
 
 @cache
-def row_sampler(draw: Callable[..., float], n_parameters: int) -> Callable:
-    """Compile a loop of draws: ``(rng, rows)``, rows z, noise, lo, hi and the law's parameters."""
+def row_sampler(draw: Callable[..., float], width: int) -> Callable:
+    """Compile a loop of draws: ``(rng, rows)``, `width` rows with what `draw` takes after rng."""
 
     @njit(nogil=True)
-    def one_parameter(rng, rows):
+    def sample_rows(rng, rows):
         out = np.empty(rows.shape[1])
         for i in range(out.size):
-            out[i] = draw(rng, rows[0, i], rows[1, i], rows[2, i], rows[3, i], rows[4, i])
+            out[i] = draw(rng, *to_fixed_tuple(rows[:, i], width))
         return out
 
-    @njit(nogil=True)
-    def two_parameters(rng, rows):
-        out = np.empty(rows.shape[1])
-        for i in range(out.size):
-            out[i] = draw(
-                rng, rows[0, i], rows[1, i], rows[2, i], rows[3, i], rows[4, i], rows[5, i]
-            )
-        return out
-
-    return one_parameter if n_parameters == 1 else two_parameters
+    return sample_rows
 
 
 def _law_name(law: type[Op]) -> str:
     return law.__name__.removesuffix("RV")
 
 
-from pymc_dp.laws import gamma, normal, poisson  # noqa: E402, F401 (register themselves)
+from pymc_dp.laws import counts, gamma, mixture, normal, poisson  # noqa: E402, F401 (register themselves)

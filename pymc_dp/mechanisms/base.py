@@ -59,6 +59,11 @@ class Mechanism(ABC):
         return False
 
     @property
+    def is_scale_noise(self) -> bool:
+        """Whether the one parameter is a scale b, and eta depends on s through (z - s) / b only."""
+        return False
+
+    @property
     def is_discrete(self) -> bool:
         """Whether the release takes values on a lattice only, so that `logp` is a log mass."""
         return self.spacing is not None

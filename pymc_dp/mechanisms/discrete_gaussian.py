@@ -149,6 +149,11 @@ class DiscreteGaussianMechanism(IntegerNoise):
         return 0.5 * (sensitivity / required_value(sigma, mechanism=_NAME, name="sigma")) ** 2
 
     @property
+    def is_scale_noise(self) -> bool:
+        """It is noise added at a scale."""
+        return True
+
+    @property
     def log_concave(self) -> bool:
         """The mass of the noise is log-concave."""
         return True

@@ -239,6 +239,11 @@ class GaussianMechanism(Mechanism):
         return sensitivity / required_value(sigma, mechanism=_NAME, name="sigma")
 
     @property
+    def is_scale_noise(self) -> bool:
+        """It is noise added at a scale."""
+        return True
+
+    @property
     def log_concave(self) -> bool:
         """The density of the noise is log-concave."""
         return True

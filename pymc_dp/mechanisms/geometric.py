@@ -167,6 +167,11 @@ class GeometricMechanism(IntegerNoise):
         return sensitivity / required_value(scale, mechanism=_NAME, name="scale")
 
     @property
+    def is_scale_noise(self) -> bool:
+        """It is noise added at a scale."""
+        return True
+
+    @property
     def log_concave(self) -> bool:
         """The mass of the noise is log-concave."""
         return True

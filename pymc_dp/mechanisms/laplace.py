@@ -155,6 +155,11 @@ class LaplaceMechanism(Mechanism):
         return sensitivity / required_value(scale, mechanism=_NAME, name="scale")
 
     @property
+    def is_scale_noise(self) -> bool:
+        """It is noise added at a scale."""
+        return True
+
+    @property
     def log_concave(self) -> bool:
         """The density of the noise is log-concave."""
         return True

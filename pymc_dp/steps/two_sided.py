@@ -21,7 +21,6 @@ from pymc_dp.release import FeasibleMoments, PrivateReleaseRV, mean_range, varia
 from pymc_dp.steps.base import (
     DPStep,
     as_row,
-    as_scalar,
     infeasible,
     point_function,
     unusable,
@@ -58,31 +57,23 @@ class TwoSidedGibbs(DPStep):
     def _prepare(self, model, initial_point):
         self._updates = []
         for rv in self.model_rvs:
-            columns, draw, n_parameters = latent_conditional(type(self), model, rv)
-            scalar = rv.type.ndim == 0
-            rows = pt.stack([as_scalar(c) for c in columns]) if scalar else as_row(*columns)
-            function, inputs = point_function(model, rows)
-            draw = draw if scalar else row_sampler(draw, n_parameters)
-            name = model.rvs_to_values[rv].name
-            self._updates.append((name, function, inputs, draw, scalar, value_writer(model, rv)))
+            columns, n_noise, draw = latent_conditional(type(self), model, rv)
+            function, inputs = point_function(model, as_row(*columns))
+            name, sample = model.rvs_to_values[rv].name, row_sampler(draw, len(columns))
+            self._updates.append((name, function, inputs, n_noise, sample, value_writer(model, rv)))
 
     def step(self, point):
         """Draw every variable once."""
-        for name, function, inputs, draw, scalar, write in self._updates:
-            parameters = function(*[point[i] for i in inputs])
-            if scalar:
-                parameters = parameters.tolist()
-                if any(p != p for p in parameters) or not parameters[1] > 0:
-                    raise unusable(name)
-                if not parameters[2] < parameters[3]:
-                    raise infeasible(name)
-                drawn = np.float64(draw(self.rng, *parameters))
-            else:
-                if np.isnan(parameters).any() or not (parameters[1] > 0).all():
-                    raise unusable(name)
-                if not (parameters[2] < parameters[3]).all():
-                    raise infeasible(name)
-                drawn = draw(self.rng, parameters).reshape(point[name].shape)
+        for name, function, inputs, n_noise, sample, write in self._updates:
+            rows = function(*[point[i] for i in inputs])
+            # A mechanism's last parameter is the size of its noise.
+            if np.isnan(rows).any() or not (rows[n_noise] > 0).all():
+                raise unusable(name)
+            if not (rows[n_noise + 1] < rows[n_noise + 2]).all():
+                raise infeasible(name)
+            drawn = sample(self.rng, rows).reshape(point[name].shape)
+            if np.isnan(drawn).any():
+                raise unusable(name)
             point = {**point, name: write(drawn).astype(point[name].dtype)}
         return point, [{}]
 
@@ -102,7 +93,7 @@ class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
 
 
 def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVariable):
-    """Return (z, noise, lo, hi, *law parameters) as graphs, the draw and the parameter count."""
+    """Return (z, *noise, lo, hi, *law parameters) as graphs, how many `noise`, and the draw."""
     cls = step.__name__
     law = rv.owner.op
     if step.laws is not None and not isinstance(law, step.laws):
@@ -128,7 +119,7 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     if not entries:  # bounded records whose other moment was released: no noise on this one
         pair = find_pair(law, LaplaceMechanism(1.0))
         zero = pt.zeros(model.rvs_to_values[rv].shape)
-        return (zero, zero + np.inf, low, high, *parameters), pair.draw, len(parameters)
+        return (zero, zero + np.inf, low, high, *parameters), 1, pair.draw
     [release] = entries
     _, mechanism, _ = release.owner.op.split(release.owner.inputs)
     if step.mechanisms is not None and type(mechanism) not in step.mechanisms:
@@ -140,12 +131,17 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
         pair = require_pair(law, mechanism, parameters)
     except NotImplementedError as error:
         raise ValueError(f"{cls} cannot update {rv.name!r}: {error}") from None
-    z, noise, factor, constant = entry_of(cls, model, rv, release, mechanism)
-    return (
-        ((z - constant) / factor, noise / pt.abs(factor), low, high, *parameters),
-        pair.draw,
-        len(parameters),
-    )
+    if release_statistic(release) is rv:
+        z, noise = model.rvs_to_values[release], mechanism.parameters
+    elif mechanism.is_scale_noise:
+        z, scale, factor, constant = entry_of(cls, model, rv, release, mechanism)
+        z, noise = (z - constant) / factor, (scale / pt.abs(factor),)
+    else:
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}: under {type(mechanism).__name__} it must be "
+            f"released as it is, with nothing added, multiplied or stacked"
+        )
+    return (z, *noise, low, high, *parameters), len(noise), pair.draw
 
 
 def entry_of(cls, model, rv, release, mechanism):

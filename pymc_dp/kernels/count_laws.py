@@ -1,0 +1,386 @@
+"""Laws of counts as `kernels.count_sums` takes them: masses at one place, ratios from there on.
+
+Every law is a `CountLaw` of compiled functions; theta is the tuple of its parameters.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from numba import njit
+
+from pymc_dp.kernels.gamma_mass import log_minus_digamma
+from pymc_dp.kernels.loader import log_binomial, log_poisson
+
+_jit = njit(cache=True, nogil=True, error_model="numpy")
+
+_TINY = 1e-300  # stands for a rate of zero: its derivative is the limit
+
+
+class CountLaw(NamedTuple):
+    """A law f on consecutive integers whose ratios f(y + 1) / f(y) are cheap.
+
+    Attributes
+    ----------
+    name : part of the key of compiled code.
+    valid : ``(theta)``, whether these are parameters of a law.
+    support : ``(theta)`` to the smallest and the largest count.
+    mode : ``(theta)`` to about the mode.
+    log_mass : ``(y, theta)`` to log f(y).
+    up : ``(y, theta)`` to f(y + 1) / f(y).
+    growth : ``(y, theta)`` to the largest up(v) / up(y), v >= y; 1 exactly where f is log-concave.
+    change : ``(y, theta)`` to T(y + 1) - T(y), of the part T of the score that is not linear in y.
+    start : ``(y, theta)`` to T(y).
+    score : ``(y, T, theta)`` to the derivatives of log f by the parameters beyond `fixed`.
+    n_parameters, fixed : how many there are, and how many of them, the first, have no derivative.
+    """
+
+    name: str
+    valid: Callable
+    support: Callable
+    mode: Callable
+    log_mass: Callable
+    up: Callable
+    growth: Callable
+    change: Callable
+    start: Callable
+    score: Callable
+    n_parameters: int
+    fixed: int
+
+
+@_jit
+def _one(y, theta):
+    return 1.0
+
+
+@_jit
+def _zero(y, theta):
+    return 0.0
+
+
+@_jit
+def _no_score(y, t, theta):
+    return ()
+
+
+@_jit
+def _from_zero(theta):
+    return 0.0, math.inf
+
+
+# --- Poisson(mu) --------------------------------------------------------------------------------
+
+
+@_jit
+def _poisson_valid(theta):
+    return 0.0 <= theta[0] < math.inf
+
+
+@_jit
+def _poisson_mode(theta):
+    return math.floor(theta[0])
+
+
+@_jit
+def _poisson_log_mass(y, theta):
+    return log_poisson(y, max(theta[0], _TINY))
+
+
+@_jit
+def _poisson_up(y, theta):
+    return max(theta[0], _TINY) / (y + 1.0)
+
+
+@_jit
+def _poisson_score(y, t, theta):
+    return (y / max(theta[0], _TINY) - 1.0,)
+
+
+POISSON = CountLaw(
+    "poisson",
+    _poisson_valid,
+    _from_zero,
+    _poisson_mode,
+    _poisson_log_mass,
+    _poisson_up,
+    _one,
+    _zero,
+    _zero,
+    _poisson_score,
+    1,
+    0,
+)
+
+# --- Binomial(n, p) -----------------------------------------------------------------------------
+
+
+@_jit
+def _binomial_valid(theta):
+    n, p = theta
+    return n >= 0.0 and n == math.floor(n) and n < math.inf and 0.0 <= p <= 1.0
+
+
+@_jit
+def _binomial_support(theta):
+    return 0.0, theta[0]
+
+
+@_jit
+def _inside(p):
+    return min(max(p, _TINY), 1.0 - 2.0**-53)
+
+
+@_jit
+def _binomial_mode(theta):
+    n, p = theta
+    return min(math.floor((n + 1.0) * p), n)
+
+
+@_jit
+def _binomial_log_mass(y, theta):
+    n, p = theta
+    p = _inside(p)
+    return log_binomial(y, n, p, 1.0 - p)
+
+
+@_jit
+def _binomial_up(y, theta):
+    n, p = theta
+    p = _inside(p)
+    return (n - y) * p / ((y + 1.0) * (1.0 - p))
+
+
+@_jit
+def _binomial_score(y, t, theta):
+    n, p = theta
+    p = _inside(p)
+    return ((y / n - p) / (p * (1.0 - p)) * n if n > 0.0 else 0.0,)
+
+
+BINOMIAL = CountLaw(
+    "binomial",
+    _binomial_valid,
+    _binomial_support,
+    _binomial_mode,
+    _binomial_log_mass,
+    _binomial_up,
+    _one,
+    _zero,
+    _zero,
+    _binomial_score,
+    2,
+    1,
+)
+
+# --- NegativeBinomial(r, p), failures before the r-th success -------------------------------------
+
+
+@_jit
+def _negative_binomial_valid(theta):
+    r, p = theta
+    return 0.0 < r < math.inf and 0.0 < p <= 1.0
+
+
+@_jit
+def _negative_binomial_mode(theta):
+    r, p = theta
+    return math.floor((r - 1.0) * (1.0 - p) / p) if r > 1.0 else 0.0
+
+
+@_jit
+def _negative_binomial_log_mass(y, theta):
+    r, p = theta
+    p = _inside(p)
+    if y == 0.0:
+        return r * math.log(p)
+    return log_binomial(r, y + r, p, 1.0 - p) - math.log1p(y / r)
+
+
+@_jit
+def _negative_binomial_up(y, theta):
+    r, p = theta
+    return (1.0 - _inside(p)) * (y + r) / (y + 1.0)
+
+
+@_jit
+def _negative_binomial_growth(y, theta):
+    r = theta[0]
+    return (y + 1.0) / (y + r) if r < 1.0 else 1.0
+
+
+@_jit
+def _negative_binomial_change(y, theta):
+    return 1.0 / (y + theta[0])
+
+
+@_jit
+def _negative_binomial_start(y, theta):
+    r = theta[0]  # digamma(r + y) - digamma(r)
+    if y > 30.0:
+        return math.log1p(y / r) - log_minus_digamma(r + y) + log_minus_digamma(r)
+    total = 0.0
+    for j in range(int(y)):
+        total += 1.0 / (r + j)
+    return total
+
+
+@_jit
+def _negative_binomial_score(y, t, theta):
+    r, p = theta
+    p = _inside(p)
+    return (t + math.log(p), r / p - y / (1.0 - p))
+
+
+NEGATIVE_BINOMIAL = CountLaw(
+    "negative_binomial",
+    _negative_binomial_valid,
+    _from_zero,
+    _negative_binomial_mode,
+    _negative_binomial_log_mass,
+    _negative_binomial_up,
+    _negative_binomial_growth,
+    _negative_binomial_change,
+    _negative_binomial_start,
+    _negative_binomial_score,
+    2,
+    0,
+)
+
+# --- Geometric(p), trials until the first success -------------------------------------------------
+
+
+@_jit
+def _geometric_valid(theta):
+    return 0.0 < theta[0] <= 1.0
+
+
+@_jit
+def _geometric_support(theta):
+    return 1.0, math.inf
+
+
+@_jit
+def _geometric_mode(theta):
+    return 1.0
+
+
+@_jit
+def _geometric_log_mass(y, theta):
+    p = theta[0]
+    return math.log(p) + ((y - 1.0) * math.log1p(-_inside(p)) if y > 1.0 else 0.0)
+
+
+@_jit
+def _geometric_up(y, theta):
+    return 1.0 - _inside(theta[0])
+
+
+@_jit
+def _geometric_score(y, t, theta):
+    p = _inside(theta[0])
+    return (1.0 / p - (y - 1.0) / (1.0 - p),)
+
+
+GEOMETRIC = CountLaw(
+    "geometric",
+    _geometric_valid,
+    _geometric_support,
+    _geometric_mode,
+    _geometric_log_mass,
+    _geometric_up,
+    _one,
+    _zero,
+    _zero,
+    _geometric_score,
+    1,
+    0,
+)
+
+# --- Hypergeometric(good, bad, drawn) -------------------------------------------------------------
+
+
+@_jit
+def _hypergeometric_valid(theta):
+    good, bad, drawn = theta
+    whole = good == math.floor(good) and bad == math.floor(bad) and drawn == math.floor(drawn)
+    return whole and good >= 0.0 and bad >= 0.0 and 0.0 <= drawn <= good + bad < math.inf
+
+
+@_jit
+def _hypergeometric_support(theta):
+    good, bad, drawn = theta
+    return max(0.0, drawn - bad), min(drawn, good)
+
+
+@_jit
+def _hypergeometric_mode(theta):
+    good, bad, drawn = theta
+    low, high = _hypergeometric_support(theta)
+    mode = math.floor((drawn + 1.0) * (good + 1.0) / (good + bad + 2.0))
+    return min(max(mode, low), high)
+
+
+@_jit
+def _hypergeometric_log_mass(y, theta):
+    good, bad, drawn = theta
+    # Any probability will do; this one keeps every term small.
+    p = drawn / (good + bad) if good + bad > 0.0 else 0.0
+    q = (good + bad - drawn) / (good + bad) if good + bad > 0.0 else 1.0
+    both = log_binomial(y, good, p, q) + log_binomial(drawn - y, bad, p, q)
+    return both - log_binomial(drawn, good + bad, p, q)
+
+
+@_jit
+def _hypergeometric_up(y, theta):
+    good, bad, drawn = theta
+    return (good - y) * (drawn - y) / ((y + 1.0) * (bad - drawn + y + 1.0))
+
+
+HYPERGEOMETRIC = CountLaw(
+    "hypergeometric",
+    _hypergeometric_valid,
+    _hypergeometric_support,
+    _hypergeometric_mode,
+    _hypergeometric_log_mass,
+    _hypergeometric_up,
+    _one,
+    _zero,
+    _zero,
+    _no_score,
+    3,
+    3,
+)
+
+# --- One value, c ---------------------------------------------------------------------------------
+
+
+@_jit
+def _atom_valid(theta):
+    return theta[0] == math.floor(theta[0])
+
+
+@_jit
+def _atom_support(theta):
+    return theta[0], theta[0]
+
+
+@_jit
+def _atom_mode(theta):
+    return theta[0]
+
+
+ATOM = CountLaw(
+    "atom",
+    _atom_valid,
+    _atom_support,
+    _atom_mode,
+    _zero,
+    _zero,
+    _one,
+    _zero,
+    _zero,
+    _no_score,
+    1,
+    1,
+)

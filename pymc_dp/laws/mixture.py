@@ -1,0 +1,123 @@
+"""Mixtures of counts, zero-inflated ones among them: the marginals of the components add up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytensor.tensor as pt
+from numba import njit
+
+from pymc_dp.compiled import Piece, from_source
+from pymc_dp.laws import Pair, find_pair, register_law
+from pymc_dp.laws.counts import FAMILIES, CountSum, count_draw, noise_of
+from pymc_dp.mechanisms.base import Mechanism, as_float
+
+
+@dataclass(frozen=True)
+class MixtureLaw:
+    """Law of a count that follows one of several, in the form of a random variable's op.
+
+    Its parameters are the weights, then those of every component.
+    """
+
+    components: tuple
+    widths: tuple[int, ...]
+
+    def split(self, parameters):
+        """Return the weights and the parameters of each component."""
+        count = len(self.components)
+        weights, rest, laws = parameters[:count], parameters[count:], []
+        for width in self.widths:
+            laws.append(rest[:width])
+            rest = rest[width:]
+        return weights, laws
+
+    def __call__(self, *parameters, rng=None, return_next_rng=True):
+        """Draw as an RV's op does; the generator after the draw comes first."""
+        weights, laws = self.split(parameters)
+        drawn = []
+        for law, own in zip(self.components, laws, strict=True):
+            rng, draw = law(*own, rng=rng, return_next_rng=True)
+            drawn.append(draw)
+        *drawn, like = pt.broadcast_arrays(*drawn, sum(as_float(w) for w in weights))
+        rng, u = pt.random.uniform(pt.zeros_like(like), rng=rng, return_next_rng=True)
+        chosen, reached = drawn[-1], pt.zeros_like(like)
+        for weight, draw in reversed(list(zip(weights[1:], drawn[:-1], strict=True))):
+            reached = reached + weight
+            chosen = pt.switch(u >= reached, draw, chosen)
+        return rng, chosen
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _choose(rng, weights, log_sums):
+    """Draw a component with probability proportional to weight exp(log_sum)."""
+    top = -math.inf
+    for weight, log_sum in zip(weights, log_sums):  # noqa: B905  (numba has no strict=)
+        if weight > 0.0:
+            top = max(top, log_sum)
+    total = 0.0
+    for weight, log_sum in zip(weights, log_sums):  # noqa: B905
+        total += weight * math.exp(log_sum - top)
+    left, last = total * rng.random(), 0
+    for k in range(len(weights)):
+        share = weights[k] * math.exp(log_sums[k] - top)
+        if share > 0.0:
+            last = k
+            left -= share
+            if left < 0.0:
+                break
+    return last
+
+
+def mixture_pair(law: MixtureLaw, mechanism: Mechanism) -> Pair:
+    """Build the pair of a mixture and a mechanism from those of its components."""
+    pairs = [find_pair(component, mechanism) for component in law.components]
+
+    def log_marginal(mechanism, value, *parameters):
+        weights, laws = law.split(parameters)
+        terms = [
+            pt.log(as_float(weight)) + pair.log_marginal(mechanism, value, *own)
+            for pair, weight, own in zip(pairs, weights, laws, strict=True)
+        ]
+        return pt.logsumexp(pt.stack(pt.broadcast_arrays(*terms), axis=-1), axis=-1)
+
+    return Pair(MixtureLaw, type(mechanism), log_marginal, _draw(law, mechanism), ())
+
+
+def _draw(law: MixtureLaw, mechanism: Mechanism):
+    noise = noise_of(mechanism)
+    noises = [f"n{i}" for i in range(len(mechanism.parameters))]
+    weights = [f"w{k}" for k in range(len(law.components))]
+    names = [[f"t{k}_{i}" for i in range(width)] for k, width in enumerate(law.widths)]
+    sums, draws = [], []
+    pieces: dict[str, Piece] = {}
+    for k, (component, own) in enumerate(zip(law.components, names, strict=True)):
+        family = FAMILIES[type(component)]
+        op = CountSum(family.law, mechanism)
+        theta = [str(t) for t in family.theta(*own)]
+        fixed = family.law.fixed
+        arguments = [*noises, *theta[:fixed], "z", *theta[fixed:]]
+        sums.append(f"sum{k}({', '.join(arguments)})[0]")
+        draws.append(f"draw{k}({', '.join(['rng', 'z', *noises, 'lo', 'hi', *own])})")
+        pieces |= {
+            f"sum{k}": Piece(op.kernel, op.key),
+            f"draw{k}": count_draw(family, noise, len(noises)),
+        }
+    arguments = ["rng", "z", *noises, "lo", "hi", *weights, *(n for own in names for n in own)]
+    cases = " else ".join(f"{draw} if k == {k}" for k, draw in enumerate(draws[:-1]))
+    selected = from_source(
+        "selected", ", ".join(["k", *arguments]), f"{cases} else {draws[-1]}", **pieces
+    )
+    chosen = f"choose(rng, ({', '.join(weights)},), ({', '.join(sums)},))"
+    return from_source(
+        "draw",
+        ", ".join(arguments),
+        f"selected({', '.join([chosen, *arguments])})",
+        choose=Piece(_choose, "choose"),
+        selected=selected,
+        **{name: piece for name, piece in pieces.items() if name.startswith("sum")},
+    ).function
+
+
+register_law(MixtureLaw, mixture_pair, ())

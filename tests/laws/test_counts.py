@@ -1,0 +1,240 @@
+"""Counts integrated out of their release by sums, against every term written out."""
+
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from scipy import special, stats
+
+import pymc_dp as dp
+from pymc_dp.kernels import count_laws, count_sums
+from pymc_dp.laws import find_pair, row_sampler
+from pymc_dp.laws.counts import FAMILIES, CountSum
+
+LAWS = {
+    "PoissonRV": lambda mu: stats.poisson(mu),
+    "BinomialRV": lambda n, p: stats.binom(n, p),
+    "BernoulliRV": lambda p: stats.bernoulli(p),
+    "NegBinomialRV": lambda n, p: stats.nbinom(n, p),
+    "GeometricRV": lambda p: stats.geom(p),
+    "HyperGeometricRV": lambda good, bad, n: stats.hypergeom(good + bad, good, n),
+    "Atom": lambda c: stats.randint(c, c + 1),
+}
+OPS = {
+    "PoissonRV": pm.Poisson.dist(1.0).owner.op,
+    "BinomialRV": pm.Binomial.dist(1, 0.5).owner.op,
+    "BernoulliRV": pm.Bernoulli.dist(0.5).owner.op,
+    "NegBinomialRV": pm.NegativeBinomial.dist(n=1.0, p=0.5).owner.op,
+    "GeometricRV": pm.Geometric.dist(0.5).owner.op,
+    "HyperGeometricRV": pm.HyperGeometric.dist(N=3, k=1, n=1).owner.op,
+    "Atom": next(law for law in FAMILIES if law.__name__ == "Atom")(),
+}
+ADDITIVE = (
+    dp.LaplaceMechanism(2.0),
+    dp.GeometricMechanism(2.0),
+    dp.GaussianMechanism(3.0),
+    dp.DiscreteGaussianMechanism(3.0),
+)
+OTHERS = (
+    dp.GeometricMechanism(2.0).clipped(0),
+    dp.LaplaceMechanism(2.0).clipped(0, 25),
+    dp.GaussianMechanism(3.0).rounded(0),
+    dp.DiscreteGaussianMechanism(4.0).rounded(-1),
+    dp.BinomialMechanism(100, 20, 60),
+)
+PAIRS = [(name, m) for name in OPS for m in (ADDITIVE[0], ADDITIVE[3])]
+PAIRS += [("PoissonRV", m) for m in ADDITIVE]
+PAIRS += [("PoissonRV", m) for m in OTHERS] + [("NegBinomialRV", OTHERS[0])]
+
+
+def values(mechanism):
+    """Releases in the bulk, at atoms, negative, and far from every count."""
+    if isinstance(mechanism, dp.BinomialMechanism):
+        return np.array([0.0, 20.0, 55.0, 100.0])
+    z = np.array([0.0, 3.0, 10.0, -10.0, -70.0, 120.0])
+    if "clipped" in repr(mechanism):
+        z = np.array([0.0, 3.0, 10.0, 25.0])
+    return np.round(z, -1) if "rounded(-1)" in repr(mechanism) else z
+
+
+def brute(name, mechanism, z, parameters):
+    """Log sum and posterior over the counts 0 ... 2999."""
+    y = np.arange(3000.0)
+    law = LAWS[name](*parameters).logpmf(y)
+    joint = law + mechanism.logp(z[:, None], y[None, :]).eval()
+    total = special.logsumexp(joint, axis=1)
+    with np.errstate(invalid="ignore"):
+        return total, np.exp(joint - total[:, None])
+
+
+@pytest.mark.parametrize(("name", "mechanism"), PAIRS, ids=lambda x: str(x))
+def test_log_marginal_and_gradient(name, mechanism):
+    pair = find_pair(OPS[name], mechanism)
+    family = FAMILIES[type(OPS[name])]
+    z = values(mechanism)
+    value = pt.dvector("value")
+    symbols = pt.dscalars(len(family.examples[0]))
+    logp = pair.log_marginal(mechanism, value, *symbols)
+    free = symbols[family.law.fixed - len(family.theta(*symbols)) + len(symbols) :]
+    wrt = [*free] if mechanism.is_discrete else [value, *free]
+    gradient = pytensor.grad(logp.sum(), wrt) if wrt else []
+    function = pytensor.function([value, *symbols], [logp, *gradient])
+    for parameters in family.examples:
+        found, *slopes = function(z, *parameters)
+        expected, _ = brute(name, mechanism, z, parameters)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+        if not np.all(np.isfinite(expected)):
+            continue
+        arguments = [z, *parameters]
+        for variable, slope in zip(wrt, slopes, strict=True):
+            j = [value, *symbols].index(variable)
+            step = 1e-5 if j == 0 else 1e-5 * arguments[j]
+            high, low = ([a + (i == j) * d for i, a in enumerate(arguments)] for d in (step, -step))
+            numeric = (function(*high)[0] - function(*low)[0]) / (2 * step)
+            smooth = np.ones(z.size, dtype=bool)
+            if j == 0 and not isinstance(mechanism, dp.GaussianMechanism):
+                # Kinks at whole numbers; at an atom of a clipped release there is no derivative.
+                smooth = z < 0
+            numeric = numeric if j == 0 else numeric.sum()
+            slope, numeric = (slope[smooth], numeric[smooth]) if j == 0 else (slope, numeric)
+            np.testing.assert_allclose(slope, numeric, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanism", "z"),
+    [
+        ("PoissonRV", ADDITIVE[3], 9.0),
+        ("BinomialRV", ADDITIVE[0], 2.4),
+        ("NegBinomialRV", ADDITIVE[2], 30.0),  # two modes, at zero and near the release
+        ("GeometricRV", ADDITIVE[1], -3.0),
+        ("HyperGeometricRV", ADDITIVE[3], 7.0),
+        ("PoissonRV", OTHERS[0], 0.0),
+    ],
+    ids=str,
+)
+def test_draw(name, mechanism, z):
+    pair = find_pair(OPS[name], mechanism)
+    noise = [float(p.eval()) for p in mechanism.parameters]
+    for seed, parameters in enumerate(FAMILIES[type(OPS[name])].examples):
+        column = [z, *noise, -np.inf, np.inf, *parameters]
+        rows = np.repeat(np.array(column)[:, None], 20_000, axis=1)
+        drawn = row_sampler(pair.draw, len(column))(np.random.default_rng(seed), rows)
+        _, posterior = brute(name, mechanism, np.array([z]), parameters)
+        expected = posterior[0] * drawn.size
+        seen = np.bincount(drawn.astype(int), minlength=expected.size).astype(float)
+        common = expected > 10
+        assert seen[expected == 0].sum() == 0
+        seen = np.append(seen[common], seen[~common].sum())
+        expected = np.append(expected[common], expected[~common].sum() + 1e-9)
+        if expected.size > 2:
+            expected *= seen.sum() / expected.sum()
+            assert stats.chisquare(seen, expected).pvalue > 1e-3, parameters
+
+
+def test_draw_keeps_to_a_range():
+    pair = find_pair(OPS["PoissonRV"], ADDITIVE[2])
+    rows = np.repeat(np.array([9.0, 3.0, 4.0, 6.0, 3.5])[:, None], 2000, axis=1)
+    drawn = row_sampler(pair.draw, 5)(np.random.default_rng(1), rows)
+    assert set(drawn) == {4.0, 5.0, 6.0}
+
+
+def test_extremes():
+    poisson = count_sums.make_count_sum(count_laws.POISSON, count_sums.ADDITIVE)
+    # The normal limit, n = 1e9: sd of the count 31623, of the noise 10.
+    logp, slope, by_mu = poisson(1e9 + 1e4, (0.0, 0.01), (1e9,))
+    variance = 1e9 + 100.0
+    expected = stats.norm.logpdf(1e4, 0, variance**0.5) + 0.5 * np.log(2 * np.pi * 100.0)
+    np.testing.assert_allclose(logp, expected, atol=2e-5)
+    np.testing.assert_allclose(slope, -1e4 / variance, rtol=1e-3)
+    np.testing.assert_allclose(by_mu, 1e4 / variance, rtol=1e-3)
+    # No noise to speak of, hardly any count, a release far off, a rate of zero.
+    np.testing.assert_allclose(
+        poisson(7.0, (0.0, 1e12), (3.0,))[0], stats.poisson.logpmf(7, 3), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        poisson(7.0, (1e6, 0.0), (3.0,))[0], stats.poisson.logpmf(7, 3), rtol=1e-12
+    )
+    np.testing.assert_allclose(poisson(-1e6, (0.1, 0.0), (1e-8,))[0], -1e5, rtol=1e-12)
+    np.testing.assert_allclose(poisson(2.0, (1.0, 0.0), (0.0,)), (-2.0, -1.0, np.e - 1), rtol=1e-12)
+    # A negative binomial that is nearly Poisson.
+    negative = count_sums.make_count_sum(count_laws.NEGATIVE_BINOMIAL, count_sums.ADDITIVE)
+    r = 1e10
+    found = negative(12.0, (0.0, 0.04), (r, r / (r + 9.0)))[0]
+    np.testing.assert_allclose(found, poisson(12.0, (0.0, 0.04), (9.0,))[0], atol=1e-5)
+    for bad in (-1.0, np.nan, np.inf):
+        assert np.isnan(poisson(2.0, (1.0, 0.0), (bad,))[0])
+
+
+MIXTURES = {
+    "zero-inflated Poisson": (
+        lambda: pm.ZeroInflatedPoisson.dist(psi=np.float64(0.3), mu=np.float64(4.0), shape=4),
+        lambda y: 0.7 * (y == 0) + 0.3 * stats.poisson(4).pmf(y),
+    ),
+    "zero-inflated binomial": (
+        lambda: pm.ZeroInflatedBinomial.dist(psi=np.float64(0.3), n=10, p=np.float64(0.4), shape=4),
+        lambda y: 0.7 * (y == 0) + 0.3 * stats.binom(10, 0.4).pmf(y),
+    ),
+    "zero-inflated negative binomial": (
+        lambda: pm.ZeroInflatedNegativeBinomial.dist(
+            psi=np.float64(0.3), n=np.float64(2.0), p=np.float64(0.4), shape=4
+        ),
+        lambda y: 0.7 * (y == 0) + 0.3 * stats.nbinom(2, 0.4).pmf(y),
+    ),
+    "one component with an axis": (
+        lambda: pm.Mixture.dist(
+            np.array([0.3, 0.7]), pm.Poisson.dist(np.array([1.0, 20.0])), shape=4
+        ),
+        lambda y: 0.3 * stats.poisson(1).pmf(y) + 0.7 * stats.poisson(20).pmf(y),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MIXTURES)
+def test_mixtures(case):
+    build, law = MIXTURES[case]
+    z, y = np.array([0, 3, -4, 10.0]), np.arange(400)
+    mechanism = dp.DiscreteGaussianMechanism(3.0)
+    with pm.Model() as model:
+        dp.PrivateObservation("z", build(), mechanism, observed=z)
+    joint = law(y) * np.exp(mechanism.logp(z[:, None], y[None, :]).eval())
+    expected = np.log(joint.sum(1))
+    np.testing.assert_allclose(model.compile_logp()({}), expected.sum(), rtol=1e-12)
+    # Prior predictive: the mean of a release is that of the count.
+    drawn = pm.draw(model["z"], 2000, random_seed=1).ravel()
+    assert abs(drawn.mean() - law(y) @ y) < 4 * drawn.std() / drawn.size**0.5
+    # Draws of the count given the release.
+    pair = find_pair(model["z"].owner.op.statistics[0].law, mechanism)
+    columns = [*mechanism.parameters, -np.inf, np.inf, *model["z"].owner.inputs[2:-1]]
+    numbers = [float(np.ravel(c.eval() if hasattr(c, "eval") else c)[0]) for c in columns]
+    for seed, (z_j, row) in enumerate(zip(z, joint, strict=True)):
+        rows = np.repeat(np.array([z_j, *numbers])[:, None], 5000, axis=1)
+        counts = row_sampler(pair.draw, len(rows))(np.random.default_rng(seed), rows)
+        expected = row / row.sum() * counts.size
+        seen = np.bincount(counts.astype(int), minlength=y.size)
+        common = expected > 10
+        seen = np.append(seen[common], seen[~common].sum())
+        expected = np.append(expected[common], expected[~common].sum() + 1e-9)
+        expected *= seen.sum() / expected.sum()
+        assert stats.chisquare(seen, expected).pvalue > 1e-3
+
+
+def test_what_cannot_be_integrated_out_is_named():
+    noise = dp.GeometricMechanism(1.0)
+    with pm.Model():
+        with pytest.raises(NotImplementedError, match=r"'z': .*Hurdle.* cannot be integrated out"):
+            dp.PrivateObservation("z", pm.HurdlePoisson.dist(psi=0.5, mu=2.0), noise, observed=3)
+        with pytest.raises(NotImplementedError, match=r"'z': .*Register the confidential value"):
+            dp.PrivateObservation("z", pm.DiscreteWeibull.dist(0.5, 1), noise, observed=3)
+        truncated = pm.Mixture.dist([0.5, 0.5], [pm.DiracDelta.dist(0), pm.Geometric.dist(0.5)])
+        dp.PrivateObservation("z", truncated, noise, observed=3)
+
+
+def test_the_op_pickles():
+    op = CountSum(count_laws.POISSON, dp.GeometricMechanism(2.0).clipped(0))
+    again = pickle.loads(pickle.dumps(op))
+    assert again == op
+    assert hash(again) == hash(op)
+    assert again.impl(0.0, 2.0, 3.0, 1.5) == op.impl(0.0, 2.0, 3.0, 1.5)
