@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors, walk
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.mechanisms.base import known_value
@@ -47,6 +48,14 @@ def nearest_rvs(expressions: Sequence[Variable]) -> list[Variable]:
 def depends_on(expression: Variable, variable: Variable) -> bool:
     """Whether `expression` is computed from `variable`, not looking past other RVs."""
     return variable in nearest_rvs([expression])
+
+
+def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether an expression depends on a variable, and on more of it than its shape."""
+    blockers = nearest_rvs([expression])
+    above = list(ancestors([expression], blockers=blockers))
+    shapes = [v for v in above if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
+    return rv in ancestors([expression], blockers=[*blockers, *shapes])
 
 
 def substitute(

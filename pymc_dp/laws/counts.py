@@ -53,13 +53,14 @@ class Noise:
 
     Attributes
     ----------
-    kernel : the compiled noise, up to a factor where it is not `normalised`.
+    kernel : the compiled noise, up to a factor where there are `rates`.
     arguments : source of the tuple of its parameters, from the mechanism's, n0, n1, ...
+    rates : the same as a function, where they are the rate and the precision of added noise.
     """
 
     kernel: CountNoise
     arguments: str
-    normalised: bool = False
+    rates: Callable | None = None
 
 
 @singledispatch
@@ -83,7 +84,7 @@ def noise_of(mechanism: Mechanism) -> Noise:
     pieces = [center, log_noise, *([slope] if slope else [])]
     key = None if any(piece.key is None for piece in pieces) else repr([p.key for p in pieces])
     kernel = stepwise(center.function, log_noise.function, slope and slope.function, key)
-    return Noise(kernel, _tuple(names), normalised=True)
+    return Noise(kernel, _tuple(names))
 
 
 def _compiled(inputs: list[TensorVariable], graph: TensorVariable, names: list[str]) -> Piece:
@@ -101,10 +102,18 @@ def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)},)" if names else "()"
 
 
-_LAPLACE = Noise(ADDITIVE, "(1.0 / n0, 0.0)")
-_GEOMETRIC = Noise(ADDITIVE_ON_LATTICE, "(1.0 / n0, 0.0)")
-_GAUSSIAN = Noise(ADDITIVE, "(0.0, 1.0 / n0 / n0)")
-_DISCRETE_GAUSSIAN = Noise(ADDITIVE_ON_LATTICE, "(0.0, 1.0 / n0 / n0)")
+def _rate(scale):
+    return 1.0 / scale, 0.0 * scale
+
+
+def _precision(sigma):
+    return 0.0 * sigma, sigma**-2.0
+
+
+_LAPLACE = Noise(ADDITIVE, "(1.0 / n0, 0.0)", _rate)
+_GEOMETRIC = Noise(ADDITIVE_ON_LATTICE, "(1.0 / n0, 0.0)", _rate)
+_GAUSSIAN = Noise(ADDITIVE, "(0.0, 1.0 / n0 / n0)", _precision)
+_DISCRETE_GAUSSIAN = Noise(ADDITIVE_ON_LATTICE, "(0.0, 1.0 / n0 / n0)", _precision)
 noise_of.register(LaplaceMechanism)(lambda mechanism: _LAPLACE)
 noise_of.register(GeometricMechanism)(lambda mechanism: _GEOMETRIC)
 noise_of.register(GaussianMechanism)(lambda mechanism: _GAUSSIAN)
@@ -186,7 +195,7 @@ def count_pair(op: Op, mechanism: Mechanism) -> Pair:
         thetas = [as_float(p) for p in theta(*parameters)]
         fixed, free = thetas[: law.fixed], thetas[law.fixed :]
         logp = sums.on(*mechanism.parameters, *fixed, value, *free)
-        if noise.normalised:
+        if noise.rates is None:
             return logp
         logp = logp + mechanism.logp(0.0, 0.0)
         return pt.switch(_whole(value), logp, -math.inf) if mechanism.is_discrete else logp

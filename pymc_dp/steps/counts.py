@@ -21,12 +21,16 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.random.basic import BinomialRV, MultinomialRV
 from pytensor.tensor.shape import Reshape
-from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    Subtensor,
+)
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.compiled import Piece, from_graph, from_source
 from pymc_dp.counting import MOST_LISTED, is_concave, probes
-from pymc_dp.graphs import depends_on, nearest_rvs, substitute
+from pymc_dp.graphs import nearest_rvs, substitute, varies_with
 from pymc_dp.kernels import counts as kernels
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import children, release_statistic
@@ -237,7 +241,7 @@ def _table(model, rv, parameter, point) -> _Table:
     total = int(function(*[point[i] for i in inputs])[0])
     found = children(model, rv)
     mechanisms = [release.owner.op.mechanism for release in found]
-    concave = all(_is_linear(release_statistic(release), rv) for release in found)
+    concave = all(is_linear_in(release_statistic(release), rv) for release in found)
     concave = concave and all(m.log_concave for m in mechanisms)
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))
@@ -270,7 +274,7 @@ def _noise(model, rv, binary, n, cells) -> Noise:
         statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
         value = model.rvs_to_values[release]
         given = substitute(statistic, {rv: latent})
-        if len(found) == 1 and not binary and _is_linear(statistic, rv):
+        if len(found) == 1 and not binary and is_linear_in(statistic, rv):
             lines = _lines(given, counts, cells)
             if lines is not None and lines[0].shape[0] > _FEW_ENTRIES:
                 slopes, constants = lines
@@ -299,17 +303,19 @@ def _lines(statistic, counts, cells) -> tuple[np.ndarray, np.ndarray] | None:
     return (np.array(found[1:]) - found[0]).T, found[0]
 
 
-def _is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
+def is_linear_in(entry: TensorVariable, rv: TensorVariable) -> bool:
     """Decide linearity by the ops on the way; entries of `rv` may be picked, summed and stacked."""
-    if entry is rv or not depends_on(entry, rv):
+    if entry is rv or not varies_with(entry, rv):
         return True
     node = entry.owner
-    touched = [i for i in node.inputs if depends_on(i, rv)]
-    if not all(_is_linear(i, rv) for i in touched):
+    touched = [i for i in node.inputs if varies_with(i, rv)]
+    if not all(is_linear_in(i, rv) for i in touched):
         return False
     match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
-        case DimShuffle() | Subtensor() | Sum() | Reshape():
+        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Sum() | Reshape():
             return touched == [node.inputs[0]]
+        case AdvancedIncSubtensor() as op:
+            return not op.set_instead_of_inc and not set(touched) - set(node.inputs[:2])
         case MakeVector() | Join() | ps.Add() | ps.Sub() | ps.Neg() | ps.Identity():
             return True
         case ps.Cast() as op:

@@ -1,0 +1,235 @@
+r"""Tables of counts whose cells, and sums of cells, were released with noise.
+
+Release m has the value z_m, noise of rate lam_m and precision tau_m around
+:math:`S_m = \sum_i a_{mi} y_i`, its log density being -lam |z - S| - tau (z - S)^2 / 2 up to a
+constant. As a function of one cell, or of one of two cells with a fixed sum, that is again such an
+expression for every release, so that the cell is drawn exactly by `kernels.count_sums`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pymc_dp.kernels.count_laws import BINOMIAL, CountLaw
+from pymc_dp.kernels.count_sums import CountNoise, make_count_draw
+
+_jit = njit(cache=True, nogil=True, error_model="numpy")
+
+
+class Releases(NamedTuple):
+    """Noisy sums over the cells of a table, and which cells are in them.
+
+    Attributes
+    ----------
+    z, lam, tau : value, rate and precision of every sum.
+    first : the entries of cell i are first[i] ... first[i + 1] - 1.
+    which, weight : of every entry, the sum and the coefficient a of the cell in it.
+    """
+
+    z: np.ndarray
+    lam: np.ndarray
+    tau: np.ndarray
+    first: np.ndarray
+    which: np.ndarray
+    weight: np.ndarray
+
+
+# --- Several releases as the noise of one count; p = (tau, center, kinks, lam, decay, number) ----
+
+
+@_jit
+def _center(z, p):
+    tau, center, kinks, _, _, number = p
+    if tau > 0.0 or number == 0:
+        return center
+    return kinks[0]
+
+
+@_jit
+def _log_noise(z, y, p):
+    tau, center, kinks, lam, _, number = p
+    total = -0.5 * tau * (center - y) ** 2
+    for k in range(number):
+        total -= lam[k] * abs(kinks[k] - y)
+    return total
+
+
+@_jit
+def _begin(z, y, side, p):
+    return math.exp(p[0] * (side * (p[1] - y) - 0.5)), math.exp(-p[0])
+
+
+@_jit
+def _advance(z, y, side, state, p):
+    _, _, kinks, lam, decay, number = p
+    normal, fall = state
+    factor = normal
+    for k in range(number):
+        ahead = side * (kinks[k] - y)
+        if ahead <= 0.0:
+            factor *= decay[k]
+        elif ahead >= 1.0:
+            factor /= decay[k]
+        else:
+            factor *= math.exp(lam[k] * (2.0 * ahead - 1.0))
+    return factor, (normal * fall, fall)
+
+
+@_jit
+def _slope(z, y, p):
+    return 0.0
+
+
+SEVERAL = CountNoise("several", _center, _log_noise, _begin, _advance, _slope)
+
+# --- What the releases say of a cell --------------------------------------------------------------
+
+
+@_jit
+def sums_of(y, releases):
+    """Return S_m for every release."""
+    sums = np.zeros(releases.z.size)
+    for i in range(y.size):
+        for e in range(releases.first[i], releases.first[i + 1]):
+            sums[releases.which[e]] += releases.weight[e] * y[i]
+    return sums
+
+
+@_jit
+def _coefficient(releases, i, m):
+    for e in range(releases.first[i], releases.first[i + 1]):
+        if releases.which[e] == m:
+            return releases.weight[e]
+    return 0.0
+
+
+@_jit
+def _gather(releases, sums, y, i, j, kinks, lam, decay):
+    """Return the noise of cell i as p; where j >= 0, cell j moves the other way."""
+    tau, weighted, number = 0.0, 0.0, 0
+    for side in range(2):
+        cell = i if side == 0 else j
+        if cell < 0:
+            break
+        for e in range(releases.first[cell], releases.first[cell + 1]):
+            m = releases.which[e]
+            if side == 0:
+                slope = releases.weight[e] - (_coefficient(releases, j, m) if j >= 0 else 0.0)
+            elif _coefficient(releases, i, m) != 0.0:
+                continue  # met with the first cell
+            else:
+                slope = -releases.weight[e]
+            if slope == 0.0:
+                continue
+            where = y[i] + (releases.z[m] - sums[m]) / slope
+            if releases.tau[m] > 0.0:
+                precision = releases.tau[m] * slope * slope
+                tau += precision
+                weighted += precision * (where - y[i])
+            if releases.lam[m] > 0.0:
+                kinks[number], lam[number] = where, releases.lam[m] * abs(slope)
+                decay[number] = math.exp(-lam[number])
+                number += 1
+    center = y[i] + (weighted / tau if tau > 0.0 else 0.0)
+    return tau, center, kinks, lam, decay, number
+
+
+@_jit
+def _put(releases, sums, y, i, value):
+    change = value - y[i]
+    if change != 0.0:
+        y[i] = value
+        for e in range(releases.first[i], releases.first[i + 1]):
+            sums[releases.which[e]] += releases.weight[e] * change
+
+
+@_jit
+def most_releases(releases):
+    """Return the largest number of releases that one cell is in."""
+    most = 0
+    for i in range(releases.first.size - 1):
+        most = max(most, releases.first[i + 1] - releases.first[i])
+    return most
+
+
+# --- Sweeps ---------------------------------------------------------------------------------------
+
+
+def make_cell_sweep(law: CountLaw) -> Callable:
+    """Make ``(rng, y, theta, releases)``, which draws every cell once given the others.
+
+    Column i of `theta` holds the law's parameters for cell i. It returns whether every cell could
+    be drawn.
+    """
+    draw = make_count_draw(law, SEVERAL)
+    width = law.n_parameters
+
+    @njit(nogil=True, error_model="numpy")
+    def cell_sweep(rng, y, theta, releases):
+        sums, most = sums_of(y, releases), most_releases(releases)
+        kinks, lam, decay = np.empty(most), np.empty(most), np.empty(most)
+        for i in range(y.size):
+            p = _gather(releases, sums, y, i, -1, kinks, lam, decay)
+            drawn = draw(rng, 0.0, p, _column(theta, i, width), -math.inf, math.inf)
+            if math.isnan(drawn):
+                return False
+            _put(releases, sums, y, i, drawn)
+        return True
+
+    return cell_sweep
+
+
+@njit(inline="always")
+def _column(theta, i, width):
+    if width == 1:
+        return (theta[0, i],)
+    if width == 2:
+        return theta[0, i], theta[1, i]
+    return theta[0, i], theta[1, i], theta[2, i]
+
+
+def make_pair_sweep() -> Callable:
+    """Make ``(rng, y, rates, block, releases)``, which draws cells two at a time given their sum.
+
+    Blocks of `block` neighbouring cells keep their totals; within one the counts are multinomial
+    with probabilities in proportion to `rates`. Every cell is paired with its neighbour, which is
+    often in the same sums, and with any other of its block. It returns whether every pair could be
+    drawn.
+    """
+    draw = make_count_draw(BINOMIAL, SEVERAL)
+
+    @njit(nogil=True, error_model="numpy")
+    def draw_pair(rng, y, rates, i, j, releases, sums, scratch):
+        total, both = y[i] + y[j], rates[i] + rates[j]
+        if total == 0.0 or i == j:
+            return True
+        share = rates[i] / both
+        if share == 0.0 or share == 1.0:
+            drawn = total * share
+        else:
+            p = _gather(releases, sums, y, i, j, scratch[0], scratch[1], scratch[2])
+            drawn = draw(rng, 0.0, p, (total, share), -math.inf, math.inf)
+        if math.isnan(drawn):
+            return False
+        _put(releases, sums, y, i, drawn)
+        _put(releases, sums, y, j, total - drawn)
+        return True
+
+    @njit(nogil=True, error_model="numpy")
+    def pair_sweep(rng, y, rates, block, releases):
+        sums = sums_of(y, releases)
+        scratch = np.empty((3, 2 * most_releases(releases)))
+        good = True
+        for start in range(0, y.size, block):
+            for k in range(rng.integers(0, 2), block - 1, 2):
+                i = start + k
+                good &= draw_pair(rng, y, rates, i, i + 1, releases, sums, scratch)
+            for k in range(block):
+                j = start + int(rng.random() * block)
+                good &= draw_pair(rng, y, rates, start + k, j, releases, sums, scratch)
+        return good
+
+    return pair_sweep

@@ -1,0 +1,279 @@
+"""Exact draws of tables of counts that were released cell by cell and in sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedInputError
+from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import MakeVector
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Sum
+from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.compiled import Piece, from_source
+from pymc_dp.graphs import known_shape, nearest_rvs, substitute, varies_with
+from pymc_dp.kernels import tables as kernels
+from pymc_dp.laws.counts import FAMILIES, noise_of
+from pymc_dp.records import children, release_statistic
+from pymc_dp.release import PrivateReleaseRV
+from pymc_dp.steps.base import DPStep, as_row, point_function, unusable
+from pymc_dp.steps.counts import is_linear_in
+
+
+class TableGibbs(DPStep):
+    r"""Draw tables of confidential counts exactly, given noisy cells and noisy sums of cells.
+
+    A release m of the counts y has the statistic :math:`S_m = \sum_i a_{mi} y_i`, a cell, a sum
+    over cells such as a county of its tracts, or a weighted one. Given all other cells, one cell
+    has the conditional
+
+    .. math::
+
+        p(y_i \mid \ldots) \propto f(y_i) \prod_m \eta_m(z_m \mid S_m),
+
+    which is drawn from exactly, by a walk outwards from its mode. The cells of a multinomial table
+    are drawn two at a time given their sum, so that its total is kept in every draw; with a batch
+    of tables, each keeps its own. Poisson tables are drawn both ways: single cells move the sums,
+    pairs move where the sums are known well. A sweep costs the same for every number of releases
+    that a cell is in, and about 2 microseconds a cell for noise with a standard deviation of 10.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Multinomial, Poisson, Binomial, NegativeBinomial or other registered counts, of any
+        shape, with no children but releases. The statistic of each release is linear in the
+        counts; each cell is in at most one entry of it. The noise is Laplace, geometric,
+        Gaussian or discrete Gaussian.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that cannot be drawn, and why.
+    """
+
+    name = "dp_table"
+
+    def _prepare(self, model, initial_point):
+        self._tables = [_table(model, rv) for rv in self.model_rvs]
+        point = initial_point or model.initial_point()
+        for table in self._tables:  # compiled once, before the chains' processes start
+            table.update(np.random.default_rng(0), point)
+
+    def step(self, point):
+        """Draw every table once."""
+        for table in self._tables:
+            point = {**point, table.name: table.update(self.rng, point)}
+        return point, [{}]
+
+
+class _Table(NamedTuple):
+    """A latent table and how its parameters and releases are read from the point.
+
+    Attributes
+    ----------
+    law : name of the op whose sweep it gets.
+    block : cells with a fixed total; 0 where there is none.
+    first, which, weight : see `kernels.tables.Releases`.
+    read : compiled; returns z, lam and tau of all releases, totals, and rows of law parameters.
+    """
+
+    name: str
+    law: type
+    block: int
+    first: np.ndarray
+    which: np.ndarray
+    weight: np.ndarray
+    read: Callable
+    inputs: list[str]
+
+    def update(self, rng, point) -> np.ndarray:
+        """Return a new draw."""
+        z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
+        old = point[self.name]
+        counts = old.astype("float64").ravel()
+        released = kernels.Releases(z, lam, tau, self.first, self.which, self.weight)
+        good = not np.isnan(z).any() and (lam + tau > 0).all()
+        rates = theta[-1]
+        if self.block:
+            good = good and np.isfinite(rates).all() and (rates >= 0).all()
+            _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
+        else:
+            good = good and _cell_sweep(self.law)(rng, counts, np.array(theta), released)
+        if self.block or self.law is PoissonRV:
+            block = self.block or counts.size
+            good = good and _pair_sweep()(rng, counts, rates, block, released)
+        if not good:
+            raise unusable(self.name)
+        return counts.reshape(old.shape).astype(old.dtype)
+
+
+def _restore(counts, totals, rates) -> None:
+    """Give tables their public totals, in proportion to the rates, where a start has others."""
+    for row in np.flatnonzero(counts.sum(axis=1) != totals):
+        share = totals[row] * rates[row] / rates[row].sum()
+        counts[row] = np.floor(share)
+        rest = int(totals[row] - counts[row].sum())
+        counts[row, np.argsort(counts[row] - share)[:rest]] += 1
+
+
+@cache
+def _pair_sweep() -> Callable:
+    piece = Piece(kernels.make_pair_sweep(), "make_pair_sweep")
+    return _with_releases("rng, y, rates, block", piece)
+
+
+@cache
+def _cell_sweep(law: type) -> Callable:
+    family = FAMILIES[law].law
+    piece = Piece(kernels.make_cell_sweep(family), f"make_cell_sweep {family.name}")
+    return _with_releases("rng, y, theta", piece)
+
+
+def _with_releases(arguments: str, kernel: Piece) -> Callable:
+    return from_source(
+        "sweep", f"{arguments}, releases", f"kernel({arguments}, releases)", kernel=kernel
+    ).function
+
+
+def _table(model: pm.Model, rv: TensorVariable) -> _Table:
+    check_table(model, rv)
+    found = children(model, rv)
+    op, shape = rv.owner.op, known_shape(rv)
+    size = int(np.prod(shape))
+    columns, entries, offset = [], [], 0
+    for release in found:
+        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        statistic = release_statistic(release)
+        cell, where, weight = _incidence(rv, release, statistic, size)
+        constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
+        [scale] = mechanism.parameters
+        z = model.rvs_to_values[release] - constant
+        columns.append(as_row(z, *noise_of(mechanism).rates(scale)))
+        entries.append((cell, where + offset, weight))
+        offset += int(np.prod(known_shape(statistic)))
+    cell, which, weight = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+    order = np.argsort(cell, kind="stable")
+    first = np.searchsorted(cell[order], np.arange(size + 1))
+    released = pt.concatenate(columns, axis=1)
+    parameters = op.dist_params(rv.owner)
+    if isinstance(op, MultinomialRV):
+        block = shape[-1]
+        n, p = parameters
+        totals = pt.broadcast_to(n, shape[:-1]).astype("float64").ravel()
+        theta = [pt.broadcast_to(p, shape).astype("float64").ravel()]
+    else:
+        block, totals = 0, pt.zeros(0)
+        family = FAMILIES[type(op)]
+        theta = [
+            pt.broadcast_to(pt.as_tensor(t), shape).astype("float64").ravel()
+            for t in family.theta(*parameters)
+        ]
+    read, inputs = point_function(model, [*(released[k] for k in range(3)), totals, *theta])
+    name = model.rvs_to_values[rv].name
+    return _Table(
+        name, type(op), block, first, which[order], np.asarray(weight[order]), read, inputs
+    )
+
+
+def check_table(model: pm.Model, rv: TensorVariable) -> None:
+    """Refuse, with a ValueError, what is no table of counts with noisy sums."""
+    op = rv.owner.op
+    if not isinstance(op, MultinomialRV) and type(op) not in FAMILIES:
+        known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}, which follows {op}: it updates Multinomial, "
+            f"{known} variables"
+        )
+    if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
+        raise ValueError(f"TableGibbs cannot update {rv.name!r}: its number of trials is random")
+    if None in known_shape(rv):
+        raise ValueError(f"TableGibbs cannot update {rv.name!r}: its shape is not known")
+    found = children(model, rv)
+    if not found:
+        raise ValueError(f"TableGibbs cannot update {rv.name!r}: no release of it")
+    for release in found:
+        if not isinstance(getattr(release.owner, "op", None), PrivateReleaseRV):
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: {release.name!r}, which is no release, "
+                f"depends on it"
+            )
+        mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
+        if not mechanism.is_scale_noise:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: its release {release.name!r} is made by "
+                f"{type(mechanism).__name__}; the noise must be Laplace, geometric, Gaussian or "
+                f"discrete Gaussian, and not clipped or rounded. Write RecordMetropolis"
+            )
+        if not varies_with(statistic, rv) or not is_linear_in(statistic, rv):
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is not "
+                f"linear in it. Write RecordMetropolis"
+            )
+        others = [other for other in nearest_rvs([statistic]) if other is not rv]
+        if others:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is one "
+                f"of {others[0].name!r}, too. Write RecordMetropolis for both"
+            )
+
+
+def _in_doubles(expression, rv, table):
+    """Write a linear expression of `rv` with doubles in its place: integers have no gradient."""
+    if expression is rv:
+        return table
+    if not varies_with(expression, rv):
+        return expression
+    node = expression.owner
+    inputs = [_in_doubles(i, rv, table) for i in node.inputs]
+    match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
+        case Sum() as op:
+            return inputs[0].sum(axis=op.axis)
+        case MakeVector():
+            return pt.stack(inputs)
+        case ps.Cast():
+            return inputs[0]
+    return node.op.make_node(*inputs).outputs[node.outputs.index(expression)]
+
+
+def _incidence(rv, release, statistic, size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find in which entry of a linear statistic every cell is, and with what coefficient.
+
+    Where each cell is in one entry only, the gradient of the entries' sum is the coefficient, and
+    that of their sum weighted by 1, 2, 3, ... the coefficient times the entry's number.
+    """
+    cells = pt.dvector("cells")
+    given = _in_doubles(statistic, rv, cells.reshape(known_shape(rv)))
+    given = given.astype("float64").ravel()
+    number = pt.arange(1, given.size + 1).astype("float64")
+    try:
+        slopes = pytensor.grad(given.sum(), cells), pytensor.grad((given * number).sum(), cells)
+    except (DisconnectedInputError, NotImplementedError) as error:
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}: its coefficients in the statistic of "
+            f"{release.name!r} cannot be read ({error}). Write RecordMetropolis"
+        ) from None
+    function = pytensor.function([cells], [given, *slopes])
+    nothing, weight, numbered = function(np.zeros(size))
+    cell = np.flatnonzero(weight)
+    where = np.rint(numbered[cell] / weight[cell]).astype("int64") - 1
+    # One entry to a cell, as a random table shows.
+    some = np.random.default_rng(0).random(size)
+    expected = np.bincount(
+        where.clip(0, nothing.size - 1), weights=weight[cell] * some[cell], minlength=nothing.size
+    )
+    if not np.allclose(function(some)[0] - nothing, expected, rtol=1e-9, atol=1e-9):
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}: one of its cells is in several entries of the "
+            f"statistic of {release.name!r}. Make these several releases, or write RecordMetropolis"
+        )
+    return cell, where, weight[cell]

@@ -1,0 +1,135 @@
+"""Sweeps over tables with noisy cells and noisy sums, against every table written out."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from pymc_dp.kernels import count_laws
+from pymc_dp.kernels.tables import Releases, make_cell_sweep, make_pair_sweep, sums_of
+
+# Two tables of three cells: a noisy value of each cell, and of sums over (0, 1), 2, (3, 4), 5, in
+# which cell 1 counts twice.
+Z = np.array([2.0, 3, 1, 0, 4, 2, 6.0, 0.5, 3, 3])
+MATRIX = np.vstack([np.eye(6), np.zeros((4, 6))])
+MATRIX[6, :2], MATRIX[7, 2], MATRIX[8, 3:5], MATRIX[9, 5] = (1, 2), 1, 1, 1
+NOISES = {
+    "mixed": (np.repeat([0.0, 0.7], [6, 4]), np.repeat([0.3, 0.0], [6, 4])),
+    "exponential": (np.full(10, 0.6), np.zeros(10)),
+    "Gaussian": (np.zeros(10), np.full(10, 0.4)),
+}
+RATES = np.array([1.0, 2, 3, 1, 1, 0.5])
+
+
+def releases(noise):
+    cell, which = np.nonzero(MATRIX.T)
+    first = np.searchsorted(cell, np.arange(7))
+    return Releases(Z, *NOISES[noise], first, which, MATRIX[which, cell])
+
+
+def log_noise(noise, tables):
+    lam, tau = NOISES[noise]
+    e = Z - tables @ MATRIX.T
+    return -(lam * np.abs(e) + 0.5 * tau * e**2).sum(axis=1)
+
+
+def draws(sweep, y, n, *arguments):
+    rng = np.random.default_rng(3)
+    out = np.empty((n, 6))
+    for k in range(n):
+        for _ in range(4):
+            assert sweep(rng, y, *arguments)
+        out[k] = y
+    return out
+
+
+def check(found, tables, log_weight):
+    expected = np.exp(log_weight - special.logsumexp(log_weight)) * len(found)
+    kinds, counts = np.unique(found, axis=0, return_counts=True)
+    seen = dict(zip(map(tuple, kinds), counts, strict=True))
+    seen = np.array([seen.get(tuple(t), 0) for t in tables])
+    common = expected > 10
+    assert common.sum() > 30
+    seen = np.append(seen[common], len(found) - seen[common].sum())
+    expected = np.append(expected[common], expected[~common].sum())
+    assert stats.chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-3
+
+
+def compositions(total):
+    return np.array(
+        [
+            (*a, total - sum(a))
+            for a in itertools.product(range(total + 1), repeat=2)
+            if sum(a) <= total
+        ]
+    )
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_multinomial_tables(noise):
+    found = draws(
+        make_pair_sweep(), np.array([2.0, 2, 1, 3, 0, 3]), 15_000, RATES, 3, releases(noise)
+    )
+    np.testing.assert_array_equal(found.reshape(-1, 2, 3).sum(axis=2), np.tile([5, 6], (15_000, 1)))
+    first, second = compositions(5), compositions(6)
+    tables = np.array([np.append(a, b) for a in first for b in second], dtype=float)
+    law = stats.multinomial(5, RATES[:3] / RATES[:3].sum()).logpmf(tables[:, :3])
+    law = law + stats.multinomial(6, RATES[3:] / RATES[3:].sum()).logpmf(tables[:, 3:])
+    check(found, tables, law + log_noise(noise, tables))
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_independent_cells(noise):
+    sweep = make_cell_sweep(count_laws.POISSON)
+    found = draws(sweep, np.array([2.0, 2, 1, 3, 0, 3]), 15_000, RATES[None], releases(noise))
+    prior = np.random.default_rng(1).poisson(RATES, size=(400_000, 6)).astype(float)
+    weight = np.exp(log_noise(noise, prior))
+    for statistic in (lambda t: t, lambda t: t**2, lambda t: t[:, :3] * t[:, 3:]):
+        values = statistic(prior)
+        expected = weight @ values / weight.sum()
+        error = np.sqrt((weight**2) @ (values - expected) ** 2) / weight.sum()
+        error = np.hypot(error, 1.5 * statistic(found).std(axis=0) / len(found) ** 0.5)
+        assert np.all(np.abs(statistic(found).mean(axis=0) - expected) < 4.5 * error)
+
+
+def test_pairs_and_cells_agree_on_poisson_tables():
+    # As `TableGibbs` alternates them: together they leave the same law.
+    cells, pairs = make_cell_sweep(count_laws.POISSON), make_pair_sweep()
+    rel, rng = releases("mixed"), np.random.default_rng(5)
+    y, out = np.full(6, 2.0), np.empty((15_000, 6))
+    for k in range(len(out)):
+        cells(rng, y, RATES[None], rel)
+        pairs(rng, y, RATES, 6, rel)
+        out[k] = y
+    alone = draws(cells, np.full(6, 2.0), 15_000, RATES[None], rel)
+    error = np.hypot(out.std(axis=0), alone.std(axis=0)) / 15_000**0.5
+    assert np.all(np.abs(out.mean(axis=0) - alone.mean(axis=0)) < 6 * error)
+
+
+def test_cells_that_must_be_empty_stay_so():
+    rates = RATES.copy()
+    rates[[0, 3, 4]] = 0.0
+    y = np.array([0.0, 3, 2, 0, 0, 6])
+    found = draws(make_pair_sweep(), y, 200, rates, 3, releases("mixed"))
+    assert np.all(found[:, [0, 3, 4]] == 0)
+    assert len(np.unique(found[:, 1])) > 2
+
+
+def test_large_counts():
+    # The Gaussian limit: three cells of 1e9 with a total, noise of sd 100 on each.
+    n, sd, tau = 3e9, 100.0, 1e-4
+    z = np.array([1e9 + 50, 1e9 - 20, 1e9 + 10])
+    rel = Releases(z, np.zeros(3), np.full(3, tau), np.arange(4), np.arange(3), np.ones(3))
+    sweep, rng, y = make_pair_sweep(), np.random.default_rng(1), np.full(3, 1e9)
+    out = np.array([(sweep(rng, y, np.ones(3), 3, rel), *y)[1:] for _ in range(4000)])
+    np.testing.assert_array_equal(out.sum(axis=1), n)
+    # The law of the counts is flat at this scale: the releases, less their common excess.
+    mean = z - (z.sum() - n) / 3
+    assert np.all(np.abs(out.mean(axis=0) - mean) < 4 * sd * (2 / 3) ** 0.5 / 4000**0.5 * 2)
+    np.testing.assert_allclose(out.std(axis=0), sd * (2 / 3) ** 0.5, rtol=0.06)
+
+
+def test_sums():
+    y = np.arange(6.0)
+    np.testing.assert_array_equal(sums_of(y, releases("mixed")), MATRIX @ y)

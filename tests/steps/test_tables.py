@@ -1,0 +1,150 @@
+"""TableGibbs: how tables and their releases are read from a model, and what is refused."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pymc_dp as dp
+from pymc_dp.kernels.tables import Releases, sums_of
+from pymc_dp.steps.tables import TableGibbs
+
+COUNTY = np.array([0, 0, 1, 1, 1, 2])
+
+
+def geography(batch=True):
+    """Two states of six tracts in three counties each; a noisy value of every tract and county."""
+    with pm.Model() as model:
+        p = pm.Dirichlet("p", np.full(6, 3.0), shape=(2, 6))
+        y = pm.Multinomial("y", n=np.array([60, 90]), p=p)
+        dp.PrivateObservation(
+            "tract", y, dp.DiscreteGaussianMechanism(2.0), observed=np.full((2, 6), 12)
+        )
+        county = pt.zeros((2, 3))[:, COUNTY].inc(y)
+        dp.PrivateObservation(
+            "county", county, dp.GeometricMechanism(1.0), observed=[[20, 30, 10], [30, 40, 20]]
+        )
+    return model
+
+
+def released(table, point):
+    z, lam, tau, *_ = table.read(*[point[i] for i in table.inputs])
+    return Releases(z, lam, tau, table.first, table.which, table.weight)
+
+
+def test_reads_cells_and_sums():
+    model = geography()
+    step = TableGibbs([model["y"]], model=model)
+    [table] = step._tables
+    found = released(table, model.initial_point())
+    y = np.arange(12.0)
+    county = np.array([np.bincount(COUNTY, row) for row in y.reshape(2, 6)]).ravel()
+    np.testing.assert_array_equal(sums_of(y, found), [*y, *county])
+    np.testing.assert_array_equal(found.z, [12] * 12 + [20, 30, 10, 30, 40, 20])
+    np.testing.assert_allclose(found.lam, [0] * 12 + [1] * 6)
+    np.testing.assert_allclose(found.tau, [0.25] * 12 + [0] * 6)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "expected"),
+    [
+        (lambda y: [y[0], 3.0 * y[1:].sum() + 5.0], lambda y: [y[0], 3 * y[1:].sum()]),
+        (lambda y: y.reshape((2, 3)).sum(axis=0), lambda y: y.reshape(2, 3).sum(axis=0)),
+        (lambda y: pt.dot(np.eye(6)[::2], y) / 2, lambda y: y[::2] / 2),
+        (lambda y: y.mean(), lambda y: [y.mean()]),
+        (lambda y: y[np.array([4, 0, 2])], lambda y: y[[4, 0, 2]]),
+        (lambda y: -y, lambda y: -y),
+    ],
+)
+def test_reads_linear_statistics(statistic, expected):
+    with pm.Model() as model:
+        y = pm.Poisson("y", 4.0, shape=6)
+        value = np.zeros(np.shape(expected(np.zeros(6))))
+        given = statistic(y)
+        shape = () if getattr(given, "ndim", 1) == 0 else value.shape
+        dp.PrivateObservation("z", given, dp.LaplaceMechanism(1.0), observed=value.reshape(shape))
+    [table] = TableGibbs([y], model=model)._tables
+    cells = np.arange(6.0)
+    np.testing.assert_allclose(
+        sums_of(cells, released(table, model.initial_point())), expected(cells)
+    )
+
+
+def test_totals_hold_in_every_draw_and_are_restored():
+    model = geography()
+    step = TableGibbs([model["y"]], model=model)
+    point = model.initial_point()
+    point["y"] = np.zeros((2, 6), dtype=int)  # no totals at all
+    for _ in range(20):
+        point, _ = step.step(point)
+        np.testing.assert_array_equal(point["y"].sum(axis=1), [60, 90])
+    assert point["y"].dtype == model["y"].dtype
+
+
+def test_agrees_with_records_metropolis():
+    """The two steps have the same stationary law: Poisson tracts with a noisy total."""
+    with pm.Model() as model:
+        y = pm.Poisson("y", np.array([3.0, 5.0, 8.0]), shape=3)
+        dp.PrivateObservation("z", y, dp.GeometricMechanism(2.0), observed=[5, 2, 12])
+        dp.PrivateObservation("total", y.sum(), dp.GaussianMechanism(1.0), observed=25.0)
+    means = []
+    for cls, n in ((TableGibbs, 4000), (dp.RecordMetropolis, 12_000)):
+        step, point = cls([y], model=model, rng=np.random.default_rng(2)), model.initial_point()
+        if hasattr(step, "stop_tuning"):
+            step.stop_tuning()
+        out = []
+        for _ in range(n):
+            point, _ = step.step(point)
+            out.append(point["y"])
+        means.append(np.mean(out, axis=0))
+    np.testing.assert_allclose(means[0], means[1], atol=0.25)
+
+
+def refused(build, message):
+    with pm.Model() as model:
+        y = build()
+    with pytest.raises(ValueError, match=message):
+        TableGibbs([y], model=model)
+
+
+def test_what_is_refused_is_named():
+    noise = dp.GeometricMechanism(1.0)
+
+    def clipped():
+        y = pm.Poisson("y", 4.0, shape=3)
+        dp.PrivateObservation("z", y, noise.clipped(0), observed=[1, 2, 3])
+        return y
+
+    def squares():
+        y = pm.Poisson("y", 4.0, shape=3)
+        dp.PrivateObservation("z", (y**2).sum(), dp.LaplaceMechanism(1.0), observed=9.0)
+        return y
+
+    def overlapping():
+        y = pm.Poisson("y", 4.0, shape=3)
+        dp.PrivateObservation("z", [y[:2].sum(), y[1:].sum()], noise, observed=[9, 8])
+        return y
+
+    def another_child():
+        y = pm.Poisson("y", 4.0, shape=3)
+        dp.PrivateObservation("z", y, noise, observed=[1, 2, 3])
+        pm.Normal("x", y, 1.0, observed=np.zeros(3))
+        return y
+
+    def together():
+        y, x = pm.Poisson("y", 4.0, shape=3), pm.Poisson("x", 4.0, shape=3)
+        dp.PrivateObservation("z", x + y, noise, observed=[1, 2, 3])
+        return y
+
+    def continuous():
+        y = pm.Normal("y", shape=3)
+        dp.PrivateObservation("z", y, dp.LaplaceMechanism(1.0), observed=[1.0, 2, 3])
+        return y
+
+    refused(clipped, "'y': its release 'z' is made by ClippedMechanism.*RecordMetropolis")
+    refused(squares, "'y': the statistic of 'z' is not linear.*RecordMetropolis")
+    refused(overlapping, "'y': one of its cells is in several entries of the statistic of 'z'")
+    refused(another_child, "'y': 'x', which is no release")
+    refused(together, "'y': the statistic of 'z' is one of 'x', too")
+    refused(continuous, "'y', which follows .*it updates Multinomial, Poisson, Binomial")
+    refused(lambda: pm.Poisson("y", 4.0, shape=3), "'y': no release of it")
