@@ -245,8 +245,8 @@ def sweep_rows(rng, method, first, last, z, noise, y, augmentation, theta, phi, 
     Returns
     -------
     bool
-        False where a count cannot be drawn: its rate or release is NaN or above 9e15, or the rate is
-        0 while the known count is positive.
+        False where a count cannot be drawn: its rate or release is NaN or above 9e15, or the rate
+        is 0 while the known count is positive.
     """
     components = phi.shape[1]
     weights, cumulative = np.empty(components), np.empty(components)
@@ -333,19 +333,29 @@ def block_count(rows: int, columns: int) -> int:
     return blocks
 
 
-def start_state(rng, table: Table, theta: np.ndarray, phi: np.ndarray) -> State:
-    """Return a state with these factors; the latent rates are drawn from their conditional.
+def start_state(
+    rng,
+    table: Table,
+    theta: np.ndarray,
+    phi: np.ndarray,
+    augmentation: np.ndarray | None = None,
+) -> State:
+    """Return a state with these factors.
 
     Parameters
     ----------
     rng : numpy Generator
     table : Table
     theta, phi : float arrays (D, K) and (K, V), copied
+    augmentation : float array (D, V, 2), optional
+        The latent rates of a state before; by default they are drawn from their conditional.
     """
     theta = np.array(theta, dtype=float, order="C")
     phi = np.array(np.transpose(phi), dtype=float, order="C")
-    augmentation = np.empty((*table.z.shape, 2) if table.method == BESSEL else (0, 0, 2))
-    if table.method == BESSEL:
+    needed = table.method == BESSEL and augmentation is None
+    if augmentation is None:
+        augmentation = np.empty((*table.z.shape, 2) if needed else (0, 0, 2))
+    if needed:
         start_augmentation(rng, table.z, table.noise, theta @ phi.T, augmentation)
     return State(theta, phi, np.zeros(table.z.shape, dtype=np.int64), augmentation)
 
