@@ -20,8 +20,8 @@ ROUNDS = 5
 
 
 @njit(error_model="numpy")
-def published_sweep(z, alpha, theta, phi, lam1, lam2):
-    """Update everything by the published augmentation, the plain way: one loop, numba's random."""
+def published_sweep(rng, z, alpha, theta, phi, lam1, lam2):
+    """Update everything by the published augmentation, the plain way: one loop."""
     rows, columns = z.shape
     components = theta.shape[1]
     by_row, by_column = np.zeros((rows, components)), np.zeros((components, columns))
@@ -41,18 +41,18 @@ def published_sweep(z, alpha, theta, phi, lam1, lam2):
                 m += 1
                 term *= y / (m * (m + order))
                 total += term
-            u = np.random.random() * total
+            u = rng.random() * total
             m, term = 0, 1.0
             while u > term:
                 u -= term
                 m += 1
                 term *= y / (m * (m + order))
             both, g2 = m + max(z[d, v], 0), m + max(-z[d, v], 0)
-            count = np.random.binomial(both, mu / (mu + lam1[d, v]))
-            lam1[d, v] = np.random.gamma(1.0 + both - count, alpha)
-            lam2[d, v] = np.random.gamma(1.0 + g2, alpha)
+            count = rng.binomial(both, mu / (mu + lam1[d, v]))
+            lam1[d, v] = rng.gamma(1.0 + both - count, alpha)
+            lam2[d, v] = rng.gamma(1.0 + g2, alpha)
             for k in range(components - 1):
-                part = np.random.binomial(count, min(weights[k] / mu, 1.0)) if count else 0
+                part = rng.binomial(count, min(weights[k] / mu, 1.0)) if count else 0
                 mu -= weights[k]
                 by_row[d, k] += part
                 by_column[k, v] += part
@@ -62,10 +62,10 @@ def published_sweep(z, alpha, theta, phi, lam1, lam2):
     for k in range(components):
         exposure = phi[k].sum()
         for d in range(rows):
-            theta[d, k] = np.random.gamma(1.0 + by_row[d, k], 1.0 / (1.0 + exposure))
+            theta[d, k] = rng.gamma(1.0 + by_row[d, k], 1.0 / (1.0 + exposure))
         exposure = theta[:, k].sum()
         for v in range(columns):
-            phi[k, v] = np.random.gamma(1.0 + by_column[k, v], 1.0 / (1.0 + exposure))
+            phi[k, v] = rng.gamma(1.0 + by_column[k, v], 1.0 / (1.0 + exposure))
 
 
 def problem(size: int, components: int):
@@ -83,7 +83,7 @@ def sweeps(size: int, components: int, pool) -> dict:
     scale = np.full(z.shape, -1 / np.log(ALPHA))
     lam1, lam2 = rng.exponential(1.0, (2, *z.shape))
     plain = theta.copy(), phi.copy(), lam1, lam2
-    found = {"published, plain": lambda: published_sweep(z, ALPHA, *plain)}
+    found = {"published, plain": lambda: published_sweep(rng, z, ALPHA, *plain)}
     for name, method, values in (
         ("bessel", kernel.BESSEL, z),
         ("direct", kernel.DIRECT, z),

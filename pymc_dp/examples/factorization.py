@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--iterations", type=int, default=1000, metavar="N",
                         help="Gibbs iterations of experiment 1 (default: %(default)s)")  # fmt: skip
     parser.add_argument("--draws", type=int, default=300, metavar="N",
-                        help="draws of each chain of experiment 2 (default: %(default)s)")  # fmt: skip
+                        help="draws of a chain of experiment 2 (default: %(default)s)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, metavar="S",
                         help="random seed (default: %(default)s)")  # fmt: skip
     args = parser.parse_args(argv)

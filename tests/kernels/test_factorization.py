@@ -23,11 +23,13 @@ from pymc_dp.kernels.factorization import (
     Table,
     allocate,
     block_count,
+    start_state,
+    sweep,
+)
+from pymc_dp.kernels.released_counts import (
     draw_count,
     draw_count_augmented,
     start_augmentation,
-    start_state,
-    sweep,
 )
 
 [REFERENCE] = [
