@@ -1,15 +1,19 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
-``python -m benchmarks [gaussian] [records]`` runs all of them by default.
+``python -m benchmarks [gaussian] [records] [factorization]`` runs all of them by default.
 """
 
 import sys
 
 from rich.console import Console
 
-from benchmarks import gaussian, records
+from benchmarks import factorization, gaussian, records
 
-PARTS = {"gaussian": gaussian.main, "records": records.main}
+PARTS = {
+    "gaussian": gaussian.main,
+    "records": records.main,
+    "factorization": factorization.main,
+}
 
 
 def main() -> None:

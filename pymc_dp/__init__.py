@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from pymc_dp.distributions import Bessel, Skellam, TruncatedGammaMixture
+from pymc_dp.factorization import poisson_factorization
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.explain import explain
 from pymc_dp.ladder.recover import predict_records, recover
@@ -20,6 +21,7 @@ from pymc_dp.sampling import sample
 from pymc_dp.steps import (
     ConjugateGibbs,
     CountGibbs,
+    FactorizationGibbs,
     LaplaceScaleMixtureGibbs,
     RecordMetropolis,
     TruncatedGammaMixtureGibbs,
@@ -36,6 +38,7 @@ __all__ = [
     "ConjugateGibbs",
     "CountGibbs",
     "DiscreteGaussianMechanism",
+    "FactorizationGibbs",
     "GaussianMechanism",
     "GeometricMechanism",
     "LaplaceMechanism",
@@ -50,6 +53,7 @@ __all__ = [
     "TwoSidedGibbs",
     "collapse",
     "explain",
+    "poisson_factorization",
     "predict_records",
     "recover",
     "sample",

@@ -115,7 +115,8 @@ def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
     those of every draw of its kind.
     """
     lam, k = 1.0 / noise, math.floor(z)
-    left = min(k, math.floor(mu * math.exp(min(lam, 700.0))))
+    up = mu * math.exp(min(lam, 700.0))
+    left = math.floor(up) if up < k else k  # floor gives an integer, which a large rate overflows
     right = max(k + 1.0, math.floor(mu * math.exp(-lam)))
     top_left = log_poisson(left, mu) - lam * abs(z - left)
     mode, top = max(right, 0.0), log_poisson(max(right, 0.0), mu) - lam * abs(z - max(right, 0.0))

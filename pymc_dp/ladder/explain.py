@@ -134,7 +134,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
         with suppress(ValueError, NotImplementedError):  # the reason stands among the routes
             rungs["statistics"] = collapse(model, "statistics")
     for name, on in rungs.items():
-        chosen = choose_steps(on) if releases(on) else {}
+        chosen = choose_steps(on)
         rows += [
             [name, rv.name, chosen[rv].__name__ if rv in chosen else "NUTS"] for rv in on.free_RVs
         ]

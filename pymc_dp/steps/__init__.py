@@ -14,6 +14,7 @@ from pymc_dp.records import as_model, is_tagged, release_statistic, releases
 from pymc_dp.release import FeasibleMoments
 from pymc_dp.steps.conjugate import ConjugateGibbs, NotConjugateError, conditional
 from pymc_dp.steps.counts import CountGibbs, check_count, count_parameter
+from pymc_dp.steps.factorization import FactorizationGibbs, find_factorizations
 from pymc_dp.steps.feasible_slice import FeasibleSlice
 from pymc_dp.steps.records import RecordMetropolis
 from pymc_dp.steps.scale_mixture import LaplaceScaleMixtureGibbs
@@ -22,6 +23,7 @@ from pymc_dp.steps.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, l
 __all__ = [
     "ConjugateGibbs",
     "CountGibbs",
+    "FactorizationGibbs",
     "FeasibleSlice",
     "LaplaceScaleMixtureGibbs",
     "RecordMetropolis",
@@ -35,6 +37,7 @@ __all__ = [
 # In this order: latents before the parameters that depend on them.
 _ALL = (
     RecordMetropolis,
+    FactorizationGibbs,
     CountGibbs,
     TwoSidedGibbs,
     TruncatedGammaMixtureGibbs,
@@ -42,6 +45,12 @@ _ALL = (
     FeasibleSlice,
     LaplaceScaleMixtureGibbs,
 )
+
+# Steps for several variables that belong together: functions of a model to one list of variables
+# for each step.
+_GROUPS: dict[type[BlockedStep], Callable[[pm.Model], list[list[TensorVariable]]]] = {
+    FactorizationGibbs: find_factorizations,
+}
 
 
 def register_steps() -> None:
@@ -54,12 +63,16 @@ def register_steps() -> None:
 def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
     """Return the step that suits each free variable; those left out are for NUTS."""
     chosen: dict[TensorVariable, type[BlockedStep]] = {}
+    for step, groups in _GROUPS.items():
+        chosen |= {rv: step for group in groups(model) for rv in group}
     touched = [rv for r in releases(model) for rv in nearest_rvs(r.owner.inputs)]
     for rv in model.free_RVs:
+        if rv in chosen:
+            continue
         if is_tagged(rv):
             chosen[rv] = RecordMetropolis
             continue
-        if rv in chosen or (rv not in touched and not _feeds(model, rv, touched)):
+        if rv not in touched and not _feeds(model, rv, touched):
             continue
         if _accepts(lambda rv=rv: check_count(model, rv)):
             together = [rv, count_parameter(model, rv)]  # the probabilities are drawn along with it
@@ -109,8 +122,9 @@ def _shapes_feasible_region(model: pm.Model, rv: TensorVariable) -> bool:
 def steps(model: pm.Model | None = None) -> list[BlockedStep]:
     """Return the steps that suit a model, for ``pm.sample(step=dp.steps(model))``.
 
-    Records get `RecordMetropolis`, latent statistics an exact draw, parameters a conjugate draw
-    where there is one and, where bounds make walls that NUTS does not cross well, a slice step.
+    Records get `RecordMetropolis`, the factors of a Poisson factorization `FactorizationGibbs`,
+    latent statistics an exact draw, parameters a conjugate draw where there is one and, where
+    bounds make walls that NUTS does not cross well, a slice step.
     Variables without a step are left to NUTS.
 
     Parameters
@@ -119,17 +133,20 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
         The model of the context by default.
     """
     model = as_model(model, "dp.steps(model)")
-    if not releases(model):
+    chosen = choose_steps(model)
+    if not releases(model) and not chosen:
         raise ValueError(
             "no step applies: the model has no release of its own variables "
             "(dp.PrivateObservation); a model collapsed to its marginal is for NUTS"
         )
-    chosen = choose_steps(model)
     built: list[BlockedStep] = []
     for cls in _ALL:
         mine = [rv for rv in model.free_RVs if chosen.get(rv) is cls]
         if cls is RecordMetropolis and mine:  # the first of the list: nothing has run before it
             built.append(cls([model.rvs_to_values[rv] for rv in mine], model=model, restart=False))
+        elif cls in _GROUPS:
+            for group in _GROUPS[cls](model):
+                built.append(cls([model.rvs_to_values[rv] for rv in group], model=model))
         elif cls is FeasibleSlice:
             built += [cls([model.rvs_to_values[rv]], model=model) for rv in mine]
         elif mine:

@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from pymc_dp.kernels.poisson_mass import poisson_two_sided
+from pymc_dp.kernels.poisson_mass import draw_poisson_two_sided, poisson_two_sided
 
 CASES = [
     case
@@ -74,3 +74,10 @@ def test_extremes_are_finite(k, lam):
     if lam == 5000.0 and k >= 0:
         expected = k * math.log(2.5) - 2.5 - math.lgamma(k + 1)
         assert poisson_two_sided(k, lam, 0.0, 2.5)[0] == pytest.approx(expected, rel=1e-13)
+
+
+def test_draws_with_hardly_any_noise():
+    """The tilted rate is beyond the integers there; the count is the release."""
+    rng = np.random.default_rng(1)
+    for noise in (0.025, 0.02, 0.001):
+        assert draw_poisson_two_sided(rng, 4.0, noise, 0.0, np.inf, 3.0) == 4.0
