@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -148,19 +149,20 @@ def _with_releases(arguments: str, kernel: Piece) -> Callable:
 def _table(model: pm.Model, rv: TensorVariable) -> _Table:
     check_table(model, rv)
     found = children(model, rv)
-    op, shape = rv.owner.op, known_shape(rv)
-    size = int(np.prod(shape))
+    op, shape = rv.owner.op, _shape(rv)
+    size = math.prod(shape)
     columns, entries, offset = [], [], 0
     for release in found:
         _, mechanism, _ = release.owner.op.split(release.owner.inputs)
         statistic = release_statistic(release)
         cell, where, weight = _incidence(rv, release, statistic, size)
         constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
-        [scale] = mechanism.parameters
+        [scale], rates = mechanism.parameters, noise_of(mechanism).rates
+        assert rates is not None  # it is noise added at a scale
         z = model.rvs_to_values[release] - constant
-        columns.append(as_row(z, *noise_of(mechanism).rates(scale)))
+        columns.append(as_row(z, *rates(scale)))
         entries.append((cell, where + offset, weight))
-        offset += int(np.prod(known_shape(statistic)))
+        offset += math.prod(_shape(statistic))
     cell, which, weight = (np.concatenate(parts) for parts in zip(*entries, strict=True))
     order = np.argsort(cell, kind="stable")
     first = np.searchsorted(cell[order], np.arange(size + 1))
@@ -185,6 +187,13 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
     )
 
 
+def _shape(variable: TensorVariable) -> tuple[int, ...]:
+    shape = known_shape(variable)
+    if None in shape:
+        raise ValueError(f"TableGibbs cannot read {variable.name or variable}: its shape is open")
+    return tuple(length or 0 for length in shape)
+
+
 def check_table(model: pm.Model, rv: TensorVariable) -> None:
     """Refuse, with a ValueError, what is no table of counts with noisy sums."""
     op = rv.owner.op
@@ -196,8 +205,7 @@ def check_table(model: pm.Model, rv: TensorVariable) -> None:
         )
     if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
         raise ValueError(f"TableGibbs cannot update {rv.name!r}: its number of trials is random")
-    if None in known_shape(rv):
-        raise ValueError(f"TableGibbs cannot update {rv.name!r}: its shape is not known")
+    _shape(rv)
     found = children(model, rv)
     if not found:
         raise ValueError(f"TableGibbs cannot update {rv.name!r}: no release of it")
@@ -252,7 +260,7 @@ def _incidence(rv, release, statistic, size) -> tuple[np.ndarray, np.ndarray, np
     that of their sum weighted by 1, 2, 3, ... the coefficient times the entry's number.
     """
     cells = pt.dvector("cells")
-    given = _in_doubles(statistic, rv, cells.reshape(known_shape(rv)))
+    given = _in_doubles(statistic, rv, cells.reshape(_shape(rv)))
     given = given.astype("float64").ravel()
     number = pt.arange(1, given.size + 1).astype("float64")
     try:
