@@ -2,7 +2,13 @@
 
 from importlib.metadata import version
 
-from pymc_dp.distributions import Bessel, Skellam, TruncatedGammaMixture
+from pymc_dp.distributions import (
+    Bessel,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Skellam,
+    TruncatedGammaMixture,
+)
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.explain import explain
 from pymc_dp.ladder.recover import predict_records, recover
@@ -35,7 +41,9 @@ __all__ = [
     "BinomialMechanism",
     "ConjugateGibbs",
     "CountGibbs",
+    "DiscreteGaussian",
     "DiscreteGaussianMechanism",
+    "DiscreteLaplace",
     "GaussianMechanism",
     "GeometricMechanism",
     "LaplaceMechanism",
