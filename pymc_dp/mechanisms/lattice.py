@@ -31,8 +31,8 @@ class IntegerNoise(Mechanism):
     """Releases a whole number with independent whole-number noise added.
 
     A subclass says what the noise is, by `noise_variance`, `_sample_noise`, `_log_mass`,
-    `_log_between` and `_noise_quantile`. The release lies on the lattice of the whole numbers counted from the
-    statistic; elsewhere its log mass is -inf.
+    `_log_between` and `_noise_quantile`. The release lies on the lattice of the whole numbers
+    counted from the statistic; elsewhere its log mass is -inf.
     """
 
     continuous_alternative = "dp.LaplaceMechanism"

@@ -17,6 +17,7 @@ from pymc_dp.steps.counts import CountGibbs, check_count, count_parameter
 from pymc_dp.steps.feasible_slice import FeasibleSlice
 from pymc_dp.steps.records import RecordMetropolis
 from pymc_dp.steps.scale_mixture import LaplaceScaleMixtureGibbs
+from pymc_dp.steps.skellam_bessel import SkellamBesselGibbs
 from pymc_dp.steps.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, latent_conditional
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "FeasibleSlice",
     "LaplaceScaleMixtureGibbs",
     "RecordMetropolis",
+    "SkellamBesselGibbs",
     "TruncatedGammaMixtureGibbs",
     "TwoSidedGibbs",
     "choose_steps",

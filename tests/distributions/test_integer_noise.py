@@ -50,7 +50,7 @@ class Gaussian:
 
     @staticmethod
     def moments(sigma):
-        """Log normaliser and variance: sums of either form, by Poisson's formula for a large one."""
+        """Log normaliser and variance; by Poisson's formula for a large sigma."""
         s = mp.mpf(sigma)
         ks = range(1, 40)
         if sigma < 2:
