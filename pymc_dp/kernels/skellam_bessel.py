@@ -33,7 +33,7 @@ _jit = njit(cache=True, nogil=True, error_model="numpy")
 def draw_rates(rng, y, z, scale):
     r"""Draw :math:`\lambda_i / \alpha` given the count and its release."""
     d = z - y
-    both = math.floor(0.5 * scale * rng.standard_exponential())  # geometric of ratio alpha^2
+    both = np.floor(0.5 * scale * rng.standard_exponential())  # geometric of ratio alpha^2
     first, second = both + max(d, 0.0), both + max(-d, 0.0)
     return rng.standard_gamma(1.0 + first), rng.standard_gamma(1.0 + second)
 

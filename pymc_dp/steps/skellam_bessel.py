@@ -50,7 +50,7 @@ class SkellamBesselGibbs(TwoSidedGibbs):
     mechanisms = (GeometricMechanism,)
 
     def _prepare(self, model, initial_point):
-        self._updates = []
+        self._moves = []
         for rv in self.model_rvs:
             columns, _, _ = latent_conditional(type(self), model, rv)
             factor = released_factor(type(self), model, rv)
@@ -67,11 +67,11 @@ class SkellamBesselGibbs(TwoSidedGibbs):
                 )
             z, noise, _, _, mu = columns
             function, inputs = point_function(model, as_row(z, noise, mu))
-            self._updates.append((model.rvs_to_values[rv].name, function, inputs))
+            self._moves.append((model.rvs_to_values[rv].name, function, inputs))
 
     def step(self, point):
         """Move every count once."""
-        for name, function, inputs in self._updates:
+        for name, function, inputs in self._moves:
             z, noise, mu = function(*[point[i] for i in inputs])
             old = point[name]
             drawn = draw_skellam_bessel(self.rng, old.ravel().astype(float), z, noise, mu)
