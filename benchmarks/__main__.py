@@ -1,15 +1,15 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
-``python -m benchmarks [gaussian] [records]`` runs all of them by default.
+``python -m benchmarks [counts] [gaussian] [records]`` runs all of them by default.
 """
 
 import sys
 
 from rich.console import Console
 
-from benchmarks import gaussian, records
+from benchmarks import counts, gaussian, records
 
-PARTS = {"gaussian": gaussian.main, "records": records.main}
+PARTS = {"counts": counts.main, "gaussian": gaussian.main, "records": records.main}
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ from pytensor.tensor.random.basic import PoissonRV
 from pymc_dp.graphs import nearest_rvs
 from pymc_dp.kernels.skellam_bessel import draw_skellam_bessel
 from pymc_dp.mechanisms import GeometricMechanism
-from pymc_dp.mechanisms.base import known_value
 from pymc_dp.steps.base import as_row, point_function, unusable
 from pymc_dp.steps.two_sided import TwoSidedGibbs, latent_conditional, released_factor
 
@@ -51,11 +50,11 @@ class SkellamBesselGibbs(TwoSidedGibbs):
 
     def _prepare(self, model, initial_point):
         self._moves = []
+        point = model.initial_point() if initial_point is None else initial_point
         for rv in self.model_rvs:
             columns, _, _ = latent_conditional(type(self), model, rv)
             factor = released_factor(type(self), model, rv)
-            known = None if nearest_rvs([factor]) else known_value(factor)
-            if known is None or not np.all(np.abs(known) == 1.0):
+            if nearest_rvs([factor]) or not _is_unit(model, factor, point):
                 raise ValueError(
                     f"SkellamBesselGibbs cannot update {rv.name!r}: it must be released as it is, "
                     f"without a factor other than 1 and -1; write TwoSidedGibbs"
@@ -79,3 +78,9 @@ class SkellamBesselGibbs(TwoSidedGibbs):
                 raise unusable(name)
             point = {**point, name: drawn.reshape(old.shape).astype(old.dtype)}
         return point, [{}]
+
+
+def _is_unit(model, factor, point) -> bool:
+    """Whether a factor without random variables is 1 or -1; its shape may be that of a value."""
+    function, inputs = point_function(model, factor)
+    return bool(np.all(np.abs(function(*[point[i] for i in inputs])) == 1.0))
