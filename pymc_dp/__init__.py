@@ -2,7 +2,13 @@
 
 from importlib.metadata import version
 
-from pymc_dp.distributions import Bessel, Skellam, TruncatedGammaMixture
+from pymc_dp.distributions import (
+    Bessel,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Skellam,
+    TruncatedGammaMixture,
+)
 from pymc_dp.factorization import poisson_factorization
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.explain import explain
@@ -24,6 +30,7 @@ from pymc_dp.steps import (
     FactorizationGibbs,
     LaplaceScaleMixtureGibbs,
     RecordMetropolis,
+    SkellamBesselGibbs,
     TruncatedGammaMixtureGibbs,
     TwoSidedGibbs,
     register_steps,
@@ -37,7 +44,9 @@ __all__ = [
     "BinomialMechanism",
     "ConjugateGibbs",
     "CountGibbs",
+    "DiscreteGaussian",
     "DiscreteGaussianMechanism",
+    "DiscreteLaplace",
     "FactorizationGibbs",
     "GaussianMechanism",
     "GeometricMechanism",
@@ -48,6 +57,7 @@ __all__ = [
     "RecordMetropolis",
     "Release",
     "Skellam",
+    "SkellamBesselGibbs",
     "TruncatedGammaMixture",
     "TruncatedGammaMixtureGibbs",
     "TwoSidedGibbs",

@@ -182,13 +182,28 @@ def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
     return bool(pairs) and all(_rowwise(child, above) for child, above in pairs)
 
 
-def tag_records(model: pm.Model) -> None:
-    """Tag the confidential records with their releases: `pm.sample` then assigns their step.
+def tag_records(model: pm.Model, exact: Sequence[TensorVariable] = ()) -> None:
+    """Tag what is confidential: `pm.sample` then assigns its step.
 
-    Tags are strings, which survive in copies of the model. Continuous values that are released
-    one by one, and in no aggregate, are left to NUTS.
+    Tags are strings, which survive in copies of the model: ``dp_release`` names the releases of
+    records, ``dp_step`` the step of counts that have an exact draw given their release. Continuous
+    values that are released one by one, and in no aggregate, are left to NUTS.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    exact : sequence of TensorVariable
+        Counts that `TwoSidedGibbs` draws.
     """
-    aggregated = [rv for rv in record_variables(model) if not _released_singly(model, rv)]
+    for rv in model.free_RVs:
+        if rv in exact:
+            rv.tag.dp_step = "TwoSidedGibbs"
+        elif hasattr(rv.tag, "dp_step"):
+            del rv.tag.dp_step
+    aggregated = [
+        rv for rv in record_variables(model) if rv not in exact and not _released_singly(model, rv)
+    ]
     members = {
         rv: ",".join(f.name for f in block.factors if f in releases(model))
         for block in blocks(model, aggregated)

@@ -19,6 +19,7 @@ from pymc_dp.propriety import check_possible
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
 from pymc_dp.release import FeasibleMoments, Release, release_rv
 from pymc_dp.statistics import NotLinearError, TooFewRecordsError
+from pymc_dp.steps.two_sided import is_exact_count
 
 
 def PrivateObservation(
@@ -107,7 +108,8 @@ def PrivateObservation(
     _check_attainable(name, mechanism, observed)
     # Everything is checked: a refused release leaves nothing behind in the model.
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
-    tag_records(model)
+    # A second release may take away from the first its exact draw, so that all are looked at again.
+    tag_records(model, [v for v in model.free_RVs if is_exact_count(model, v)])
     return rv
 
 

@@ -19,7 +19,7 @@ from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import as_model, children, is_tagged, privatized, releases
 from pymc_dp.starting import feasible_start
-from pymc_dp.steps import CountGibbs, choose_steps, steps
+from pymc_dp.steps import CountGibbs, TwoSidedGibbs, choose_steps, steps
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -260,6 +260,14 @@ def _records_rate(model):
     return 1.0 / seconds
 
 
+def _counts_rate(model):
+    chosen = choose_steps(model)
+    others = [rv.name for rv in privatized(model) if chosen.get(rv) is not TwoSidedGibbs]
+    if others:
+        raise ValueError(f"{others[0]!r} has no exact draw given one release")
+    return 1_000.0
+
+
 def _nuts_on_records_rate(model):
     discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
     if discrete:
@@ -273,4 +281,5 @@ register_route(Route("fused Gibbs", "statistics", fused.rate, fused.sample, fuse
 register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
 register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))
 register_route(Route("Metropolis on the records", "records", _records_rate, _records))
+register_route(Route("exact draws of the counts", "records", _counts_rate, _records))
 register_route(Route("NUTS on the records", "records", _nuts_on_records_rate, _nuts_on_records))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 from numba import njit
 
 from pymc_dp.kernels.gamma_mass import log_minus_digamma
@@ -79,7 +80,7 @@ def _poisson_valid(theta):
 
 @_jit
 def _poisson_mode(theta):
-    return math.floor(theta[0])
+    return np.floor(theta[0])
 
 
 @_jit
@@ -118,7 +119,7 @@ POISSON = CountLaw(
 @_jit
 def _binomial_valid(theta):
     n, p = theta
-    return n >= 0.0 and n == math.floor(n) and n < math.inf and 0.0 <= p <= 1.0
+    return n >= 0.0 and n == np.floor(n) and n < math.inf and 0.0 <= p <= 1.0
 
 
 @_jit
@@ -134,7 +135,7 @@ def _inside(p):
 @_jit
 def _binomial_mode(theta):
     n, p = theta
-    return min(math.floor((n + 1.0) * p), n)
+    return min(np.floor((n + 1.0) * p), n)
 
 
 @_jit
@@ -185,7 +186,7 @@ def _negative_binomial_valid(theta):
 @_jit
 def _negative_binomial_mode(theta):
     r, p = theta
-    return math.floor((r - 1.0) * (1.0 - p) / p) if r > 1.0 else 0.0
+    return np.floor((r - 1.0) * (1.0 - p) / p) if r > 1.0 else 0.0
 
 
 @_jit
@@ -303,7 +304,7 @@ GEOMETRIC = CountLaw(
 @_jit
 def _hypergeometric_valid(theta):
     good, bad, drawn = theta
-    whole = good == math.floor(good) and bad == math.floor(bad) and drawn == math.floor(drawn)
+    whole = good == np.floor(good) and bad == np.floor(bad) and drawn == np.floor(drawn)
     return whole and good >= 0.0 and bad >= 0.0 and 0.0 <= drawn <= good + bad < math.inf
 
 
@@ -317,7 +318,7 @@ def _hypergeometric_support(theta):
 def _hypergeometric_mode(theta):
     good, bad, drawn = theta
     low, high = _hypergeometric_support(theta)
-    mode = math.floor((drawn + 1.0) * (good + 1.0) / (good + bad + 2.0))
+    mode = np.floor((drawn + 1.0) * (good + 1.0) / (good + bad + 2.0))
     return min(max(mode, low), high)
 
 
@@ -357,7 +358,7 @@ HYPERGEOMETRIC = CountLaw(
 
 @_jit
 def _atom_valid(theta):
-    return theta[0] == math.floor(theta[0])
+    return theta[0] == np.floor(theta[0])
 
 
 @_jit

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 from numba import njit
 
 from pymc_dp.kernels.count_laws import CountLaw
@@ -143,7 +144,7 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
     def find_mode(z, p, theta, lo, hi):
         center = find_center(z, p)
         first = min(max(law_mode(theta), lo), hi)
-        second = min(max(math.floor(center), lo), hi)
+        second = min(max(np.floor(center), lo), hi)
         low, high = min(first, second), max(first, second)
         # The largest term y is the first that does not rise: low - 1 rises, high does not.
         step = 1.0
@@ -153,7 +154,7 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
         while low > lo and not rises(low - 1.0, z, center, p, theta):
             high, low, step = low - 1.0, max(low - step, lo), 2.0 * step
         while low < high:
-            middle = math.floor(0.5 * (low + high))
+            middle = np.floor(0.5 * (low + high))
             if rises(middle, z, center, p, theta):
                 low = middle + 1.0
             else:

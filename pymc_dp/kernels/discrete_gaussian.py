@@ -61,7 +61,7 @@ def log_normaliser(sigma):
 
     The derivative is the variance in units of sigma^2.
     """
-    if not sigma > 0.0:
+    if not 0.0 < sigma < math.inf:  # a loop to infinity would not end
         return math.nan, math.nan
     if sigma < 1.0:
         rest, second, k = 0.0, 0.0, 1.0
@@ -85,6 +85,13 @@ def log_normaliser(sigma):
         second += term * u * u
         k += 1.0
     return _HALF_LOG_2PI + math.log(sigma) + math.log1p(rest), 1.0 - second / (1.0 + rest)
+
+
+@_jit
+def normaliser_parts(sigma):
+    """Return `log_normaliser` with its derivative in sigma."""
+    value, slope = log_normaliser(sigma)
+    return value, slope / sigma
 
 
 @_jit

@@ -17,6 +17,7 @@ tail, it is :math:`\mathrm{Poisson}(k \mid \mu)` times a sum of falling positive
 
 import math
 
+import numpy as np
 from numba import njit
 
 from pymc_dp.kernels.gamma_ratio import g_parts, h_parts
@@ -114,10 +115,10 @@ def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
     around the mode and exponential beyond. A count has no other ends than [0, inf): lo and hi are
     those of every draw of its kind.
     """
-    lam, k = 1.0 / noise, math.floor(z)
-    up = mu * math.exp(min(lam, 700.0))
-    left = math.floor(up) if up < k else k  # floor gives an integer, which a large rate overflows
-    right = max(k + 1.0, math.floor(mu * math.exp(-lam)))
+    # numpy's floor is a double; math.floor would be an integer here, which overflows.
+    lam, k = 1.0 / noise, np.floor(z)
+    left = min(k, np.floor(mu * math.exp(min(lam, 700.0))))
+    right = max(k + 1.0, np.floor(mu * math.exp(-lam)))
     top_left = log_poisson(left, mu) - lam * abs(z - left)
     mode, top = max(right, 0.0), log_poisson(max(right, 0.0), mu) - lam * abs(z - max(right, 0.0))
     if top_left >= top:

@@ -158,6 +158,13 @@ class DiscreteGaussianMechanism(IntegerNoise):
         """The mass of the noise is log-concave."""
         return True
 
+    @property
+    def noise_variance(self) -> TensorVariable:
+        """Variance of the noise."""
+        (sigma,) = self.parameters
+        # The log of the normaliser has the derivative variance / sigma^3.
+        return sigma**3 * _log_normaliser(_double(sigma))[1]
+
     def _sample_noise(self, rng: Variable, like: TensorVariable) -> tuple[Variable, TensorVariable]:
         (sigma,) = self.parameters
         sigma = _double(sigma) + pt.zeros_like(_double(like))
@@ -211,17 +218,11 @@ class _KernelOp(ScalarOp):
         return [*(x.zeros_like() for x in inputs[:-1]), value * outputs[1]]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _normaliser_kernel(sigma):
-    value, slope = kernels.log_normaliser(sigma)
-    return value, slope / sigma
-
-
 class _LogNormaliser(_KernelOp):
     """Log of the sum of exp(-k^2 / (2 sigma^2)) over the integers; input sigma."""
 
     nin = 1
-    kernel = staticmethod(_normaliser_kernel)
+    kernel = staticmethod(kernels.normaliser_parts)
 
 
 class _LogBetween(_KernelOp):

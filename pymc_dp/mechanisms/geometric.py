@@ -176,6 +176,12 @@ class GeometricMechanism(IntegerNoise):
         """The mass of the noise is log-concave."""
         return True
 
+    @property
+    def noise_variance(self) -> TensorVariable:
+        """Variance of the noise."""
+        (scale,) = self.parameters
+        return 2.0 * pt.exp(-1.0 / scale) / pt.sqr(pt.expm1(-1.0 / scale))
+
     def _sample_noise(self, rng: Variable, like: TensorVariable) -> tuple[Variable, TensorVariable]:
         (scale,) = self.parameters
         mean = scale + pt.zeros_like(like)

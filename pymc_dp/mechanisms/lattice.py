@@ -30,9 +30,9 @@ LARGEST = 2.0**53
 class IntegerNoise(Mechanism):
     """Releases a whole number with independent whole-number noise added.
 
-    A subclass says what the noise is, by `_sample_noise`, `_log_mass`, `_log_between` and
-    `_noise_quantile`. The release lies on the lattice of the whole numbers counted from the
-    statistic; elsewhere its log mass is -inf.
+    A subclass says what the noise is, by `noise_variance`, `_sample_noise`, `_log_mass`,
+    `_log_between` and `_noise_quantile`. The release lies on the lattice of the whole numbers
+    counted from the statistic; elsewhere its log mass is -inf.
     """
 
     continuous_alternative = "dp.LaplaceMechanism"
@@ -42,6 +42,11 @@ class IntegerNoise(Mechanism):
     def spacing(self) -> float:
         """Distance between neighbouring releases."""
         return 1.0
+
+    @property
+    @abstractmethod
+    def noise_variance(self) -> TensorVariable:
+        """Variance of the noise."""
 
     @abstractmethod
     def _sample_noise(self, rng: Variable, like: TensorVariable) -> tuple[Variable, TensorVariable]:

@@ -18,6 +18,7 @@ from pymc_dp.steps.factorization import FactorizationGibbs, find_factorizations
 from pymc_dp.steps.feasible_slice import FeasibleSlice
 from pymc_dp.steps.records import RecordMetropolis
 from pymc_dp.steps.scale_mixture import LaplaceScaleMixtureGibbs
+from pymc_dp.steps.skellam_bessel import SkellamBesselGibbs
 from pymc_dp.steps.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, latent_conditional
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "FeasibleSlice",
     "LaplaceScaleMixtureGibbs",
     "RecordMetropolis",
+    "SkellamBesselGibbs",
     "TruncatedGammaMixtureGibbs",
     "TwoSidedGibbs",
     "choose_steps",

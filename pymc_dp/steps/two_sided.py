@@ -12,7 +12,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import depends_on, is_linear, substitute
+from pymc_dp.graphs import depends_on, is_linear, nearest_rvs, substitute
 from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
@@ -99,20 +99,21 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     if step.laws is not None and not isinstance(law, step.laws):
         raise ValueError(
             f"{cls} cannot update {rv.name!r}, which follows {law}: it updates "
-            f"{', '.join(t.__name__.removesuffix('RV') for t in step.laws)} variables"
+            f"{', '.join(t.__name__.removesuffix('RV') for t in step.laws)} variables; write "
+            f"TwoSidedGibbs for others"
         )
     found = children(model, rv)
     wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
     if wrong:
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: {wrong[0].name!r} depends on it too, and is not a "
-            f"release"
+            f"release. {_instead(rv)}"
         )
     entries = [c for c in found if depends_on(release_statistic(c), rv)]
     if len(entries) > 1 or not found:
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: it must feed exactly one release, and feeds "
-            f"{[c.name for c in entries]}"
+            f"{[c.name for c in entries]}. {_instead(rv)}"
         )
     low, high = _feasible_range(cls, rv, found)
     parameters = law.dist_params(rv.owner)
@@ -125,7 +126,7 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     if step.mechanisms is not None and type(mechanism) not in step.mechanisms:
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: its release {release.name!r} uses "
-            f"{type(mechanism).__name__}; write TwoSidedGibbs or leave it to NUTS"
+            f"{type(mechanism).__name__}; write TwoSidedGibbs"
         )
     try:
         pair = require_pair(law, mechanism, parameters)
@@ -142,6 +143,36 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
             f"released as it is, with nothing added, multiplied or stacked"
         )
     return (z, *noise, low, high, *parameters), len(noise), pair.draw
+
+
+def _instead(rv: TensorVariable) -> str:
+    """Say what samples a latent without an exact draw: `pm.sample` may have chosen this step."""
+    if rv.dtype.startswith("float"):
+        return "Leave it to NUTS: pm.sample(step=pm.NUTS())"
+    other = "dp.RecordMetropolis" if rv.type.ndim else "pm.Metropolis"
+    return f"Write pm.sample(step={other}([{rv.name}]))"
+
+
+def is_exact_count(model: pm.Model, rv: TensorVariable) -> bool:
+    """Whether a variable is a count with an exact draw given its one release, of nothing else.
+
+    `PrivateObservation` asks: such a count is for `TwoSidedGibbs`. Whatever the model says later,
+    the step checks again.
+    """
+    if rv.dtype.startswith("float"):
+        return False
+    try:
+        columns, _, _ = latent_conditional(TwoSidedGibbs, model, rv)
+    except ValueError:
+        return False
+    return not nearest_rvs(list(columns[:2]))
+
+
+def released_factor(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVariable):
+    """Return the factor that a variable is multiplied by in its one release."""
+    [release] = children(model, rv)
+    _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+    return entry_of(step.__name__, model, rv, release, mechanism)[2]
 
 
 def entry_of(cls, model, rv, release, mechanism):

@@ -1,0 +1,107 @@
+"""The discrete Gaussian law."""
+
+import pytensor.tensor as pt
+from pymc.distributions.discrete import Discrete
+
+from pymc_dp.distributions.integer_noise import (
+    IntegerNoiseRV,
+    as_location,
+    checked,
+    location_point,
+)
+from pymc_dp.mechanisms import DiscreteGaussianMechanism
+from pymc_dp.mechanisms.base import as_float
+
+__all__ = ["DiscreteGaussian"]
+
+
+class DiscreteGaussianRV(IntegerNoiseRV):
+    """Random variable of the discrete Gaussian law (mu, sigma)."""
+
+    name = "discrete_gaussian"
+    _print_name = ("DiscreteGaussian", "\\operatorname{DiscreteGaussian}")
+    noise = DiscreteGaussianMechanism(1.0)
+
+
+class DiscreteGaussian(Discrete):
+    r"""Discrete Gaussian distribution [1]_: a Gaussian density on the whole numbers, normalised.
+
+    .. math::
+
+        P(X = k) = \frac{e^{-(k - \mu)^2 / (2 \sigma^2)}}
+            {\sum_{j \in \mathbb{Z}} e^{-j^2 / (2 \sigma^2)}} .
+
+    It is no rounded Normal variable. It is the law of the releases of `DiscreteGaussianMechanism`
+    around `mu`, which does the computing. Here `sigma` may be random.
+
+    ========  ==========================================================================
+    Support   :math:`k \in \mathbb{Z}`
+    Mean      :math:`\mu`
+    Variance  below :math:`\sigma^2`, by less than :math:`3 \cdot 10^{-7}` of it for
+              :math:`\sigma \ge 1`
+    ========  ==========================================================================
+
+    Parameters
+    ----------
+    mu : tensor_like of int
+        Location, a whole number of at most 2**53.
+    sigma : tensor_like of float
+        The :math:`\sigma > 0` of the mass above, in the units of k.
+
+    Raises
+    ------
+    ValueError
+        A location that is no whole number. `pm.logp` raises a ParameterValueError for a sigma that
+        is not finite and positive.
+
+    References
+    ----------
+    .. [1] Canonne, C., Kamath, G., Steinke, T. (2020). The discrete Gaussian for differential
+       privacy. NeurIPS.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from pymc_dp.distributions import DiscreteGaussian
+    >>> float(pm.logp(DiscreteGaussian.dist(mu=3, sigma=2.0), 5).eval().round(6))
+    -2.112086
+    """
+
+    rv_type = DiscreteGaussianRV
+    rv_op = DiscreteGaussianRV.rv_op
+
+    @classmethod
+    def dist(cls, mu, sigma, **kwargs):
+        """Create an unregistered variable with this law."""
+        mu = as_location(mu, law="DiscreteGaussian", instead="pm.Normal")
+        return super().dist([mu, as_float(sigma)], **kwargs)
+
+    def support_point(rv, size, mu, sigma):
+        """Return the location."""
+        return location_point(mu, size)
+
+    @staticmethod
+    def mean(mu, sigma):
+        """Return the mean as a tensor."""
+        return as_float(mu) + pt.zeros_like(as_float(sigma))
+
+    @staticmethod
+    def variance(mu, sigma):
+        """Return the variance as a tensor."""
+        return _noise(sigma).noise_variance + pt.zeros_like(as_float(mu))
+
+    def logp(value, mu, sigma):
+        """Return the log mass."""
+        return checked(_noise(sigma).logp(value, mu), mu, sigma, "sigma")
+
+    def logcdf(value, mu, sigma):
+        """Return the log of the distribution function."""
+        return checked(_noise(sigma).logcdf(value, mu), mu, sigma, "sigma")
+
+    def icdf(value, mu, sigma):
+        """Return the quantile."""
+        return checked(_noise(sigma).icdf(value, mu), mu, sigma, "sigma")
+
+
+def _noise(sigma):
+    return DiscreteGaussianRV.noise.with_parameters(as_float(sigma))
