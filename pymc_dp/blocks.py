@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pymc as pm
@@ -182,7 +182,7 @@ def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
     return bool(pairs) and all(_rowwise(child, above) for child, above in pairs)
 
 
-def tag_records(model: pm.Model, exact: Sequence[TensorVariable] = ()) -> None:
+def tag_records(model: pm.Model, exact: Mapping[TensorVariable, str] | None = None) -> None:
     """Tag what is confidential: `pm.sample` then assigns its step.
 
     Tags are strings, which survive in copies of the model: ``dp_release`` names the releases of
@@ -193,12 +193,13 @@ def tag_records(model: pm.Model, exact: Sequence[TensorVariable] = ()) -> None:
     ----------
     model : pm.Model
         The model.
-    exact : sequence of TensorVariable
-        Counts that `TwoSidedGibbs` draws.
+    exact : mapping of TensorVariable to str, optional
+        Counts and the name of their step.
     """
+    exact = exact or {}
     for rv in model.free_RVs:
         if rv in exact:
-            rv.tag.dp_step = "TwoSidedGibbs"
+            rv.tag.dp_step = exact[rv]
         elif hasattr(rv.tag, "dp_step"):
             del rv.tag.dp_step
     aggregated = [

@@ -50,6 +50,16 @@ def depends_on(expression: Variable, variable: Variable) -> bool:
     return variable in nearest_rvs([expression])
 
 
+def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether an expression is a variable as it is, but for its dtype."""
+    while expression is not rv:
+        node = expression.owner
+        if node is None or not isinstance(getattr(node.op, "scalar_op", None), ps.Cast):
+            return False
+        [expression] = node.inputs
+    return True
+
+
 def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:
     """Whether an expression depends on a variable, and on more of it than its shape."""
     blockers = nearest_rvs([expression])

@@ -19,7 +19,7 @@ from pymc_dp.propriety import check_possible
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
 from pymc_dp.release import FeasibleMoments, Release, release_rv
 from pymc_dp.statistics import NotLinearError, TooFewRecordsError
-from pymc_dp.steps.two_sided import is_exact_count
+from pymc_dp.steps import exact_step
 
 
 def PrivateObservation(
@@ -109,7 +109,7 @@ def PrivateObservation(
     # Everything is checked: a refused release leaves nothing behind in the model.
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
     # A second release may take away from the first its exact draw, so that all are looked at again.
-    tag_records(model, [v for v in model.free_RVs if is_exact_count(model, v)])
+    tag_records(model, {v: step for v in model.free_RVs if (step := exact_step(model, v))})
     return rv
 
 

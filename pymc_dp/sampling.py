@@ -19,7 +19,7 @@ from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import as_model, children, is_tagged, privatized, releases
 from pymc_dp.starting import feasible_start
-from pymc_dp.steps import CountGibbs, TwoSidedGibbs, choose_steps, steps
+from pymc_dp.steps import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -262,9 +262,10 @@ def _records_rate(model):
 
 def _counts_rate(model):
     chosen = choose_steps(model)
-    others = [rv.name for rv in privatized(model) if chosen.get(rv) is not TwoSidedGibbs]
+    exact = (TwoSidedGibbs, TableGibbs)
+    others = [rv.name for rv in privatized(model) if chosen.get(rv) not in exact]
     if others:
-        raise ValueError(f"{others[0]!r} has no exact draw given one release")
+        raise ValueError(f"{others[0]!r} has no exact draw given its releases")
     return 1_000.0
 
 

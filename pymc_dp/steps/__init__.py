@@ -7,19 +7,26 @@ from collections.abc import Callable
 import pymc as pm
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep
+from pytensor.tensor.random.basic import MultinomialRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import nearest_rvs
+from pymc_dp.graphs import is_itself, nearest_rvs
 from pymc_dp.records import as_model, is_tagged, release_statistic, releases
 from pymc_dp.release import FeasibleMoments
 from pymc_dp.steps.conjugate import ConjugateGibbs, NotConjugateError, conditional
-from pymc_dp.steps.counts import CountGibbs, check_count, count_parameter
+from pymc_dp.steps.counts import CountGibbs, check_count, count_parameter, known_cells
 from pymc_dp.steps.factorization import FactorizationGibbs, find_factorizations
 from pymc_dp.steps.feasible_slice import FeasibleSlice
 from pymc_dp.steps.records import RecordMetropolis
 from pymc_dp.steps.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.steps.skellam_bessel import SkellamBesselGibbs
-from pymc_dp.steps.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, latent_conditional
+from pymc_dp.steps.tables import TableGibbs, check_table
+from pymc_dp.steps.two_sided import (
+    TruncatedGammaMixtureGibbs,
+    TwoSidedGibbs,
+    is_exact_count,
+    latent_conditional,
+)
 
 __all__ = [
     "ConjugateGibbs",
@@ -29,18 +36,23 @@ __all__ = [
     "LaplaceScaleMixtureGibbs",
     "RecordMetropolis",
     "SkellamBesselGibbs",
+    "TableGibbs",
     "TruncatedGammaMixtureGibbs",
     "TwoSidedGibbs",
     "choose_steps",
+    "exact_step",
     "register_steps",
     "steps",
 ]
+
+_CELLS = 200  # of a table that is drawn together with its probabilities
 
 # In this order: latents before the parameters that depend on them.
 _ALL = (
     RecordMetropolis,
     FactorizationGibbs,
     CountGibbs,
+    TableGibbs,
     TwoSidedGibbs,
     TruncatedGammaMixtureGibbs,
     ConjugateGibbs,
@@ -76,16 +88,20 @@ def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
             continue
         if rv not in touched and not _feeds(model, rv, touched):
             continue
+        table = _accepts(lambda rv=rv: check_table(model, rv))
         if _accepts(lambda rv=rv: check_count(model, rv)):
-            together = [rv, count_parameter(model, rv)]  # the probabilities are drawn along with it
-            chosen |= {member: CountGibbs for member in together if member is not None}
-            continue
+            parameter = count_parameter(model, rv)  # the probabilities are drawn along with it
+            if not table or (parameter is not None and rv.type.ndim * known_cells(rv) <= _CELLS):
+                chosen |= {member: CountGibbs for member in (rv, parameter) if member is not None}
+                continue
         for step in (TruncatedGammaMixtureGibbs, TwoSidedGibbs):
             if _accepts(lambda step=step, rv=rv: latent_conditional(step, model, rv)):
                 chosen[rv] = step
                 break
         else:
-            if _accepts(lambda rv=rv: conditional(model, rv)):
+            if table:
+                chosen[rv] = TableGibbs
+            elif _accepts(lambda rv=rv: conditional(model, rv)):
                 chosen[rv] = ConjugateGibbs
             elif _shapes_feasible_region(model, rv):
                 chosen[rv] = FeasibleSlice
@@ -99,6 +115,25 @@ def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
     if unbounded and any(rv not in chosen for rv in latents):
         return {rv: step for rv, step in chosen.items() if rv in latents}
     return chosen
+
+
+def exact_step(model: pm.Model, rv: TensorVariable) -> str | None:
+    """Return the name of the step that draws a latent count exactly given its releases.
+
+    `PrivateObservation` asks, and tags the count for `pm.sample`. Whatever the model says later,
+    the step checks again. Counts that are released in sums only are records.
+    """
+    if rv.dtype.startswith("float"):
+        return None
+    if is_exact_count(model, rv):
+        return TwoSidedGibbs.__name__
+    by_cell = any(is_itself(release_statistic(r), rv) for r in releases(model))
+    vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
+    if (by_cell or vector) and _accepts(lambda: check_table(model, rv)):
+        return TableGibbs.__name__
+    if vector and _accepts(lambda: check_count(model, rv)):
+        return CountGibbs.__name__
+    return None
 
 
 def _accepts(build: Callable) -> bool:

@@ -12,7 +12,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import depends_on, is_linear, nearest_rvs, substitute
+from pymc_dp.graphs import depends_on, is_itself, is_linear, nearest_rvs, substitute
 from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
@@ -132,7 +132,7 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
         pair = require_pair(law, mechanism, parameters)
     except NotImplementedError as error:
         raise ValueError(f"{cls} cannot update {rv.name!r}: {error}") from None
-    if release_statistic(release) is rv:
+    if is_itself(release_statistic(release), rv):
         z, noise = model.rvs_to_values[release], mechanism.parameters
     elif mechanism.is_scale_noise:
         z, scale, factor, constant = entry_of(cls, model, rv, release, mechanism)
