@@ -27,7 +27,7 @@ MECHANISMS = (
 # Parameters drawn from the prior, given a grid of its quantiles, and how the law takes them.
 LAWS = {
     "Poisson": (pm.Poisson.dist(1.0), stats.gamma(2, scale=3), lambda t: [t]),
-    "Binomial": (pm.Binomial.dist(1, 0.5), stats.beta(1, 2), lambda t: [0 * t + 20, t]),
+    "Binomial": (pm.Binomial.dist(1, 0.5), stats.beta(1, 2), lambda t: [20, t]),
     "NegativeBinomial": (
         pm.NegativeBinomial.dist(n=1.0, p=0.5),
         stats.beta(3, 3),
