@@ -14,7 +14,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 import pymc_dp.ladder.counts
-import pymc_dp.ladder.gaussian  # noqa: F401 (these register their rules)
+import pymc_dp.ladder.gaussian
+import pymc_dp.ladder.latent_counts  # noqa: F401 (these register their rules)
 from pymc_dp.graphs import depends_on
 from pymc_dp.ladder.rules import Change, Reading, Rung, change, read
 from pymc_dp.records import as_model, children, privatized, release_statistic, releases
@@ -34,8 +35,9 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
         ``<record>_mean`` and ``<record>_var``, :math:`\bar Y \sim N(m, v/n)`, :math:`S^2 \sim
         \mathrm{Gamma}((n-1)/2, (n-1)/(2v))`; Bernoulli and Categorical ones by ``<record>_count``
         :math:`\sim \mathrm{Binomial}(n, p)` and ``<record>_counts`` :math:`\sim
-        \mathrm{Multinomial}(n, \pi)`. "marginal" integrates these out too and leaves the
-        parameters only, for NUTS. Nothing of size n is ever allocated.
+        \mathrm{Multinomial}(n, \pi)`. "marginal" integrates these out too, and counts that are
+        released one by one, and leaves the parameters only, for NUTS. Nothing of size n is ever
+        allocated for records.
 
     Returns
     -------
