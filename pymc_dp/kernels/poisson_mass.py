@@ -20,11 +20,14 @@ import math
 import numpy as np
 from numba import njit
 
+from pymc_dp.kernels.count_laws import POISSON
+from pymc_dp.kernels.count_sums import ADDITIVE, make_count_draw
 from pymc_dp.kernels.gamma_ratio import g_parts, h_parts
 from pymc_dp.kernels.loader import log_poisson, propose_offset
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")
 
+_walk = make_count_draw(POISSON, ADDITIVE)
 _FEW = 400.0  # counts up to which sums are shorter than quadrature
 
 
@@ -111,10 +114,13 @@ def poisson_two_sided(k, lam, delta, mu):
 def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
     """Draw a Poisson count given its release z with noise of scale `noise` on both sides.
 
-    The conditional is log-concave: rejection from the envelope of Devroye (1987), which is flat
-    around the mode and exponential beyond. A count has no other ends than [0, inf): lo and hi are
-    those of every draw of its kind.
+    Small counts are drawn by a walk outwards from the mode, see `kernels.count_sums`. For large ones
+    the cost does not grow: the conditional is log-concave, and a draw is accepted or rejected from
+    the envelope of Devroye (1987), flat around the mode and exponential beyond. A count has no
+    other ends than [0, inf): lo and hi are those of every draw of its kind.
     """
+    if mu < _FEW and z < _FEW:
+        return _walk(rng, z, (1.0 / noise, 0.0), (mu,), lo, hi)
     # numpy's floor is a double; math.floor would be an integer here, which overflows.
     lam, k = 1.0 / noise, np.floor(z)
     left = min(k, np.floor(mu * math.exp(min(lam, 700.0))))
