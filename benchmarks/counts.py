@@ -1,9 +1,13 @@
-"""Latent counts under geometric noise: the steps for them beside PyMC's own Metropolis.
+"""Counts under noise: marginals, a large regression, and latent counts beside plain PyMC.
 
-Takes about three minutes, nearly all of it PyMC's own sampler.
+Takes about ten minutes, most of it the regression and PyMC's own sampler.
 """
 
+import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -77,8 +81,114 @@ def step_times(model, y) -> tuple[float, float]:
     return times[0], times[1]
 
 
+def route(build, draws: int):
+    """Effective draws a second, as `measure` does, of what dp.sample and dp.recover do."""
+    model, _ = counts(build)
+    with model:
+        arguments = QUIET | {"tune": 500}
+        dp.recover(model, dp.sample(5, **arguments), random_seed=1)  # compiled after this
+        tree = dp.sample(draws, **arguments)
+        seconds = tree["posterior"].attrs["sampling_time"]
+        began = time.perf_counter()
+        tree = dp.recover(model, tree, random_seed=1)
+        recovering = time.perf_counter() - began
+    y, mu = (tree["posterior"][name].values.reshape(2, draws, -1) for name in ("y", "mu"))
+    y, mu = (min(float(az.ess(v[..., i])) for i in range(v.shape[-1])) for v in (y, mu))
+    return y / (seconds + recovering), mu / seconds
+
+
+MARGINALS = (
+    ("geometric, scale 2", dp.GeometricMechanism(2.0), 5.0),
+    ("geometric, scale 2", dp.GeometricMechanism(2.0), 1000.0),
+    ("geometric, scale 50", dp.GeometricMechanism(50.0), 1000.0),
+    ("discrete Gaussian, sigma 2", dp.DiscreteGaussianMechanism(2.0), 5.0),
+    ("discrete Gaussian, sigma 10", dp.DiscreteGaussianMechanism(10.0), 1000.0),
+    ("geometric, scale 2, clipped at 0", dp.GeometricMechanism(2.0).clipped(0), 5.0),
+)
+
+
+def marginal_time(mechanism, mean: float, law: str, cells: int = 100_000) -> float:
+    """CPU nanoseconds a cell of the log density of all cells and its gradient."""
+    rng = np.random.default_rng(1)
+    rates = mean * rng.gamma(2, 0.5, cells) + 1e-3
+    with pm.Model() as model:
+        slope = pm.Normal("slope")
+        mu = rates * pm.math.exp(slope)
+        y = pm.Poisson.dist(mu) if law == "Poisson" else pm.NegativeBinomial.dist(mu=mu, alpha=2.0)
+        z = pm.draw(mechanism.dist(rng.poisson(rates)), random_seed=rng)
+        dp.PrivateObservation("z", y, mechanism, observed=z)
+    function = model.logp_dlogp_function(ravel_inputs=True)
+    function.set_extra_values({})
+    point = np.zeros(1)
+    function(point)
+    times = []
+    for _ in range(5):
+        began = time.thread_time()
+        function(point)
+        times.append(time.thread_time() - began)
+    return min(times) / cells * 1e9
+
+
+def regression(cells: int, draws: int = 700):
+    """Wall seconds and the smallest effective number of draws of 5 coefficients."""
+    rng = np.random.default_rng(1)
+    x = np.column_stack([np.ones(cells), rng.normal(size=(cells, 4))])
+    rate = np.exp(x @ [1.0, 0.3, -0.2, 0.1, 0.0])
+    mechanism = dp.GeometricMechanism.from_epsilon(0.5)
+    z = pm.draw(mechanism.dist(rng.poisson(rate)), random_seed=rng)
+    with pm.Model():
+        beta = pm.Normal("beta", 0, 1, shape=5)
+        mu = pm.math.exp(pm.math.dot(x, beta))
+        dp.PrivateObservation("z", pm.Poisson.dist(mu), mechanism, observed=z)
+        began = time.perf_counter()
+        tree = pm.sample(draws, tune=300, **(QUIET | {"cores": 2}))
+        seconds = time.perf_counter() - began
+    ess = min(float(az.ess(tree["posterior"]["beta"].values[..., k])) for k in range(5))
+    return seconds, ess
+
+
+def memory(cells: int) -> float:
+    """Peak resident memory (MB) above the import of a gradient over this many cells."""
+    code = (
+        "import json, resource; import benchmarks.counts as c;"
+        "before = c.peak_memory(); c.marginal_time(c.MARGINALS[0][1], 5.0, 'Poisson', "
+        f"{cells}); print(json.dumps(c.peak_memory() - before))"
+    )
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_memory() -> float:
+    """Peak resident memory of this process in MB."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def marginals_table(console: Console) -> None:
+    """Time, the regression and memory."""
+    table = Table(
+        title="Log density and gradient of 100,000 releases: ns of CPU a cell, one thread"
+    )
+    for column in ("noise", "mean count", "Poisson", "negative binomial"):
+        table.add_column(column, justify="right")
+    for name, mechanism, mean in MARGINALS:
+        both = (marginal_time(mechanism, mean, law) for law in ("Poisson", "other"))
+        table.add_row(name, f"{mean:g}", *(f"{t:,.0f}" for t in both))
+    console.print(table)
+    seconds, ess = regression(100_000)
+    console.print(
+        f"Poisson regression on 100,000 released counts, 5 coefficients, two cores: {seconds:.0f} s "
+        f"in all, {ess:.0f} effective draws of the slowest"
+    )
+    console.print(
+        f"Gradient over 1,000,000 cells: peak {memory(1_000_000):.0f} MB above the import"
+    )
+
+
 def main(console: Console) -> None:
     """Print the tables."""
+    marginals_table(console)
     table = Table(title=f"{CELLS} Poisson counts under geometric noise: effective draws a second")
     for column in ("rates", "step", "counts", "rates", "ratio: counts", "ratio: rates"):
         table.add_column(column, justify="right")
@@ -101,6 +211,9 @@ def main(console: Console) -> None:
             ours = measure(model, build, 4_000)
             ratios = (f"{a / b:.0f}" for a, b in zip(ours, own, strict=True))
             table.add_row(title, cls.__name__, *(f"{r:.0f}" for r in ours), *ratios)
+        ours = route(rate, 4_000)
+        ratios = (f"{a / b:.0f}" for a, b in zip(ours, own, strict=True))
+        table.add_row(title, "dp.sample, dp.recover", *(f"{r:.0f}" for r in ours), *ratios)
     console.print(table)
     table = Table(title=f"A call of the step for {CELLS} counts: microseconds of CPU, one thread")
     for column in ("rates", "TwoSidedGibbs", "SkellamBesselGibbs"):

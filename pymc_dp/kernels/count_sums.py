@@ -79,7 +79,7 @@ def _additive_advance(z, y, side, state, p):
 @_jit
 def _additive_slope(z, y, p):
     e = z - y
-    return -p[1] * e - (p[0] if e > 0.0 else -p[0] if e < 0.0 else 0.0)
+    return -p[1] * e - (p[0] if e >= 0.0 else -p[0])  # at a kink, from the right
 
 
 @_jit

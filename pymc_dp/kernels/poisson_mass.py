@@ -21,13 +21,14 @@ import numpy as np
 from numba import njit
 
 from pymc_dp.kernels.count_laws import POISSON
-from pymc_dp.kernels.count_sums import ADDITIVE, make_count_draw
+from pymc_dp.kernels.count_sums import ADDITIVE, make_count_draw, make_count_sum
 from pymc_dp.kernels.gamma_ratio import g_parts, h_parts
 from pymc_dp.kernels.loader import log_poisson, propose_offset
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")
 
-_walk = make_count_draw(POISSON, ADDITIVE)
+_walk, _sum = make_count_draw(POISSON, ADDITIVE), make_count_sum(POISSON, ADDITIVE)
+_STEEP = 0.2  # rate of the noise beyond which a sum over all counts is short
 _FEW = 400.0  # counts up to which sums are shorter than quadrature
 
 
@@ -76,6 +77,8 @@ def poisson_two_sided(k, lam, delta, mu):
         # A count of one is nearer to z or not; the first term alone is left.
         slope = math.exp(-lam * (abs(k + delta - 1.0) - (k + delta))) - 1.0
         return -lam * (k + delta), -lam, slope
+    if k > _FEW and lam > _STEEP:
+        return _sum(k + delta, (lam, 0.0), (mu,))
     # Masses relative to exp(top), and derivatives by mu relative to it.
     here = log_poisson(k, mu)
     log_left, log_right = here, here
@@ -114,9 +117,9 @@ def poisson_two_sided(k, lam, delta, mu):
 def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
     """Draw a Poisson count given its release z with noise of scale `noise` on both sides.
 
-    Small counts are drawn by a walk outwards from the mode, see `kernels.count_sums`. For large ones
-    the cost does not grow: the conditional is log-concave, and a draw is accepted or rejected from
-    the envelope of Devroye (1987), flat around the mode and exponential beyond. A count has no
+    Small counts are drawn by a walk outwards from the mode, see `kernels.count_sums`. For large
+    ones the cost does not grow: the conditional is log-concave, and a draw is accepted or rejected
+    from the envelope of Devroye (1987), flat around the mode and exponential beyond. A count has no
     other ends than [0, inf): lo and hi are those of every draw of its kind.
     """
     if mu < _FEW and z < _FEW:

@@ -6,8 +6,9 @@ A law of counts that has a closed form under some mechanism registers that pair 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, singledispatch
 
 import numpy as np
@@ -45,6 +46,7 @@ from pymc_dp.mechanisms import (
     LaplaceMechanism,
 )
 from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,14 @@ class Noise:
     kernel : the compiled noise, up to a factor where there are `rates`.
     arguments : source of the tuple of its parameters, from the mechanism's, n0, n1, ...
     rates : the same as a function, where they are the rate and the precision of added noise.
+    within : the noise of a release that satisfies a condition, and the condition's source; it
+        takes fewer parameters, the last.
     """
 
     kernel: CountNoise
     arguments: str
     rates: Callable | None = None
+    within: tuple[Noise, str] | None = None
 
 
 @singledispatch
@@ -85,6 +90,21 @@ def noise_of(mechanism: Mechanism) -> Noise:
     key = None if any(piece.key is None for piece in pieces) else repr([p.key for p in pieces])
     kernel = stepwise(center.function, log_noise.function, slope and slope.function, key)
     return Noise(kernel, _tuple(names))
+
+
+@noise_of.register
+def _clipped(mechanism: ClippedMechanism) -> Noise:
+    """Between the limits it is the noise that was clipped, which costs less than intervals."""
+    present = [bound is not None for bound in (mechanism.lower, mechanism.upper)]
+    own = iter(_names("n", sum(present)))
+    tests = [f"{next(own)} < z"] if present[0] else []
+    tests += [f"z < {next(own)}"] if present[1] else []
+    whole = noise_of.dispatch(object)(mechanism)
+    inner = noise_of(mechanism.inner)
+    names = _names("n", len(mechanism.parameters))
+    shifted = dict(zip(_names("n", len(names)), names[sum(present) :], strict=False))
+    arguments = re.sub(r"n\d+", lambda found: shifted[found[0]], inner.arguments)
+    return replace(whole, within=(replace(inner, arguments=arguments), " and ".join(tests)))
 
 
 def _compiled(inputs: list[TensorVariable], graph: TensorVariable, names: list[str]) -> Piece:
@@ -138,12 +158,17 @@ class CountSum(KernelOp):
         self.nout = 1 + self.nin - self.fixed
         super().__init__(name=f"{law.name}_count_sum")
         self.output_types_preference = lambda *_: [float64] * self.nout
-        kernel = Piece(make_count_sum(law, noise.kernel), _key("sum", law, noise))
+        kernels = {"kernel": Piece(make_count_sum(law, noise.kernel), _key("sum", law, noise))}
+        body = f"kernel(z, {noise.arguments}, {_tuple(thetas)})"
+        if noise.within is not None:
+            within, test = noise.within
+            kernels["within"] = Piece(make_count_sum(law, within.kernel), _key("sum", law, within))
+            body = f"within(z, {within.arguments}, {_tuple(thetas)}) if {test} else {body}"
         piece = from_source(
             "count_sum",
             ", ".join([*noises, *thetas[: law.fixed], "z", *thetas[law.fixed :]]),
-            f"kernel(z, {noise.arguments}, {_tuple(thetas)})",
-            kernel=kernel,
+            body,
+            **kernels,
         )
         self.kernel, self._key = piece
 
@@ -195,10 +220,7 @@ def count_pair(op: Op, mechanism: Mechanism) -> Pair:
         thetas = [as_float(p) for p in theta(*parameters)]
         fixed, free = thetas[: law.fixed], thetas[law.fixed :]
         logp = sums.on(*mechanism.parameters, *fixed, value, *free)
-        if noise.rates is None:
-            return logp
-        logp = logp + mechanism.logp(0.0, 0.0)
-        return pt.switch(_whole(value), logp, -math.inf) if mechanism.is_discrete else logp
+        return logp + log_constant(mechanism, value)
 
     draw = count_draw(family, noise, len(mechanism.parameters)).function
     return Pair(type(op), type(mechanism), log_marginal, draw, examples)
@@ -217,8 +239,23 @@ def count_draw(family: CountFamily, noise: Noise, n_noise: int) -> Piece:
     )
 
 
-def _whole(value: TensorVariable) -> TensorVariable:
-    return pt.eq(value, pt.floor(value))
+@singledispatch
+def log_constant(mechanism: Mechanism, value: TensorVariable) -> TensorVariable | float:
+    """Return what the sums leave out of the log density; -inf where nothing can be released."""
+    if not mechanism.is_scale_noise:
+        return 0.0
+    constant = mechanism.logp(0.0, 0.0)
+    whole = pt.eq(value, pt.floor(value))
+    return pt.switch(whole, constant, -math.inf) if mechanism.is_discrete else constant
+
+
+@log_constant.register
+def _log_constant_clipped(mechanism: ClippedMechanism, value):
+    inside = pt.and_(
+        value > (-np.inf if mechanism.lower is None else mechanism.lower),
+        value < (np.inf if mechanism.upper is None else mechanism.upper),
+    )
+    return pt.switch(inside, log_constant(mechanism.inner, value), 0.0)
 
 
 def _same(*parameters):
