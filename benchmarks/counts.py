@@ -178,8 +178,8 @@ def marginals_table(console: Console) -> None:
     console.print(table)
     seconds, ess = regression(100_000)
     console.print(
-        f"Poisson regression on 100,000 released counts, 5 coefficients, two cores: {seconds:.0f} s "
-        f"in all, {ess:.0f} effective draws of the slowest"
+        f"Poisson regression on 100,000 released counts, 5 coefficients, two cores: "
+        f"{seconds:.0f} s in all, {ess:.0f} effective draws of the slowest"
     )
     console.print(
         f"Gradient over 1,000,000 cells: peak {memory(1_000_000):.0f} MB above the import"

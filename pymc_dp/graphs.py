@@ -9,6 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.abstract import MeasurableOp
 from pytensor.compile.mode import Mode
+from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
@@ -54,7 +55,9 @@ def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
     """Whether an expression is a variable as it is, but for its dtype."""
     while expression is not rv:
         node = expression.owner
-        if node is None or not isinstance(getattr(node.op, "scalar_op", None), ps.Cast):
+        if node is None:
+            return False
+        if not isinstance(getattr(node.op, "scalar_op", node.op), ps.Cast | ViewOp):
             return False
         [expression] = node.inputs
     return True
@@ -97,7 +100,7 @@ def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
         return True
     node = entry.owner
     touched = [i for i in node.inputs if depends_on(i, rv)]
-    if isinstance(node.op, DimShuffle):
+    if isinstance(node.op, DimShuffle | ViewOp):
         return is_linear(node.inputs[0], rv)
     if not isinstance(node.op, Elemwise) or not all(is_linear(i, rv) for i in touched):
         return False

@@ -108,8 +108,11 @@ def PrivateObservation(
     _check_attainable(name, mechanism, observed)
     # Everything is checked: a refused release leaves nothing behind in the model.
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
-    # A second release may take away from the first its exact draw, so that all are looked at again.
-    tag_records(model, {v: step for v in model.free_RVs if (step := exact_step(model, v))})
+    # A second release may take away from the first its exact draw.
+    touched = nearest_rvs([release_statistic(rv)])
+    exact = {v: v.tag.dp_step for v in model.free_RVs if hasattr(v.tag, "dp_step")}
+    exact |= {v: exact_step(model, v) for v in touched if v in model.free_RVs}
+    tag_records(model, {v: step for v, step in exact.items() if step})
     return rv
 
 

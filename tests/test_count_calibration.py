@@ -71,7 +71,10 @@ def test_marginal_and_draw(name, mechanism):
     n_draws = 19
     picked = np.array([rng.choice(grid, n_draws, p=w) for w in weight]).ravel()
     noise = [float(p.eval()) for p in mechanism.parameters]
-    columns = [np.repeat(z, n_draws), *noise, -np.inf, np.inf, *parameters(picked)]
+    theta = [
+        pt.as_tensor(x).eval() for x in pair.parameters(*map(pt.as_tensor, parameters(picked)))
+    ]
+    columns = [np.repeat(z, n_draws), *noise, -np.inf, np.inf, *theta]
     columns = np.array(np.broadcast_arrays(*columns), dtype=float)
     drawn = row_sampler(pair.draw, len(columns))(rng, columns).reshape(-1, n_draws)
     assert not np.isnan(drawn).any()

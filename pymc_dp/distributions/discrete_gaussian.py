@@ -78,7 +78,7 @@ class DiscreteGaussian(Discrete):
 
     def support_point(rv, size, mu, sigma):
         """Return the location."""
-        return location_point(mu, size)
+        return location_point(mu, sigma, size)
 
     @staticmethod
     def mean(mu, sigma):

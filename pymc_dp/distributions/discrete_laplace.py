@@ -78,7 +78,7 @@ class DiscreteLaplace(Discrete):
 
     def support_point(rv, size, mu, scale):
         """Return the location."""
-        return location_point(mu, size)
+        return location_point(mu, scale, size)
 
     @staticmethod
     def mean(mu, scale):

@@ -62,7 +62,7 @@ def checked(expression, mu, scale, name: str):
     return check_parameters(expression, whole, scale > 0, pt.lt(scale, np.inf), msg=message)
 
 
-def location_point(mu, size):
+def location_point(mu, scale, size):
     """Return the location as support point."""
-    point = pt.cast(mu, "int64")
+    point, _ = pt.broadcast_arrays(pt.cast(mu, "int64"), scale)
     return point if rv_size_is_none(size) else pt.full(size, point)

@@ -11,11 +11,15 @@ import numpy as np
 from numba import njit
 
 from pymc_dp.kernels.gamma_mass import log_minus_digamma
-from pymc_dp.kernels.loader import log_binomial, log_poisson
+from pymc_dp.kernels.loader import (
+    HALF_LOG_2PI,
+    deviance,
+    log_binomial,
+    log_poisson,
+    stirling_error,
+)
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")
-
-_TINY = 1e-300  # stands for a rate of zero: its derivative is the limit
 
 
 class CountLaw(NamedTuple):
@@ -65,11 +69,6 @@ def _no_score(y, t, theta):
     return ()
 
 
-@_jit
-def _from_zero(theta):
-    return 0.0, math.inf
-
-
 # --- Poisson(mu) --------------------------------------------------------------------------------
 
 
@@ -79,29 +78,34 @@ def _poisson_valid(theta):
 
 
 @_jit
+def _poisson_support(theta):
+    return 0.0, math.inf if theta[0] > 0.0 else 0.0
+
+
+@_jit
 def _poisson_mode(theta):
     return np.floor(theta[0])
 
 
 @_jit
 def _poisson_log_mass(y, theta):
-    return log_poisson(y, max(theta[0], _TINY))
+    return log_poisson(y, theta[0])
 
 
 @_jit
 def _poisson_up(y, theta):
-    return max(theta[0], _TINY) / (y + 1.0)
+    return theta[0] / (y + 1.0)
 
 
 @_jit
 def _poisson_score(y, t, theta):
-    return (y / max(theta[0], _TINY) - 1.0,)
+    return (y / theta[0] - 1.0,)
 
 
 POISSON = CountLaw(
     "poisson",
     _poisson_valid,
-    _from_zero,
+    _poisson_support,
     _poisson_mode,
     _poisson_log_mass,
     _poisson_up,
@@ -124,12 +128,8 @@ def _binomial_valid(theta):
 
 @_jit
 def _binomial_support(theta):
-    return 0.0, theta[0]
-
-
-@_jit
-def _inside(p):
-    return min(max(p, _TINY), 1.0 - 2.0**-53)
+    n, p = theta
+    return n if p == 1.0 else 0.0, 0.0 if p == 0.0 else n
 
 
 @_jit
@@ -141,21 +141,18 @@ def _binomial_mode(theta):
 @_jit
 def _binomial_log_mass(y, theta):
     n, p = theta
-    p = _inside(p)
     return log_binomial(y, n, p, 1.0 - p)
 
 
 @_jit
 def _binomial_up(y, theta):
     n, p = theta
-    p = _inside(p)
     return (n - y) * p / ((y + 1.0) * (1.0 - p))
 
 
 @_jit
 def _binomial_score(y, t, theta):
     n, p = theta
-    p = _inside(p)
     return ((y / n - p) / (p * (1.0 - p)) * n if n > 0.0 else 0.0,)
 
 
@@ -174,34 +171,47 @@ BINOMIAL = CountLaw(
     1,
 )
 
-# --- NegativeBinomial(r, p), failures before the r-th success -------------------------------------
+# --- NegativeBinomial(r, p, q = 1 - p), failures before the r-th success --------------------------
 
 
 @_jit
 def _negative_binomial_valid(theta):
-    r, p = theta
-    return 0.0 < r < math.inf and 0.0 < p <= 1.0
+    r, p, q = theta
+    return 0.0 < r < math.inf and 0.0 < p <= 1.0 and 0.0 <= q < 1.0
+
+
+@_jit
+def _negative_binomial_support(theta):
+    return 0.0, math.inf if theta[2] > 0.0 else 0.0
 
 
 @_jit
 def _negative_binomial_mode(theta):
-    r, p = theta
-    return np.floor((r - 1.0) * (1.0 - p) / p) if r > 1.0 else 0.0
+    r, p, q = theta
+    return np.floor((r - 1.0) * q / p) if r > 1.0 else 0.0
+
+
+@_jit
+def _log(p, q):
+    return math.log1p(-q) if q < 0.5 else math.log(p)
 
 
 @_jit
 def _negative_binomial_log_mass(y, theta):
-    r, p = theta
-    p = _inside(p)
+    r, p, q = theta
     if y == 0.0:
-        return r * math.log(p)
-    return log_binomial(r, y + r, p, 1.0 - p) - math.log1p(y / r)
+        return r * _log(p, q)
+    # That of r successes among y + r trials, as `log_binomial` has it, times r / (y + r); from y
+    # and r themselves, since y is lost in y + r where r is large.
+    n, excess = y + r, y * p - r * q
+    ways = stirling_error(n) - stirling_error(r) - stirling_error(y)
+    ways += 0.5 * math.log(r / n / y) - HALF_LOG_2PI
+    return ways - deviance(-excess, n * p) - deviance(excess, n * q)
 
 
 @_jit
 def _negative_binomial_up(y, theta):
-    r, p = theta
-    return (1.0 - _inside(p)) * (y + r) / (y + 1.0)
+    return theta[2] * (y + theta[0]) / (y + 1.0)
 
 
 @_jit
@@ -228,15 +238,14 @@ def _negative_binomial_start(y, theta):
 
 @_jit
 def _negative_binomial_score(y, t, theta):
-    r, p = theta
-    p = _inside(p)
-    return (t + math.log(p), r / p - y / (1.0 - p))
+    r, p, q = theta
+    return t + _log(p, q), r / p, y / q
 
 
 NEGATIVE_BINOMIAL = CountLaw(
     "negative_binomial",
     _negative_binomial_valid,
-    _from_zero,
+    _negative_binomial_support,
     _negative_binomial_mode,
     _negative_binomial_log_mass,
     _negative_binomial_up,
@@ -244,7 +253,7 @@ NEGATIVE_BINOMIAL = CountLaw(
     _negative_binomial_change,
     _negative_binomial_start,
     _negative_binomial_score,
-    2,
+    3,
     0,
 )
 
@@ -258,7 +267,7 @@ def _geometric_valid(theta):
 
 @_jit
 def _geometric_support(theta):
-    return 1.0, math.inf
+    return 1.0, math.inf if theta[0] < 1.0 else 1.0
 
 
 @_jit
@@ -269,17 +278,17 @@ def _geometric_mode(theta):
 @_jit
 def _geometric_log_mass(y, theta):
     p = theta[0]
-    return math.log(p) + ((y - 1.0) * math.log1p(-_inside(p)) if y > 1.0 else 0.0)
+    return math.log(p) + ((y - 1.0) * math.log1p(-p) if y > 1.0 else 0.0)
 
 
 @_jit
 def _geometric_up(y, theta):
-    return 1.0 - _inside(theta[0])
+    return 1.0 - theta[0]
 
 
 @_jit
 def _geometric_score(y, t, theta):
-    p = _inside(theta[0])
+    p = theta[0]
     return (1.0 / p - (y - 1.0) / (1.0 - p),)
 
 

@@ -1,10 +1,12 @@
 r"""Sums over a count: the law of its noisy release, its derivatives, and exact draws of the count.
 
 With a law f of the count y and noise :math:`\eta(z \mid y)`, both unimodal in y, the terms
-:math:`f(y)\, \eta(z \mid y)` are summed outwards from their mode, each from the last by a ratio.
+:math:`f(y)\, \eta(z \mid y)` are summed outwards from a mode, each from the last by a ratio; there
+may be two, and it need not be the larger one, since the ends do not depend on where a sum began.
 A side ends where what is left is less than `REST` of the sum. With r the last ratio, what is left
 is at most :math:`t\, r / (1 - r)` after a term t, since ratios of log-concave terms fall; where f
-is not log-concave it is at most :math:`\eta(z \mid y)` on the way down, since f sums to one.
+is not log-concave it is at most :math:`\eta(z \mid y)` on the way down, since f sums to one. Sums of
+more than `_MOST` terms on a side, and counts beyond 2**53, are NaN.
 """
 
 import math
@@ -21,6 +23,8 @@ _jit = njit(cache=True, nogil=True, error_model="numpy")
 REST = 1e-18
 """What a sum may leave out, relative to itself."""
 _LARGE = 1e200  # terms this large are scaled down
+_WHOLE = 2.0**53  # beyond, y + 1 is y
+_MOST = 20_000_000.0  # terms of a sum; seconds
 
 
 class CountNoise(NamedTuple):
@@ -142,7 +146,7 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
 
     @njit(nogil=True, error_model="numpy")
     def find_mode(z, p, theta, lo, hi):
-        center = find_center(z, p)
+        center, lo, hi = find_center(z, p), max(lo, -_WHOLE), min(hi, _WHOLE)
         first = min(max(law_mode(theta), lo), hi)
         second = min(max(np.floor(center), lo), hi)
         low, high = min(first, second), max(first, second)
@@ -186,12 +190,16 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
         lo, hi = support(theta)
         mode = find_mode(z, p, theta, lo, hi)
         log_top, log_law = log_noise(z, mode, p), log_mass(mode, theta)
-        if not log_top + log_law > -math.inf:
-            return (log_top + log_law, math.nan, *score(math.nan, math.nan, theta))
+        if not log_top + log_law > -math.inf or abs(mode) == _WHOLE:
+            log_p = math.nan if abs(mode) == _WHOLE else log_top + log_law
+            return (log_p, math.nan, *score(math.nan, math.nan, theta))
         # The largest term is 1; moments of y and T around their values there.
         total, first, extra, slopes = 1.0, 0.0, 0.0, slope(z, mode, p)
         y, t, term, state = mode, 0.0, 1.0, begin(z, mode, 1.0, p)
         while y < hi:
+            if y - mode > _MOST:
+                total = math.nan
+                break
             factor, state = advance(z, y, 1.0, state, p)
             ratio = up(y, theta) * factor
             t += change(y, theta)
@@ -218,6 +226,9 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
         law_there = math.exp(log_law)
         concave = growth(lo, theta) == 1.0
         while y > lo:
+            if mode - y > _MOST:
+                total = math.nan
+                break
             factor, state = advance(z, y, -1.0, state, p)
             y -= 1.0
             law_ratio = 1.0 / up(y, theta)
@@ -263,7 +274,7 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
             return math.nan
         mode = find_mode(z, p, theta, lo, hi)
         log_law = log_mass(mode, theta)
-        if not log_noise(z, mode, p) + log_law > -math.inf:
+        if not log_noise(z, mode, p) + log_law > -math.inf or abs(mode) == _WHOLE:
             return math.nan
         concave = growth(lo, theta) == 1.0
         # Two rounds of the same walk: the first finds the sum, the second where it is exceeded.
@@ -274,6 +285,8 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
                 return y
             state = begin(z, mode, 1.0, p)
             while y < hi:
+                if y - mode > _MOST:
+                    return math.nan
                 factor, state = advance(z, y, 1.0, state, p)
                 ratio = up(y, theta) * factor
                 y += 1.0
@@ -287,6 +300,8 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
             y, term, state = mode, 1.0, begin(z, mode, -1.0, p)
             law_there = math.exp(log_law)
             while y > lo:
+                if mode - y > _MOST:
+                    return math.nan
                 factor, state = advance(z, y, -1.0, state, p)
                 y -= 1.0
                 law_ratio = 1.0 / up(y, theta)

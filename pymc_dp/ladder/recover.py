@@ -126,7 +126,8 @@ def _recover_independent(op: MarginalReleaseRV, rv, value, posterior, rng):
     found = {}
     for statistic, law, mechanism, z in op.standardised(inputs, value):
         pair = find_pair(statistic.law, mechanism)
-        rows = per_draw(posterior, as_row(z, *mechanism.parameters, -np.inf, np.inf, *law))
+        columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*law)]
+        rows = per_draw(posterior, as_row(*columns))
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
         drawn = row_sampler(pair.draw, len(rows))(rng, rows)
         shape = dims + (() if op.stacked else tuple(rv.shape.eval()))

@@ -81,8 +81,8 @@ def rules_of(records: TensorVariable) -> dict[str, Callable]:
     if law not in _RULES:
         known = ", ".join(op.__name__.removesuffix("RV") for op in _RULES)
         raise NotImplementedError(
-            f"the records {records.name!r} follow {records.owner.op}: there are collapse rules for "
-            f"{known} records"
+            f"the records {records.name!r} follow {law.__name__.removesuffix('RV')}: there are "
+            f"collapse rules for {known} records"
         )
     return _RULES[law]
 

@@ -7,7 +7,7 @@ out, and an exact draw of the statistic given the release. To add one, write a m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -31,10 +31,12 @@ class Pair:
         ``(mechanism, value, *law_parameters)`` to the log marginal density of the release, as a
         PyTensor graph. Law parameters are those of the RV op.
     draw : callable
-        numba function ``(rng, z, *noise, lo, hi, *law_parameters)`` to an exact draw of the
-        statistic given the release, cut to [lo, hi]; `noise` are the mechanism's parameters.
+        numba function ``(rng, z, *noise, lo, hi, *parameters)`` to an exact draw of the statistic
+        given the release, cut to [lo, hi]; `noise` are the mechanism's parameters.
     examples : tuple of tuple of float
         Law parameters that the conformance tests run on.
+    parameters : callable
+        Maps the law's parameters to those that `draw` takes, as graphs.
     require : callable
         Raises NotImplementedError for law parameters that the pair does not cover.
     """
@@ -44,6 +46,7 @@ class Pair:
     log_marginal: Callable[..., TensorVariable]
     draw: Callable[..., float]
     examples: tuple[tuple[float, ...], ...]
+    parameters: Callable[..., Sequence] = lambda *law_parameters: law_parameters
     require: Callable[..., None] = lambda *law_parameters: None
 
 

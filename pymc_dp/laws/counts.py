@@ -15,7 +15,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.op import Op
+from pytensor.scalar import basic as ps
 from pytensor.scalar.basic import float64
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     BinomialRV,
@@ -222,20 +225,19 @@ def count_pair(op: Op, mechanism: Mechanism) -> Pair:
         logp = sums.on(*mechanism.parameters, *fixed, value, *free)
         return logp + log_constant(mechanism, value)
 
-    draw = count_draw(family, noise, len(mechanism.parameters)).function
-    return Pair(type(op), type(mechanism), log_marginal, draw, examples)
+    draw = count_draw(law, noise, len(mechanism.parameters)).function
+    return Pair(type(op), type(mechanism), log_marginal, draw, examples, theta)
 
 
 @lru_cache(maxsize=128)
-def count_draw(family: CountFamily, noise: Noise, n_noise: int) -> Piece:
+def count_draw(law: CountLaw, noise: Noise, n_noise: int) -> Piece:
     """Compile the draw of a `Pair`."""
-    noises, names = _names("n", n_noise), _names("t", len(family.examples[0]))
-    theta = _tuple([str(t) for t in family.theta(*names)])
+    noises, names = _names("n", n_noise), _names("t", law.n_parameters)
     return from_source(
         "draw",
         ", ".join(["rng", "z", *noises, "lo", "hi", *names]),
-        f"kernel(rng, z, {noise.arguments}, {theta}, lo, hi)",
-        kernel=Piece(make_count_draw(family.law, noise.kernel), _key("draw", family.law, noise)),
+        f"kernel(rng, z, {noise.arguments}, {_tuple(names)}, lo, hi)",
+        kernel=Piece(make_count_draw(law, noise.kernel), _key("draw", law, noise)),
     )
 
 
@@ -266,6 +268,21 @@ def _single_trial(p):
     return 1.0, p
 
 
+def _with_failure(n, p):
+    """Add 1 - p, which for mu and alpha of PyMC's law, p = alpha / (mu + alpha), is exact."""
+    node = p.owner
+    while node is not None and isinstance(node.op, DimShuffle | Alloc):
+        node = node.inputs[0].owner
+    if node is not None and getattr(node.op, "scalar_op", None) == ps.true_div:
+        above, below = node.inputs
+        terms = below.owner
+        if terms is not None and getattr(terms.op, "scalar_op", None) == ps.add:
+            others = [t for t in terms.inputs if t is not above]
+            if len(others) == len(terms.inputs) - 1:
+                return n, p, pt.add(*others) / below if len(others) > 1 else others[0] / below
+    return n, p, 1.0 - p
+
+
 class Atom:
     """The law of a count that is known, in the form of a random variable's op."""
 
@@ -278,7 +295,7 @@ for _op, _family in {
     PoissonRV: CountFamily(kernels.POISSON, _same, ((0.02,), (3.5,), (140.0,))),
     BinomialRV: CountFamily(kernels.BINOMIAL, _same, ((12.0, 0.3), (400.0, 0.98))),
     BernoulliRV: CountFamily(kernels.BINOMIAL, _single_trial, ((0.3,),)),
-    NegBinomialRV: CountFamily(kernels.NEGATIVE_BINOMIAL, _same, ((0.4, 0.05), (9.0, 0.2))),
+    NegBinomialRV: CountFamily(kernels.NEGATIVE_BINOMIAL, _with_failure, ((0.4, 0.05), (9.0, 0.2))),
     GeometricRV: CountFamily(kernels.GEOMETRIC, _same, ((0.15,), (0.9,))),
     HyperGeometricRV: CountFamily(
         kernels.HYPERGEOMETRIC, _same, ((8.0, 40.0, 12.0), (300.0, 20.0, 90.0))

@@ -82,27 +82,33 @@ def mixture_pair(law: MixtureLaw, mechanism: Mechanism) -> Pair:
         ]
         return pt.logsumexp(pt.stack(pt.broadcast_arrays(*terms), axis=-1), axis=-1)
 
-    return Pair(MixtureLaw, type(mechanism), log_marginal, _draw(law, mechanism), ())
+    def parameters(*all_parameters):
+        weights, laws = law.split(all_parameters)
+        thetas = (
+            FAMILIES[type(component)].theta(*own)
+            for component, own in zip(law.components, laws, strict=True)
+        )
+        return *weights, *(t for theta in thetas for t in theta)
+
+    return Pair(MixtureLaw, type(mechanism), log_marginal, _draw(law, mechanism), (), parameters)
 
 
 def _draw(law: MixtureLaw, mechanism: Mechanism):
     noise = noise_of(mechanism)
     noises = [f"n{i}" for i in range(len(mechanism.parameters))]
     weights = [f"w{k}" for k in range(len(law.components))]
-    names = [[f"t{k}_{i}" for i in range(width)] for k, width in enumerate(law.widths)]
+    kernels = [FAMILIES[type(component)].law for component in law.components]
+    names = [[f"t{k}_{i}" for i in range(kernel.n_parameters)] for k, kernel in enumerate(kernels)]
     sums, draws = [], []
     pieces: dict[str, Piece] = {}
-    for k, (component, own) in enumerate(zip(law.components, names, strict=True)):
-        family = FAMILIES[type(component)]
-        op = CountSum(family.law, mechanism)
-        theta = [str(t) for t in family.theta(*own)]
-        fixed = family.law.fixed
-        arguments = [*noises, *theta[:fixed], "z", *theta[fixed:]]
+    for k, (kernel, own) in enumerate(zip(kernels, names, strict=True)):
+        op = CountSum(kernel, mechanism)
+        arguments = [*noises, *own[: kernel.fixed], "z", *own[kernel.fixed :]]
         sums.append(f"sum{k}({', '.join(arguments)})[0]")
         draws.append(f"draw{k}({', '.join(['rng', 'z', *noises, 'lo', 'hi', *own])})")
         pieces |= {
             f"sum{k}": Piece(op.kernel, op.key),
-            f"draw{k}": count_draw(family, noise, len(noises)),
+            f"draw{k}": count_draw(kernel, noise, len(noises)),
         }
     arguments = ["rng", "z", *noises, "lo", "hi", *weights, *(n for own in names for n in own)]
     cases = " else ".join(f"{draw} if k == {k}" for k, draw in enumerate(draws[:-1]))

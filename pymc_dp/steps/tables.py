@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
 from pytensor.gradient import DisconnectedInputError
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import MakeVector
@@ -27,6 +28,7 @@ from pymc_dp.records import children, release_statistic
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.steps.base import DPStep, as_row, point_function, unusable
 from pymc_dp.steps.counts import is_linear_in
+from pymc_dp.steps.two_sided import require_whole
 
 
 class TableGibbs(DPStep):
@@ -157,10 +159,11 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
         statistic = release_statistic(release)
         cell, where, weight = _incidence(rv, release, statistic, size)
         constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
+        require_whole("TableGibbs", rv, release, mechanism, weight, constant)
         [scale], rates = mechanism.parameters, noise_of(mechanism).rates
         assert rates is not None  # it is noise added at a scale
         z = model.rvs_to_values[release] - constant
-        columns.append(as_row(z, *rates(scale)))
+        columns.append(as_row(z, *rates(pt.switch(scale > 0, scale, np.nan))))
         entries.append((cell, where + offset, weight))
         offset += math.prod(_shape(statistic))
     cell, which, weight = (np.concatenate(parts) for parts in zip(*entries, strict=True))
@@ -248,7 +251,7 @@ def _in_doubles(expression, rv, table):
             return inputs[0].sum(axis=op.axis)
         case MakeVector():
             return pt.stack(inputs)
-        case ps.Cast():
+        case ps.Cast() | ViewOp():
             return inputs[0]
     return node.op.make_node(*inputs).outputs[node.outputs.index(expression)]
 

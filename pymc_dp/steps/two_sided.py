@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
@@ -15,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs import depends_on, is_itself, is_linear, nearest_rvs, substitute
 from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.records import children, release_statistic
 from pymc_dp.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.steps.base import (
@@ -44,7 +45,7 @@ class TwoSidedGibbs(DPStep):
     Parameters
     ----------
     vars : list of TensorVariable
-        Latent statistics with a registered law (Normal, Gamma, Exponential, Poisson), each the
+        Latent statistics with a registered law (Normal, Gamma, Exponential, and counts), each the
         affine content of one entry of one release and of nothing else.
     model : pm.Model, optional
         The model of the context by default.
@@ -120,7 +121,8 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     if not entries:  # bounded records whose other moment was released: no noise on this one
         pair = find_pair(law, LaplaceMechanism(1.0))
         zero = pt.zeros(model.rvs_to_values[rv].shape)
-        return (zero, zero + np.inf, low, high, *parameters), 1, pair.draw
+        columns = (zero, zero + np.inf, low, high, *pair.parameters(*parameters))
+        return columns, 1, pair.draw
     [release] = entries
     _, mechanism, _ = release.owner.op.split(release.owner.inputs)
     if step.mechanisms is not None and type(mechanism) not in step.mechanisms:
@@ -136,13 +138,31 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
         z, noise = model.rvs_to_values[release], mechanism.parameters
     elif mechanism.is_scale_noise:
         z, scale, factor, constant = entry_of(cls, model, rv, release, mechanism)
+        require_whole(cls, rv, release, mechanism, factor, constant)
         z, noise = (z - constant) / factor, (scale / pt.abs(factor),)
     else:
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: under {type(mechanism).__name__} it must be "
             f"released as it is, with nothing added, multiplied or stacked"
         )
-    return (z, *noise, low, high, *parameters), len(noise), pair.draw
+    columns = (z, *noise, low, high, *pair.parameters(*parameters))
+    return columns, len(noise), pair.draw
+
+
+def require_whole(cls, rv, release, mechanism, *coefficients) -> None:
+    """Refuse a statistic that whole-number noise would take off the whole numbers.
+
+    The release then also tells what remainder the statistic has, which the draws do not know.
+    """
+    if not mechanism.is_discrete:
+        return
+    known = [known_value(pt.as_tensor(c)) for c in coefficients]
+    if any(k is None or np.any(k != np.round(k)) for k in known):
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}: {type(mechanism).__name__} releases whole numbers, "
+            f"and the statistic of {release.name!r} is not known to be one for every count. "
+            f"{_instead(rv)}"
+        )
 
 
 def _instead(rv: TensorVariable) -> str:
@@ -156,7 +176,7 @@ def _instead(rv: TensorVariable) -> str:
 def is_exact_count(model: pm.Model, rv: TensorVariable) -> bool:
     """Whether a variable is a count with an exact draw given its one release, of nothing else.
 
-    `PrivateObservation` asks: such a count is for `TwoSidedGibbs`. Whatever the model says later,
+    Such a count is for `TwoSidedGibbs`. Whatever the model says later,
     the step checks again.
     """
     if rv.dtype.startswith("float"):
@@ -218,7 +238,7 @@ def _elementwise(statistic, rv) -> bool:
         return True
     if isinstance(node.op, DimShuffle) and rv.type.ndim > 1:  # it may swap axes
         return False
-    return isinstance(node.op, Elemwise | DimShuffle) and all(
+    return isinstance(node.op, Elemwise | DimShuffle | ViewOp) and all(
         _elementwise(i, rv) for i in node.inputs
     )
 

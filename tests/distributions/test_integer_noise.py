@@ -214,3 +214,13 @@ def test_errors(law):
     value = pt.dvector("value")
     logp = pm.logp(law.dist.dist(0, 1.0), value).eval({value: [0.5, np.inf, -np.inf]})
     np.testing.assert_array_equal(logp, -np.inf)
+
+
+@pytest.mark.parametrize("law", [dp.DiscreteLaplace, dp.DiscreteGaussian])
+def test_a_location_for_several_scales(law):
+    with pm.Model() as model:
+        law("x", 0, [1.0, 2.0, 3.0])
+        law("y", np.arange(3), np.ones((2, 1)))
+    point = model.initial_point()
+    np.testing.assert_array_equal(point["x"], [0, 0, 0])
+    np.testing.assert_array_equal(point["y"], [[0, 1, 2]] * 2)

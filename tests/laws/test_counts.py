@@ -119,7 +119,10 @@ def test_draw(name, mechanism, z):
     pair = find_pair(OPS[name], mechanism)
     noise = [float(p.eval()) for p in mechanism.parameters]
     for seed, parameters in enumerate(FAMILIES[type(OPS[name])].examples):
-        column = [z, *noise, -np.inf, np.inf, *parameters]
+        theta = (
+            float(pt.as_tensor(t).eval()) for t in pair.parameters(*map(pt.as_tensor, parameters))
+        )
+        column = [z, *noise, -np.inf, np.inf, *theta]
         rows = np.repeat(np.array(column)[:, None], 20_000, axis=1)
         drawn = row_sampler(pair.draw, len(column))(np.random.default_rng(seed), rows)
         _, posterior = brute(name, mechanism, np.array([z]), parameters)
@@ -158,12 +161,25 @@ def test_extremes():
         poisson(7.0, (1e6, 0.0), (3.0,))[0], stats.poisson.logpmf(7, 3), rtol=1e-12
     )
     np.testing.assert_allclose(poisson(-1e6, (0.1, 0.0), (1e-8,))[0], -1e5, rtol=1e-12)
-    np.testing.assert_allclose(poisson(2.0, (1.0, 0.0), (0.0,)), (-2.0, -1.0, np.e - 1), rtol=1e-12)
-    # A negative binomial that is nearly Poisson.
-    negative = count_sums.make_count_sum(count_laws.NEGATIVE_BINOMIAL, count_sums.ADDITIVE)
-    r = 1e10
-    found = negative(12.0, (0.0, 0.04), (r, r / (r + 9.0)))[0]
-    np.testing.assert_allclose(found, poisson(12.0, (0.0, 0.04), (9.0,))[0], atol=1e-5)
+    assert poisson(2.0, (1.0, 0.0), (0.0,))[:2] == (-2.0, -1.0)
+    # A release that speaks against what is certain does not outvote it.
+    assert poisson(30.0, (0.0, 100.0), (0.0,))[0] == -45_000.0
+    binomial = count_sums.make_count_sum(count_laws.BINOMIAL, count_sums.ADDITIVE)
+    np.testing.assert_allclose(binomial(1.0, (50.0, 0.0), (5.0, 1.0))[0], -200.0, rtol=1e-12)
+    # A negative binomial that is nearly Poisson, from parameters as PyMC's law takes them.
+    alpha = pt.dscalar("alpha")
+    law = pm.NegativeBinomial.dist(mu=np.float64(9.0), alpha=alpha)
+    pair = find_pair(law.owner.op, ADDITIVE[2])
+    logp = pair.log_marginal(ADDITIVE[2], pt.constant(12.0), *law.owner.op.dist_params(law.owner))
+    function = pytensor.function([alpha], [logp, pytensor.grad(logp, alpha)])
+    limit = poisson(12.0, (0.0, 1 / 9), (9.0,))[0] + float(ADDITIVE[2].logp(0.0, 0.0).eval())
+    for r in (1e6, 1e9, 1e15, 1e20, 1e300):
+        found, by_alpha = function(r)
+        np.testing.assert_allclose(found, limit, atol=20 / r + 1e-13)
+        assert abs(by_alpha) < 100 / r**2 + 1e-12 / r
+    # Where sums have no end in sight, and where doubles do not hold whole numbers.
+    assert np.isnan(poisson(1e17, (0.0, 1e-18), (1e17,))[0])
+    assert np.isnan(poisson(1e14, (0.0, 1e-20), (1e14,))[0])
     for bad in (-1.0, np.nan, np.inf):
         assert np.isnan(poisson(2.0, (1.0, 0.0), (bad,))[0])
 
@@ -207,7 +223,8 @@ def test_mixtures(case):
     assert abs(drawn.mean() - law(y) @ y) < 4 * drawn.std() / drawn.size**0.5
     # Draws of the count given the release.
     pair = find_pair(model["z"].owner.op.statistics[0].law, mechanism)
-    columns = [*mechanism.parameters, -np.inf, np.inf, *model["z"].owner.inputs[2:-1]]
+    columns = [*mechanism.parameters, -np.inf, np.inf]
+    columns += pair.parameters(*model["z"].owner.inputs[2:-1])
     numbers = [float(np.ravel(c.eval() if hasattr(c, "eval") else c)[0]) for c in columns]
     for seed, (z_j, row) in enumerate(zip(z, joint, strict=True)):
         rows = np.repeat(np.array([z_j, *numbers])[:, None], 5000, axis=1)

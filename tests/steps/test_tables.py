@@ -54,6 +54,7 @@ def test_reads_cells_and_sums():
         (lambda y: y.mean(), lambda y: [y.mean()]),
         (lambda y: y[np.array([4, 0, 2])], lambda y: y[[4, 0, 2]]),
         (lambda y: -y, lambda y: -y),
+        (lambda y: pm.Deterministic("d", y[:2].sum()), lambda y: y[:2].sum()),
     ],
 )
 def test_reads_linear_statistics(statistic, expected):
@@ -125,6 +126,11 @@ def test_what_is_refused_is_named():
         dp.PrivateObservation("z", [y[:2].sum(), y[1:].sum()], noise, observed=[9, 8])
         return y
 
+    def off_the_whole_numbers():
+        y = pm.Poisson("y", 4.0, shape=4)
+        dp.PrivateObservation("z", y.sum() / 2, noise, observed=9)
+        return y
+
     def another_child():
         y = pm.Poisson("y", 4.0, shape=3)
         dp.PrivateObservation("z", y, noise, observed=[1, 2, 3])
@@ -144,7 +150,29 @@ def test_what_is_refused_is_named():
     refused(clipped, "'y': its release 'z' is made by ClippedMechanism.*RecordMetropolis")
     refused(squares, "'y': the statistic of 'z' is not linear.*RecordMetropolis")
     refused(overlapping, "'y': one of its cells is in several entries of the statistic of 'z'")
+    refused(off_the_whole_numbers, "'y': GeometricMechanism releases whole numbers, and the")
     refused(another_child, "'y': 'x', which is no release")
     refused(together, "'y': the statistic of 'z' is one of 'x', too")
     refused(continuous, "'y', which follows .*it updates Multinomial, Poisson, Binomial")
     refused(lambda: pm.Poisson("y", 4.0, shape=3), "'y': no release of it")
+
+
+def test_a_scale_that_is_no_scale_is_noticed():
+    with pm.Model() as model:
+        scale = pm.Data("scale", 2.0)
+        y = pm.Poisson("y", 4.0, shape=3)
+        dp.PrivateObservation("z", y, dp.DiscreteGaussianMechanism(scale), observed=[1, 2, 3])
+        step = TableGibbs([y])
+        pm.set_data({"scale": -1.0})
+    with pytest.raises(ValueError, match="'y' cannot be drawn"):
+        step.step(model.initial_point())
+
+
+def test_steps_for_what_whole_number_noise_divides():
+    """Half a count under integer noise tells whether it is even: no draw of ours knows that."""
+    with pm.Model() as model:
+        y = pm.Poisson("y", 4.0, shape=3)
+        dp.PrivateObservation("z", y / 2, dp.GeometricMechanism(1.0), observed=[1, 2, 3])
+    assert not hasattr(y.tag, "dp_step")
+    with pytest.raises(ValueError, match="'y': GeometricMechanism releases whole numbers"):
+        dp.TwoSidedGibbs([y], model=model)
