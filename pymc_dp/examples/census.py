@@ -175,7 +175,8 @@ def picture(found: dict[str, tuple]) -> Figure:
         axis.set_xlabel("tract of the first state")
         axis.set_xlim(-1, len(where))
         axis.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].legend(ncols=3, frameon=False, loc="upper right")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=3, frameon=False, loc="outside lower center")
     return figure
 
 

@@ -58,11 +58,17 @@ class Data:
     mechanism: dp.GeometricMechanism
 
 
-def simulate(epsilon: float, seed: int) -> Data:
+def simulate(
+    epsilon: float,
+    seed: int,
+    rows: int = ROWS,
+    columns: int = COLUMNS,
+    components: int = COMPONENTS,
+) -> Data:
     """Draw factors from the prior, counts from them, and release every count."""
     rng = np.random.default_rng(seed)
-    theta = rng.gamma(SHAPE, 1 / RATE, (ROWS, COMPONENTS))
-    phi = rng.gamma(SHAPE, 1 / RATE, (COMPONENTS, COLUMNS))
+    theta = rng.gamma(SHAPE, 1 / RATE, (rows, components))
+    phi = rng.gamma(SHAPE, 1 / RATE, (components, columns))
     counts = rng.poisson(theta @ phi)
     truth = 1 - np.exp(-epsilon)
     noise = rng.geometric(truth, counts.shape) - rng.geometric(truth, counts.shape)
