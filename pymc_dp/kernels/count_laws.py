@@ -171,12 +171,13 @@ BINOMIAL = CountLaw(
     1,
 )
 
-# --- NegativeBinomial(r, p, q = 1 - p), failures before the r-th success --------------------------
+# --- NegativeBinomial(p, r, q = 1 - p), failures before the r-th success --------------------------
+# Derivatives by p go through q, which has all digits where p is nearly 1.
 
 
 @_jit
 def _negative_binomial_valid(theta):
-    r, p, q = theta
+    p, r, q = theta
     return 0.0 < r < math.inf and 0.0 < p <= 1.0 and 0.0 <= q < 1.0
 
 
@@ -187,7 +188,7 @@ def _negative_binomial_support(theta):
 
 @_jit
 def _negative_binomial_mode(theta):
-    r, p, q = theta
+    p, r, q = theta
     return np.floor((r - 1.0) * q / p) if r > 1.0 else 0.0
 
 
@@ -198,7 +199,7 @@ def _log(p, q):
 
 @_jit
 def _negative_binomial_log_mass(y, theta):
-    r, p, q = theta
+    p, r, q = theta
     if y == 0.0:
         return r * _log(p, q)
     # That of r successes among y + r trials, as `log_binomial` has it, times r / (y + r); from y
@@ -211,23 +212,23 @@ def _negative_binomial_log_mass(y, theta):
 
 @_jit
 def _negative_binomial_up(y, theta):
-    return theta[2] * (y + theta[0]) / (y + 1.0)
+    return theta[2] * (y + theta[1]) / (y + 1.0)
 
 
 @_jit
 def _negative_binomial_growth(y, theta):
-    r = theta[0]
+    r = theta[1]
     return (y + 1.0) / (y + r) if r < 1.0 else 1.0
 
 
 @_jit
 def _negative_binomial_change(y, theta):
-    return 1.0 / (y + theta[0])
+    return 1.0 / (y + theta[1])
 
 
 @_jit
 def _negative_binomial_start(y, theta):
-    r = theta[0]  # digamma(r + y) - digamma(r)
+    r = theta[1]  # digamma(r + y) - digamma(r)
     if y > 30.0:
         return math.log1p(y / r) - log_minus_digamma(r + y) + log_minus_digamma(r)
     total = 0.0
@@ -238,8 +239,8 @@ def _negative_binomial_start(y, theta):
 
 @_jit
 def _negative_binomial_score(y, t, theta):
-    r, p, q = theta
-    return t + _log(p, q), r / p, y / q
+    p, r, q = theta
+    return t + _log(p, q), (y * p - r * q) / (p * q)
 
 
 NEGATIVE_BINOMIAL = CountLaw(
@@ -254,7 +255,7 @@ NEGATIVE_BINOMIAL = CountLaw(
     _negative_binomial_start,
     _negative_binomial_score,
     3,
-    0,
+    1,
 )
 
 # --- Geometric(p), trials until the first success -------------------------------------------------

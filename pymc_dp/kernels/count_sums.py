@@ -5,8 +5,8 @@ With a law f of the count y and noise :math:`\eta(z \mid y)`, both unimodal in y
 may be two, and it need not be the larger one, since the ends do not depend on where a sum began.
 A side ends where what is left is less than `REST` of the sum. With r the last ratio, what is left
 is at most :math:`t\, r / (1 - r)` after a term t, since ratios of log-concave terms fall; where f
-is not log-concave it is at most :math:`\eta(z \mid y)` on the way down, since f sums to one. Sums of
-more than `_MOST` terms on a side, and counts beyond 2**53, are NaN.
+is not log-concave it is at most :math:`\eta(z \mid y)` on the way down, since f sums to one. Sums
+of more than `_MOST` terms on a side, and counts beyond 2**53, are NaN.
 """
 
 import math

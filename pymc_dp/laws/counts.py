@@ -15,8 +15,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.op import Op
-from pytensor.scalar import basic as ps
 from pytensor.scalar.basic import float64
+from pytensor.scalar.math import sigmoid
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import (
@@ -269,18 +269,13 @@ def _single_trial(p):
 
 
 def _with_failure(n, p):
-    """Add 1 - p, which for mu and alpha of PyMC's law, p = alpha / (mu + alpha), is exact."""
+    """Return p, n and 1 - p, exact where PyMC has made p of mu and alpha, as sigmoid(log alpha - log mu)."""
     node = p.owner
     while node is not None and isinstance(node.op, DimShuffle | Alloc):
         node = node.inputs[0].owner
-    if node is not None and getattr(node.op, "scalar_op", None) == ps.true_div:
-        above, below = node.inputs
-        terms = below.owner
-        if terms is not None and getattr(terms.op, "scalar_op", None) == ps.add:
-            others = [t for t in terms.inputs if t is not above]
-            if len(others) == len(terms.inputs) - 1:
-                return n, p, pt.add(*others) / below if len(others) > 1 else others[0] / below
-    return n, p, 1.0 - p
+    if node is not None and getattr(node.op, "scalar_op", None) == sigmoid:
+        return p, n, pt.sigmoid(-node.inputs[0])
+    return p, n, 1.0 - p
 
 
 class Atom:

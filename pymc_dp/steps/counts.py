@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.logprob.utils import ParameterValueError
+from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
@@ -312,7 +313,7 @@ def is_linear_in(entry: TensorVariable, rv: TensorVariable) -> bool:
     if not all(is_linear_in(i, rv) for i in touched):
         return False
     match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
-        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Sum() | Reshape():
+        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Sum() | Reshape() | ViewOp():
             return touched == [node.inputs[0]]
         case AdvancedIncSubtensor() as op:
             return not op.set_instead_of_inc and not set(touched) - set(node.inputs[:2])

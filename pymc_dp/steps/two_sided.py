@@ -13,7 +13,14 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import depends_on, is_itself, is_linear, nearest_rvs, substitute
+from pymc_dp.graphs import (
+    depends_on,
+    is_itself,
+    is_linear,
+    known_shape,
+    nearest_rvs,
+    substitute,
+)
 from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, known_value
@@ -220,7 +227,8 @@ def entry_of(cls, model, rv, release, mechanism):
         [j] = touched
         entry, value = parts[j].squeeze(), value[j]
         noise = pt.broadcast_to(noise, (len(parts),))[j]
-    shape = model.rvs_to_values[rv].shape
+    known = known_shape(rv)
+    shape = model.rvs_to_values[rv].shape if None in known else known
     at = [substitute(entry, {rv: pt.full(shape, np.array(x, dtype=rv.dtype))}) for x in (0, 1)]
     if entry is not rv and not is_linear(entry, rv):
         raise ValueError(

@@ -32,6 +32,8 @@ OPS = {
     "HyperGeometricRV": pm.HyperGeometric.dist(N=3, k=1, n=1).owner.op,
     "Atom": next(law for law in FAMILIES if law.__name__ == "Atom")(),
 }
+SMOOTH = {type(OPS[name]) for name in LAWS} - {type(OPS["HyperGeometricRV"]), type(OPS["Atom"])}
+TRIALS = {type(OPS["BinomialRV"])}  # whose first parameter is a whole number
 ADDITIVE = (
     dp.LaplaceMechanism(2.0),
     dp.GeometricMechanism(2.0),
@@ -78,7 +80,9 @@ def test_log_marginal_and_gradient(name, mechanism):
     value = pt.dvector("value")
     symbols = pt.dscalars(len(family.examples[0]))
     logp = pair.log_marginal(mechanism, value, *symbols)
-    free = symbols[family.law.fixed - len(family.theta(*symbols)) + len(symbols) :]
+    free = [
+        s for s in symbols if pair.law in SMOOTH and not (s is symbols[0] and pair.law in TRIALS)
+    ]
     wrt = [*free] if mechanism.is_discrete else [value, *free]
     gradient = pytensor.grad(logp.sum(), wrt) if wrt else []
     function = pytensor.function([value, *symbols], [logp, *gradient])
@@ -176,7 +180,7 @@ def test_extremes():
     for r in (1e6, 1e9, 1e15, 1e20, 1e300):
         found, by_alpha = function(r)
         np.testing.assert_allclose(found, limit, atol=20 / r + 1e-13)
-        assert abs(by_alpha) < 100 / r**2 + 1e-12 / r
+        assert abs(by_alpha) < 100 / r / r + 1e-12 / r
     # Where sums have no end in sight, and where doubles do not hold whole numbers.
     assert np.isnan(poisson(1e17, (0.0, 1e-18), (1e17,))[0])
     assert np.isnan(poisson(1e14, (0.0, 1e-20), (1e14,))[0])
