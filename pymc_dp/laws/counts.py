@@ -269,7 +269,7 @@ def _single_trial(p):
 
 
 def _with_failure(n, p):
-    """Return p, n and 1 - p, exact where PyMC has made p of mu and alpha, as sigmoid(log alpha - log mu)."""
+    """Return p, n and 1 - p, which is exact where PyMC has made p a sigmoid, of mu and alpha."""
     node = p.owner
     while node is not None and isinstance(node.op, DimShuffle | Alloc):
         node = node.inputs[0].owner
