@@ -35,10 +35,10 @@ class Pair:
         given the release, cut to [lo, hi]; `noise` are the mechanism's parameters.
     examples : tuple of tuple of float
         Law parameters that the conformance tests run on.
-    parameters : callable
-        Maps the law's parameters to those that `draw` takes, as graphs.
     require : callable
         Raises NotImplementedError for law parameters that the pair does not cover.
+    parameters : callable
+        Maps the law's parameters to those that `draw` takes, as graphs.
     """
 
     law: type
@@ -46,8 +46,8 @@ class Pair:
     log_marginal: Callable[..., TensorVariable]
     draw: Callable[..., float]
     examples: tuple[tuple[float, ...], ...]
-    parameters: Callable[..., Sequence] = lambda *law_parameters: law_parameters
     require: Callable[..., None] = lambda *law_parameters: None
+    parameters: Callable[..., Sequence] = lambda *law_parameters: law_parameters
 
 
 _PAIRS: dict[tuple[type[Op], type[Mechanism]], Pair] = {}

@@ -226,7 +226,7 @@ def count_pair(op: Op, mechanism: Mechanism) -> Pair:
         return logp + log_constant(mechanism, value)
 
     draw = count_draw(law, noise, len(mechanism.parameters)).function
-    return Pair(type(op), type(mechanism), log_marginal, draw, examples, theta)
+    return Pair(type(op), type(mechanism), log_marginal, draw, examples, parameters=theta)
 
 
 @lru_cache(maxsize=128)

@@ -90,7 +90,8 @@ def mixture_pair(law: MixtureLaw, mechanism: Mechanism) -> Pair:
         )
         return *weights, *(t for theta in thetas for t in theta)
 
-    return Pair(MixtureLaw, type(mechanism), log_marginal, _draw(law, mechanism), (), parameters)
+    draw = _draw(law, mechanism)
+    return Pair(MixtureLaw, type(mechanism), log_marginal, draw, (), parameters=parameters)
 
 
 def _draw(law: MixtureLaw, mechanism: Mechanism):

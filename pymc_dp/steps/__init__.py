@@ -45,7 +45,7 @@ __all__ = [
     "steps",
 ]
 
-_CELLS = 200  # of a table that is drawn together with its probabilities
+_CELLS = 200  # of a table whose pairs all see every release
 
 # In this order: latents before the parameters that depend on them.
 _ALL = (
@@ -90,9 +90,10 @@ def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
             continue
         table = _accepts(lambda rv=rv: check_table(model, rv))
         if _accepts(lambda rv=rv: check_count(model, rv)):
-            parameter = count_parameter(model, rv)  # the probabilities are drawn along with it
-            if not table or (parameter is not None and rv.type.ndim * known_cells(rv) <= _CELLS):
-                chosen |= {member: CountGibbs for member in (rv, parameter) if member is not None}
+            cells = known_cells(rv) if rv.type.ndim else 2
+            if not table or cells <= _CELLS:
+                together = [rv, count_parameter(model, rv)]  # the probabilities are drawn along
+                chosen |= {member: CountGibbs for member in together if member is not None}
                 continue
         for step in (TruncatedGammaMixtureGibbs, TwoSidedGibbs):
             if _accepts(lambda step=step, rv=rv: latent_conditional(step, model, rv)):

@@ -502,11 +502,11 @@ def test_inversion_is_the_last_resort(monkeypatch):
     assert [v.name for v in collapsed.free_RVs] == ["scale"]
     refuse = True
     with pytest.raises(
-        NotImplementedError, match=r"'x' follow gamma.*; nor by inversion: too hard"
+        NotImplementedError, match=r"'x' follow Gamma.*; nor by inversion: too hard"
     ):
         dp.collapse(model, "marginal")
     assert asked == [("x", 9, ["z"])] * 2
-    with pytest.raises(NotImplementedError, match="'x' follow gamma"):
+    with pytest.raises(NotImplementedError, match="'x' follow Gamma"):
         dp.collapse(model, "statistics")
     with pytest.raises(NotImplementedError, match="are Categorical"):
         dp.collapse(categorical(20, histogram, LAPLACE(1.0), [3.0, 4, 5, 6]), "marginal")
