@@ -278,7 +278,7 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
             return math.nan
         concave = growth(lo, theta) == 1.0
         # Two rounds of the same walk: the first finds the sum, the second where it is exceeded.
-        target, reached = math.inf, 0.0
+        target = math.inf
         for _ in range(2):
             total, term, y = 1.0, 1.0, mode
             if total > target:
@@ -316,8 +316,7 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
                         break
                 elif factor <= 1.0 and not term > REST * total * law_there:
                     break
-            reached = total
-            target = reached * rng.random()
+            target = total * rng.random()
         return y  # the sum itself, but for rounding
 
     return count_draw

@@ -71,9 +71,15 @@ class Noise:
     within: tuple[Noise, str] | None = None
 
 
-@singledispatch
+@lru_cache(maxsize=64)
 def noise_of(mechanism: Mechanism) -> Noise:
-    """Return the noise of a mechanism; what is not registered is compiled from its `logp`."""
+    """Return the noise of a mechanism, compiled once for each: sums and draws share it."""
+    return _noise(mechanism)
+
+
+@singledispatch
+def _noise(mechanism: Mechanism) -> Noise:
+    """Compile the noise of a mechanism that is not registered from its `logp`."""
     if not mechanism.log_concave:
         raise NotImplementedError(
             f"the probability of a release of {type(mechanism).__name__} is not known to be "
@@ -95,14 +101,14 @@ def noise_of(mechanism: Mechanism) -> Noise:
     return Noise(kernel, _tuple(names))
 
 
-@noise_of.register
+@_noise.register
 def _clipped(mechanism: ClippedMechanism) -> Noise:
     """Between the limits it is the noise that was clipped, which costs less than intervals."""
     present = [bound is not None for bound in (mechanism.lower, mechanism.upper)]
     own = iter(_names("n", sum(present)))
     tests = [f"{next(own)} < z"] if present[0] else []
     tests += [f"z < {next(own)}"] if present[1] else []
-    whole = noise_of.dispatch(object)(mechanism)
+    whole = _noise.dispatch(object)(mechanism)
     inner = noise_of(mechanism.inner)
     names = _names("n", len(mechanism.parameters))
     shifted = dict(zip(_names("n", len(names)), names[sum(present) :], strict=False))
@@ -137,10 +143,10 @@ _LAPLACE = Noise(ADDITIVE, "(1.0 / n0, 0.0)", _rate)
 _GEOMETRIC = Noise(ADDITIVE_ON_LATTICE, "(1.0 / n0, 0.0)", _rate)
 _GAUSSIAN = Noise(ADDITIVE, "(0.0, 1.0 / n0 / n0)", _precision)
 _DISCRETE_GAUSSIAN = Noise(ADDITIVE_ON_LATTICE, "(0.0, 1.0 / n0 / n0)", _precision)
-noise_of.register(LaplaceMechanism)(lambda mechanism: _LAPLACE)
-noise_of.register(GeometricMechanism)(lambda mechanism: _GEOMETRIC)
-noise_of.register(GaussianMechanism)(lambda mechanism: _GAUSSIAN)
-noise_of.register(DiscreteGaussianMechanism)(lambda mechanism: _DISCRETE_GAUSSIAN)
+_noise.register(LaplaceMechanism)(lambda mechanism: _LAPLACE)
+_noise.register(GeometricMechanism)(lambda mechanism: _GEOMETRIC)
+_noise.register(GaussianMechanism)(lambda mechanism: _GAUSSIAN)
+_noise.register(DiscreteGaussianMechanism)(lambda mechanism: _DISCRETE_GAUSSIAN)
 
 
 class CountSum(KernelOp):
@@ -161,17 +167,17 @@ class CountSum(KernelOp):
         self.nout = 1 + self.nin - self.fixed
         super().__init__(name=f"{law.name}_count_sum")
         self.output_types_preference = lambda *_: [float64] * self.nout
-        kernels = {"kernel": Piece(make_count_sum(law, noise.kernel), _key("sum", law, noise))}
+        sums = {"kernel": Piece(make_count_sum(law, noise.kernel), _key("sum", law, noise))}
         body = f"kernel(z, {noise.arguments}, {_tuple(thetas)})"
         if noise.within is not None:
             within, test = noise.within
-            kernels["within"] = Piece(make_count_sum(law, within.kernel), _key("sum", law, within))
+            sums["within"] = Piece(make_count_sum(law, within.kernel), _key("sum", law, within))
             body = f"within(z, {within.arguments}, {_tuple(thetas)}) if {test} else {body}"
         piece = from_source(
             "count_sum",
             ", ".join([*noises, *thetas[: law.fixed], "z", *thetas[law.fixed :]]),
             body,
-            **kernels,
+            **sums,
         )
         self.kernel, self._key = piece
 

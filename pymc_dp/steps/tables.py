@@ -45,8 +45,8 @@ class TableGibbs(DPStep):
     which is drawn from exactly, by a walk outwards from its mode. The cells of a multinomial table
     are drawn two at a time given their sum, so that its total is kept in every draw; with a batch
     of tables, each keeps its own. Poisson tables are drawn both ways: single cells move the sums,
-    pairs move where the sums are known well. A sweep costs the same for every number of releases
-    that a cell is in, and about 2 microseconds a cell for noise with a standard deviation of 10.
+    pairs move where the sums are known well. The cost of a sweep grows with the number of cells, of
+    releases that a cell is in, and with the width of the conditionals.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class _Table(NamedTuple):
 
     Attributes
     ----------
-    law : name of the op whose sweep it gets.
+    law : type of the op whose sweep it gets.
     block : cells with a fixed total; 0 where there is none.
     first, which, weight : see `kernels.tables.Releases`.
     read : compiled; returns z, lam and tau of all releases, totals, and rows of law parameters.
