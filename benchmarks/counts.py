@@ -86,8 +86,8 @@ def route(build, draws: int):
     model, _ = counts(build)
     with model:
         arguments = QUIET | {"tune": 500}
-        dp.recover(model, dp.sample(5, **arguments), random_seed=1)  # compiled after this
-        tree = dp.sample(draws, **arguments)
+        dp.recover(model, dp.sample(draws=5, **arguments), random_seed=1)  # compiled after this
+        tree = dp.sample(draws=draws, **arguments)
         seconds = tree["posterior"].attrs["sampling_time"]
         began = time.perf_counter()
         tree = dp.recover(model, tree, random_seed=1)
