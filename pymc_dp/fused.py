@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import arviz_base
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
-from pymc.stats.convergence import log_warnings, run_convergence_checks
-from pymc.util import get_random_generator
 from pytensor.tensor.random.basic import (
     ExponentialRV,
     GammaRV,
@@ -23,13 +18,12 @@ from pytensor.tensor.random.basic import (
     NormalRV,
 )
 from pytensor.tensor.variable import TensorVariable
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from xarray import DataTree
 
-from pymc_dp.draws import per_draw
+from pymc_dp.chains import as_tree, run_chains
 from pymc_dp.graphs import PLAIN_MODE, nearest_rvs, power_law
 from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
-from pymc_dp.ladder.collapse import collapsible, dropped_deterministics
+from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.records import PrivatizedRecords, check_transform
 from pymc_dp.steps.base import point_function
@@ -39,19 +33,6 @@ _log = logging.getLogger("pymc.dp")
 # Sweeps to a recorded draw: at this many, draws are nearly independent and recording is not
 # what takes the time.
 SWEEPS = 10
-
-ARGUMENTS = frozenset(
-    {
-        "draws",
-        "tune",
-        "chains",
-        "cores",
-        "random_seed",
-        "progressbar",
-        "quiet",
-        "compute_convergence_checks",
-    }
-)
 
 
 def rate(model: pm.Model) -> float:
@@ -231,110 +212,35 @@ def start(kernel: GaussianModel, rng: np.random.Generator) -> tuple[float, float
 
 
 def sample(
-    model: pm.Model,
-    *,
-    draws: int = 1000,
-    tune: int = 1000,
-    chains: int | None = None,
-    cores: int | None = None,
-    random_seed=None,
-    progressbar: bool = True,
-    quiet: bool = False,
-    compute_convergence_checks: bool = True,
+    model: pm.Model, *, tune: int = 1000, compute_convergence_checks: bool = True, **kwargs: Any
 ) -> DataTree:
     """Run the fused kernel on every chain; `tune` draws are discarded."""
     group = covered(model)
     kernel = kernel_model(model, group)
-    cores = cores or min(4, _available_cores())
-    chains = chains or 4  # they are cheap, and four make the diagnostics robust
-    rngs = get_random_generator(random_seed).spawn(chains)
-    run_sweeps(rngs[0].spawn(1)[0], start(kernel, rngs[0]), kernel, 1, np.empty((1, 2)))  # compile
+    rng = np.random.default_rng(0)
+    run_sweeps(rng, start(kernel, rng), kernel, 1, np.empty((1, 2)))  # compile
 
-    out = np.empty((chains, draws, 2))
-    began = time.perf_counter()
-    with Progress(
-        TextColumn("Chain {task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} draws"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        disable=not progressbar or quiet,
-    ) as progress:
-        tasks = [progress.add_task(str(c), total=draws) for c in range(chains)]
+    def begin(rng: np.random.Generator):
+        state = start(kernel, rng)
+        return run_sweeps(rng, state, kernel, SWEEPS, np.empty((tune, 2)))
 
-        def run(c: int) -> None:
-            rng = rngs[c]
-            state = start(kernel, rng)
-            state = run_sweeps(rng, state, kernel, SWEEPS, np.empty((tune, 2)))
-            chunk = max(draws // 20, 1)
-            for first in range(0, draws, chunk):
-                part = out[c, first : first + chunk]
-                state = run_sweeps(rng, state, kernel, SWEEPS, part)
-                progress.advance(tasks[c], len(part))
+    def advance(rng: np.random.Generator, state, draws: int):
+        out = np.empty((draws, 2))
+        return run_sweeps(rng, state, kernel, SWEEPS, out), out
 
-        with ThreadPoolExecutor(max_workers=cores) as pool:
-            list(pool.map(run, range(chains)))
-    seconds = time.perf_counter() - began
-    _log.info(
-        "%d chains of %d draws, %d Gibbs sweeps to a draw, took %.2f seconds",
-        chains,
-        draws,
-        SWEEPS,
-        seconds,
-    )
-    return _as_tree(model, group, kernel, out, tune, seconds, compute_convergence_checks)
-
-
-def _available_cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _as_tree(model, group, kernel, out, tune, seconds, checks) -> DataTree:
+    out, seconds = run_chains(begin, advance, **kwargs)
+    _log.info("%d Gibbs sweeps to a draw, %.2f seconds", SWEEPS, seconds)
     spread, power = _spread(group)
-    chains, draws, _ = out.shape
     parameters = {group.mean.name: out[..., 0], spread.name: out[..., 1] ** (1 / power)}
     posterior = {rv.name: parameters[rv.name] for rv in model.free_RVs if rv.name in parameters}
-    observed = {}
-    for release in group.releases:
-        value, _ = point_function(model, model.rvs_to_values[release.rv])
-        observed[release.name] = value()
     # each recorded draw is this many sweeps after the one before it
-    sweeps = np.full((chains, draws), SWEEPS)
-    dims = {name: list(model.named_vars_to_dims.get(name) or ()) for name in observed}
-    coords = {
-        dim: list(model.coords[dim])
-        for used in dims.values()
-        for dim in used
-        if model.coords.get(dim) is not None
-    }
-    tree = arviz_base.from_dict(
-        {
-            "posterior": posterior,
-            "sample_stats": {"sweeps": sweeps},
-            "observed_data": observed,
-        },
-        dims={name: used for name, used in dims.items() if used},
-        coords=coords,
-        attrs={
-            "posterior": {
-                "inference_library": "pymc_dp",
-                "route": "fused Gibbs",
-                "sampling_time": seconds,
-                "tuning_steps": tune,
-            }
-        },
+    stats = {"sweeps": np.full(out.shape[:2], SWEEPS)}
+    attributes = {"route": "fused Gibbs", "sampling_time": seconds, "tuning_steps": tune}
+    return as_tree(
+        model,
+        posterior,
+        stats,
+        [r.rv for r in group.releases],
+        attributes,
+        checks=compute_convergence_checks,
     )
-    dataset = tree["posterior"].to_dataset()
-    dropped = dropped_deterministics(model)
-    for deterministic in [d for d in model.deterministics if d not in dropped]:
-        values = per_draw(dataset, deterministic)
-        own = model.named_vars_to_dims.get(deterministic.name)
-        own = own or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
-        shaped = values.reshape(chains, draws, *values.shape[1:])
-        dataset[deterministic.name] = (("chain", "draw", *own), shaped)
-    tree["posterior"] = DataTree(dataset)
-    if checks:
-        log_warnings(run_convergence_checks(tree, model))
-    return tree

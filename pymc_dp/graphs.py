@@ -17,6 +17,7 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, walk
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
@@ -147,6 +148,9 @@ def power(
     node = expression.owner
     if isinstance(node.op, DimShuffle):
         return power(node.inputs[0], variable, positive=positive)
+    if isinstance(getattr(node.op, "core_op", node.op), Dot):
+        both = [power(i, variable, positive=positive) for i in node.inputs]
+        return None if None in both or math.inf in both else sum(k for k in both if k is not None)
     if not isinstance(node.op, Elemwise):
         return None
     found = [power(i, variable, positive=positive) for i in node.inputs]

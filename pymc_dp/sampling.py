@@ -11,9 +11,10 @@ import numpy as np
 import pymc as pm
 from xarray import DataTree
 
-from pymc_dp import fused
+from pymc_dp import fused, regression
 from pymc_dp.additive import NotAdditiveError
 from pymc_dp.blocks import blocks, read_block
+from pymc_dp.chains import ARGUMENTS
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
@@ -278,7 +279,10 @@ def _nuts_on_records_rate(model):
     return 1.0
 
 
-register_route(Route("fused Gibbs", "statistics", fused.rate, fused.sample, fused.ARGUMENTS))
+register_route(Route("fused Gibbs", "statistics", fused.rate, fused.sample, ARGUMENTS))
+register_route(
+    Route("exact regression", "statistics", regression.rate, regression.sample, ARGUMENTS)
+)
 register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
 register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))
 register_route(Route("Metropolis on the records", "records", _records_rate, _records))

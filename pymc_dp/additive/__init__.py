@@ -35,7 +35,15 @@ from pymc_dp.additive.reader import Reader
 from pymc_dp.additive.rows import Row, Table
 from pymc_dp.graphs import known_shape, nearest_rvs
 
-__all__ = ["Additive", "NotAdditiveError", "Number", "UnrelatedAxesError", "additive", "is_rowwise"]
+__all__ = [
+    "Additive",
+    "NotAdditiveError",
+    "Number",
+    "UnrelatedAxesError",
+    "additive",
+    "is_rowwise",
+    "row_vectors",
+]
 
 Number = float | ScalarVariable
 
@@ -117,6 +125,39 @@ def is_rowwise(expression: TensorVariable, rv: TensorVariable, n: int, ndim: int
         and value.layout is None
         and all(isinstance(e, Row) and e.pure is not None for e in value.entries.flat)
     )
+
+
+def row_vectors(expression: TensorVariable, records: dict[TensorVariable, int]) -> np.ndarray:
+    """Read an expression with the records on its first axis as vectors, elementwise in them.
+
+    Parameters
+    ----------
+    expression : TensorVariable
+        Of shape (n, ...), entry i in terms of record i, or of none.
+    records : dict
+        The variables of a record, each with the number of records.
+
+    Returns
+    -------
+    ndarray of TensorVariable
+        A vector for each trailing entry of the expression: contractions over other axes than that
+        of the records are written out.
+
+    Raises
+    ------
+    NotAdditiveError
+        If an aggregate of the records is part of it.
+    """
+    reader, graph, back = _reader(expression, records, keep_axis=True)
+    value = reader.read(graph)
+    if not isinstance(value, Table) or value.axis != 0 or value.layout is not None:
+        raise NotAdditiveError("its first axis is not that of the records")
+    rows = value.entries.reshape(value.entries.shape[1:])
+    if not all(isinstance(e, Row) and e.pure is not None for e in rows.flat):
+        raise NotAdditiveError("an aggregate of the records is part of it")
+    vectors = np.empty(rows.shape, dtype=object)
+    vectors.flat = _replaced([row.pure for row in rows.flat], back)
+    return vectors
 
 
 def _reader(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import pymc as pm
 from pymc.model.fgraph import (
     fgraph_from_model,
+    model_deterministic,
     model_free_rv,
     model_from_fgraph,
     model_observed_rv,
@@ -15,15 +18,31 @@ from pytensor.tensor.variable import TensorVariable
 
 import pymc_dp.ladder.counts
 import pymc_dp.ladder.gaussian
-import pymc_dp.ladder.latent_counts  # noqa: F401 (these register their rules)
+import pymc_dp.ladder.latent_counts
+import pymc_dp.ladder.rows  # noqa: F401 (these register their rules)
+from pymc_dp.blocks import Block
 from pymc_dp.graphs import depends_on
-from pymc_dp.ladder.rules import Change, Reading, Rung, change, read
+from pymc_dp.ladder.rules import (
+    Change,
+    Reading,
+    Rung,
+    change,
+    is_rows,
+    read,
+    record_groups,
+)
 from pymc_dp.records import as_model, children, privatized, release_statistic, releases
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import choose_steps
 
 
-def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
+def collapse(
+    model: pm.Model | None = None,
+    to: Rung = "marginal",
+    *,
+    approximate: Literal["clt"] | None = None,
+    moments: Any = None,
+) -> pm.Model:
     r"""Integrate the confidential records out of a model; the posterior stays the same.
 
     Parameters
@@ -35,9 +54,21 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
         ``<record>_mean`` and ``<record>_var``, :math:`\bar Y \sim N(m, v/n)`, :math:`S^2 \sim
         \mathrm{Gamma}((n-1)/2, (n-1)/(2v))`; Bernoulli and Categorical ones by ``<record>_count``
         :math:`\sim \mathrm{Binomial}(n, p)` and ``<record>_counts`` :math:`\sim
-        \mathrm{Multinomial}(n, \pi)`. "marginal" integrates these out too, and counts that are
+        \mathrm{Multinomial}(n, \pi)`; rows of several Normal columns, those of a regression say,
+        by their mean and covariance matrix ``<x>_<y>_mean`` and ``<x>_<y>_cov``. "marginal"
+        integrates these out too, and counts that are
         released one by one, and leaves the parameters only, for NUTS. Nothing of size n is ever
         allocated for records.
+    approximate : "clt", optional
+        Replaces the exact law of the sums over rows by the Normal law with the same mean and
+        covariance (Bernstein & Sheldon, 2019). The covariates then may follow other laws than the
+        Normal, and to="marginal" integrates the sums out: under Laplace noise its scale-mixture
+        variances stay, as ``<release>_noise_variance``.
+    moments : array or "released", optional
+        With approximate="clt": the moments of the covariates, where they are not to be those of
+        their law in the model. An array is :math:`E[x_i x_j x_k x_l]` of the features (1, x), of
+        shape (d, d, d, d), or the first four moments of one covariate; "released" takes the
+        published values of releases of sums of products of up to four covariates for them.
 
     Returns
     -------
@@ -54,15 +85,23 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
     model = as_model(model, "dp.collapse(model, to=...)")
     if to not in ("statistics", "marginal"):
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
-    records = integrable(model)
+    if approximate not in (None, "clt"):
+        raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
+    if moments is not None and approximate is None:
+        raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
+    groups = integrable(model)
+    if approximate is not None and not any(map(is_rows, groups)):
+        raise ValueError(
+            "approximate='clt' is for rows of several columns, those of a regression say; the "
+            "records of this model have an exact collapse: leave it out"
+        )
     total = Change()
-    for rv in records:
-        found = change(model, rv, to)
-        total.replaced.update(found.replaced)
-        total.added.update(found.added)
-        total.transforms.update(found.transforms)
-        total.start.update(found.start)
-    for taken in total.added:
+    for group in groups:
+        found = change(model, group, to, approximate=approximate, moments=moments)
+        for name, part in vars(found).items():
+            getattr(total, name).update(part)
+    records = [rv for group in groups for rv in group.records]
+    for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
     collapsed = _rebuild(model, records, total)
@@ -73,29 +112,33 @@ def collapse(model: pm.Model | None = None, to: Rung = "marginal") -> pm.Model:
 
 def collapsible(model: pm.Model) -> list[Reading]:
     """Read all privatized records of a model; refuse by name what cannot be collapsed."""
-    return [read(model, rv) for rv in integrable(model)]
+    return [read(model, group) for group in integrable(model)]
 
 
-def integrable(model: pm.Model) -> list[TensorVariable]:
-    """Return the privatized records of a model, which nothing but releases may depend on."""
+def integrable(model: pm.Model) -> list[Block]:
+    """Return the privatized records of a model, which nothing but releases may depend on.
+
+    Columns of the same rows come together, see `rules.record_groups`.
+    """
     with_initval = [rv.name for rv, v in model.rvs_to_initial_values.items() if v is not None]
     if with_initval:
         raise NotImplementedError(
             f"a model with initval= cannot be collapsed: remove it from {', '.join(with_initval)}, "
             f"and pass initvals= to the sampler"
         )
-    found = privatized(model)
-    if not found:
+    if not privatized(model):
         raise ValueError(
             "there are no records to integrate out: the model has no release of a vector of "
             "unobserved records"
             if releases(model)
             else "there is nothing to collapse: declare a release with dp.PrivateObservation"
         )
-    for records in found:
+    found = record_groups(model)
+    members = [rv for group in found for rv in group.records]
+    for records in members:
         known = [r for r in releases(model) if depends_on(release_statistic(r), records)]
         for child in children(model, records):
-            if child not in known:
+            if child not in known and child not in members:
                 raise NotImplementedError(
                     f"the records {records.name!r} cannot be integrated out: {child.name!r} "
                     f"depends on them too. Release it with dp.PrivateObservation, or sample on "
@@ -106,7 +149,7 @@ def integrable(model: pm.Model) -> list[TensorVariable]:
 
 def dropped_deterministics(model: pm.Model) -> list[TensorVariable]:
     """Deterministics of records, which no collapsed model can carry."""
-    records = set(privatized(model))
+    records = {rv for group in record_groups(model) for rv in group.records}
     return [
         d
         for d in model.deterministics
@@ -144,6 +187,9 @@ def _rebuild(model: pm.Model, records: list[TensorVariable], total: Change) -> p
         else:
             fgraph.add_output(model_var, import_missing=True)
         translation[rv] = model_var
+    for name, expression in total.deterministics.items():
+        new = _translate(expression, translation)
+        fgraph.add_output(model_deterministic(new, name), import_missing=True)
     for old, rv in total.replaced.items():
         node = named[old.name].owner
         new = _translate(rv, translation)

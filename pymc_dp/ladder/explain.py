@@ -16,13 +16,13 @@ from pymc_dp.additive import NotAdditiveError
 from pymc_dp.blocks import blocks, read_block
 from pymc_dp.graphs import nearest_rvs
 from pymc_dp.ladder.collapse import collapse, dropped_deterministics
-from pymc_dp.ladder.rules import rules_of
+from pymc_dp.ladder.rules import describe, record_groups
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.records import (
     as_model,
     is_tagged,
     privatized,
-    record_count,
+    record_length,
     release_statistic,
     releases,
 )
@@ -160,11 +160,11 @@ def _reading(model, release) -> str:
     """Say what a release's statistic is: by the rules of the records' law, else by its sums."""
     sources = nearest_rvs([release_statistic(release)])
     names = ", ".join(rv.name for rv in sources)
-    if len(sources) == 1 and sources[0] in privatized(model):
-        [records] = sources
-        with suppress(NotImplementedError, ValueError):
-            found = rules_of(records)["describe"](model, records, release)
-            return f"{found} (n = {record_count(records)})"
+    for group in record_groups(model):
+        if sources and set(sources) <= set(group.records):
+            with suppress(NotImplementedError, ValueError):
+                found = describe(model, group, release)
+                return f"{found} (n = {record_length(group.records[0])})"
     tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
     parts = []
     for block in blocks(model, tagged):

@@ -16,7 +16,7 @@ from pymc_dp.graphs import depends_on
 from pymc_dp.kernels.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.gaussian import names
-from pymc_dp.ladder.rules import change, recovered, rules_of
+from pymc_dp.ladder.rules import change, is_rows, record_groups, recovered, rules_of
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.marginal import (
     FeasibleReleaseRV,
@@ -85,15 +85,18 @@ def _integrated_out(model: pm.Model, posterior: xr.Dataset):
             found = rv.owner.op.names
             if not found or not set(found) <= set(posterior):
                 yield rv, model.rvs_to_values[rv]
-    for records in integrable(model) if privatized(model) else []:
+    for group in integrable(model) if privatized(model) else []:
         any_found = True
+        if is_rows(group):
+            continue  # their statistics are part of the result
+        [records] = group.records
         mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
         if any(r.owner.op.bounds is not None for r in mine):
-            group = read_records(model, records)
-            if not set(names(group)) & set(posterior):
-                yield group, None
+            bounded = read_records(model, records)
+            if not set(names(bounded)) & set(posterior):
+                yield bounded, None
             continue
-        for release, rv in change(model, records, "marginal").replaced.items():
+        for release, rv in change(model, group, "marginal").replaced.items():
             rv.name = release.name
             if not set(rv.owner.op.names) & set(posterior):
                 yield rv, model.rvs_to_values[release]
@@ -186,14 +189,14 @@ def predict_records(
     model = as_model(model, "dp.predict_records(model, idata)")
     if idata is None:
         raise ValueError("predict_records needs the result: dp.predict_records(model, idata)")
-    found = privatized(model)
+    found = record_groups(model)
     if len(found) != 1:
         raise ValueError(
             f"predict_records needs a model with one vector of released records; found "
-            f"{[rv.name for rv in found]}"
+            f"{[rv.name for rv in privatized(model)]}"
         )
-    group = read_records(model, found[0])
     rules_of(found[0])  # Normal records only
+    group = read_records(model, found[0].records[0])
     posterior = idata["posterior"].to_dataset()
     rows = per_draw(posterior, as_row(group.mean, group.variance))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]

@@ -1,11 +1,15 @@
 """Which collapse rules exist: by the law of the records and the rung.
 
-A module with rules calls `register_rungs` with the record law's op and
+A module with rules calls `register_rungs` with the record law's op, or with `Block` for rows of
+several columns, and
 
 - ``read(model, records)``: what the rules need to know of the records and all of their releases,
   an object with their `rv`, `name` and `n`; it refuses by name what it cannot read,
 - ``describe(model, records, release)``: a release's statistic in words, for `explain`,
-- ``statistics(model, reading)`` and ``marginal(model, reading)``: the `Change` of a rung.
+- ``statistics(model, reading)`` and ``marginal(model, reading)``: the `Change` of a rung. The
+  rules of rows take the keyword arguments of an approximation that was asked for, too.
+
+`records` is the record variable, and for rows their `Block`.
 
 What a rule leaves without a latent variable, `recovered` draws; it is dispatched on the op of the
 release that the rule made.
@@ -21,13 +25,22 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pymc.distributions.multivariate import MvNormalRV
 from pymc.logprob.transforms import Transform
 from pytensor.graph.op import Op
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.blocks import Block, blocks, has_record_axis
 from pymc_dp.characteristic import characteristic_marginal
 from pymc_dp.graphs import depends_on
-from pymc_dp.records import check_transform, record_count, release_statistic, releases
+from pymc_dp.records import (
+    check_transform,
+    privatized,
+    record_count,
+    release_statistic,
+    releases,
+)
 from pymc_dp.statistics import NotLinearError
 
 Rung = Literal["statistics", "marginal"]
@@ -59,27 +72,50 @@ class Change:
     added : new free variables by name, with their transforms.
     transforms : existing free variables that become others, with their transforms, in order.
     start : starting values of free variables by name.
+    deterministics : new deterministic variables by name.
     """
 
     replaced: dict[TensorVariable, TensorVariable] = field(default_factory=dict)
     added: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
     transforms: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
     start: dict[str, np.ndarray] = field(default_factory=dict)
+    deterministics: dict[str, TensorVariable] = field(default_factory=dict)
 
 
-_RULES: dict[type[Op], dict[str, Callable]] = {}
+_RULES: dict[type, dict[str, Callable]] = {}
 
 
-def register_rungs(law: type[Op], **rules: Callable) -> None:
+def register_rungs(law: type, **rules: Callable) -> None:
     """Register the rules of a record law: `read`, `describe`, `statistics` and `marginal`."""
     _RULES[law] = rules
 
 
-def rules_of(records: TensorVariable) -> dict[str, Callable]:
+def record_groups(model: pm.Model) -> list[Block]:
+    """Return the privatized records of a model, those that are columns of a row together."""
+    found = privatized(model)
+    rows = [rv for rv in found if rv.dtype.startswith("float") and has_record_axis(rv)]
+    groups = blocks(model, rows) if rows else []
+    groups += [Block((rv,), 0, ()) for rv in found if rv not in rows]
+    order = {rv: i for i, rv in enumerate(model.free_RVs)}
+    return sorted(groups, key=lambda group: order[group.records[0]])
+
+
+def is_rows(group: Block) -> bool:
+    """Whether records have several columns."""
+    [first, *others] = group.records
+    return bool(others) or (
+        group.n > 0 and first.type.ndim > 1 and isinstance(first.owner.op, NormalRV | MvNormalRV)
+    )
+
+
+def rules_of(group: Block) -> dict[str, Callable]:
     """Return the rules for some records; the error names the laws that have any."""
+    if is_rows(group):
+        return _RULES[Block]
+    [records] = group.records
     law = type(records.owner.op)
     if law not in _RULES:
-        known = ", ".join(op.__name__.removesuffix("RV") for op in _RULES)
+        known = ", ".join(op.__name__.removesuffix("RV") for op in _RULES if op is not Block)
         raise NotImplementedError(
             f"the records {records.name!r} follow {law.__name__.removesuffix('RV')}: there are "
             f"collapse rules for {known} records"
@@ -87,20 +123,31 @@ def rules_of(records: TensorVariable) -> dict[str, Callable]:
     return _RULES[law]
 
 
-def read(model: pm.Model, records: TensorVariable) -> Any:
+def _subject(group: Block) -> Block | TensorVariable:
+    return group if is_rows(group) else group.records[0]
+
+
+def read(model: pm.Model, group: Block) -> Any:
     """Read records and their releases by the rules of their law."""
-    return rules_of(records)["read"](model, records)
+    return rules_of(group)["read"](model, _subject(group))
 
 
-def change(model: pm.Model, records: TensorVariable, to: Rung) -> Change:
+def describe(model: pm.Model, group: Block, release: TensorVariable) -> str:
+    """Say what a release of some records is."""
+    return rules_of(group)["describe"](model, _subject(group), release)
+
+
+def change(model: pm.Model, group: Block, to: Rung, **approximation: Any) -> Change:
     """Return what a rung changes for some records; refuse by name what no rule covers."""
     try:
-        rules = rules_of(records)
-        return rules[to](model, rules["read"](model, records))
+        rules = rules_of(group)
+        options = approximation if is_rows(group) else {}
+        return rules[to](model, rules["read"](model, _subject(group)), **options)
     except (NotImplementedError, NotLinearError) as reason:
-        if to == "statistics" or not records.dtype.startswith("float"):
+        single = not is_rows(group) and group.records[0].dtype.startswith("float")
+        if to == "statistics" or not single:
             raise
-        return _by_inversion(model, records, reason)
+        return _by_inversion(model, group.records[0], reason)
 
 
 def _by_inversion(model: pm.Model, records: TensorVariable, reason: Exception) -> Change:

@@ -1,0 +1,299 @@
+r"""Exact inference for a linear regression from noisy sums over Normal rows, one compiled chain.
+
+Rows :math:`(x_i, y_i)` with :math:`x \sim N_p(\mu_x, T)` and
+:math:`y \mid x \sim N(\theta'\tilde x, \sigma^2)`, :math:`\tilde x = (1, x)`, have the sufficient
+statistics :math:`U = \tilde X'\tilde X`, :math:`\tilde X'y` and :math:`y'y`. Under a
+normal-inverse-gamma prior the parameters integrate out:
+
+.. math::
+
+    p(s) \propto p(U)\, |U|^{-1/2}\, \mathrm{RSS}^{\nu/2 - 1}\, |\Lambda_n|^{-1/2}\,
+    b_n^{-a_n}, \qquad \nu = n - p - 1,
+
+with p(U) a Normal mean times a Wishart scatter, or their marginal under a normal-inverse-Wishart
+law of :math:`(\mu_x, T)`. What is left is a law of the statistics alone, times the noise; random-
+walk Metropolis explores it in the coordinates in which it is closest to Normal: the mean of x, the
+Cholesky factor of its scatter matrix (logarithms on the diagonal), the least-squares coefficients
+and the logarithm of the residual sum of squares. The parameters are drawn exactly given the
+statistics. The cost of a sweep does not depend on n.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+
+class RegressionModel(NamedTuple):
+    """What a sweep conditions on.
+
+    Released entry k is ``offset[k] + weights[k] @ sums`` with noise of Laplace rate ``lam[k]`` and
+    Gaussian precision ``tau[k]`` (0 where it has none). The sums are those of the columns (x, y),
+    then of the products of two of them, row by row of the upper triangle. `hierarchical`: the law
+    of x is not N(mean_x, inverse of precision_x) but has the normal-inverse-Wishart prior
+    (mean_x, kappa, psi, nu).
+    """
+
+    n: float
+    z: np.ndarray
+    lam: np.ndarray
+    tau: np.ndarray
+    offset: np.ndarray
+    weights: np.ndarray
+    mean_x: np.ndarray
+    precision_x: np.ndarray
+    hierarchical: bool
+    kappa: float
+    psi: np.ndarray
+    nu: float
+    mean_theta: np.ndarray
+    precision_theta: np.ndarray
+    shape: float
+    rate: float
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cholesky(a):
+    """Lower Cholesky factor; NaN on the diagonal where the matrix is not positive definite."""
+    d = a.shape[0]
+    out = np.zeros((d, d))
+    for i in range(d):
+        for j in range(i + 1):
+            total = a[i, j]
+            for k in range(j):
+                total -= out[i, k] * out[j, k]
+            if i == j:
+                out[i, i] = math.sqrt(total) if total > 0.0 else math.nan
+            else:
+                out[i, j] = total / out[j, j]
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def forward_solve(lower, b):
+    """Solve L x = b."""
+    x = np.empty_like(b)
+    for i in range(b.size):
+        total = b[i]
+        for k in range(i):
+            total -= lower[i, k] * x[k]
+        x[i] = total / lower[i, i]
+    return x
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def backward_solve(lower, b):
+    """Solve L' x = b."""
+    x = np.empty_like(b)
+    for i in range(b.size - 1, -1, -1):
+        total = b[i]
+        for k in range(i + 1, b.size):
+            total -= lower[k, i] * x[k]
+        x[i] = total / lower[i, i]
+    return x
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def unpack(c, p):
+    """Return the mean of x, the Cholesky factor of its scatter, the coefficients and the RSS."""
+    lower = np.zeros((p, p))
+    at = p
+    for i in range(p):
+        for j in range(i):
+            lower[i, j] = c[at]
+            at += 1
+        lower[i, i] = math.exp(c[at])
+        at += 1
+    return c[:p], lower, c[at : at + p + 1], math.exp(c[at + p + 1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def products_of_features(n, mean, lower):
+    """Return U, the sums of products of (1, x)."""
+    p = mean.size
+    u = np.empty((p + 1, p + 1))
+    u[0, 0] = n
+    for i in range(p):
+        u[0, i + 1] = u[i + 1, 0] = n * mean[i]
+        for j in range(i + 1):
+            total = n * mean[i] * mean[j]
+            for k in range(j + 1):
+                total += lower[i, k] * lower[j, k]
+            u[i + 1, j + 1] = u[j + 1, i + 1] = total
+    return u
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sums(u, theta, rss):
+    """Return the sums of the columns and of their products, as a vector."""
+    d = theta.size
+    xy = u @ theta
+    yy = rss + theta @ xy
+    q = d
+    out = np.empty(q + q * (q + 1) // 2)
+    for i in range(d - 1):
+        out[i] = u[0, i + 1]
+    out[d - 1] = xy[0]
+    at = q
+    for i in range(d - 1):
+        for j in range(i, d - 1):
+            out[at] = u[i + 1, j + 1]
+            at += 1
+        out[at] = xy[i + 1]
+        at += 1
+    out[at] = yy
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def log_law_of_x(model, mean, lower):
+    """Log density of the mean and scatter matrix of x, but for powers of the latter's diagonal."""
+    p = mean.size
+    n = model.n
+    if model.hierarchical:
+        psi = model.psi.copy()
+        weight = model.kappa * n / (model.kappa + n)
+        for i in range(p):
+            for j in range(p):
+                shift = (mean[i] - model.mean_x[i]) * (mean[j] - model.mean_x[j])
+                total = weight * shift
+                for k in range(min(i, j) + 1):
+                    total += lower[i, k] * lower[j, k]
+                psi[i, j] += total
+        factor = cholesky(psi)
+        log_det = 0.0
+        for i in range(p):
+            log_det += 2.0 * math.log(factor[i, i])
+        return -0.5 * (model.nu + n) * log_det
+    total = 0.0
+    for i in range(p):
+        for j in range(p):
+            second = n * (mean[i] - model.mean_x[i]) * (mean[j] - model.mean_x[j])
+            for k in range(min(i, j) + 1):
+                second += lower[i, k] * lower[j, k]
+            total += model.precision_x[i, j] * second
+    return -0.5 * total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def posterior(model, u, theta, rss):
+    """Return the Cholesky factor of Lambda_n, mu_n, a_n and b_n of the normal-inverse-gamma law."""
+    precision = u + model.precision_theta
+    factor = cholesky(precision)
+    shift = theta - model.mean_theta
+    pull = model.precision_theta @ shift
+    half = forward_solve(factor, pull)
+    # (U^-1 + Lambda_0^-1)^-1 = Lambda_0 - Lambda_0 Lambda_n^-1 Lambda_0, which is never negative
+    quadratic = max(shift @ pull - half @ half, 0.0)
+    mean = theta - backward_solve(factor, half)
+    return factor, mean, model.shape + 0.5 * model.n, model.rate + 0.5 * (rss + quadratic)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def log_density(model, c):
+    """Log density of the statistics' coordinates, given what was released."""
+    p = model.mean_x.size
+    mean, lower, theta, rss = unpack(c, p)
+    if not (rss > 0.0 and rss < math.inf):
+        return -math.inf
+    n = model.n
+    u = products_of_features(n, mean, lower)
+    factor, _, a, b = posterior(model, u, theta, rss)
+    total = log_law_of_x(model, mean, lower) - a * math.log(b)
+    total += 0.5 * (n - p - 1.0) * math.log(rss)  # density and logarithm
+    for i in range(p + 1):
+        total -= math.log(factor[i, i])
+    for i in range(p):  # Wishart density, |U|^(1/2), and the change of variables
+        total += (n - p - 2.0 + 1.0 + p - i + 1.0) * math.log(lower[i, i])
+    released = model.weights @ sums(u, theta, rss)
+    for k in range(model.z.size):
+        distance = model.z[k] - model.offset[k] - released[k]
+        total -= model.lam[k] * abs(distance) + 0.5 * model.tau[k] * distance * distance
+    return total if total == total else -math.inf
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_metropolis(rng, c, model, factor, steps):
+    """Take random-walk steps c + factor @ normal; return the last point and the accepted share."""
+    current = log_density(model, c)
+    e = np.empty(c.size)
+    accepted = 0
+    for _ in range(steps):
+        for i in range(c.size):
+            e[i] = rng.standard_normal()
+        proposed = c.copy()
+        for i in range(c.size):
+            for j in range(i + 1):
+                proposed[i] += factor[i, j] * e[j]
+        there = log_density(model, proposed)
+        if math.log(rng.random()) < there - current:
+            c, current = proposed, there
+            accepted += 1
+    return c, accepted / steps
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def draw_parameters(rng, model, u, theta, rss):
+    """Draw the coefficients and the error variance given the statistics."""
+    factor, mean, a, b = posterior(model, u, theta, rss)
+    sigma2 = b / rng.standard_gamma(a)
+    e = np.empty(theta.size)
+    for i in range(theta.size):
+        e[i] = rng.standard_normal()
+    return mean + math.sqrt(sigma2) * backward_solve(factor, e), sigma2
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_sweeps(rng, c, model, factor, sweeps, parameters, coordinates):
+    """Fill rows with draws, each `sweeps` steps after the one before; return the last point.
+
+    A row of `parameters` holds the coefficients and the error variance, one of `coordinates` those
+    of the statistics. The share of accepted steps is returned, too.
+    """
+    p = model.mean_x.size
+    accepted = 0.0
+    for row in range(parameters.shape[0]):
+        c, share = run_metropolis(rng, c, model, factor, sweeps)
+        accepted += share
+        mean, lower, theta, rss = unpack(c, p)
+        u = products_of_features(model.n, mean, lower)
+        drawn, sigma2 = draw_parameters(rng, model, u, theta, rss)
+        parameters[row, :-1] = drawn
+        parameters[row, -1] = sigma2
+        coordinates[row] = c
+    return c, accepted / max(parameters.shape[0], 1)
+
+
+def tune_proposal(rng, c, model, steps):
+    """Adapt the proposal in rounds; return the last point and the proposal's factor.
+
+    Each round takes the covariance matrix of its own draws for the shape of the next proposals, and
+    steers the size towards the acceptance of optimal scaling.
+    """
+    d = c.size
+    target = 0.44 if d == 1 else 0.25 + 0.1 / d
+    factor = 1e-3 * np.eye(d)
+    size = 1.0
+    # At first only the size and the sizes of the coordinates matter: short rounds.
+    length = max(20 * d, 100)
+    done = 0
+    shape = np.eye(d) * 1e-6
+    while done < steps:
+        chunk = min(50, length)
+        points = np.empty((max(length // chunk * chunk // 5, 2), d))
+        for i in range(len(points)):
+            c, share = run_metropolis(rng, c, model, size * factor, 5)
+            points[i] = c
+            size *= math.exp((share - target) * 5.0 / (5.0 + 0.2 * i))
+        done += 5 * len(points)
+        own = np.cov(points.T).reshape(d, d)
+        shape = own + 1e-10 * np.diag(np.diag(own)) + 1e-300 * np.eye(d)
+        scale = np.sqrt(np.diag(shape))
+        correlation = shape / np.outer(scale, scale)
+        shrink = min(0.5, d / len(points))
+        correlation = (1 - shrink) * correlation + shrink * np.eye(d)
+        factor = scale[:, None] * np.linalg.cholesky(correlation)
+        size = 2.38 / math.sqrt(d)
+        length = int(1.5 * length)
+    return c, size * factor

@@ -1,0 +1,263 @@
+"""Collapse rules for rows of several columns: a regression, or a multivariate Normal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.tensor.random.basic import (
+    BernoulliRV,
+    BetaRV,
+    ExponentialRV,
+    GammaRV,
+    UniformRV,
+)
+from pytensor.tensor.variable import TensorVariable
+from scipy import stats
+
+from pymc_dp.additive import NotAdditiveError
+from pymc_dp.blocks import Block
+from pymc_dp.graphs import nearest_rvs
+from pymc_dp.ladder.rules import Change, register_rungs
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.base import known_value
+from pymc_dp.row_sums import (
+    RowLaw,
+    RowSums,
+    bartlett_latents,
+    exact_sums,
+    moment_latents,
+    moment_law,
+    moment_sums,
+    normal_law,
+    normal_release_rv,
+    normal_sums,
+    read_moments,
+)
+from pymc_dp.rows import RowRelease, Rows, read_rows
+
+
+def read(model: pm.Model, block: Block) -> Rows:
+    """Read rows and their releases."""
+    return read_rows(model, block)
+
+
+def describe(model: pm.Model, block: Block, release: TensorVariable) -> str:
+    """Say what the entries of a release are."""
+    rows = read_rows(model, block)
+    [found] = [r for r in rows.releases if r.rv is release]
+    try:
+        entries = [_terms(p, rows) for p in found.linear(rows.n)]
+    except NotAdditiveError:
+        return f"a function of {len(found.maps)} sums over the rows {', '.join(rows.labels)}"
+    return ", ".join(entries)
+
+
+def _terms(polynomial, rows: Rows) -> str:
+    """Write a linear function of sums in words."""
+    terms = []
+    for monomial, factor in polynomial.items():
+        what = "·".join(rows.labels[j] for j in monomial)
+        if not monomial:
+            terms.append(f"{factor:g}")
+        elif abs(factor - 1) < 1e-12:
+            terms.append(f"Σ {what}")
+        else:
+            terms.append(f"{factor:g} × Σ {what}")
+    return " + ".join(terms) or "0"
+
+
+def statistics_rung(
+    model: pm.Model, rows: Rows, *, approximate: str | None = None, moments: Any = None
+) -> Change:
+    """Keep the sample mean and covariance matrix of the rows, as functions of standard latents."""
+    if approximate == "clt":
+        clt, used = _clt(rows, moments)
+        z = pm.Normal.dist(0.0, 1.0, shape=clt.latents)
+        change = Change(added={f"{rows.name}_sums_standard": (z, None)})
+        return _with_sums(change, rows, clt.sums(z), used)
+    _require_rows(rows)
+    latents = bartlett_latents(rows.width, rows.n)
+    change = Change(added={f"{rows.name}_{k}": v for k, v in latents.items()})
+    mean, root = rows.law()
+    e, *below, chi2 = (rv for rv, _ in latents.values())
+    sums = exact_sums(mean, root, rows.n, e, chi2, *below)
+    return _with_sums(change, rows, sums, rows.releases)
+
+
+def _require_rows(rows: Rows) -> None:
+    if rows.n <= rows.width:
+        raise NotImplementedError(
+            f"there are {rows.n} rows of {rows.width} columns ({', '.join(rows.labels)}): their "
+            f"covariance matrix has a density from {rows.width + 1} rows on. Sample with "
+            f"rung='records'"
+        )
+
+
+def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
+    mean, cov = sums.moments(rows.n)
+    change.deterministics[f"{rows.name}_mean"] = mean
+    change.deterministics[f"{rows.name}_cov"] = cov
+    for release in used:
+        statistic = release.expression(rows.n, sums.center, sums.first, sums.second)
+        change.replaced[release.rv] = _released(statistic, release)
+    for release in rows.releases:
+        if release not in used:
+            raise NotImplementedError(release.name)
+    return change
+
+
+def _released(statistic: TensorVariable, release: RowRelease) -> TensorVariable:
+    from pymc_dp.release import release_rv
+
+    return release_rv(statistic, release.mechanism)
+
+
+def marginal_rung(
+    model: pm.Model, rows: Rows, *, approximate: str | None = None, moments: Any = None
+) -> Change:
+    """Integrate the sums out, which are Normal by the central limit theorem."""
+    if approximate is None:
+        raise NotImplementedError(
+            f"the sums over the rows {rows.name!r} follow a Wishart law, which has no marginal in "
+            f"closed form: use to='statistics', or approximate='clt'"
+        )
+    clt, used = _clt(rows, moments)
+    if len(used) > 1:
+        raise NotImplementedError(
+            f"the rows {rows.name!r} have several releases "
+            f"({', '.join(repr(r.name) for r in used)}), which depend on each other: declare one "
+            f"release of pt.concatenate([...]), or use to='statistics'"
+        )
+    [release] = used
+    mechanism = release.mechanism
+    if not isinstance(mechanism, LaplaceMechanism | GaussianMechanism):
+        raise NotImplementedError(
+            f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
+            f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
+        )
+    try:
+        polynomials = release.linear(rows.n)
+    except NotAdditiveError as error:
+        raise NotImplementedError(
+            f"the statistic of the release {release.name!r}: {error}, so that it is not Normal. "
+            f"Use to='statistics'"
+        ) from None
+    mean, factor = clt.law.of(polynomials, rows.n)
+    change = Change()
+    shape = release.rv.type.shape
+    variance = None
+    if isinstance(mechanism, LaplaceMechanism):
+        scale = pt.broadcast_to(mechanism.scale, shape).ravel()
+        variance = pm.Exponential.dist(scale=2 * scale**2, shape=int(np.prod(shape)))
+        transform = pm.distributions.transforms.log
+        change.added[f"{release.name}_noise_variance"] = (variance, transform)
+    change.replaced[release.rv] = normal_release_rv(
+        mean,
+        factor,
+        mechanism,
+        shape=shape,
+        names=(f"{rows.name}_mean", f"{rows.name}_cov"),
+        variance=variance,
+    )
+    return change
+
+
+# --- The central limit theorem ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Clt:
+    """The central limit theorem for some rows.
+
+    Attributes
+    ----------
+    latents : number of standard Normal latents.
+    sums : the sums over the rows as a function of them.
+    law : the law of the sums.
+    """
+
+    latents: int
+    sums: Callable[[TensorVariable], RowSums]
+    law: RowLaw
+
+
+def _clt(rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRelease, ...]]:
+    """Return the Normal law of the sums, and the releases of sums."""
+    wide = [r for r in rows.releases if r.degree > 2]
+    used = tuple(r for r in rows.releases if r.degree <= 2)
+    if wide and moments is None:
+        raise NotImplementedError(
+            f"the release {wide[0].name!r} is of products of {wide[0].degree} columns, whose law "
+            f"is not known: write moments='released' to take the published values for the moments "
+            f"of the covariates"
+        )
+    if moments is None and all(link.root is not None for link in rows.links):
+        mean, root = rows.law()
+        width = rows.width
+        count = width + width * (width + 1) // 2
+        law = normal_law(mean, root, width)
+        return _Clt(count, lambda z: normal_sums(mean, root, rows.n, width, z), law), used
+    *covariates, response = rows.links
+    if response.sigma is None or response.coefficients is None:
+        raise NotImplementedError(
+            f"the rows {rows.name!r} have no Normal response: moments of covariates are for a "
+            f"regression, y = pm.Normal('y', a + x @ b, sigma, shape=n)"
+        )
+    if isinstance(moments, str):
+        raise NotImplementedError("moments='released'")
+    found = read_moments(_law_moments(covariates) if moments is None else moments)
+    if found.width != rows.width - 1:
+        raise ValueError(
+            f"moments= are of {found.width} covariates; the rows {rows.name!r} have "
+            f"{rows.width - 1}: {', '.join(rows.labels[:-1])}"
+        )
+    intercept, *slopes = (pt.as_tensor(c) for c in response.coefficients)
+    parts = found, intercept, pt.stack(slopes), response.sigma
+    clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
+    return clt, used
+
+
+# Laws of a covariate as scipy's, for their moments.
+_SCIPY: dict[type, Callable] = {
+    BernoulliRV: lambda p: stats.bernoulli(p),
+    BetaRV: lambda a, b: stats.beta(a, b),
+    ExponentialRV: lambda scale: stats.expon(scale=scale),
+    GammaRV: lambda shape, scale: stats.gamma(shape, scale=scale),
+    UniformRV: lambda low, high: stats.uniform(low, high - low),
+}
+
+
+def _law_moments(covariates) -> np.ndarray:
+    """Return the moments up to order four of independent covariates with known laws."""
+    powers = []  # of each column: moments 0 to 4
+    for link in covariates:
+        node = link.rv.owner
+        law = next((law for op, law in _SCIPY.items() if isinstance(node.op, op)), None)
+        known = [None if nearest_rvs([p]) else known_value(p) for p in node.op.dist_params(node)]
+        parameters = [p for p in known if p is not None]
+        if law is None or len(parameters) < len(known):
+            raise NotImplementedError(
+                f"the moments of the covariate {link.rv.name!r} are not known: give it a Normal "
+                f"law, one of {', '.join(op.__name__.removesuffix('RV') for op in _SCIPY)} with "
+                f"known parameters, or write moments="
+            )
+        for j in range(link.width):
+            own = [np.ravel(p)[j if np.size(p) > 1 else 0] for p in parameters]
+            powers.append([law(*own).moment(k) if k else 1.0 for k in range(5)])
+    d = len(powers) + 1
+    table = np.vstack([np.ones(5), powers])
+    index = np.indices((d, d, d, d)).reshape(4, -1)
+    found = np.ones(index.shape[1])
+    for j in range(1, d):
+        found *= table[j, (index == j).sum(axis=0)]
+    return found.reshape(d, d, d, d)
+
+
+register_rungs(
+    Block, read=read, describe=describe, statistics=statistics_rung, marginal=marginal_rung
+)

@@ -1,0 +1,397 @@
+"""The exact route for linear regressions with a conjugate prior: chains of one compiled kernel."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.multivariate import MvNormalRV
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.random.basic import InvGammaRV, NormalRV
+from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
+
+from pymc_dp.additive import NotAdditiveError
+from pymc_dp.additive.polynomials import Polynomial, constant, degree, read_polynomial
+from pymc_dp.chains import as_tree, run_chains
+from pymc_dp.graphs import PLAIN_MODE, nearest_rvs, power, power_law
+from pymc_dp.kernels.regression_exact import RegressionModel, run_sweeps, tune_proposal
+from pymc_dp.ladder.collapse import collapsible
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.base import known_value
+from pymc_dp.records import check_transform
+from pymc_dp.rows import Link, Rows
+from pymc_dp.steps.base import point_function
+
+_log = logging.getLogger("pymc.dp")
+
+
+@dataclass(frozen=True)
+class NormalInverseGamma:
+    r"""A conjugate prior: :math:`v \sim IG(a, b)`, :math:`\beta \mid v \sim N(m, v\, C)`.
+
+    Attributes
+    ----------
+    variance : the variable v with which the variance is ``factor * v``.
+    factor : its factor.
+    shape, rate : a and b of the variance itself.
+    entries : the variable and index of each entry of beta.
+    mean, cov : m and C, for a variance of one.
+    """
+
+    variance: TensorVariable
+    factor: float
+    shape: float
+    rate: float
+    entries: list[tuple[TensorVariable, tuple[int, ...]]]
+    mean: np.ndarray
+    cov: np.ndarray
+
+    def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
+        """Return draws by name; `beta` has the entries on its last axis."""
+        found = {self.variance.name: variance / self.factor}
+        for rv in dict.fromkeys(rv for rv, _ in self.entries):
+            mine = [k for k, (own, _) in enumerate(self.entries) if own is rv]
+            shape = tuple(rv.shape.eval(mode=PLAIN_MODE))
+            found[rv.name] = beta[..., mine].reshape(*beta.shape[:-1], *shape)
+        return found
+
+
+@dataclass(frozen=True)
+class ConjugateRegression:
+    """A regression that the kernel covers wholly.
+
+    Attributes
+    ----------
+    rows : the rows and their releases.
+    prior : that of the coefficients' variables and the error variance.
+    matrix, offset : the coefficients (intercept first) are ``matrix @ beta + offset``.
+    covariate : the mean and covariance matrix of the covariates, or the conjugate prior of both for
+        a single covariate.
+    """
+
+    rows: Rows
+    prior: NormalInverseGamma
+    matrix: np.ndarray
+    offset: np.ndarray
+    covariate: tuple[np.ndarray, np.ndarray] | NormalInverseGamma
+
+
+def rate(model: pm.Model) -> float:
+    """Return expected effective draws a second; raise where the kernel does not cover the model."""
+    d = covered(model).rows.width
+    return 50_000.0 / d**3
+
+
+def covered(model: pm.Model) -> ConjugateRegression:
+    """Read a regression that the kernel covers wholly; say what it does not cover."""
+    rows, *others = collapsible(model)
+    if others or not isinstance(rows, Rows):
+        raise NotImplementedError("it covers one regression of rows (x, y)")
+    released = [r.rv for r in rows.releases]
+    factors = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
+    if factors:
+        raise NotImplementedError(f"it does not cover {factors[0].name!r}")
+    for release in rows.releases:
+        if release.rv not in model.observed_RVs:
+            raise NotImplementedError("a release has no observed value")
+        if release.rv.owner.op.bounds is not None:
+            raise NotImplementedError(f"it does not cover bounds= (of {release.name!r})")
+        if not isinstance(release.mechanism, LaplaceMechanism | GaussianMechanism):
+            raise NotImplementedError(
+                f"it does not cover {type(release.mechanism).__name__} (in {release.name!r})"
+            )
+        if release.degree > 2:
+            raise NotImplementedError(
+                f"{release.name!r} is of products of {release.degree} columns"
+            )
+        try:
+            release.linear(rows.n)
+        except NotAdditiveError as error:
+            raise NotImplementedError(f"the statistic of {release.name!r}: {error}") from None
+    *covariates, response = rows.links
+    if response.coefficients is None or response.sigma is None:
+        raise NotImplementedError(f"{response.rv.name!r} is no response to the other columns")
+    if rows.n < rows.width + 1:
+        raise NotImplementedError(f"{rows.n} rows of {rows.width} columns are too few")
+    prior = _read_prior(model, response.coefficients, response.sigma, response)
+    matrix, offset = _linear_map(response.coefficients, prior.entries, response)
+    if matrix.shape[0] != matrix.shape[1] or np.linalg.matrix_rank(matrix) < len(matrix):
+        raise NotImplementedError(
+            f"the coefficients of {response.rv.name!r} are no invertible linear function of "
+            f"{', '.join(dict.fromkeys(repr(rv.name) for rv, _ in prior.entries))}"
+        )
+    covariate = _read_covariates(model, rows, covariates)
+    mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
+    if isinstance(covariate, NormalInverseGamma):
+        mine += [covariate.variance, *(rv for rv, _ in covariate.entries)]
+    extra = [rv.name for rv in model.free_RVs if rv not in mine]
+    if extra:
+        raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
+    for rv in dict.fromkeys(mine):
+        check_transform(model, rv)
+    return ConjugateRegression(rows, prior, matrix, offset, covariate)
+
+
+def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> NormalInverseGamma:
+    """Read the prior of what a Normal variable's mean and standard deviation are computed from."""
+    name = link.rv.name
+    variance = sigma**2
+    sources = nearest_rvs([variance])
+    law = power_law(variance, sources[0]) if len(sources) == 1 else None
+    if law is None or law[1] != 1 or not isinstance(sources[0].owner.op, InvGammaRV):
+        raise NotImplementedError(
+            f"the variance of {name!r} has no inverse gamma prior: the kernel is for "
+            f"sigma2 = pm.InverseGamma(...), {name!r} = pm.Normal(..., pm.math.sqrt(sigma2))"
+        )
+    [spread] = sources
+    factor = law[0]
+    alpha, beta = (_number(p, spread.name) for p in spread.owner.op.dist_params(spread.owner))
+    entries: list[tuple[TensorVariable, tuple[int, ...]]] = []
+    locations, blocks = [], []
+    graphs = [m for m in means if isinstance(m, Variable)]
+    for rv in [rv for rv in model.free_RVs if rv in nearest_rvs(graphs)]:
+        width = int(np.prod(rv.shape.eval(mode=PLAIN_MODE)))
+        op = rv.owner.op
+        if rv.type.ndim > 1 or not isinstance(op, NormalRV | MvNormalRV):
+            raise NotImplementedError(f"the prior of {rv.name!r} is not Normal")
+        location, scale = op.dist_params(rv.owner)
+        cov = scale**2 if isinstance(op, NormalRV) else scale
+        if nearest_rvs([cov]) != [spread] or power(cov, spread) != 1 or nearest_rvs([location]):
+            raise NotImplementedError(
+                f"the prior of {rv.name!r} is not conjugate: its standard deviation has to be "
+                f"proportional to that of {name!r}, its mean a number"
+            )
+        at_one = graph_replace(
+            cov, {spread: pt.constant(1 / factor, dtype=spread.dtype)}, strict=False
+        )
+        unit = np.asarray(at_one.eval(mode=PLAIN_MODE))
+        if isinstance(op, NormalRV):
+            unit = np.diag(np.broadcast_to(unit, (width,)))
+        blocks.append(unit)
+        locations.append(np.broadcast_to(np.asarray(known_value(location)), (width,)))
+        entries += [(rv, (k,) if rv.type.ndim else ()) for k in range(width)]
+    cov = np.zeros((len(entries), len(entries)))
+    at = 0
+    for unit in blocks:
+        cov[at : at + len(unit), at : at + len(unit)] = unit
+        at += len(unit)
+    mean = np.concatenate(locations) if locations else np.zeros(0)
+    return NormalInverseGamma(spread, factor, alpha, beta * factor, entries, mean, cov)
+
+
+def _number(parameter, name: str | None) -> float:
+    if nearest_rvs([parameter]):
+        raise NotImplementedError(f"the prior of {name!r} has random parameters")
+    return float(np.squeeze(parameter.eval(mode=PLAIN_MODE)))
+
+
+def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
+    """Read scalars as linear functions of entries of variables."""
+
+    def leaf(variable: Variable) -> Polynomial | None:
+        if (variable, ()) in entries:
+            return {(entries.index((variable, ())),): 1.0}
+        node = variable.owner
+        if node is not None and isinstance(node.op, Subtensor):
+            index = [int(i.data) for i in node.inputs[1:] if isinstance(i, Constant)]
+            if len(index) == 1:
+                source = node.inputs[0]
+                length = sum(rv is source for rv, _ in entries)
+                if length and -length <= index[0] < length:
+                    return {(entries.index((source, (index[0] % length,))),): 1.0}
+        if not nearest_rvs([variable]):
+            value = known_value(variable)
+            if value is not None and value.size == 1:
+                return constant(float(value.ravel()[0]))
+        return None
+
+    matrix, offset = np.zeros((len(graphs), len(entries))), np.zeros(len(graphs))
+    for row, graph in enumerate(graphs):
+        try:
+            found = read_polynomial(graph, leaf) if isinstance(graph, Variable) else constant(graph)
+        except NotAdditiveError as error:
+            raise NotImplementedError(f"a coefficient of {link.rv.name!r}: {error}") from None
+        if degree(found) > 1:
+            raise NotImplementedError(
+                f"a coefficient of {link.rv.name!r} is a product of variables"
+            )
+        for monomial, value in found.items():
+            if monomial:
+                matrix[row, monomial[0]] = value
+            else:
+                offset[row] = value
+    return matrix, offset
+
+
+def _read_covariates(model: pm.Model, rows: Rows, links):
+    """Return the law of the covariates, or the conjugate prior of that of a single one."""
+    mean, root = rows.law(links)
+    if not nearest_rvs([mean, root]):
+        mean, root = (np.asarray(v.eval(mode=PLAIN_MODE)) for v in (mean, root))
+        return mean, root @ root.T
+    [link, *others] = links
+    if others or link.sigma is None or link.intercept is None:
+        raise NotImplementedError(
+            "it covers several covariates with a known law, or one with a conjugate prior"
+        )
+    location = link.rv.owner.op.dist_params(link.rv.owner)[0].squeeze()
+    prior = _read_prior(model, [location], link.sigma, link)
+    matrix, offset = _linear_map([location], prior.entries, link)
+    if matrix.shape != (1, 1) or matrix[0, 0] != 1.0 or offset[0] != 0.0:
+        raise NotImplementedError(f"the mean of {link.rv.name!r} is no free variable")
+    return prior
+
+
+def kernel_model(model: pm.Model, regression: ConjugateRegression) -> RegressionModel:
+    """Read the numbers that the kernel needs, noise and observed values as they are now."""
+    rows, prior = regression.rows, regression.prior
+    q = rows.width
+    i, j = np.triu_indices(q)
+    order: dict[tuple[int, ...], int] = {(k,): k for k in range(q)}
+    order |= {pair: q + k for k, pair in enumerate(zip(i.tolist(), j.tolist(), strict=True))}
+    offset, weights, z, lam, tau = [], [], [], [], []
+    for release in rows.releases:
+        for polynomial in release.linear(rows.n):
+            row = np.zeros(len(order))
+            for monomial, value in polynomial.items():
+                if monomial:
+                    row[order[monomial]] += value
+            weights.append(row)
+            offset.append(polynomial.get((), 0.0))
+        value = model.rvs_to_values[release.rv].astype("float64")
+        observed, noise = point_function(model, [value, *release.mechanism.parameters])[0]()
+        z.append(np.ravel(observed))
+        scale = np.broadcast_to(noise, np.shape(observed)).ravel()
+        laplace = isinstance(release.mechanism, LaplaceMechanism)
+        lam.append(1.0 / scale if laplace else np.zeros(scale.size))
+        tau.append(np.zeros(scale.size) if laplace else scale**-2.0)
+    matrix = regression.matrix
+    fields: dict[str, Any] = {
+        "n": float(rows.n),
+        "z": np.concatenate(z),
+        "lam": np.concatenate(lam),
+        "tau": np.concatenate(tau),
+        "offset": np.array(offset, dtype="float64"),
+        "weights": np.array(weights),
+        "mean_theta": matrix @ prior.mean + regression.offset,
+        "precision_theta": np.linalg.inv(matrix @ prior.cov @ matrix.T),
+        "shape": prior.shape,
+        "rate": prior.rate,
+    }
+    found = regression.covariate
+    if isinstance(found, NormalInverseGamma):
+        fields |= {
+            "mean_x": found.mean,
+            "precision_x": np.eye(1),
+            "hierarchical": True,
+            "kappa": 1.0 / float(found.cov[0, 0]),
+            "psi": np.array([[2.0 * found.rate]]),
+            "nu": 2.0 * found.shape,
+        }
+    else:
+        fields |= {
+            "mean_x": np.ascontiguousarray(found[0]),
+            "precision_x": np.linalg.inv(found[1]),
+            "hierarchical": False,
+            "kappa": 1.0,
+            "psi": found[1],
+            "nu": 1.0,
+        }
+    return RegressionModel(**fields)
+
+
+def start(kernel: RegressionModel, rng: np.random.Generator) -> np.ndarray:
+    """Return coordinates of statistics as they are to be expected before the release."""
+    p, n = kernel.mean_x.size, kernel.n
+    cov = kernel.psi / max(kernel.nu - p - 1, 1.0) if kernel.hierarchical else kernel.psi
+    lower = np.linalg.cholesky(cov * (n - 1))
+    packed = [lower[i, j] if j < i else np.log(lower[i, i]) for i in range(p) for j in range(i + 1)]
+    residual = (n - p - 1) * kernel.rate / max(kernel.shape, 1.0) * (0.5 + rng.random())
+    return np.concatenate([kernel.mean_x, packed, kernel.mean_theta, [np.log(residual)]])
+
+
+def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sample mean and covariance matrix of the columns at coordinates of the kernel."""
+    mean_x = coordinates[..., :p]
+    lower = np.zeros((*coordinates.shape[:-1], p, p))
+    at = p
+    for i in range(p):
+        for j in range(i + 1):
+            own = coordinates[..., at]
+            lower[..., i, j] = np.exp(own) if i == j else own
+            at += 1
+    theta = coordinates[..., at : at + p + 1]
+    slope = theta[..., 1:]
+    scatter_x = lower @ np.swapaxes(lower, -1, -2)
+    scatter_xy = (scatter_x @ slope[..., None])[..., 0]
+    scatter = np.empty((*coordinates.shape[:-1], p + 1, p + 1))
+    scatter[..., :p, :p] = scatter_x
+    scatter[..., :p, p] = scatter[..., p, :p] = scatter_xy
+    scatter[..., p, p] = np.exp(coordinates[..., -1]) + (slope * scatter_xy).sum(-1)
+    mean_y = theta[..., :1] + (mean_x * slope).sum(-1, keepdims=True)
+    return np.concatenate([mean_x, mean_y], axis=-1), scatter / (n - 1)
+
+
+def sample(
+    model: pm.Model,
+    *,
+    tune: int = 1000,
+    compute_convergence_checks: bool = True,
+    random_seed=None,
+    **kwargs: Any,
+) -> DataTree:
+    """Run the kernel on every chain: `tune` draws' worth of steps adapt the proposal."""
+    regression = covered(model)
+    rows, prior = regression.rows, regression.prior
+    kernel = kernel_model(model, regression)
+    p = rows.width - 1
+    size = p + p * (p + 1) // 2 + p + 2
+    sweeps = 5 * size
+    width = p + 2
+
+    def begin(rng: np.random.Generator):
+        return tune_proposal(rng, start(kernel, rng), kernel, tune * sweeps)
+
+    def advance(rng: np.random.Generator, state, draws: int):
+        c, factor = state
+        out = np.empty((draws, width)), np.empty((draws, size))
+        c, _ = run_sweeps(rng, c, kernel, factor, sweeps, *out)
+        return (c, factor), np.concatenate(out, axis=1)
+
+    found, seconds = run_chains(begin, advance, random_seed=random_seed, **kwargs)
+    _log.info("%d Metropolis steps to a draw, %.2f seconds", sweeps, seconds)
+    theta, variance, coordinates = found[..., : p + 1], found[..., p + 1], found[..., width:]
+    beta = np.linalg.solve(regression.matrix, (theta - regression.offset)[..., None])[..., 0]
+    values = prior.values(beta, variance)
+    mean, cov = moments(coordinates, p, rows.n)
+    if isinstance(regression.covariate, NormalInverseGamma):
+        rng = np.random.default_rng(random_seed)
+        values |= _draw_covariate(rng, regression.covariate, mean[..., 0], cov[..., 0, 0], rows.n)
+    posterior = {rv.name: values[rv.name] for rv in model.free_RVs if rv.name in values}
+    posterior |= {f"{rows.name}_mean": mean, f"{rows.name}_cov": cov}
+    return as_tree(
+        model,
+        posterior,
+        {"sweeps": np.full(found.shape[:2], sweeps)},
+        [r.rv for r in rows.releases],
+        {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune},
+        checks=compute_convergence_checks,
+    )
+
+
+def _draw_covariate(rng, prior: NormalInverseGamma, mean, variance, n: int):
+    """Draw the mean and variance of a covariate given its sample mean and variance."""
+    kappa = 1.0 / float(prior.cov[0, 0])
+    shift = mean - prior.mean[0]
+    rate = prior.rate + 0.5 * ((n - 1) * variance + kappa * n / (kappa + n) * shift**2)
+    drawn = rate / rng.standard_gamma(prior.shape + 0.5 * n, size=mean.shape)
+    center = (kappa * prior.mean[0] + n * mean) / (kappa + n)
+    location = center + np.sqrt(drawn / (kappa + n)) * rng.standard_normal(mean.shape)
+    return prior.values(location[..., None], drawn)

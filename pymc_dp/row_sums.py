@@ -1,0 +1,385 @@
+r"""Sums over n rows and sums of products of their columns, as functions of standard latents.
+
+For jointly Normal rows with mean m and covariance LL' the sample mean :math:`m + L e/\sqrt n` and
+the scatter matrix :math:`L A A' L'` are exact (Bartlett, 1933), with standard Normal e and a lower
+triangular A: :math:`A_{ij} \sim N(0, 1)` below the diagonal and
+:math:`A_{ii}^2 \sim \chi^2_{n-1-i}`.
+
+The central limit theorem replaces the sums by Normal variables with the same means and covariances
+(Bernstein & Sheldon, 2019). They are written as linear functions of standard Normal latents, so
+that their covariance matrix is positive semidefinite by construction and need not be factorised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import _support_point
+from pymc.logprob.abstract import _logprob
+from pymc.logprob.transforms import Transform
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.marginal import IntegratedReleaseRV
+from pymc_dp.mechanisms import GaussianMechanism
+from pymc_dp.mechanisms.base import Mechanism
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """The sums over n rows.
+
+    Attributes
+    ----------
+    center : vector around which the deviations are summed.
+    first : sums of deviations; None at the sample mean, where they are zero.
+    second : matrix of the sums of products of deviations.
+    """
+
+    center: TensorVariable
+    first: TensorVariable | None
+    second: TensorVariable
+
+    def moments(self, n: int) -> tuple[TensorVariable, TensorVariable]:
+        """Return the sample mean and the sample covariance matrix (ddof=1)."""
+        if self.first is None:
+            return self.center, self.second / (n - 1)
+        shift = self.first / n
+        scatter = self.second - n * pt.outer(shift, shift)
+        return self.center + shift, scatter / (n - 1)
+
+
+class StandardisedLog(Transform):
+    r"""The logarithm of a Gamma variable, standardised: :math:`\sqrt{\alpha}\,\log(x/E x)`.
+
+    Gamma variables of every shape then have values near 0 with a spread near 1.
+    """
+
+    name = "standardised_log"
+    ndim_supp = 0
+
+    def forward(self, value, rng, size, alpha, scale):
+        """Return the unconstrained value."""
+        return pt.sqrt(alpha) * (pt.log(value) - pt.log(alpha * scale))
+
+    def backward(self, value, rng, size, alpha, scale):
+        """Return the Gamma variable."""
+        return alpha * scale * pt.exp(value / pt.sqrt(alpha))
+
+    def log_jac_det(self, value, rng, size, alpha, scale):
+        """Log of the derivative of `backward`."""
+        return pt.log(alpha * scale) + value / pt.sqrt(alpha) - 0.5 * pt.log(alpha)
+
+
+def bartlett_latents(width: int, n: int) -> dict[str, tuple[TensorVariable, Transform | None]]:
+    """Return the latents of the exact law: suffix of the name to variable and transform."""
+    below = width * (width - 1) // 2
+    dof = n - 1 - np.arange(width, dtype="float64")
+    latents: dict[str, tuple[TensorVariable, Transform | None]] = {
+        "mean_standard": (pm.Normal.dist(0.0, 1.0, shape=width), None),
+    }
+    if below:
+        latents["cov_standard"] = (pm.Normal.dist(0.0, 1.0, shape=below), None)
+    latents["cov_chi2"] = (pm.Gamma.dist(dof / 2, 0.5, shape=width), StandardisedLog())
+    return latents
+
+
+def exact_sums(mean, root, n: int, e, chi2, below=None) -> RowSums:
+    """Return the sums of jointly Normal rows given the latents of `bartlett_latents`."""
+    width = chi2.type.shape[0]
+    factor = pt.diag(pt.sqrt(chi2))
+    if below is not None:
+        factor = factor[np.tril_indices(width, -1)].set(below)
+    factor = root @ factor
+    return RowSums(mean + root @ e / np.sqrt(n), None, factor @ factor.T)
+
+
+def normal_sums(mean, root, n: int, width: int, z) -> RowSums:
+    r"""Return the sums of Normal rows by the central limit theorem.
+
+    :math:`\sum_i (r_i - m) = \sqrt n L e` and :math:`\sum_i (r_i - m)(r_i - m)' = L (n I + \sqrt n
+    Z) L'` with :math:`e_a, Z_{ab} \sim N(0, 1)` and :math:`Z_{aa} \sim N(0, 2)`, uncorrelated.
+
+    Parameters
+    ----------
+    z : vector of width + width (width + 1) / 2
+        The latents.
+    """
+    e, pairs = z[:width], z[width:]
+    rows, columns = np.triu_indices(width)
+    scaled = pairs * np.where(rows == columns, np.sqrt(2.0), 1.0)
+    symmetric = pt.zeros((width, width))[rows, columns].set(scaled)[columns, rows].set(scaled)
+    first = np.sqrt(n) * root @ e
+    second = root @ (n * pt.eye(width) + np.sqrt(n) * symmetric) @ root.T
+    return RowSums(mean, first, second)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of the covariates of one row up to order four, as roots of covariance matrices.
+
+    Attributes
+    ----------
+    mean : the mean of the products x_i x_j, i <= j, of (1, x), without the first.
+    root : a matrix F with FF' their covariance.
+    second : E x x' of (1, x).
+    second_root : a matrix G with GG' = second.
+    """
+
+    mean: np.ndarray
+    root: np.ndarray
+    second: np.ndarray
+    second_root: np.ndarray
+    moved: float
+
+    @property
+    def width(self) -> int:
+        """Number of covariates, without the intercept."""
+        return len(self.second) - 1
+
+
+@dataclass(frozen=True)
+class RowLaw:
+    """Normal law of the sums of columns and of products of two columns, for one row.
+
+    Attributes
+    ----------
+    products : the monomials: (j,) and (i, j) with i <= j.
+    mean : their means.
+    factor : a matrix F with FF' their covariance.
+    """
+
+    products: list[tuple[int, ...]]
+    mean: TensorVariable
+    factor: TensorVariable
+
+    def of(self, polynomials, n: int) -> tuple[TensorVariable, TensorVariable]:
+        """Return mean and factor of linear functions of the sums over n rows."""
+        order = {product: k for k, product in enumerate(self.products)}
+        matrix = np.zeros((len(polynomials), len(order)))
+        offset = np.array([float(p.get((), 0.0)) for p in polynomials])
+        for row, polynomial in zip(matrix, polynomials, strict=True):
+            for monomial, coefficient in polynomial.items():
+                if monomial:
+                    row[order[monomial]] += coefficient
+        return offset + n * (matrix @ self.mean), np.sqrt(n) * (matrix @ self.factor)
+
+
+def normal_law(mean, root, width: int) -> RowLaw:
+    r"""Return the law of the products of jointly Normal columns, :math:`r = m + L e`.
+
+    :math:`r_i r_j - E\, r_i r_j = m_i (Le)_j + m_j (Le)_i + \sum_{a \le b} (L_{ia} L_{jb} +
+    L_{ib} L_{ja}) (e_a e_b - \delta_{ab}) / (1 + \delta_{ab})`, of which all terms are
+    uncorrelated.
+    """
+    i, j = np.triu_indices(width)
+    a, b = np.triu_indices(width)
+    left, right = root[i], root[j]
+    linear = mean[i][:, None] * right + mean[j][:, None] * left
+    scale = np.where(a == b, np.sqrt(0.5), 1.0)  # e_a^2 has variance 2
+    pairs = (left[:, a] * right[:, b] + left[:, b] * right[:, a]) * scale
+    top = pt.concatenate([root, pt.zeros((width, a.size))], axis=1)
+    factor = pt.concatenate([top, pt.concatenate([linear, pairs], axis=1)], axis=0)
+    second = (left * right).sum(axis=1) + mean[i] * mean[j]
+    products: list[tuple[int, ...]] = [(k,) for k in range(width)]
+    products += [(int(k), int(m)) for k, m in zip(i, j, strict=True)]
+    return RowLaw(products, pt.concatenate([mean, second]), factor)
+
+
+def moment_law(moments: Moments, intercept, slope, sigma) -> RowLaw:
+    r"""Return the law of the products of (x, y), y | x Normal, from the moments of x.
+
+    With features :math:`\tilde x = (1, x)`, :math:`\tilde x y` and :math:`y^2` are
+    :math:`\tilde x\tilde x'\theta + \tilde x\varepsilon` and :math:`\theta'\tilde x\tilde
+    x'\theta + 2\theta'\tilde x\varepsilon + \varepsilon^2`; products of features, of features and
+    errors and the squared error are uncorrelated.
+    """
+    p, (d, g) = moments.width, moments.second_root.shape
+    theta = pt.concatenate([pt.atleast_1d(intercept), slope])
+    rows, columns = (index[1:] for index in np.triu_indices(d))
+    each = np.zeros((d, d, rows.size))  # which product x_i x_j is
+    each[rows, columns, np.arange(rows.size)] = each[columns, rows, np.arange(rows.size)] = 1.0
+    jacobian = (theta @ each.reshape(d, -1)).reshape((d, rows.size))
+    xy = jacobian @ moments.root
+    g_root = sigma * moments.second_root
+    blocks = [
+        [pt.constant(moments.root), pt.zeros((rows.size, g + 1))],
+        [xy, g_root, pt.zeros((d, 1))],
+        [
+            (theta @ xy)[None],
+            2 * (theta @ g_root)[None],
+            (np.sqrt(2.0) * sigma**2).reshape((1, 1)),
+        ],
+    ]
+    factor = pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
+    mean_xy = moments.second @ theta
+    mean = pt.concatenate([moments.mean, mean_xy, (theta @ mean_xy + sigma**2).reshape((1,))])
+
+    def product(i: int, j: int) -> tuple[int, ...]:
+        return tuple(c - 1 for c in (i, j) if c)
+
+    products = [product(int(i), int(j)) for i, j in zip(rows, columns, strict=True)]
+    products += [product(i, p + 1) for i in range(d)] + [(p, p)]
+    return RowLaw(products, mean, factor)
+
+
+def read_moments(fourth) -> Moments:
+    r"""Return moments that are positive semidefinite, the nearest to the given ones.
+
+    Parameters
+    ----------
+    fourth : array of shape (d, d, d, d)
+        :math:`E\\, x_i x_j x_k x_l` of features with :math:`x_0 = 1`, or for one covariate the
+        vector of its first four moments.
+    """
+    fourth = np.asarray(fourth, dtype="float64")
+    if fourth.ndim == 1:
+        powers = np.concatenate([[1.0], fourth])
+        index = np.indices((2, 2, 2, 2)).sum(axis=0)
+        fourth = powers[index] if powers.size == 5 else np.empty((0,))
+    d = fourth.shape[0] if fourth.ndim else 0
+    if fourth.shape != (d, d, d, d) or d < 2 or not np.all(np.isfinite(fourth)):
+        raise ValueError(
+            "moments= must be E[x_i x_j x_k x_l] of the features (1, x) as an array of shape "
+            "(d, d, d, d), or the first four moments of a single covariate"
+        )
+    if abs(fourth[0, 0, 0, 0] - 1.0) > 1e-9:
+        raise ValueError(
+            f"moments=: the first feature is the intercept, and its moments are 1; got "
+            f"{fourth[0, 0, 0, 0]}. Divide sums by the number of rows"
+        )
+    rows, columns = (index[1:] for index in np.triu_indices(d))
+    second = fourth[0, 0]
+    mean = second[rows, columns]
+    cov = fourth[rows[:, None], columns[:, None], rows, columns] - np.outer(mean, mean)
+    second_root, moved_second = _root(second)
+    root, moved = _root(cov)
+    return Moments(mean, root, second_root @ second_root.T, second_root, max(moved, moved_second))
+
+
+def _root(matrix: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return F with FF' the nearest positive semidefinite matrix, and how far it was."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    moved = max(0.0, -values.min()) / max(np.abs(values).max(), np.finfo(float).tiny)
+    keep = values > 1e-14 * np.abs(values).max()
+    return vectors[:, keep] * np.sqrt(values[keep]), moved if moved > 1e-12 else 0.0
+
+
+def moment_sums(moments: Moments, intercept, slope, sigma, n: int, z) -> RowSums:
+    r"""Return the sums of rows (x, y), y | x Normal, by the central limit theorem.
+
+    With features :math:`\tilde x = (1, x)` and errors :math:`\varepsilon`, the sums
+    :math:`U = \tilde X'\tilde X`, :math:`g = \tilde X'\varepsilon` and :math:`\varepsilon'
+    \varepsilon` of one row are uncorrelated, and :math:`\tilde X'y = U\theta + g`,
+    :math:`y'y = \theta'U\theta + 2\theta'g + \varepsilon'\varepsilon`.
+
+    Parameters
+    ----------
+    z : vector
+        Standard Normal latents: as many as `moments.root` and `moments.second_root` have columns,
+        and one.
+    """
+    p, k = moments.width, moments.root.shape[1]
+    theta = pt.concatenate([pt.atleast_1d(intercept), slope])
+    products = n * moments.mean + np.sqrt(n) * (moments.root @ z[:k])
+    rows, columns = (index[1:] for index in np.triu_indices(p + 1))
+    u = pt.zeros((p + 1, p + 1))[0, 0].set(float(n))
+    u = u[rows, columns].set(products)[columns, rows].set(products)
+    g = np.sqrt(n) * sigma * (moments.second_root @ z[k:-1])
+    squares = sigma**2 * (n + np.sqrt(2.0 * n) * z[-1])
+    xy = u @ theta + g
+    yy = theta @ u @ theta + 2 * theta @ g + squares
+    first = pt.concatenate([u[0, 1:], xy[:1]])
+    top = pt.concatenate([u[1:, 1:], xy[1:, None]], axis=1)
+    bottom = pt.concatenate([xy[1:], pt.atleast_1d(yy)])[None]
+    second = pt.concatenate([top, bottom], axis=0)
+    return RowSums(pt.zeros(p + 1), first, second)
+
+
+def moment_latents(moments: Moments) -> int:
+    """Return the number of latents of `moment_sums`."""
+    return moments.root.shape[1] + moments.second_root.shape[1] + 1
+
+
+class NormalReleaseRV(IntegratedReleaseRV):
+    r"""A release of jointly Normal statistics :math:`s = m + F e`, integrated out.
+
+    Given the variances of the noise, :math:`z \sim N(m, FF' + \mathrm{diag}(w))`. Gaussian noise
+    has known ones; those of Laplace noise are variables of the model,
+    :math:`w_j \sim \mathrm{Exp}(1/(2 b_j^2))`. Draws are made with fresh noise of the mechanism.
+
+    Inputs are two rngs, m, F, the mechanism's parameters and, under Laplace noise, w.
+    """
+
+    _print_name = ("NormalRelease", "\\operatorname{NormalRelease}")
+    shape: tuple[int, ...]
+
+    @property
+    def nuts_rate(self) -> float:
+        """Effective draws a second to be expected of NUTS on it, see `sampling.Route`."""
+        return 5_000.0
+
+    def law(self, inputs):
+        """Return the mean, the factor and the variances of the noise."""
+        _, _, mean, factor, *rest = inputs
+        if isinstance(self.mechanism, GaussianMechanism):
+            [sigma] = rest
+            return mean, factor, pt.broadcast_to(sigma**2, self.shape).ravel()
+        return mean, factor, rest[-1]
+
+
+def normal_release_rv(
+    mean: TensorVariable,
+    factor: TensorVariable,
+    mechanism: Mechanism,
+    *,
+    shape: Sequence[int],
+    names: tuple[str, ...],
+    variance: TensorVariable | None = None,
+) -> TensorVariable:
+    """Build the release of jointly Normal statistics, raveled in `mean` and `factor`."""
+    inputs = [
+        *(pt.random.shared_rng(seed=None) for _ in range(2)),
+        mean,
+        factor,
+        *mechanism.parameters,
+        *([] if variance is None else [variance]),
+    ]
+    dummies = [variable.type() for variable in inputs]
+    rng, rng_statistic, m, f, *rest = dummies
+    next_statistic, e = pt.random.normal(
+        size=(f.shape[1],), rng=rng_statistic, return_next_rng=True
+    )
+    statistic = (m + f @ e).reshape(tuple(shape))
+    own = mechanism.with_parameters(*rest[: len(mechanism.parameters)])
+    next_rng, draw = own.noise_sample(rng, statistic)
+    cores = ",".join(f"({','.join(f'i{k}_{j}' for j in range(v.type.ndim))})"
+                     for k, v in enumerate(dummies[2:]))  # fmt: skip
+    out = ",".join(f"o{j}" for j in range(len(shape)))
+    op = NormalReleaseRV(
+        dummies,
+        [next_rng, next_statistic, draw],
+        extended_signature=f"[rng],[rng],{cores}->[rng],[rng],({out})",
+    )
+    op.mechanism, op.names, op.shape = mechanism, names, tuple(shape)
+    return op(*inputs)
+
+
+@_logprob.register(NormalReleaseRV)
+def _normal_release_logprob(op, values, *inputs, **kwargs):
+    [value] = values
+    mean, factor, noise = op.law(inputs)
+    chol = pt.linalg.cholesky(factor @ factor.T + pt.diag(noise))
+    residual = pt.linalg.solve_triangular(chol, value.ravel() - mean, lower=True, b_ndim=1)
+    k = int(np.prod(op.shape))
+    return (
+        -0.5 * (residual**2).sum() - pt.log(pt.diagonal(chol)).sum() - 0.5 * k * np.log(2 * np.pi)
+    )
+
+
+@_support_point.register(NormalReleaseRV)
+def _normal_release_support_point(op, rv, *inputs):
+    return inputs[2].reshape(op.shape)
