@@ -168,6 +168,7 @@ def _prepare_sampling(model: pm.Model, collapsed: pm.Model, start) -> None:
 def _rebuild(model: pm.Model, records: list[TensorVariable], total: Change) -> pm.Model:
     """Build the collapsed model from what changes."""
     gone = {rv.name for rv in records} | {d.name for d in dropped_deterministics(model)}
+    gone |= total.dropped
     fgraph, memo = fgraph_from_model(model)
     named = {v.name: v for v in fgraph.outputs}
 

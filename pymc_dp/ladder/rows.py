@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from pymc_dp.graphs import nearest_rvs
 from pymc_dp.ladder.rules import Change, register_rungs
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
+from pymc_dp.release import release_rv
 from pymc_dp.row_sums import (
     RowLaw,
     RowSums,
@@ -39,6 +41,8 @@ from pymc_dp.row_sums import (
     read_moments,
 )
 from pymc_dp.rows import RowRelease, Rows, read_rows
+
+_log = logging.getLogger("pymc.dp")
 
 
 def read(model: pm.Model, block: Block) -> Rows:
@@ -76,7 +80,7 @@ def statistics_rung(
 ) -> Change:
     """Keep the sample mean and covariance matrix of the rows, as functions of standard latents."""
     if approximate == "clt":
-        clt, used = _clt(rows, moments)
+        clt, used = _clt(model, rows, moments)
         z = pm.Normal.dist(0.0, 1.0, shape=clt.latents)
         change = Change(added={f"{rows.name}_sums_standard": (z, None)})
         return _with_sums(change, rows, clt.sums(z), used)
@@ -104,17 +108,9 @@ def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
     change.deterministics[f"{rows.name}_cov"] = cov
     for release in used:
         statistic = release.expression(rows.n, sums.center, sums.first, sums.second)
-        change.replaced[release.rv] = _released(statistic, release)
-    for release in rows.releases:
-        if release not in used:
-            raise NotImplementedError(release.name)
+        change.replaced[release.rv] = release_rv(statistic, release.mechanism)
+    change.dropped |= {r.name for r in rows.releases if r not in used}
     return change
-
-
-def _released(statistic: TensorVariable, release: RowRelease) -> TensorVariable:
-    from pymc_dp.release import release_rv
-
-    return release_rv(statistic, release.mechanism)
 
 
 def marginal_rung(
@@ -126,7 +122,7 @@ def marginal_rung(
             f"the sums over the rows {rows.name!r} follow a Wishart law, which has no marginal in "
             f"closed form: use to='statistics', or approximate='clt'"
         )
-    clt, used = _clt(rows, moments)
+    clt, used = _clt(model, rows, moments)
     if len(used) > 1:
         raise NotImplementedError(
             f"the rows {rows.name!r} have several releases "
@@ -164,6 +160,7 @@ def marginal_rung(
         names=(f"{rows.name}_mean", f"{rows.name}_cov"),
         variance=variance,
     )
+    change.dropped |= {r.name for r in rows.releases if r is not release}
     return change
 
 
@@ -186,7 +183,7 @@ class _Clt:
     law: RowLaw
 
 
-def _clt(rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRelease, ...]]:
+def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRelease, ...]]:
     """Return the Normal law of the sums, and the releases of sums."""
     wide = [r for r in rows.releases if r.degree > 2]
     used = tuple(r for r in rows.releases if r.degree <= 2)
@@ -208,9 +205,18 @@ def _clt(rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRelease, ...]]:
             f"the rows {rows.name!r} have no Normal response: moments of covariates are for a "
             f"regression, y = pm.Normal('y', a + x @ b, sigma, shape=n)"
         )
-    if isinstance(moments, str):
-        raise NotImplementedError("moments='released'")
-    found = read_moments(_law_moments(covariates) if moments is None else moments)
+    if moments is None:
+        moments = _law_moments(covariates)
+    elif isinstance(moments, str):
+        moments = _released_moments(model, rows, moments)
+    found = read_moments(moments)
+    if found.moved:
+        _log.warning(
+            "The moments of the covariates of %r are those of no distribution: they were replaced "
+            "by the nearest that are (by %.2g of the largest eigenvalue)",
+            rows.name,
+            found.moved,
+        )
     if found.width != rows.width - 1:
         raise ValueError(
             f"moments= are of {found.width} covariates; the rows {rows.name!r} have "
@@ -220,6 +226,35 @@ def _clt(rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRelease, ...]]:
     parts = found, intercept, pt.stack(slopes), response.sigma
     clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
     return clt, used
+
+
+def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
+    """Take the published sums of products of covariates for their moments."""
+    if moments != "released":
+        raise ValueError(f"moments={moments!r}: write an array, or 'released'")
+    published: dict[tuple[int, ...], float] = {(): 1.0}
+    for release in sorted(rows.releases, key=lambda r: -r.degree):
+        value = known_value(model.rvs_to_values[release.rv])
+        if value is None or release.rv not in model.observed_RVs:
+            raise ValueError(f"moments='released': {release.name!r} has no published value")
+        for z, polynomial in zip(value.flat, release.linear(rows.n), strict=True):
+            powers = [m for m in polynomial if m]
+            if len(powers) == 1:
+                [power] = powers
+                moment = (z - polynomial.get((), 0.0)) / polynomial[power] / rows.n
+                published.setdefault(power, float(moment))
+    d = rows.width  # covariates and the intercept
+    fourth = np.empty((d, d, d, d))
+    for index in np.ndindex(*fourth.shape):
+        power = tuple(sorted(k - 1 for k in index if k))
+        if power not in published:
+            what = "·".join(rows.labels[k] for k in power)
+            raise ValueError(
+                f"moments='released': the sum of {what} was not released; the sums of all products "
+                f"of up to four covariates are needed"
+            )
+        fourth[index] = published[power]
+    return fourth
 
 
 # Laws of a covariate as scipy's, for their moments.

@@ -73,6 +73,7 @@ class Change:
     transforms : existing free variables that become others, with their transforms, in order.
     start : starting values of free variables by name.
     deterministics : new deterministic variables by name.
+    dropped : names of releases that the rung has used up.
     """
 
     replaced: dict[TensorVariable, TensorVariable] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class Change:
     transforms: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
     start: dict[str, np.ndarray] = field(default_factory=dict)
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
 
 
 _RULES: dict[type, dict[str, Callable]] = {}
