@@ -4,11 +4,12 @@ The target is the joint law of :math:`(\theta, \sigma^2)`, normal-inverse-gamma 
 sums s with their central-limit law (`regression_law`), and of their noise: Laplace as a scale
 mixture with variances :math:`\omega^2`, Gaussian, or none where a sum was not released.
 
-`corrected` samples exactly that. A sweep draws :math:`\omega^2`, moves :math:`(\theta, \log
-\sigma^2)` by a random walk with s integrated out, draws s, and proposes :math:`(\theta, \sigma^2)`
-from the normal-inverse-gamma posterior given s. The walk mixes where the noise dominates, the
-proposal where the sampling error does. Otherwise the chain is the published one (Bernstein &
-Sheldon, 2019), which accepts every proposal; its target is not the posterior of any model.
+`corrected` samples exactly that. A sweep draws :math:`\omega^2`, then s, proposes :math:`(\theta,
+\sigma^2)` from the normal-inverse-gamma posterior given s, and walks in :math:`(\theta, \log
+\sigma^2)` with the standardised u and v held fixed, so that s follows, and :math:`\omega^2`
+integrated out. The proposal mixes where the sampling error dominates, the walk where the noise does
+(interweaving: Yu & Meng, 2011). Otherwise the chain is the published one (Bernstein & Sheldon,
+2019), which accepts every proposal; its target is not the posterior of any model.
 
 With `hierarchical`, the covariates are Normal and their mean and covariance, normal-inverse-Wishart
 a priori, are sampled too, by the same two moves. With `bounded`, x and y of a simple regression are
@@ -24,22 +25,27 @@ from numba import njit
 
 from pymc_dp.kernels.regression_law import (
     cross_products,
+    draw_standard_products,
     factor,
+    from_noise,
     gaussian_moments,
     log_determinant,
-    log_residuals,
+    log_products,
+    log_responses,
+    map_products,
     n_products,
-    regress,
     row_law,
     solve_transposed,
     solve_upper,
     sum_of_squares,
     times_transposed,
+    to_noise,
 )
 from pymc_dp.kernels.scale_mixture import draw_precision
 
 _TRIES = 10_000  # of the published sampler, to find a feasible draw
 _ACCEPTED = 0.3  # share of accepted steps that the random walks are tuned to
+_STEPS = 3  # of a random walk in a sweep, besides one for every coefficient
 
 
 class RegressionModel(NamedTuple):
@@ -73,58 +79,41 @@ class RegressionModel(NamedTuple):
 
 
 class RegressionState(NamedTuple):
-    """A point of the chain, and the factors of the random walks with the steps they are tuned by."""
+    """A point of the chain, and the factors of the random walks with the sweeps they were tuned in.
+
+    `root` is the upper U with U'U = eta: with `hierarchical` its first row holds the mean of x, and
+    the rest is the factor of the covariance.
+    """
 
     theta: np.ndarray
     sigma2: float
     s: np.ndarray
-    mean_x: np.ndarray
-    cov_x: np.ndarray
+    root: np.ndarray
     walk: np.ndarray
     walk_x: np.ndarray
     tuned: int
-
-
-class _Moments(NamedTuple):
-    """Moments of x; `xi_root` A has AA' = xi, `eta_factor` U has U'U = eta."""
-
-    eta: np.ndarray
-    eta_factor: np.ndarray
-    xi: np.ndarray
-    xi_root: np.ndarray
-
-
-class _Collapsed(NamedTuple):
-    """Log density of z given the parameters and the noise variances, and what it was made of."""
-
-    logp: float
-    mean: np.ndarray
-    cov: np.ndarray
-    factor: np.ndarray
 
 
 def initial_state(model: RegressionModel) -> RegressionState:
     """Start at the prior's centre, or at a feasible point of the unit square."""
     d, p = model.mu0.size, model.m0.size
     theta, sigma2 = model.mu0.copy(), model.b0 / (model.a0 + 1.0)
-    mean_x, cov_x = model.m0.copy(), model.psi0 / (model.nu0 + p + 1.0)
+    eta, xi = model.eta, model.xi
+    if model.hierarchical:
+        eta, xi = gaussian_moments(model.m0, model.psi0 / (model.nu0 + p + 1.0))
+    s = model.n * row_law(theta, sigma2, eta, xi)[0]
     if model.bounded:
         theta, sigma2 = np.array([0.5, 0.0]), 0.05
         s = model.n * np.array([0.5, 0.3, 0.5, 0.25, 0.3])
-    else:
-        eta, xi = gaussian_moments(mean_x, cov_x) if model.hierarchical else (model.eta, model.xi)
-        s = model.n * row_law(theta, sigma2, eta, xi)[0]
     walk, walk_x = 0.1 * np.eye(d + 1), 0.1 * np.eye(p + (p * (p + 1)) // 2)
-    return RegressionState(theta, sigma2, s, mean_x, cov_x, walk, walk_x, 0)
+    return RegressionState(theta, sigma2, s, factor(eta)[0], walk, walk_x, 0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _gaussian_law(mean_x, cov_x):
-    """Return the moments of Normal covariates, and whether they have a density."""
-    eta, xi = gaussian_moments(mean_x, cov_x)
-    eta_factor, ok = factor(eta)
-    xi_factor, ok_too = factor(xi)
-    return _Moments(eta, eta_factor, xi, np.ascontiguousarray(xi_factor.T)), ok and ok_too
+def covariate_law(root):
+    """Return the mean and the covariance of x from the factor of eta."""
+    inner = np.ascontiguousarray(root[1:, 1:])
+    return root[0, 1:].copy(), inner.T @ inner
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -186,10 +175,11 @@ def draw_niw(rng, m, k, psi, nu):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def log_niw(mean, u, m, k, psi, nu):
-    """Return the log density of a mean and of the covariance U'U, without its constant."""
+def log_niw(root, m, k, psi, nu):
+    """Return the log density of the mean and the covariance in `root`, without its constant."""
     p = m.size
-    apart = solve_transposed(u, mean - m)
+    u = np.ascontiguousarray(root[1:, 1:])
+    apart = solve_transposed(u, root[0, 1:] - m)
     trace = 0.0
     for i in range(p):  # tr(U^-1 U^-T psi) = the sum of w'psi w over the columns w of U^-1
         unit = np.zeros(p)
@@ -228,46 +218,53 @@ def feasible_parameters(theta, sigma2):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def collapse(model, released, noise, theta, sigma2, law):
-    """Return the density of z with the statistics integrated out, given the noise variances."""
-    k, r = model.z.size, released.size
-    mean, cov = row_law(theta, sigma2, law.eta, law.xi)
-    mean, cov = model.n * mean, model.n * cov
+def draw_statistics(rng, model, released, noise, theta, sigma2, root):
+    """Draw s given z and the noise variances: a draw of (s, z) is moved to the observed z.
+
+    So the covariance of s is never inverted. The flag says whether that of z could be.
+    """
+    n, d, k, r = model.n, theta.size, model.z.size, released.size
+    products = n_products(d)
+    s = np.empty(k)
+    eta, xi = model.eta, model.xi
+    if model.hierarchical:
+        eta, xi = gaussian_moments(*covariate_law(root))
+        draw_standard_products(rng, s, n, d)
+        map_products(s, np.ascontiguousarray(root.T), n)
+    mean, cov = row_law(theta, sigma2, eta, xi)
+    if not model.hierarchical:
+        around = model.xi_root @ rng.standard_normal(products)
+        s[:products] = n * mean[:products] + math.sqrt(n) * around
+    from_noise(s, rng.standard_normal(d + 1), theta, sigma2, n, root)
     total, apart = np.empty((r, r)), np.empty(r)
     for i in range(r):
         for j in range(r):
-            total[i, j] = cov[released[i], released[j]]
-        total[i, i] += noise[released[i]]
-        apart[i] = model.z[released[i]] - mean[released[i]]
+            total[i, j] = n * cov[released[i], released[j]]
+        here = released[i]
+        total[i, i] += noise[here]
+        apart[i] = model.z[here] - s[here] - math.sqrt(noise[here]) * rng.standard_normal()
     u, ok = factor(total)
-    logp = -math.inf
-    if ok:
-        apart = solve_transposed(u, apart)
-        logp = -0.5 * (apart @ apart) - log_determinant(u)
-    return _Collapsed(logp, mean, cov, u)
+    apart = solve_upper(u, solve_transposed(u, apart))
+    for i in range(r):
+        s += n * apart[i] * cov[released[i]]
+    return s, ok
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def draw_statistics(rng, model, released, noise, theta, sigma2, law, collapsed):
-    """Draw s given z: a draw of (s, z) from the joint law is moved to the observed z."""
-    n, d, k = model.n, theta.size, model.z.size
-    products = n_products(d)
-    s = np.empty(k)
-    root_n = math.sqrt(n)
-    s[:products] = collapsed.mean[:products]
-    s[:products] += root_n * (law.xi_root @ rng.standard_normal(products))
-    u = math.sqrt(n * sigma2) * times_transposed(law.eta_factor, rng.standard_normal(d))
-    s[products:] = regress(theta, s[:products], n)
-    s[products : k - 1] += u
-    s[k - 1] += 2.0 * (theta @ u) + sigma2 * (n + math.sqrt(2.0 * n) * rng.standard_normal())
-    apart = np.empty(released.size)
-    for i in range(released.size):
-        j = released[i]
-        apart[i] = model.z[j] - s[j] - math.sqrt(noise[j]) * rng.standard_normal()
-    apart = solve_upper(collapsed.factor, solve_transposed(collapsed.factor, apart))
-    for i in range(released.size):
-        s += apart[i] * collapsed.cov[released[i]]
-    return s
+def log_noise(model, s):
+    """Return log p(z | s), up to a constant."""
+    total = 0.0
+    for j in range(s.size):
+        if model.laplace[j] > 0.0:
+            total -= abs(model.z[j] - s[j]) / model.laplace[j]
+        elif model.gaussian[j] > 0.0:
+            total -= 0.5 * ((model.z[j] - s[j]) / model.gaussian[j]) ** 2
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _probability(log_ratio):
+    return math.exp(min(log_ratio, 0.0)) if log_ratio > -math.inf else 0.0  # NaN is refused, too
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -282,67 +279,61 @@ def _retuned(walk, direction, accepted, pace):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _probability(log_ratio):
-    return math.exp(min(log_ratio, 0.0)) if log_ratio > -math.inf else 0.0  # NaN is refused, too
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _walk_parameters(rng, model, released, noise, theta, sigma2, s, law, here, walk, pace):
-    """Move (theta, log sigma2) with s integrated out; s comes along where bounds need it to."""
+def _walk_parameters(rng, model, theta, sigma2, s, root, walk, pace):
+    """Move (theta, log sigma2) with the standardised u and v held fixed; X'y and y'y follow."""
     d = theta.size
     direction = rng.standard_normal(d + 1)
     step = times_transposed(walk, direction)
-    new_theta, new_sigma2, new_s = theta + step[:d], sigma2 * math.exp(step[d]), s
-    there = collapse(model, released, noise, new_theta, new_sigma2, law)
-    ratio = there.logp - here.logp + step[d]
+    new_theta, new_sigma2, new_s = theta + step[:d], sigma2 * math.exp(step[d]), s.copy()
+    g = to_noise(s, theta, sigma2, model.n, root)
+    from_noise(new_s, g, new_theta, new_sigma2, model.n, root)
+    ratio = log_noise(model, new_s) - log_noise(model, s) + step[d]
     ratio += log_nig(new_theta, new_sigma2, model.mu0, model.lambda0, model.a0, model.b0)
     ratio -= log_nig(theta, sigma2, model.mu0, model.lambda0, model.a0, model.b0)
     accepted = _probability(ratio)
     if model.bounded and accepted > 0.0:
-        new_s = draw_statistics(rng, model, released, noise, new_theta, new_sigma2, law, there)
-        if not (feasible_parameters(new_theta, new_sigma2) and feasible_sums(new_s, model.n)):
-            accepted = 0.0
+        accepted *= feasible_parameters(new_theta, new_sigma2) and feasible_sums(new_s, model.n)
     walk = _retuned(walk, direction, accepted, pace)
     if rng.random() < accepted:
-        return new_theta, new_sigma2, new_s, there, walk
-    return theta, sigma2, s, here, walk
+        return new_theta, new_sigma2, new_s, walk
+    return theta, sigma2, s, walk
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _walk_moments(rng, model, released, noise, theta, sigma2, s, mean_x, cov_x, law, here, walk, pace):
-    """Move the mean of x and the log-Cholesky factor of its covariance, with s integrated out."""
-    p = mean_x.size
+def _walk_covariates(rng, model, theta, sigma2, s, root, walk, pace):
+    """Move the law of x with the standardised x, u and v held fixed; all of s follows."""
+    d = theta.size
     direction = rng.standard_normal(walk.shape[0])
     step = times_transposed(walk, direction)
-    u, _ = factor(cov_x)
-    new_u, new_mean, log_jacobian, at = u.copy(), mean_x + step[:p], 0.0, p
-    for i in range(p):
-        new_u[i, i] *= math.exp(step[at])
-        log_jacobian += (p - i + 1.0) * step[at]
-        at += 1
-        for j in range(i + 1, p):
-            new_u[i, j] += step[at]
+    new_root, log_jacobian, at = root.copy(), 0.0, 0
+    for i in range(d):
+        for j in range(max(i, 1), d):
+            if i == j:  # the diagonal moves on the log scale; the density is that of U'U
+                new_root[i, i] *= math.exp(step[at])
+                log_jacobian += (d - i + 1.0) * step[at]
+            else:
+                new_root[i, j] += step[at]
             at += 1
-    new_cov, new_s = new_u.T @ new_u, s
-    new_law, ok = _gaussian_law(new_mean, new_cov)
-    if not ok:
-        return s, mean_x, cov_x, law, here, _retuned(walk, direction, 0.0, pace)
-    there = collapse(model, released, noise, theta, sigma2, new_law)
-    ratio = there.logp - here.logp + log_jacobian
-    ratio += log_niw(new_mean, new_u, model.m0, model.k0, model.psi0, model.nu0)
-    ratio -= log_niw(mean_x, u, model.m0, model.k0, model.psi0, model.nu0)
+    moved = np.empty((d, d))
+    for i in range(d):  # U'new U'^-1
+        moved[i] = solve_upper(root, np.ascontiguousarray(new_root[:, i]))
+    new_s = s.copy()
+    map_products(new_s, moved, model.n)
+    from_noise(new_s, to_noise(s, theta, sigma2, model.n, root), theta, sigma2, model.n, new_root)
+    ratio = log_noise(model, new_s) - log_noise(model, s) + log_jacobian
+    ratio += log_niw(new_root, model.m0, model.k0, model.psi0, model.nu0)
+    ratio -= log_niw(root, model.m0, model.k0, model.psi0, model.nu0)
     accepted = _probability(ratio)
     if model.bounded and accepted > 0.0:
-        new_s = draw_statistics(rng, model, released, noise, theta, sigma2, new_law, there)
         accepted *= feasible_sums(new_s, model.n)
     walk = _retuned(walk, direction, accepted, pace)
     if rng.random() < accepted:
-        return new_s, new_mean, new_cov, new_law, there, walk
-    return s, mean_x, cov_x, law, here, walk
+        return new_s, new_root, walk
+    return s, root, walk
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _propose_parameters(rng, model, theta, sigma2, b, cone, law):
+def _propose_parameters(rng, model, theta, sigma2, s, cone, root):
     """Propose (theta, sigma2) from the conjugate update given s; not always accepted if corrected.
 
     The prior is in the proposal and cancels: what is left of the ratio is the law of s over the
@@ -356,10 +347,10 @@ def _propose_parameters(rng, model, theta, sigma2, b, cone, law):
         new_theta, new_sigma2 = draw_nig(rng, mu_n, u, a_n, b_n)
         if model.bounded and not feasible_parameters(new_theta, new_sigma2):
             continue
-        ratio = math.inf
+        ratio = 0.0
         if model.corrected:
-            ratio = log_residuals(new_theta, new_sigma2, b, n, law.eta_factor)
-            ratio -= log_residuals(theta, sigma2, b, n, law.eta_factor)
+            ratio = log_responses(s, new_theta, new_sigma2, n, root)
+            ratio -= log_responses(s, theta, sigma2, n, root)
             ratio += 0.5 * n * math.log(new_sigma2 / sigma2)
             ratio += 0.5 * sum_of_squares(new_theta, cone) / new_sigma2
             ratio -= 0.5 * sum_of_squares(theta, cone) / sigma2
@@ -369,98 +360,74 @@ def _propose_parameters(rng, model, theta, sigma2, b, cone, law):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _log_moments(model, theta, sigma2, s, b, mean_x, cov_x, law, m_n, k_n, psi_n, nu_n):
-    """Return log p(s, mean_x, cov_x | theta, sigma2) - log q(mean_x, cov_x | s)."""
-    products = law.xi.shape[0]
-    apart = s[:products].copy()
-    at = 0
-    for i in range(law.eta.shape[0]):
-        for j in range(max(i, 1), law.eta.shape[0]):
-            apart[at] -= model.n * law.eta[i, j]
-            at += 1
-    xi_factor = np.ascontiguousarray(law.xi_root.T)
-    apart = solve_transposed(xi_factor, apart)
-    u, _ = factor(cov_x)
+def _log_covariates(model, theta, sigma2, s, root, m_n, k_n, psi_n, nu_n):
+    """Return log p(s, law of x | theta, sigma2) - log q(law of x | s)."""
     return (
-        log_residuals(theta, sigma2, b, model.n, law.eta_factor)
-        - 0.5 * (apart @ apart) / model.n
-        - log_determinant(xi_factor)
-        + log_niw(mean_x, u, model.m0, model.k0, model.psi0, model.nu0)
-        - log_niw(mean_x, u, m_n, k_n, psi_n, nu_n)
+        log_products(s, model.n, root)
+        + log_responses(s, theta, sigma2, model.n, root)
+        + log_niw(root, model.m0, model.k0, model.psi0, model.nu0)
+        - log_niw(root, m_n, k_n, psi_n, nu_n)
     )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _propose_moments(rng, model, theta, sigma2, s, b, cone, mean_x, cov_x, law):
-    """Propose the mean and covariance of x from the conjugate update given X'X."""
+def _propose_covariates(rng, model, theta, sigma2, s, cone, root):
+    """Propose the law of x from the conjugate update given X'X; not always accepted if corrected."""
     m_n, k_n, psi_n, nu_n = niw_update(cone, model.n, model.m0, model.k0, model.psi0, model.nu0)
-    new_mean, new_cov, ok = draw_niw(rng, m_n, k_n, psi_n, nu_n)
-    if not ok:
-        return mean_x, cov_x, law
-    new_law, ok = _gaussian_law(new_mean, new_cov)
-    if ok and model.corrected:
-        q = (m_n, k_n, psi_n, nu_n)
-        ratio = _log_moments(model, theta, sigma2, s, b, new_mean, new_cov, new_law, *q)
-        ratio -= _log_moments(model, theta, sigma2, s, b, mean_x, cov_x, law, *q)
-        ok = rng.random() < _probability(ratio)
-    if ok:
-        return new_mean, new_cov, new_law
-    return mean_x, cov_x, law
+    mean, cov, ok = draw_niw(rng, m_n, k_n, psi_n, nu_n)
+    new_root = np.eye(theta.size)
+    new_root[0, 1:] = mean
+    inner, ok_too = factor(cov)
+    new_root[1:, 1:] = inner
+    if not (ok and ok_too):
+        return root
+    ratio = 0.0
+    if model.corrected:
+        ratio = _log_covariates(model, theta, sigma2, s, new_root, m_n, k_n, psi_n, nu_n)
+        ratio -= _log_covariates(model, theta, sigma2, s, root, m_n, k_n, psi_n, nu_n)
+    return new_root if rng.random() < _probability(ratio) else root
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sweep(rng, state, model, released, law, warm):
-    """One sweep; returns the new state and moments of x. `warm` tunes the random walks."""
-    theta, sigma2, s, mean_x, cov_x, walk, walk_x, tuned = state
+def sweep(rng, state, model, released, warm):
+    """One sweep; returns the new state. `warm` tunes the random walks."""
+    theta, sigma2, s, root, walk, walk_x, tuned = state
+    d = theta.size
     pace = (tuned + 1.0) ** (-2.0 / 3.0) if warm else 0.0
+    for _ in range(_STEPS + d if model.corrected else 0):
+        theta, sigma2, s, walk = _walk_parameters(rng, model, theta, sigma2, s, root, walk, pace)
+        if model.hierarchical:
+            s, root, walk_x = _walk_covariates(rng, model, theta, sigma2, s, root, walk_x, pace)
     noise = model.gaussian**2
     for j in released:
         if model.laplace[j] > 0.0:
             noise[j] = 1.0 / draw_precision(rng, abs(model.z[j] - s[j]), model.laplace[j])
-    here = collapse(model, released, noise, theta, sigma2, law)
-    if model.corrected:
-        theta, sigma2, s, here, walk = _walk_parameters(
-            rng, model, released, noise, theta, sigma2, s, law, here, walk, pace
-        )
-        if model.hierarchical:
-            s, mean_x, cov_x, law, here, walk_x = _walk_moments(
-                rng, model, released, noise, theta, sigma2, s, mean_x, cov_x, law, here, walk_x, pace
-            )
-    if here.logp > -math.inf:
-        for _ in range(1 if model.corrected else _TRIES):
-            new_s = draw_statistics(rng, model, released, noise, theta, sigma2, law, here)
-            if not model.bounded or feasible_sums(new_s, model.n):
-                s = new_s
-                break
-    b = cross_products(s, model.n, theta.size)
-    cone = onto_cone(b)
-    theta, sigma2 = _propose_parameters(rng, model, theta, sigma2, b, cone, law)
+    for _ in range(1 if model.corrected else _TRIES):
+        new_s, ok = draw_statistics(rng, model, released, noise, theta, sigma2, root)
+        if ok and (not model.bounded or feasible_sums(new_s, model.n)):
+            s = new_s
+            break
+    cone = onto_cone(cross_products(s, model.n, d))
+    theta, sigma2 = _propose_parameters(rng, model, theta, sigma2, s, cone, root)
     if model.hierarchical:
-        mean_x, cov_x, law = _propose_moments(
-            rng, model, theta, sigma2, s, b, cone, mean_x, cov_x, law
-        )
-    return RegressionState(theta, sigma2, s, mean_x, cov_x, walk, walk_x, tuned + warm), law
+        root = _propose_covariates(rng, model, theta, sigma2, s, cone, root)
+    return RegressionState(theta, sigma2, s, root, walk, walk_x, tuned + warm)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_sweeps(rng, state, model, warm, thin, out):
-    """Fill rows of `out` with (theta, sigma2, s, mean_x, cov_x) after every `thin` sweeps.
+    """Fill rows of `out` with (theta, sigma2, s) after every `thin` sweeps; hierarchical: root, too.
 
-    Returns the last state. Draws are valid where `warm` is False.
+    Returns the last state. Draws are valid where `warm` is False: the walks are then frozen.
     """
     released = np.nonzero((model.laplace > 0.0) | (model.gaussian > 0.0))[0]
-    law = _Moments(model.eta, factor(model.eta)[0], model.xi, model.xi_root)
-    if model.hierarchical:
-        law, _ = _gaussian_law(state.mean_x, state.cov_x)
-    d, k, p = state.theta.size, state.s.size, state.mean_x.size
+    d, k = state.theta.size, state.s.size
     for i in range(out.shape[0]):
         for _ in range(thin):
-            state, law = sweep(rng, state, model, released, law, warm)
-        row = out[i]
-        row[:d] = state.theta
-        row[d] = state.sigma2
-        row[d + 1 : d + 1 + k] = state.s
+            state = sweep(rng, state, model, released, warm)
+        out[i, :d] = state.theta
+        out[i, d] = state.sigma2
+        out[i, d + 1 : d + 1 + k] = state.s
         if model.hierarchical:
-            row[d + 1 + k : d + 1 + k + p] = state.mean_x
-            row[d + 1 + k + p :] = state.cov_x.ravel()
+            out[i, d + 1 + k :] = state.root.ravel()
     return state

@@ -191,19 +191,76 @@ def sum_of_squares(theta, b):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def log_residuals(theta, sigma2, b, n, eta_factor):
-    """Return log p(X'y, y'y | X'X, theta, sigma2), up to a constant, from the cross products."""
-    d = theta.size
-    u = np.empty(d)
+def to_noise(s, theta, sigma2, n, root):
+    """Return u and v, standardised: independent standard Normal by the law of s given X'X."""
+    d, products = theta.size, n_products(theta.size)
+    explained = regress(theta, s[:products], n)
+    g = np.empty(d + 1)
+    v = s[products + d] - explained[d]
     for i in range(d):
-        u[i] = b[i, d]
-        for j in range(d):
-            u[i] -= b[i, j] * theta[j]
-    u = solve_transposed(eta_factor, u)
-    v = sum_of_squares(theta, b) - n * sigma2
-    distance = np.dot(u, u) + v * v / (2.0 * sigma2)
-    log_scale = 0.5 * (d + 2) * math.log(sigma2) + log_determinant(eta_factor)
-    return -0.5 * distance / (n * sigma2) - log_scale
+        g[i] = s[products + i] - explained[i]
+        v -= 2.0 * theta[i] * g[i]
+    g[:d] = solve_transposed(root, g[:d]) / math.sqrt(n * sigma2)
+    g[d] = (v / sigma2 - n) / math.sqrt(2.0 * n)
+    return g
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def from_noise(s, g, theta, sigma2, n, root):
+    """Write X'y and y'y into s, given its X'X and standardised u and v."""
+    d, products = theta.size, n_products(theta.size)
+    u = math.sqrt(n * sigma2) * times_transposed(root, g[:d])
+    s[products:] = regress(theta, s[:products], n)
+    s[products : products + d] += u
+    s[products + d] += 2.0 * (theta @ u) + sigma2 * (n + math.sqrt(2.0 * n) * g[d])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def log_responses(s, theta, sigma2, n, root):
+    """Return log p(X'y, y'y | X'X, theta, sigma2), up to a constant."""
+    g = to_noise(s, theta, sigma2, n, root)
+    return -0.5 * (g @ g) - 0.5 * (theta.size + 2.0) * math.log(sigma2) - log_determinant(root)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def map_products(s, a, n):
+    """Replace X'X in s by the products AX'XA' of the features Ax; A keeps the constant feature."""
+    d = a.shape[0]
+    mapped = a @ cross_products(s, n, d)[:d, :d] @ a.T
+    for i in range(d):
+        for j in range(max(i, 1), d):
+            s[position(i, j, d)] = mapped[i, j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def draw_standard_products(rng, s, n, d):
+    """Write X'X of independent standard Normal covariates into s, by its central-limit law."""
+    for i in range(d):
+        for j in range(max(i, 1), d):
+            g = math.sqrt(n) * rng.standard_normal()
+            s[position(i, j, d)] = n + math.sqrt(2.0) * g if i == j else g
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def log_products(s, n, root):
+    """Return log p(X'X | eta) for Normal covariates, up to a constant; U'U = eta.
+
+    The features are U' times standard ones, and so are all their products: Xi is never needed.
+    """
+    d = root.shape[0]
+    inverse = np.empty((d, d))
+    for i in range(d):
+        unit = np.zeros(d)
+        unit[i] = 1.0
+        inverse[:, i] = solve_transposed(root, unit)
+    standard = s.copy()
+    map_products(standard, inverse, n)
+    total = 0.0
+    for i in range(d):
+        for j in range(max(i, 1), d):
+            x = standard[position(i, j, d)]
+            total += 0.5 * (x - n) ** 2 if i == j else x * x
+    return -0.5 * total / n - (d + 1.0) * log_determinant(root)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
