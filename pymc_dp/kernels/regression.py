@@ -97,7 +97,7 @@ class RegressionState(NamedTuple):
 def initial_state(model: RegressionModel) -> RegressionState:
     """Start at the prior's centre, or at a feasible point of the unit square."""
     d, p = model.mu0.size, model.m0.size
-    theta, sigma2 = model.mu0.copy(), model.b0 / (model.a0 + 1.0)
+    theta, sigma2 = model.mu0.copy(), model.b0 / (model.a0 + 1.0) if model.b0 > 0.0 else 1.0
     eta, xi = model.eta, model.xi
     if model.hierarchical:
         eta, xi = gaussian_moments(model.m0, model.psi0 / (model.nu0 + p + 1.0))
@@ -132,7 +132,7 @@ def nig_update(b, n, mu0, lambda0, a0, b0):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def draw_nig(rng, mu, u, a, b):
-    """Draw (theta, sigma2) with sigma2 ~ InverseGamma(a, b), theta | sigma2 ~ N(mu, sigma2 / U'U)."""
+    """Draw sigma2 ~ InverseGamma(a, b) and theta | sigma2 ~ N(mu, sigma2 (U'U)^-1)."""
     sigma2 = b / rng.standard_gamma(a)
     return mu + math.sqrt(sigma2) * solve_upper(u, rng.standard_normal(mu.size)), sigma2
 
@@ -372,7 +372,7 @@ def _log_covariates(model, theta, sigma2, s, root, m_n, k_n, psi_n, nu_n):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _propose_covariates(rng, model, theta, sigma2, s, cone, root):
-    """Propose the law of x from the conjugate update given X'X; not always accepted if corrected."""
+    """Propose the law of x from the conjugate update given X'X, likewise."""
     m_n, k_n, psi_n, nu_n = niw_update(cone, model.n, model.m0, model.k0, model.psi0, model.nu0)
     mean, cov, ok = draw_niw(rng, m_n, k_n, psi_n, nu_n)
     new_root = np.eye(theta.size)
@@ -416,7 +416,7 @@ def sweep(rng, state, model, released, warm):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_sweeps(rng, state, model, warm, thin, out):
-    """Fill rows of `out` with (theta, sigma2, s) after every `thin` sweeps; hierarchical: root, too.
+    """Fill rows of `out` with (theta, sigma2, s) every `thin` sweeps; hierarchical: with root.
 
     Returns the last state. Draws are valid where `warm` is False: the walks are then frozen.
     """

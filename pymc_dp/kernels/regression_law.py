@@ -16,8 +16,8 @@ N(n m, n V) is its law. With X = :math:`X'X` and the residual sums
     X'X \sim N(n\eta, n\Xi), \qquad u \sim N(0, n\sigma^2\eta), \qquad
     v \sim N(n\sigma^2, 2n\sigma^4),
 
-where :math:`\eta = E xx'` and :math:`\Xi` is the covariance of the products :math:`x_i x_j`. So V is
-positive semi-definite whenever :math:`\eta` and :math:`\Xi` are, and only u and v tell about
+where :math:`\eta = E xx'` and :math:`\Xi` is the covariance of the products :math:`x_i x_j`. So V
+is positive semi-definite whenever :math:`\eta` and :math:`\Xi` are, and only u and v tell about
 :math:`(\theta, \sigma^2)` once s is known.
 """
 
@@ -124,7 +124,7 @@ def cross_products(s, n, d):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def regress(theta, products, unit):
-    """Return X'X theta, and theta'X'X theta behind it, for the products of X'X; (0, 0) is `unit`."""
+    """Return X'X theta, with theta'X'X theta behind it, for products whose (0, 0) is `unit`."""
     d = theta.size
     out = np.empty(d + 1)
     out[d] = 0.0
@@ -226,7 +226,7 @@ def log_responses(s, theta, sigma2, n, root):
 def map_products(s, a, n):
     """Replace X'X in s by the products AX'XA' of the features Ax; A keeps the constant feature."""
     d = a.shape[0]
-    mapped = a @ cross_products(s, n, d)[:d, :d] @ a.T
+    mapped = a @ np.ascontiguousarray(cross_products(s, n, d)[:d, :d]) @ a.T
     for i in range(d):
         for j in range(max(i, 1), d):
             s[position(i, j, d)] = mapped[i, j]
@@ -312,10 +312,11 @@ def repair_moments(eta, xi):
         raise ValueError(
             "These moments of x hold no variance at all, only noise: state a law of x instead."
         )
-    # The sampler divides by eta, so the smallest eigenvalues become small, not zero.
-    kept = np.maximum(values, _FLOOR * largest)
-    moved = float(np.max(kept - values)) / largest
-    if moved > 0.0:
+    moved = 0.0
+    if values[0] < -_FLOOR * largest:
+        # The sampler divides by eta, so what was negative becomes small, not zero.
+        kept = np.maximum(values, _FLOOR * largest)
+        moved = float(kept[0] - values[0]) / largest
         xi = (vectors * kept) @ vectors.T * scale
         p = eta.shape[0] - 1
         eta[1:, 1:] = xi[:p, :p] + np.outer(eta[0, 1:], eta[0, 1:])
