@@ -210,7 +210,9 @@ def naive(
     rng = np.random.default_rng(random_seed)
     chains = chains or 4
     out = np.empty((chains, draws, d + 1))
-    law = nig_update(cone, kernel.n, kernel.mu0, kernel.lambda0, kernel.a0, kernel.b0)
+    *law, proper = nig_update(cone, kernel.n, kernel.mu0, kernel.lambda0, kernel.a0, kernel.b0)
+    if not proper:
+        raise ValueError("the published sums and the prior give no proper naive posterior")
     for row in out.reshape(-1, d + 1):
         row[:d], row[d] = draw_nig(rng, *law)
     values = _values(regression, out[..., :d], out[..., d])

@@ -19,6 +19,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import ScalarVariable
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.subtensor import Subtensor
@@ -409,7 +410,7 @@ class _Leaves:
         above = set(ancestors([variable], blockers=list(self.records)))
         if self.records & above or self.centers in above:
             return None
-        return constant(_same_in_every_row(variable))
+        return _same_in_every_row(variable)
 
     def _column(self, variable: Variable):
         if variable in self.records:
@@ -427,14 +428,24 @@ class _Leaves:
         return node is not None and node.inputs[0] is self.centers
 
 
-def _same_in_every_row(variable: TensorVariable):
-    """Return the value of a public graph that is the same in every row, a number if it is known."""
-    known = None if nearest_rvs([variable]) else known_value(variable)
-    if known is not None:
-        if known.size and np.all(known == known.flat[0]):
-            return float(known.flat[0])
-    elif all(variable.type.broadcastable):
-        return as_float(variable.squeeze() if variable.type.ndim else variable)
+def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
+    """Return a public value that is the same in every row; None for what is to be read through."""
+    node = variable.owner
+    if all(variable.type.broadcastable):
+        value = None if nearest_rvs([variable]) else known_value(variable)
+        if value is not None:
+            return constant(float(value.flat[0]))
+        return constant(as_float(variable.squeeze() if variable.type.ndim else variable))
+    if node is not None and isinstance(node.op, Elemwise):
+        return None
+    source = node.inputs[0] if node is not None and isinstance(node.op, Subtensor) else variable
+    if source.owner is not None and isinstance(source.owner.op, Alloc):  # never made: n is large
+        [filled, *_] = source.owner.inputs
+        if all(filled.type.broadcastable):
+            return _same_in_every_row(filled)
+    value = None if nearest_rvs([variable]) else known_value(variable)
+    if value is not None and value.size and np.all(value == value.flat[0]):
+        return constant(float(value.flat[0]))
     raise NotAdditiveError("a public vector differs from row to row")
 
 

@@ -17,6 +17,7 @@ release that the rule made.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import singledispatch
@@ -96,10 +97,28 @@ def record_groups(model: pm.Model) -> list[Block]:
     """Return the privatized records of a model, those that are columns of a row together."""
     found = privatized(model)
     rows = [rv for rv in found if rv.dtype.startswith("float") and has_record_axis(rv)]
-    groups = blocks(model, rows) if rows else []
+    groups = _released_together(model, blocks(model, rows)) if rows else []
     groups += [Block((rv,), 0, ()) for rv in found if rv not in rows]
     order = {rv: i for i, rv in enumerate(model.free_RVs)}
     return sorted(groups, key=lambda group: order[group.records[0]])
+
+
+def _released_together(model: pm.Model, groups: list[Block]) -> list[Block]:
+    """Join groups of the same length that are parts of one release: columns of the same rows."""
+    for release in releases(model):
+        mine = [
+            g
+            for g in groups
+            if any(depends_on(release_statistic(release), rv) for rv in g.records)
+        ]
+        for first, second in itertools.pairwise(mine):
+            if first.n == second.n:
+                members = [*first.records, *second.records]
+                joined = tuple(rv for rv in model.free_RVs if rv in members)
+                block = Block(joined, first.n, (*first.factors, *second.factors))
+                groups = [g for g in groups if g not in (first, second)] + [block]
+                return _released_together(model, groups)
+    return groups
 
 
 def is_rows(group: Block) -> bool:

@@ -1,0 +1,200 @@
+"""The exact chain for conjugate regressions: references, brute force and calibration."""
+
+import json
+from pathlib import Path
+
+import arviz as az
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_dp.kernels.regression_exact import (
+    RegressionModel,
+    log_density,
+    run_sweeps,
+    tune_proposal,
+)
+from pymc_dp.regression import moments, start
+
+DATA = Path(__file__).parents[1] / "data" / "regression.json"
+CASES = {case["id"]: case for case in json.loads(DATA.read_text())["cases"]}
+# Columns, then products of two, of (x, y); the references' order is x, xx, y, xy, yy.
+ORDER = [0, 2, 1, 3, 4]
+
+
+def kernel_model(n, z, scale, *, hierarchical=False, box=None, mean_x=0.0, var_x=0.04, gaussian=0):
+    weights = np.eye(5)[ORDER]
+    scale = np.broadcast_to(np.asarray(scale, "float64"), (5,))
+    noise = {"lam": 1 / scale, "tau": np.zeros(5)}
+    if gaussian:
+        noise = {"lam": np.zeros(5), "tau": scale**-2.0}
+    return RegressionModel(
+        n=float(n),
+        z=np.asarray(z, "float64"),
+        **noise,
+        offset=np.zeros(5),
+        weights=weights,
+        mean_x=np.array([0.0 if hierarchical else mean_x]),
+        precision_x=np.array([[1.0 / var_x]]),
+        hierarchical=hierarchical,
+        kappa=1.0,
+        psi=np.array([[1.0 if hierarchical else var_x]]),
+        nu=50.0 if hierarchical else 1.0,
+        mean_theta=np.zeros(2),
+        precision_theta=np.eye(2) * 0.5 / 19,
+        shape=20.0,
+        rate=0.5,
+        bounded=box is not None,
+        box=np.zeros(4) if box is None else np.array(box, "float64"),
+    )
+
+
+def sample(model, draws, rng, *, tune=40_000, steps=25):
+    *point, factor = tune_proposal(rng, *start(model, rng), model, tune)
+    out = np.empty((draws, 3 + point[0].size))
+    run_sweeps(rng, *point, model, factor, steps, out)
+    return out
+
+
+def agrees(draws, mean, se, sd, limit=4.0):
+    ess = np.array([float(az.ess(draws[..., k])) for k in range(3)])
+    assert ess.min() > 2000
+    z = (draws[..., :3].mean(axis=(0, 1)) - mean) / np.hypot(
+        draws[..., :3].std(axis=(0, 1)) / np.sqrt(ess), se
+    )
+    assert np.abs(z).max() < limit
+    np.testing.assert_allclose(draws[..., :3].std(axis=(0, 1)), sd, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", ["A_exact_n10_b5.0", "A_exact_n10_b0.2", "A_exact_n100_b5.0"])
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_references(name, hierarchical):
+    inputs = CASES[name]["inputs"]
+    expected = CASES[name]["expected"]["exact_individual" + "_hier" * hierarchical]
+    model = kernel_model(inputs["n"], inputs["z"], inputs["b"], hierarchical=hierarchical)
+    rngs = np.random.default_rng(1).spawn(2)
+    draws = np.stack([sample(model, 10_000, rng) for rng in rngs])
+    agrees(draws, expected["mean"], expected["mean_se"], expected["sd"])
+
+
+def rows(rng, size, n, *, hierarchical=False, mean_x=0.0, var_x=0.04):
+    """Draw parameters and the sums of n rows by their definition: scatter and mean."""
+    sigma2 = 0.5 / rng.gamma(20.0, size=size)
+    theta = rng.normal(size=(2, size)) * np.sqrt(sigma2 * 38)
+    mean, var = np.full(size, mean_x), np.full(size, var_x)
+    if hierarchical:
+        var = 0.5 / rng.gamma(25.0, size=size)
+        mean = rng.normal(size=size) * np.sqrt(var)
+    xbar = mean + rng.normal(size=size) * np.sqrt(var / n)
+    sxx = var * rng.chisquare(n - 1, size=size)
+    noise = np.sqrt(sigma2)
+    ebar = rng.normal(size=size) * noise / np.sqrt(n)
+    sxe = rng.normal(size=size) * noise * np.sqrt(sxx)
+    see = sxe**2 / sxx + sigma2 * rng.chisquare(n - 2, size=size)
+    ybar = theta[0] + theta[1] * xbar + ebar
+    sxy = theta[1] * sxx + sxe
+    syy = theta[1] ** 2 * sxx + 2 * theta[1] * sxe + see
+    sums = np.array(
+        [n * xbar, sxx + n * xbar**2, n * ybar, sxy + n * xbar * ybar, syy + n * ybar**2]
+    )
+    return theta, sigma2, sums
+
+
+def weighted(theta, sigma2, weight):
+    """Mean, its standard error and the sd by importance sampling."""
+    values = np.array([*theta, sigma2])
+    weight = weight / weight.sum()
+    mean = values @ weight
+    se = np.sqrt(((values - mean[:, None]) ** 2) @ weight**2)
+    return mean, se, np.sqrt(((values - mean[:, None]) ** 2) @ weight)
+
+
+def test_bounded_rows_against_importance_sampling():
+    n, box = 20, (-1.0, 1.5, -0.5, 2.0)
+    rng = np.random.default_rng(3)
+    theta, sigma2, s = rows(rng, 1_500_000, n, mean_x=0.2, var_x=0.3)
+    ax, bx, ay, by = box
+    x, xx, y, xy, yy = s
+    # The constraints in the box's own terms: a row with its ends, summed.
+    inside = ((x - n * ax) * 1 >= 0) & (x <= n * bx) & (y >= n * ay) & (y <= n * by)
+    inside &= (bx + ax) * x - xx - n * ax * bx >= 0  # sum (x - ax)(bx - x)
+    inside &= (by + ay) * y - yy - n * ay * by >= 0
+    for cx, sx in ((ax, 1), (bx, -1)):
+        for cy, sy in ((ay, 1), (by, -1)):
+            inside &= sx * sy * (xy - cx * y - cy * x + n * cx * cy) >= 0
+    left, right = theta[0] + theta[1] * ax, theta[0] + theta[1] * bx
+    inside &= (np.maximum(left, right) >= ay) & (np.minimum(left, right) <= by)
+    inside &= sigma2 <= (by - ay) ** 2 / 4
+    z, scale = np.array([5.0, 9.0, 12.0, 2.0, 14.0]), 5.0
+    weight = inside * np.exp(-np.abs(s - z[:, None]).sum(axis=0) / scale)
+    mean, se, sd = weighted(theta, sigma2, weight)
+    model = kernel_model(n, z, scale, box=box, mean_x=0.2, var_x=0.3)
+    rngs = np.random.default_rng(1).spawn(2)
+    draws = np.stack([sample(model, 10_000, rng) for rng in rngs])
+    agrees(draws, mean, se, sd)
+    free = np.exp(-np.abs(s - z[:, None]).sum(axis=0) / scale)
+    assert np.abs((weighted(theta, sigma2, free)[0] - mean) / se).max() > 10  # the bounds matter
+
+
+def test_gaussian_noise_against_importance_sampling():
+    n = 5
+    rng = np.random.default_rng(3)
+    theta, sigma2, s = rows(rng, 1_500_000, n)
+    z, scale = np.array([0.5, 0.4, 3.0, 0.2, 2.5]), np.array([1.0, 0.5, 2.0, 1.0, 2.0])
+    weight = np.exp(-0.5 * (((s - z[:, None]) / scale[:, None]) ** 2).sum(axis=0))
+    mean, se, sd = weighted(theta, sigma2, weight)
+    model = kernel_model(n, z, scale, gaussian=True)
+    rngs = np.random.default_rng(1).spawn(2)
+    agrees(np.stack([sample(model, 10_000, rng) for rng in rngs]), mean, se, sd)
+
+
+@pytest.mark.parametrize("n", [5, 10**9])
+def test_noise_without_end_leaves_the_prior(n):
+    model = kernel_model(n, np.ones(5), 1e14 * n)
+    rng = np.random.default_rng(4)
+    draws = sample(model, 20_000, rng, steps=50, tune=200_000)[::5]
+    sigma2 = draws[:, 2]
+    assert stats.kstest(sigma2, stats.invgamma(20, scale=0.5).cdf).pvalue > 1e-3
+    for k in range(2):
+        scaled = draws[:, k] / np.sqrt(sigma2 * 38)
+        assert stats.kstest(scaled, "norm").pvalue > 1e-3
+    mean, cov = moments(draws[:, 3:], 1, n)
+    if n == 5:
+        assert stats.kstest(mean[:, 0] * np.sqrt(n / 0.04), "norm").pvalue > 1e-3
+        assert stats.kstest(cov[:, 0, 0] * (n - 1) / 0.04, stats.chi2(n - 1).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("n", "scale", "hierarchical"),
+    [
+        (10, 16.0, False),
+        (100, 160.0, True),
+        pytest.param(10, 160.0, False, marks=pytest.mark.nightly),
+        pytest.param(10, 16.0, True, marks=pytest.mark.nightly),
+        pytest.param(100, 16.0, False, marks=pytest.mark.nightly),
+        pytest.param(100, 16.0, True, marks=pytest.mark.nightly),
+    ],
+)
+def test_calibration(n, scale, hierarchical):
+    """Ranks of the true parameters over 300 simulated releases: epsilon .1 and 1."""
+    trials, draws = 300, 99
+    rng = np.random.default_rng(5)
+    theta, sigma2, s = rows(rng, trials, n, hierarchical=hierarchical)
+    truth = np.array([*theta, sigma2])
+    z = s + rng.laplace(scale=scale, size=s.shape)
+    ranks = np.empty((3, trials))
+    for t in range(trials):
+        model = kernel_model(n, z[:, t], scale, hierarchical=hierarchical)
+        found = sample(model, draws, rng, tune=10_000, steps=60)
+        ranks[:, t] = (truth[:, t : t + 1] > found[:, :3].T).sum(axis=1)
+    for own in ranks:
+        uniform = (own + rng.random(trials)) / (draws + 1)
+        assert stats.kstest(uniform, "uniform").pvalue > 0.01 / 3
+
+
+def test_impossible_coordinates_have_no_density():
+    model = kernel_model(10, np.ones(5), 1.0)
+    c, _, _ = start(model, np.random.default_rng(0))
+    assert np.isfinite(log_density(model, c))
+    c[-1] = 1e4
+    assert log_density(model, c) == -np.inf
