@@ -56,10 +56,10 @@ def keeps_values(cast: ps.Cast, source: str) -> bool:
 
     To other integers it rounds or wraps around, and to truth values it compares with zero.
     """
-    target, source = np.dtype(cast.o_type.dtype), np.dtype(source)
-    if target.kind == "f" or np.can_cast(source, target):
+    target, given = np.dtype(cast.o_type.dtype), np.dtype(source)
+    if target.kind == "f" or np.can_cast(given, target):
         return True
-    return source.kind in "iu" and target.kind == "i" and target.itemsize >= 4
+    return given.kind in "iu" and target.kind == "i" and target.itemsize >= 4
 
 
 def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
