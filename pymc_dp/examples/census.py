@@ -10,6 +10,8 @@ multinomial; `TableGibbs` draws it with the total kept and every release account
 the rates. The naive analysis takes the published tract counts for the true ones.
 
 Run it with ``python -m pymc_dp.examples.census [--tracts N] [--cores C] [--output DIR]``.
+With very many tracts, set ``OPENBLAS_NUM_THREADS=1``: else the threads of the linear algebra, which
+has little to do here, take the cores from the chains.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
         while low > lo and not rises(low - 1.0, z, center, p, theta):
             high, low, step = low - 1.0, max(low - step, lo), 2.0 * step
         while low < high:
-            middle = np.floor(0.5 * (low + high))
+            middle = low + np.floor(0.5 * (high - low))
             if rises(middle, z, center, p, theta):
                 low = middle + 1.0
             else:

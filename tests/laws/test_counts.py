@@ -208,6 +208,8 @@ def test_extremes():
     # Where sums have no end in sight, and where doubles do not hold whole numbers.
     assert np.isnan(poisson(1e17, (0.0, 1e-18), (1e17,))[0])
     assert np.isnan(poisson(1e14, (0.0, 1e-20), (1e14,))[0])
+    # Nor is there an end where the sum of two counts is rounded.
+    assert not poisson(2.0**53 + 2, (0.0, 0.25), (1.35,))[0] > -1e15
     for bad in (-1.0, np.nan, np.inf):
         assert np.isnan(poisson(2.0, (1.0, 0.0), (bad,))[0])
 
