@@ -52,14 +52,30 @@ def depends_on(expression: Variable, variable: Variable) -> bool:
     return variable in nearest_rvs([expression])
 
 
+def keeps_values(cast: ps.Cast, source: str) -> bool:
+    """Whether a cast from the dtype `source` is to a float, or from whole numbers to as many.
+
+    To other integers it rounds or wraps around, and to truth values it compares with zero.
+    """
+    target, given = np.dtype(cast.o_type.dtype), np.dtype(source)
+    if target.kind == "f" or np.can_cast(given, target):
+        return True
+    return given.kind in "iu" and target.kind == "i" and target.itemsize >= 4
+
+
 def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
     """Whether an expression is a variable as it is, but for its dtype."""
     while expression is not rv:
         node = expression.owner
         if node is None:
             return False
-        if not isinstance(getattr(node.op, "scalar_op", node.op), ps.Cast | ViewOp):
-            return False
+        match getattr(node.op, "scalar_op", node.op):
+            case ViewOp():
+                pass
+            case ps.Cast() as cast if keeps_values(cast, node.inputs[0].type.dtype):
+                pass
+            case _:
+                return False
         [expression] = node.inputs
     return True
 
@@ -106,8 +122,10 @@ def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
     if not isinstance(node.op, Elemwise) or not all(is_linear(i, rv) for i in touched):
         return False
     match node.op.scalar_op:
-        case ps.Add() | ps.Sub() | ps.Neg() | ps.Identity() | ps.Cast():
+        case ps.Add() | ps.Sub() | ps.Neg() | ps.Identity():
             return True
+        case ps.Cast() as cast:
+            return keeps_values(cast, node.inputs[0].type.dtype)
         case ps.Mul():
             return len(touched) == 1
         case ps.TrueDiv():

@@ -17,7 +17,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import PLAIN_MODE
+from pymc_dp.graphs import PLAIN_MODE, keeps_values
 
 
 def _sum(a: float, b: float) -> float:
@@ -177,7 +177,13 @@ class _Reader:
         return self.fail(variable, "it still has one value per record")
 
     def _elemwise(self, variable, scalar_op, values) -> _Value:
-        if isinstance(scalar_op, ps.Cast | ps.Identity):
+        if isinstance(scalar_op, ps.Identity):
+            return values[0]
+        if isinstance(scalar_op, ps.Cast):
+            if isinstance(values[0], np.ndarray):
+                return values[0].astype(scalar_op.o_type.dtype)
+            if not keeps_values(scalar_op, variable.owner.inputs[0].type.dtype):
+                return self.fail(variable, f"`{variable}` in it rounds, wraps or compares values")
             return values[0]
         if any(isinstance(v, list) for v in values):
             return self._vector_elemwise(variable, scalar_op, values)

@@ -113,6 +113,8 @@ REFUSED = {
         "Join",
     ),
     "the records": (lambda x: x, "one value per record"),
+    "rounded records": (lambda x: x.astype("int64").sum(), "rounds, wraps or compares"),
+    "a rounded mean": (lambda x: x.mean().astype("int64"), "rounds, wraps or compares"),
     "standardised": (lambda x: ((x - x.mean()) / x.std()).sum(), "sqrt"),
 }
 
@@ -219,6 +221,9 @@ def test_nothing_of_the_size_of_the_records_is_allocated():
         (lambda s: 1 / s, False),
         (lambda s: pt.abs(s), False),
         (lambda s: pt.exp(s), False),
+        (lambda s: s.astype("float32"), True),
+        (lambda s: s.astype("int64"), False),
+        (lambda s: s.astype("bool"), False),
         (lambda s: pt.switch(s > 0, s, 0), False),
     ],
 )

@@ -9,7 +9,9 @@ The model is that of the confidential counts. Given its state's total, a state's
 multinomial; `TableGibbs` draws it with the total kept and every release accounted for, and NUTS
 the rates. The naive analysis takes the published tract counts for the true ones.
 
-Run it with ``python -m pymc_dp.examples.census [--tracts N] [--output DIR] [--seed S]``.
+Run it with ``python -m pymc_dp.examples.census [--tracts N] [--cores C] [--output DIR]``.
+With very many tracts, set ``OPENBLAS_NUM_THREADS=1``: else the threads of the linear algebra, which
+has little to do here, take the cores from the chains.
 """
 
 from __future__ import annotations
@@ -84,9 +86,11 @@ def build(data: Geography) -> pm.Model:
         mean = pm.Normal("mean", -4, 1)
         between = pm.HalfNormal("between", 1)  # sd of log rates between counties,
         within = pm.HalfNormal("within", 1)  # and between the tracts of one
-        county = pm.Normal("county", mean, between, shape=(states, tracts // TRACTS_IN_COUNTY))
+        # Rates that all began alike would speak, the more of them the louder, for no spread at all.
+        shape = states, tracts // TRACTS_IN_COUNTY
+        county = pm.Normal("county", mean, between, shape=shape, initval="prior")
         centre = pt.repeat(county, TRACTS_IN_COUNTY, axis=1)
-        log_rate = pm.Normal("log_rate", centre, within, shape=(states, tracts))
+        log_rate = pm.Normal("log_rate", centre, within, shape=(states, tracts), initval="prior")
         expected = data.size * pt.exp(log_rate)
         # Poisson counts, given that their sums over the states are known.
         pm.Poisson("total", expected.sum(axis=1), observed=data.totals)
@@ -95,6 +99,9 @@ def build(data: Geography) -> pm.Model:
         tract, county_noise = (dp.DiscreteGaussianMechanism(s) for s in SIGMA.values())
         dp.PrivateObservation("tracts", counts, tract, observed=data.tracts)
         dp.PrivateObservation("counties", by_county(counts), county_noise, observed=data.counties)
+        # What is kept of every draw, at half the size.
+        pm.Deterministic("count", counts.astype("int32"))
+        pm.Deterministic("rate", pt.exp(log_rate).astype("float32"))
     return model
 
 
@@ -105,6 +112,7 @@ def fit(model: pm.Model, draws: int, seed: int, **kwargs) -> DataTree:
             draws,
             tune=draws,
             chains=2,
+            var_names=["mean", "between", "within", "count", "rate"],
             random_seed=seed,
             compute_convergence_checks=False,
             **kwargs,
@@ -118,9 +126,8 @@ def interval(draws: np.ndarray) -> np.ndarray:
 
 def intervals(data: Geography, idata: DataTree) -> dict[str, tuple]:
     """Return the truth, the naive and the exact interval of every quantity."""
-    posterior = idata["posterior"].to_dataset().stack(sample=("chain", "draw"))
-    counts = np.moveaxis(posterior["counts"].to_numpy(), -1, 0)
-    rates = np.exp(np.moveaxis(posterior["log_rate"].to_numpy(), -1, 0))
+    draws = (idata["posterior"][name].to_numpy() for name in ("count", "rate"))
+    counts, rates = (x.reshape(-1, *data.size.shape) for x in draws)
     z = stats.norm.ppf((1 + LEVEL) / 2)
     published = {"tracts": data.tracts, "counties": data.counties}
     found = {}
@@ -185,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, tuple]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--tracts", type=int, default=400, help="about how many; default 400")
     parser.add_argument("--draws", type=int, default=500, help="of each of two chains")
+    parser.add_argument("--cores", type=int, help="two run the chains side by side")
     parser.add_argument("--output", type=Path, help="folder for the picture")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
@@ -192,12 +200,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, tuple]:
     console = Console()
     data = simulate(options.tracts, options.seed)
     began = time.perf_counter()
-    idata = fit(build(data), options.draws, options.seed)
+    idata = fit(build(data), options.draws, options.seed, cores=options.cores)
     console.print(
         f"{data.counts.size:,} tracts in {by_county(data.counts).size:,} counties of {STATES} "
         f"states: {time.perf_counter() - began:.0f} s"
     )
-    drawn = idata["posterior"]["counts"].to_numpy().sum(axis=-1)
+    drawn = idata["posterior"]["count"].to_numpy().sum(axis=-1)
     console.print(f"State totals hold in every draw: {bool(np.all(drawn == data.totals))}")
     found = intervals(data, idata)
     console.print(summary(found))

@@ -37,6 +37,8 @@ class CountLaw(NamedTuple):
     change : ``(y, theta)`` to T(y + 1) - T(y), of the part T of the score that is not linear in y.
     start : ``(y, theta)`` to T(y).
     score : ``(y, T, theta)`` to the derivatives of log f by the parameters beyond `fixed`.
+    edge : ``(above, below, theta)`` to the derivatives of log sum_v f(v) g(v) where f is all at
+        one y: `above` is g(y + 1) / g(y), `below` g(y - 1) / g(y).
     n_parameters, fixed : how many there are, and how many of them, the first, have no derivative.
     """
 
@@ -50,6 +52,7 @@ class CountLaw(NamedTuple):
     change: Callable
     start: Callable
     score: Callable
+    edge: Callable
     n_parameters: int
     fixed: int
 
@@ -66,6 +69,11 @@ def _zero(y, theta):
 
 @_jit
 def _no_score(y, t, theta):
+    return ()
+
+
+@_jit
+def _no_edge(above, below, theta):
     return ()
 
 
@@ -102,6 +110,11 @@ def _poisson_score(y, t, theta):
     return (y / theta[0] - 1.0,)
 
 
+@_jit
+def _poisson_edge(above, below, theta):
+    return (above - 1.0,)
+
+
 POISSON = CountLaw(
     "poisson",
     _poisson_valid,
@@ -113,6 +126,7 @@ POISSON = CountLaw(
     _zero,
     _zero,
     _poisson_score,
+    _poisson_edge,
     1,
     0,
 )
@@ -156,6 +170,14 @@ def _binomial_score(y, t, theta):
     return ((y / n - p) / (p * (1.0 - p)) * n if n > 0.0 else 0.0,)
 
 
+@_jit
+def _binomial_edge(above, below, theta):
+    n, p = theta
+    if n == 0.0:
+        return (0.0,)
+    return (n * (above - 1.0) if p == 0.0 else n * (1.0 - below),)
+
+
 BINOMIAL = CountLaw(
     "binomial",
     _binomial_valid,
@@ -167,6 +189,7 @@ BINOMIAL = CountLaw(
     _zero,
     _zero,
     _binomial_score,
+    _binomial_edge,
     2,
     1,
 )
@@ -243,6 +266,11 @@ def _negative_binomial_score(y, t, theta):
     return t + _log(p, q), (y * p - r * q) / (p * q)
 
 
+@_jit
+def _negative_binomial_edge(above, below, theta):
+    return 0.0, theta[1] * (above - 1.0)
+
+
 NEGATIVE_BINOMIAL = CountLaw(
     "negative_binomial",
     _negative_binomial_valid,
@@ -254,6 +282,7 @@ NEGATIVE_BINOMIAL = CountLaw(
     _negative_binomial_change,
     _negative_binomial_start,
     _negative_binomial_score,
+    _negative_binomial_edge,
     3,
     1,
 )
@@ -293,6 +322,11 @@ def _geometric_score(y, t, theta):
     return (1.0 / p - (y - 1.0) / (1.0 - p),)
 
 
+@_jit
+def _geometric_edge(above, below, theta):
+    return (1.0 - above,)
+
+
 GEOMETRIC = CountLaw(
     "geometric",
     _geometric_valid,
@@ -304,6 +338,7 @@ GEOMETRIC = CountLaw(
     _zero,
     _zero,
     _geometric_score,
+    _geometric_edge,
     1,
     0,
 )
@@ -359,6 +394,7 @@ HYPERGEOMETRIC = CountLaw(
     _zero,
     _zero,
     _no_score,
+    _no_edge,
     3,
     3,
 )
@@ -392,6 +428,7 @@ ATOM = CountLaw(
     _zero,
     _zero,
     _no_score,
+    _no_edge,
     1,
     1,
 )

@@ -158,7 +158,7 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
         while low > lo and not rises(low - 1.0, z, center, p, theta):
             high, low, step = low - 1.0, max(low - step, lo), 2.0 * step
         while low < high:
-            middle = np.floor(0.5 * (low + high))
+            middle = low + np.floor(0.5 * (high - low))
             if rises(middle, z, center, p, theta):
                 low = middle + 1.0
             else:
@@ -170,7 +170,7 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
 
 def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     """Make ``(z, p, theta)`` to log p(z), its derivative by z and those by theta."""
-    valid, support, log_mass, up, growth, change, start, score = (
+    valid, support, log_mass, up, growth, change, start, score, edge = (
         law.valid,
         law.support,
         law.log_mass,
@@ -179,6 +179,7 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
         law.change,
         law.start,
         law.score,
+        law.edge,
     )
     log_noise, begin, advance, slope = noise.log_noise, noise.begin, noise.advance, noise.slope
     find_mode = _make_mode(law, noise)
@@ -193,6 +194,10 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
         if not log_top + log_law > -math.inf or abs(mode) == _WHOLE:
             log_p = math.nan if abs(mode) == _WHOLE else log_top + log_law
             return (log_p, math.nan, *score(math.nan, math.nan, theta))
+        if lo == hi:
+            above = math.exp(log_noise(z, lo + 1.0, p) - log_top)
+            below = math.exp(log_noise(z, lo - 1.0, p) - log_top)
+            return (log_top + log_law, slope(z, lo, p), *edge(above, below, theta))
         # The largest term is 1; moments of y and T around their values there.
         total, first, extra, slopes = 1.0, 0.0, 0.0, slope(z, mode, p)
         y, t, term, state = mode, 0.0, 1.0, begin(z, mode, 1.0, p)

@@ -31,7 +31,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.compiled import Piece, from_graph, from_source
 from pymc_dp.counting import MOST_LISTED, is_concave, probes
-from pymc_dp.graphs import nearest_rvs, substitute, varies_with
+from pymc_dp.graphs import keeps_values, nearest_rvs, substitute, varies_with
 from pymc_dp.kernels import counts as kernels
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import children, release_statistic
@@ -320,9 +320,7 @@ def is_linear_in(entry: TensorVariable, rv: TensorVariable) -> bool:
         case MakeVector() | Join() | ps.Add() | ps.Sub() | ps.Neg() | ps.Identity():
             return True
         case ps.Cast() as op:
-            return op.o_type.dtype.startswith("float") or not node.inputs[0].dtype.startswith(
-                "float"
-            )
+            return keeps_values(op, node.inputs[0].type.dtype)
         case ps.Mul() | Dot():
             return len(touched) == 1
         case ps.TrueDiv():

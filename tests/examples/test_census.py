@@ -39,7 +39,7 @@ def test_the_releases_are_of_the_true_counts(geography):
 
 
 def test_totals_hold_in_every_draw(geography, idata):
-    counts = idata["posterior"]["counts"].to_numpy()
+    counts = idata["posterior"]["count"].to_numpy()
     assert counts.min() >= 0
     assert counts.shape == (2, DRAWS, *geography.counts.shape)
     assert np.all(counts.sum(axis=-1) == geography.totals)
