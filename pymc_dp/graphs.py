@@ -20,6 +20,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.mechanisms.base import known_value
@@ -78,6 +79,25 @@ def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
                 return False
         [expression] = node.inputs
     return True
+
+
+def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]] | None:
+    """Return the variable and the index of which a scalar is an entry, axes of length one aside."""
+    index: list[int] = []
+    node = variable.owner
+    if node is not None and isinstance(node.op, Subtensor):
+        parts = node.inputs[1:]
+        if variable.type.ndim or not all(isinstance(i, Constant) for i in parts):
+            return None
+        index, variable = [int(i.data) for i in parts], node.inputs[0]
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        op, [source] = variable.owner.op, variable.owner.inputs
+        at = [0] * source.type.ndim  # axes that were dropped have length one
+        for position, axis in zip(index, op.new_order, strict=True):
+            if axis != "x":
+                at[axis] = position
+        index, variable = at, source
+    return variable, tuple(index)
 
 
 def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:

@@ -10,17 +10,17 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
-from pytensor.graph.basic import Constant, Variable
+from pytensor import scalar as ps
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import InvGammaRV, NormalRV
-from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.additive import NotAdditiveError
 from pymc_dp.additive.polynomials import Polynomial, constant, degree, read_polynomial
 from pymc_dp.chains import as_tree, run_chains
-from pymc_dp.graphs import PLAIN_MODE, nearest_rvs, power, power_law
+from pymc_dp.graphs import PLAIN_MODE, entry_of, known_shape, nearest_rvs, power, power_law
 from pymc_dp.kernels.feasible_regression import central_point
 from pymc_dp.kernels.regression_exact import RegressionModel, run_sweeps, tune_proposal
 from pymc_dp.ladder.collapse import collapsible
@@ -169,6 +169,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
         if rv.type.ndim > 1 or not isinstance(op, NormalRV | MvNormalRV):
             raise NotImplementedError(f"the prior of {rv.name!r} is not Normal")
         location, scale = op.dist_params(rv.owner)
+        location = _unfilled(location)
         cov = scale**2 if isinstance(op, NormalRV) else scale
         if nearest_rvs([cov]) != [spread] or power(cov, spread) != 1 or nearest_rvs([location]):
             raise NotImplementedError(
@@ -193,6 +194,16 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
     return NormalInverseGamma(spread, factor, alpha, beta * factor, entries, mean, cov)
 
 
+def _unfilled(graph: TensorVariable) -> TensorVariable:
+    """Return what was broadcast to the shape of something else, as MvNormal does with its mean."""
+    while graph.owner is not None:
+        op = getattr(graph.owner.op, "scalar_op", graph.owner.op)
+        if not isinstance(op, ps.Second):
+            break
+        graph = graph.owner.inputs[1]
+    return graph
+
+
 def _number(parameter, name: str | None) -> float:
     if nearest_rvs([parameter]):
         raise NotImplementedError(f"the prior of {name!r} has random parameters")
@@ -203,16 +214,13 @@ def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
     """Read scalars as linear functions of entries of variables."""
 
     def leaf(variable: Variable) -> Polynomial | None:
-        if (variable, ()) in entries:
-            return {(entries.index((variable, ())),): 1.0}
-        node = variable.owner
-        if node is not None and isinstance(node.op, Subtensor):
-            index = [int(i.data) for i in node.inputs[1:] if isinstance(i, Constant)]
-            if len(index) == 1:
-                source = node.inputs[0]
-                length = sum(rv is source for rv, _ in entries)
-                if length and -length <= index[0] < length:
-                    return {(entries.index((source, (index[0] % length,))),): 1.0}
+        found = entry_of(variable) if variable.type.ndim == 0 else None
+        if found is not None:
+            source, index = found
+            lengths = [length or 0 for length in known_shape(source)]
+            own = tuple(k % n if n else k for k, n in zip(index, lengths, strict=True))
+            if (source, own) in entries:
+                return {(entries.index((source, own)),): 1.0}
         if not nearest_rvs([variable]):
             value = known_value(variable)
             if value is not None and value.size == 1:

@@ -196,6 +196,14 @@ def posterior(model, u, theta, rss):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def distances(model, c):
+    """Return the distance of every released value from its statistic."""
+    mean, lower, theta, rss = unpack(c, model.mean_x.size)
+    u = products_of_features(model.n, mean, lower)
+    return model.z - model.offset - model.weights @ sums(u, theta, rss)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def log_density(model, c):
     """Log density of the statistics' coordinates, given what was released."""
     p = model.mean_x.size
@@ -211,7 +219,7 @@ def log_density(model, c):
         total -= math.log(factor[i, i])
     for i in range(p):  # Wishart density, |U|^(1/2), and the change of variables
         total += (n - p - 2.0 + 1.0 + p - i + 1.0) * math.log(lower[i, i])
-    released = model.weights @ sums(u, theta, rss)
+    released = model.weights @ sums(u, theta, rss)  # see `distances`
     for k in range(model.z.size):
         distance = model.z[k] - model.offset[k] - released[k]
         total -= model.lam[k] * abs(distance) + 0.5 * model.tau[k] * distance * distance
@@ -292,26 +300,33 @@ def tune_proposal(rng, c, theta, sigma2, model, steps):
 
     Each round is longer than the one before. It takes the covariance matrix of its own draws for
     the shape of the next proposals, and steers the size towards the acceptance of optimal scaling.
+    The first rounds approach what was released from afar: their noise is as large as the distance
+    to it, and halved from round to round.
     """
     d = c.size
     target = 0.44 if d == 1 else 0.25 + 0.1 / d
     factor = 1e-3 * np.eye(d)
     size = 1.0
     length, done = max(20 * d, 100), 0
-    while done < steps:
+    precision = model.lam + np.sqrt(model.tau)
+    cooling = 1.0 / max(float(np.max(precision * np.abs(distances(model, c)), initial=1.0)), 1.0)
+    while done < steps or cooling < 1.0:
+        warm = model._replace(lam=model.lam * cooling, tau=model.tau * cooling**2)
         points = np.empty((max(length // 5, 2), d))
         for i in range(len(points)):
-            c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, model, size * factor, 5)
+            c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, warm, size * factor, 5)
             points[i] = c
             size *= math.exp((share - target) * 5.0 / (5.0 + 0.2 * i))
         done += 5 * len(points)
         own = np.cov(points.T).reshape(d, d)
-        shape = own + 1e-10 * np.diag(np.diag(own)) + 1e-300 * np.eye(d)
-        scale = np.sqrt(np.diag(shape))
-        correlation = shape / np.outer(scale, scale)
+        scale = np.sqrt(np.diag(own) + 1e-300)
+        correlation = own / np.outer(scale, scale)
         shrink = min(0.5, d / len(points))
         correlation = (1 - shrink) * correlation + shrink * np.eye(d)
         factor = scale[:, None] * np.linalg.cholesky(correlation)
         size = 2.38 / math.sqrt(d)
-        length = int(1.5 * length)
+        if cooling < 1.0:
+            cooling = min(2.0 * cooling, 1.0)
+        else:
+            length = int(1.5 * length)
     return c, theta, sigma2, size * factor

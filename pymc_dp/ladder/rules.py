@@ -107,9 +107,7 @@ def _released_together(model: pm.Model, groups: list[Block]) -> list[Block]:
     """Join groups of the same length that are parts of one release: columns of the same rows."""
     for release in releases(model):
         mine = [
-            g
-            for g in groups
-            if any(depends_on(release_statistic(release), rv) for rv in g.records)
+            g for g in groups if any(depends_on(release_statistic(release), rv) for rv in g.records)
         ]
         for first, second in itertools.pairwise(mine):
             if first.n == second.n:

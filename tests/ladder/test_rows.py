@@ -1,0 +1,254 @@
+"""The rungs of a regression: the same posterior on each, the approximation by name only."""
+
+import json
+from pathlib import Path
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.kernels.regression_law import gaussian_moments, row_law
+
+DATA = Path(__file__).parents[1] / "data" / "regression.json"
+CASES = {case["id"]: case for case in json.loads(DATA.read_text())["cases"]}
+FIVE = "A_exact_n10_b5.0"
+QUIET = {"progressbar": False, "random_seed": 1, "chains": 2, "cores": 1, "quiet": True}
+
+
+def simple(n, z, scale, *, mechanism=dp.LaplaceMechanism, statistic=None, x_law=None, bounds=None):
+    """Return the references' regression."""
+    with pm.Model() as model:
+        sigma2 = pm.InverseGamma("sigma2", alpha=20, beta=0.5)
+        theta = pm.Normal("theta", 0, pt.sqrt(sigma2 * 38), shape=2)
+        x = pm.Normal("x", 0, 0.2, shape=n) if x_law is None else x_law(n)
+        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=n)
+        five = pt.stack([x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()])
+        released = five if statistic is None else statistic(x, y)
+        dp.PrivateObservation(
+            "z", released, mechanism(np.asarray(scale)), observed=np.asarray(z), bounds=bounds
+        )
+    return model
+
+
+@pytest.fixture(scope="module")
+def reference():
+    inputs = CASES[FIVE]["inputs"]
+    return simple(inputs["n"], inputs["z"], inputs["b"])
+
+
+def agrees(tree, expected, limit=4.0, least=1000):
+    posterior = tree["posterior"]
+    theta, sigma2 = posterior["theta"].to_numpy(), posterior["sigma2"].to_numpy()
+    draws = np.concatenate([theta, sigma2[..., None]], axis=-1)
+    ess = np.array([float(az.ess(draws[..., k])) for k in range(3)])
+    assert ess.min() > least
+    error = np.hypot(draws.std(axis=(0, 1)) / np.sqrt(ess), expected["mean_se"])
+    assert np.abs((draws.mean(axis=(0, 1)) - expected["mean"]) / error).max() < limit
+    np.testing.assert_allclose(draws.std(axis=(0, 1)), expected["sd"], rtol=0.08)
+
+
+@pytest.mark.parametrize(
+    ("to", "approximate", "target"),
+    [
+        ("statistics", None, "exact_individual"),
+        ("statistics", "clt", "clt_joint"),
+        ("marginal", "clt", "clt_joint"),
+    ],
+)
+def test_nuts_on_the_rungs(reference, to, approximate, target):
+    collapsed = dp.collapse(reference, to, approximate=approximate)
+    tree = pm.sample(2000, tune=1000, model=collapsed, **QUIET)
+    agrees(tree, CASES[FIVE]["expected"][target])
+    if to == "statistics":
+        assert tree["posterior"]["x_y_cov"].shape[2:] == (2, 2)
+
+
+def test_routes(reference, caplog):
+    expected = CASES[FIVE]["expected"]
+    exact = dp.sample(reference, draws=5000, **QUIET)
+    assert exact["posterior"].attrs["route"] == "exact regression"
+    agrees(exact, expected["exact_individual"])
+    clt = dp.sample(reference, draws=5000, approximate="clt", **QUIET)
+    assert clt["posterior"].attrs["route"] == "regression by the central limit theorem"
+    agrees(clt, expected["clt_joint"])
+    for tree in (exact, clt):  # what the routes tell of the confidential rows is the same
+        posterior = tree["posterior"]
+        assert posterior["x_y_mean"].shape == (2, 5000, 2)
+        assert posterior["x_y_cov"].shape == (2, 5000, 2, 2)
+    means = [t["posterior"]["x_y_mean"].mean(("chain", "draw")) for t in (exact, clt)]
+    np.testing.assert_allclose(*means, atol=0.02)
+
+
+def test_the_published_sampler_and_the_naive_analysis_by_name():
+    model = simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0)
+    with pytest.raises(ValueError, match="'bernstein-sheldon' or 'naive'"):
+        dp.sample(model, method="gibbs")
+    published = dp.sample(model, method="bernstein-sheldon", draws=2000, **QUIET)
+    assert published["posterior"].attrs["route"] == "Bernstein & Sheldon (2019)"
+    naive = dp.sample(model, method="naive", draws=2000, **QUIET)
+    sd = [float(t["posterior"]["theta"].std(("chain", "draw"))[0]) for t in (published, naive)]
+    assert sd[1] < 0.5 * sd[0]
+
+
+def test_naive_is_the_conjugate_posterior():
+    case = next(c for c in CASES.values() if c["kind"] == "NIG update")["inputs"]
+    rows, y = np.array(case["X"]), np.array(case["y"])
+    expected = next(c for c in CASES.values() if c["kind"] == "NIG update")["expected"]
+    n, d = rows.shape
+    cov = np.linalg.inv(case["Lambda0"])
+    with pm.Model() as model:
+        v = pm.InverseGamma("v", alpha=case["a0"], beta=case["b0"])
+        theta = pm.MvNormal("theta", np.array(case["mu0"]), cov * v)
+        x = pm.Normal("x", 0, 1, shape=(n, d - 1))
+        features = pt.concatenate([pt.ones((n, 1)), x], axis=1)
+        response = pm.Normal("y", features @ theta, pt.sqrt(v), shape=n)
+        i, j = np.triu_indices(d)
+        sums = (features.T @ features)[i[1:], j[1:]]
+        own = pt.concatenate([sums, features.T @ response, [(response**2).sum()]])
+        published = np.concatenate([(rows.T @ rows)[i[1:], j[1:]], rows.T @ y, [y @ y]])
+        dp.PrivateObservation("z", own, dp.LaplaceMechanism(1e-6), observed=published)
+    naive = dp.sample(model, method="naive", draws=20_000, **QUIET)["posterior"]
+    mean = naive["theta"].mean(("chain", "draw")).to_numpy()
+    np.testing.assert_allclose(mean, expected["mu_n"], atol=0.01)
+    v = naive["v"].mean()
+    assert float(v) == pytest.approx(expected["b_n"] / (expected["a_n"] - 1), rel=0.02)
+    exact = dp.sample(model, draws=2000, **QUIET)["posterior"]  # with next to no noise: the same
+    np.testing.assert_allclose(exact["theta"].mean(("chain", "draw")), expected["mu_n"], atol=0.03)
+
+
+def test_marginal_density_under_gaussian_noise():
+    n, scale = 50, np.array([1.0, 2.0, 3.0, 1.5, 2.5])
+    z = np.array([2.0, 3.0, 20.0, 1.0, 15.0])
+    model = simple(n, z, scale, mechanism=dp.GaussianMechanism)
+    marginal = dp.collapse(model, "marginal", approximate="clt")
+    assert [rv.name for rv in marginal.free_RVs] == ["sigma2", "theta"]
+    density = marginal.compile_logp(vars=[marginal["z"]])
+    eta, xi = gaussian_moments(np.array([0.0]), np.array([[0.04]]))
+    for theta, v in (([0.6, -0.8], 0.03), ([0.0, 2.0], 0.2)):
+        mean, cov = row_law(np.array(theta), v, eta, xi)
+        law = stats.multivariate_normal(n * mean, n * cov + np.diag(scale**2))
+        ours = density({"theta": np.array(theta), "sigma2_log__": np.log(v)})
+        assert ours == pytest.approx(law.logpdf(z), rel=1e-7)  # 0.2 is a float32 in the graph
+
+
+@pytest.mark.parametrize("n", [3, 10**7])
+def test_cost_does_not_depend_on_n(n):
+    truth = n * np.array([0.0, 0.04, 0.5, -0.02, 0.3])
+    model = simple(n, truth, 10.0)
+    tree = dp.sample(model, draws=500, **QUIET)
+    posterior = tree["posterior"]
+    assert all(bool(np.isfinite(v).all()) for v in posterior.values())
+    if n > 3:
+        theta = posterior["theta"].mean(("chain", "draw")).to_numpy()
+        np.testing.assert_allclose(theta, [0.5, -0.5], atol=0.01)
+
+
+def test_moments_of_covariates():
+    inputs = {"n": 46, "z": [9.0, 6.5, 20.5, 3.0, 10.0], "scale": 10.0}
+    uniform = simple(**inputs, x_law=lambda n: pm.Uniform("x", 0, 1, shape=n))
+    with pytest.raises(NotImplementedError, match="'x' follow Uniform"):
+        dp.collapse(uniform, "statistics")
+    law = dp.sample(uniform, approximate="clt", draws=4000, **QUIET)
+    stated = dp.sample(
+        uniform, approximate="clt", moments=[1 / 2, 1 / 3, 1 / 4, 1 / 5], draws=4000, **QUIET
+    )
+    for name in ("theta", "sigma2"):
+        a, b = (t["posterior"][name].mean(("chain", "draw")).to_numpy() for t in (law, stated))
+        np.testing.assert_allclose(a, b, atol=1e-12)  # the same numbers, and the same seed
+    for moments, match in (
+        ([0.1, 0.2], "first four moments"),
+        (np.ones((3, 3, 3, 3)), "are of 2 covariates"),
+        ("data", "write an array, or 'released'"),
+        ("released", "sum of x·x·x was not released"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            dp.collapse(uniform, "statistics", approximate="clt", moments=moments)
+    with pytest.raises(ValueError, match="approximate='clt' with it"):
+        dp.collapse(uniform, "statistics", moments=[0.5, 0.3, 0.2, 0.1])
+    with pytest.raises(ValueError, match="write 'clt'"):
+        dp.collapse(uniform, "statistics", approximate="normal")
+
+
+def test_released_moments_are_used_up(caplog):
+    with simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0) as model:
+        x = model["x"]
+        powers = pt.stack([(x**3).sum(), (x**4).sum()])
+        dp.PrivateObservation("powers", powers, dp.LaplaceMechanism(10.0), observed=[2.5, 1.9])
+    with pytest.raises(NotImplementedError, match="'powers' is of products of 4 columns"):
+        dp.collapse(model, "statistics", approximate="clt")
+    collapsed = dp.collapse(model, "statistics", approximate="clt", moments="released")
+    assert [rv.name for rv in collapsed.observed_RVs] == ["z"]
+    stated = np.array([9.0, 6.5, 2.5, 1.9]) / 46
+    same = dp.collapse(
+        simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0),
+        "statistics",
+        approximate="clt",
+        moments=stated,
+    )
+    points = [m.initial_point() for m in (collapsed, same)]
+    for point in points:
+        name = "x_y_sums_standard"
+        point[name] = np.linspace(-1, 1, point[name].size)
+    densities = [
+        m.compile_logp()(point) for m, point in zip((collapsed, same), points, strict=True)
+    ]
+    assert densities[0] == pytest.approx(densities[1], rel=1e-10)
+
+
+def test_bounds_of_a_box():
+    z = [9.0, 6.5, 20.5, 3.0, 10.0]
+    model = simple(46, z, 10.0, bounds=(0, (1, 2)))
+    assert "[0, 1] × [0, 2]" in str(dp.explain(model))
+    tree = dp.sample(model, draws=2000, **QUIET)
+    posterior = tree["posterior"]
+    theta, sigma2 = posterior["theta"].to_numpy(), posterior["sigma2"].to_numpy()
+    ends = np.stack([theta[..., 0], theta.sum(axis=-1)])
+    assert ends.max(axis=0).min() >= 0
+    assert ends.min(axis=0).max() <= 2
+    assert sigma2.max() <= 1.0
+    mean = posterior["x_y_mean"].to_numpy()
+    assert mean.min() >= 0
+    assert (mean <= [1, 2]).all()
+    for wrong, match in (
+        ((0, 0), "is not an interval"),
+        ((0, (1, 2, 3)), "must be a pair"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            simple(46, z, 10.0, bounds=wrong)
+    with pytest.raises(NotImplementedError, match="states bounds="):
+        dp.collapse(model, "marginal", approximate="clt")
+
+
+def test_box_density():
+    """The release's own density knows the region: inside it is the noise's, outside nothing."""
+    model = simple(5, [1.0, 1.0, 1.0, 1.0, 1.0], 1.0, bounds=(0, 1))
+    density = model.compile_logp(vars=[model["z"]])
+    x, y = np.array([0.1, 0.5, 0.9, 0.3, 0.2]), np.array([0.2, 0.4, 0.6, 0.3, 0.3])
+    point = {"theta": np.array([0.2, 0.5]), "sigma2_log__": np.log(0.02), "x": x, "y": y}
+    sums = np.array([x.sum(), x @ x, y.sum(), x @ y, y @ y])
+    expected = -np.abs(sums - 1.0).sum() - 5 * np.log(2)
+    assert density(point) == pytest.approx(expected)
+    for change in (
+        {"sigma2_log__": np.log(0.26)},
+        {"theta": np.array([1.1, 0.5])},
+        {"x": x - 0.5},
+        {"y": y * 3},
+    ):
+        assert density(point | change) == -np.inf
+
+
+def test_refusals():
+    model = simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0)
+    with pytest.raises(NotImplementedError, match="Wishart law, which has no marginal"):
+        dp.collapse(model, "marginal")
+    with pytest.raises(ValueError, match="moments= is part of the approximation"):
+        dp.sample(model, moments=[0.1, 0.2, 0.3, 0.4])
+    with pm.Model() as single:
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=10)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
+    with pytest.raises(ValueError, match="is for rows of several columns"):
+        dp.collapse(single, "statistics", approximate="clt")
