@@ -24,6 +24,7 @@ from pymc_dp.mechanisms import (
 from pymc_dp.observation import PrivateObservation
 from pymc_dp.release import Release
 from pymc_dp.sampling import sample
+from pymc_dp.sensitivity import regression_sensitivity
 from pymc_dp.steps import (
     ConjugateGibbs,
     CountGibbs,
@@ -68,6 +69,7 @@ __all__ = [
     "poisson_factorization",
     "predict_records",
     "recover",
+    "regression_sensitivity",
     "sample",
     "steps",
 ]

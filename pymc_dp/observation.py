@@ -17,7 +17,8 @@ from pymc_dp.marginal import marginal_release_rv
 from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.propriety import check_possible
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
-from pymc_dp.release import FeasibleMoments, Release, release_rv
+from pymc_dp.release import FeasibleMoments, FeasibleRegression, Release, release_rv
+from pymc_dp.rows import simple_regression
 from pymc_dp.statistics import NotLinearError, TooFewRecordsError
 from pymc_dp.steps import exact_step
 
@@ -28,7 +29,7 @@ def PrivateObservation(
     mechanism: Mechanism | Release,
     *,
     observed=None,
-    bounds: tuple[float, float] | None = None,
+    bounds: tuple | None = None,
     dims: str | tuple[str, ...] | None = None,
 ) -> TensorVariable:
     r"""Declare a differentially private release of a statistic of the model's confidential data.
@@ -188,30 +189,49 @@ def _check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanis
 def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
     if bounds is None:
         return release_rv(statistic, mechanism)
+    sources = [rv for rv in model.free_RVs if rv in nearest_rvs([statistic])]
+    ends = _interval_ends(name, bounds, len(sources))
+    if len(sources) == 1:
+        [records] = sources
+        n = record_count(records)
+        if n < 2:
+            raise ValueError(f"{name!r}: bounds= needs n >= 2 records; {records.name!r} has {n}")
+        law_mean, law_variance = record_moments(records.owner.op, records)
+        moments = FeasibleMoments(law_mean, law_variance, records.mean(), records.var(ddof=1))
+        lower, upper = (float(end[0]) for end in ends)
+        return release_rv(statistic, mechanism, moments=moments, bounds=(lower, upper), n=n)
+    if len(sources) != 2 or any(rv.type.ndim != 1 for rv in sources):
+        raise ValueError(
+            f"{name!r}: bounds= needs a statistic of one vector of records, or of x and y of a "
+            f"simple regression; this one uses {[rv.name for rv in sources]}"
+        )
+    covariate, response = sources
     try:
-        lower, upper = (float(b) for b in bounds)
+        n, *law = simple_regression(covariate, response)
+    except NotImplementedError as error:
+        raise ValueError(f"{name!r}: bounds=: {error}") from None
+    x, y = covariate, response
+    sums = x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()
+    box = tuple(tuple(float(v) for v in end) for end in ends)
+    return release_rv(
+        statistic, mechanism, moments=FeasibleRegression(*law, *sums), bounds=box, n=n
+    )
+
+
+def _interval_ends(name: str, bounds, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lower and upper ends of the records' bounds, one for each variable."""
+    try:
+        lower, upper = (np.broadcast_to(np.asarray(b, "float64"), (width,)) for b in bounds)
     except (TypeError, ValueError):
         raise ValueError(
             f"{name!r}: bounds must be a pair (lower, upper); got {bounds!r}"
         ) from None
-    if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
+    if not (np.all(np.isfinite(lower)) and np.all(np.isfinite(upper)) and np.all(lower < upper)):
         raise ValueError(
-            f"{name!r}: bounds=({lower}, {upper}) is not an interval: write the public range of "
-            f"one record as bounds=(lower, upper) with lower < upper, both finite"
+            f"{name!r}: bounds=({bounds[0]}, {bounds[1]}) is not an interval: write the public "
+            f"range of one record as bounds=(lower, upper) with lower < upper, both finite"
         )
-    sources = [rv for rv in nearest_rvs([statistic]) if rv in model.free_RVs]
-    if len(sources) != 1:
-        raise ValueError(
-            f"{name!r}: bounds= needs a statistic of one vector of records; this one uses "
-            f"{[rv.name for rv in sources]}"
-        )
-    [records] = sources
-    n = record_count(records)
-    if n < 2:
-        raise ValueError(f"{name!r}: bounds= needs n >= 2 records; {records.name!r} has {n}")
-    law_mean, law_variance = record_moments(records.owner.op, records)
-    moments = FeasibleMoments(law_mean, law_variance, records.mean(), records.var(ddof=1))
-    return release_rv(statistic, mechanism, moments=moments, bounds=(lower, upper), n=n)
+    return lower, upper
 
 
 def _check_observed(name: str, rv: TensorVariable, observed) -> Any:

@@ -21,6 +21,7 @@ from pymc_dp.additive import NotAdditiveError
 from pymc_dp.additive.polynomials import Polynomial, constant, degree, read_polynomial
 from pymc_dp.chains import as_tree, run_chains
 from pymc_dp.graphs import PLAIN_MODE, nearest_rvs, power, power_law
+from pymc_dp.kernels.feasible_regression import central_point
 from pymc_dp.kernels.regression_exact import RegressionModel, run_sweeps, tune_proposal
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -73,14 +74,14 @@ class ConjugateRegression:
     prior : that of the coefficients' variables and the error variance.
     matrix, offset : the coefficients (intercept first) are ``matrix @ beta + offset``.
     covariate : the mean and covariance matrix of the covariates, or the conjugate prior of both for
-        a single covariate.
+        a single covariate; None for another law.
     """
 
     rows: Rows
     prior: NormalInverseGamma
     matrix: np.ndarray
     offset: np.ndarray
-    covariate: tuple[np.ndarray, np.ndarray] | NormalInverseGamma
+    covariate: tuple[np.ndarray, np.ndarray] | NormalInverseGamma | None
 
 
 def rate(model: pm.Model) -> float:
@@ -89,8 +90,11 @@ def rate(model: pm.Model) -> float:
     return 50_000.0 / d**3
 
 
-def covered(model: pm.Model) -> ConjugateRegression:
-    """Read a regression that the kernel covers wholly; say what it does not cover."""
+def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
+    """Read a regression that a kernel covers wholly; say what it does not cover.
+
+    `gaussian` says that the covariates have to be Normal, with a law that the exact kernel covers.
+    """
     rows, *others = collapsible(model)
     if others or not isinstance(rows, Rows):
         raise NotImplementedError("it covers one regression of rows (x, y)")
@@ -101,13 +105,11 @@ def covered(model: pm.Model) -> ConjugateRegression:
     for release in rows.releases:
         if release.rv not in model.observed_RVs:
             raise NotImplementedError("a release has no observed value")
-        if release.rv.owner.op.bounds is not None:
-            raise NotImplementedError(f"it does not cover bounds= (of {release.name!r})")
         if not isinstance(release.mechanism, LaplaceMechanism | GaussianMechanism):
             raise NotImplementedError(
                 f"it does not cover {type(release.mechanism).__name__} (in {release.name!r})"
             )
-        if release.degree > 2:
+        if release.degree > 2 and gaussian:
             raise NotImplementedError(
                 f"{release.name!r} is of products of {release.degree} columns"
             )
@@ -127,7 +129,12 @@ def covered(model: pm.Model) -> ConjugateRegression:
             f"the coefficients of {response.rv.name!r} are no invertible linear function of "
             f"{', '.join(dict.fromkeys(repr(rv.name) for rv, _ in prior.entries))}"
         )
-    covariate = _read_covariates(model, rows, covariates)
+    try:
+        covariate = _read_covariates(model, rows, covariates)
+    except NotImplementedError:
+        if gaussian:
+            raise
+        covariate = None
     mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
     if isinstance(covariate, NormalInverseGamma):
         mine += [covariate.variance, *(rv for rv, _ in covariate.entries)]
@@ -284,7 +291,7 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         "precision_theta": np.linalg.inv(matrix @ prior.cov @ matrix.T),
         "shape": prior.shape,
         "rate": prior.rate,
-    }
+    } | box(rows)
     found = regression.covariate
     if isinstance(found, NormalInverseGamma):
         fields |= {
@@ -295,7 +302,7 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
             "psi": np.array([[2.0 * found.rate]]),
             "nu": 2.0 * found.shape,
         }
-    else:
+    elif found is not None:
         fields |= {
             "mean_x": np.ascontiguousarray(found[0]),
             "precision_x": np.linalg.inv(found[1]),
@@ -307,14 +314,29 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
     return RegressionModel(**fields)
 
 
-def start(kernel: RegressionModel, rng: np.random.Generator) -> np.ndarray:
-    """Return coordinates of statistics as they are to be expected before the release."""
+def box(rows: Rows) -> dict[str, Any]:
+    """Return the fields of the bounds that the releases state."""
+    bounds = {r.rv.owner.op.bounds for r in rows.releases}
+    if bounds == {None}:
+        return {"bounded": False, "box": np.zeros(4)}
+    [((ax, ay), (bx, by))] = bounds  # releases of the same records agree on them
+    return {"bounded": True, "box": np.array([ax, bx, ay, by])}
+
+
+def start(kernel: RegressionModel, rng: np.random.Generator):
+    """Return coordinates as they are to be expected before the release, theta and sigma2."""
     p, n = kernel.mean_x.size, kernel.n
     cov = kernel.psi / max(kernel.nu - p - 1, 1.0) if kernel.hierarchical else kernel.psi
+    mean, theta = kernel.mean_x, kernel.mean_theta
+    sigma2 = kernel.rate / max(kernel.shape, 1.0) * (0.5 + rng.random())
+    if kernel.bounded:
+        s, theta, sigma2 = central_point(n, kernel.box)
+        mean, cov = s[:1] / n, np.array([[s[1] / n - (s[0] / n) ** 2]])
+        sigma2 *= 0.5 + 0.5 * rng.random()
     lower = np.linalg.cholesky(cov * (n - 1))
     packed = [lower[i, j] if j < i else np.log(lower[i, i]) for i in range(p) for j in range(i + 1)]
-    residual = (n - p - 1) * kernel.rate / max(kernel.shape, 1.0) * (0.5 + rng.random())
-    return np.concatenate([kernel.mean_x, packed, kernel.mean_theta, [np.log(residual)]])
+    residual = (n - p - 1) * sigma2
+    return np.concatenate([mean, packed, theta, [np.log(residual)]]), theta, sigma2
 
 
 def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -357,14 +379,16 @@ def sample(
     width = p + 2
 
     def begin(rng: np.random.Generator):
-        return tune_proposal(rng, start(kernel, rng), kernel, tune * sweeps)
+        return tune_proposal(rng, *start(kernel, rng), kernel, tune * sweeps)
 
     def advance(rng: np.random.Generator, state, draws: int):
-        c, factor = state
-        out = np.empty((draws, width)), np.empty((draws, size))
-        c, _ = run_sweeps(rng, c, kernel, factor, sweeps, *out)
-        return (c, factor), np.concatenate(out, axis=1)
+        *point, factor = state
+        out = np.empty((draws, width + size))
+        point = run_sweeps(rng, *point, kernel, factor, sweeps, out)
+        return (*point, factor), out
 
+    point = start(kernel, np.random.default_rng(0))  # compiled after this
+    advance(np.random.default_rng(0), (*point, np.eye(size)), 1)
     found, seconds = run_chains(begin, advance, random_seed=random_seed, **kwargs)
     _log.info("%d Metropolis steps to a draw, %.2f seconds", sweeps, seconds)
     theta, variance, coordinates = found[..., : p + 1], found[..., p + 1], found[..., width:]

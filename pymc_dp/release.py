@@ -79,24 +79,60 @@ class FeasibleMoments(NamedTuple):
         return law & sample
 
 
+class FeasibleRegression(NamedTuple):
+    """A simple regression and its sums over rows, tied to bounds of (x, y); see `feasible`."""
+
+    intercept: TensorVariable
+    slope: TensorVariable
+    variance: TensorVariable
+    sx: TensorVariable
+    sxx: TensorVariable
+    sy: TensorVariable
+    sxy: TensorVariable
+    syy: TensorVariable
+
+    def feasible(self, n: int, lower, upper) -> TensorVariable:
+        """Whether the sums and the parameters are possible for rows in a box.
+
+        `lower` and `upper` are pairs, for x and y; see `kernels.feasible_regression`.
+        """
+        (ax, ay), (bx, by) = lower, upper
+        wx, wy = bx - ax, by - ay
+        left, right = (self.intercept + self.slope * x for x in (ax, bx))
+        meets = (pt.maximum(left, right) >= ay) & (pt.minimum(left, right) <= by)
+        law = meets & (self.variance <= 0.25 * wy**2)
+        sx, sy = (self.sx - n * ax) / wx, (self.sy - n * ay) / wy
+        sxx = (self.sxx - 2 * ax * self.sx + n * ax**2) / wx**2
+        syy = (self.syy - 2 * ay * self.sy + n * ay**2) / wy**2
+        sxy = (self.sxy - ax * self.sy - ay * self.sx + n * ax * ay) / (wx * wy)
+        slack = 1e-12 * n  # the sums' own rounding must not make feasible rows infeasible
+        inside = (sxx >= -slack) & (sxx <= sx + slack) & (sx <= n + slack)
+        inside &= (syy >= -slack) & (syy <= sy + slack) & (sy <= n + slack)
+        inside &= sxy >= pt.maximum(0.0, sx + sy - n) - slack
+        inside &= sxy <= pt.minimum(sx, sy) + slack
+        cxx, cyy, cxy = sxx - sx**2 / n, syy - sy**2 / n, sxy - sx * sy / n
+        return law & inside & (cxx >= -slack) & (cxx * cyy - cxy**2 >= -slack * n)
+
+
 class PrivateReleaseRV(SymbolicRandomVariable):
     """A release: the mechanism's noise around a statistic of the confidential records.
 
     Inputs are the rng, the statistic, the mechanism's parameters and, where the records are
-    publicly bounded, the four moments of `FeasibleMoments`. The log density is the mechanism's,
-    plus log 1[moments feasible]; a draw outside the feasible region is NaN.
+    publicly bounded, the entries of `FeasibleMoments` or `FeasibleRegression`. The log density is
+    the mechanism's, plus log 1[moments feasible]; a draw outside the feasible region is NaN.
     """
 
     _print_name = ("PrivateRelease", "\\operatorname{PrivateRelease}")
     mechanism: Mechanism
-    bounds: tuple[float, float] | None
+    bounds: tuple | None
+    region: type[FeasibleMoments] | type[FeasibleRegression] | None
     n: int | None
 
     def split(self, inputs):
         """Return the statistic, the mechanism with these inputs as parameters, the moments."""
         _, statistic, *rest = inputs
         count = len(self.mechanism.parameters)
-        moments = FeasibleMoments(*rest[count:]) if self.bounds is not None else None
+        moments = self.region(*rest[count:]) if self.region is not None else None
         return statistic, self.mechanism.with_parameters(*rest[:count]), moments
 
 
@@ -104,8 +140,8 @@ def release_rv(
     statistic,
     mechanism: Mechanism,
     *,
-    moments: FeasibleMoments | None = None,
-    bounds: tuple[float, float] | None = None,
+    moments: FeasibleMoments | FeasibleRegression | None = None,
+    bounds: tuple | None = None,
     n: int | None = None,
 ) -> TensorVariable:
     """Build the random variable of a release (not registered with any model)."""
@@ -125,13 +161,14 @@ def release_rv(
     if moments is not None:
         assert bounds is not None
         assert n is not None
-        draw = pt.switch(FeasibleMoments(*rest[count:]).feasible(n, *bounds), draw, np.nan)
+        draw = pt.switch(type(moments)(*rest[count:]).feasible(n, *bounds), draw, np.nan)
     op = PrivateReleaseRV(
         dummies,
         [next_rng, draw],
         extended_signature=f"[rng],{','.join(['()'] * (len(inputs) - 1))}->[rng],()",
     )
     op.mechanism, op.bounds, op.n = mechanism, bounds, n
+    op.region = None if moments is None else type(moments)
     return op(*inputs)
 
 

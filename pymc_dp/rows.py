@@ -37,7 +37,7 @@ from pymc_dp.additive.polynomials import (
 from pymc_dp.blocks import Block
 from pymc_dp.graphs import depends_on, known_shape, nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism, as_float, known_value
-from pymc_dp.records import release_statistic, releases
+from pymc_dp.records import record_length, release_statistic, releases
 
 
 @dataclass(frozen=True)
@@ -267,6 +267,17 @@ def read_rows(model: pm.Model, block: Block) -> Rows:
         if any(depends_on(release_statistic(r), rv) for rv in before)
     ]
     return Rows(before, block.n, links, tuple(found))
+
+
+def simple_regression(x: TensorVariable, y: TensorVariable) -> tuple:
+    """Return the number of rows, the intercept, the slope and the error variance of y given x."""
+    n = record_length(x)
+    link = _link(y, [x], n)
+    if link.coefficients is None or link.sigma is None:
+        raise NotImplementedError(
+            f"{y.name!r} has to be Normal with a mean that is affine in {x.name!r}"
+        )
+    return (n, *(pt.as_tensor(c) for c in link.coefficients), link.sigma**2)
 
 
 # --- The law ------------------------------------------------------------------------------------

@@ -11,14 +11,16 @@ import numpy as np
 import pymc as pm
 from xarray import DataTree
 
-from pymc_dp import fused, regression
+from pymc_dp import clt_regression, fused, regression
 from pymc_dp.additive import NotAdditiveError
 from pymc_dp.blocks import blocks, read_block
 from pymc_dp.chains import ARGUMENTS
+from pymc_dp.clt_regression import METHODS
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import as_model, children, is_tagged, privatized, releases
+from pymc_dp.release import FeasibleRegression
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
 
@@ -44,13 +46,16 @@ class Route:
         ``(model, **pm.sample arguments)`` to the result.
     arguments : frozenset of str, optional
         The arguments of `pm.sample` that the route takes, where it does not take them all.
+    approximate : str, optional
+        The approximation that it samples; `rate` and `run` then take ``moments=``, too.
     """
 
     name: str
     rung: str
-    rate: Callable[[pm.Model], float]
+    rate: Callable[..., float]
     run: Callable[..., DataTree]
     arguments: frozenset[str] | None = None
+    approximate: str | None = None
 
 
 _ROUTES: list[Route] = []
@@ -61,12 +66,16 @@ def register_route(route: Route) -> None:
     _ROUTES.append(route)
 
 
-def routes(model: pm.Model) -> list[tuple[Route, float, str]]:
+def routes(
+    model: pm.Model, approximate: str | None = None, **options: Any
+) -> list[tuple[Route, float, str]]:
     """Return every route with its expected rate (0 where it is shut) and the reason why it is."""
     table = []
     for route in _ROUTES:
+        if route.approximate != approximate:
+            continue
         try:
-            table.append((route, route.rate(model), ""))
+            table.append((route, route.rate(model, **options), ""))
         except (ValueError, NotImplementedError) as error:
             table.append((route, 0.0, str(error)))
     return table
@@ -76,7 +85,9 @@ def sample(
     model: pm.Model | None = None,
     *,
     rung: Rung = "auto",
-    method: Literal["sppe", "sple"] | None = None,
+    method: Literal["sppe", "sple", "bernstein-sheldon", "naive"] | None = None,
+    approximate: Literal["clt"] | None = None,
+    moments: Any = None,
     **kwargs: Any,
 ) -> DataTree:
     """Sample the exact posterior of a model with private releases, by the fastest route.
@@ -88,8 +99,14 @@ def sample(
     rung : {"auto", "records", "statistics", "marginal"}
         Where to sample. "auto" takes the route with the most expected effective draws a second and
         says which; with ``step=``, or a vector of records in ``var_names``, it does not collapse.
-    method : None
-        Reserved for neural estimation ("sppe", "sple"), which is not part of this version.
+    method : str, optional
+        Another analysis of a linear regression, for comparison: "bernstein-sheldon" is the
+        published sampler, whose target is only near the posterior under the central limit theorem;
+        "naive" takes the published values for the confidential ones. "sppe" and "sple" are reserved
+        for neural estimation, which is not part of this version.
+    approximate, moments
+        See `collapse`: approximate="clt" samples the central limit theorem's law of the sums over
+        the rows of a regression, in the place of the exact one.
     **kwargs
         Arguments of `pm.sample` (draws, tune, chains, cores, random_seed, progressbar, ...).
 
@@ -100,14 +117,23 @@ def sample(
         them; confidential statistics that were integrated out come back with `dp.recover`.
     """
     model = as_model(model, "dp.sample(model, draws=..., ...)")
-    if method is not None:
+    if method in ("sppe", "sple"):
         raise NotImplementedError(
             f"method={method!r}: neural estimation is not part of this version of pymc_dp; leave "
             f"method out"
         )
+    if method is not None and method not in METHODS:
+        raise ValueError(f"method={method!r}: write {' or '.join(map(repr, METHODS))}")
+    if approximate not in (None, "clt"):
+        raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
     if rung not in ("auto", "records", "statistics", "marginal"):
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
     _check_values(model)
+    if method is not None:
+        return METHODS[method](model, moments=moments, **kwargs)
+    options: dict[str, Any] = {} if approximate is None else {"moments": moments}
+    if approximate is None and moments is not None:
+        raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
     records = {rv.name for rv in privatized(model)}
     if rung == "auto" and not records:
         return _as_written(model, **kwargs)
@@ -121,7 +147,7 @@ def sample(
 
     open_routes = []
     reasons = []
-    for route, rate, reason in routes(model):
+    for route, rate, reason in routes(model, approximate, **options):
         if rung not in ("auto", route.rung):
             continue
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
@@ -136,7 +162,7 @@ def sample(
         raise ValueError(f"no route on the rung {rung!r} is open. " + "; ".join(reasons))
     _, best = max(open_routes, key=lambda entry: entry[0])
     _log.info("Route: %s (rung: %s)", best.name, best.rung)
-    return best.run(model, **kwargs)
+    return best.run(model, **options, **kwargs)
 
 
 def _check_values(model: pm.Model) -> None:
@@ -185,8 +211,30 @@ def _statistics(model, **kwargs):
     collapsed = collapse(model, "statistics")
     with collapsed:
         if "step" not in kwargs:
-            kwargs["step"] = steps(collapsed)
+            kwargs["step"] = steps(collapsed) or None  # none: PyMC's own choice
         return pm.sample(**kwargs)
+
+
+def _clt_statistics_rate(model, moments):
+    collapse(model, "statistics", approximate="clt", moments=moments)
+    if any(r.owner.op.bounds is not None for r in releases(model)):
+        raise ValueError("the walls of bounds= stop NUTS")
+    return 2_000.0
+
+
+def _clt_statistics(model, moments, **kwargs):
+    collapsed = collapse(model, "statistics", approximate="clt", moments=moments)
+    return pm.sample(model=collapsed, **kwargs)
+
+
+def _clt_marginal_rate(model, moments):
+    collapse(model, "marginal", approximate="clt", moments=moments)
+    return 1_000.0
+
+
+def _clt_marginal(model, moments, **kwargs):
+    collapsed = collapse(model, "marginal", approximate="clt", moments=moments)
+    return pm.sample(model=collapsed, **kwargs)
 
 
 def _records(model, **kwargs):
@@ -241,6 +289,8 @@ def _marginal_rate(model):
 
 def _statistics_rate(model):
     collapsed = collapse(model, "statistics")
+    if any(r.owner.op.region is FeasibleRegression for r in releases(collapsed)):
+        raise ValueError("the walls of bounds= stop NUTS")
     chosen = choose_steps(collapsed)
     if all(chosen.get(rv) is CountGibbs for rv in collapsed.free_RVs):
         return 8_000.0  # draws are nearly independent
@@ -282,6 +332,34 @@ def _nuts_on_records_rate(model):
 register_route(Route("fused Gibbs", "statistics", fused.rate, fused.sample, ARGUMENTS))
 register_route(
     Route("exact regression", "statistics", regression.rate, regression.sample, ARGUMENTS)
+)
+register_route(
+    Route(
+        "regression by the central limit theorem",
+        "statistics",
+        clt_regression.rate,
+        clt_regression.sample,
+        ARGUMENTS,
+        approximate="clt",
+    )
+)
+register_route(
+    Route(
+        "NUTS on the sums, Normal by the central limit theorem",
+        "statistics",
+        _clt_statistics_rate,
+        _clt_statistics,
+        approximate="clt",
+    )
+)
+register_route(
+    Route(
+        "NUTS on the marginal, by the central limit theorem",
+        "marginal",
+        _clt_marginal_rate,
+        _clt_marginal,
+        approximate="clt",
+    )
 )
 register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
 register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))

@@ -13,8 +13,8 @@ integrated out. The proposal mixes where the sampling error dominates, the walk 
 
 With `hierarchical`, the covariates are Normal and their mean and covariance, normal-inverse-Wishart
 a priori, are sampled too, by the same two moves. With `bounded`, x and y of a simple regression are
-known to lie in [0, 1]; the target is the joint density times the indicators of the feasible sums
-and parameters (Kazan & Reiter, 2024), without a normalising constant.
+known to lie in the `box` (ax, bx, ay, by); the target is the joint density times the indicators of
+the feasible sums and parameters (Kazan & Reiter, 2024), without a normalising constant.
 """
 
 import math
@@ -23,6 +23,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from pymc_dp.kernels.feasible_regression import (
+    central_point,
+    feasible_parameters,
+    feasible_sums,
+)
 from pymc_dp.kernels.regression_law import (
     cross_products,
     draw_standard_products,
@@ -55,7 +60,8 @@ class RegressionModel(NamedTuple):
     `gaussian`; where both are 0.0 it was not released, and its `z` is ignored. `mu0`, `lambda0`,
     `a0`, `b0` are the prior of (theta, sigma2). The moments of x are `eta` and `xi`, with any
     `xi_root` A such that AA' = xi; with `hierarchical` they are ignored, and
-    cov_x ~ InverseWishart(psi0, nu0), mean_x | cov_x ~ N(m0, cov_x / k0).
+    cov_x ~ InverseWishart(psi0, nu0), mean_x | cov_x ~ N(m0, cov_x / k0). `box` is read where
+    `bounded` is true.
     """
 
     n: float
@@ -75,6 +81,7 @@ class RegressionModel(NamedTuple):
     psi0: np.ndarray
     nu0: float
     bounded: bool
+    box: np.ndarray
     corrected: bool
 
 
@@ -103,8 +110,7 @@ def initial_state(model: RegressionModel) -> RegressionState:
         eta, xi = gaussian_moments(model.m0, model.psi0 / (model.nu0 + p + 1.0))
     s = model.n * row_law(theta, sigma2, eta, xi)[0]
     if model.bounded:
-        theta, sigma2 = np.array([0.5, 0.0]), 0.05
-        s = model.n * np.array([0.5, 0.3, 0.5, 0.25, 0.3])
+        s, theta, sigma2 = central_point(model.n, model.box)
     walk, walk_x = 0.1 * np.eye(d + 1), 0.1 * np.eye(p + (p * (p + 1)) // 2)
     return RegressionState(theta, sigma2, s, factor(eta)[0], walk, walk_x, 0)
 
@@ -199,25 +205,6 @@ def onto_cone(b):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def feasible_sums(s, n):
-    """Say whether sums of a simple regression can come from n rows in the unit square."""
-    sx, sxx, sy, sxy, syy = s
-    return (
-        0.0 <= sxx <= sx <= n
-        and 0.0 <= syy <= sy <= n
-        and max(0.0, sx + sy - n) <= sxy <= min(sx, sy)
-        and factor(cross_products(s, n, 2))[1]
-    )
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def feasible_parameters(theta, sigma2):
-    """Say whether the line meets the unit square, and the variance is one of [0, 1]."""
-    left, right = theta[0], theta[0] + theta[1]
-    return sigma2 <= 0.25 and max(left, right) >= 0.0 and min(left, right) <= 1.0
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def draw_statistics(rng, model, released, noise, theta, sigma2, root):
     """Draw s given z and the noise variances: a draw of (s, z) is moved to the observed z.
 
@@ -292,7 +279,9 @@ def _walk_parameters(rng, model, theta, sigma2, s, root, walk, pace):
     ratio -= log_nig(theta, sigma2, model.mu0, model.lambda0, model.a0, model.b0)
     accepted = _probability(ratio)
     if model.bounded and accepted > 0.0:
-        accepted *= feasible_parameters(new_theta, new_sigma2) and feasible_sums(new_s, model.n)
+        accepted *= feasible_parameters(new_theta, new_sigma2, model.box) and feasible_sums(
+            new_s, model.n, model.box
+        )
     walk = _retuned(walk, direction, accepted, pace)
     if rng.random() < accepted:
         return new_theta, new_sigma2, new_s, walk
@@ -325,7 +314,7 @@ def _walk_covariates(rng, model, theta, sigma2, s, root, walk, pace):
     ratio -= log_niw(root, model.m0, model.k0, model.psi0, model.nu0)
     accepted = _probability(ratio)
     if model.bounded and accepted > 0.0:
-        accepted *= feasible_sums(new_s, model.n)
+        accepted *= feasible_sums(new_s, model.n, model.box)
     walk = _retuned(walk, direction, accepted, pace)
     if rng.random() < accepted:
         return new_s, new_root, walk
@@ -345,7 +334,7 @@ def _propose_parameters(rng, model, theta, sigma2, s, cone, root):
         return theta, sigma2
     for _ in range(1 if model.corrected else _TRIES):
         new_theta, new_sigma2 = draw_nig(rng, mu_n, u, a_n, b_n)
-        if model.bounded and not feasible_parameters(new_theta, new_sigma2):
+        if model.bounded and not feasible_parameters(new_theta, new_sigma2, model.box):
             continue
         ratio = 0.0
         if model.corrected:
@@ -404,7 +393,7 @@ def sweep(rng, state, model, released, warm):
             noise[j] = 1.0 / draw_precision(rng, abs(model.z[j] - s[j]), model.laplace[j])
     for _ in range(1 if model.corrected else _TRIES):
         new_s, ok = draw_statistics(rng, model, released, noise, theta, sigma2, root)
-        if ok and (not model.bounded or feasible_sums(new_s, model.n)):
+        if ok and (not model.bounded or feasible_sums(new_s, model.n, model.box)):
             s = new_s
             break
     cone = onto_cone(cross_products(s, model.n, d))

@@ -24,6 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from pymc_dp.kernels.feasible_regression import feasible_parameters, feasible_sums
+
 
 class RegressionModel(NamedTuple):
     """What a sweep conditions on.
@@ -32,7 +34,8 @@ class RegressionModel(NamedTuple):
     Gaussian precision ``tau[k]`` (0 where it has none). The sums are those of the columns (x, y),
     then of the products of two of them, row by row of the upper triangle. `hierarchical`: the law
     of x is not N(mean_x, inverse of precision_x) but has the normal-inverse-Wishart prior
-    (mean_x, kappa, psi, nu).
+    (mean_x, kappa, psi, nu). `bounded`: the rows of a simple regression lie in the `box` (ax, bx,
+    ay, by), and the density is cut to the feasible sums and parameters, without a normaliser.
     """
 
     n: float
@@ -51,6 +54,8 @@ class RegressionModel(NamedTuple):
     precision_theta: np.ndarray
     shape: float
     rate: float
+    bounded: bool
+    box: np.ndarray
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -214,8 +219,35 @@ def log_density(model, c):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def run_metropolis(rng, c, model, factor, steps):
-    """Take random-walk steps c + factor @ normal; return the last point and the accepted share."""
+def draw_parameters(rng, model, c):
+    """Draw the coefficients and the error variance given the statistics' coordinates."""
+    mean_x, lower, theta, rss = unpack(c, model.mean_x.size)
+    u = products_of_features(model.n, mean_x, lower)
+    factor, mean, a, b = posterior(model, u, theta, rss)
+    sigma2 = b / rng.standard_gamma(a)
+    e = np.empty(theta.size)
+    for i in range(theta.size):
+        e[i] = rng.standard_normal()
+    return mean + math.sqrt(sigma2) * backward_solve(factor, e), sigma2
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def feasible(model, c, theta, sigma2):
+    """Say whether statistics and parameters are possible for rows in the box."""
+    mean, lower, estimate, rss = unpack(c, 1)
+    total = sums(products_of_features(model.n, mean, lower), estimate, rss)
+    s = np.array([total[0], total[2], total[1], total[3], total[4]])
+    return feasible_sums(s, model.n, model.box) and feasible_parameters(theta, sigma2, model.box)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_metropolis(rng, c, theta, sigma2, model, factor, steps):
+    """Take random-walk steps c + factor @ normal, and draw the parameters given the statistics.
+
+    With `bounded` the parameters are proposed together with the statistics, from their exact law
+    given them, which leaves the acceptance probability as it is but for the indicators. Returns the
+    last point, its parameters and the share of accepted steps.
+    """
     current = log_density(model, c)
     e = np.empty(c.size)
     accepted = 0
@@ -228,62 +260,48 @@ def run_metropolis(rng, c, model, factor, steps):
                 proposed[i] += factor[i, j] * e[j]
         there = log_density(model, proposed)
         if math.log(rng.random()) < there - current:
+            if model.bounded:
+                new_theta, new_sigma2 = draw_parameters(rng, model, proposed)
+                if not feasible(model, proposed, new_theta, new_sigma2):
+                    continue
+                theta, sigma2 = new_theta, new_sigma2
             c, current = proposed, there
             accepted += 1
-    return c, accepted / steps
+    if not model.bounded:
+        theta, sigma2 = draw_parameters(rng, model, c)
+    return c, theta, sigma2, accepted / steps
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def draw_parameters(rng, model, u, theta, rss):
-    """Draw the coefficients and the error variance given the statistics."""
-    factor, mean, a, b = posterior(model, u, theta, rss)
-    sigma2 = b / rng.standard_gamma(a)
-    e = np.empty(theta.size)
-    for i in range(theta.size):
-        e[i] = rng.standard_normal()
-    return mean + math.sqrt(sigma2) * backward_solve(factor, e), sigma2
+def run_sweeps(rng, c, theta, sigma2, model, factor, steps, out):
+    """Fill rows with (theta, sigma2, c), each `steps` steps after the one before.
 
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_sweeps(rng, c, model, factor, sweeps, parameters, coordinates):
-    """Fill rows with draws, each `sweeps` steps after the one before; return the last point.
-
-    A row of `parameters` holds the coefficients and the error variance, one of `coordinates` those
-    of the statistics. The share of accepted steps is returned, too.
+    Returns the last point and its parameters.
     """
-    p = model.mean_x.size
-    accepted = 0.0
-    for row in range(parameters.shape[0]):
-        c, share = run_metropolis(rng, c, model, factor, sweeps)
-        accepted += share
-        mean, lower, theta, rss = unpack(c, p)
-        u = products_of_features(model.n, mean, lower)
-        drawn, sigma2 = draw_parameters(rng, model, u, theta, rss)
-        parameters[row, :-1] = drawn
-        parameters[row, -1] = sigma2
-        coordinates[row] = c
-    return c, accepted / max(parameters.shape[0], 1)
+    d = theta.size
+    for row in range(out.shape[0]):
+        c, theta, sigma2, _ = run_metropolis(rng, c, theta, sigma2, model, factor, steps)
+        out[row, :d] = theta
+        out[row, d] = sigma2
+        out[row, d + 1 :] = c
+    return c, theta, sigma2
 
 
-def tune_proposal(rng, c, model, steps):
-    """Adapt the proposal in rounds; return the last point and the proposal's factor.
+def tune_proposal(rng, c, theta, sigma2, model, steps):
+    """Adapt the proposal in rounds; return the point, its parameters and the proposal's factor.
 
-    Each round takes the covariance matrix of its own draws for the shape of the next proposals, and
-    steers the size towards the acceptance of optimal scaling.
+    Each round is longer than the one before. It takes the covariance matrix of its own draws for
+    the shape of the next proposals, and steers the size towards the acceptance of optimal scaling.
     """
     d = c.size
     target = 0.44 if d == 1 else 0.25 + 0.1 / d
     factor = 1e-3 * np.eye(d)
     size = 1.0
-    # At first only the size and the sizes of the coordinates matter: short rounds.
-    length = max(20 * d, 100)
-    done = 0
-    shape = np.eye(d) * 1e-6
+    length, done = max(20 * d, 100), 0
     while done < steps:
-        chunk = min(50, length)
-        points = np.empty((max(length // chunk * chunk // 5, 2), d))
+        points = np.empty((max(length // 5, 2), d))
         for i in range(len(points)):
-            c, share = run_metropolis(rng, c, model, size * factor, 5)
+            c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, model, size * factor, 5)
             points[i] = c
             size *= math.exp((share - target) * 5.0 / (5.0 + 0.2 * i))
         done += 5 * len(points)
@@ -296,4 +314,4 @@ def tune_proposal(rng, c, model, steps):
         factor = scale[:, None] * np.linalg.cholesky(correlation)
         size = 2.38 / math.sqrt(d)
         length = int(1.5 * length)
-    return c, size * factor
+    return c, theta, sigma2, size * factor

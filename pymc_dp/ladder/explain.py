@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
 
+import numpy as np
 import pymc as pm
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -152,7 +153,8 @@ def explain(model: pm.Model | None = None) -> Explanation:
 def _release_row(model, release) -> list[str]:
     op = release.owner.op
     reading = _reading(model, release)
-    bounds = "-" if op.bounds is None else f"[{op.bounds[0]:g}, {op.bounds[1]:g}]"
+    intervals = [] if op.bounds is None else zip(*map(np.atleast_1d, op.bounds), strict=True)
+    bounds = " × ".join(f"[{a:g}, {b:g}]" for a, b in intervals) or "-"
     return [release.name, reading, _short(op.mechanism), bounds]
 
 

@@ -26,8 +26,9 @@ from pymc_dp.graphs import nearest_rvs
 from pymc_dp.ladder.rules import Change, register_rungs
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
-from pymc_dp.release import release_rv
+from pymc_dp.release import FeasibleRegression, release_rv
 from pymc_dp.row_sums import (
+    Moments,
     RowLaw,
     RowSums,
     bartlett_latents,
@@ -108,7 +109,16 @@ def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
     change.deterministics[f"{rows.name}_cov"] = cov
     for release in used:
         statistic = release.expression(rows.n, sums.center, sums.first, sums.second)
-        change.replaced[release.rv] = release_rv(statistic, release.mechanism)
+        op = release.rv.owner.op
+        region = None
+        if op.region is not None:
+            _, _, law = op.split(release.rv.owner.inputs)
+            total, products = mean * rows.n, (rows.n - 1) * cov + rows.n * pt.outer(mean, mean)
+            own = total[0], products[0, 0], total[1], products[0, 1], products[1, 1]
+            region = FeasibleRegression(*law[:3], *own)
+        change.replaced[release.rv] = release_rv(
+            statistic, release.mechanism, moments=region, bounds=op.bounds, n=op.n
+        )
     change.dropped |= {r.name for r in rows.releases if r not in used}
     return change
 
@@ -130,6 +140,11 @@ def marginal_rung(
             f"release of pt.concatenate([...]), or use to='statistics'"
         )
     [release] = used
+    if release.rv.owner.op.bounds is not None:
+        raise NotImplementedError(
+            f"the release {release.name!r} states bounds=, which cut the law of the sums: use "
+            f"to='statistics'"
+        )
     mechanism = release.mechanism
     if not isinstance(mechanism, LaplaceMechanism | GaussianMechanism):
         raise NotImplementedError(
@@ -199,12 +214,22 @@ def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRele
         count = width + width * (width + 1) // 2
         law = normal_law(mean, root, width)
         return _Clt(count, lambda z: normal_sums(mean, root, rows.n, width, z), law), used
-    *covariates, response = rows.links
+    response = rows.links[-1]
     if response.sigma is None or response.coefficients is None:
         raise NotImplementedError(
             f"the rows {rows.name!r} have no Normal response: moments of covariates are for a "
             f"regression, y = pm.Normal('y', a + x @ b, sigma, shape=n)"
         )
+    found = covariate_moments(model, rows, moments)
+    intercept, *slopes = (pt.as_tensor(c) for c in response.coefficients)
+    parts = found, intercept, pt.stack(slopes), response.sigma
+    clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
+    return clt, used
+
+
+def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> Moments:
+    """Return the moments of the covariates: stated, released, or those of their law."""
+    covariates = rows.links[:-1]
     if moments is None:
         moments = _law_moments(covariates)
     elif isinstance(moments, str):
@@ -222,10 +247,7 @@ def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRele
             f"moments= are of {found.width} covariates; the rows {rows.name!r} have "
             f"{rows.width - 1}: {', '.join(rows.labels[:-1])}"
         )
-    intercept, *slopes = (pt.as_tensor(c) for c in response.coefficients)
-    parts = found, intercept, pt.stack(slopes), response.sigma
-    clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
-    return clt, used
+    return found
 
 
 def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:

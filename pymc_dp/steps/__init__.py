@@ -12,7 +12,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs import is_itself, nearest_rvs
 from pymc_dp.records import as_model, is_tagged, release_statistic, releases
-from pymc_dp.release import FeasibleMoments
 from pymc_dp.steps.conjugate import ConjugateGibbs, NotConjugateError, conditional
 from pymc_dp.steps.counts import CountGibbs, check_count, count_parameter, known_cells
 from pymc_dp.steps.factorization import FactorizationGibbs, find_factorizations
@@ -152,7 +151,7 @@ def _feeds(model: pm.Model, rv: TensorVariable, touched: list[TensorVariable]) -
 def _shapes_feasible_region(model: pm.Model, rv: TensorVariable) -> bool:
     for release in releases(model):
         _, _, moments = release.owner.op.split(release.owner.inputs)
-        if isinstance(moments, FeasibleMoments) and rv in nearest_rvs(list(moments)):
+        if moments is not None and rv in nearest_rvs(list(moments)):
             return True
     return False
 

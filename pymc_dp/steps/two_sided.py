@@ -273,11 +273,13 @@ def _feasible_range(cls, rv, found):
     return pt.as_tensor(low), pt.as_tensor(high)
 
 
-def _moment_range(cls, rv, release, moments: FeasibleMoments, n, lower, upper):
-    if rv is moments.sample_mean and not depends_on(moments.sample_variance, rv):
-        return mean_range((n - 1) / n * moments.sample_variance, lower, upper)
-    if rv is moments.sample_variance and not depends_on(moments.sample_mean, rv):
-        return pt.as_tensor(0.0), n / (n - 1) * variance_cap(moments.sample_mean, lower, upper)
+def _moment_range(cls, rv, release, moments, n, lower, upper):
+    match moments:
+        case FeasibleMoments(_, _, mean, variance):
+            if rv is mean and not depends_on(variance, rv):
+                return mean_range((n - 1) / n * variance, lower, upper)
+            if rv is variance and not depends_on(mean, rv):
+                return pt.as_tensor(0.0), n / (n - 1) * variance_cap(mean, lower, upper)
     raise ValueError(
         f"{cls} cannot update {rv.name!r}: the bounds of {release.name!r} depend on it in another "
         f"way than through a sample mean or variance"

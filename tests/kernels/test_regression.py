@@ -59,6 +59,7 @@ def kernel_model(name, *, hierarchical=False, bounded=False, corrected=True):
         psi0=np.eye(1),
         nu0=50.0,
         bounded=bounded,
+        box=np.array([0.0, 1.0, 0.0, 1.0]),
         corrected=corrected,
     )
 
@@ -382,6 +383,7 @@ def test_huge_noise_returns_the_prior():
         psi0=15 * cov_x,
         nu0=18.0,
         bounded=False,
+        box=np.array([0.0, 1.0, 0.0, 1.0]),
         corrected=True,
     )
     draws = sample(model, 50_000, warm=4000)

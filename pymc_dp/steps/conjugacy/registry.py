@@ -178,6 +178,8 @@ def bounded_moments(
     statistic, _, moments = op.split(child.owner.inputs)
     if moments is None or depends_on(statistic, rv):
         raise NotConjugateError(f"the release {child.name!r} depends on it directly")
+    if not isinstance(moments, FeasibleMoments):
+        raise NotConjugateError(f"the bounds of {child.name!r} are those of a regression")
     return moments, op.bounds
 
 
