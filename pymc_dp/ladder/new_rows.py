@@ -14,7 +14,8 @@ from scipy import stats
 
 from pymc_dp.blocks import Block
 from pymc_dp.draws import per_draw
-from pymc_dp.records import parents
+from pymc_dp.graphs import depends_on
+from pymc_dp.records import parents, release_statistic, releases
 from pymc_dp.rows import Link, read_links
 
 
@@ -34,9 +35,13 @@ def predict_rows(
     given: Mapping[str, ArrayLike],
     rng: np.random.Generator,
 ) -> xr.Dataset:
-    """Draw the variables of new rows one after the other, each given those before it."""
+    """Draw the variables of new rows one after the other, each given those before it.
+
+    With bounds each is a Normal truncated to its own.
+    """
     links = read_links(block)
-    held, size = _held(links, size, given)
+    bounds = _bounds(model, block)
+    held, size = _held(links, size, given, bounds)
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     before = np.empty((*dims, size, 0))
     found = {}
@@ -49,7 +54,7 @@ def predict_rows(
             shown = values[:, 0] if len(own) == 1 else values
             coords[name] = xr.DataArray(shown, dims=own)
         else:
-            values = _draw(link, posterior, before, rng)
+            values = _draw(link, posterior, before, bounds.get(name), rng)
             shown = values[..., 0] if len(own) == 1 else values
             found[name] = (["chain", "draw", *own], shown)
         if len(own) > 1 and own[1] in model.coords:
@@ -65,7 +70,20 @@ def _column(model: pm.Model, link: Link) -> str:
     return (own[1] if own else None) or f"{link.rv.name}_dim_1"
 
 
-def _draw(link: Link, posterior: xr.Dataset, before: np.ndarray, rng) -> np.ndarray:
+def _bounds(model: pm.Model, block: Block) -> dict[str, tuple[float, float]]:
+    """Return the lower and upper end of each variable that a release states bounds of."""
+    for release in releases(model):
+        stated = release.owner.op.bounds
+        if stated is not None and any(
+            depends_on(release_statistic(release), rv) for rv in block.records
+        ):
+            ends = (np.broadcast_to(end, len(block.records)).tolist() for end in stated)
+            pairs = zip(*ends, strict=True)
+            return {rv.name: pair for rv, pair in zip(block.records, pairs, strict=True)}
+    return {}
+
+
+def _draw(link: Link, posterior: xr.Dataset, before: np.ndarray, bounds, rng) -> np.ndarray:
     """Draw one variable of new rows given the columns before it."""
     if link.intercept is None or link.slope is None or link.root is None:
         law = type(link.rv.owner.op).__name__.removesuffix("RV")
@@ -80,11 +98,16 @@ def _draw(link: Link, posterior: xr.Dataset, before: np.ndarray, rng) -> np.ndar
     slope = slope.reshape(*before.shape[:2], width, q)
     root = root.reshape(*before.shape[:2], width, width)
     mean = intercept[:, :, None] + before @ np.swapaxes(slope, -1, -2)
+    if bounds is not None:  # of a single column
+        return draw_normal(rng, mean, np.abs(root), mean.shape, bounds)
     return mean + rng.standard_normal(mean.shape) @ np.swapaxes(root, -1, -2)
 
 
 def _held(
-    links: tuple[Link, ...], size: int | None, given: Mapping[str, ArrayLike]
+    links: tuple[Link, ...],
+    size: int | None,
+    given: Mapping[str, ArrayLike],
+    bounds: Mapping[str, tuple[float, float]],
 ) -> tuple[dict[str, np.ndarray], int]:
     """Return the values that are given, (size, width) each, and the number of new rows."""
     by_name = {link.rv.name: link for link in links}
@@ -115,6 +138,9 @@ def _held(
             )
         if not np.isfinite(values).all():
             raise ValueError(f"given= holds {name!r} with values that are not finite")
+        low, high = bounds.get(name, (-np.inf, np.inf))
+        if np.any((values < low) | (values > high)):
+            raise ValueError(f"given= holds {name!r} outside of its bounds [{low:g}, {high:g}]")
         if values.ndim > core:
             lengths[f"given {name!r}"] = len(values)
         held[name] = values if core else values[..., None]
