@@ -1,6 +1,7 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
-``python -m benchmarks [counts] [factorization] [gaussian] [records] [regression]`` runs all of them by default.
+``python -m benchmarks [counts] [factorization] [gaussian] [records] [regression]`` runs those that
+are named, by default all.
 """
 
 import sys
