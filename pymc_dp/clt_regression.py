@@ -212,7 +212,7 @@ def naive(
     out = np.empty((chains, draws, d + 1))
     law = nig_update(cone, kernel.n, kernel.mu0, kernel.lambda0, kernel.a0, kernel.b0)
     for row in out.reshape(-1, d + 1):
-        row[:d], row[d] = draw_nig(rng, *law)
+        row[:d], row[d] = draw_nig(rng, *law[:4])
     values = _values(regression, out[..., :d], out[..., d])
     sums = np.broadcast_to(kernel.z, (*out.shape[:2], kernel.z.size))
     mean, cov = _sample_moments(sums, d, regression.rows.n)
