@@ -27,15 +27,14 @@ def tree():
     return posterior(**PARAMETERS)
 
 
-def regression(covariate=pm.Normal):
+def regression(covariate=pm.Normal, bounds=None):
     with pm.Model() as model:
         mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
         theta, sigma = pm.Normal("theta", shape=2), pm.HalfNormal("sigma")
         x = covariate("x", mu, tau, shape=20)
         y = pm.Normal("y", theta[0] + theta[1] * x, sigma, shape=20)
-        dp.PrivateObservation(
-            "z", pt.stack([x.sum(), (x * y).sum(), (y**2).sum()]), NOISE, observed=np.zeros(3)
-        )
+        statistic = pt.stack([x.sum(), (x * y).sum(), (y**2).sum()])
+        dp.PrivateObservation("z", statistic, NOISE, observed=np.zeros(3), bounds=bounds)
     return model
 
 
@@ -98,6 +97,21 @@ def test_covariates_need_not_be_normal_if_they_are_given(tree):
     assert_normal(new["y"], 1.0 - 0.8 * 3.0, 0.3)
     with pytest.raises(NotImplementedError, match=r"'x' follow Gumbel.*given=\{'x': values\}"):
         dp.predict_records(model, tree)
+
+
+def test_new_rows_are_within_the_bounds(tree):
+    model = regression(bounds=((1.8, -1.0), (3.0, 0.0)))  # x in [1.8, 3], y in [-1, 0]
+    new = dp.predict_records(model, tree, random_seed=9)
+    x, y = ravel(new["x"]), ravel(new["y"])
+    law = stats.truncnorm((1.8 - 2.0) / 0.5, (3.0 - 2.0) / 0.5, 2.0, 0.5)
+    assert stats.kstest(x, law.cdf).pvalue > 1e-3
+    assert -1 <= y.min() < y.max() <= 0
+    mean = 1.0 - 0.8 * x
+    below, above = (stats.norm.cdf((end - mean) / 0.3) for end in (-1.0, 0.0))
+    u = (stats.norm.cdf((y - mean) / 0.3) - below) / (above - below)
+    assert stats.kstest(u, "uniform").pvalue > 1e-3
+    with pytest.raises(ValueError, match=r"'x' outside of its bounds \[1.8, 3\]"):
+        dp.predict_records(model, tree, given={"x": 0.0})
 
 
 COV = np.array([[1.0, 0.6], [0.6, 0.9]])
