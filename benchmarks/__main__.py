@@ -1,19 +1,21 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
-``python -m benchmarks [counts] [factorization] [gaussian] [records]`` runs all of them by default.
+``python -m benchmarks [counts] [factorization] [gaussian] [records] [regression]`` runs those that
+are named, by default all.
 """
 
 import sys
 
 from rich.console import Console
 
-from benchmarks import counts, factorization, gaussian, records
+from benchmarks import counts, factorization, gaussian, records, regression
 
 PARTS = {
     "counts": counts.main,
     "factorization": factorization.main,
     "gaussian": gaussian.main,
     "records": records.main,
+    "regression": regression.main,
 }
 
 

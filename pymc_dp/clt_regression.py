@@ -214,7 +214,7 @@ def naive(
     if not proper:
         raise ValueError("the published sums and the prior give no proper naive posterior")
     for row in out.reshape(-1, d + 1):
-        row[:d], row[d] = draw_nig(rng, *law)
+        row[:d], row[d] = draw_nig(rng, *law[:4])
     values = _values(regression, out[..., :d], out[..., d])
     sums = np.broadcast_to(kernel.z, (*out.shape[:2], kernel.z.size))
     mean, cov = _sample_moments(sums, d, regression.rows.n)

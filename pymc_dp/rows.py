@@ -247,20 +247,27 @@ class Rows:
         return mean, root
 
 
-def read_rows(model: pm.Model, block: Block) -> Rows:
-    """Read the rows of a block and their releases; refuse by name what cannot be read."""
+def read_links(block: Block) -> tuple[Link, ...]:
+    """Read the law of each variable of a row given those before it; refuse by name what is none."""
     before: list[TensorVariable] = []
     links = []
     for rv in block.records:
         links.append(_link(rv, before, block.n))
         before.append(rv)
+    return tuple(links)
+
+
+def read_rows(model: pm.Model, block: Block) -> Rows:
+    """Read the rows of a block and their releases; refuse by name what cannot be read."""
+    before = block.records
+    links = read_links(block)
     columns = _columns(before)
     found = [
         _read_release(r, columns, block.n)
         for r in releases(model)
         if any(depends_on(release_statistic(r), rv) for rv in before)
     ]
-    return Rows(tuple(before), block.n, tuple(links), tuple(found))
+    return Rows(before, block.n, links, tuple(found))
 
 
 def simple_regression(x: TensorVariable, y: TensorVariable) -> tuple:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 from numba import njit
+from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
-from scipy import stats
 from xarray import DataTree
 
 from pymc_dp.draws import per_draw
@@ -16,6 +18,7 @@ from pymc_dp.graphs import depends_on
 from pymc_dp.kernels.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.gaussian import names
+from pymc_dp.ladder.new_rows import draw_normal, predict_rows
 from pymc_dp.ladder.rules import change, is_rows, record_groups, recovered, rules_of
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.marginal import (
@@ -165,8 +168,13 @@ def _feasible_draws(rng, n, lower, upper, rows):
 
 
 def predict_records(
-    model: pm.Model | None = None, idata: DataTree | None = None, *, size: int = 1, random_seed=None
-) -> xr.DataArray:
+    model: pm.Model | None = None,
+    idata: DataTree | None = None,
+    *,
+    size: int | None = None,
+    given: Mapping[str, ArrayLike] | None = None,
+    random_seed=None,
+) -> xr.DataArray | xr.Dataset:
     """Draw new records from the posterior predictive, truncated to the stated bounds.
 
     Parameters
@@ -175,41 +183,49 @@ def predict_records(
         The model with its records (not a collapsed one).
     idata : DataTree
         A result with the free parameters in its posterior.
-    size : int, default 1
-        New records for each posterior draw.
+    size : int, optional
+        New records for each posterior draw: as many as `given` has, or one.
+    given : dict, optional
+        For rows of several variables, the values of some of them by name, one for each new record
+        or a single one: the others are drawn given these. With the covariates of a regression,
+        that is its posterior predictive at new covariates.
     random_seed : optional
         Seed or generator.
 
     Returns
     -------
-    xarray.DataArray
-        Named after the records, with dimensions chain, draw, new_record. Without bounds the
-        records are Normal, with bounds a Normal truncated to them at each draw.
+    xarray.DataArray or xarray.Dataset
+        For a vector of records, an array named after it, with dimensions chain, draw, new_record.
+        Without bounds the records are Normal, with bounds a Normal truncated to them at each draw.
+        For rows of several variables, a dataset with such an array for each variable that is drawn;
+        those that are given are coordinates.
     """
     model = as_model(model, "dp.predict_records(model, idata)")
     if idata is None:
         raise ValueError("predict_records needs the result: dp.predict_records(model, idata)")
+    if size is not None and size < 1:
+        raise ValueError(f"size is {size}: write the number of new records")
     found = record_groups(model)
     if len(found) != 1:
         raise ValueError(
             f"predict_records needs a model with one vector of released records; found "
             f"{[rv.name for rv in privatized(model)]}"
         )
+    posterior = idata["posterior"].to_dataset()
+    rng = get_random_generator(random_seed)
+    if is_rows(found[0]):
+        return predict_rows(model, found[0], posterior, size, given or {}, rng)
+    if given:
+        raise ValueError(
+            f"given= holds some columns of a row while others are drawn; the records "
+            f"{found[0].name!r} are a single vector"
+        )
     rules_of(found[0])  # Normal records only
     group = read_records(model, found[0].records[0])
-    posterior = idata["posterior"].to_dataset()
     rows = per_draw(posterior, as_row(group.mean, group.variance))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     m, v = rows[..., 0].T.reshape(2, *dims, 1)
-    sd = np.sqrt(v)
-    rng = get_random_generator(random_seed)
-    if group.bounds is None:
-        drawn = m + sd * rng.standard_normal((*dims, size))
-    else:
-        low, high = ((b - m) / sd for b in group.bounds)
-        drawn = stats.truncnorm.rvs(
-            low, high, loc=m, scale=sd, size=(*dims, size), random_state=rng
-        )
+    drawn = draw_normal(rng, m, np.sqrt(v), (*dims, size or 1), group.bounds)
     return xr.DataArray(
         drawn,
         dims=("chain", "draw", "new_record"),

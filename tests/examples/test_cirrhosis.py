@@ -1,0 +1,96 @@
+"""The cirrhosis example: its data, closed forms, posteriors, and what the command writes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from scipy import integrate, stats
+
+import pymc_dp as dp
+from pymc_dp.examples import cirrhosis
+
+CASES = json.loads((Path(__file__).parents[1] / "data" / "regression.json").read_text())["cases"]
+SEED = 3
+
+
+def test_the_data_are_those_of_the_literature():
+    [case] = [c for c in CASES if c["id"] == "A_KR_true_stats"]
+    x, y = cirrhosis.states()
+    assert len(x) == len(y) == case["inputs"]["n"]
+    np.testing.assert_allclose(cirrhosis.sums(x, y), case["expected"]["s"], rtol=1e-6)
+
+
+def test_closed_form_against_quadrature():
+    x, y = cirrhosis.states()
+    found = cirrhosis.ClosedForm.given(cirrhosis.sums(x, y), len(x))
+    grid = np.meshgrid(np.linspace(-0.2, 0.4, 61), np.linspace(0.3, 1.6, 66),
+                       np.linspace(0.008, 0.06, 53), indexing="ij")  # fmt: skip
+    intercept, slope, sigma2 = grid
+    sd = np.sqrt(sigma2)
+    log_density = stats.invgamma(20, scale=0.5).logpdf(sigma2)
+    log_density += stats.norm(0, 2 * sd).logpdf(intercept) + stats.norm(1, 2 * sd).logpdf(slope)
+    for xi, yi in zip(x, y, strict=True):
+        log_density += stats.norm(intercept + slope * xi, sd).logpdf(yi)
+    weight = np.exp(log_density - log_density.max())
+    weight /= weight.sum()
+    for k, quantity in enumerate((intercept, slope, sd)):
+        mean = np.sum(weight * quantity)
+        variance = np.sum(weight * (quantity - mean) ** 2)
+        at = np.linspace(*np.quantile(quantity, [0, 1]), 2_001)
+        density = found.density(k, at)
+        own = integrate.trapezoid(at * density, at)
+        assert integrate.trapezoid(density, at) == pytest.approx(1, abs=1e-3)
+        assert own == pytest.approx(mean, abs=1e-3)
+        assert integrate.trapezoid((at - own) ** 2 * density, at) == pytest.approx(
+            variance, rel=0.02
+        )
+
+
+def test_naive_is_the_methods_of_the_package():
+    released = np.array([12.35, 16.36, 9.80, 17.12, 5.60])  # of no data: to be projected
+    model = cirrhosis.build(released, 5.0, 46)
+    tree = dp.sample(model, method="naive", draws=4_000, random_seed=1)
+    expected = cirrhosis.ClosedForm.given(released, 46)
+    for k, values in enumerate(cirrhosis.draws_of(tree)[:2]):
+        assert stats.kstest(values, expected.parameter(k).cdf).pvalue > 1e-3
+
+
+@pytest.fixture(scope="module")
+def fits():
+    x, y = cirrhosis.states()
+    released = cirrhosis.release(x, y, 1.0, np.random.default_rng(SEED))
+    return cirrhosis.fit_all(x, y, released, 1.0, draws=1_000, seed=SEED)
+
+
+def test_the_release_says_less_than_the_data(fits):
+    ends = {k: cirrhosis.quantiles(v, [0.05, 0.95])[1] for k, v in fits.items()}
+    width = {k: high - low for k, (low, high) in ends.items()}
+    assert width["ours"] > 1.5 * width["confidential"] > 1.5 * width["naive"]
+
+
+def test_with_bounds_every_line_meets_the_unit_square(fits):
+    share = {}
+    for name in ("ours", "ours, bounds"):
+        intercept, slope, _ = cirrhosis.draws_of(fits[name])
+        ends = np.stack([intercept, intercept + slope])
+        share[name] = np.mean((ends.max(axis=0) >= 0) & (ends.min(axis=0) <= 1))
+    assert share["ours, bounds"] == 1.0
+
+
+def test_without_noise_predictive_intervals_are_those_of_the_data():
+    found = cirrhosis.coverage(2, (1e5,), seed=2)
+    assert found["ours"].shape == (1, 2)
+    for shares in found.values():
+        assert np.all(np.abs(shares - found["confidential"]) < 0.16)  # three of twenty states
+
+
+def test_command(tmp_path, capsys):
+    cirrhosis.main(["--splits", "1", "--draws", "200", "--output", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "12.23" in said
+    assert "Laplace noise of scale 5 on each" in said
+    assert "ours, bounds" in said
+    for name in ("lines", "densities", "coverage"):
+        assert imread(tmp_path / f"{name}.png")[..., :3].std() > 0.05
