@@ -1,8 +1,8 @@
 """Linear regression from noisy sums: calibration over repeated data, and speed.
 
-``python -m benchmarks regression`` runs both with 100 trials, in about twenty minutes;
+``python -m benchmarks regression`` runs all with 100 trials, in about twenty minutes;
 ``python -m benchmarks.regression --trials 300 --output DIR`` draws the picture, too, and
-``--parts calibration`` or ``--parts speed`` runs one of them.
+``--parts calibration``, ``--parts speed`` or ``--parts dimensions`` runs one of them.
 """
 
 import argparse
@@ -227,9 +227,15 @@ def several(d: int, n: int, scale: float, rng) -> pm.Model:
 
 
 def effective(tree) -> float:
-    """Return the effective draws of the slowest coefficient or the variance."""
+    """Return the effective draws of the slowest coefficient or the variance; NaN if far apart."""
     found = tree["posterior"].to_dataset()[["theta", "sigma2"]]
+    if max(float(v.max()) for v in az.rhat(found).data_vars.values()) > 1.1:
+        return np.nan
     return min(float(v.min()) for v in az.ess(found, method="bulk").data_vars.values())
+
+
+def shown(number: float, digits: int = 0) -> str:
+    return "not converged" if np.isnan(number) else f"{number:,.{digits}f}"
 
 
 def nutpie_on_statistics(model, **arguments):
@@ -248,7 +254,7 @@ ROUTES = {
 def measure(model, route, draws: int | None = None, tune: int = 1_000):
     """Return effective draws, wall seconds of sampling, and the CPU share that this process had."""
     run, arguments, own = ROUTES[route]
-    run(model, draws=10, tune=10, **arguments, **QUIET)  # compiled after this
+    run(model, draws=5, tune=5, **arguments, **QUIET)  # compiled after this
     wall, cpu = time.perf_counter(), time.process_time()
     tree = run(model, draws=draws or own, tune=tune, **arguments, **QUIET)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -258,7 +264,7 @@ def measure(model, route, draws: int | None = None, tune: int = 1_000):
 def speed(console: Console) -> None:
     """Print effective draws a CPU second, tuning included."""
     table = Table(title="Two coefficients and the variance: effective draws a CPU second")
-    for column in ("n", "noise scale", *ROUTES, "of dp.sample / published"):
+    for column in ("n", "noise scale", *ROUTES):
         table.add_column(column, justify="right")
     rng = np.random.default_rng(1)
     for n in (100, 10_000_000):
@@ -269,42 +275,50 @@ def speed(console: Console) -> None:
             for route in ROUTES:
                 ess, seconds, share = measure(model, route)
                 rates[route] = ess / (seconds * share)
-            ratio = rates["dp.sample"] / rates["published"]
-            table.add_row(
-                f"{n:,}", f"{scale:g}", *(f"{r:,.0f}" for r in rates.values()), f"{ratio:,.0f}"
-            )
+            table.add_row(f"{n:,}", f"{scale:g}", *(shown(r) for r in rates.values()))
     console.print(table)
+
+
+DIMENSIONS = (
+    (10, {"dp.sample": 500, "dp.sample, CLT": 500, "nutpie, statistics": 300}),
+    (30, {"dp.sample, CLT": 100}),
+)
+
+
+def dimensions(console: Console, sizes: Iterable = DIMENSIONS) -> None:
+    """Print milliseconds for an effective draw of many coefficients, tuning included."""
+    rng = np.random.default_rng(2)
     table = Table(title="Many coefficients, n = 1,000, noise scale 5: milliseconds of CPU for one "
                   "effective draw")  # fmt: skip
     for column in ("coefficients", "released sums", "route", "milliseconds"):
         table.add_column(column, justify="right")
-    for d, routes in (
-        (10, {"dp.sample": 1_000, "dp.sample, CLT": 1_000, "nutpie, statistics": 500}),
-        (30, {"dp.sample": 100, "dp.sample, CLT": 100}),
-    ):
+    for d, routes in sizes:
         model = several(d, 1_000, 5.0, rng)
         for route, draws in routes.items():
             ess, seconds, share = measure(model, route, draws, tune=draws)
-            cells = (str(d), str(model["release"].type.shape[0])) if route == "dp.sample" else "  "
-            table.add_row(*cells, route, f"{1e3 * seconds * share / ess:,.2f}")
+            released = str(d * (d + 1) // 2 + d)
+            table.add_row(str(d), released, route, shown(1e3 * seconds * share / ess, 2))
     console.print(table)
 
 
 def main(console: Console, trials: int = 100) -> None:
     """Print the tables."""
-    logging.getLogger("pymc").setLevel(logging.WARNING)
+    logging.getLogger("pymc").setLevel(logging.ERROR)
     calibration(console, trials)
     speed(console)
+    dimensions(console)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--parts", nargs="+", default=["calibration", "speed"])
+    parser.add_argument("--parts", nargs="+", default=["calibration", "speed", "dimensions"])
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    logging.getLogger("pymc").setLevel(logging.WARNING)
+    logging.getLogger("pymc").setLevel(logging.ERROR)
     if "calibration" in options.parts:
         calibration(Console(width=110), options.trials, output=options.output)
     if "speed" in options.parts:
         speed(Console(width=110))
+    if "dimensions" in options.parts:
+        dimensions(Console(width=110))
