@@ -125,7 +125,7 @@ def rate(model: pm.Model, moments: Any = None) -> float:
     """Return expected effective draws a second; raise where the kernel does not cover the model."""
     regression = covered(model, gaussian=False)
     kernel_model(model, regression, moments, corrected=True)
-    return 100_000.0 / regression.rows.width**3
+    return 1e6 / regression.rows.width**2.8
 
 
 def sample(model: pm.Model, *, moments: Any = None, **kwargs: Any) -> DataTree:

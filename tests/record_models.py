@@ -131,6 +131,23 @@ def regression():
     return model
 
 
+def clamped_regression():
+    k = inputs("vi_regression_clamped_laplace")
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, np.sqrt(k["prior_var"]), shape=3)
+        x = pm.Normal("x", np.array(k["m"]), 1, shape=(k["n"], 2))
+        y = pm.Normal("y", beta[0] + x @ beta[1:], np.sqrt(k["noise_var"]), shape=k["n"])
+        u, w = (pt.clip(v, -k["c"], k["c"]) / k["c"] for v in (x, y))
+        u, v = u[:, 0], u[:, 1]
+        products = [w, u * w, v * w, w * w, u, v, u * u, u * v, v * v]
+        dp.PrivateObservation(
+            "z", [p.mean() for p in products], dp.LaplaceMechanism(k["b"]), observed=k["s_dp"]
+        )
+        for j in range(3):
+            pm.Deterministic(f"b{j}", beta[j])
+    return model
+
+
 RECORD_MODELS = {
     "i_clamped_normal_mean_laplace": clamped_mean,
     "ii_bernoulli_geometric": bernoulli_sum,
@@ -140,4 +157,5 @@ RECORD_MODELS = {
     "gauss_meanvar_n1000": mean_and_square_n1000,
     "a_admissions_2x2": admissions,
     "iv_regression_n20_laplace": regression,
+    "vi_regression_clamped_laplace": clamped_regression,
 }

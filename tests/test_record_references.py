@@ -4,12 +4,16 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+from pymc.step_methods.compound import CompoundStep
 
 import pymc_dp as dp
+from pymc_dp.starting import feasible_point
+from pymc_dp.steps.base import point_function
 from tests.record_models import RECORD_CASES, RECORD_MODELS, mean_and_square
 
 # ESS per draw allows for fewer draws, except where a record moves by one of 4,526 at a time.
-DRAWS = {"a_admissions_2x2": 6_000}
+CLAMPED = "vi_regression_clamped_laplace"
+DRAWS = {"a_admissions_2x2": 6_000, CLAMPED: 2_000}
 
 
 def run(model, step, draws=4_000, seed=1):
@@ -21,6 +25,23 @@ def run(model, step, draws=4_000, seed=1):
             step=step, draws=draws, tune=500, chains=1, cores=1, random_seed=seed, quiet=True,
             progressbar=False, compute_convergence_checks=False, var_names=names,
         ).posterior  # fmt: skip
+
+
+def run_alone(model, step, draws, tune=500, seed=1):
+    """The same with one step and no other: `pm.sample` would give the parameters to NUTS, too."""
+    records = {model.values_to_rvs[v] for v in step.vars}
+    quantities = [rv for rv in model.unobserved_RVs if rv not in records]
+    function, inputs = point_function(model, quantities)
+    chain, point, found = CompoundStep([step]), feasible_point(model), []
+    chain.setup_chain(np.random.default_rng(seed), tune, draws)
+    for i in range(tune + draws):
+        if i == tune:
+            chain.stop_tuning()
+        point, _ = chain.step(point)
+        if i >= tune:
+            found.append(function(*(point[name] for name in inputs)))
+    values = zip(*found, strict=True)
+    return {rv.name: np.array(v) for rv, v in zip(quantities, values, strict=True)}
 
 
 def ess(draws):
@@ -69,15 +90,16 @@ def test_every_reference_is_compared():
 
 
 # Without any update of the parameters given the records: the interweaving moves are all there is.
-ALONE = [name for name in RECORD_MODELS if name != "a_admissions_2x2"]
+ALONE = [name for name in RECORD_MODELS if name not in ("a_admissions_2x2", CLAMPED)]
+SWEEPS = {"gauss_meanvar_n1000": 8}  # the noise is small there, which makes the moves short
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_interweaving_alone(name):
     model = RECORD_MODELS[name]()
     with model:
-        step = dp.RecordMetropolis(list(dp.records.privatized(model)))
-    assert_reference(name, run(model, step, 6_000))
+        step = dp.RecordMetropolis(list(dp.records.privatized(model)), sweeps=SWEEPS.get(name))
+    assert_reference(name, run_alone(model, step, 6_000))
 
 
 def test_beside_nuts():
@@ -104,3 +126,15 @@ def test_mixes_where_the_noise_dominates(name, noise):
     posterior = run(model, step, 8_000)
     for parameter in ("mu", "sigma2"):
         assert float(az.ess(posterior[parameter].to_numpy())) > 0.25 * 8_000
+
+
+def test_clamped_regression_mixes():
+    """Plain data augmentation yields a hundredth of an effective draw a sweep, or less."""
+    model, sweeps, draws = RECORD_MODELS[CLAMPED](), 3, 8_000
+    with model:
+        step = dp.RecordMetropolis(list(dp.records.privatized(model)), sweeps=sweeps)
+    posterior = run_alone(model, step, draws)
+    assert_reference(CLAMPED, posterior)
+    for name, exact in RECORD_CASES[CLAMPED]["params"].items():
+        assert ess(posterior[name]) > 0.05 * draws * sweeps
+        assert abs(posterior[name].mean() - exact["mean"]) < 0.05 * exact["sd"]
