@@ -213,9 +213,10 @@ def several(d: int, n: int, scale: float, rng) -> pm.Model:
     s = np.concatenate([x.sum(0), (x.T @ x)[i, j], [y.sum()], x.T @ y, [y @ y]])
     with pm.Model() as model:
         sigma2 = pm.InverseGamma("sigma2", 3, 0.5)
-        theta = pm.Normal("theta", 0.0, 2 * pt.sqrt(sigma2), shape=d)
+        intercept = pm.Normal("intercept", 0.0, 2 * pt.sqrt(sigma2))
+        theta = pm.Normal("theta", 0.0, 2 * pt.sqrt(sigma2), shape=d - 1)
         x = pm.Normal("x", 0.0, 1.0, shape=(n, d - 1))
-        y = pm.Normal("y", theta[0] + x @ theta[1:], pt.sqrt(sigma2), shape=n)
+        y = pm.Normal("y", intercept + x @ theta, pt.sqrt(sigma2), shape=n)
         parts = [x.sum(0), (x.T @ x)[i, j], y.sum()[None], x.T @ y, (y**2).sum()[None]]
         dp.PrivateObservation(
             "release",
