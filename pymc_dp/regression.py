@@ -87,7 +87,7 @@ class ConjugateRegression:
 def rate(model: pm.Model) -> float:
     """Return expected effective draws a second; raise where the kernel does not cover the model."""
     d = covered(model).rows.width
-    return 50_000.0 / d**3
+    return 1e6 / d**2.8
 
 
 def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
