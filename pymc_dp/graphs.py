@@ -82,22 +82,19 @@ def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
 
 
 def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]] | None:
-    """Return the variable and the index of which a scalar is an entry, axes of length one aside."""
-    index: list[int] = []
-    node = variable.owner
-    if node is not None and isinstance(node.op, Subtensor):
-        parts = node.inputs[1:]
-        if variable.type.ndim or not all(isinstance(i, Constant) for i in parts):
+    """Return the variable and the index of which a scalar is an entry; None if that is not known."""
+    source = variable
+    while source.owner is not None and isinstance(source.owner.op, DimShuffle | Subtensor):
+        source, *index = source.owner.inputs
+        if not all(isinstance(i, Constant) for i in index):
             return None
-        index, variable = [int(i.data) for i in parts], node.inputs[0]
-    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
-        op, [source] = variable.owner.op, variable.owner.inputs
-        at = [0] * source.type.ndim  # axes that were dropped have length one
-        for position, axis in zip(index, op.new_order, strict=True):
-            if axis != "x":
-                at[axis] = position
-        index, variable = at, source
-    return variable, tuple(index)
+    shape = [n for n in known_shape(source) if n is not None]
+    if variable.type.ndim or len(shape) < source.type.ndim:
+        return None
+    numbered = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(source.dtype)
+    place = graph_replace(variable, {source: pt.constant(numbered)}, strict=False)
+    found = np.unravel_index(int(place.eval(mode=PLAIN_MODE)), shape) if shape else ()
+    return source, tuple(int(k) for k in found)
 
 
 def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:

@@ -20,7 +20,7 @@ from xarray import DataTree
 from pymc_dp.additive import NotAdditiveError
 from pymc_dp.additive.polynomials import Polynomial, constant, degree, read_polynomial
 from pymc_dp.chains import as_tree, run_chains
-from pymc_dp.graphs import PLAIN_MODE, entry_of, known_shape, nearest_rvs, power, power_law
+from pymc_dp.graphs import PLAIN_MODE, entry_of, nearest_rvs, power, power_law
 from pymc_dp.kernels.feasible_regression import central_point
 from pymc_dp.kernels.regression_exact import RegressionModel, run_sweeps, tune_proposal
 from pymc_dp.ladder.collapse import collapsible
@@ -214,13 +214,9 @@ def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
     """Read scalars as linear functions of entries of variables."""
 
     def leaf(variable: Variable) -> Polynomial | None:
-        found = entry_of(variable) if variable.type.ndim == 0 else None
-        if found is not None:
-            source, index = found
-            lengths = [length or 0 for length in known_shape(source)]
-            own = tuple(k % n if n else k for k, n in zip(index, lengths, strict=True))
-            if (source, own) in entries:
-                return {(entries.index((source, own)),): 1.0}
+        found = entry_of(variable) if nearest_rvs([variable]) else None
+        if found in entries:
+            return {(entries.index(found),): 1.0}
         if not nearest_rvs([variable]):
             value = known_value(variable)
             if value is not None and value.size == 1:
@@ -274,11 +270,7 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
     offset, weights, z, lam, tau = [], [], [], [], []
     for release in rows.releases:
         for polynomial in release.linear(rows.n):
-            row = np.zeros(len(order))
-            for monomial, value in polynomial.items():
-                if monomial:
-                    row[order[monomial]] += value
-            weights.append(row)
+            weights.append({order[m]: value for m, value in polynomial.items() if m})
             offset.append(polynomial.get((), 0.0))
         value = model.rvs_to_values[release.rv].astype("float64")
         observed, noise = point_function(model, [value, *release.mechanism.parameters])[0]()
@@ -287,6 +279,8 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         laplace = isinstance(release.mechanism, LaplaceMechanism)
         lam.append(1.0 / scale if laplace else np.zeros(scale.size))
         tau.append(np.zeros(scale.size) if laplace else scale**-2.0)
+    terms = max(map(len, weights))  # of the entry with the most sums
+    padded = [list(row.items()) + [(0, 0.0)] * (terms - len(row)) for row in weights]
     matrix = regression.matrix
     fields: dict[str, Any] = {
         "n": float(rows.n),
@@ -294,7 +288,8 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         "lam": np.concatenate(lam),
         "tau": np.concatenate(tau),
         "offset": np.array(offset, dtype="float64"),
-        "weights": np.array(weights),
+        "terms": np.array([[k for k, _ in row] for row in padded]),
+        "weights": np.array([[value for _, value in row] for row in padded], dtype="float64"),
         "mean_theta": matrix @ prior.mean + regression.offset,
         "precision_theta": np.linalg.inv(matrix @ prior.cov @ matrix.T),
         "shape": prior.shape,

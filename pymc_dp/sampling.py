@@ -16,7 +16,9 @@ from pymc_dp.additive import NotAdditiveError
 from pymc_dp.blocks import blocks, read_block
 from pymc_dp.chains import ARGUMENTS
 from pymc_dp.clt_regression import METHODS
+from pymc_dp.graphs import known_shape
 from pymc_dp.ladder.collapse import collapse
+from pymc_dp.ladder.rules import record_groups
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import as_model, children, is_tagged, privatized, releases
@@ -219,7 +221,7 @@ def _clt_statistics_rate(model, moments):
     collapse(model, "statistics", approximate="clt", moments=moments)
     if any(r.owner.op.bounds is not None for r in releases(model)):
         raise ValueError("the walls of bounds= stop NUTS")
-    return 2_000.0
+    return 1_000.0
 
 
 def _clt_statistics(model, moments, **kwargs):
@@ -229,7 +231,7 @@ def _clt_statistics(model, moments, **kwargs):
 
 def _clt_marginal_rate(model, moments):
     collapse(model, "marginal", approximate="clt", moments=moments)
-    return 1_000.0
+    return 500.0
 
 
 def _clt_marginal(model, moments, **kwargs):
@@ -294,7 +296,8 @@ def _statistics_rate(model):
     chosen = choose_steps(collapsed)
     if all(chosen.get(rv) is CountGibbs for rv in collapsed.free_RVs):
         return 8_000.0  # draws are nearly independent
-    return 200.0  # without interweaving: where the noise dominates, much less
+    columns = max(_columns(group) for group in record_groups(model))
+    return 200.0 / columns**2  # without interweaving: where the noise dominates, much less
 
 
 def _records_rate(model):
@@ -308,7 +311,13 @@ def _records_rate(model):
             seconds += block.n * 5e-8
         except NotAdditiveError:
             seconds += block.n * 1e-6 + block.n**2 * 1e-8
+        seconds *= _columns(block) ** 2
     return 1.0 / seconds
+
+
+def _columns(block) -> int:
+    """Number of columns of a record: the more, the slower is what is moved together."""
+    return sum(known_shape(rv)[1] or 1 if rv.type.ndim == 2 else 1 for rv in block.records)
 
 
 def _counts_rate(model):

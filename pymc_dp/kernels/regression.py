@@ -102,13 +102,22 @@ class RegressionState(NamedTuple):
 
 
 def initial_state(model: RegressionModel) -> RegressionState:
-    """Start at the prior's centre, or at a feasible point of the unit square."""
+    """Start where the released sums point if they are all there, else at the prior's centre.
+
+    With `bounded` it is a feasible point in the middle of the box.
+    """
     d, p = model.mu0.size, model.m0.size
     theta, sigma2 = model.mu0.copy(), model.b0 / (model.a0 + 1.0) if model.b0 > 0.0 else 1.0
     eta, xi = model.eta, model.xi
     if model.hierarchical:
         eta, xi = gaussian_moments(model.m0, model.psi0 / (model.nu0 + p + 1.0))
     s = model.n * row_law(theta, sigma2, eta, xi)[0]
+    if np.all((model.laplace > 0.0) | (model.gaussian > 0.0)):
+        cone = onto_cone(cross_products(model.z, model.n, d))
+        prior = model.mu0, model.lambda0, model.a0, model.b0
+        mean, _, a, b, proper = nig_update(cone, model.n, *prior)
+        if proper:
+            theta, sigma2, s = mean, b / (a + 1.0), model.z.copy()
     if model.bounded:
         s, theta, sigma2 = central_point(model.n, model.box)
     walk, walk_x = 0.1 * np.eye(d + 1), 0.1 * np.eye(p + (p * (p + 1)) // 2)

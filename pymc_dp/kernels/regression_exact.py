@@ -30,12 +30,13 @@ from pymc_dp.kernels.feasible_regression import feasible_parameters, feasible_su
 class RegressionModel(NamedTuple):
     """What a sweep conditions on.
 
-    Released entry k is ``offset[k] + weights[k] @ sums`` with noise of Laplace rate ``lam[k]`` and
-    Gaussian precision ``tau[k]`` (0 where it has none). The sums are those of the columns (x, y),
-    then of the products of two of them, row by row of the upper triangle. `hierarchical`: the law
-    of x is not N(mean_x, inverse of precision_x) but has the normal-inverse-Wishart prior
-    (mean_x, kappa, psi, nu). `bounded`: the rows of a simple regression lie in the `box` (ax, bx,
-    ay, by), and the density is cut to the feasible sums and parameters, without a normaliser.
+    Released entry k is ``offset[k] + weights[k] @ sums[terms[k]]`` with noise of Laplace rate
+    ``lam[k]`` and Gaussian precision ``tau[k]`` (0 where it has none). The sums are those of the
+    columns (x, y), then of the products of two of them, row by row of the upper triangle.
+    `hierarchical`: the law of x is not N(mean_x, inverse of precision_x) but has the
+    normal-inverse-Wishart prior (mean_x, kappa, psi, nu). `bounded`: the rows of a simple
+    regression lie in the `box` (ax, bx, ay, by), and the density is cut to the feasible sums and
+    parameters, without a normaliser.
     """
 
     n: float
@@ -43,6 +44,7 @@ class RegressionModel(NamedTuple):
     lam: np.ndarray
     tau: np.ndarray
     offset: np.ndarray
+    terms: np.ndarray
     weights: np.ndarray
     mean_x: np.ndarray
     precision_x: np.ndarray
@@ -196,11 +198,23 @@ def posterior(model, u, theta, rss):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def distance(model, s, k):
+    """Return the distance of a released value from its statistic of the sums."""
+    released = model.offset[k]
+    for j in range(model.terms.shape[1]):
+        released += model.weights[k, j] * s[model.terms[k, j]]
+    return model.z[k] - released
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def distances(model, c):
     """Return the distance of every released value from its statistic."""
     mean, lower, theta, rss = unpack(c, model.mean_x.size)
-    u = products_of_features(model.n, mean, lower)
-    return model.z - model.offset - model.weights @ sums(u, theta, rss)
+    s = sums(products_of_features(model.n, mean, lower), theta, rss)
+    out = np.empty(model.z.size)
+    for k in range(out.size):
+        out[k] = distance(model, s, k)
+    return out
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -219,10 +233,10 @@ def log_density(model, c):
         total -= math.log(factor[i, i])
     for i in range(p):  # Wishart density, |U|^(1/2), and the change of variables
         total += (n - p - 2.0 + 1.0 + p - i + 1.0) * math.log(lower[i, i])
-    released = model.weights @ sums(u, theta, rss)  # see `distances`
+    s = sums(u, theta, rss)
     for k in range(model.z.size):
-        distance = model.z[k] - model.offset[k] - released[k]
-        total -= model.lam[k] * abs(distance) + 0.5 * model.tau[k] * distance * distance
+        apart = distance(model, s, k)
+        total -= model.lam[k] * abs(apart) + 0.5 * model.tau[k] * apart * apart
     return total if total == total else -math.inf
 
 
@@ -295,38 +309,86 @@ def run_sweeps(rng, c, theta, sigma2, model, factor, steps, out):
     return c, theta, sigma2
 
 
-def tune_proposal(rng, c, theta, sigma2, model, steps):
-    """Adapt the proposal in rounds; return the point, its parameters and the proposal's factor.
+def law_before_release(model, c):
+    """Return a rough precision matrix of the coordinates by their law.
 
-    Each round is longer than the one before. It takes the covariance matrix of its own draws for
-    the shape of the next proposals, and steers the size towards the acceptance of optimal scaling.
-    The first rounds approach what was released from afar: their noise is as large as the distance
-    to it, and halved from round to round.
+    The sums of n rows are near what the parameters say they are: a proposal's shape needs no more.
+    """
+    n, p = model.n, model.mean_x.size
+    mean, lower, _, rss = unpack(c, p)
+    spread = (lower @ lower.T / n).diagonal()
+    weak = 1.0 / model.kappa if model.hierarchical else 0.0
+    degrees = 1.0 / model.nu if model.hierarchical else 0.0
+    variances = list(spread * (1.0 / n + weak))
+    for i in range(p):
+        variances += [spread[i] * (1.0 + n * degrees)] * i + [0.5 / n + 0.5 * degrees]
+    u = products_of_features(n, mean, lower)
+    sigma2 = (2.0 * model.rate + rss) / (2.0 * model.shape + n)
+    of_theta = sigma2 * (np.linalg.inv(u) + np.linalg.inv(model.precision_theta))
+    variances += [1.0] * (p + 1) + [2.0 / (n - p - 1.0) + 1.0 / model.shape]
+    precision = np.diag(1.0 / np.array(variances))
+    at = slice(-p - 2, -1)
+    precision[at, at] = np.linalg.inv(of_theta)
+    return precision
+
+
+def proposal_shape(model, c):
+    """Return a factor of the covariance matrix of the coordinates near a point: Gauss-Newton."""
+    precision = law_before_release(model, c)
+    step = 1e-4 / np.sqrt(np.diag(precision))
+    jacobian = np.empty((model.z.size, c.size))
+    for i in range(c.size):
+        e = np.zeros(c.size)
+        e[i] = step[i]
+        jacobian[:, i] = (distances(model, c + e) - distances(model, c - e)) / (2.0 * step[i])
+    sharpness = 0.5 * model.lam**2 + model.tau
+    precision += jacobian.T @ (sharpness[:, None] * jacobian)
+    scale = np.sqrt(np.diag(precision))
+    values, vectors = np.linalg.eigh(precision / np.outer(scale, scale))
+    cov = (vectors / np.maximum(values, 1e-12 * values[-1])) @ vectors.T
+    return np.linalg.cholesky(cov / np.outer(scale, scale) + 1e-300 * np.eye(c.size))
+
+
+def tune_proposal(rng, c, theta, sigma2, model, steps):
+    """Adapt the proposal; return the point, its parameters and the proposal's factor.
+
+    What was released is approached from afar: the first rounds have a noise as large as the
+    distance to it, halved from round to round, with proposals of the shape that `proposal_shape`
+    expects. The rounds after these take the covariance matrix of their own draws, each longer than
+    the one before, and steer the size towards the acceptance of optimal scaling.
     """
     d = c.size
     target = 0.44 if d == 1 else 0.25 + 0.1 / d
-    factor = 1e-3 * np.eye(d)
-    size = 1.0
     length, done = max(20 * d, 100), 0
     precision = model.lam + np.sqrt(model.tau)
     cooling = 1.0 / max(float(np.max(precision * np.abs(distances(model, c)), initial=1.0)), 1.0)
+    factor, size = np.eye(d), 2.38 / math.sqrt(d)
+    expected = True  # by the shape that the law gives, for want of draws
     while done < steps or cooling < 1.0:
         warm = model._replace(lam=model.lam * cooling, tau=model.tau * cooling**2)
+        if expected:
+            factor = proposal_shape(warm, c)
         points = np.empty((max(length // 5, 2), d))
         for i in range(len(points)):
             c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, warm, size * factor, 5)
             points[i] = c
             size *= math.exp((share - target) * 5.0 / (5.0 + 0.2 * i))
         done += 5 * len(points)
-        own = np.cov(points.T).reshape(d, d)
-        scale = np.sqrt(np.diag(own) + 1e-300)
-        correlation = own / np.outer(scale, scale)
-        shrink = min(0.5, d / len(points))
-        correlation = (1 - shrink) * correlation + shrink * np.eye(d)
-        factor = scale[:, None] * np.linalg.cholesky(correlation)
-        size = 2.38 / math.sqrt(d)
         if cooling < 1.0:
             cooling = min(2.0 * cooling, 1.0)
-        else:
-            length = int(1.5 * length)
+            continue
+        length = int(1.5 * length)
+        expected = len(points) < 4 * d
+        if not expected:
+            factor, size = empirical_shape(points), 2.38 / math.sqrt(d)
     return c, theta, sigma2, size * factor
+
+
+def empirical_shape(points):
+    """Return a factor of the covariance matrix of draws, its correlations shrunk."""
+    d = points.shape[1]
+    own = np.cov(points.T).reshape(d, d)
+    scale = np.sqrt(np.diag(own) + 1e-300)
+    shrink = min(0.5, d / len(points))
+    correlation = (1.0 - shrink) * own / np.outer(scale, scale) + shrink * np.eye(d)
+    return scale[:, None] * np.linalg.cholesky(correlation)

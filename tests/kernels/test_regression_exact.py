@@ -23,7 +23,6 @@ ORDER = [0, 2, 1, 3, 4]
 
 
 def kernel_model(n, z, scale, *, hierarchical=False, box=None, mean_x=0.0, var_x=0.04, gaussian=0):
-    weights = np.eye(5)[ORDER]
     scale = np.broadcast_to(np.asarray(scale, "float64"), (5,))
     noise = {"lam": 1 / scale, "tau": np.zeros(5)}
     if gaussian:
@@ -33,7 +32,8 @@ def kernel_model(n, z, scale, *, hierarchical=False, box=None, mean_x=0.0, var_x
         z=np.asarray(z, "float64"),
         **noise,
         offset=np.zeros(5),
-        weights=weights,
+        terms=np.array(ORDER)[:, None],
+        weights=np.ones((5, 1)),
         mean_x=np.array([0.0 if hierarchical else mean_x]),
         precision_x=np.array([[1.0 / var_x]]),
         hierarchical=hierarchical,
