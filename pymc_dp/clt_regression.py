@@ -46,7 +46,7 @@ class ReleasedSums:
     gaussian: np.ndarray
 
 
-def released_sums(model: pm.Model, rows: Rows) -> ReleasedSums:
+def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
     """Read the published sums, noise and observed values as they are now."""
     d = rows.width
     i, j = (index[1:] for index in np.triu_indices(d))
@@ -54,8 +54,13 @@ def released_sums(model: pm.Model, rows: Rows) -> ReleasedSums:
     order += [tuple(c - 1 for c in (k, d) if c) for k in range(d)] + [(d - 1, d - 1)]
     z, laplace, gaussian = (np.zeros(len(order)) for _ in range(3))
     for release in rows.releases:
-        if release.degree > 2:
-            continue  # its values are moments of the covariates
+        if release.degree > 2:  # its values are moments of the covariates
+            if moments == "released":
+                continue
+            raise NotImplementedError(
+                f"{release.name!r} is of products of {release.degree} columns, whose law is not "
+                f"known: write moments='released' to take its values for moments of the covariates"
+            )
         value = model.rvs_to_values[release.rv].astype("float64")
         observed, noise = point_function(model, [value, *release.mechanism.parameters])[0]()
         scales = np.broadcast_to(noise, np.shape(observed)).ravel()
@@ -85,7 +90,12 @@ def kernel_model(
 ) -> RegressionModel:
     """Read the numbers that the kernel needs."""
     rows, prior = regression.rows, regression.prior
-    sums = released_sums(model, rows)
+    sums = released_sums(model, rows, moments if isinstance(moments, str) else None)
+    if moments is not None and isinstance(regression.covariate, NormalInverseGamma):
+        raise NotImplementedError(
+            f"moments= take the place of the law of the covariates, and nothing is left to learn "
+            f"about {regression.covariate.variance.name!r}"
+        )
     matrix = regression.matrix
     p = rows.width - 1
     fields: dict[str, Any] = {
@@ -199,6 +209,8 @@ def naive(
     """
     regression = covered(model, gaussian=False)
     kernel = kernel_model(model, regression, _any_moments(regression, moments), corrected=False)
+    if kernel.bounded:
+        raise NotImplementedError("the naive analysis knows no bounds=: leave them out for it")
     missing = np.flatnonzero((kernel.laplace == 0.0) & (kernel.gaussian == 0.0))
     if missing.size:
         raise NotImplementedError("the naive analysis needs all sums of products to be released")

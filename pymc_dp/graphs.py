@@ -82,7 +82,7 @@ def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
 
 
 def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]] | None:
-    """Return the variable and the index of which a scalar is an entry; None if that is not known."""
+    """Return the variable and the index of which a scalar is an entry; None if not known."""
     source = variable
     while source.owner is not None and isinstance(source.owner.op, DimShuffle | Subtensor):
         source, *index = source.owner.inputs

@@ -52,13 +52,16 @@ def PrivateObservation(
     observed : array_like or pm.Data, optional
         The published value, of exactly the statistic's shape. None leaves the release free: prior
         predictive, or `pm.observe` later.
-    bounds : (float, float), optional
+    bounds : (lower, upper), optional
         The records are publicly known to lie in [a, b]. Adds :math:`\log 1[(m, v)
         \text{ feasible}] + \log 1[(\bar y, S^2) \text{ feasible}]` to the log density, for the
         mean m and variance v of the records' law and their sample mean and variance
         (:math:`v \le (m-a)(b-m)`, :math:`\frac{n-1}{n} S^2 \le (\bar y-a)(b-\bar y)`), without a
         normaliser; the records themselves are not confined to [a, b]. Random draws outside of the
-        region are NaN.
+        region are NaN. For a simple regression of y on x, ``(lower, upper)`` is one interval for
+        both, or two corners of their box, ``((a_x, a_y), (b_x, b_y))``: the sums of the columns and
+        of their products then are those of rows in the box, the line meets it, and the error
+        variance is at most :math:`(b_y - a_y)^2 / 4`.
     dims : str or tuple of str, optional
         Dimension names of the release.
 
@@ -209,7 +212,10 @@ def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
     try:
         n, *law = simple_regression(covariate, response)
     except NotImplementedError as error:
-        raise ValueError(f"{name!r}: bounds=: {error}") from None
+        raise ValueError(
+            f"{name!r}: bounds= needs a statistic of one vector of records, or of x and y of a "
+            f"simple regression: {error}"
+        ) from None
     x, y = covariate, response
     sums = x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()
     box = tuple(tuple(float(v) for v in end) for end in ends)
@@ -221,15 +227,22 @@ def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
 def _interval_ends(name: str, bounds, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the lower and upper ends of the records' bounds, one for each variable."""
     try:
-        lower, upper = (np.broadcast_to(np.asarray(b, "float64"), (width,)) for b in bounds)
+        lower, upper = (np.asarray(b, "float64") for b in bounds)
+        if any(b is None for b in bounds) or any(
+            end.ndim and end.shape != (width,) for end in (lower, upper)
+        ):
+            raise ValueError
+        lower, upper = (np.broadcast_to(end, (width,)) for end in (lower, upper))
     except (TypeError, ValueError):
         raise ValueError(
-            f"{name!r}: bounds must be a pair (lower, upper); got {bounds!r}"
+            f"{name!r}: bounds must be a pair (lower, upper), of numbers or for x and y of a "
+            f"regression of corners ((a_x, a_y), (b_x, b_y)); got {bounds!r}"
         ) from None
     if not (np.all(np.isfinite(lower)) and np.all(np.isfinite(upper)) and np.all(lower < upper)):
         raise ValueError(
             f"{name!r}: bounds=({bounds[0]}, {bounds[1]}) is not an interval: write the public "
-            f"range of one record as bounds=(lower, upper) with lower < upper, both finite"
+            f"range of one record as bounds=(lower, upper) with lower < upper, both finite; for x "
+            f"and y of a regression as ((a_x, a_y), (b_x, b_y))"
         )
     return lower, upper
 

@@ -137,7 +137,15 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
         covariate = None
     mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
     if isinstance(covariate, NormalInverseGamma):
-        mine += [covariate.variance, *(rv for rv, _ in covariate.entries)]
+        others = [covariate.variance, *(rv for rv, _ in covariate.entries)]
+        shared = [rv.name for rv in others if rv in mine]
+        if shared:
+            raise NotImplementedError(
+                f"{shared[0]!r} is part of the law of the covariates and of that of "
+                f"{response.rv.name!r}"
+            )
+        mine += others
+    box(rows)
     extra = [rv.name for rv in model.free_RVs if rv not in mine]
     if extra:
         raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
@@ -322,7 +330,9 @@ def box(rows: Rows) -> dict[str, Any]:
     bounds = {r.rv.owner.op.bounds for r in rows.releases}
     if bounds == {None}:
         return {"bounded": False, "box": np.zeros(4)}
-    [((ax, ay), (bx, by))] = bounds  # releases of the same records agree on them
+    if len(bounds) > 1 or rows.width != 2:
+        raise NotImplementedError("bounds= are for a simple regression, the same in every release")
+    [((ax, ay), (bx, by))] = bounds
     return {"bounded": True, "box": np.array([ax, bx, ay, by])}
 
 
@@ -374,6 +384,10 @@ def sample(
 ) -> DataTree:
     """Run the kernel on every chain: `tune` draws' worth of steps adapt the proposal."""
     regression = covered(model)
+    if tune < 1:
+        raise ValueError(
+            f"tune={tune}: the chain has to learn the sizes of its steps; write tune=500"
+        )
     rows, prior = regression.rows, regression.prior
     kernel = kernel_model(model, regression)
     p = rows.width - 1

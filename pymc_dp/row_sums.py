@@ -262,10 +262,13 @@ def read_moments(fourth) -> Moments:
 
 def _root(matrix: np.ndarray) -> tuple[np.ndarray, float]:
     """Return F with FF' the nearest positive semidefinite matrix, and how far it was."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    scale = np.sqrt(np.abs(np.diag(matrix)))  # covariates may have any units
+    scale[scale == 0.0] = 1.0
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2 / np.outer(scale, scale))
     moved = max(0.0, -values.min()) / max(np.abs(values).max(), np.finfo(float).tiny)
     keep = values > 1e-14 * np.abs(values).max()
-    return vectors[:, keep] * np.sqrt(values[keep]), moved if moved > 1e-12 else 0.0
+    root = scale[:, None] * vectors[:, keep] * np.sqrt(values[keep])
+    return root, moved if moved > 1e-12 else 0.0
 
 
 def moment_sums(moments: Moments, intercept, slope, sigma, n: int, z) -> RowSums:

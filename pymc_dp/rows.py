@@ -22,6 +22,7 @@ from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
@@ -38,7 +39,7 @@ from pymc_dp.additive.polynomials import (
 from pymc_dp.blocks import Block
 from pymc_dp.graphs import depends_on, known_shape, nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism, as_float, known_value
-from pymc_dp.records import record_length, release_statistic, releases
+from pymc_dp.records import check_transform, record_length, release_statistic, releases
 
 
 @dataclass(frozen=True)
@@ -173,12 +174,12 @@ class RowRelease:
             sums = read_polynomial(entry, leaf) if isinstance(entry, Variable) else constant(entry)
             if degree(sums) > 1:
                 raise NotAdditiveError("it multiplies sums with each other")
-            total = constant(sums.get((), 0.0))
+            total = constant(_number(sums.get((), 0.0)))
             for (k,), factor in ((m, c) for m, c in sums.items() if m):
                 for monomial, c in self.maps[k].items():
                     if all(j >= 0 for j in monomial):
                         rows = 1.0 if monomial else float(n)
-                        total = added(total, {monomial: factor * c * rows})
+                        total = added(total, {monomial: _number(factor) * _number(c) * rows})
             found.append(total)
         return found
 
@@ -260,6 +261,8 @@ def read_links(block: Block) -> tuple[Link, ...]:
 def read_rows(model: pm.Model, block: Block) -> Rows:
     """Read the rows of a block and their releases; refuse by name what cannot be read."""
     before = block.records
+    for rv in block.records:
+        check_transform(model, rv)
     links = read_links(block)
     columns = _columns(before)
     found = [
@@ -308,11 +311,13 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
     match node.op:
         case NormalRV():
             mu, spread = node.op.dist_params(node)
-            spread = _same_for_all(rv, spread, width)
+            _check_apart(rv, spread, before)
+            spread = same_for_all(rv, spread)
             root = pt.diag(pt.broadcast_to(spread, (width,)))
         case MvNormalRV():
             mu, spread = node.op.dist_params(node)
-            root = pt.linalg.cholesky(_same_for_all(rv, spread, width, core=2))
+            _check_apart(rv, spread, before)
+            root = pt.linalg.cholesky(same_for_all(rv, spread, core=2))
         case _:
             if any(depends_on(p, other) for p in node.inputs for other in before):
                 raise NotImplementedError(
@@ -324,7 +329,7 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
     sigma = pt.as_tensor(spread).squeeze() if single else None
     q = len(_columns(before))
     if not any(depends_on(mu, other) for other in before):
-        intercept = pt.broadcast_to(_same_for_all(rv, mu, width), (width,))
+        intercept = pt.broadcast_to(same_for_all(rv, mu), (width,))
         return Link(rv, width, intercept, pt.zeros((width, q)), root, sigma=sigma)
     found = [
         [p.get((), 0.0), *(p.get((j,), 0.0) for j in range(q))]
@@ -333,6 +338,14 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
     table = pt.stack([pt.stack([as_float(pt.as_tensor(c)) for c in row]) for row in found])
     coefficients = tuple(found[0]) if single else None
     return Link(rv, width, table[:, 0], table[:, 1:], root, coefficients, sigma)
+
+
+def _check_apart(rv: TensorVariable, spread, before: Sequence[TensorVariable]) -> None:
+    if any(depends_on(spread, other) for other in before):
+        raise NotImplementedError(
+            f"the spread of the records {rv.name!r} depends on other records: rows have a known "
+            f"law if it is the same in every row. Sample with rung='records'"
+        )
 
 
 def _affine(rv, mu, before, width: int, n: int) -> list[Polynomial]:
@@ -356,9 +369,7 @@ def _affine(rv, mu, before, width: int, n: int) -> list[Polynomial]:
     return found * (width // len(found))
 
 
-def _same_for_all(
-    rv: TensorVariable, parameter, width: int, *, core: int | None = None
-) -> TensorVariable:
+def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> TensorVariable:
     """Return the parameter of one row, whose last `core` axes are no rows (default: as `rv`)."""
     parameter = as_float(parameter)
     if parameter.type.ndim > (rv.type.ndim - 1 if core is None else core):
@@ -420,15 +431,18 @@ class _Leaves:
         return _same_in_every_row(variable)
 
     def _column(self, variable: Variable):
-        if variable in self.records:
-            return (variable, ())
+        index: list[Variable] = []
         node = variable.owner
-        if node is None or not isinstance(node.op, Subtensor) or node.inputs[0] not in self.records:
+        if node is not None and isinstance(node.op, Subtensor):
+            variable, *index = node.inputs
+            first, *_ = node.op.idx_list
+        if variable.owner is not None and isinstance(variable.owner.op, SpecifyShape):
+            variable = variable.owner.inputs[0]  # known from dims= or pm.Data
+        if variable not in self.records:
             return None
-        first, *_ = node.op.idx_list
-        if first != slice(None, None, None):
+        if index and first != slice(None, None, None):
             raise NotAdditiveError("it selects some of the rows")
-        return node.inputs[0], tuple(int(i.data) for i in node.inputs[1:])
+        return variable, tuple(int(i.data) for i in index)
 
     def _is_center(self, variable: Variable) -> bool:
         node = variable.owner
@@ -436,12 +450,16 @@ class _Leaves:
 
 
 def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
-    """Return a public value that is the same in every row; None for what is to be read through."""
+    """Return a public value that is the same in every row; None for what is to be read through.
+
+    What `pm.Data` holds may change: a scalar stays a graph, and a vector of equal numbers may
+    become one that is not.
+    """
     node = variable.owner
+    fixed = all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None)
     if all(variable.type.broadcastable):
-        value = None if nearest_rvs([variable]) else known_value(variable)
-        if value is not None:
-            return constant(float(value.flat[0]))
+        if fixed:
+            return constant(float(np.asarray(known_value(variable)).flat[0]))
         return constant(as_float(variable.squeeze() if variable.type.ndim else variable))
     if node is not None and isinstance(node.op, Elemwise):
         return None
@@ -450,10 +468,17 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
         [filled, *_] = source.owner.inputs
         if all(filled.type.broadcastable):
             return _same_in_every_row(filled)
-    value = None if nearest_rvs([variable]) else known_value(variable)
+    value = known_value(variable) if fixed else None
     if value is not None and value.size and np.all(value == value.flat[0]):
         return constant(float(value.flat[0]))
-    raise NotAdditiveError("a public vector differs from row to row")
+    raise NotAdditiveError("a public vector differs from row to row, or may do so (pm.Data)")
+
+
+def _number(coefficient: Coefficient) -> float:
+    """Return a coefficient as it stands now."""
+    if isinstance(coefficient, Variable):
+        coefficient = known_value(coefficient)
+    return float(np.squeeze(coefficient))
 
 
 def _deviations(monomial: Monomial) -> Monomial:

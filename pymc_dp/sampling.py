@@ -132,6 +132,10 @@ def sample(
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
     _check_values(model)
     if method is not None:
+        wrong = [k for k in kwargs if k not in ARGUMENTS] + ["rung"] * (rung != "auto")
+        wrong += ["approximate"] * (approximate is not None)
+        if wrong:
+            raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
         return METHODS[method](model, moments=moments, **kwargs)
     options: dict[str, Any] = {} if approximate is None else {"moments": moments}
     if approximate is None and moments is not None:
@@ -316,7 +320,7 @@ def _records_rate(model):
 
 
 def _columns(block) -> int:
-    """Number of columns of a record: the more, the slower is what is moved together."""
+    """Return the number of columns of a record: the more, the slower are its steps."""
     return sum(known_shape(rv)[1] or 1 if rv.type.ndim == 2 else 1 for rv in block.records)
 
 

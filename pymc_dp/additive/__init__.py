@@ -166,7 +166,7 @@ def _reader(
     """Return a reader, the graph for it, and which random variables its inputs stand for."""
     stand_ins = {}
     for rv in nearest_rvs([expression]):
-        shape = (records[rv], *rv.type.shape[1:]) if rv in records else known_shape(rv)
+        shape = (records[rv], *known_shape(rv)[1:]) if rv in records else known_shape(rv)
         stand_ins[rv] = pt.TensorType(rv.dtype, shape)(rv.name)
     graph = _inlined(clone_replace(expression, stand_ins, rebuild_strict=False))
     graph = rewrite_graph(graph, include=("canonicalize", "ShapeOpt"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 import pymc as pm
@@ -34,6 +35,8 @@ from pymc_dp.ladder.rules import (
 from pymc_dp.records import as_model, children, privatized, release_statistic, releases
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import choose_steps
+
+_log = logging.getLogger("pymc.dp")
 
 
 def collapse(
@@ -96,6 +99,11 @@ def collapse(
             "records of this model have an exact collapse: leave it out"
         )
     total = Change()
+    feeding = privatized(model)
+    hidden = [rv.name for g in groups for rv in g.records if rv not in feeding]
+    if hidden:
+        names = ", ".join(map(repr, hidden))
+        _log.info("Integrated out with the records that depend on them: %s", names)
     for group in groups:
         found = change(model, group, to, approximate=approximate, moments=moments)
         for name, part in vars(found).items():
@@ -134,11 +142,10 @@ def integrable(model: pm.Model) -> list[Block]:
             else "there is nothing to collapse: declare a release with dp.PrivateObservation"
         )
     found = record_groups(model)
-    members = [rv for group in found for rv in group.records]
-    for records in members:
+    for records, mine in ((rv, group.records) for group in found for rv in group.records):
         known = [r for r in releases(model) if depends_on(release_statistic(r), records)]
         for child in children(model, records):
-            if child not in known and child not in members:
+            if child not in known and child not in mine:
                 raise NotImplementedError(
                     f"the records {records.name!r} cannot be integrated out: {child.name!r} "
                     f"depends on them too. Release it with dp.PrivateObservation, or sample on "

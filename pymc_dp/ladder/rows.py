@@ -15,12 +15,14 @@ from pytensor.tensor.random.basic import (
     BetaRV,
     ExponentialRV,
     GammaRV,
+    NormalRV,
     UniformRV,
 )
 from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
 from pymc_dp.additive import NotAdditiveError
+from pymc_dp.additive.polynomials import degree
 from pymc_dp.blocks import Block
 from pymc_dp.graphs import nearest_rvs
 from pymc_dp.ladder.rules import Change, register_rungs
@@ -41,7 +43,7 @@ from pymc_dp.row_sums import (
     normal_sums,
     read_moments,
 )
-from pymc_dp.rows import RowRelease, Rows, read_rows
+from pymc_dp.rows import RowRelease, Rows, read_rows, same_for_all
 
 _log = logging.getLogger("pymc.dp")
 
@@ -112,6 +114,11 @@ def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
         op = release.rv.owner.op
         region = None
         if op.region is not None:
+            if rows.width != 2:
+                raise NotImplementedError(
+                    f"bounds= of {release.name!r} are for a simple regression; the rows have the "
+                    f"columns {', '.join(rows.labels)}. Sample with rung='records'"
+                )
             _, _, law = op.split(release.rv.owner.inputs)
             total, products = mean * rows.n, (rows.n - 1) * cov + rows.n * pt.outer(mean, mean)
             own = total[0], products[0, 0], total[1], products[0, 1], products[1, 1]
@@ -202,7 +209,7 @@ def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRele
     """Return the Normal law of the sums, and the releases of sums."""
     wide = [r for r in rows.releases if r.degree > 2]
     used = tuple(r for r in rows.releases if r.degree <= 2)
-    if wide and moments is None:
+    if wide and not (isinstance(moments, str) and moments == "released"):
         raise NotImplementedError(
             f"the release {wide[0].name!r} is of products of {wide[0].degree} columns, whose law "
             f"is not known: write moments='released' to take the published values for the moments "
@@ -235,6 +242,12 @@ def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> Moments:
     elif isinstance(moments, str):
         moments = _released_moments(model, rows, moments)
     found = read_moments(moments)
+    if found.moved > 0.9:
+        raise ValueError(
+            f"the moments of the covariates of {rows.name!r} are those of no distribution, and far "
+            f"from any: are they E x, E x^2, E x^3, E x^4, in this order? If they were released, "
+            f"they hold nothing but noise: state a law of the covariates"
+        )
     if found.moved:
         _log.warning(
             "The moments of the covariates of %r are those of no distribution: they were replaced "
@@ -254,6 +267,13 @@ def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
     """Take the published sums of products of covariates for their moments."""
     if moments != "released":
         raise ValueError(f"moments={moments!r}: write an array, or 'released'")
+    for release in rows.releases:
+        degrees = {degree({m: 1.0 for m in p if m}) for p in release.linear(rows.n)}
+        if max(degrees) > 2 >= min(degrees):
+            raise NotImplementedError(
+                f"moments='released' uses {release.name!r} up, with sums of at most two columns in "
+                f"it that say more than moments: declare two releases"
+            )
     published: dict[tuple[int, ...], float] = {(): 1.0}
     for release in sorted(rows.releases, key=lambda r: -r.degree):
         value = known_value(model.rvs_to_values[release.rv])
@@ -284,6 +304,7 @@ _SCIPY: dict[type, Callable] = {
     BernoulliRV: lambda p: stats.bernoulli(p),
     BetaRV: lambda a, b: stats.beta(a, b),
     ExponentialRV: lambda scale: stats.expon(scale=scale),
+    NormalRV: lambda mean, sd: stats.norm(mean, sd),
     GammaRV: lambda shape, scale: stats.gamma(shape, scale=scale),
     UniformRV: lambda low, high: stats.uniform(low, high - low),
 }
@@ -295,17 +316,18 @@ def _law_moments(covariates) -> np.ndarray:
     for link in covariates:
         node = link.rv.owner
         law = next((law for op, law in _SCIPY.items() if isinstance(node.op, op)), None)
-        known = [None if nearest_rvs([p]) else known_value(p) for p in node.op.dist_params(node)]
-        parameters = [p for p in known if p is not None]
+        own = [same_for_all(link.rv, p) for p in node.op.dist_params(node)]
+        known = [None if nearest_rvs([p]) else known_value(p) for p in own]
+        parameters = [np.asarray(p, "float64") for p in known if p is not None]
         if law is None or len(parameters) < len(known):
             raise NotImplementedError(
-                f"the moments of the covariate {link.rv.name!r} are not known: give it a Normal "
-                f"law, one of {', '.join(op.__name__.removesuffix('RV') for op in _SCIPY)} with "
-                f"known parameters, or write moments="
+                f"the moments of the covariate {link.rv.name!r} are not known: give it one of "
+                f"{', '.join(op.__name__.removesuffix('RV') for op in _SCIPY)} with numbers for "
+                f"parameters, all covariates a Normal law, or write moments="
             )
         for j in range(link.width):
-            own = [np.ravel(p)[j if np.size(p) > 1 else 0] for p in parameters]
-            powers.append([law(*own).moment(k) if k else 1.0 for k in range(5)])
+            at_j = [np.ravel(p)[j if np.size(p) > 1 else 0] for p in parameters]
+            powers.append([law(*at_j).moment(k) if k else 1.0 for k in range(5)])
     d = len(powers) + 1
     table = np.vstack([np.ones(5), powers])
     index = np.indices((d, d, d, d)).reshape(4, -1)

@@ -12,6 +12,11 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.regression_law import gaussian_moments, row_law
+from pymc_dp.ladder.collapse import integrable
+from pymc_dp.ladder.rows import covariate_moments
+from pymc_dp.row_sums import read_moments
+from pymc_dp.rows import read_rows
+from pymc_dp.sampling import routes
 
 DATA = Path(__file__).parents[1] / "data" / "regression.json"
 CASES = {case["id"]: case for case in json.loads(DATA.read_text())["cases"]}
@@ -252,3 +257,85 @@ def test_refusals():
         dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
     with pytest.raises(ValueError, match="is for rows of several columns"):
         dp.collapse(single, "statistics", approximate="clt")
+
+
+def test_misreadings_are_refused():
+    """Models that look like a conjugate regression, and are not."""
+    five = lambda x, y: pt.stack([x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()])  # noqa: E731
+    published = np.array([0.0, 50.0, 0.0, 0.0, 50.0])
+    with pm.Model() as shared:  # one variance for both columns
+        v = pm.InverseGamma("v", 3, 2)
+        mean = pm.Normal("mean", 0, pt.sqrt(v))
+        slope = pm.Normal("slope", 0, pt.sqrt(v), shape=2)
+        x = pm.Normal("x", mean, pt.sqrt(v), shape=50)
+        y = pm.Normal("y", slope[0] + slope[1] * x, pt.sqrt(v), shape=50)
+        dp.PrivateObservation("z", five(x, y), dp.LaplaceMechanism(1.0), observed=published)
+    for approximate in (None, "clt"):
+        states = {
+            r.name: why
+            for r, _, why in routes(
+                shared, approximate, **({"moments": None} if approximate else {})
+            )
+        }
+        name = "regression by the central limit theorem" if approximate else "exact regression"
+        assert "'v' is part of the law of the covariates" in states[name]
+    with pm.Model() as apart:  # rows of different lengths
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=20)
+        y = pm.Normal("y", x.mean(), 1, shape=30)
+        dp.PrivateObservation("zx", x.mean(), dp.GaussianMechanism(0.1), observed=0.0)
+        dp.PrivateObservation("zy", y.mean(), dp.GaussianMechanism(0.1), observed=2.0)
+    for to in ("statistics", "marginal"):
+        with pytest.raises(NotImplementedError, match="'y' depends on them too"):
+            dp.collapse(apart, to)
+    third = simple(
+        50,
+        [*published, 0.0],
+        1.0,
+        statistic=lambda x, y: pt.concatenate([five(x, y), [(x**3).sum()]]),
+    )
+    for moments in (None, [0.0, 1.0, 0.0, 3.0]):
+        with pytest.raises(ValueError, match="products of 3 columns"):
+            dp.sample(third, approximate="clt", moments=moments)
+    with pytest.raises(NotImplementedError, match="declare two releases"):
+        dp.collapse(third, "statistics", approximate="clt", moments="released")
+    uneven = simple(
+        50, published, 1.0, x_law=lambda n: pm.Uniform("x", 0, np.linspace(1, 2, n), shape=n)
+    )
+    with pytest.raises(NotImplementedError, match="'x' are not identically distributed"):
+        dp.collapse(uneven, "statistics", approximate="clt")
+
+
+def test_moments_of_laws_with_whole_numbers_and_other_units():
+    whole = simple(50, np.ones(5), 1.0, x_law=lambda n: pm.Uniform("x", 18, 65, shape=n))
+    [block] = integrable(whole)
+    found = covariate_moments(whole, read_rows(whole, block), None)
+    law = stats.uniform(18, 47)
+    np.testing.assert_allclose(found.mean, [law.mean(), law.moment(2)], rtol=1e-12)
+    cov = found.root @ found.root.T
+    assert cov[1, 1] == pytest.approx(law.moment(4) - law.moment(2) ** 2)
+    assert cov[0, 0] == pytest.approx(law.var())
+    table = np.array(
+        [stats.uniform(0, width).moment(k) if k else 1.0 for width in (1e6, 1) for k in range(5)]
+    )
+    table = np.vstack([np.ones(5), table.reshape(2, 5)])
+    index = np.indices((3, 3, 3, 3)).reshape(4, -1)
+    fourth = np.prod([table[j, (index == j).sum(axis=0)] for j in range(1, 3)], axis=0)
+    both = read_moments(fourth.reshape(3, 3, 3, 3))
+    cov = both.root @ both.root.T
+    assert cov[1, 1] == pytest.approx(1 / 12, rel=1e-8)
+    assert both.moved == 0.0
+
+
+def test_data_stay_in_the_collapsed_graph():
+    with pm.Model(coords={"row": range(30), "feature": ["a", "b"]}) as model:
+        weight = pm.Data("weight", 2.0)
+        slope = pm.Normal("slope", shape=2)
+        x = pm.Normal("x", 0, 1, dims=("row", "feature"))
+        y = pm.Normal("y", weight * (x @ slope), 1.0, dims="row")
+        dp.PrivateObservation("z", x.T @ y, dp.LaplaceMechanism(1.0), observed=[1.0, 2.0])
+    collapsed = dp.collapse(model, "statistics")
+    density, point = collapsed.compile_logp(), collapsed.initial_point()
+    point["slope"] = np.array([1.0, -1.0])
+    before = density(point)
+    collapsed.set_data("weight", 5.0)
+    assert density(point) != before
