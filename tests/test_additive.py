@@ -352,7 +352,8 @@ def test_refuses(statistic, match):
 
 
 def test_refuses_records_of_unknown_width():
-    wide = named(pm.Normal.dist(np.zeros(3), size=(N, pytensor.shared(3))), "wide")
+    width = pt.lscalar("width")
+    wide = named(pm.Normal.dist(0.0, size=(N, width)), "wide")
     with pytest.raises(NotAdditiveError, match=r"width of the records 'wide'.*shape="):
         additive(wide.mean(), {wide: N})
 
