@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pymc as pm
 from xarray import DataTree
 
-from pymc_dp.chains import as_tree, run_chains
+from pymc_dp.chains import run_chains
 from pymc_dp.kernels.regression import (
     RegressionModel,
     covariate_law,
@@ -22,11 +22,18 @@ from pymc_dp.kernels.regression import (
     run_sweeps,
 )
 from pymc_dp.kernels.regression_law import cross_products, gaussian_moments
-from pymc_dp.ladder.rows import covariate_moments
+from pymc_dp.ladder.rows import covariate_moments, releases_of_sums
 from pymc_dp.mechanisms import LaplaceMechanism
-from pymc_dp.regression import ConjugateRegression, NormalInverseGamma, box, covered
+from pymc_dp.regression import (
+    ConjugateRegression,
+    NormalInverseGamma,
+    box,
+    covered,
+    regression_tree,
+)
+from pymc_dp.row_sums import feature_products
 from pymc_dp.rows import Rows
-from pymc_dp.steps.base import point_function
+from pymc_dp.steps.base import published_values
 
 _log = logging.getLogger("pymc.dp")
 
@@ -48,24 +55,11 @@ class ReleasedSums:
 
 def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
     """Read the published sums, noise and observed values as they are now."""
-    d = rows.width
-    i, j = (index[1:] for index in np.triu_indices(d))
-    order = [tuple(int(c) - 1 for c in pair if c) for pair in zip(i, j, strict=True)]
-    order += [tuple(c - 1 for c in (k, d) if c) for k in range(d)] + [(d - 1, d - 1)]
+    order = feature_products(rows.width)
     z, laplace, gaussian = (np.zeros(len(order)) for _ in range(3))
-    for release in rows.releases:
-        if release.degree > 2:  # its values are moments of the covariates
-            if moments == "released":
-                continue
-            raise NotImplementedError(
-                f"{release.name!r} is of products of {release.degree} columns, whose law is not "
-                f"known: write moments='released' to take its values for moments of the covariates"
-            )
-        value = model.rvs_to_values[release.rv].astype("float64")
-        observed, noise = point_function(model, [value, *release.mechanism.parameters])[0]()
-        scales = np.broadcast_to(noise, np.shape(observed)).ravel()
-        polynomials = release.linear(rows.n)
-        for own, scale, polynomial in zip(np.ravel(observed), scales, polynomials, strict=True):
+    for release in releases_of_sums(rows, moments):
+        values, scales = published_values(model, release.rv, release.mechanism.parameters)
+        for own, scale, polynomial in zip(values, scales, release.linear(rows.n), strict=True):
             powers = [m for m in polynomial if m]
             if not powers:
                 continue  # the public number of rows
@@ -90,7 +84,7 @@ def kernel_model(
 ) -> RegressionModel:
     """Read the numbers that the kernel needs."""
     rows, prior = regression.rows, regression.prior
-    sums = released_sums(model, rows, moments if isinstance(moments, str) else None)
+    sums = released_sums(model, rows, moments)
     if moments is not None and isinstance(regression.covariate, NormalInverseGamma):
         raise NotImplementedError(
             f"moments= take the place of the law of the covariates, and nothing is left to learn "
@@ -116,8 +110,7 @@ def kernel_model(
     } | box(rows)
     law = regression.covariate
     if moments is None and isinstance(law, NormalInverseGamma):
-        kappa = 1.0 / float(law.cov[0, 0])
-        fields |= {"hierarchical": True, "m0": law.mean, "k0": kappa}
+        fields |= {"hierarchical": True, "m0": law.mean, "k0": law.kappa}
         fields |= {"psi0": np.array([[2.0 * law.rate]]), "nu0": 2.0 * law.shape}
         eta, xi = gaussian_moments(fields["m0"], fields["psi0"])
     elif moments is None and isinstance(law, tuple):
@@ -177,7 +170,7 @@ def _sample(
 
     advance(np.random.default_rng(0), initial_state(kernel), 1)  # compiled after this
     found, seconds = run_chains(begin, advance, **kwargs)
-    values = _values(regression, found[..., :d], found[..., d])
+    values = regression.values(found[..., :d], found[..., d])
     sums = found[..., d + 1 : d + 1 + k]
     mean, cov = _sample_moments(sums, d, regression.rows.n)
     if kernel.hierarchical:
@@ -187,8 +180,10 @@ def _sample(
         law = law.reshape(*found.shape[:2], 2)
         values |= regression.covariate.values(law[..., :1], law[..., 1])
     name = "regression by the central limit theorem" if corrected else "Bernstein & Sheldon (2019)"
-    return _tree(
-        model, regression, values, mean, cov, thin, name, seconds, tune, compute_convergence_checks
+    attributes = {"route": name, "sampling_time": seconds, "tuning_steps": tune}
+    checks = compute_convergence_checks
+    return regression_tree(
+        model, regression.rows, values, mean, cov, thin, attributes, checks=checks
     )
 
 
@@ -227,12 +222,12 @@ def naive(
         raise ValueError("the published sums and the prior give no proper naive posterior")
     for row in out.reshape(-1, d + 1):
         row[:d], row[d] = draw_nig(rng, *law[:4])
-    values = _values(regression, out[..., :d], out[..., d])
+    values = regression.values(out[..., :d], out[..., d])
     sums = np.broadcast_to(kernel.z, (*out.shape[:2], kernel.z.size))
     mean, cov = _sample_moments(sums, d, regression.rows.n)
-    return _tree(
-        model, regression, values, mean, cov, 1, "naive", 0.0, 0, compute_convergence_checks
-    )
+    attributes = {"route": "naive", "sampling_time": 0.0, "tuning_steps": 0}
+    checks = compute_convergence_checks
+    return regression_tree(model, regression.rows, values, mean, cov, 1, attributes, checks=checks)
 
 
 def _any_moments(regression: ConjugateRegression, moments: Any) -> Any:
@@ -241,11 +236,6 @@ def _any_moments(regression: ConjugateRegression, moments: Any) -> Any:
         return moments
     d = regression.rows.width
     return np.eye(d)[:, :, None, None] * np.eye(d)
-
-
-def _values(regression: ConjugateRegression, theta, sigma2) -> dict[str, np.ndarray]:
-    beta = np.linalg.solve(regression.matrix, (theta - regression.offset)[..., None])[..., 0]
-    return regression.prior.values(beta, sigma2)
 
 
 def _sample_moments(sums: np.ndarray, d: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -260,22 +250,5 @@ def _sample_moments(sums: np.ndarray, d: int, n: int) -> tuple[np.ndarray, np.nd
     scatter = products[..., 1:, 1:] - n * mean[..., :, None] * mean[..., None, :]
     return mean, scatter / (n - 1)
 
-
-def _tree(model, regression, values, mean, cov, thin, route, seconds, tune, checks) -> DataTree:
-    rows = regression.rows
-    posterior = {rv.name: values[rv.name] for rv in model.free_RVs if rv.name in values}
-    posterior |= {f"{rows.name}_mean": mean, f"{rows.name}_cov": cov}
-    shape = mean.shape[:2]
-    return as_tree(
-        model,
-        posterior,
-        {"sweeps": np.full(shape, thin)},
-        [r.rv for r in rows.releases],
-        {"route": route, "sampling_time": seconds, "tuning_steps": tune},
-        checks=checks,
-    )
-
-
-Method = Literal["bernstein-sheldon", "naive"]
 
 METHODS: dict[str, Callable[..., DataTree]] = {"bernstein-sheldon": published, "naive": naive}

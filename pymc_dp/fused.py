@@ -26,7 +26,7 @@ from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.records import PrivatizedRecords, check_transform
-from pymc_dp.steps.base import point_function
+from pymc_dp.steps.base import published_values
 
 _log = logging.getLogger("pymc.dp")
 
@@ -174,13 +174,12 @@ def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
         fields[f"has_{which}"] = float(used or group.bounds is not None)
         fields[f"lam_{which}"] = fields[f"tau_{which}"] = fields[f"z_{which}"] = 0.0
     for release in group.releases:
-        function, _ = point_function(
-            model,
-            [model.rvs_to_values[release.rv].astype("float64"), *release.parameters],
+        entries = zip(
+            *published_values(model, release.rv, release.parameters),
+            release.components,
+            strict=True,
         )
-        value, noise = function()
-        noise = np.broadcast_to(noise, np.shape(value)).ravel()
-        for z, scale, c in zip(np.ravel(value), noise, release.components, strict=True):
+        for z, scale, c in entries:
             which, factor = ("mean", c.mean) if c.mean else ("var", c.variance)
             fields[f"z_{which}"] = float((z - c.constant) / factor)
             scale = float(scale / abs(factor))

@@ -27,8 +27,9 @@ from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import check_transform
+from pymc_dp.row_sums import column_products
 from pymc_dp.rows import Link, Rows
-from pymc_dp.steps.base import point_function
+from pymc_dp.steps.base import published_values
 
 _log = logging.getLogger("pymc.dp")
 
@@ -53,6 +54,11 @@ class NormalInverseGamma:
     entries: list[tuple[TensorVariable, tuple[int, ...]]]
     mean: np.ndarray
     cov: np.ndarray
+
+    @property
+    def kappa(self) -> float:
+        """How many observations the prior of a single mean is worth."""
+        return 1.0 / float(self.cov[0, 0])
 
     def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws by name; `beta` has the entries on its last axis."""
@@ -82,6 +88,11 @@ class ConjugateRegression:
     matrix: np.ndarray
     offset: np.ndarray
     covariate: tuple[np.ndarray, np.ndarray] | NormalInverseGamma | None
+
+    def values(self, theta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
+        """Return draws of the prior's variables by name, from those of the coefficients."""
+        beta = np.linalg.solve(self.matrix, (theta - self.offset)[..., None])[..., 0]
+        return self.prior.values(beta, variance)
 
 
 def rate(model: pm.Model) -> float:
@@ -271,19 +282,14 @@ def _read_covariates(model: pm.Model, rows: Rows, links):
 def kernel_model(model: pm.Model, regression: ConjugateRegression) -> RegressionModel:
     """Read the numbers that the kernel needs, noise and observed values as they are now."""
     rows, prior = regression.rows, regression.prior
-    q = rows.width
-    i, j = np.triu_indices(q)
-    order: dict[tuple[int, ...], int] = {(k,): k for k in range(q)}
-    order |= {pair: q + k for k, pair in enumerate(zip(i.tolist(), j.tolist(), strict=True))}
+    order = {product: k for k, product in enumerate(column_products(rows.width))}
     offset, weights, z, lam, tau = [], [], [], [], []
     for release in rows.releases:
         for polynomial in release.linear(rows.n):
             weights.append({order[m]: value for m, value in polynomial.items() if m})
             offset.append(polynomial.get((), 0.0))
-        value = model.rvs_to_values[release.rv].astype("float64")
-        observed, noise = point_function(model, [value, *release.mechanism.parameters])[0]()
-        z.append(np.ravel(observed))
-        scale = np.broadcast_to(noise, np.shape(observed)).ravel()
+        value, scale = published_values(model, release.rv, release.mechanism.parameters)
+        z.append(value)
         laplace = isinstance(release.mechanism, LaplaceMechanism)
         lam.append(1.0 / scale if laplace else np.zeros(scale.size))
         tau.append(np.zeros(scale.size) if laplace else scale**-2.0)
@@ -309,7 +315,7 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
             "mean_x": found.mean,
             "precision_x": np.eye(1),
             "hierarchical": True,
-            "kappa": 1.0 / float(found.cov[0, 0]),
+            "kappa": found.kappa,
             "psi": np.array([[2.0 * found.rate]]),
             "nu": 2.0 * found.shape,
         }
@@ -388,7 +394,7 @@ def sample(
         raise ValueError(
             f"tune={tune}: the chain has to learn the sizes of its steps; write tune=500"
         )
-    rows, prior = regression.rows, regression.prior
+    rows = regression.rows
     kernel = kernel_model(model, regression)
     p = rows.width - 1
     size = p + p * (p + 1) // 2 + p + 2
@@ -409,27 +415,39 @@ def sample(
     found, seconds = run_chains(begin, advance, random_seed=random_seed, **kwargs)
     _log.info("%d Metropolis steps to a draw, %.2f seconds", sweeps, seconds)
     theta, variance, coordinates = found[..., : p + 1], found[..., p + 1], found[..., width:]
-    beta = np.linalg.solve(regression.matrix, (theta - regression.offset)[..., None])[..., 0]
-    values = prior.values(beta, variance)
+    values = regression.values(theta, variance)
     mean, cov = moments(coordinates, p, rows.n)
     if isinstance(regression.covariate, NormalInverseGamma):
         rng = np.random.default_rng(random_seed)
         values |= _draw_covariate(rng, regression.covariate, mean[..., 0], cov[..., 0, 0], rows.n)
+    attributes = {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune}
+    return regression_tree(
+        model, rows, values, mean, cov, sweeps, attributes, checks=compute_convergence_checks
+    )
+
+
+def regression_tree(
+    model: pm.Model,
+    rows: Rows,
+    values: dict[str, np.ndarray],
+    mean: np.ndarray,
+    cov: np.ndarray,
+    sweeps: int,
+    attributes: dict[str, Any],
+    *,
+    checks: bool,
+) -> DataTree:
+    """Return draws of the parameters and of the rows' sample moments as PyMC does."""
     posterior = {rv.name: values[rv.name] for rv in model.free_RVs if rv.name in values}
     posterior |= {f"{rows.name}_mean": mean, f"{rows.name}_cov": cov}
-    return as_tree(
-        model,
-        posterior,
-        {"sweeps": np.full(found.shape[:2], sweeps)},
-        [r.rv for r in rows.releases],
-        {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune},
-        checks=compute_convergence_checks,
-    )
+    stats = {"sweeps": np.full(mean.shape[:2], sweeps)}
+    released = [r.rv for r in rows.releases]
+    return as_tree(model, posterior, stats, released, attributes, checks=checks)
 
 
 def _draw_covariate(rng, prior: NormalInverseGamma, mean, variance, n: int):
     """Draw the mean and variance of a covariate given its sample mean and variance."""
-    kappa = 1.0 / float(prior.cov[0, 0])
+    kappa = prior.kappa
     shift = mean - prior.mean[0]
     rate = prior.rate + 0.5 * ((n - 1) * variance + kappa * n / (kappa + n) * shift**2)
     drawn = rate / rng.standard_gamma(prior.shape + 0.5 * n, size=mean.shape)

@@ -168,6 +168,22 @@ class RowLaw:
         return offset + n * (matrix @ self.mean), np.sqrt(n) * (matrix @ self.factor)
 
 
+def column_products(width: int) -> list[tuple[int, ...]]:
+    """Return the single columns, then the products of two, row by row of the upper triangle."""
+    pairs = zip(*(index.tolist() for index in np.triu_indices(width)), strict=True)
+    return [*((k,) for k in range(width)), *pairs]
+
+
+def feature_products(d: int) -> list[tuple[int, ...]]:
+    """Return the columns behind x_i x_j (i <= j, the first left out), x_i y and y y, with x_0 = 1.
+
+    The covariates are columns 0 to d - 2, and y is column d - 1.
+    """
+    i, j = (index[1:].tolist() for index in np.triu_indices(d))
+    pairs = [*zip(i, j, strict=True), *((k, d) for k in range(d)), (d, d)]
+    return [tuple(c - 1 for c in pair if c) for pair in pairs]
+
+
 def normal_law(mean, root, width: int) -> RowLaw:
     r"""Return the law of the products of jointly Normal columns, :math:`r = m + L e`.
 
@@ -184,9 +200,7 @@ def normal_law(mean, root, width: int) -> RowLaw:
     top = pt.concatenate([root, pt.zeros((width, a.size))], axis=1)
     factor = pt.concatenate([top, pt.concatenate([linear, pairs], axis=1)], axis=0)
     second = (left * right).sum(axis=1) + mean[i] * mean[j]
-    products: list[tuple[int, ...]] = [(k,) for k in range(width)]
-    products += [(int(k), int(m)) for k, m in zip(i, j, strict=True)]
-    return RowLaw(products, pt.concatenate([mean, second]), factor)
+    return RowLaw(column_products(width), pt.concatenate([mean, second]), factor)
 
 
 def moment_law(moments: Moments, intercept, slope, sigma) -> RowLaw:
@@ -197,7 +211,7 @@ def moment_law(moments: Moments, intercept, slope, sigma) -> RowLaw:
     x'\theta + 2\theta'\tilde x\varepsilon + \varepsilon^2`; products of features, of features and
     errors and the squared error are uncorrelated.
     """
-    p, (d, g) = moments.width, moments.second_root.shape
+    d, g = moments.second_root.shape
     theta = pt.concatenate([pt.atleast_1d(intercept), slope])
     rows, columns = (index[1:] for index in np.triu_indices(d))
     each = np.zeros((d, d, rows.size))  # which product x_i x_j is
@@ -217,13 +231,7 @@ def moment_law(moments: Moments, intercept, slope, sigma) -> RowLaw:
     factor = pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
     mean_xy = moments.second @ theta
     mean = pt.concatenate([moments.mean, mean_xy, (theta @ mean_xy + sigma**2).reshape((1,))])
-
-    def product(i: int, j: int) -> tuple[int, ...]:
-        return tuple(c - 1 for c in (i, j) if c)
-
-    products = [product(int(i), int(j)) for i, j in zip(rows, columns, strict=True)]
-    products += [product(i, p + 1) for i in range(d)] + [(p, p)]
-    return RowLaw(products, mean, factor)
+    return RowLaw(feature_products(d), mean, factor)
 
 
 def read_moments(fourth) -> Moments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -87,20 +88,14 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
             case ps.Second():
                 return read(node.inputs[1])
             case ps.Add():
-                total = read(node.inputs[0])
-                for other in node.inputs[1:]:
-                    total = added(total, read(other))
-                return total
+                return reduce(added, map(read, node.inputs))
             case ps.Sub():
                 left, right = map(read, node.inputs)
                 return added(left, multiplied(constant(-1.0), right))
             case ps.Neg():
                 return multiplied(constant(-1.0), read(node.inputs[0]))
             case ps.Mul():
-                total = read(node.inputs[0])
-                for other in node.inputs[1:]:
-                    total = multiplied(total, read(other))
-                return total
+                return reduce(multiplied, map(read, node.inputs))
             case ps.TrueDiv():
                 left, right = map(read, node.inputs)
                 if set(right) == {()}:
@@ -112,10 +107,7 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
                 if power is not None and np.all(power == power.flat[0]):
                     k = float(power.flat[0])
                     if k in range(1, _MOST_POWER + 1):
-                        total = base = read(node.inputs[0])
-                        for _ in range(int(k) - 1):
-                            total = multiplied(total, base)
-                        return total
+                        return reduce(multiplied, [read(node.inputs[0])] * int(k))
         raise refusal(node.op)
 
     return read(graph)

@@ -207,14 +207,7 @@ class _Clt:
 
 def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRelease, ...]]:
     """Return the Normal law of the sums, and the releases of sums."""
-    wide = [r for r in rows.releases if r.degree > 2]
-    used = tuple(r for r in rows.releases if r.degree <= 2)
-    if wide and not (isinstance(moments, str) and moments == "released"):
-        raise NotImplementedError(
-            f"the release {wide[0].name!r} is of products of {wide[0].degree} columns, whose law "
-            f"is not known: write moments='released' to take the published values for the moments "
-            f"of the covariates"
-        )
+    used = releases_of_sums(rows, moments)
     if moments is None and all(link.root is not None for link in rows.links):
         mean, root = rows.law()
         width = rows.width
@@ -232,6 +225,18 @@ def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRele
     parts = found, intercept, pt.stack(slopes), response.sigma
     clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
     return clt, used
+
+
+def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
+    """Return the releases whose law is that of sums; the others may be used up as moments."""
+    wide = [r for r in rows.releases if r.degree > 2]
+    if wide and not (isinstance(moments, str) and moments == "released"):
+        raise NotImplementedError(
+            f"the release {wide[0].name!r} is of products of {wide[0].degree} columns, whose law "
+            f"is not known: write moments='released' to take the published values for the moments "
+            f"of the covariates"
+        )
+    return tuple(r for r in rows.releases if r.degree <= 2)
 
 
 def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> Moments:

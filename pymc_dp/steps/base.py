@@ -36,6 +36,15 @@ def point_function(
     return function, [v.name for v in inputs]
 
 
+def published_values(
+    model: pm.Model, release: TensorVariable, parameters: Sequence[TensorVariable]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the observed entries of a release and the noise scale of each, as they are now."""
+    value = model.rvs_to_values[release].astype("float64")
+    observed, noise = point_function(model, [value, *parameters])[0]()
+    return np.ravel(observed), np.broadcast_to(noise, np.shape(observed)).ravel()
+
+
 def value_writer(model: pm.Model, rv: TensorVariable) -> Callable:
     """Return a function from a value of `rv` to its value variable's (transformed) value."""
     transform = model.rvs_to_transforms[rv]
