@@ -16,6 +16,7 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, walk
 from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
@@ -186,6 +187,10 @@ def power(
     if isinstance(getattr(node.op, "core_op", node.op), Dot):
         both = [power(i, variable, positive=positive) for i in node.inputs]
         return None if None in both or math.inf in both else sum(k for k in both if k is not None)
+    if isinstance(node.op, MakeVector | Join):  # of entries with factors of their own
+        entries = node.inputs[isinstance(node.op, Join) :]
+        [k, *others] = {power(i, variable, positive=positive) for i in entries}
+        return None if others or k == math.inf else k
     if not isinstance(node.op, Elemwise):
         return None
     found = [power(i, variable, positive=positive) for i in node.inputs]

@@ -3,7 +3,7 @@ r"""Sums over n rows and sums of products of their columns, as functions of stan
 For jointly Normal rows with mean m and covariance LL' the sample mean :math:`m + L e/\sqrt n` and
 the scatter matrix :math:`L A A' L'` are exact (Bartlett, 1933), with standard Normal e and a lower
 triangular A: :math:`A_{ij} \sim N(0, 1)` below the diagonal and
-:math:`A_{ii}^2 \sim \chi^2_{n-1-i}`.
+:math:`A_{ii}^2 \sim \chi^2_{n-1-i}`, i from 0.
 
 The central limit theorem replaces the sums by Normal variables with the same means and covariances
 (Bernstein & Sheldon, 2019). They are written as linear functions of standard Normal latents, so
@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.distribution import _support_point
 from pymc.logprob.abstract import _logprob
-from pymc.logprob.transforms import Transform
 from pytensor.tensor.variable import TensorVariable
+from scipy import optimize
 
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms import GaussianMechanism
@@ -52,49 +51,119 @@ class RowSums:
         return self.center + shift, scatter / (n - 1)
 
 
-class StandardisedLog(Transform):
-    r"""The logarithm of a Gamma variable, standardised: :math:`\sqrt{\alpha}\,\log(x/E x)`.
+@dataclass(frozen=True)
+class ExactLatents:
+    """The latents of jointly Normal rows: e, the entries of A below its diagonal, and those on it.
 
-    Gamma variables of every shape then have values near 0 with a spread near 1.
+    The latter are standardised logarithms of Gamma variables, see `row_latents`.
+
+    Attributes
+    ----------
+    width : number of columns.
+    n : number of rows.
     """
 
-    name = "standardised_log"
-    ndim_supp = 0
+    width: int
+    n: int
 
-    def forward(self, value, rng, size, alpha, scale):
-        """Return the unconstrained value."""
-        return pt.sqrt(alpha) * (pt.log(value) - pt.log(alpha * scale))
+    @property
+    def below(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of the entries below the diagonal."""
+        return np.tril_indices(self.width, -1)
 
-    def backward(self, value, rng, size, alpha, scale):
-        """Return the Gamma variable."""
-        return alpha * scale * pt.exp(value / pt.sqrt(alpha))
+    @property
+    def size(self) -> int:
+        """Number of latents."""
+        return self.width + self.width * (self.width + 1) // 2
 
-    def log_jac_det(self, value, rng, size, alpha, scale):
-        """Log of the derivative of `backward`."""
-        return pt.log(alpha * scale) + value / pt.sqrt(alpha) - 0.5 * pt.log(alpha)
+    @property
+    def alpha(self) -> np.ndarray:
+        """Shapes of the Gamma variables, of which the diagonal of A is sqrt(2 g)."""
+        return (self.n - 1 - np.arange(self.width, dtype="float64")) / 2
+
+    def sums(self, mean, root, z) -> RowSums:
+        """Return the sums at latents z."""
+        e, below, log = self.split(z)
+        diagonal = np.sqrt(2 * self.alpha) * pt.exp(log / (2 * np.sqrt(self.alpha)))
+        factor = root @ pt.diag(diagonal)[self.below].set(below)
+        return RowSums(mean + root @ e / np.sqrt(self.n), None, factor @ factor.T)
+
+    def split(self, z) -> tuple:
+        """Return e, the entries below the diagonal, and the logarithms."""
+        w = self.width
+        return z[:w], z[w:-w], z[-w:]
+
+    def at(self, mean, root, sample_mean, factor) -> TensorVariable:
+        """Return the latents of a sample: its mean, and the Cholesky factor of its scatter."""
+        lower = pt.linalg.solve_triangular(root, pt.as_tensor(factor), lower=True)
+        shift = pt.linalg.solve_triangular(root, sample_mean - mean, lower=True, b_ndim=1)
+        ratio = pt.log(pt.diagonal(lower)) - 0.5 * np.log(2 * self.alpha)
+        log = 2 * np.sqrt(self.alpha) * ratio
+        return pt.concatenate([np.sqrt(self.n) * shift, lower[self.below], log])
+
+    def tangent(self, mean: np.ndarray, factor: np.ndarray) -> RowLaw:
+        """Return the sums as linear functions of the latents, at a sample that is as expected.
+
+        Parameters
+        ----------
+        mean, factor : vector and lower triangular matrix
+            Mean of the sample, and the Cholesky factor of its scatter matrix.
+        """
+        w, n = self.width, self.n
+        root = factor / np.sqrt(n)
+        # Latent (i, j) of A moves column j of the factor by column i of the root.
+        i, j = (np.concatenate([own, np.arange(w)]) for own in self.below)
+        moved = root[:, i] * np.where(i == j, np.sqrt(0.5), 1.0)
+        kept = factor[:, j]
+        a, b = np.triu_indices(w)
+        scatter = moved[a] * kept[b] + kept[a] * moved[b]
+        location = np.sqrt(n) * (root[a] * mean[b][:, None] + mean[a][:, None] * root[b])
+        first = np.hstack([np.sqrt(n) * root, np.zeros((w, i.size))])
+        moves = np.vstack([first, np.hstack([location, scatter])])
+        second = factor @ factor.T / n + np.outer(mean, mean)
+        sums = np.concatenate([mean, second[a, b]])
+        return RowLaw(column_products(w), pt.constant(sums), pt.constant(moves / np.sqrt(n)))
 
 
-def bartlett_latents(width: int, n: int) -> dict[str, tuple[TensorVariable, Transform | None]]:
-    """Return the latents of the exact law: suffix of the name to variable and transform."""
-    below = width * (width - 1) // 2
-    dof = n - 1 - np.arange(width, dtype="float64")
-    latents: dict[str, tuple[TensorVariable, Transform | None]] = {
-        "mean_standard": (pm.Normal.dist(0.0, 1.0, shape=width), None),
-    }
-    if below:
-        latents["cov_standard"] = (pm.Normal.dist(0.0, 1.0, shape=below), None)
-    latents["cov_chi2"] = (pm.Gamma.dist(dof / 2, 0.5, shape=width), StandardisedLog())
-    return latents
+def nearest_sample(
+    matrix: np.ndarray,
+    z: np.ndarray,
+    sd: np.ndarray,
+    n: int,
+    start: tuple[np.ndarray, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and factor of the scatter of n rows whose sums are near to released ones.
 
+    Parameters
+    ----------
+    matrix, z, sd
+        The sums, in the order of `column_products`, times `matrix` are z but for noise of sd.
+    start : pair of arrays
+        Mean and Cholesky factor to start from, which stand where the releases leave them open.
+    """
+    start_mean, start_factor = start
+    w = len(start_mean)
+    rows, columns = np.tril_indices(w)
+    diagonal = rows == columns
+    a, b = np.triu_indices(w)
+    unit = np.sqrt((start_factor**2).sum(axis=1) / n)
+    scale = np.concatenate([unit, np.where(diagonal, 1.0, unit[rows] * np.sqrt(n))])
+    first = np.concatenate([start_mean, start_factor[rows, columns]])
+    first[w:][diagonal] = np.log(first[w:][diagonal])
 
-def exact_sums(mean, root, n: int, e, chi2, below=None) -> RowSums:
-    """Return the sums of jointly Normal rows given the latents of `bartlett_latents`."""
-    width = chi2.type.shape[0]
-    factor = pt.diag(pt.sqrt(chi2))
-    if below is not None:
-        factor = factor[np.tril_indices(width, -1)].set(below)
-    factor = root @ factor
-    return RowSums(mean + root @ e / np.sqrt(n), None, factor @ factor.T)
+    def sample(c):
+        factor = np.zeros((w, w))
+        factor[rows, columns] = np.where(diagonal, np.exp(np.minimum(c[w:], 300.0)), c[w:])
+        return c[:w], factor
+
+    def residual(c):
+        mean, factor = sample(c)
+        second = factor @ factor.T + n * np.outer(mean, mean)
+        sums = np.concatenate([n * mean, second[a, b]])
+        return np.concatenate([(matrix @ sums - z) / sd, 1e-3 * (c - first) / scale])
+
+    found = optimize.least_squares(residual, first, x_scale="jac", max_nfev=200)
+    return sample(found.x)
 
 
 def normal_sums(mean, root, n: int, width: int, z) -> RowSums:
@@ -158,14 +227,20 @@ class RowLaw:
 
     def of(self, polynomials, n: int) -> tuple[TensorVariable, TensorVariable]:
         """Return mean and factor of linear functions of the sums over n rows."""
-        order = {product: k for k, product in enumerate(self.products)}
-        matrix = np.zeros((len(polynomials), len(order)))
-        offset = np.array([float(p.get((), 0.0)) for p in polynomials])
-        for row, polynomial in zip(matrix, polynomials, strict=True):
-            for monomial, coefficient in polynomial.items():
-                if monomial:
-                    row[order[monomial]] += coefficient
+        matrix, offset = linear_map(polynomials, self.products)
         return offset + n * (matrix @ self.mean), np.sqrt(n) * (matrix @ self.factor)
+
+
+def linear_map(polynomials, products) -> tuple[np.ndarray, np.ndarray]:
+    """Return polynomials of degree one as a matrix, with a column for each product, and offsets."""
+    order = {product: k for k, product in enumerate(products)}
+    matrix = np.zeros((len(polynomials), len(order)))
+    offset = np.array([float(p.get((), 0.0)) for p in polynomials])
+    for row, polynomial in zip(matrix, polynomials, strict=True):
+        for monomial, coefficient in polynomial.items():
+            if monomial:
+                row[order[monomial]] += coefficient
+    return matrix, offset
 
 
 def column_products(width: int) -> list[tuple[int, ...]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
+import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
 from pytensor.graph.basic import Constant, Variable
@@ -423,8 +424,9 @@ class _Leaves:
         if found is not None:
             j = self.columns.index(found)
             return {(j,): 1.0} if self.centers is None else {(j,): 1.0, (-1 - j,): 1.0}
-        if self._is_center(variable):
-            return {(-1 - self.mine[int(variable.owner.inputs[1].data)],): 1.0}
+        center = self._center(variable)
+        if center is not None:
+            return {(-1 - self.mine[center],): 1.0}
         above = set(ancestors([variable], blockers=list(self.records)))
         if self.records & above or self.centers in above:
             return None
@@ -444,9 +446,14 @@ class _Leaves:
             raise NotAdditiveError("it selects some of the rows")
         return variable, tuple(int(i.data) for i in index)
 
-    def _is_center(self, variable: Variable) -> bool:
+    def _center(self, variable: Variable) -> int | None:
+        """Return the number of a center; those of counts are rounded, and summed around 0 here."""
         node = variable.owner
-        return node is not None and node.inputs[0] is self.centers
+        if node is not None and isinstance(getattr(node.op, "scalar_op", None), ps.RoundHalfToEven):
+            node = node.inputs[0].owner
+        if node is None or node.inputs[0] is not self.centers:
+            return None
+        return int(node.inputs[1].data)
 
 
 def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:

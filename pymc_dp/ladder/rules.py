@@ -37,6 +37,7 @@ from pymc_dp.characteristic import characteristic_marginal
 from pymc_dp.graphs import depends_on
 from pymc_dp.records import (
     check_transform,
+    children,
     privatized,
     record_count,
     release_statistic,
@@ -96,7 +97,12 @@ def register_rungs(law: type, **rules: Callable) -> None:
 def record_groups(model: pm.Model) -> list[Block]:
     """Return the privatized records of a model, those that are columns of a row together."""
     found = privatized(model)
-    rows = [rv for rv in found if rv.dtype.startswith("float") and has_record_axis(rv)]
+    rows = [
+        rv
+        for rv in found
+        if has_record_axis(rv)
+        and any(v.dtype.startswith("float") for v in (rv, *children(model, rv)) if v in found)
+    ]
     groups = _released_together(model, blocks(model, rows)) if rows else []
     groups += [Block((rv,), 0, ()) for rv in found if rv not in rows]
     order = {rv: i for i, rv in enumerate(model.free_RVs)}
