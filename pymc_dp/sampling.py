@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from pymc_dp.chains import ARGUMENTS
 from pymc_dp.clt_regression import METHODS
 from pymc_dp.graphs import known_shape
 from pymc_dp.ladder.collapse import collapse
-from pymc_dp.ladder.rules import record_groups
+from pymc_dp.ladder.rules import notes, record_groups
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import as_model, children, is_tagged, privatized, releases
@@ -102,10 +103,11 @@ def sample(
         Where to sample. "auto" takes the route with the most expected effective draws a second and
         says which; with ``step=``, or a vector of records in ``var_names``, it does not collapse.
     method : str, optional
-        Another analysis of a linear regression, for comparison: "bernstein-sheldon" is the
-        published sampler, whose target is only near the posterior under the central limit theorem;
-        "naive" takes the published values for the confidential ones. "sppe" and "sple" are reserved
-        for neural estimation, which is not part of this version.
+        Another analysis of a linear regression with conjugate priors, for comparison:
+        "bernstein-sheldon" is the published sampler, whose target is only near the posterior under
+        the central limit theorem, and which needs many draws (its chains mix slowly where the noise
+        is small); "naive" takes the published values for the confidential ones. "sppe" and "sple"
+        are reserved for neural estimation, which is not part of this version.
     approximate, moments
         See `collapse`: approximate="clt" samples the central limit theorem's law of the sums over
         the rows of a regression, in the place of the exact one.
@@ -131,6 +133,7 @@ def sample(
     if rung not in ("auto", "records", "statistics", "marginal"):
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
     _check_values(model)
+    _warn(model)
     if method is not None:
         wrong = [k for k in kwargs if k not in ARGUMENTS] + ["rung"] * (rung != "auto")
         wrong += ["approximate"] * (approximate is not None)
@@ -152,7 +155,7 @@ def sample(
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
 
     open_routes = []
-    reasons = []
+    shut: dict[str, list[str]] = {}
     for route, rate, reason in routes(model, approximate, **options):
         if rung not in ("auto", route.rung):
             continue
@@ -161,11 +164,13 @@ def sample(
             reason = f"it does not take {', '.join(unsupported)}"
             _log.info("Not taken: %s, %s", route.name, reason)
         if reason:
-            reasons.append(f"{route.name}: {reason}")
+            shut.setdefault(reason, []).append(route.name)
         else:
             open_routes.append((rate, route))
     if not open_routes:
-        raise ValueError(f"no route on the rung {rung!r} is open. " + "; ".join(reasons))
+        where = "" if rung == "auto" else f" on the rung {rung!r}"
+        reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
+        raise ValueError(f"no route{where} is open. {reasons}")
     _, best = max(open_routes, key=lambda entry: entry[0])
     _log.info("Route: %s (rung: %s)", best.name, best.rung)
     return best.run(model, **options, **kwargs)
@@ -196,6 +201,14 @@ def _check_values(model: pm.Model) -> None:
             )
 
 
+def _warn(model: pm.Model) -> None:
+    """Say what is wrong with published values."""
+    for group in record_groups(model):
+        with suppress(NotImplementedError, ValueError):  # the routes say why
+            for note in notes(model, group):
+                _log.warning("%s", note)
+
+
 def _as_written(model, **kwargs):
     """Releases of latents or of integrated-out values: PyMC's samplers suit the model as it is."""
     if not releases(model) and not any(
@@ -217,8 +230,12 @@ def _statistics(model, **kwargs):
     collapsed = collapse(model, "statistics")
     with collapsed:
         if "step" not in kwargs:
-            kwargs["step"] = steps(collapsed) or None  # none: PyMC's own choice
+            kwargs["step"] = steps(collapsed)
         return pm.sample(**kwargs)
+
+
+def _nuts_on_statistics(model, **kwargs):
+    return pm.sample(model=collapse(model, "statistics"), **kwargs)
 
 
 def _clt_statistics_rate(model, moments):
@@ -295,13 +312,22 @@ def _marginal_rate(model):
 
 def _statistics_rate(model):
     collapsed = collapse(model, "statistics")
-    if any(r.owner.op.region is FeasibleRegression for r in releases(collapsed)):
-        raise ValueError("the walls of bounds= stop NUTS")
     chosen = choose_steps(collapsed)
+    if not chosen:
+        raise ValueError("no variable has a step of its own there")
     if all(chosen.get(rv) is CountGibbs for rv in collapsed.free_RVs):
         return 8_000.0  # draws are nearly independent
+    return 200.0  # without interweaving: where the noise dominates, much less
+
+
+def _nuts_on_statistics_rate(model):
+    collapsed = collapse(model, "statistics")
+    if any(r.owner.op.region is FeasibleRegression for r in releases(collapsed)):
+        raise ValueError("the walls of bounds= stop NUTS")
+    if choose_steps(collapsed):
+        raise ValueError("variables have steps of their own there")
     columns = max(_columns(group) for group in record_groups(model))
-    return 200.0 / columns**2  # without interweaving: where the noise dominates, much less
+    return 800.0 / columns**2
 
 
 def _records_rate(model):
@@ -309,7 +335,10 @@ def _records_rate(model):
     if not tagged:
         raise ValueError("the confidential values are released one by one, not in sums of records")
     seconds = 2e-4 if set(tagged) | set(choose_steps(model)) >= set(model.free_RVs) else 1e-3
-    for block in blocks(model, tagged):
+    found = blocks(model, tagged)
+    if any(_columns(block) > 1 for block in found):
+        seconds = 7e-3  # the parameters of a regression follow its rows slowly
+    for block in found:
         try:
             read_block(model, block)
             seconds += block.n * 5e-8
@@ -376,6 +405,9 @@ register_route(
 )
 register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
 register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))
+register_route(
+    Route("NUTS on the statistics", "statistics", _nuts_on_statistics_rate, _nuts_on_statistics)
+)
 register_route(Route("Metropolis on the records", "records", _records_rate, _records))
 register_route(Route("exact draws of the counts", "records", _counts_rate, _records))
 register_route(Route("NUTS on the records", "records", _nuts_on_records_rate, _nuts_on_records))

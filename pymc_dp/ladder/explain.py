@@ -17,7 +17,7 @@ from pymc_dp.additive import NotAdditiveError
 from pymc_dp.blocks import blocks, read_block
 from pymc_dp.graphs import nearest_rvs
 from pymc_dp.ladder.collapse import collapse, dropped_deterministics
-from pymc_dp.ladder.rules import describe, record_groups
+from pymc_dp.ladder.rules import describe, notes, record_groups
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.records import (
     as_model,
@@ -141,6 +141,9 @@ def explain(model: pm.Model | None = None) -> Explanation:
         ]
     result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
 
+    for group in record_groups(model):
+        with suppress(NotImplementedError, ValueError):  # the reason stands among the routes
+            result.notes += notes(model, group)
     dropped = dropped_deterministics(model)
     if dropped:
         result.notes.append(

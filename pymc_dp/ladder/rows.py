@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +10,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.distribution import support_point
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     BetaRV,
@@ -29,23 +26,21 @@ from scipy import stats
 from pymc_dp.additive import NotAdditiveError
 from pymc_dp.additive.polynomials import degree
 from pymc_dp.blocks import Block
-from pymc_dp.graphs import PLAIN_MODE, known_shape, nearest_rvs
+from pymc_dp.graphs import known_shape, nearest_rvs
 from pymc_dp.ladder.rules import Change, register_rungs
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.release import FeasibleRegression, release_rv
-from pymc_dp.row_latents import Linearised, row_latents
+from pymc_dp.row_latents import row_latents
+from pymc_dp.row_releases import linear_releases, notes, suggested_sample
 from pymc_dp.row_sums import (
     ExactLatents,
     Moments,
     RowLaw,
     RowSums,
-    column_products,
-    linear_map,
     moment_latents,
     moment_law,
     moment_sums,
-    nearest_sample,
     normal_law,
     normal_release_rv,
     normal_sums,
@@ -78,7 +73,7 @@ def _terms(polynomial, rows: Rows) -> str:
     for monomial, factor in polynomial.items():
         what = "·".join(rows.labels[j] for j in monomial)
         if not monomial:
-            terms.append(f"{factor:g}")
+            terms.append(f"{factor:g}" if len(polynomial) > 1 else f"{factor:g} (public)")
         elif abs(factor - 1) < 1e-12:
             terms.append(f"Σ {what}")
         else:
@@ -92,7 +87,7 @@ def statistics_rung(
     """Keep the sample mean and covariance matrix of the rows, as functions of latents."""
     if approximate == "clt":
         clt, used = _clt(model, rows, moments)
-        known = _linear_releases(model, rows, used)
+        known = linear_releases(model, rows, used)
         at = pt.zeros(clt.latents)
         linear = [release.linearised(clt.law, at, rows.n) for release in known]
         latents = row_latents(clt.latents, releases=linear)
@@ -102,77 +97,14 @@ def statistics_rung(
         mean, root = rows.law()
         exact, used = ExactLatents(rows.width, rows.n), rows.releases
         linear = []
-        if known := _linear_releases(model, rows, used):
-            sample = _suggested_sample(rows, known, mean, root)
+        if known := linear_releases(model, rows, used):
+            sample = suggested_sample(rows, known, mean, root)
             law, at = exact.tangent(*sample), exact.at(mean, root, *sample)
             linear = [release.linearised(law, at, rows.n) for release in known]
         latents = row_latents(exact.size, exact.alpha, linear)
         sums = exact.sums(mean, root, latents[0])
     change = Change(added={f"{rows.name}_sums_standard": latents})
     return _with_sums(change, rows, sums, used)
-
-
-@dataclass(frozen=True)
-class _LinearRelease:
-    """An observed release of sums under Laplace or Gaussian noise.
-
-    Attributes
-    ----------
-    polynomials : each entry as a constant and multiples of sums.
-    value, variance : vectors of the published values and of the variances of the noise.
-    """
-
-    polynomials: list
-    value: TensorVariable
-    variance: TensorVariable
-
-    def linearised(self, law: RowLaw, at: TensorVariable, n: int) -> Linearised:
-        """Return the release as a linear function of the latents; `law` has the sums at these."""
-        mean, factor = law.of(self.polynomials, n)
-        return Linearised(factor, self.value - mean + factor @ at, self.variance)
-
-
-def _linear_releases(model: pm.Model, rows: Rows, used) -> list[_LinearRelease]:
-    """Return the releases that coordinates for the latents are made from.
-
-    Others have no part in the choice, which changes no posterior.
-    """
-    found = []
-    for release in used:
-        if release.rv not in model.observed_RVs:
-            continue
-        match release.mechanism:
-            case LaplaceMechanism(scale=scale):
-                variance = 2.0 * scale**2
-            case GaussianMechanism(sigma=sigma):
-                variance = sigma**2
-            case _:
-                continue
-        with contextlib.suppress(NotAdditiveError):
-            polynomials = release.linear(rows.n)
-            value = model.rvs_to_values[release.rv].astype("float64")
-            variance = pt.broadcast_to(variance, value.shape).ravel()
-            found.append(_LinearRelease(polynomials, value.ravel(), variance))
-    return found
-
-
-def _suggested_sample(
-    rows: Rows, known: list[_LinearRelease], mean, root
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of a sample, and the factor of its scatter, that the releases suggest.
-
-    What the releases leave open is as the starting values of the model have it.
-    """
-    graphs = [mean, root, *(graph for r in known for graph in (r.value, r.variance))]
-    while above := nearest_rvs(graphs):
-        graphs = graph_replace(graphs, {rv: support_point(rv) for rv in above}, strict=False)
-    start_mean, start_root, *rest = (graph.eval(mode=PLAIN_MODE) for graph in graphs)
-    start = start_mean, np.sqrt(rows.n - 1) * start_root
-    matrix, offset = linear_map(
-        [p for r in known for p in r.polynomials], column_products(rows.width)
-    )
-    value, variance = (np.concatenate(rest[k::2]) for k in range(2))
-    return nearest_sample(matrix, value - offset, np.sqrt(variance), rows.n, start)
 
 
 def _require_rows(rows: Rows) -> None:
@@ -424,5 +356,10 @@ def _law_moments(covariates) -> np.ndarray:
 
 
 register_rungs(
-    Block, read=read, describe=describe, statistics=statistics_rung, marginal=marginal_rung
+    Block,
+    read=read,
+    describe=describe,
+    notes=notes,
+    statistics=statistics_rung,
+    marginal=marginal_rung,
 )

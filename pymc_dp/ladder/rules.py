@@ -6,6 +6,7 @@ several columns, and
 - ``read(model, records)``: what the rules need to know of the records and all of their releases,
   an object with their `rv`, `name` and `n`; it refuses by name what it cannot read,
 - ``describe(model, records, release)``: a release's statistic in words, for `explain`,
+- ``notes(model, reading)``: what is wrong with the published values, a list of sentences; optional,
 - ``statistics(model, reading)`` and ``marginal(model, reading)``: the `Change` of a rung. The
   rules of rows take the keyword arguments of an approximation that was asked for, too.
 
@@ -160,6 +161,12 @@ def read(model: pm.Model, group: Block) -> Any:
 def describe(model: pm.Model, group: Block, release: TensorVariable) -> str:
     """Say what a release of some records is."""
     return rules_of(group)["describe"](model, _subject(group), release)
+
+
+def notes(model: pm.Model, group: Block) -> list[str]:
+    """Say what is wrong with the published values of some records."""
+    rules = rules_of(group)
+    return rules["notes"](model, read(model, group)) if "notes" in rules else []
 
 
 def change(model: pm.Model, group: Block, to: Rung, **approximation: Any) -> Change:
