@@ -17,7 +17,13 @@ from pymc_dp.marginal import marginal_release_rv
 from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.propriety import check_possible
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
-from pymc_dp.release import FeasibleMoments, FeasibleRegression, Release, release_rv
+from pymc_dp.release import (
+    FeasibleMoments,
+    FeasibleRegression,
+    Release,
+    record_bounds,
+    release_rv,
+)
 from pymc_dp.rows import simple_regression
 from pymc_dp.statistics import NotLinearError, TooFewRecordsError
 from pymc_dp.steps import exact_step
@@ -322,14 +328,15 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
 
 
 def _check_bounds_agree(name, model, rv, records) -> None:
+    """Compare bounds record by record: releases may be of some columns of the same rows."""
     stated = [
-        r.owner.op.bounds
+        record_bounds(r, model.free_RVs).get(records)
         for r in [*releases(model), rv]
         if depends_on(release_statistic(r), records)
     ]
     if len(set(stated)) > 1:
         raise ValueError(
             f"{name!r}: the releases of {records.name!r} state different bounds "
-            f"{', '.join(map(str, stated))}: they are a property of the records, so give every "
-            f"release of them the same bounds="
+            f"{', '.join(map(str, stated))} of {records.name!r}: they are a property of the "
+            f"records, so give every release of them the same bounds="
         )

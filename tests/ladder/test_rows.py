@@ -246,6 +246,40 @@ def test_box_density():
         assert density(point | change) == -np.inf
 
 
+def bounded_apart(n=50, x_bounds=(0, 1), y_bounds=(0, 1), mu=0.5, **both):
+    """Return a regression whose releases of x, and of y with x, state bounds or do not."""
+    with pm.Model() as model:
+        sigma2 = pm.InverseGamma("sigma2", 3, 0.1)
+        theta = pm.Normal("theta", 0.5, pt.sqrt(sigma2), shape=2)
+        x = pm.Normal("x", mu() if callable(mu) else mu, 0.2, shape=n)
+        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=n)
+        own = [x.sum(), (x**2).sum()], [y.sum(), (y**2).sum()]
+        if y_bounds is not None:  # a box needs both columns
+            own[1].insert(1, (x * y).sum())
+        z = {2: [25.0, 14.5], 3: [25.0, 14.0, 14.5]}
+        for name, stated, sums in zip("ab", (x_bounds, y_bounds), own, strict=True):
+            z_own = z[len(sums)] if name == "b" else z[2]
+            dp.PrivateObservation(
+                name, sums, dp.LaplaceMechanism(1.0), observed=z_own, bounds=stated
+            )
+    return model
+
+
+def test_bounds_of_the_covariate_alone_are_kept_on_the_records_only():
+    model = bounded_apart(y_bounds=None)
+    for approximate in (None, "clt"):
+        with pytest.raises(
+            NotImplementedError, match=r"'a' states bounds= of 'x':.*rung='records'"
+        ):
+            dp.collapse(model, "statistics", approximate=approximate)
+    states = {route.name: (rate, reason) for route, rate, reason in routes(model)}
+    assert max(states, key=lambda name: states[name][0]) == "Metropolis on the records"
+    assert "'a' states bounds= of 'x'" in states["Gibbs on the statistics"][1]
+    assert "bounds= of 'x'" in states["exact regression"][1]
+    tree = dp.sample(model, draws=20, tune=20, progressbar=False, chains=1, random_seed=1)
+    assert np.isfinite(tree["posterior"]["theta"]).all()
+
+
 def test_refusals():
     model = simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0)
     with pytest.raises(NotImplementedError, match="Wishart law, which has no marginal"):
