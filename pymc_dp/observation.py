@@ -67,7 +67,9 @@ def PrivateObservation(
         region are NaN. For a simple regression of y on x, ``(lower, upper)`` is one interval for
         both, or two corners of their box, ``((a_x, a_y), (b_x, b_y))``: the sums of the columns and
         of their products then are those of rows in the box, the line meets it, and the error
-        variance is at most :math:`(b_y - a_y)^2 / 4`.
+        variance is at most :math:`(b_y - a_y)^2 / 4`. Where a regression's sums are published in
+        several releases, each states the bounds of the records in it; one of x alone confines the
+        mean and variance of x, as above.
     dims : str or tuple of str, optional
         Dimension names of the release.
 
@@ -337,6 +339,6 @@ def _check_bounds_agree(name, model, rv, records) -> None:
     if len(set(stated)) > 1:
         raise ValueError(
             f"{name!r}: the releases of {records.name!r} state different bounds "
-            f"{', '.join(map(str, stated))} of {records.name!r}: they are a property of the "
-            f"records, so give every release of them the same bounds="
+            f"{', '.join(map(str, stated))}: they are a property of the records, so give every "
+            f"release of them the same bounds="
         )

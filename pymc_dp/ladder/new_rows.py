@@ -72,7 +72,7 @@ def _column(model: pm.Model, link: Link) -> str:
 
 def _bounds(model: pm.Model, block: Block) -> dict[str, tuple[float, float]]:
     """Return the lower and upper end of each variable that a release states bounds of."""
-    found = {}
+    found: dict[str, tuple[float, float]] = {}
     for release in releases(model):
         stated = record_bounds(release, block.records)
         found |= {rv.name: ends for rv, ends in stated.items()}
