@@ -33,6 +33,7 @@ from pymc_dp.graphs import PLAIN_MODE, known_shape, nearest_rvs
 from pymc_dp.ladder.rules import Change, register_rungs
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
+from pymc_dp.propriety import check_proper_rows
 from pymc_dp.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.row_latents import Linearised, row_latents
 from pymc_dp.row_sums import (
@@ -58,7 +59,9 @@ _log = logging.getLogger("pymc.dp")
 
 def read(model: pm.Model, block: Block) -> Rows:
     """Read rows and their releases."""
-    return read_rows(model, block)
+    rows = read_rows(model, block)
+    check_proper_rows(model, rows)
+    return rows
 
 
 def describe(model: pm.Model, block: Block, release: TensorVariable) -> str:
