@@ -17,7 +17,13 @@ from pymc_dp.marginal import marginal_release_rv
 from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.propriety import check_possible
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
-from pymc_dp.release import FeasibleMoments, FeasibleRegression, Release, release_rv
+from pymc_dp.release import (
+    FeasibleMoments,
+    FeasibleRegression,
+    Release,
+    record_bounds,
+    release_rv,
+)
 from pymc_dp.rows import simple_regression
 from pymc_dp.statistics import NotLinearError, TooFewRecordsError
 from pymc_dp.steps import exact_step
@@ -61,7 +67,9 @@ def PrivateObservation(
         region are NaN. For a simple regression of y on x, ``(lower, upper)`` is one interval for
         both, or two corners of their box, ``((a_x, a_y), (b_x, b_y))``: the sums of the columns and
         of their products then are those of rows in the box, the line meets it, and the error
-        variance is at most :math:`(b_y - a_y)^2 / 4`.
+        variance is at most :math:`(b_y - a_y)^2 / 4`. Where a regression's sums are published in
+        several releases, each states the bounds of the records in it; one of x alone confines the
+        mean and variance of x, as above.
     dims : str or tuple of str, optional
         Dimension names of the release.
 
@@ -322,8 +330,9 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
 
 
 def _check_bounds_agree(name, model, rv, records) -> None:
+    """Compare bounds record by record: releases may be of some columns of the same rows."""
     stated = [
-        r.owner.op.bounds
+        record_bounds(r, model.free_RVs).get(records)
         for r in [*releases(model), rv]
         if depends_on(release_statistic(r), records)
     ]

@@ -27,6 +27,12 @@ from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import check_transform
+from pymc_dp.release import (
+    FeasibleMoments,
+    FeasibleRegression,
+    law_is_feasible,
+    record_bounds,
+)
 from pymc_dp.row_sums import column_products
 from pymc_dp.rows import Link, Rows
 from pymc_dp.steps.base import published_values
@@ -332,13 +338,29 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
 
 
 def box(rows: Rows) -> dict[str, Any]:
-    """Return the fields of the bounds that the releases state."""
-    bounds = {r.rv.owner.op.bounds for r in rows.releases}
-    if bounds == {None}:
+    """Return the fields of the bounds that the releases state.
+
+    Those of the covariate's own release are among those of the box, but for its law: the kernel
+    does not confine it, which makes no difference to a known law that is feasible.
+    """
+    stated: dict = {}
+    for release in rows.releases:
+        stated |= record_bounds(release.rv, rows.records)
+    if not stated:
         return {"bounded": False, "box": np.zeros(4)}
-    if len(bounds) > 1 or rows.width != 2:
-        raise NotImplementedError("bounds= are for a simple regression, the same in every release")
-    [((ax, ay), (bx, by))] = bounds
+    regions = [r.rv.owner.op.split(r.rv.owner.inputs)[2] for r in rows.releases]
+    if rows.width != 2 or not any(isinstance(region, FeasibleRegression) for region in regions):
+        raise NotImplementedError(
+            f"bounds= of {', '.join(repr(rv.name) for rv in stated)} are no box: it covers those "
+            f"of both columns of a simple regression, stated in one release"
+        )
+    x, y = rows.records
+    for region in regions:
+        if isinstance(region, FeasibleMoments):
+            feasible = law_is_feasible(region.law_mean, region.law_variance, *stated[x])
+            if nearest_rvs([feasible]) or not feasible.eval(mode=PLAIN_MODE):
+                raise NotImplementedError(f"bounds= of {x.name!r} confine its law, too")
+    (ax, bx), (ay, by) = stated[x], stated[y]
     return {"bounded": True, "box": np.array([ax, bx, ay, by])}
 
 

@@ -11,6 +11,8 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _icdf, _logcdf, _logprob
 
+from pymc_dp.graphs import depends_on
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -170,6 +172,22 @@ def release_rv(
     op.mechanism, op.bounds, op.n = mechanism, bounds, n
     op.region = None if moments is None else type(moments)
     return op(*inputs)
+
+
+def record_bounds(
+    release: TensorVariable, records: Sequence[TensorVariable]
+) -> dict[TensorVariable, tuple[float, float]]:
+    """Return the lower and upper end of each of these records that a release states bounds of.
+
+    These are the records of its own statistic: `records` come in model order, as the bounds do.
+    """
+    _, statistic, *_ = release.owner.inputs
+    stated = release.owner.op.bounds
+    mine = [] if stated is None else [rv for rv in records if depends_on(statistic, rv)]
+    if not mine:
+        return {}
+    ends = (np.broadcast_to(end, len(mine)).tolist() for end in stated)
+    return dict(zip(mine, zip(*ends, strict=True), strict=True))
 
 
 @_logprob.register(PrivateReleaseRV)

@@ -183,3 +183,144 @@ def test_power_law_marks_exponentials_and_needs_one_variable():
     w, other = pm.Flat.dist(), pm.Flat.dist()
     assert power_law(pt.exp(2 * w), w)[1] == np.inf
     assert power_law(w * other, w) is None
+
+
+# --- Regressions ----------------------------------------------------------------------------------
+
+SUMS = {
+    "x": lambda x, y: x.sum(),
+    "xx": lambda x, y: (x**2).sum(),
+    "y": lambda x, y: y.sum(),
+    "xy": lambda x, y: (x * y).sum(),
+    "xxy": lambda x, y: (x**2 * y).sum(),
+    "y-x": lambda x, y: 2 * y.mean() - x.sum() + 3,
+    "yy": lambda x, y: (y**2).sum(),
+    "var": lambda x, y: y.var(),
+    "log": lambda x, y: pt.log1p(pt.exp(y)).sum(),
+}
+FLAT = {
+    "both": lambda: (pm.Flat("a"), pm.Flat("b")),
+    "vector": lambda: pm.Flat("theta", shape=2),
+    "slope": lambda: (pm.Normal("a"), 2 * pm.Flat("b")),
+    "intercept": lambda: (pm.Flat("a") + 1, pm.Normal("b")),
+    "neither": lambda: pm.Normal("theta", shape=2),
+}
+NORMAL = lambda n: pm.Normal("x", 0.0, 1.0, shape=n)  # noqa: E731
+UNIFORM = lambda n: pm.Uniform("x", 1.0, 2.0, shape=n)  # noqa: E731
+
+
+def regression(sums, coefficients="neither", spread=1.0, *, x=NORMAL, mechanism=ONE, bounds=None):
+    with pm.Model() as model:
+        a, b = FLAT[coefficients]() if isinstance(coefficients, str) else coefficients()
+        sd = spread if isinstance(spread, float) else spread()
+        x = x(30)
+        y = pm.Normal("y", a + b * x, sd, shape=30)
+        statistic = pt.stack([SUMS[name](x, y) for name in sums.split()])
+        z = np.ones(len(sums.split()))
+        dp.PrivateObservation("z", statistic, mechanism, observed=z, bounds=bounds)
+    return model
+
+
+IMPROPER_COEFFICIENTS = [
+    (
+        "x y",
+        "both",
+        NORMAL,
+        r"'a', 'b' of 'y'.*Release the sum of x · y too, or .*pm\.Normal to 'a', 'b'",
+    ),
+    ("x xx y", "vector", UNIFORM, r"'theta\[0\]', 'theta\[1\]' of 'y'.*the sum of x · y too"),
+    ("x xy", "both", UNIFORM, "'a', 'b' of 'y'.*Release the sum of y too"),
+    ("x xxy", "both", NORMAL, "Release the sum of y and that of x · y too"),
+    ("xx y-x", "both", NORMAL, "Release the sum of x · y too"),
+    ("y-x y", "both", NORMAL, "Release the sum of x · y too"),
+    ("x xx y", "slope", NORMAL, "'b' of 'y' have.*Release the sum of x · y too"),
+    ("x xx xy", "intercept", NORMAL, "'a' of 'y' have.*Release the sum of y too"),
+]
+
+
+@pytest.mark.parametrize(("sums", "coefficients", "x", "message"), IMPROPER_COEFFICIENTS)
+def test_flat_coefficients_need_sums_that_tell_of_them(sums, coefficients, x, message):
+    model = regression(sums, coefficients, x=x)
+    message = f"improper: the coefficients .*{message}"
+    with pytest.raises(ValueError, match=message):
+        dp.collapse(model, "statistics", approximate="clt" if x is UNIFORM else None)
+    with pytest.raises(ValueError, match=message):
+        dp.steps(model)
+    with pytest.raises(ValueError, match=message):
+        dp.sample(model, progressbar=False)
+
+
+FLAT_SPREADS = {
+    "variance": lambda: pt.sqrt(pm.HalfFlat("w")),
+    "multiple": lambda: pt.sqrt(3.0 * pm.Flat("w")),
+    "scale": lambda: pm.HalfFlat("w"),
+    "log scale": lambda: pt.exp(pm.Flat("w")),
+}
+
+
+@pytest.mark.parametrize(
+    ("sums", "spread"),
+    [
+        ("x xx y xy", "variance"),
+        ("x xx y xy", "multiple"),
+        ("x y", "scale"),
+        ("x y xy xxy", "log scale"),
+    ],
+)
+def test_a_flat_variance_of_the_response_needs_its_squares(sums, spread):
+    model = regression(sums, spread=FLAT_SPREADS[spread])
+    message = r"'w' in the variance of 'y' has a flat prior, and no .* sum of y · y\. Give 'w' a"
+    if spread != "log scale":
+        message += r".*or release \(y\*\*2\)\.sum\(\) too"
+    with pytest.raises(ValueError, match=message):
+        dp.collapse(model, "statistics")
+    with pytest.raises(ValueError, match=message):
+        dp.steps(model)
+
+
+def confined():
+    transform = pm.distributions.transforms.Interval(0, 1)
+    return pm.Flat("a", transform=transform), pm.Flat("b", transform=transform)
+
+
+def informed():
+    a, b = pm.Flat("a"), pm.Flat("b")
+    pm.Normal("public", pt.stack([a, b]), 1.0, observed=[0.0, 1.0])
+    return a, b
+
+
+@pytest.mark.parametrize(
+    ("sums", "arguments"),
+    [
+        ("x y xy", {"coefficients": "both"}),
+        ("x y xxy", {"coefficients": "vector"}),
+        ("x y yy", {"coefficients": "both"}),  # the squares tell of the slope
+        ("x y var", {"coefficients": "both"}),
+        ("x y log", {"coefficients": "both"}),
+        ("x xx y", {"coefficients": "slope", "x": UNIFORM}),  # the sum of x is not zero
+        ("x xx y", {"coefficients": "intercept"}),
+        ("x xy", {"coefficients": "slope"}),
+        ("x y", {"coefficients": informed}),
+        ("x y", {"coefficients": confined}),
+        ("x y", {"coefficients": "both", "bounds": (0, 1)}),
+        ("x y yy", {"spread": FLAT_SPREADS["variance"]}),
+        ("x y xy xxy", {"spread": FLAT_SPREADS["variance"]}),  # falls like v^(-3/2)
+        ("x y xy", {"spread": FLAT_SPREADS["scale"]}),
+        ("x y", {"spread": FLAT_SPREADS["variance"], "bounds": (0, 1)}),
+        ("x y", {"spread": lambda: pm.HalfNormal("w")}),
+    ],
+)
+def test_regressions_that_may_be_proper_are_not_refused(sums, arguments):
+    assert dp.steps(regression(sums, **arguments))
+
+
+def test_the_tail_in_a_flat_slope_is_right():
+    """Released sums of x and y: the likelihood falls like 1/b with a proper intercept."""
+    n, rng = 30, np.random.default_rng(1)
+    total = rng.normal(0.0, np.sqrt(n), size=2_000_000)
+    level = rng.normal(size=total.size)
+    seen = np.exp(-np.abs(1.0 - total))
+    b = np.array([30.0, 300.0])
+    given = [np.exp(-np.abs(1.0 - n * level - k * total)) * seen for k in b]
+    slope = np.log(np.mean(given[1]) / np.mean(given[0])) / np.log(10.0)
+    np.testing.assert_allclose(slope, -1.0, atol=0.15)

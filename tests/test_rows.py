@@ -86,6 +86,10 @@ def test_linear_entries_are_read():
     first, second = release.linear(N)
     assert first == {(): -2.0 * N, (3,): 2.0}
     assert second == {(1, 2): pytest.approx(1 / N)} | ({(): 0.0} if () in second else {})
+    [shifted] = read(regression(STATISTICS["shifted"])).releases
+    [found] = shifted.linear(N)
+    expected = {(): 49.0 * N, (2,): -28.0, (3,): 14.0, (2, 2): 4.0, (2, 3): -4.0, (3, 3): 1.0}
+    assert found == pytest.approx({monomial: c / 3 for monomial, c in expected.items()})
     [curved] = read(regression(STATISTICS["slope"])).releases
     with pytest.raises(NotAdditiveError):
         curved.linear(N)

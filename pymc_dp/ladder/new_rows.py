@@ -14,8 +14,8 @@ from scipy import stats
 
 from pymc_dp.blocks import Block
 from pymc_dp.draws import per_draw
-from pymc_dp.graphs import depends_on
-from pymc_dp.records import parents, release_statistic, releases
+from pymc_dp.records import parents, releases
+from pymc_dp.release import record_bounds
 from pymc_dp.rows import Link, read_links
 
 
@@ -72,15 +72,11 @@ def _column(model: pm.Model, link: Link) -> str:
 
 def _bounds(model: pm.Model, block: Block) -> dict[str, tuple[float, float]]:
     """Return the lower and upper end of each variable that a release states bounds of."""
+    found: dict[str, tuple[float, float]] = {}
     for release in releases(model):
-        stated = release.owner.op.bounds
-        if stated is not None and any(
-            depends_on(release_statistic(release), rv) for rv in block.records
-        ):
-            ends = (np.broadcast_to(end, len(block.records)).tolist() for end in stated)
-            pairs = zip(*ends, strict=True)
-            return {rv.name: pair for rv, pair in zip(block.records, pairs, strict=True)}
-    return {}
+        stated = record_bounds(release, block.records)
+        found |= {rv.name: ends for rv, ends in stated.items()}
+    return found
 
 
 def _draw(link: Link, posterior: xr.Dataset, before: np.ndarray, bounds, rng) -> np.ndarray:

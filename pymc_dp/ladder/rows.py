@@ -30,7 +30,8 @@ from pymc_dp.graphs import known_shape, nearest_rvs
 from pymc_dp.ladder.rules import Change, register_rungs
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
-from pymc_dp.release import FeasibleRegression, release_rv
+from pymc_dp.propriety import check_proper_rows
+from pymc_dp.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.row_latents import row_latents
 from pymc_dp.row_releases import linear_releases, notes, suggested_sample
 from pymc_dp.row_sums import (
@@ -53,7 +54,9 @@ _log = logging.getLogger("pymc.dp")
 
 def read(model: pm.Model, block: Block) -> Rows:
     """Read rows and their releases."""
-    return read_rows(model, block)
+    rows = read_rows(model, block)
+    check_proper_rows(model, rows)
+    return rows
 
 
 def describe(model: pm.Model, block: Block, release: TensorVariable) -> str:
@@ -125,10 +128,12 @@ def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
         op = release.rv.owner.op
         region = None
         if op.region is not None:
-            if rows.width != 2:
+            if rows.width != 2 or op.region is not FeasibleRegression:
+                bounded = ", ".join(repr(rv.name) for rv in record_bounds(release.rv, rows.records))
                 raise NotImplementedError(
-                    f"bounds= of {release.name!r} are for a simple regression; the rows have the "
-                    f"columns {', '.join(rows.labels)}. Sample with rung='records'"
+                    f"the release {release.name!r} states bounds= of {bounded}: on the sums of the "
+                    f"rows {', '.join(rows.labels)} only those of a simple regression are kept, "
+                    f"stated for both columns in one release. Sample with rung='records'"
                 )
             _, _, law = op.split(release.rv.owner.inputs)
             total, products = mean * rows.n, (rows.n - 1) * cov + rows.n * pt.outer(mean, mean)

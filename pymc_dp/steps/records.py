@@ -17,11 +17,12 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.additive import is_rowwise
-from pymc_dp.blocks import blocks, check_axes, has_record_axis
+from pymc_dp.blocks import Block, blocks, check_axes, has_record_axis
 from pymc_dp.engine import Engine, plain_function
 from pymc_dp.privacy import Loss, stated_loss
-from pymc_dp.propriety import check_proper
+from pymc_dp.propriety import check_proper, check_proper_rows
 from pymc_dp.records import is_tagged, read_records, record_length
+from pymc_dp.rows import read_rows
 from pymc_dp.starting import feasible_point
 from pymc_dp.steps.adaptation import WalkAdaptation, WalkState
 from pymc_dp.steps.base import DPStep, DPStepState, unusable
@@ -133,8 +134,10 @@ class RecordMetropolis(DPStep):
             _check_atoms(model, rv, point)
         check_axes(model)
         found = blocks(model, self.model_rvs)
-        for rv in (rv for block in found for rv in block.records):
-            _check_transform(model, rv)
+        for block in found:
+            for rv in block.records:
+                _check_transform(model, rv)
+            _check_rows(model, block)
         self.engines = [Engine(model, block, point) for block in found]
         # Variables of the same record that were not named belong to this step, too.
         own = [rv for engine in self.engines for rv in engine.block.records]
@@ -309,6 +312,14 @@ def _check_records(model: pm.Model, rv) -> None:
     except (ValueError, NotImplementedError):
         return  # its law is not one whose posterior is known to be improper
     check_proper(model, group)
+
+
+def _check_rows(model: pm.Model, block: Block) -> None:
+    try:
+        rows = read_rows(model, block)
+    except (ValueError, NotImplementedError):
+        return  # as above
+    check_proper_rows(model, rows)
 
 
 def _check_transform(model: pm.Model, rv) -> None:

@@ -114,6 +114,20 @@ def test_new_rows_are_within_the_bounds(tree):
         dp.predict_records(model, tree, given={"x": 0.0})
 
 
+def test_only_the_records_of_a_release_are_within_its_bounds():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=2)
+        x = pm.Normal("x", 0.5, 0.2, shape=50)
+        y = pm.Normal("y", theta[0] + theta[1] * x, 0.3, shape=50)
+        dp.PrivateObservation("a", [x.mean(), x.var()], NOISE, observed=[0.5, 0.04], bounds=(0, 1))
+        dp.PrivateObservation("b", [y.sum(), (y**2).sum()], NOISE, observed=[250.0, 1300.0])
+    new = dp.predict_records(model, posterior(theta=np.array([5.0, 0.0])), random_seed=10)
+    x = ravel(new["x"])
+    law = stats.truncnorm(-2.5, 2.5, 0.5, 0.2)
+    assert stats.kstest(x, law.cdf).pvalue > 1e-3
+    assert_normal(new["y"], 5.0, 0.3)
+
+
 COV = np.array([[1.0, 0.6], [0.6, 0.9]])
 SLOPES = np.array([0.5, -2.0])
 

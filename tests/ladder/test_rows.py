@@ -14,6 +14,7 @@ import pymc_dp as dp
 from pymc_dp.kernels.regression_law import gaussian_moments, row_law
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.rows import covariate_moments
+from pymc_dp.regression import box
 from pymc_dp.row_sums import read_moments
 from pymc_dp.rows import read_rows
 from pymc_dp.sampling import routes
@@ -244,6 +245,80 @@ def test_box_density():
         {"y": y * 3},
     ):
         assert density(point | change) == -np.inf
+
+
+def bounded_apart(n=50, x_bounds=(0, 1), y_bounds=(0, 1), mu=0.5, **both):
+    """Return a regression whose releases of x, and of y with x, state bounds or do not."""
+    with pm.Model() as model:
+        sigma2 = pm.InverseGamma("sigma2", 3, 0.1)
+        theta = pm.Normal("theta", 0.5, pt.sqrt(sigma2), shape=2)
+        x = pm.Normal("x", mu() if callable(mu) else mu, 0.2, shape=n)
+        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=n)
+        own = [x.sum(), (x**2).sum()], [y.sum(), (y**2).sum()]
+        if y_bounds is not None:  # a box needs both columns
+            own[1].insert(1, (x * y).sum())
+        z = {2: [25.0, 14.5], 3: [25.0, 14.0, 14.5]}
+        for name, stated, sums in zip("ab", (x_bounds, y_bounds), own, strict=True):
+            z_own = z[len(sums)] if name == "b" else z[2]
+            dp.PrivateObservation(
+                name, sums, dp.LaplaceMechanism(1.0), observed=z_own, bounds=stated
+            )
+    return model
+
+
+def test_bounds_of_the_covariate_alone_are_kept_on_the_records_only():
+    model = bounded_apart(y_bounds=None)
+    for approximate in (None, "clt"):
+        with pytest.raises(
+            NotImplementedError, match=r"'a' states bounds= of 'x':.*rung='records'"
+        ):
+            dp.collapse(model, "statistics", approximate=approximate)
+    states = {route.name: (rate, reason) for route, rate, reason in routes(model)}
+    assert max(states, key=lambda name: states[name][0]) == "Metropolis on the records"
+    assert "'a' states bounds= of 'x'" in states["Gibbs on the statistics"][1]
+    assert "bounds= of 'x'" in states["exact regression"][1]
+    tree = dp.sample(model, draws=20, tune=20, progressbar=False, chains=1, random_seed=1)
+    assert np.isfinite(tree["posterior"]["theta"]).all()
+
+
+def test_bounds_of_sums_in_two_releases():
+    """Each states those of its own records; the region is that of a single release."""
+    apart = bounded_apart(y_bounds=((0, 0), (1, 2)))
+    text = str(dp.explain(apart))
+    assert "[0, 1] × [0, 2]" in text
+    fields = box(read_rows(apart, integrable(apart)[0]))
+    assert fields["bounded"]
+    np.testing.assert_array_equal(fields["box"], [0.0, 1.0, 0.0, 2.0])
+    exact = dp.sample(apart, draws=4000, **QUIET)
+    assert exact["posterior"].attrs["route"] == "exact regression"
+    records = dp.sample(apart, rung="records", draws=400, tune=300, **QUIET)
+    for name in ("theta", "sigma2"):
+        one, two = (t["posterior"][name] for t in (exact, records))
+        se = np.hypot(*(az.mcse(v.to_dataset(), var_names=[name])[name] for v in (one, two)))
+        gap = np.abs(one.mean(("chain", "draw")) - two.mean(("chain", "draw")))
+        assert (gap < 4 * se).all()
+
+
+def test_bounds_that_confine_the_law_of_the_covariate():
+    for mu in (0, lambda: pm.Normal("mu", 0.5, 1)):  # impossible, and unknown
+        model = bounded_apart(mu=mu)
+        with pytest.raises(NotImplementedError, match="bounds= of 'x' confine its law, too"):
+            box(read_rows(model, integrable(model)[0]))
+
+
+@pytest.mark.parametrize(
+    ("x_bounds", "y_bounds", "shown"),
+    [
+        ((0, 1), ((0, 0), (2, 1)), r"\(0.0, 1.0\), \(0.0, 2.0\)"),
+        (None, (0, 1), r"None, \(0.0, 1.0\)"),
+        ((0, 2), (0, 1), r"\(0.0, 2.0\), \(0.0, 1.0\)"),
+    ],
+)
+def test_bounds_of_a_record_have_to_agree(x_bounds, y_bounds, shown):
+    with pytest.raises(
+        ValueError, match=f"'b': the releases of 'x' state different bounds {shown}:"
+    ):
+        bounded_apart(x_bounds=x_bounds, y_bounds=y_bounds)
 
 
 def test_refusals():
