@@ -108,7 +108,7 @@ def row_latents(
     inputs = [pt.random.shared_rng(seed=None), b, pt.linalg.cholesky(precision)]
     rng, *others = dummies = [v.type() for v in inputs]
     rng, normal = pt.random.normal(size=(size - alpha.size,), rng=rng, return_next_rng=True)
-    rng, gamma = pt.random.gamma(alpha, 1.0, rng=rng, return_next_rng=True)
+    rng, gamma = pt.random.gamma(alpha, scale=1.0, rng=rng, return_next_rng=True)
     log = np.sqrt(alpha) * pt.log(gamma / alpha)
     unused = sum(pt.zeros_like(v).sum() for v in others)  # inputs have to be used
     op = RowLatentsRV(

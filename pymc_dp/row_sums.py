@@ -12,6 +12,7 @@ that their covariance matrix is positive semidefinite by construction and need n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from scipy import optimize
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms import GaussianMechanism
 from pymc_dp.mechanisms.base import Mechanism
+
+_FARTHEST = 30.0  # logarithm of what a spread may be of the one that a search starts from
 
 
 @dataclass(frozen=True)
@@ -148,21 +151,46 @@ def nearest_sample(
     a, b = np.triu_indices(w)
     unit = np.sqrt((start_factor**2).sum(axis=1) / n)
     scale = np.concatenate([unit, np.where(diagonal, 1.0, unit[rows] * np.sqrt(n))])
-    first = np.concatenate([start_mean, start_factor[rows, columns]])
-    first[w:][diagonal] = np.log(first[w:][diagonal])
+
+    def coordinates(mean, factor):
+        entries = factor[rows, columns]
+        return np.concatenate([mean, np.log(entries, out=entries, where=diagonal)])
+
+    first = coordinates(start_mean, start_factor)
+    low, high = (np.where(diagonal, first[w:] + k, np.inf * k) for k in (-_FARTHEST, _FARTHEST))
 
     def sample(c):
-        factor = np.zeros((w, w))
-        factor[rows, columns] = np.where(diagonal, np.exp(np.minimum(c[w:], 300.0)), c[w:])
+        factor, entries = np.zeros((w, w)), np.clip(c[w:], low, high)
+        factor[rows, columns] = np.exp(entries, out=entries, where=diagonal)
         return c[:w], factor
 
-    def residual(c):
-        mean, factor = sample(c)
+    def sums(mean, factor):
         second = factor @ factor.T + n * np.outer(mean, mean)
-        sums = np.concatenate([n * mean, second[a, b]])
-        return np.concatenate([(matrix @ sums - z) / sd, 1e-3 * (c - first) / scale])
+        return np.concatenate([n * mean, second[a, b]])
 
-    found = optimize.least_squares(residual, first, x_scale="jac", max_nfev=200)
+    def residual(c):
+        own = (matrix @ sums(*sample(c)) - z) / sd
+        return np.concatenate([own, 1e-3 * (c - first) / scale])
+
+    # The sums of deviations from any point are linear in the releases: unless no rows have such
+    # sums, the search has only to polish what they say. From near by they do not cancel.
+    size = n * np.concatenate([unit, unit[a] * unit[b]])
+    pair = w + np.arange(a.size)
+    mean, factor = start
+    with contextlib.suppress(np.linalg.LinAlgError):
+        for _ in range(3):
+            around = np.eye(w + a.size)
+            around[pair, a] += mean[b]
+            around[pair, b] += mean[a]
+            weighted = (matrix @ around) * size / sd[:, None]
+            left = (z - matrix @ sums(mean, factor)) / sd
+            move = size * np.linalg.lstsq(weighted, left)[0]
+            shift, scatter = move[:w] / n, factor @ factor.T
+            scatter[a, b] += move[w:]
+            factor = np.linalg.cholesky(scatter - n * np.outer(shift, shift), upper=True).T
+            mean = mean + shift
+    begin = coordinates(mean, factor)
+    found = optimize.least_squares(residual, begin, x_scale="jac", max_nfev=200)
     return sample(found.x)
 
 

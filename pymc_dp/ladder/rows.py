@@ -139,7 +139,7 @@ def _linear_releases(model: pm.Model, rows: Rows, used) -> list[_LinearRelease]:
     """
     found = []
     for release in used:
-        if release.rv not in model.observed_RVs:
+        if release.rv not in model.observed_RVs or release.degree > 2:
             continue
         match release.mechanism:
             case LaplaceMechanism(scale=scale):
