@@ -13,7 +13,7 @@ from pytensor.compile.mode import Mode
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.kernels.regression_law import gaussian_moments, moments_from_fourth, row_law
+from pymc_dp.kernels.regression_law import gaussian_moments, row_law
 from pymc_dp.row_latents import Linearised, row_latents
 from pymc_dp.row_sums import (
     ExactLatents,
@@ -117,8 +117,9 @@ def test_latents_and_law_are_the_same_for_stated_moments():
     m, f = value(law.mean, law.factor)
     ours = of_sums(moment_sums(*parts, n, pt.constant(z)), law.products)
     np.testing.assert_allclose(ours, n * m + np.sqrt(n) * f @ z, rtol=1e-10)
-    eta, xi = moments_from_fourth(fourth)
-    mean, cov = row_law(np.array([0.3, 1.0, -2.0]), 0.49, eta, xi)
+    products = features[:, [0, 0, 1, 1, 2]] * features[:, [1, 2, 1, 2, 2]]
+    xi = np.cov(products.T, ddof=0)
+    mean, cov = row_law(np.array([0.3, 1.0, -2.0]), 0.49, fourth[0, 0], xi)
     np.testing.assert_allclose(m, mean, rtol=1e-12)
     np.testing.assert_allclose(f @ f.T, cov, rtol=1e-8, atol=1e-9)
 
@@ -135,6 +136,49 @@ def test_moments_of_no_distribution_are_projected():
     ):
         with pytest.raises(ValueError, match=match):
             read_moments(wrong)
+
+
+def test_moments_are_shifted_as_those_of_shifted_covariates():
+    x, by = RNG.gamma(2.0, size=(400, 2)), np.array([3.0, -7.0])
+    found, expected = (
+        read_moments(
+            np.einsum("ni,nj,nk,nl->ijkl", *[np.column_stack([np.ones(400), v])] * 4) / 400
+        )
+        for v in (x, x + by)
+    )
+    found = found.shifted(by)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
+    np.testing.assert_allclose(found.second, expected.second, rtol=1e-10)
+    np.testing.assert_allclose(found.second_root @ found.second_root.T, found.second, rtol=1e-10)
+    cov = expected.root @ expected.root.T
+    np.testing.assert_allclose(found.root @ found.root.T, cov, rtol=1e-8)
+
+
+def test_moments_that_cannot_be_read_are_refused():
+    x = np.column_stack([np.ones(50), RNG.normal(size=(50, 2))])
+    fourth = np.einsum("ni,nj,nk,nl->ijkl", x, x, x, x) / 50
+    assert read_moments(fourth).moved == 0.0
+    for k in (0, 1, 2):
+        index = (k, 1, 2, 2)
+        wrong = fourth.copy()
+        wrong[index] += 1e-3
+        with pytest.raises(ValueError, match="Write every order of the indices"):
+            read_moments(wrong)
+    sorted_only = np.zeros_like(fourth)
+    for index in np.ndindex(*fourth.shape):
+        if list(index) == sorted(index):
+            sorted_only[index] = fourth[index]
+    with pytest.raises(ValueError, match="are moments of the same product"):
+        read_moments(sorted_only)
+    for k, refused in ((100.0, False), (1e4, True)):
+        law = stats.uniform(k, 1)
+        powers = [law.moment(j) for j in range(1, 5)]
+        if refused:
+            with pytest.raises(ValueError, match="the covariate 1 is so far from zero"):
+                read_moments(powers)
+        else:
+            root = np.linalg.qr(read_moments(powers).root.T, mode="r").T
+            assert root[1, 1] ** 2 == pytest.approx(1 / 180, rel=1e-3)
 
 
 @pytest.mark.parametrize("width", [2, 3])
