@@ -62,7 +62,7 @@ def linear_releases(
             case _:
                 continue
         with contextlib.suppress(NotAdditiveError):
-            polynomials = release.linear(rows.n)
+            polynomials = release.linear_graphs(rows.n)
             value = model.rvs_to_values[release.rv].astype("float64")
             variance = pt.broadcast_to(variance, value.shape).ravel()
             found.append(LinearRelease(release.name, polynomials, value.ravel(), variance))
@@ -122,10 +122,12 @@ def notes(model: pm.Model, rows: Rows) -> list[str]:
 def _numbers(rows: Rows, known: list[LinearRelease]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the matrix from sums to releases, the values without constants, and the noise's sd."""
     polynomials = [p for release in known for p in release.polynomials]
-    matrix, offset = linear_map(polynomials, column_products(rows.width))
-    graphs = [pt.concatenate([getattr(r, part) for r in known]) for part in ("value", "variance")]
-    value, variance = _starting_values(graphs)
-    return matrix, value - offset, np.sqrt(variance)
+    matrix, offset = map(pt.as_tensor, linear_map(polynomials, column_products(rows.width)))
+    value, variance = (
+        pt.concatenate([getattr(r, part) for r in known]) for part in ("value", "variance")
+    )
+    found = _starting_values([matrix, value - offset, pt.sqrt(variance)])
+    return found[0], found[1], found[2]
 
 
 def _starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:

@@ -12,19 +12,27 @@ that their covariance matrix is positive semidefinite by construction and need n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import _support_point
 from pymc.logprob.abstract import _logprob
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 from scipy import optimize
 
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms import GaussianMechanism
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, as_float
+
+# What E x^4 differs by from the fourth power of E x, relatively, about 6 var(x) / (E x)^2: below,
+# rounding leaves its fourth central moment less than three digits.
+_LEAST_SPREAD = 2e-6
+_FARTHEST = 30.0  # logarithm of what a spread may be of the one that a search starts from
 
 
 @dataclass(frozen=True)
@@ -146,23 +154,62 @@ def nearest_sample(
     rows, columns = np.tril_indices(w)
     diagonal = rows == columns
     a, b = np.triu_indices(w)
+    pair = w + np.arange(a.size)
     unit = np.sqrt((start_factor**2).sum(axis=1) / n)
     scale = np.concatenate([unit, np.where(diagonal, 1.0, unit[rows] * np.sqrt(n))])
-    first = np.concatenate([start_mean, start_factor[rows, columns]])
-    first[w:][diagonal] = np.log(first[w:][diagonal])
+
+    def coordinates(mean, factor):
+        entries = factor[rows, columns]
+        return np.concatenate([mean, np.log(entries, out=entries, where=diagonal)])
+
+    first = coordinates(start_mean, start_factor)
+    low, high = (np.where(diagonal, first[w:] + k, np.inf * k) for k in (-_FARTHEST, _FARTHEST))
 
     def sample(c):
-        factor = np.zeros((w, w))
-        factor[rows, columns] = np.where(diagonal, np.exp(np.minimum(c[w:], 300.0)), c[w:])
+        factor, entries = np.zeros((w, w)), np.clip(c[w:], low, high)
+        factor[rows, columns] = np.exp(entries, out=entries, where=diagonal)
         return c[:w], factor
 
-    def residual(c):
-        mean, factor = sample(c)
+    def sums(mean, factor):
         second = factor @ factor.T + n * np.outer(mean, mean)
-        sums = np.concatenate([n * mean, second[a, b]])
-        return np.concatenate([(matrix @ sums - z) / sd, 1e-3 * (c - first) / scale])
+        return np.concatenate([n * mean, second[a, b]])
 
-    found = optimize.least_squares(residual, first, x_scale="jac", max_nfev=200)
+    def around(mean):
+        """Return the map from the sums of deviations from a point, to be added to its own."""
+        found = np.eye(w + a.size)
+        found[pair, a] += mean[b]
+        found[pair, b] += mean[a]
+        return found
+
+    def residual(c):
+        own = (matrix @ sums(*sample(c)) - z) / sd
+        return np.concatenate([own, 1e-3 * (c - first) / scale])
+
+    def jacobian(c):
+        mean, factor = sample(c)
+        speed = np.where(diagonal, factor[rows, columns], 1.0)
+        moved = (a[:, None] == rows) * factor[b][:, columns]
+        moved += (b[:, None] == rows) * factor[a][:, columns]
+        location = n * around(mean)[w:, :w]
+        top = np.hstack([n * np.eye(w), np.zeros((w, rows.size))])
+        own = matrix @ np.vstack([top, np.hstack([location, moved * speed])])
+        return np.vstack([own / sd[:, None], np.diag(1e-3 / scale)])
+
+    # The sums of deviations from any point are linear in the releases: unless no rows have such
+    # sums, the search has only to polish what they say. From near by they do not cancel.
+    size = n * np.concatenate([unit, unit[a] * unit[b]])
+    mean, factor = start
+    with contextlib.suppress(np.linalg.LinAlgError):
+        for _ in range(3):
+            weighted = (matrix @ around(mean)) * size / sd[:, None]
+            left = (z - matrix @ sums(mean, factor)) / sd
+            move = size * np.linalg.lstsq(weighted, left)[0]
+            shift, scatter = move[:w] / n, factor @ factor.T
+            scatter[a, b] += move[w:]
+            factor = np.linalg.cholesky(scatter - n * np.outer(shift, shift), upper=True).T
+            mean = mean + shift
+    begin = coordinates(mean, factor)
+    found = optimize.least_squares(residual, begin, jacobian, x_scale="jac", max_nfev=200)
     return sample(found.x)
 
 
@@ -196,6 +243,7 @@ class Moments:
     root : a matrix F with FF' their covariance.
     second : E x x' of (1, x).
     second_root : a matrix G with GG' = second.
+    moved : how far they are from those that were given, of which there may be no law.
     """
 
     mean: np.ndarray
@@ -203,6 +251,22 @@ class Moments:
     second: np.ndarray
     second_root: np.ndarray
     moved: float
+
+    def shifted(self, by: np.ndarray) -> Moments:
+        """Return the moments of x + by.
+
+        Those of a law are far apart in size where it is far from zero: computed around its mean,
+        and shifted as roots, they lose nothing.
+        """
+        d = len(self.second)
+        shift = np.eye(d)
+        shift[1:, 0] = by
+        i, j = np.triu_indices(d)
+        products = shift[i[:, None], i] * shift[j[:, None], j]
+        products += np.where(i == j, 0.0, shift[i[:, None], j] * shift[j[:, None], i])
+        root, second_root = products[1:, 1:] @ self.root, shift @ self.second_root
+        mean = products[1:] @ np.append(1.0, self.mean)
+        return Moments(mean, root, shift @ self.second @ shift.T, second_root, self.moved)
 
     @property
     def width(self) -> int:
@@ -231,16 +295,21 @@ class RowLaw:
         return offset + n * (matrix @ self.mean), np.sqrt(n) * (matrix @ self.factor)
 
 
-def linear_map(polynomials, products) -> tuple[np.ndarray, np.ndarray]:
-    """Return polynomials of degree one as a matrix, with a column for each product, and offsets."""
-    order = {product: k for k, product in enumerate(products)}
-    matrix = np.zeros((len(polynomials), len(order)))
-    offset = np.array([float(p.get((), 0.0)) for p in polynomials])
-    for row, polynomial in zip(matrix, polynomials, strict=True):
+def linear_map(polynomials, products) -> tuple[Any, Any]:
+    """Return polynomials of degree one as a matrix, with a column for each product, and offsets.
+
+    Both are arrays, or graphs where a coefficient is one.
+    """
+    order = {product: k for k, product in enumerate([(), *products])}
+    table = np.zeros((len(polynomials), len(order)), dtype=object)
+    for row, polynomial in zip(table, polynomials, strict=True):
         for monomial, coefficient in polynomial.items():
-            if monomial:
-                row[order[monomial]] += coefficient
-    return matrix, offset
+            row[order[monomial]] = coefficient
+    if any(isinstance(c, Variable) for c in table.flat):
+        found = pt.stack([pt.stack([as_float(pt.as_tensor(c)) for c in row]) for row in table])
+    else:
+        found = table.astype("float64")
+    return found[:, 1:], found[:, 0]
 
 
 def column_products(width: int) -> list[tuple[int, ...]]:
@@ -334,24 +403,54 @@ def read_moments(fourth) -> Moments:
             f"moments=: the first feature is the intercept, and its moments are 1; got "
             f"{fourth[0, 0, 0, 0]}. Divide sums by the number of rows"
         )
+    powers = np.abs(np.einsum("iiii->i", fourth))
+    size = np.multiply.outer(np.outer(powers, powers), np.outer(powers, powers)) ** 0.25
+    for axes in ((1, 0, 2, 3), (1, 2, 3, 0)):  # of which all permutations are made
+        wrong = np.abs(fourth - fourth.transpose(axes)) > 1e-9 * size
+        if np.any(wrong):
+            one = tuple(int(k) for k in np.argwhere(wrong)[0])
+            other = tuple(one[k] for k in np.argsort(axes))
+            raise ValueError(
+                f"moments=: the entries {one} and {other} are moments of the same product, and "
+                f"differ: {fourth[one]} and {fourth[other]}. Write every order of the indices: "
+                f"np.einsum('ni,nj,nk,nl->ijkl', x, x, x, x) / len(x) does, of rows (1, x)"
+            )
+    for k in range(1, d):
+        if abs(fourth[k, k, k, k] - fourth[0, 0, 0, k] ** 4) < _LEAST_SPREAD * powers[k]:
+            raise ValueError(
+                f"moments=: the covariate {k} is so far from zero against its spread that no "
+                f"digits of it are left in E x^4 = {fourth[k, k, k, k]:g}. Write the model for the "
+                f"covariate less a public number that is near to its mean, and its moments"
+            )
     rows, columns = (index[1:] for index in np.triu_indices(d))
     second = fourth[0, 0]
     mean = second[rows, columns]
     cov = fourth[rows[:, None], columns[:, None], rows, columns] - np.outer(mean, mean)
-    second_root, moved_second = _root(second)
-    root, moved = _root(cov)
-    return Moments(mean, root, second_root @ second_root.T, second_root, max(moved, moved_second))
+    root, moved = _root(cov, fourth[rows, columns, rows, columns])
+    # The covariance of the covariates is part of it, so that what was moved agrees.
+    spread = np.linalg.qr(root[: d - 1].T, mode="r").T
+    top = np.eye(1, 1 + spread.shape[1])
+    second_root = np.vstack([top, np.hstack([second[1:, :1], spread])])
+    second = second_root @ second_root.T
+    return Moments(second[rows, columns], root, second, second_root, moved)
 
 
-def _root(matrix: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return F with FF' the nearest positive semidefinite matrix, and how far it was."""
-    scale = np.sqrt(np.abs(np.diag(matrix)))  # covariates may have any units
+def _root(matrix: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return F with FF' the nearest positive semidefinite matrix, and how far it was.
+
+    Nearest in the units of the variances, or of the mean squares `size` where these are so small
+    that they may be rounding: of the square of a covariate of two values, say.
+    """
+    scale = np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-3 * np.abs(size)))
     scale[scale == 0.0] = 1.0
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2 / np.outer(scale, scale))
-    moved = max(0.0, -values.min()) / max(np.abs(values).max(), np.finfo(float).tiny)
-    keep = values > 1e-14 * np.abs(values).max()
-    root = scale[:, None] * vectors[:, keep] * np.sqrt(values[keep])
-    return root, moved if moved > 1e-12 else 0.0
+    largest = np.abs(values).max()
+    moved = max(0.0, -values.min()) / max(largest, np.finfo(float).tiny)
+    moved = moved if moved > 1e-12 else 0.0
+    if moved:  # a regression divides by them: what was negative becomes small, not zero
+        values = np.maximum(values, 1e-9 * largest)
+    keep = values > 1e-14 * largest
+    return scale[:, None] * vectors[:, keep] * np.sqrt(values[keep]), moved
 
 
 def moment_sums(moments: Moments, intercept, slope, sigma, n: int, z) -> RowSums:

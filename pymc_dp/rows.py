@@ -149,7 +149,14 @@ class RowRelease:
         return pt.stack(entries).reshape(self.additive.entries.shape)
 
     def linear(self, n: int) -> list[Polynomial]:
+        """Return `linear_graphs` with the numbers that `pm.Data` holds now."""
+        found = [{m: _number(c) for m, c in p.items()} for p in self.linear_graphs(n)]
+        return [{m: c for m, c in p.items() if c != 0.0} for p in found]
+
+    def linear_graphs(self, n: int) -> list[Polynomial]:
         """Return each entry as a constant and multiples of sums of products of columns.
+
+        Coefficients that depend on `pm.Data` are graphs, the others numbers.
 
         Raises
         ------
@@ -158,7 +165,7 @@ class RowRelease:
         """
         zeros = pt.zeros(len(self.columns))
         public = {
-            symbol: known_value(_at_center(graph, self.additive.centers, zeros))
+            symbol: _coefficient(_at_center(graph, self.additive.centers, zeros))
             for symbol, graph in self.additive.public
         }
         order = {symbol: k for k, symbol in enumerate(self.additive.sums)}
@@ -167,7 +174,7 @@ class RowRelease:
             if variable in order:
                 return {(order[variable],): 1.0}
             if variable in public:
-                return constant(float(np.asarray(public[variable])))
+                return constant(public[variable])
             return constant(float(variable.data)) if isinstance(variable, Constant) else None
 
         found = []
@@ -175,12 +182,13 @@ class RowRelease:
             sums = read_polynomial(entry, leaf) if isinstance(entry, Variable) else constant(entry)
             if degree(sums) > 1:
                 raise NotAdditiveError("it multiplies sums with each other")
-            total = constant(_number(sums.get((), 0.0)))
+            total = constant(_coefficient(sums.get((), 0.0)))
             for (k,), factor in ((m, c) for m, c in sums.items() if m):
                 for monomial, c in self.maps[k].items():
                     if all(j >= 0 for j in monomial):
                         rows = 1.0 if monomial else float(n)
-                        total = added(total, {monomial: _number(factor) * _number(c) * rows})
+                        own = _coefficient(factor) * _coefficient(c) * rows
+                        total = added(total, {monomial: own})
             found.append(total)
         return found
 
@@ -463,7 +471,7 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
     become one that is not.
     """
     node = variable.owner
-    fixed = all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None)
+    fixed = _is_fixed(variable)
     if all(variable.type.broadcastable):
         if fixed:
             return constant(float(np.asarray(known_value(variable)).flat[0]))
@@ -479,6 +487,18 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
     if value is not None and value.size and np.all(value == value.flat[0]):
         return constant(float(value.flat[0]))
     raise NotAdditiveError("a public vector differs from row to row, or may do so (pm.Data)")
+
+
+def _is_fixed(variable: Variable) -> bool:
+    """Whether a graph is made of constants."""
+    return all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None)
+
+
+def _coefficient(value: Coefficient) -> Coefficient:
+    """Return a number, or the graph of one that may change."""
+    if isinstance(value, Variable) and not _is_fixed(value):
+        return as_float(value.squeeze() if value.type.ndim else value)
+    return _number(value)
 
 
 def _number(coefficient: Coefficient) -> float:

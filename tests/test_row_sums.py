@@ -8,18 +8,20 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pymc.distributions.distribution import _support_point
 from pytensor.compile.mode import Mode
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.kernels.regression_law import gaussian_moments, moments_from_fourth, row_law
+from pymc_dp.kernels.regression_law import gaussian_moments, row_law
+from pymc_dp.row_latents import Linearised, row_latents
 from pymc_dp.row_sums import (
-    StandardisedLog,
-    bartlett_latents,
-    exact_sums,
+    ExactLatents,
+    column_products,
     moment_latents,
     moment_law,
     moment_sums,
+    nearest_sample,
     normal_law,
     normal_release_rv,
     normal_sums,
@@ -115,8 +117,9 @@ def test_latents_and_law_are_the_same_for_stated_moments():
     m, f = value(law.mean, law.factor)
     ours = of_sums(moment_sums(*parts, n, pt.constant(z)), law.products)
     np.testing.assert_allclose(ours, n * m + np.sqrt(n) * f @ z, rtol=1e-10)
-    eta, xi = moments_from_fourth(fourth)
-    mean, cov = row_law(np.array([0.3, 1.0, -2.0]), 0.49, eta, xi)
+    products = features[:, [0, 0, 1, 1, 2]] * features[:, [1, 2, 1, 2, 2]]
+    xi = np.cov(products.T, ddof=0)
+    mean, cov = row_law(np.array([0.3, 1.0, -2.0]), 0.49, fourth[0, 0], xi)
     np.testing.assert_allclose(m, mean, rtol=1e-12)
     np.testing.assert_allclose(f @ f.T, cov, rtol=1e-8, atol=1e-9)
 
@@ -135,48 +138,235 @@ def test_moments_of_no_distribution_are_projected():
             read_moments(wrong)
 
 
-def test_exact_sums_follow_the_wishart_law():
+def test_moments_are_shifted_as_those_of_shifted_covariates():
+    x, by = RNG.gamma(2.0, size=(400, 2)), np.array([3.0, -7.0])
+    found, expected = (
+        read_moments(
+            np.einsum("ni,nj,nk,nl->ijkl", *[np.column_stack([np.ones(400), v])] * 4) / 400
+        )
+        for v in (x, x + by)
+    )
+    found = found.shifted(by)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
+    np.testing.assert_allclose(found.second, expected.second, rtol=1e-10)
+    np.testing.assert_allclose(found.second_root @ found.second_root.T, found.second, rtol=1e-10)
+    cov = expected.root @ expected.root.T
+    np.testing.assert_allclose(found.root @ found.root.T, cov, rtol=1e-8)
+
+
+def test_moments_that_cannot_be_read_are_refused():
+    x = np.column_stack([np.ones(50), RNG.normal(size=(50, 2))])
+    fourth = np.einsum("ni,nj,nk,nl->ijkl", x, x, x, x) / 50
+    assert read_moments(fourth).moved == 0.0
+    for k in (0, 1, 2):
+        index = (k, 1, 2, 2)
+        wrong = fourth.copy()
+        wrong[index] += 1e-3
+        with pytest.raises(ValueError, match="Write every order of the indices"):
+            read_moments(wrong)
+    sorted_only = np.zeros_like(fourth)
+    for index in np.ndindex(*fourth.shape):
+        if list(index) == sorted(index):
+            sorted_only[index] = fourth[index]
+    with pytest.raises(ValueError, match="are moments of the same product"):
+        read_moments(sorted_only)
+    for k, refused in ((100.0, False), (1e4, True)):
+        law = stats.uniform(k, 1)
+        powers = [law.moment(j) for j in range(1, 5)]
+        if refused:
+            with pytest.raises(ValueError, match="the covariate 1 is so far from zero"):
+                read_moments(powers)
+        else:
+            root = np.linalg.qr(read_moments(powers).root.T, mode="r").T
+            assert root[1, 1] ** 2 == pytest.approx(1 / 180, rel=1e-3)
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_exact_sums_follow_the_wishart_law(width):
     """Against data: means, scatter matrices and their dependence, in a fixed simulation."""
-    n, width, draws = 6, 3, 20_000
+    n, draws = 6, 20_000
     mean, root = normal_rows(width)
-    latents = bartlett_latents(width, n)
-    names = list(latents)
-    e, below, chi2 = (pt.TensorType("float64", rv.type.shape)() for rv, _ in latents.values())
-    sums = exact_sums(pt.constant(mean), pt.constant(root), n, e, chi2, below)
-    own, cov = sums.moments(n)
-    function = pytensor.function([e, below, chi2], [own, cov])
-    assert names == ["mean_standard", "cov_standard", "cov_chi2"]
-    rng = np.random.default_rng(2)
+    exact = ExactLatents(width, n)
+    latents, transform = row_latents(exact.size, exact.alpha)
+    assert transform is None
+    z = pt.vector(shape=(exact.size,))
+    sums = exact.sums(pt.constant(mean), pt.constant(root), z)
+    function = pytensor.function([z], list(sums.moments(n)))
+    rng, lower = np.random.default_rng(2), np.tril_indices(width)
     ours, data = [], []
-    for _ in range(draws):
-        chi = rng.chisquare(n - 1 - np.arange(width))
-        m, c = function(rng.normal(size=3), rng.normal(size=3), chi)
-        ours.append([*m, *c[np.tril_indices(3)], np.linalg.det(c)])
+    for own in pm.draw(latents, draws, random_seed=3):
+        m, c = function(own)
+        ours.append([*m, *c[lower], np.linalg.det(c)])
         rows = mean + rng.normal(size=(n, width)) @ root.T
         c = np.cov(rows.T)
-        data.append([*rows.mean(axis=0), *c[np.tril_indices(3)], np.linalg.det(c)])
+        data.append([*rows.mean(axis=0), *c[lower], np.linalg.det(c)])
     for a, b in zip(np.array(ours).T, np.array(data).T, strict=True):
         assert stats.ks_2samp(a, b).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("alpha", [0.5, 3.0, 5e8])
-def test_standardised_log(alpha):
-    transform = StandardisedLog()
-    inputs = [None, None, pt.constant(np.float64(alpha)), pt.constant(np.float64(2.0))]
-    v = pt.dscalar()
-    back = transform.backward(v, *inputs)
-    jacobian = pytensor.gradient.grad(back, v)
-    f = pytensor.function(
-        [v], [transform.forward(back, *inputs), pt.log(jacobian), transform.log_jac_det(v, *inputs)]
-    )
-    for point in (-2.0, 0.0, 1.5):
-        again, direct, ours = f(point)
-        assert again == pytest.approx(point, abs=1e-6)
-        assert ours == pytest.approx(direct, rel=1e-10)
-    typical = stats.gamma(alpha, scale=2.0).ppf([0.1587, 0.8413]) if alpha < 1e6 else None
-    if typical is not None and alpha > 1:
-        scaled = np.sqrt(alpha) * np.log(typical / (2 * alpha))
-        assert np.all(np.abs(np.abs(scaled) - 1) < 0.5)
+def test_latents_are_normal_and_logarithms_of_gamma(alpha):
+    latents, _ = row_latents(3, np.full(2, alpha))
+    value = np.array([0.3, -1.2, 0.8])
+    scaled = value[1:] / np.sqrt(alpha)
+    # The law of log(g) for g ~ Gamma(alpha, 1), moved by log(alpha) and stretched.
+    gamma = stats.loggamma(alpha).logpdf(scaled + np.log(alpha)) - 0.5 * np.log(alpha)
+    expected = stats.norm.logpdf(value[0]) + gamma.sum()
+    assert pm.logp(latents, value).eval() == pytest.approx(expected, rel=1e-6)
+    draws = pm.draw(latents, 4000, random_seed=1)
+    log = stats.loggamma(alpha, loc=-np.log(alpha))
+    assert stats.kstest(draws[:, 0], stats.norm.cdf).pvalue > 1e-3
+    for own in draws[:, 1:].T:
+        assert stats.kstest(own / np.sqrt(alpha), log.cdf).pvalue > 1e-3
+    if alpha > 1:
+        assert np.abs(draws.std(axis=0) - 1).max() < 0.3
+
+
+def test_whitened_latents():
+    """The transform undoes itself, and standardises what the linearised release says."""
+    size, entries = 4, 3
+    jacobian, target = RNG.normal(size=(entries, size)), RNG.normal(size=entries)
+    variance = np.array([0.1, 1e-8, 5.0])
+    release = Linearised(*(pt.constant(v) for v in (jacobian, target, variance)))
+    latents, transform = row_latents(size, np.array([7.0]), [release])
+    inputs = latents.owner.inputs
+    u = pt.vector(shape=(size,))
+    back = transform.backward(u, *inputs)
+    derivative = pytensor.gradient.jacobian(back, u)
+    graphs = [back, transform.forward(back, *inputs), derivative, transform.log_jac_det(u, *inputs)]
+    point = RNG.normal(size=size)
+    found, again, d, log_det = pytensor.function([u], graphs)(point)
+    np.testing.assert_allclose(again, point, atol=1e-6)
+    assert log_det == pytest.approx(np.linalg.slogdet(d)[1], rel=1e-9)
+    precision = np.eye(size) + jacobian.T @ (jacobian / variance[:, None])
+    cov = np.linalg.inv(precision)
+    np.testing.assert_allclose(d @ d.T, cov, atol=1e-7)
+    center = cov @ (jacobian.T @ (target / variance))
+    np.testing.assert_allclose(found - d @ point, center, rtol=1e-5)
+    start = _support_point(latents.owner.op, latents, *inputs).eval()
+    np.testing.assert_allclose(start, center, rtol=1e-5)
+
+
+def test_a_release_without_noise_leaves_the_coordinates_finite():
+    release = Linearised(pt.ones((2, 3)), pt.constant([1e8, -1e8]), pt.zeros(2))
+    latents, _ = row_latents(3, None, [release])
+    assert all(np.isfinite(v.eval()).all() for v in latents.owner.inputs[1:])
+
+
+def sample_of_rows(width, n):
+    """Return the mean of rows, and the Cholesky factor of their scatter."""
+    mean, root = normal_rows(width)
+    return mean, np.sqrt(n) * root
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_latents_of_a_sample(width):
+    exact = ExactLatents(width, 20)
+    mean, root = (pt.constant(v) for v in normal_rows(width))
+    own_mean, factor = sample_of_rows(width, 20)
+    z = exact.at(mean, root, pt.constant(own_mean), pt.constant(factor))
+    sums = exact.sums(mean, root, z)
+    center, scatter = value(sums.center, sums.second)
+    np.testing.assert_allclose(center, own_mean, rtol=1e-10)
+    np.testing.assert_allclose(scatter, factor @ factor.T, rtol=1e-10)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_tangent_is_the_derivative_of_the_sums(width):
+    """At the latents of a sample that has the mean and the covariance matrix of the law."""
+    n = 10**6  # where n and n - 1 are nearly the same
+    exact = ExactLatents(width, n)
+    mean, factor = sample_of_rows(width, n)
+    law = exact.tangent(mean, factor)
+    own, root = pt.constant(mean), pt.constant(factor / np.sqrt(n))
+    z = pt.vector(shape=(exact.size,))
+    sums = exact.sums(own, root, z)
+    second = sums.second + n * pt.outer(sums.center, sums.center)
+    graph = pt.concatenate([n * sums.center, second[np.triu_indices(width)]])
+    at = exact.at(own, root, own, pt.constant(factor)).eval()
+    derivative = pytensor.function([z], [graph, pytensor.gradient.jacobian(graph, z)])
+    found, expected = derivative(at)
+    assert law.products == column_products(width)
+    np.testing.assert_allclose(n * law.mean.eval(), found, rtol=1e-9)
+    ours = np.sqrt(n) * law.factor.eval()
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("n", [100, 10**4, 10**9])
+@pytest.mark.parametrize(("location", "sd", "noise"), [(0, 1, 1.0), (50, 10, 1e-6), (1e4, 1, 1.0)])
+def test_nearest_sample_recovers_a_sample(width, n, location, sd, noise):
+    mean, factor = sample_of_rows(width, n)
+    mean, factor = location + sd * mean, sd * factor
+    rows, columns = np.triu_indices(width)
+    second = factor @ factor.T + n * np.outer(mean, mean)
+    sums = np.concatenate([n * mean, second[rows, columns]])
+    far = np.zeros(width), np.sqrt(n) * np.eye(width)
+    matrices = [np.eye(sums.size)]
+    if location < 1e4:  # further off, double precision keeps too little of sums of sums
+        matrices.append(np.triu(np.ones((sums.size, sums.size))))
+    for start in (far, (1.1 * mean, 2 * factor)):
+        for matrix in matrices:
+            noises = np.full(sums.size, noise)
+            found, root = nearest_sample(matrix, matrix @ sums, noises, n, start)
+            # Both in standard errors.
+            scatter = factor @ factor.T
+            error = np.abs(root @ root.T - scatter).max() / scatter.max() * np.sqrt(n)
+            assert error < 0.01
+            assert np.abs(found - mean).max() / sd * np.sqrt(n) < 1e-4
+
+
+def test_nearest_sample_of_sums_of_no_rows_and_of_few_sums():
+    n, start = 1000, (np.array([1.0, 2.0]), np.sqrt(1000) * np.eye(2))
+    impossible = np.array([5000.0, 5000.0, -9000.0, 1e5, -9000.0])
+    for noise in (1e-6, 1.0, 1e3):
+        mean, factor = nearest_sample(np.eye(5), impossible, np.full(5, noise), n, start)
+        assert np.isfinite(mean).all()
+        assert np.isfinite(np.log(np.diag(factor))).all()
+    only_y = np.eye(5)[[1, 4]]  # sums of y and y^2: x stays where it was
+    mean, factor = nearest_sample(only_y, np.array([3000.0, 13_000.0]), np.ones(2), n, start)
+    np.testing.assert_allclose(mean, [1.0, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(factor @ factor.T / n, [[1.0, 0.0], [0.0, 4.0]], atol=1e-4)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1.0, 100.0])
+def test_coordinates_change_no_posterior(noise):
+    """The density of the collapsed model is that of the plain latents, by scipy."""
+    n, z = 40, np.array([4.0, 45.0, 18.0, 30.0, 60.0])
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 2)
+        x = pm.Normal("x", 0, 1, shape=n)
+        y = pm.Normal("y", 0.5 + slope * x, 0.7, shape=n)
+        five = pt.stack([x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()])
+        dp.PrivateObservation("z", five, dp.LaplaceMechanism(noise), observed=z)
+    collapsed = dp.collapse(model, "statistics")
+    name = "x_y_sums_standard"
+    u = collapsed.rvs_to_values[collapsed[name]]
+    assert u.name == f"{name}_whitened__"
+    latents = collapsed.replace_rvs_by_values([collapsed[name]])[0]
+    graphs = [latents, pytensor.gradient.jacobian(latents, u)]
+    read = collapsed.compile_fn(graphs, inputs=collapsed.value_vars, on_unused_input="ignore")
+    density = collapsed.compile_logp()
+    alpha = (n - 1 - np.arange(2)) / 2
+    point = collapsed.initial_point()
+    for slope_value in (0.3, 0.9):
+        point["slope"] = np.array(slope_value)
+        for _ in range(3):
+            point[u.name] = RNG.normal(size=5)
+            zeta, d = read(point)
+            factor = np.diag(np.sqrt(2 * alpha * np.exp(zeta[3:] / np.sqrt(alpha))))
+            factor[1, 0] = zeta[2]
+            root = np.array([[1.0, 0.0], [slope_value, 0.7]])
+            mean = np.array([0.0, 0.5]) + root @ zeta[:2] / np.sqrt(n)
+            second = root @ factor @ factor.T @ root.T + n * np.outer(mean, mean)
+            first = n * mean
+            sums = [first[0], second[0, 0], first[1], second[0, 1], second[1, 1]]
+            expected = stats.norm(0, 2).logpdf(slope_value)
+            expected += stats.norm.logpdf(zeta[:3]).sum()
+            log = zeta[3:] / np.sqrt(alpha) + np.log(alpha)
+            expected += (stats.loggamma(alpha).logpdf(log) - 0.5 * np.log(alpha)).sum()
+            expected += stats.laplace(0, noise).logpdf(z - sums).sum() + np.linalg.slogdet(d)[1]
+            assert density(point) == pytest.approx(expected, rel=1e-7)
 
 
 def test_normal_release():

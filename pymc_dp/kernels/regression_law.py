@@ -26,9 +26,7 @@ import math
 import numpy as np
 from numba import njit
 
-# Relative size of a pivot, or of an eigenvalue of repaired moments, that counts as zero.
-_SINGULAR = 1e-14
-_FLOOR = 1e-9
+_SINGULAR = 1e-14  # relative size of a pivot that counts as zero
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -283,41 +281,3 @@ def gaussian_moments(mean, cov):
                         + m[i] * (m[k] * t[j, l] + m[l] * t[j, k])
                     )
     return eta, xi
-
-
-def moments_from_fourth(eta4):
-    """Return eta and Xi, given all fourth moments E x_i x_j x_k x_l; the first feature is 1."""
-    eta4 = np.asarray(eta4, float)
-    d = eta4.shape[0]
-    i, j = (index[1:] for index in np.triu_indices(d))
-    eta = eta4[0, 0].copy()
-    return eta, eta4[i[:, None], j[:, None], i, j] - np.outer(eta[i, j], eta[i, j])
-
-
-def repair_moments(eta, xi):
-    """Make moments that were released with noise those of some law: once, before any sampling.
-
-    Xi is projected onto the positive semi-definite matrices, in the scale of its own diagonal. Its
-    part for the covariates themselves is their covariance and then determines eta, so that the two
-    agree. Returns eta, Xi and how far an eigenvalue of the scaled Xi had to move, relative to the
-    largest: 0.0 says that the moments were possible, and are returned as they were.
-    """
-    eta, xi = np.array(eta, float), np.array(xi, float)
-    scale = np.sqrt(np.abs(np.diag(xi)))
-    scale[scale == 0.0] = 1.0
-    scale = np.outer(scale, scale)
-    values, vectors = np.linalg.eigh(xi / scale)
-    largest = float(values[-1])
-    if not largest > 0.0:
-        raise ValueError(
-            "These moments of x hold no variance at all, only noise: state a law of x instead."
-        )
-    moved = 0.0
-    if values[0] < -_FLOOR * largest:
-        # The sampler divides by eta, so what was negative becomes small, not zero.
-        kept = np.maximum(values, _FLOOR * largest)
-        moved = float(kept[0] - values[0]) / largest
-        xi = (vectors * kept) @ vectors.T * scale
-        p = eta.shape[0] - 1
-        eta[1:, 1:] = xi[:p, :p] + np.outer(eta[0, 1:], eta[0, 1:])
-    return eta, xi, moved

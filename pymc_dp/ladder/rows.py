@@ -6,10 +6,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     BetaRV,
@@ -50,6 +54,9 @@ from pymc_dp.row_sums import (
 from pymc_dp.rows import RowRelease, Rows, read_rows, same_for_all
 
 _log = logging.getLogger("pymc.dp")
+
+# What was said of the moments of a model: every route reads them, and once is enough.
+_said: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
 
 
 def read(model: pm.Model, block: Block) -> Rows:
@@ -175,7 +182,7 @@ def marginal_rung(
             f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
         )
     try:
-        polynomials = release.linear(rows.n)
+        polynomials = release.linear_graphs(rows.n)
     except NotAdditiveError as error:
         raise NotImplementedError(
             f"the statistic of the release {release.name!r}: {error}, so that it is not Normal. "
@@ -237,10 +244,34 @@ def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRele
             f"regression, y = pm.Normal('y', a + x @ b, sigma, shape=n)"
         )
     found = covariate_moments(model, rows, moments)
+    _check_fixed(model, rows, moments)
     intercept, *slopes = (pt.as_tensor(c) for c in response.coefficients)
     parts = found, intercept, pt.stack(slopes), response.sigma
     clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
     return clt, used
+
+
+def _check_fixed(model: pm.Model, rows: Rows, moments: Any) -> None:
+    """Refuse moments that may change: a collapsed model, unlike a chain, reads them only once."""
+    sources: dict[str, list] = {}
+    if moments is None:
+        for link in rows.links[:-1]:
+            sources[link.rv.name] = link.rv.owner.op.dist_params(link.rv.owner)
+    elif isinstance(moments, str):
+        for release in rows.releases:
+            entries = [(m, c) for p in release.linear_graphs(rows.n) for m, c in p.items()]
+            if any(m and max(m) < rows.width - 1 for m, _ in entries):
+                graphs = [c for _, c in entries if isinstance(c, Variable)]
+                sources[release.name] = [model.rvs_to_values[release.rv], *graphs]
+    for name, graphs in sources.items():
+        changing = [v for v in ancestors(graphs) if isinstance(v, SharedVariable)]
+        if changing:
+            raise NotImplementedError(
+                f"the moments of the covariates are read from {name!r}, which depends on "
+                f"{changing[0].name!r}: a collapsed model holds them as numbers, and "
+                f"pm.set_data would not reach them. Write a number in the place of "
+                f"{changing[0].name!r}, or state moments= as an array"
+            )
 
 
 def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
@@ -257,19 +288,20 @@ def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
 
 def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> Moments:
     """Return the moments of the covariates: stated, released, or those of their law."""
-    covariates = rows.links[:-1]
     if moments is None:
-        moments = _law_moments(covariates)
+        found = _law_moments(rows.links[:-1])
     elif isinstance(moments, str):
-        moments = _released_moments(model, rows, moments)
-    found = read_moments(moments)
+        found = read_moments(_released_moments(model, rows, moments))
+    else:
+        found = read_moments(moments)
     if found.moved > 0.9:
         raise ValueError(
             f"the moments of the covariates of {rows.name!r} are those of no distribution, and far "
             f"from any: are they E x, E x^2, E x^3, E x^4, in this order? If they were released, "
             f"they hold nothing but noise: state a law of the covariates"
         )
-    if found.moved:
+    if found.moved and _said.get(model) != found.moved:
+        _said[model] = found.moved
         _log.warning(
             "The moments of the covariates of %r are those of no distribution: they were replaced "
             "by the nearest that are (by %.2g of the largest eigenvalue)",
@@ -333,9 +365,9 @@ _SCIPY: dict[type, Callable] = {
 }
 
 
-def _law_moments(covariates) -> np.ndarray:
+def _law_moments(covariates) -> Moments:
     """Return the moments up to order four of independent covariates with known laws."""
-    powers = []  # of each column: moments 0 to 4
+    means, central = [0.0], [np.ones(5)]  # of each feature, the central moments 0 to 4
     for link in covariates:
         node = link.rv.owner
         law = next((law for op, law in _SCIPY.items() if isinstance(node.op, op)), None)
@@ -350,14 +382,22 @@ def _law_moments(covariates) -> np.ndarray:
             )
         for j in range(link.width):
             at_j = [np.ravel(p)[j if np.size(p) > 1 else 0] for p in parameters]
-            powers.append([law(*at_j).moment(k) if k else 1.0 for k in range(5)])
-    d = len(powers) + 1
-    table = np.vstack([np.ones(5), powers])
+            mean, variance, skew, kurtosis = map(float, law(*at_j).stats("mvsk"))
+            if not 0.0 < variance < np.inf:
+                raise ValueError(
+                    f"the covariate {link.rv.name!r} has the variance {variance}: write parameters "
+                    f"of a law that varies"
+                )
+            means.append(mean)
+            powers = np.array([0.0, 1.0, skew * np.sqrt(variance), (kurtosis + 3.0) * variance])
+            central.append(np.append(1.0, powers * [1.0, variance, variance, variance]))
+    table = np.vstack(central)
+    d = len(table)
     index = np.indices((d, d, d, d)).reshape(4, -1)
     found = np.ones(index.shape[1])
     for j in range(1, d):
         found *= table[j, (index == j).sum(axis=0)]
-    return found.reshape(d, d, d, d)
+    return read_moments(found.reshape(d, d, d, d)).shifted(np.array(means[1:]))
 
 
 register_rungs(

@@ -10,6 +10,7 @@ from scipy import stats
 
 from pymc_dp.kernels import regression as chain
 from pymc_dp.kernels import regression_law as law
+from pymc_dp.row_sums import read_moments
 
 CASES = {
     c["id"]: c
@@ -20,9 +21,10 @@ CASES = {
 EXACT = ["A_exact_n10_b5.0", "A_exact_n10_b0.2", "A_exact_n100_b5.0"]
 
 
-def fourth_moments(power_moments):
-    """All E x_i x_j x_k x_l of (1, x) from E x .. E x^4: the power is the number of ones."""
-    return np.array([1.0, *power_moments])[np.indices((2, 2, 2, 2)).sum(0)]
+def read(fourth):
+    """Return eta and Xi."""
+    found = read_moments(fourth)
+    return found.second, found.root @ found.root.T
 
 
 def root_of(xi):
@@ -36,7 +38,7 @@ def kernel_model(name, *, hierarchical=False, bounded=False, corrected=True):
         powers = x["moments_1_to_4"]
         if isinstance(powers, str):  # the sums of the data themselves, as text
             powers = np.array(json.loads(powers[powers.index("[") : powers.index("]") + 1])) / 46
-        eta, xi = law.moments_from_fourth(fourth_moments(powers))
+        eta, xi = read(powers)
         precision = np.eye(2) * 0.25
     else:
         eta, xi = law.gaussian_moments(np.zeros(1), np.array([[0.04]]))
@@ -99,7 +101,7 @@ def gaussian_moment(indices, mean, cov):
 def test_reference_law_of_a_row():
     x, exact = CASES["A_moments_d2"]["inputs"], CASES["A_moments_d2"]["expected"]
     for eta, xi in (
-        law.moments_from_fourth(x["eta4"]),
+        read(x["eta4"]),
         law.gaussian_moments(np.array(x["mx"]), np.array(x["T"])),
     ):
         mean, cov = law.row_law(np.array(x["theta"]), x["sigma2"], eta, xi)
@@ -150,23 +152,22 @@ def test_density_of_the_sums_in_its_parts():
 
 def test_singular_moments_and_repair():
     """A binary covariate has x^2 = x; released moments need not be moments of anything."""
-    eta, xi = law.moments_from_fourth(fourth_moments([0.3] * 4))
+    eta, xi = read([0.3] * 4)
     _, cov = law.row_law(np.array([0.5, -2.0]), 0.1, eta, xi)
     assert -1e-12 < np.linalg.eigvalsh(cov)[0] < 1e-12
-    kept = law.repair_moments(eta, xi)
-    assert kept[2] == 0.0
-    np.testing.assert_array_equal(kept[1], xi)
+    assert read_moments([0.3] * 4).moved == 0.0
+    np.testing.assert_allclose(xi, 0.21, rtol=1e-12)
 
-    eta, xi = law.moments_from_fourth(fourth_moments([0.28, 0.07, 0.075, 0.05]))  # var x < 0
-    eta, xi, moved = law.repair_moments(eta, xi)
-    assert moved > 0.1
-    assert np.linalg.eigvalsh(xi)[0] >= 0
-    assert eta[1, 1] > eta[0, 1] ** 2
+    found = read_moments([0.28, 0.07, 0.075, 0.05])  # var x < 0
+    assert found.moved > 0.1
+    eta, xi = found.second, found.root @ found.root.T
+    assert np.linalg.eigvalsh(xi)[0] >= -1e-15
+    assert eta[0, 0] == 1.0
+    assert eta[0, 1] == pytest.approx(0.28)
+    assert eta[1, 1] - eta[0, 1] ** 2 == pytest.approx(xi[0, 0], rel=1e-6)
+    assert xi[0, 0] > 0
+    assert found.mean[1] == eta[1, 1]
     assert law.factor(eta)[1]
-    again = law.repair_moments(eta, xi)
-    assert again[2] == 0.0
-    with pytest.raises(ValueError, match="state a law of x"):
-        law.repair_moments(np.eye(2), -np.eye(2))
 
 
 def test_reference_conjugate_update():

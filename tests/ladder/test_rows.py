@@ -165,9 +165,11 @@ def test_moments_of_covariates():
     for name in ("theta", "sigma2"):
         a, b = (t["posterior"][name].mean(("chain", "draw")).to_numpy() for t in (law, stated))
         np.testing.assert_allclose(a, b, atol=1e-12)  # the same numbers, and the same seed
+    rows = np.column_stack([np.ones(9), np.random.default_rng(1).normal(size=(9, 2))])
+    two = np.einsum("ni,nj,nk,nl->ijkl", rows, rows, rows, rows) / 9
     for moments, match in (
         ([0.1, 0.2], "first four moments"),
-        (np.ones((3, 3, 3, 3)), "are of 2 covariates"),
+        (two, "are of 2 covariates"),
         ("data", "write an array, or 'released'"),
         ("released", "sum of x·x·x was not released"),
     ):
@@ -197,7 +199,7 @@ def test_released_moments_are_used_up(caplog):
     )
     points = [m.initial_point() for m in (collapsed, same)]
     for point in points:
-        name = "x_y_sums_standard"
+        name = "x_y_sums_standard_whitened__"
         point[name] = np.linspace(-1, 1, point[name].size)
     densities = [
         m.compile_logp()(point) for m, point in zip((collapsed, same), points, strict=True)
@@ -399,6 +401,139 @@ def test_moments_of_laws_with_whole_numbers_and_other_units():
     cov = both.root @ both.root.T
     assert cov[1, 1] == pytest.approx(1 / 12, rel=1e-8)
     assert both.moved == 0.0
+
+
+def covariates(law, n=50):
+    """Return the moments that are read of a law of covariates."""
+    with pm.Model() as model:
+        x = law(n)
+        columns = x[:, None] if x.ndim == 1 else x
+        y = pm.Normal("y", columns.sum(axis=1), 1.0, shape=n)
+        dp.PrivateObservation("z", columns.T @ y, dp.LaplaceMechanism(1.0))
+    [block] = integrable(model)
+    return covariate_moments(model, read_rows(model, block), None)
+
+
+def test_moments_of_a_law_far_from_zero():
+    for low in (0.0, 1e4, 1e8):
+        found = covariates(lambda n, low=low: pm.Uniform("x", low, low + 1, shape=n))
+        np.testing.assert_allclose(found.mean, [low + 0.5, low**2 + low + 1 / 3], rtol=1e-14)
+        root = np.linalg.qr(found.root.T, mode="r").T
+        assert root[0, 0] ** 2 == pytest.approx(1 / 12)
+        assert root[1, 1] ** 2 == pytest.approx(1 / 180)
+        assert found.moved == 0.0
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.3, 0.5, 0.5 + 1e-9])
+def test_moments_of_two_values(p):
+    """The square is the covariate itself, and at 1/2 its deviations have squares that are fixed."""
+    found = covariates(lambda n: pm.Bernoulli("x", p, shape=n))
+    np.testing.assert_allclose(found.root @ found.root.T, p * (1 - p), rtol=1e-9)
+    np.testing.assert_allclose(found.mean, p)
+    assert found.moved == 0.0
+    with pytest.raises(ValueError, match=r"'x' has the variance 0\.0"):
+        covariates(lambda n: pm.Bernoulli("x", 1.0, shape=n))
+
+
+def test_each_column_has_its_own_parameters():
+    low, high = np.array([0.0, 2.0]), np.array([1.0, 5.0])
+    found = covariates(lambda n: pm.Uniform("x", low, high, shape=(n, 2)))
+    np.testing.assert_allclose(found.second[0], [1.0, 0.5, 3.5])
+    np.testing.assert_allclose(np.diag(found.second), [1.0, 1 / 3, 13.0])
+    shared = covariates(lambda n: pm.Uniform("x", 0.0, high, shape=(n, 2)))
+    np.testing.assert_allclose(shared.second[0], [1.0, 0.5, 2.5])
+
+
+def released_means(factor=1.0, shift=0.0, values=(0.3, 0.2, 0.15, 0.12), data=False):
+    """Return a regression of which powers of x were published as means, and in other units."""
+    z = np.array([9.0, 6.5, 20.5, 3.0, 10.0])
+    with pm.Model() as model:
+        sigma2 = pm.InverseGamma("sigma2", alpha=20, beta=0.5)
+        theta = pm.Normal("theta", 0, pt.sqrt(sigma2 * 38), shape=2)
+        x = pm.Normal("x", 0, 0.2, shape=46)
+        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=46)
+        own = pt.stack([y.sum(), (x * y).sum(), (y**2).sum()])
+        dp.PrivateObservation("z", own, dp.LaplaceMechanism(1.0), observed=z[2:])
+        powers = pt.stack([(x**k).mean() for k in range(1, 5)])
+        for k in range(2):
+            own = slice(2 * k, 2 * k + 2)
+            observed = shift + factor * np.asarray(values[own])
+            dp.PrivateObservation(
+                f"powers{k}",
+                shift + factor * powers[own],
+                dp.LaplaceMechanism(0.1),
+                observed=pm.Data(f"powers{k}_data", observed) if data else observed,
+            )
+    return model
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(1.0, 0.0), (46.0, 0.0), (-3.0, 7.0)])
+def test_released_moments_in_any_units(factor, shift):
+    model = released_means(factor, shift)
+    [block] = integrable(model)
+    found = covariate_moments(model, read_rows(model, block), "released")
+    expected = read_moments([0.3, 0.2, 0.15, 0.12])
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
+    cov = expected.root @ expected.root.T
+    np.testing.assert_allclose(found.root @ found.root.T, cov, rtol=1e-8)
+
+
+def test_moments_that_were_moved_are_reported_once(caplog):
+    model = released_means(values=(0.3, 0.2, 0.15, 0.08))
+    dp.sample(model, approximate="clt", moments="released", draws=10, tune=10, **QUIET)
+    said = [r for r in caplog.records if "replaced by the nearest" in r.getMessage()]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("to", ["statistics", "marginal"])
+def test_new_data_reach_a_collapsed_clt_model(to):
+    def collapsed(weight, offset):
+        with pm.Model() as model:
+            weight, offset = pm.Data("weight", weight), pm.Data("offset", offset)
+            slope = pm.Normal("slope")
+            x = pm.Uniform("x", 0, 1, shape=50)
+            y = pm.Normal("y", slope * x, 1.0, shape=50)
+            own = pt.stack([(weight * x).sum(), weight * (x * y).sum(), (y**2).sum() / weight])
+            z = np.array([25.0, 10.0, 40.0])
+            dp.PrivateObservation("z", own + offset, dp.GaussianMechanism(1.0), observed=z)
+        return dp.collapse(model, to, approximate="clt")
+
+    changed, fresh = collapsed(1.0, 0.0), collapsed(2.0, 3.0)
+    point = {k: v + 0.3 for k, v in fresh.initial_point().items()}
+    density = changed.compile_logp()
+    before = density(point)
+    changed.set_data("weight", 2.0)
+    changed.set_data("offset", 3.0)
+    assert density(point) == pytest.approx(fresh.compile_logp()(point), rel=1e-10)
+    assert density(point) != pytest.approx(before)
+
+
+def test_moments_that_may_change_are_for_the_compiled_chain():
+    """It reads them at every call; a collapsed model would hold the numbers of its beginning."""
+
+    def uniform(n):
+        low = pm.Data("low", 0.0)
+        return pm.Uniform("x", low, low + 1, shape=n)
+
+    law = simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0, x_law=uniform)
+    released = released_means(data=True)
+    for model, moments, source, data in (
+        (law, None, "x", "low"),
+        (released, "released", "powers0", "powers0_data"),
+    ):
+        for to in ("statistics", "marginal"):
+            with pytest.raises(NotImplementedError, match=f"from '{source}', which.*'{data}'"):
+                dp.collapse(model, to, approximate="clt", moments=moments)
+        read = {route.name: why for route, _, why in routes(model, "clt", moments=moments)}
+        assert read["regression by the central limit theorem"] == ""
+    [block] = integrable(law)
+    law.set_data("low", 3.0)
+    found = covariate_moments(law, read_rows(law, block), None)
+    np.testing.assert_allclose(found.mean, [3.5, 3.5**2 + 1 / 12])
+    [block] = integrable(released)
+    released.set_data("powers0_data", [0.4, 0.3])
+    found = covariate_moments(released, read_rows(released, block), "released")
+    np.testing.assert_allclose(found.mean, [0.4, 0.3], rtol=1e-10)
 
 
 def test_data_stay_in_the_collapsed_graph():
