@@ -22,7 +22,12 @@ from pymc_dp.additive.polynomials import Polynomial, constant, degree, read_poly
 from pymc_dp.chains import as_tree, run_chains
 from pymc_dp.graphs import PLAIN_MODE, entry_of, nearest_rvs, power, power_law
 from pymc_dp.kernels.feasible_regression import central_point
-from pymc_dp.kernels.regression_exact import RegressionModel, run_sweeps, tune_proposal
+from pymc_dp.kernels.regression_exact import (
+    RegressionModel,
+    proposal_shape,
+    run_sweeps,
+    tune_proposal,
+)
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
@@ -355,7 +360,8 @@ def start(kernel: RegressionModel, rng: np.random.Generator):
     lower = np.linalg.cholesky(cov * (n - 1))
     packed = [lower[i, j] if j < i else np.log(lower[i, i]) for i in range(p) for j in range(i + 1)]
     residual = (n - p - 1) * sigma2
-    return np.concatenate([mean, packed, theta, [np.log(residual)]]), theta, sigma2
+    centred = np.array([theta[0] + mean @ theta[1:], *theta[1:]])
+    return np.concatenate([mean, packed, centred, [np.log(residual)]]), theta, sigma2
 
 
 def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -376,7 +382,7 @@ def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.nda
     scatter[..., :p, :p] = scatter_x
     scatter[..., :p, p] = scatter[..., p, :p] = scatter_xy
     scatter[..., p, p] = np.exp(coordinates[..., -1]) + (slope * scatter_xy).sum(-1)
-    mean_y = theta[..., :1] + (mean_x * slope).sum(-1, keepdims=True)
+    mean_y = theta[..., :1]
     return np.concatenate([mean_x, mean_y], axis=-1), scatter / (n - 1)
 
 
@@ -405,13 +411,13 @@ def sample(
         return tune_proposal(rng, *start(kernel, rng), kernel, tune * sweeps)
 
     def advance(rng: np.random.Generator, state, draws: int):
-        *point, factor = state
+        *point, proposal = state
         out = np.empty((draws, width + size))
-        point = run_sweeps(rng, *point, kernel, factor, sweeps, out)
-        return (*point, factor), out
+        point = run_sweeps(rng, *point, kernel, proposal, sweeps, out)
+        return (*point, proposal), out
 
     point = start(kernel, np.random.default_rng(0))  # compiled after this
-    advance(np.random.default_rng(0), (*point, np.eye(size)), 1)
+    advance(np.random.default_rng(0), (*point, proposal_shape(kernel, point[0])), 1)
     found, seconds = run_chains(begin, advance, random_seed=random_seed, **kwargs)
     _log.info("%d Metropolis steps to a draw, %.2f seconds", sweeps, seconds)
     theta, variance, coordinates = found[..., : p + 1], found[..., p + 1], found[..., width:]
