@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
+from pymc.util import get_random_generator
 from pytensor import scalar as ps
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -67,7 +68,8 @@ class NormalInverseGamma:
 
     def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws by name; `beta` has the entries on its last axis."""
-        found = {self.variance.name: variance / self.factor}
+        own = variance / self.factor
+        found = {self.variance.name: own.reshape(*own.shape, *[1] * self.variance.type.ndim)}
         for rv in dict.fromkeys(rv for rv, _ in self.entries):
             mine = [k for k, (own, _) in enumerate(self.entries) if own is rv]
             shape = tuple(rv.shape.eval(mode=PLAIN_MODE))
@@ -200,9 +202,8 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
                 f"the prior of {rv.name!r} is not conjugate: its standard deviation has to be "
                 f"proportional to that of {name!r}, its mean a number"
             )
-        at_one = graph_replace(
-            cov, {spread: pt.constant(1 / factor, dtype=spread.dtype)}, strict=False
-        )
+        at = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
+        at_one = graph_replace(cov, {spread: pt.constant(at)}, strict=False)
         unit = np.asarray(at_one.eval(mode=PLAIN_MODE))
         if isinstance(op, NormalRV):
             unit = np.diag(np.broadcast_to(unit, (width,)))
@@ -298,7 +299,7 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         laplace = isinstance(release.mechanism, LaplaceMechanism)
         lam.append(1.0 / scale if laplace else np.zeros(scale.size))
         tau.append(np.zeros(scale.size) if laplace else scale**-2.0)
-    terms = max(map(len, weights))  # of the entry with the most sums
+    terms = max(1, *map(len, weights))  # of the entry with the most sums; some have none
     padded = [list(row.items()) + [(0, 0.0)] * (terms - len(row)) for row in weights]
     matrix = regression.matrix
     fields: dict[str, Any] = {
@@ -424,7 +425,7 @@ def sample(
     values = regression.values(theta, variance)
     mean, cov = moments(coordinates, p, rows.n)
     if isinstance(regression.covariate, NormalInverseGamma):
-        rng = np.random.default_rng(random_seed)
+        rng = get_random_generator(random_seed).spawn(len(found) + 1)[-1]  # none of the chains'
         values |= _draw_covariate(rng, regression.covariate, mean[..., 0], cov[..., 0, 0], rows.n)
     attributes = {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune}
     return regression_tree(
