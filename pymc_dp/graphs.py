@@ -164,10 +164,10 @@ def power_law(
     k = power(expression, variable, positive=positive)
     if k is None:
         return None
-    shape = known_shape(variable)
-    if None in shape:
+    unit = np.ones([1] * variable.type.ndim, variable.dtype)
+    if any(length not in (None, 1) for length in variable.type.shape):
         return None
-    one = clone_replace(expression, {variable: pt.constant(np.ones(shape, variable.dtype))})
+    one = clone_replace(expression, {variable: pt.constant(unit)})
     c = np.squeeze(one.eval(mode=PLAIN_MODE))
     return (float(c), k) if c.ndim == 0 and np.isfinite(c) and c > 0 else None
 

@@ -202,8 +202,8 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
                 f"the prior of {rv.name!r} is not conjugate: its standard deviation has to be "
                 f"proportional to that of {name!r}, its mean a number"
             )
-        at = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
-        at_one = graph_replace(cov, {spread: pt.constant(at)}, strict=False)
+        value = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
+        at_one = graph_replace(cov, {spread: pt.constant(value)}, strict=False)
         unit = np.asarray(at_one.eval(mode=PLAIN_MODE))
         if isinstance(op, NormalRV):
             unit = np.diag(np.broadcast_to(unit, (width,)))

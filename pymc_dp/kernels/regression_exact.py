@@ -135,24 +135,30 @@ def unpack(c, p):
 @njit(cache=True, nogil=True, error_model="numpy")
 def scatter(c, p):
     """Return the sums of products of deviations of (x, y), row by row of the upper triangle."""
-    _, lower, theta, rss = unpack(c, p)
     out = np.empty((p + 1) * (p + 2) // 2)
-    at, total = 0, rss
-    for i in range(p):
-        with_y = 0.0
-        for j in range(p):
-            product = 0.0
-            for k in range(min(i, j) + 1):
-                product += lower[i, k] * lower[j, k]
-            with_y += product * theta[j + 1]
-            if j >= i:
-                out[at] = product
-                at += 1
-        out[at] = with_y
-        at += 1
-        total += theta[i + 1] * with_y
-    out[at] = total
+    write_scatter(c, p, out)
     return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_scatter(c, p, out):
+    """Write `scatter`; columns of the factor give their part one by one, and take no space."""
+    out[:] = 0.0
+    first_slope = p + p * (p + 1) // 2 + 1
+    out[-1] = math.exp(c[-1])
+    for k in range(p):
+        diagonal = math.exp(c[p + k * (k + 1) // 2 + k])
+        fitted = diagonal * c[first_slope + k]  # by the slopes, of y along column k
+        for j in range(k + 1, p):
+            fitted += c[p + j * (j + 1) // 2 + k] * c[first_slope + j]
+        for i in range(k, p):
+            own = diagonal if i == k else c[p + i * (i + 1) // 2 + k]
+            row = i * (p + 1) - i * (i - 1) // 2 - i  # of the upper triangle, less i
+            for j in range(i, p):
+                other = diagonal if j == k else c[p + j * (j + 1) // 2 + k]
+                out[row + j] += own * other
+            out[row + p] += own * fitted
+        out[-1] += fitted * fitted
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -312,16 +318,16 @@ def run_metropolis(rng, c, theta, sigma2, model, proposal, steps):
     """
     p = model.mean_x.size
     current, s = log_density(model, c), scatter(c, p)
-    e = np.empty(c.size)
+    c, proposed, new_s, e = c.copy(), np.empty(c.size), np.empty(s.size), np.empty(c.size)
     accepted = 0
     for _ in range(steps):
         for i in range(c.size):
             e[i] = rng.standard_normal()
-        proposed = c.copy()
         for i in range(c.size):
+            proposed[i] = c[i]
             for j in range(i + 1):
                 proposed[i] += proposal.factor[i, j] * e[j]
-        new_s = scatter(proposed, p)
+        write_scatter(proposed, p, new_s)
         for i in range(p + 1):
             at = i if i < p else c.size - p - 2
             for j in range(s.size):
@@ -333,7 +339,7 @@ def run_metropolis(rng, c, theta, sigma2, model, proposal, steps):
                 if not feasible(model, proposed, new_theta, new_sigma2):
                     continue
                 theta, sigma2 = new_theta, new_sigma2
-            c, current, s = proposed, there, new_s
+            c, proposed, s, new_s, current = proposed, c, new_s, s, there
             accepted += 1
     if not model.bounded:
         theta, sigma2 = draw_parameters(rng, model, c)
@@ -418,9 +424,9 @@ def tune_proposal(rng, c, theta, sigma2, model, steps):
     """Adapt the proposal; return the point, its parameters and the proposal.
 
     What was released is approached from afar: the first rounds have a noise as large as the
-    distance to it, a little less from round to round, with proposals of the shape that `proposal_shape`
-    expects. The rounds after these take the covariance matrix of their own draws, each longer than
-    the one before, and steer the size towards the acceptance of optimal scaling.
+    distance to it, a little less from round to round, with proposals of the shape that
+    `proposal_shape` expects. The rounds after these take the covariance matrix of their own draws,
+    each longer than the one before, and steer the size towards the acceptance of optimal scaling.
     """
     d = c.size
     target = 0.44 if d == 1 else 0.25 + 0.1 / d
