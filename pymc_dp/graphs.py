@@ -20,7 +20,7 @@ from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
@@ -85,7 +85,8 @@ def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
 def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]] | None:
     """Return the variable and the index of which a scalar is an entry; None if not known."""
     source = variable
-    while source.owner is not None and isinstance(source.owner.op, DimShuffle | Subtensor):
+    moved = DimShuffle | Subtensor | SpecifyShape | ViewOp  # dims= and Deterministic leave these
+    while source.owner is not None and isinstance(source.owner.op, moved):
         source, *index = source.owner.inputs
         if not all(isinstance(i, Constant) for i in index):
             return None
@@ -163,7 +164,10 @@ def power_law(
     k = power(expression, variable, positive=positive)
     if k is None:
         return None
-    one = clone_replace(expression, {variable: pt.ones((), dtype=variable.dtype)})
+    unit = np.ones([1] * variable.type.ndim, variable.dtype)
+    if any(length not in (None, 1) for length in variable.type.shape):
+        return None
+    one = clone_replace(expression, {variable: pt.constant(unit)})
     c = np.squeeze(one.eval(mode=PLAIN_MODE))
     return (float(c), k) if c.ndim == 0 and np.isfinite(c) and c > 0 else None
 
@@ -182,7 +186,8 @@ def power(
     if not depends_on(expression, variable):
         return 0.0
     node = expression.owner
-    if isinstance(node.op, DimShuffle):
+    whole = isinstance(node.op, DimShuffle | ViewOp | SpecifyShape)
+    if whole or (isinstance(node.op, Subtensor) and all(variable.type.broadcastable)):
         return power(node.inputs[0], variable, positive=positive)
     if isinstance(getattr(node.op, "core_op", node.op), Dot):
         both = [power(i, variable, positive=positive) for i in node.inputs]

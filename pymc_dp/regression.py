@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
+from pymc.util import get_random_generator
 from pytensor import scalar as ps
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -22,7 +23,12 @@ from pymc_dp.additive.polynomials import Polynomial, constant, degree, read_poly
 from pymc_dp.chains import as_tree, run_chains
 from pymc_dp.graphs import PLAIN_MODE, entry_of, nearest_rvs, power, power_law
 from pymc_dp.kernels.feasible_regression import central_point
-from pymc_dp.kernels.regression_exact import RegressionModel, run_sweeps, tune_proposal
+from pymc_dp.kernels.regression_exact import (
+    RegressionModel,
+    proposal_shape,
+    run_sweeps,
+    tune_proposal,
+)
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import known_value
@@ -68,7 +74,8 @@ class NormalInverseGamma:
 
     def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws by name; `beta` has the entries on its last axis."""
-        found = {self.variance.name: variance / self.factor}
+        own = variance / self.factor
+        found = {self.variance.name: own.reshape(*own.shape, *[1] * self.variance.type.ndim)}
         for rv in dict.fromkeys(rv for rv, _ in self.entries):
             mine = [k for k, (own, _) in enumerate(self.entries) if own is rv]
             shape = tuple(rv.shape.eval(mode=PLAIN_MODE))
@@ -201,9 +208,8 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
                 f"the prior of {rv.name!r} is not conjugate: its standard deviation has to be "
                 f"proportional to that of {name!r}, its mean a number"
             )
-        at_one = graph_replace(
-            cov, {spread: pt.constant(1 / factor, dtype=spread.dtype)}, strict=False
-        )
+        value = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
+        at_one = graph_replace(cov, {spread: pt.constant(value)}, strict=False)
         unit = np.asarray(at_one.eval(mode=PLAIN_MODE))
         if isinstance(op, NormalRV):
             unit = np.diag(np.broadcast_to(unit, (width,)))
@@ -299,7 +305,7 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         laplace = isinstance(release.mechanism, LaplaceMechanism)
         lam.append(1.0 / scale if laplace else np.zeros(scale.size))
         tau.append(np.zeros(scale.size) if laplace else scale**-2.0)
-    terms = max(map(len, weights))  # of the entry with the most sums
+    terms = max(1, *map(len, weights))  # of the entry with the most sums; some have none
     padded = [list(row.items()) + [(0, 0.0)] * (terms - len(row)) for row in weights]
     matrix = regression.matrix
     fields: dict[str, Any] = {
@@ -377,7 +383,8 @@ def start(kernel: RegressionModel, rng: np.random.Generator):
     lower = np.linalg.cholesky(cov * (n - 1))
     packed = [lower[i, j] if j < i else np.log(lower[i, i]) for i in range(p) for j in range(i + 1)]
     residual = (n - p - 1) * sigma2
-    return np.concatenate([mean, packed, theta, [np.log(residual)]]), theta, sigma2
+    centred = np.array([theta[0] + mean @ theta[1:], *theta[1:]])
+    return np.concatenate([mean, packed, centred, [np.log(residual)]]), theta, sigma2
 
 
 def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -398,7 +405,7 @@ def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.nda
     scatter[..., :p, :p] = scatter_x
     scatter[..., :p, p] = scatter[..., p, :p] = scatter_xy
     scatter[..., p, p] = np.exp(coordinates[..., -1]) + (slope * scatter_xy).sum(-1)
-    mean_y = theta[..., :1] + (mean_x * slope).sum(-1, keepdims=True)
+    mean_y = theta[..., :1]
     return np.concatenate([mean_x, mean_y], axis=-1), scatter / (n - 1)
 
 
@@ -427,20 +434,20 @@ def sample(
         return tune_proposal(rng, *start(kernel, rng), kernel, tune * sweeps)
 
     def advance(rng: np.random.Generator, state, draws: int):
-        *point, factor = state
+        *point, proposal = state
         out = np.empty((draws, width + size))
-        point = run_sweeps(rng, *point, kernel, factor, sweeps, out)
-        return (*point, factor), out
+        point = run_sweeps(rng, *point, kernel, proposal, sweeps, out)
+        return (*point, proposal), out
 
     point = start(kernel, np.random.default_rng(0))  # compiled after this
-    advance(np.random.default_rng(0), (*point, np.eye(size)), 1)
+    advance(np.random.default_rng(0), (*point, proposal_shape(kernel, point[0])), 1)
     found, seconds = run_chains(begin, advance, random_seed=random_seed, **kwargs)
     _log.info("%d Metropolis steps to a draw, %.2f seconds", sweeps, seconds)
     theta, variance, coordinates = found[..., : p + 1], found[..., p + 1], found[..., width:]
     values = regression.values(theta, variance)
     mean, cov = moments(coordinates, p, rows.n)
     if isinstance(regression.covariate, NormalInverseGamma):
-        rng = np.random.default_rng(random_seed)
+        rng = get_random_generator(random_seed).spawn(len(found) + 1)[-1]  # none of the chains'
         values |= _draw_covariate(rng, regression.covariate, mean[..., 0], cov[..., 0, 0], rows.n)
     attributes = {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune}
     return regression_tree(

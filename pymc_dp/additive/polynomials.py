@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from pytensor import scalar as ps
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -79,7 +80,7 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
             raise NotAdditiveError(f"{variable} is no part of a polynomial")
         op = node.op.scalar_op if isinstance(node.op, Elemwise) else node.op
         match op:
-            case DimShuffle() | ScalarFromTensor() | TensorFromScalar() | ps.Identity():
+            case DimShuffle() | ScalarFromTensor() | TensorFromScalar() | ps.Identity() | ViewOp():
                 return read(node.inputs[0])
             case Subtensor() if all(node.inputs[0].type.broadcastable):  # its only entry
                 return read(node.inputs[0])

@@ -120,8 +120,10 @@ def initial_state(model: RegressionModel) -> RegressionState:
             theta, sigma2, s = mean, b / (a + 1.0), model.z.copy()
     if model.bounded:
         s, theta, sigma2 = central_point(model.n, model.box)
+    root = factor(eta)[0]
     walk, walk_x = 0.1 * np.eye(d + 1), 0.1 * np.eye(p + (p * (p + 1)) // 2)
-    return RegressionState(theta, sigma2, s, factor(eta)[0], walk, walk_x, 0)
+    walk[:d, :d] = 0.1 * factor(np.linalg.inv(eta))[0]
+    return RegressionState(theta, sigma2, s, root, walk, walk_x, 0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

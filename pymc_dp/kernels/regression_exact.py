@@ -13,9 +13,16 @@ normal-inverse-gamma prior the parameters integrate out:
 with p(U) a Normal mean times a Wishart scatter, or their marginal under a normal-inverse-Wishart
 law of :math:`(\mu_x, T)`. What is left is a law of the statistics alone, times the noise; random-
 walk Metropolis explores it in the coordinates in which it is closest to Normal: the mean of x, the
-Cholesky factor of its scatter matrix (logarithms on the diagonal), the least-squares coefficients
-and the logarithm of the residual sum of squares. The parameters are drawn exactly given the
-statistics. The cost of a sweep does not depend on n.
+Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the least-squares
+slopes and the logarithm of the residual sum of squares. With the mean of y in place of the
+intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as it is
+when x is shifted. The parameters are drawn exactly given the statistics. The cost of a sweep does
+not depend on n.
+
+Where a mean is far from zero, a released sum of squares tells more about that mean than about the
+scatter: the two have to move together, along a line in the scatter matrix S of (x, y) itself, which
+is a curve in the coordinates. So a step of the means is followed by :math:`K\,(S_{new} - S)`, with
+a matrix K that stays as it is: a random walk in the means less :math:`K S`, whose Jacobian is one.
 """
 
 import math
@@ -58,6 +65,13 @@ class RegressionModel(NamedTuple):
     rate: float
     bounded: bool
     box: np.ndarray
+
+
+class Proposal(NamedTuple):
+    """A random walk: steps `factor` @ normal, then of the means `shear` @ change of the scatter."""
+
+    factor: np.ndarray
+    shear: np.ndarray
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -112,7 +126,39 @@ def unpack(c, p):
             at += 1
         lower[i, i] = math.exp(c[at])
         at += 1
-    return c[:p], lower, c[at : at + p + 1], math.exp(c[at + p + 1])
+    theta = c[at : at + p + 1].copy()
+    for i in range(p):
+        theta[0] -= theta[i + 1] * c[i]
+    return c[:p], lower, theta, math.exp(c[at + p + 1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scatter(c, p):
+    """Return the sums of products of deviations of (x, y), row by row of the upper triangle."""
+    out = np.empty((p + 1) * (p + 2) // 2)
+    write_scatter(c, p, out)
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_scatter(c, p, out):
+    """Write `scatter`; columns of the factor give their part one by one, and take no space."""
+    out[:] = 0.0
+    first_slope = p + p * (p + 1) // 2 + 1
+    out[-1] = math.exp(c[-1])
+    for k in range(p):
+        diagonal = math.exp(c[p + k * (k + 1) // 2 + k])
+        fitted = diagonal * c[first_slope + k]  # by the slopes, of y along column k
+        for j in range(k + 1, p):
+            fitted += c[p + j * (j + 1) // 2 + k] * c[first_slope + j]
+        for i in range(k, p):
+            own = diagonal if i == k else c[p + i * (i + 1) // 2 + k]
+            row = i * (p + 1) - i * (i - 1) // 2 - i  # of the upper triangle, less i
+            for j in range(i, p):
+                other = diagonal if j == k else c[p + j * (j + 1) // 2 + k]
+                out[row + j] += own * other
+            out[row + p] += own * fitted
+        out[-1] += fitted * fitted
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -263,23 +309,29 @@ def feasible(model, c, theta, sigma2):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def run_metropolis(rng, c, theta, sigma2, model, factor, steps):
-    """Take random-walk steps c + factor @ normal, and draw the parameters given the statistics.
+def run_metropolis(rng, c, theta, sigma2, model, proposal, steps):
+    """Take random-walk steps, and draw the parameters given the statistics.
 
     With `bounded` the parameters are proposed together with the statistics, from their exact law
     given them, which leaves the acceptance probability as it is but for the indicators. Returns the
     last point, its parameters and the share of accepted steps.
     """
-    current = log_density(model, c)
-    e = np.empty(c.size)
+    p = model.mean_x.size
+    current, s = log_density(model, c), scatter(c, p)
+    c, proposed, new_s, e = c.copy(), np.empty(c.size), np.empty(s.size), np.empty(c.size)
     accepted = 0
     for _ in range(steps):
         for i in range(c.size):
             e[i] = rng.standard_normal()
-        proposed = c.copy()
         for i in range(c.size):
+            proposed[i] = c[i]
             for j in range(i + 1):
-                proposed[i] += factor[i, j] * e[j]
+                proposed[i] += proposal.factor[i, j] * e[j]
+        write_scatter(proposed, p, new_s)
+        for i in range(p + 1):
+            at = i if i < p else c.size - p - 2
+            for j in range(s.size):
+                proposed[at] += proposal.shear[i, j] * (new_s[j] - s[j])
         there = log_density(model, proposed)
         if math.log(rng.random()) < there - current:
             if model.bounded:
@@ -287,7 +339,7 @@ def run_metropolis(rng, c, theta, sigma2, model, factor, steps):
                 if not feasible(model, proposed, new_theta, new_sigma2):
                     continue
                 theta, sigma2 = new_theta, new_sigma2
-            c, current = proposed, there
+            c, proposed, s, new_s, current = proposed, c, new_s, s, there
             accepted += 1
     if not model.bounded:
         theta, sigma2 = draw_parameters(rng, model, c)
@@ -295,14 +347,14 @@ def run_metropolis(rng, c, theta, sigma2, model, factor, steps):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def run_sweeps(rng, c, theta, sigma2, model, factor, steps, out):
+def run_sweeps(rng, c, theta, sigma2, model, proposal, steps, out):
     """Fill rows with (theta, sigma2, c), each `steps` steps after the one before.
 
     Returns the last point and its parameters.
     """
     d = theta.size
     for row in range(out.shape[0]):
-        c, theta, sigma2, _ = run_metropolis(rng, c, theta, sigma2, model, factor, steps)
+        c, theta, sigma2, _ = run_metropolis(rng, c, theta, sigma2, model, proposal, steps)
         out[row, :d] = theta
         out[row, d] = sigma2
         out[row, d + 1 :] = c
@@ -328,60 +380,88 @@ def law_before_release(model, c):
     variances += [1.0] * (p + 1) + [2.0 / (n - p - 1.0) + 1.0 / model.shape]
     precision = np.diag(1.0 / np.array(variances))
     at = slice(-p - 2, -1)
-    precision[at, at] = np.linalg.inv(of_theta)
+    turn = np.eye(p + 1)
+    turn[0, 1:] = mean
+    precision[at, at] = np.linalg.inv(turn @ of_theta @ turn.T)
     return precision
 
 
 def proposal_shape(model, c):
-    """Return a factor of the covariance matrix of the coordinates near a point: Gauss-Newton."""
+    """Return a proposal that suits the posterior near a point: Gauss-Newton."""
+    p = model.mean_x.size
+    means = [*range(p), c.size - p - 2]
     precision = law_before_release(model, c)
-    step = 1e-4 / np.sqrt(np.diag(precision))
     jacobian = np.empty((model.z.size, c.size))
-    for i in range(c.size):
+    moved = np.empty(((p + 1) * (p + 2) // 2, c.size))  # of the scatter
+    for i, step in enumerate(1e-4 / np.sqrt(np.diag(precision))):
         e = np.zeros(c.size)
-        e[i] = step[i]
-        jacobian[:, i] = (distances(model, c + e) - distances(model, c - e)) / (2.0 * step[i])
-    sharpness = 0.5 * model.lam**2 + model.tau
-    precision += jacobian.T @ (sharpness[:, None] * jacobian)
+        e[i] = step
+        jacobian[:, i] = (distances(model, c + e) - distances(model, c - e)) / (2.0 * step)
+        moved[:, i] = (scatter(c + e, p) - scatter(c - e, p)) / (2.0 * step)
+    sharpness = (0.5 * model.lam**2 + model.tau)[:, None]
+
+    # What the means are expected to be, given the scatter and the release, is linear in the scatter
+    of_scatter = np.zeros((model.z.size, len(moved)))
+    for k, (terms, weights) in enumerate(zip(model.terms, model.weights, strict=True)):
+        products = terms > p
+        np.subtract.at(of_scatter[k], terms[products] - p - 1, weights[products])
+    of_means = jacobian[:, means]
+    known = precision[np.ix_(means, means)] + of_means.T @ (sharpness * of_means)
+    shear = -np.linalg.solve(known, of_means.T @ (sharpness * of_scatter))
+
+    back = np.eye(c.size)  # from the coordinates of the walk
+    back[means] += shear @ moved
+    jacobian = jacobian @ back
+    precision = back.T @ precision @ back + jacobian.T @ (sharpness * jacobian)
     scale = np.sqrt(np.diag(precision))
     values, vectors = np.linalg.eigh(precision / np.outer(scale, scale))
     cov = (vectors / np.maximum(values, 1e-12 * values[-1])) @ vectors.T
-    return np.linalg.cholesky(cov / np.outer(scale, scale) + 1e-300 * np.eye(c.size))
+    factor = np.linalg.cholesky(cov / np.outer(scale, scale) + 1e-300 * np.eye(c.size))
+    return Proposal(factor, shear)
 
 
 def tune_proposal(rng, c, theta, sigma2, model, steps):
-    """Adapt the proposal; return the point, its parameters and the proposal's factor.
+    """Adapt the proposal; return the point, its parameters and the proposal.
 
     What was released is approached from afar: the first rounds have a noise as large as the
-    distance to it, halved from round to round, with proposals of the shape that `proposal_shape`
-    expects. The rounds after these take the covariance matrix of their own draws, each longer than
-    the one before, and steer the size towards the acceptance of optimal scaling.
+    distance to it, a little less from round to round, with proposals of the shape that
+    `proposal_shape` expects. The rounds after these take the covariance matrix of their own draws,
+    each longer than the one before, and steer the size towards the acceptance of optimal scaling.
     """
     d = c.size
     target = 0.44 if d == 1 else 0.25 + 0.1 / d
     length, done = max(20 * d, 100), 0
     precision = model.lam + np.sqrt(model.tau)
     cooling = 1.0 / max(float(np.max(precision * np.abs(distances(model, c)), initial=1.0)), 1.0)
-    factor, size = np.eye(d), 2.38 / math.sqrt(d)
+    size = 2.38 / math.sqrt(d)
     expected = True  # by the shape that the law gives, for want of draws
     while done < steps or cooling < 1.0:
         warm = model._replace(lam=model.lam * cooling, tau=model.tau * cooling**2)
         if expected:
-            factor = proposal_shape(warm, c)
+            proposal = proposal_shape(warm, c)
         points = np.empty((max(length // 5, 2), d))
         for i in range(len(points)):
-            c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, warm, size * factor, 5)
-            points[i] = c
+            sized = Proposal(size * proposal.factor, proposal.shear)
+            c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, warm, sized, 5)
+            points[i] = walked(c, proposal.shear)
             size *= math.exp((share - target) * 5.0 / (5.0 + 0.2 * i))
         done += 5 * len(points)
         if cooling < 1.0:
-            cooling = min(2.0 * cooling, 1.0)
+            cooling = min(1.2 * cooling, 1.0)
             continue
         length = int(1.5 * length)
         expected = len(points) < 4 * d
         if not expected:
-            factor, size = empirical_shape(points), 2.38 / math.sqrt(d)
-    return c, theta, sigma2, size * factor
+            proposal = Proposal(empirical_shape(points), proposal.shear)
+            size = 2.38 / math.sqrt(d)
+    return c, theta, sigma2, Proposal(size * proposal.factor, proposal.shear)
+
+
+def walked(c, shear):
+    """Return the coordinates of the walk: the means less their shear."""
+    out, p = c.copy(), len(shear) - 1
+    out[[*range(p), c.size - p - 2]] -= shear @ scatter(c, p)
+    return out
 
 
 def empirical_shape(points):

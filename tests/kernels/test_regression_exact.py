@@ -11,8 +11,12 @@ from scipy import stats
 from pymc_dp.kernels.regression_exact import (
     RegressionModel,
     log_density,
+    products_of_features,
     run_sweeps,
+    scatter,
+    sums,
     tune_proposal,
+    unpack,
 )
 from pymc_dp.regression import moments, start
 
@@ -198,3 +202,51 @@ def test_impossible_coordinates_have_no_density():
     assert np.isfinite(log_density(model, c))
     c[-1] = 1e4
     assert log_density(model, c) == -np.inf
+
+
+def test_covariates_far_from_zero_against_importance_sampling():
+    """Sums of squares then tell about the means: the walk is sheared."""
+    n, mean_x = 20, 2.0
+    rng = np.random.default_rng(3)
+    theta, sigma2, s = rows(rng, 1_500_000, n, mean_x=mean_x)
+    z, scale = np.array([40.0, 81.0, 20.0, 41.0, 25.0]), np.array([5.0, 5.0, 5.0, 10.0, 10.0])
+    weight = np.exp(-(np.abs(s - z[:, None]) / scale[:, None]).sum(axis=0))
+    mean, se, sd = weighted(theta, sigma2, weight)
+    assert weight.sum() ** 2 / (weight**2).sum() > 2000
+    model = kernel_model(n, z, scale, mean_x=mean_x)
+    rngs = np.random.default_rng(1).spawn(2)
+    agrees(np.stack([sample(model, 10_000, rng) for rng in rngs]), mean, se, sd)
+
+
+@pytest.mark.parametrize("mean_x", [0.0, 30.0, 400.0])
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_mixing_does_not_depend_on_the_means(mean_x, hierarchical):
+    """The mean over the standard deviation of x is up to 2000, and that of y likewise."""
+    n, var = 1000, 0.04
+    x, y = mean_x, 1.0 + 2.0 * mean_x
+    z = n * np.array([x, x**2 + var, y, x * y + 2 * var, y**2 + 4 * var + 0.03])
+    model = kernel_model(n, z, 20 * np.array([0.2, 0.04, 1, 0.2, 1]), mean_x=mean_x)
+    model = model._replace(precision_theta=np.diag([1e-6 / max(1.0, mean_x**2), 1e-4]))
+    if hierarchical:
+        model = model._replace(
+            hierarchical=True, kappa=0.01, mean_x=np.array([1.1 * mean_x]), psi=np.array([[2.0]])
+        )
+        model = model._replace(nu=50.0)
+    rngs = np.random.default_rng(1).spawn(4)
+    draws = np.stack([sample(model, 1000, rng, tune=25_000) for rng in rngs])
+    for own in (draws[..., 1], draws[..., 0] + mean_x * draws[..., 1], draws[..., 2]):
+        assert az.rhat(own) < 1.01
+        assert az.ess(own) > 2000
+
+
+def test_scatter_of_coordinates():
+    """The products of deviations are the sums' own, of three columns."""
+    rng = np.random.default_rng(0)
+    c = rng.normal(size=2 + 3 + 3 + 1)
+    _, lower, theta, rss = unpack(c, 2)
+    mean, cov = moments(c, 2, 12)
+    found = scatter(c, 2)
+    np.testing.assert_allclose(found, 11 * cov[np.triu_indices(3)])
+    total = sums(products_of_features(12.0, c[:2], lower), theta, rss)
+    second = 11 * cov + 12 * np.outer(mean, mean)
+    np.testing.assert_allclose(total, [*12 * mean, *second[np.triu_indices(3)]])

@@ -1,0 +1,214 @@
+"""What `dp.sample` reads of a regression, and what it returns: scales, constants, shapes."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pymc_dp as dp
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
+LAPLACE = dp.LaplaceMechanism
+
+
+def five(x, y):
+    return pt.stack([x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()])
+
+
+def scaled(n, z, scale):
+    """Standard deviations that are multiples of roots of variables, and entries that are no sums.
+
+    y has twice the root of s2, the coefficients three times; x thrice that of t2, its mean twice.
+    """
+    with pm.Model() as model:
+        t2 = pm.InverseGamma("t2", 4, 1)
+        mu = pm.Normal("mu", 0.5, 2 * pt.sqrt(t2))
+        s2 = pm.InverseGamma("s2", 5, 1)
+        theta = pm.Normal("theta", [0.5, -0.5], 3 * pt.sqrt(s2), shape=2)
+        x = pm.Normal("x", mu, 3 * pt.sqrt(t2), shape=n)
+        y = pm.Normal("y", theta[0] + theta[1] * x, 2 * pt.sqrt(s2), shape=n)
+        means = pt.stack([2 * x.mean() + 1, (x**2).mean(), 3 * y.mean() - 1])
+        products = pt.stack([-2 * (x * y).mean() + 3, 0.5 * (y**2).mean()])
+        dp.PrivateObservation("z", pt.concatenate([means, products]), LAPLACE(scale), observed=z)
+    return model
+
+
+NAMES = ("theta[0]", "theta[1]", "s2", "mu", "t2")
+
+
+def simulate(n, size, rng):
+    """Draw variables and statistics of `scaled`, by their definition."""
+    t2, s2 = 1 / rng.gamma(4, size=size), 1 / rng.gamma(5, size=size)
+    mu = 0.5 + 2 * np.sqrt(t2) * rng.normal(size=size)
+    theta = np.array([[0.5], [-0.5]]) + 3 * np.sqrt(s2) * rng.normal(size=(2, size))
+    mean = mu + 3 * np.sqrt(t2 / n) * rng.normal(size=size)
+    scatter = 9 * t2 * rng.chisquare(n - 1, size=size)
+    error = 2 * np.sqrt(s2)
+    error_mean = error * rng.normal(size=size) / np.sqrt(n)
+    along = error * rng.normal(size=size) * np.sqrt(scatter)  # deviations of x times errors
+    squares = along**2 / scatter + error**2 * rng.chisquare(n - 2, size=size)
+    y = theta[0] + theta[1] * mean + error_mean
+    xy = (theta[1] * scatter + along) / n + mean * y
+    yy = (theta[1] ** 2 * scatter + 2 * theta[1] * along + squares) / n + y**2
+    xx = scatter / n + mean**2
+    statistics = np.array([2 * mean + 1, xx, 3 * y - 1, -2 * xy + 3, 0.5 * yy])
+    return np.array([*theta, s2, mu, t2]), statistics
+
+
+def draws_of(tree):
+    posterior = tree["posterior"]
+    theta = posterior["theta"].to_numpy()
+    others = [posterior[name].to_numpy() for name in NAMES[2:]]
+    return dict(zip(NAMES, [theta[..., 0], theta[..., 1], *others], strict=True))
+
+
+def quartiles_agree(found, expected, error, limit=4.5):
+    """Compare shares of draws below given quartiles: variances need have no moments."""
+    for name, cuts in zip(NAMES, expected, strict=True):
+        own = found[name]
+        for cut, share in zip(cuts, (0.25, 0.5, 0.75), strict=True):
+            below = (own < cut).astype(float)
+            ess = float(az.ess(below))
+            assert ess > 500, name
+            apart = abs(below.mean() - share) / np.hypot(np.sqrt(share * (1 - share) / ess), error)
+            assert apart < limit, (name, share, below.mean())
+
+
+def weighted_quartiles(values, weight):
+    order = np.argsort(values)
+    share = np.cumsum(weight[order]) / weight.sum()
+    return values[order][np.searchsorted(share, (0.25, 0.5, 0.75))]
+
+
+def test_factors_and_a_law_of_covariates_against_importance_sampling():
+    n, z, scale = 12, np.array([2.5, 8.0, 1.0, 7.0, 3.0]), np.array([2.0, 4.0, 3.0, 6.0, 2.0])
+    values, s = simulate(n, 2_000_000, np.random.default_rng(1))
+    weight = np.exp(-(np.abs(s - z[:, None]) / scale[:, None]).sum(axis=0))
+    effective = weight.sum() ** 2 / (weight**2).sum()
+    assert effective > 20_000
+    tree = dp.sample(scaled(n, z, scale), draws=8000, chains=2, random_seed=1, **QUIET)
+    assert tree["posterior"].attrs["route"] == "exact regression"
+    expected = [weighted_quartiles(own, weight) for own in values]
+    quartiles_agree(draws_of(tree), expected, 0.5 / np.sqrt(effective))
+
+
+def test_the_central_limit_theorem_agrees_for_many_rows():
+    n, scale = 4000, np.array([0.2, 0.5, 0.3, 0.5, 0.3])
+    rng = np.random.default_rng(2)
+    _, s = simulate(n, 1, rng)
+    model = scaled(n, s[:, 0] + rng.laplace(0, scale), scale)
+    exact, clt = (
+        draws_of(dp.sample(model, draws=8000, chains=2, random_seed=1, approximate=a, **QUIET))
+        for a in (None, "clt")
+    )
+    expected = [np.quantile(exact[name], (0.25, 0.5, 0.75)) for name in NAMES]
+    error = max(0.5 / np.sqrt(float(az.ess(own))) for own in exact.values())
+    quartiles_agree(clt, expected, error + 0.005)
+
+
+def written(theta, spread=pt.sqrt, *, s2_shape=None, statistic=five, z=None):
+    """Return a model of 30 rows with coefficients and a spread as given."""
+    coords = {"coef": ["a", "b"]}
+    with pm.Model(coords=coords) as model:
+        s2 = pm.InverseGamma("s2", 3, 0.5, shape=s2_shape)
+        theta = theta(s2)
+        x = pm.Normal("x", 0, 1, shape=30)
+        y = pm.Normal("y", theta[0] + theta[1] * x, spread(s2), shape=30)
+        z = np.array([1.0, 30.0, 2.0, 25.0, 40.0]) if z is None else z
+        dp.PrivateObservation("z", statistic(x, y), LAPLACE(1.0), observed=z)
+    return model
+
+
+def normal(**shape):
+    return lambda s2: pm.Normal("theta", 0, 2 * pt.sqrt(s2), **shape)
+
+
+def two_covariates(x, y):
+    i, j = np.triu_indices(2)
+    return pt.concatenate([x.sum(0), (x.T @ x)[i, j], y.sum()[None], x.T @ y, (y**2).sum()[None]])
+
+
+def exact_draws(model, **arguments):
+    tree = dp.sample(
+        model, draws=200, tune=100, chains=2, **{"random_seed": 1, **QUIET, **arguments}
+    )
+    assert tree["posterior"].attrs["route"] == "exact regression"
+    return tree["posterior"]
+
+
+def deterministic_spread(s2):
+    return pm.Deterministic("sd", pt.sqrt(s2))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: written(normal(dims="coef")),
+        lambda: written(normal(shape=2), deterministic_spread),
+        lambda: written(lambda s2: pm.Deterministic("same", normal(dims="coef")(s2))),
+        lambda: written(normal(shape=2), s2_shape=1),
+        lambda: written(
+            lambda s2: pm.Normal("theta", 0, 2 * pt.sqrt(s2[0]), shape=2),
+            lambda s2: pt.sqrt(s2[0]),
+            s2_shape=1,
+        ),
+    ],
+    ids=["dims", "Deterministic", "Deterministic of dims", "(1,)", "(1,)[0]"],
+)
+def test_ways_to_write_the_same(model):
+    plain, found = exact_draws(written(normal(shape=2))), exact_draws(model())
+    np.testing.assert_array_equal(found["theta"], plain["theta"])
+    assert found["s2"].shape in ((2, 200), (2, 200, 1))
+    np.testing.assert_array_equal(found["s2"].to_numpy().ravel(), plain["s2"].to_numpy().ravel())
+    if "sd" in found:
+        np.testing.assert_allclose(found["sd"] ** 2, found["s2"])
+
+
+def test_dims_of_coefficients_of_several_covariates():
+    z = np.array([0.0, 1.0, 30.0, 5.0, 30.0, 3.0, 20.0, -10.0, 40.0])
+
+    def model(**shape):
+        with pm.Model(coords={"coef": ["a", "b"]}) as own:
+            s2 = pm.InverseGamma("s2", 3, 0.5)
+            intercept = pm.Normal("intercept", 0, 2 * pt.sqrt(s2))
+            theta = normal(**shape)(s2)
+            x = pm.Normal("x", 0, 1, shape=(30, 2))
+            y = pm.Normal("y", intercept + x @ theta, pt.sqrt(s2), shape=30)
+            dp.PrivateObservation("z", two_covariates(x, y), LAPLACE(1.0), observed=z)
+        return own
+
+    plain, found = exact_draws(model(shape=2)), exact_draws(model(dims="coef"))
+    np.testing.assert_array_equal(found["theta"], plain["theta"])
+    assert list(found["coef"].to_numpy()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        lambda x, y: pt.stack([(x - x + y - y).sum() + 5.0]),
+        lambda x, y: pt.stack([(x * y - y * x + 1).sum()]),
+    ],
+    ids=["cancelled", "number of rows"],
+)
+def test_releases_that_tell_nothing_leave_the_prior(statistic):
+    model = written(normal(shape=2), statistic=statistic, z=[5.0])
+    s2 = exact_draws(model)["s2"].to_numpy().ravel()[::4]
+    assert stats.kstest(s2, stats.invgamma(3, scale=0.5).cdf).pvalue > 1e-3
+
+
+def test_seeds_of_any_kind_are_those_of_the_chains():
+    z, scale = np.array([2.5, 8.0, 1.0, 7.0, 3.0]), np.ones(5)
+    model = scaled(12, z, scale)
+    found = {}
+    for name, seed in {
+        "int": lambda: 1,
+        "list": lambda: [1, 2],
+        "generator": lambda: np.random.default_rng(3),
+    }.items():
+        first, again = (exact_draws(model, random_seed=seed()) for _ in range(2))
+        np.testing.assert_array_equal(first["t2"], again["t2"])
+        np.testing.assert_array_equal(first["s2"], again["s2"])
+        found[name] = first["t2"].to_numpy()
+    assert not np.array_equal(found["int"], found["list"])
