@@ -209,7 +209,7 @@ def nearest_sample(
             factor = np.linalg.cholesky(scatter - n * np.outer(shift, shift), upper=True).T
             mean = mean + shift
     begin = coordinates(mean, factor)
-    found = optimize.least_squares(residual, begin, jacobian, x_scale="jac", max_nfev=200)
+    found = optimize.least_squares(residual, begin, jacobian, x_scale="jac", ftol=1e-4)
     return sample(found.x)
 
 
