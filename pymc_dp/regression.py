@@ -39,7 +39,7 @@ from pymc_dp.release import (
     law_is_feasible,
     record_bounds,
 )
-from pymc_dp.row_sums import column_products
+from pymc_dp.row_sums import column_products, nearest_sample
 from pymc_dp.rows import Link, Rows
 from pymc_dp.steps.base import published_values
 
@@ -371,7 +371,10 @@ def box(rows: Rows) -> dict[str, Any]:
 
 
 def start(kernel: RegressionModel, rng: np.random.Generator):
-    """Return coordinates as they are to be expected before the release, theta and sigma2."""
+    """Return coordinates near what the release says, scattered, theta and sigma2.
+
+    With bounds they are in the middle of the feasible region.
+    """
     p, n = kernel.mean_x.size, kernel.n
     cov = kernel.psi / max(kernel.nu - p - 1, 1.0) if kernel.hierarchical else kernel.psi
     mean, theta = kernel.mean_x, kernel.mean_theta
@@ -380,11 +383,25 @@ def start(kernel: RegressionModel, rng: np.random.Generator):
         s, theta, sigma2 = central_point(n, kernel.box)
         mean, cov = s[:1] / n, np.array([[s[1] / n - (s[0] / n) ** 2]])
         sigma2 *= 0.5 + 0.5 * rng.random()
-    lower = np.linalg.cholesky(cov * (n - 1))
+    root = np.linalg.cholesky(cov)
+    rows = np.block([[root, np.zeros((p, 1))], [theta[1:] @ root, np.sqrt(sigma2)]])
+    mean, factor = np.append(mean, theta[0] + mean @ theta[1:]), np.sqrt(n - 1) * rows
+    if not kernel.bounded and kernel.weights.any():
+        products = (p + 1) * (p + 4) // 2
+        matrix = np.zeros((kernel.z.size, products))
+        np.add.at(matrix, (np.arange(kernel.z.size)[:, None], kernel.terms), kernel.weights)
+        sd = 1.0 / np.where(kernel.lam > 0.0, kernel.lam * np.sqrt(0.5), np.sqrt(kernel.tau))
+        mean, factor = nearest_sample(matrix, kernel.z - kernel.offset, sd, int(n), (mean, factor))
+        widths = np.sqrt((factor**2).sum(axis=1))
+        at = np.diag_indices(p + 1)  # sums of no data lead to the edge of what data have
+        factor[at] = np.maximum(factor[at], 1e-2 * widths)
+    lower, last = factor[:p, :p], factor[p]
+    slope = np.linalg.solve(lower.T, last[:p])
     packed = [lower[i, j] if j < i else np.log(lower[i, i]) for i in range(p) for j in range(i + 1)]
-    residual = (n - p - 1) * sigma2
-    centred = np.array([theta[0] + mean @ theta[1:], *theta[1:]])
-    return np.concatenate([mean, packed, centred, [np.log(residual)]]), theta, sigma2
+    c = np.concatenate([mean[:p], packed, [mean[p]], slope, [2.0 * np.log(last[p])]])
+    if not kernel.bounded:
+        c += 2.0 * proposal_shape(kernel, c).factor @ rng.standard_normal(c.size)
+    return c, np.append(mean[p] - mean[:p] @ slope, slope), last[p] ** 2 / (n - p - 1)
 
 
 def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -209,7 +209,11 @@ def nearest_sample(
             factor = np.linalg.cholesky(scatter - n * np.outer(shift, shift), upper=True).T
             mean = mean + shift
     begin = coordinates(mean, factor)
-    found = optimize.least_squares(residual, begin, jacobian, x_scale="jac", ftol=1e-4)
+    if np.all(np.abs(residual(begin)[: z.size]) < 1.0):
+        return mean, factor
+    found = optimize.least_squares(
+        residual, begin, jacobian, method="lm", x_scale="jac", ftol=1e-2, max_nfev=30
+    )
     return sample(found.x)
 
 
