@@ -27,7 +27,9 @@ from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.regression import (
     ConjugateRegression,
     NormalInverseGamma,
+    NormalWishart,
     box,
+    covariate_values,
     covered,
     regression_tree,
 )
@@ -85,10 +87,10 @@ def kernel_model(
     """Read the numbers that the kernel needs."""
     rows, prior = regression.rows, regression.prior
     sums = released_sums(model, rows, moments)
-    if moments is not None and isinstance(regression.covariate, NormalInverseGamma):
+    if moments is not None and isinstance(regression.covariate, NormalInverseGamma | NormalWishart):
         raise NotImplementedError(
             f"moments= take the place of the law of the covariates, and nothing is left to learn "
-            f"about {regression.covariate.variance.name!r}"
+            f"about {regression.covariate.variables[0].name!r}"
         )
     matrix = regression.matrix
     p = rows.width - 1
@@ -109,9 +111,9 @@ def kernel_model(
         "corrected": corrected,
     } | box(rows)
     law = regression.covariate
-    if moments is None and isinstance(law, NormalInverseGamma):
-        fields |= {"hierarchical": True, "m0": law.mean, "k0": law.kappa}
-        fields |= {"psi0": np.array([[2.0 * law.rate]]), "nu0": 2.0 * law.shape}
+    if moments is None and isinstance(law, NormalInverseGamma | NormalWishart):
+        fields |= {"hierarchical": True, "m0": np.ascontiguousarray(law.mean), "k0": law.kappa}
+        fields |= {"psi0": law.psi, "nu0": law.nu}
         eta, xi = gaussian_moments(fields["m0"], fields["psi0"])
     elif moments is None and isinstance(law, tuple):
         eta, xi = gaussian_moments(*(np.ascontiguousarray(part) for part in law))
@@ -174,11 +176,14 @@ def _sample(
     sums = found[..., d + 1 : d + 1 + k]
     mean, cov = _sample_moments(sums, d, regression.rows.n)
     if kernel.hierarchical:
-        assert isinstance(regression.covariate, NormalInverseGamma)
+        prior = regression.covariate
+        assert isinstance(prior, NormalInverseGamma | NormalWishart)
         roots = found[..., d + 1 + k :].reshape(-1, d, d)
-        law = np.array([[m[0], c[0, 0]] for m, c in map(covariate_law, roots)])
-        law = law.reshape(*found.shape[:2], 2)
-        values |= regression.covariate.values(law[..., :1], law[..., 1])
+        means, covs = zip(*map(covariate_law, roots), strict=True)
+        shape = found.shape[:2]
+        values |= covariate_values(
+            prior, np.reshape(means, (*shape, d - 1)), np.reshape(covs, (*shape, d - 1, d - 1))
+        )
     name = "regression by the central limit theorem" if corrected else "Bernstein & Sheldon (2019)"
     attributes = {"route": name, "sampling_time": seconds, "tuning_steps": tune}
     checks = compute_convergence_checks

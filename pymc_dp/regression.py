@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.multivariate import MvNormalRV
+from pymc.distributions.multivariate import MvNormalRV, WishartRV
 from pymc.util import get_random_generator
 from pytensor import scalar as ps
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.linalg import MatrixInverse
 from pytensor.tensor.random.basic import InvGammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
@@ -68,9 +70,24 @@ class NormalInverseGamma:
     cov: np.ndarray
 
     @property
+    def variables(self) -> list[TensorVariable]:
+        """The variables whose prior it is."""
+        return [self.variance, *dict.fromkeys(rv for rv, _ in self.entries)]
+
+    @property
     def kappa(self) -> float:
         """How many observations the prior of a single mean is worth."""
         return 1.0 / float(self.cov[0, 0])
+
+    @property
+    def psi(self) -> np.ndarray:
+        """Scale of the inverse Wishart law of the variance, as a matrix of one entry."""
+        return np.array([[2.0 * self.rate]])
+
+    @property
+    def nu(self) -> float:
+        """Its degrees of freedom."""
+        return 2.0 * self.shape
 
     def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws by name; `beta` has the entries on its last axis."""
@@ -84,6 +101,33 @@ class NormalInverseGamma:
 
 
 @dataclass(frozen=True)
+class NormalWishart:
+    r"""A conjugate prior: :math:`T \sim W(\nu, \Psi^{-1})`, mean N(m, inverse of kappa T).
+
+    Attributes
+    ----------
+    precision, location : the variables T and mu.
+    nu, psi, kappa, mean : the numbers of the prior.
+    """
+
+    precision: TensorVariable
+    location: TensorVariable
+    nu: float
+    psi: np.ndarray
+    kappa: float
+    mean: np.ndarray
+
+    @property
+    def variables(self) -> list[TensorVariable]:
+        """The variables whose prior it is."""
+        return [self.precision, self.location]
+
+    def values(self, mean: np.ndarray, cov: np.ndarray) -> dict[str, np.ndarray]:
+        """Return draws by name."""
+        return {self.location.name: mean, self.precision.name: np.linalg.inv(cov)}
+
+
+@dataclass(frozen=True)
 class ConjugateRegression:
     """A regression that the kernel covers wholly.
 
@@ -92,15 +136,15 @@ class ConjugateRegression:
     rows : the rows and their releases.
     prior : that of the coefficients' variables and the error variance.
     matrix, offset : the coefficients (intercept first) are ``matrix @ beta + offset``.
-    covariate : the mean and covariance matrix of the covariates, or the conjugate prior of both for
-        a single covariate; None for another law.
+    covariate : the mean and covariance matrix of the covariates, or the conjugate prior of both;
+        None for another law.
     """
 
     rows: Rows
     prior: NormalInverseGamma
     matrix: np.ndarray
     offset: np.ndarray
-    covariate: tuple[np.ndarray, np.ndarray] | NormalInverseGamma | None
+    covariate: tuple[np.ndarray, np.ndarray] | NormalInverseGamma | NormalWishart | None
 
     def values(self, theta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws of the prior's variables by name, from those of the coefficients."""
@@ -160,8 +204,8 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
             raise
         covariate = None
     mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
-    if isinstance(covariate, NormalInverseGamma):
-        others = [covariate.variance, *(rv for rv, _ in covariate.entries)]
+    if isinstance(covariate, NormalInverseGamma | NormalWishart):
+        others = covariate.variables
         shared = [rv.name for rv in others if rv in mine]
         if shared:
             raise NotImplementedError(
@@ -229,9 +273,9 @@ def _unfilled(graph: TensorVariable) -> TensorVariable:
     """Return what was broadcast to the shape of something else, as MvNormal does with its mean."""
     while graph.owner is not None:
         op = getattr(graph.owner.op, "scalar_op", graph.owner.op)
-        if not isinstance(op, ps.Second):
+        if not isinstance(op, ps.Second | DimShuffle):
             break
-        graph = graph.owner.inputs[1]
+        graph = graph.owner.inputs[-1]
     return graph
 
 
@@ -279,9 +323,12 @@ def _read_covariates(model: pm.Model, rows: Rows, links):
         mean, root = (np.asarray(v.eval(mode=PLAIN_MODE)) for v in (mean, root))
         return mean, root @ root.T
     [link, *others] = links
-    if others or link.sigma is None or link.intercept is None:
+    if not others and link.sigma is None:
+        return _read_wishart(model, link)
+    if others or link.intercept is None:
         raise NotImplementedError(
-            "it covers several covariates with a known law, or one with a conjugate prior"
+            "it covers covariates with a known law, one with a conjugate prior, or several as one "
+            "pm.MvNormal with a Wishart precision"
         )
     location = link.rv.owner.op.dist_params(link.rv.owner)[0].squeeze()
     prior = _read_prior(model, [location], link.sigma, link)
@@ -289,6 +336,45 @@ def _read_covariates(model: pm.Model, rows: Rows, links):
     if matrix.shape != (1, 1) or matrix[0, 0] != 1.0 or offset[0] != 0.0:
         raise NotImplementedError(f"the mean of {link.rv.name!r} is no free variable")
     return prior
+
+
+def _read_wishart(model: pm.Model, link: Link) -> NormalWishart:
+    """Read the prior of the mean and precision of several covariates."""
+    name = link.rv.name
+    reason = NotImplementedError(
+        f"the law of {name!r} is not known, nor is its prior conjugate: "
+        f"T = pm.Wishart('T', nu, V), mu = pm.MvNormal('mu', m, tau=kappa * T), "
+        f"{name!r} = pm.MvNormal(..., mu, tau=T)"
+    )
+    if not isinstance(link.rv.owner.op, MvNormalRV):
+        raise reason
+    location, cov = map(_unfilled, link.rv.owner.op.dist_params(link.rv.owner))
+    if location not in model.free_RVs or not isinstance(location.owner.op, MvNormalRV):
+        raise reason
+    mean, own_cov = map(_unfilled, location.owner.op.dist_params(location.owner))
+    factors = []
+    for matrix in (cov, own_cov):
+        if not isinstance(getattr(matrix.owner.op, "core_op", None), MatrixInverse):
+            raise reason
+        [inner] = matrix.owner.inputs
+        [precision, *others] = nearest_rvs([inner])
+        if others or not isinstance(precision.owner.op, WishartRV) or power(inner, precision) != 1:
+            raise reason
+        ones = pt.ones(precision.type.shape, dtype=precision.dtype)
+        at_one = graph_replace(inner, {precision: ones}, strict=False).eval(mode=PLAIN_MODE)
+        if np.ptp(at_one) > 0.0:
+            raise reason
+        factors.append((precision, float(at_one.flat[0])))
+    [(precision, unit), (same, kappa)] = factors
+    if precision is not same or unit != 1.0 or nearest_rvs([mean]):
+        raise reason
+    nu, root = precision.owner.inputs[-2:]
+    if nearest_rvs([root]):
+        raise NotImplementedError(f"the prior of {precision.name!r} has random parameters")
+    root = root.eval(mode=PLAIN_MODE)
+    center = np.broadcast_to(np.asarray(known_value(mean), "float64"), (link.width,))
+    psi = np.linalg.inv(root @ root.T)
+    return NormalWishart(precision, location, _number(nu, precision.name), psi, kappa, center)
 
 
 def kernel_model(model: pm.Model, regression: ConjugateRegression) -> RegressionModel:
@@ -322,14 +408,14 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         "rate": prior.rate,
     } | box(rows)
     found = regression.covariate
-    if isinstance(found, NormalInverseGamma):
+    if isinstance(found, NormalInverseGamma | NormalWishart):
         fields |= {
-            "mean_x": found.mean,
-            "precision_x": np.eye(1),
+            "mean_x": np.ascontiguousarray(found.mean),
+            "precision_x": np.eye(len(found.psi)),
             "hierarchical": True,
             "kappa": found.kappa,
-            "psi": np.array([[2.0 * found.rate]]),
-            "nu": 2.0 * found.shape,
+            "psi": found.psi,
+            "nu": found.nu,
         }
     elif found is not None:
         fields |= {
@@ -463,9 +549,10 @@ def sample(
     theta, variance, coordinates = found[..., : p + 1], found[..., p + 1], found[..., width:]
     values = regression.values(theta, variance)
     mean, cov = moments(coordinates, p, rows.n)
-    if isinstance(regression.covariate, NormalInverseGamma):
+    if isinstance(regression.covariate, NormalInverseGamma | NormalWishart):
         rng = get_random_generator(random_seed).spawn(len(found) + 1)[-1]  # none of the chains'
-        values |= _draw_covariate(rng, regression.covariate, mean[..., 0], cov[..., 0, 0], rows.n)
+        law = regression.covariate
+        values |= _draw_covariate(rng, law, mean[..., :p], cov[..., :p, :p], rows.n)
     attributes = {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune}
     return regression_tree(
         model, rows, values, mean, cov, sweeps, attributes, checks=compute_convergence_checks
@@ -491,12 +578,27 @@ def regression_tree(
     return as_tree(model, posterior, stats, released, attributes, checks=checks)
 
 
-def _draw_covariate(rng, prior: NormalInverseGamma, mean, variance, n: int):
-    """Draw the mean and variance of a covariate given its sample mean and variance."""
-    kappa = prior.kappa
-    shift = mean - prior.mean[0]
-    rate = prior.rate + 0.5 * ((n - 1) * variance + kappa * n / (kappa + n) * shift**2)
-    drawn = rate / rng.standard_gamma(prior.shape + 0.5 * n, size=mean.shape)
-    center = (kappa * prior.mean[0] + n * mean) / (kappa + n)
-    location = center + np.sqrt(drawn / (kappa + n)) * rng.standard_normal(mean.shape)
-    return prior.values(location[..., None], drawn)
+def _draw_covariate(rng, prior: NormalInverseGamma | NormalWishart, mean, cov, n: int):
+    """Draw the mean and covariance matrix of the covariates given those of the sample."""
+    p, kappa = len(prior.psi), prior.kappa
+    shift = mean - prior.mean
+    psi = prior.psi + (n - 1) * cov
+    psi = psi + kappa * n / (kappa + n) * shift[..., :, None] * shift[..., None, :]
+    bartlett = np.zeros(psi.shape)  # of a Wishart law, whose inverse has the scale psi
+    below = np.tril_indices(p, -1)
+    bartlett[..., *below] = rng.standard_normal((*mean.shape[:-1], len(below[0])))
+    for i in range(p):
+        chi2 = 2.0 * rng.standard_gamma((prior.nu + n - i) / 2, size=mean.shape[:-1])
+        bartlett[..., i, i] = np.sqrt(chi2)
+    # W = L A A' L' with LL' = psi^-1; its inverse is RR' with R = (L A)'^-1.
+    root = np.linalg.cholesky(np.linalg.inv(psi))
+    inverse = np.linalg.inv(np.swapaxes(root @ bartlett, -1, -2))
+    center = (kappa * prior.mean + n * mean) / (kappa + n)
+    e = rng.standard_normal(mean.shape)[..., None]
+    location = center + (inverse @ e)[..., 0] / np.sqrt(kappa + n)
+    return covariate_values(prior, location, inverse @ np.swapaxes(inverse, -1, -2))
+
+
+def covariate_values(prior: NormalInverseGamma | NormalWishart, mean, cov) -> dict[str, np.ndarray]:
+    """Return draws of the law of the covariates by name, from means and covariance matrices."""
+    return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)

@@ -212,3 +212,56 @@ def test_seeds_of_any_kind_are_those_of_the_chains():
         np.testing.assert_array_equal(first["s2"], again["s2"])
         found[name] = first["t2"].to_numpy()
     assert not np.array_equal(found["int"], found["list"])
+
+
+def test_several_covariates_with_a_normal_wishart_prior():
+    """The exact chain against importance sampling from the prior, by the Bartlett factors."""
+    n, scale = 12, 6.0
+    z = np.array([4.0, -2.0, 14.0, 3.0, 16.0, 9.0, 8.0, 1.0, 22.0])
+    v, center = np.array([[0.2, 0.05], [0.05, 0.3]]), np.array([0.2, -0.1])
+    with pm.Model() as model:
+        precision = pm.Wishart("T", nu=5, V=v)
+        mu = pm.MvNormal("mu", center, tau=0.5 * precision)
+        x = pm.MvNormal("x", mu, tau=precision, shape=(n, 2))
+        s2 = pm.InverseGamma("s2", 3, 2.0)
+        b = pm.Normal("b", 0, pt.sqrt(s2), shape=3)
+        y = pm.Normal("y", b[0] + x @ b[1:], pt.sqrt(s2), shape=n)
+        upper = np.triu_indices(2)
+        parts = [x.sum(0), (x.T @ x)[upper], y.sum()[None], x.T @ y, (y * y).sum()[None]]
+        dp.PrivateObservation("z", pt.concatenate(parts), LAPLACE(scale), observed=z)
+    posterior = dp.sample(model, draws=8000, chains=2, random_seed=3, **QUIET)["posterior"]
+
+    rng, size = np.random.default_rng(0), 600_000
+    wishart = stats.wishart(5, v).rvs(size, random_state=1)
+    root = np.linalg.cholesky(np.linalg.inv(wishart))
+    normal = rng.normal(size=(2, size, 2, 1))
+    location = center + (root @ normal[0])[..., 0] / np.sqrt(0.5)
+    mean = location + (root @ normal[1])[..., 0] / np.sqrt(n)
+    scatter = stats.wishart(n - 1, np.eye(2)).rvs(size, random_state=2)
+    scatter = root @ scatter @ np.swapaxes(root, 1, 2)
+    variance = 2 / rng.gamma(3, size=size)
+    beta = np.sqrt(variance)[:, None] * rng.normal(size=(size, 3))
+    u = np.empty((size, 3, 3))
+    u[:, 0, 0], u[:, 0, 1:], u[:, 1:, 0] = n, n * mean, n * mean
+    u[:, 1:, 1:] = scatter + n * mean[:, :, None] * mean[:, None]
+    noise = np.sqrt(variance)[:, None] * rng.normal(size=(size, 3))
+    xy = (u @ beta[..., None] + np.linalg.cholesky(u) @ noise[..., None])[..., 0]
+    fitted = (np.linalg.solve(u, xy[..., None])[..., 0] * xy).sum(1)
+    yy = variance * rng.chisquare(n - 3, size) + fitted
+    own = np.column_stack([n * mean, u[:, 1, 1], u[:, 1, 2], u[:, 2, 2], xy, yy])
+    weight = -np.abs(own - z).sum(1) / scale
+    weight = np.exp(weight - weight.max())
+    weight /= weight.sum()
+    effective = 1 / (weight**2).sum()
+    assert effective > 2000
+    for name, prior in (("b", beta), ("s2", variance), ("mu", location), ("T", wishart)):
+        prior = prior.reshape(size, -1)
+        expected = weight @ prior
+        sd = np.sqrt(weight @ (prior - expected) ** 2)
+        found = posterior[name].to_numpy().reshape(-1, prior.shape[1])
+        assert np.all(np.abs(found.mean(0) - expected) < 4.5 * sd / np.sqrt(effective)), name
+        np.testing.assert_allclose(found.std(0), sd, rtol=0.1)
+    clt = dp.sample(model, approximate="clt", draws=2000, chains=2, random_seed=3, **QUIET)
+    for name in ("b", "mu"):
+        near = clt["posterior"][name].mean(("chain", "draw"))
+        np.testing.assert_allclose(near, posterior[name].mean(("chain", "draw")), atol=0.06)

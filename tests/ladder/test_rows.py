@@ -164,7 +164,7 @@ def test_moments_of_covariates():
     )
     for name in ("theta", "sigma2"):
         a, b = (t["posterior"][name].mean(("chain", "draw")).to_numpy() for t in (law, stated))
-        np.testing.assert_allclose(a, b, atol=1e-12)  # the same numbers, and the same seed
+        np.testing.assert_allclose(a, b, atol=1e-6)  # the same but for rounding, and one seed
     rows = np.column_stack([np.ones(9), np.random.default_rng(1).normal(size=(9, 2))])
     two = np.einsum("ni,nj,nk,nl->ijkl", rows, rows, rows, rows) / 9
     for moments, match in (
