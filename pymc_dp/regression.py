@@ -477,10 +477,11 @@ def start(kernel: RegressionModel, rng: np.random.Generator):
         matrix = np.zeros((kernel.z.size, products))
         np.add.at(matrix, (np.arange(kernel.z.size)[:, None], kernel.terms), kernel.weights)
         sd = 1.0 / np.where(kernel.lam > 0.0, kernel.lam * np.sqrt(0.5), np.sqrt(kernel.tau))
+        before = np.diag(factor)
         mean, factor = nearest_sample(matrix, kernel.z - kernel.offset, sd, int(n), (mean, factor))
-        widths = np.sqrt((factor**2).sum(axis=1))
         at = np.diag_indices(p + 1)  # sums of no data lead to the edge of what data have
-        factor[at] = np.maximum(factor[at], 1e-2 * widths)
+        least = 1e-2 * np.maximum(before, np.sqrt((factor**2).sum(axis=1)))
+        factor[at] = np.maximum(factor[at], least)
     lower, last = factor[:p, :p], factor[p]
     slope = np.linalg.solve(lower.T, last[:p])
     packed = [lower[i, j] if j < i else np.log(lower[i, i]) for i in range(p) for j in range(i + 1)]

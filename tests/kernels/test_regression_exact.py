@@ -204,6 +204,19 @@ def test_impossible_coordinates_have_no_density():
     assert log_density(model, c) == -np.inf
 
 
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_chains_start_wherever_the_release_is(hierarchical):
+    """Sums that no data have, small and huge, and those of data, give a point with a density."""
+    rng = np.random.default_rng(5)
+    for n, scale in ((10, 0.1), (10, 30.0), (10**9, 1e-3)):
+        model = kernel_model(n, np.zeros(5), scale, hierarchical=hierarchical)
+        for far in (0.0, 1.0, 1e3, 1e6):
+            for _ in range(10):
+                c, theta, sigma2 = start(model._replace(z=far * scale * rng.laplace(size=5)), rng)
+                assert np.isfinite(log_density(model, c))
+                assert np.all(np.isfinite(theta)) and 0 < sigma2 < np.inf
+
+
 def test_covariates_far_from_zero_against_importance_sampling():
     """Sums of squares then tell about the means: the walk is sheared."""
     n, mean_x = 20, 2.0
