@@ -214,7 +214,8 @@ def test_chains_start_wherever_the_release_is(hierarchical):
             for _ in range(10):
                 c, theta, sigma2 = start(model._replace(z=far * scale * rng.laplace(size=5)), rng)
                 assert np.isfinite(log_density(model, c))
-                assert np.all(np.isfinite(theta)) and 0 < sigma2 < np.inf
+                assert np.all(np.isfinite(theta))
+                assert 0 < sigma2 < np.inf
 
 
 def test_covariates_far_from_zero_against_importance_sampling():
