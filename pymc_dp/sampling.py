@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -133,7 +132,8 @@ def sample(
     if rung not in ("auto", "records", "statistics", "marginal"):
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
     _check_values(model)
-    _warn(model)
+    for note in notes(model):
+        _log.warning("%s", note)
     if method is not None:
         wrong = [k for k in kwargs if k not in ARGUMENTS] + ["rung"] * (rung != "auto")
         wrong += ["approximate"] * (approximate is not None)
@@ -199,14 +199,6 @@ def _check_values(model: pm.Model) -> None:
             raise ValueError(
                 f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
             )
-
-
-def _warn(model: pm.Model) -> None:
-    """Say what is wrong with published values."""
-    for group in record_groups(model):
-        with suppress(NotImplementedError, ValueError):  # the routes say why
-            for note in notes(model, group):
-                _log.warning("%s", note)
 
 
 def _as_written(model, **kwargs):

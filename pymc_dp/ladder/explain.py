@@ -141,9 +141,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
         ]
     result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
 
-    for group in record_groups(model):
-        with suppress(NotImplementedError, ValueError):  # the reason stands among the routes
-            result.notes += notes(model, group)
+    result.notes += notes(model)
     dropped = dropped_deterministics(model)
     if dropped:
         result.notes.append(
