@@ -39,7 +39,7 @@ from pymc_dp.steps.base import published_values
 
 _log = logging.getLogger("pymc.dp")
 
-SWEEPS = 4  # to a recorded draw
+SWEEPS = 2  # to a recorded draw
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ mixture with variances :math:`\omega^2`, Gaussian, or none where a sum was not r
 \sigma^2)` from the normal-inverse-gamma posterior given s, and walks in :math:`(\theta, \log
 \sigma^2)` with the standardised u and v held fixed, so that s follows, and :math:`\omega^2`
 integrated out. The proposal mixes where the sampling error dominates, the walk where the noise does
-(interweaving: Yu & Meng, 2011). Otherwise the chain is the published one (Bernstein & Sheldon,
+(interweaving: Yu & Meng, 2011); steps along the ridges of what is known of y but not of its parts
+join modes that are far apart. Otherwise the chain is the published one (Bernstein & Sheldon,
 2019), which accepts every proposal; its target is not the posterior of any model.
 
 With `hierarchical`, the covariates are Normal and their mean and covariance, normal-inverse-Wishart
@@ -47,6 +48,7 @@ from pymc_dp.kernels.regression_law import (
     to_noise,
 )
 from pymc_dp.kernels.scale_mixture import draw_precision
+from pymc_dp.kernels.turn import random_size, turn
 
 _TRIES = 10_000  # of the published sampler, to find a feasible draw
 _ACCEPTED = 0.3  # share of accepted steps that the random walks are tuned to
@@ -277,31 +279,60 @@ def _retuned(walk, direction, accepted, pace):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _walk_parameters(rng, model, theta, sigma2, s, root, walk, pace):
-    """Move (theta, log sigma2) with the standardised u and v held fixed; X'y and y'y follow."""
-    d = theta.size
-    direction = rng.standard_normal(d + 1)
-    step = times_transposed(walk, direction)
-    new_theta, new_sigma2, new_s = theta + step[:d], sigma2 * math.exp(step[d]), s.copy()
-    g = to_noise(s, theta, sigma2, model.n, root)
-    from_noise(new_s, g, new_theta, new_sigma2, model.n, root)
-    ratio = log_noise(model, new_s) - log_noise(model, s) + step[d]
-    ratio += log_nig(new_theta, new_sigma2, model.mu0, model.lambda0, model.a0, model.b0)
-    ratio -= log_nig(theta, sigma2, model.mu0, model.lambda0, model.a0, model.b0)
-    accepted = _probability(ratio)
-    if model.bounded and accepted > 0.0:
-        accepted *= feasible_parameters(new_theta, new_sigma2, model.box) and feasible_sums(
-            new_s, model.n, model.box
-        )
-    walk = _retuned(walk, direction, accepted, pace)
-    if rng.random() < accepted:
-        return new_theta, new_sigma2, new_s, walk
-    return theta, sigma2, s, walk
+def _feasible(model, theta, sigma2, s):
+    if not model.bounded:
+        return True
+    inside = feasible_parameters(theta, sigma2, model.box)
+    return inside and feasible_sums(s, model.n, model.box)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _walk_covariates(rng, model, theta, sigma2, s, root, walk, pace):
-    """Move the law of x with the standardised x, u and v held fixed; all of s follows."""
+def _follow(rng, model, point, new_theta, new_sigma2, new_root, of_x, log_jacobian):
+    """Move (theta, sigma2, s, root) with the standardised x, u and v held fixed, so that s follows.
+
+    `of_x`: `new_root` is not the root of the point. The Jacobian is that of theta, log sigma2 and
+    the product of the root with itself. Returns the point and the probability of acceptance.
+    """
+    theta, sigma2, s, root = point
+    new_s = s.copy()
+    if of_x:
+        moved = np.empty(root.shape)
+        for i in range(theta.size):  # U'new U'^-1
+            moved[i] = solve_upper(root, np.ascontiguousarray(new_root[:, i]))
+        map_products(new_s, moved, model.n)
+        log_jacobian += log_niw(new_root, model.m0, model.k0, model.psi0, model.nu0)
+        log_jacobian -= log_niw(root, model.m0, model.k0, model.psi0, model.nu0)
+    g = to_noise(s, theta, sigma2, model.n, root)
+    from_noise(new_s, g, new_theta, new_sigma2, model.n, new_root)
+    ratio = log_noise(model, new_s) - log_noise(model, s) + log_jacobian
+    ratio += log_nig(new_theta, new_sigma2, model.mu0, model.lambda0, model.a0, model.b0)
+    ratio -= log_nig(theta, sigma2, model.mu0, model.lambda0, model.a0, model.b0)
+    accepted = _probability(ratio + math.log(new_sigma2 / sigma2))
+    accepted *= _feasible(model, new_theta, new_sigma2, new_s)
+    if rng.random() < accepted:
+        return (new_theta, new_sigma2, new_s, new_root), accepted
+    return point, accepted
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _walk_parameters(rng, model, point, walk, pace):
+    """Move (theta, log sigma2); X'y and y'y follow."""
+    theta, sigma2, _, root = point
+    d = theta.size
+    direction = rng.standard_normal(d + 1)
+    step = times_transposed(walk, direction)
+    new_sigma2 = sigma2 * math.exp(step[d])
+    point, accepted = _follow(rng, model, point, theta + step[:d], new_sigma2, root, False, 0.0)
+    return point, _retuned(walk, direction, accepted, pace)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _walk_covariates(rng, model, point, walk, pace):
+    """Move the law of x; all of s follows.
+
+    The intercept moves along so that the mean of y stays, which the release says most about.
+    """
+    theta, sigma2, _, root = point
     d = theta.size
     direction = rng.standard_normal(walk.shape[0])
     step = times_transposed(walk, direction)
@@ -314,22 +345,61 @@ def _walk_covariates(rng, model, theta, sigma2, s, root, walk, pace):
             else:
                 new_root[i, j] += step[at]
             at += 1
-    moved = np.empty((d, d))
-    for i in range(d):  # U'new U'^-1
-        moved[i] = solve_upper(root, np.ascontiguousarray(new_root[:, i]))
-    new_s = s.copy()
-    map_products(new_s, moved, model.n)
-    from_noise(new_s, to_noise(s, theta, sigma2, model.n, root), theta, sigma2, model.n, new_root)
-    ratio = log_noise(model, new_s) - log_noise(model, s) + log_jacobian
-    ratio += log_niw(new_root, model.m0, model.k0, model.psi0, model.nu0)
-    ratio -= log_niw(root, model.m0, model.k0, model.psi0, model.nu0)
-    accepted = _probability(ratio)
-    if model.bounded and accepted > 0.0:
-        accepted *= feasible_sums(new_s, model.n, model.box)
-    walk = _retuned(walk, direction, accepted, pace)
-    if rng.random() < accepted:
-        return new_s, new_root, walk
-    return s, root, walk
+    new_theta = theta.copy()
+    new_theta[0] -= theta[1:] @ (new_root[0, 1:] - root[0, 1:])
+    point, accepted = _follow(rng, model, point, new_theta, sigma2, new_root, True, log_jacobian)
+    return point, _retuned(walk, direction, accepted, pace)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _turn_slopes(rng, model, point):
+    """Move X'y along the ridge on which the sums of x, xx, y and yy stay; parameters follow.
+
+    The parameters move as the least-squares slopes and residuals of the sums do.
+    """
+    theta, sigma2, s, root = point
+    n, d = model.n, theta.size
+    products = s.size - d - 1
+    b = cross_products(s, n, d)
+    outer, ok = factor(np.ascontiguousarray(b[:d, :d]))
+    if not ok:
+        return point
+    half = solve_transposed(outer, b[:d, d])
+    rss = b[d, d] - half @ half
+    if rss <= 0.0:
+        return point
+    turned = np.append(half[1:], math.sqrt(rss))
+    turn(rng, turned)
+    new_half = half.copy()
+    new_half[1:] = turned[:-1]
+    new_s, new_sigma2 = s.copy(), sigma2 * turned[-1] ** 2 / rss
+    new_s[products : products + d] = times_transposed(outer, new_half)
+    new_theta = theta + solve_upper(outer, new_half - half)
+    new_point = new_theta, new_sigma2, new_s, root
+    ratio = log_noise(model, new_s) - log_noise(model, s)
+    ratio += log_responses(new_s, new_theta, new_sigma2, n, root)
+    ratio -= log_responses(s, theta, sigma2, n, root)
+    ratio += log_nig(new_theta, new_sigma2, model.mu0, model.lambda0, model.a0, model.b0)
+    ratio -= log_nig(theta, sigma2, model.mu0, model.lambda0, model.a0, model.b0)
+    ratio += 1.5 * math.log(new_sigma2 / sigma2)  # of log sigma2, and of y'y by the root of the RSS
+    if rng.random() < _probability(ratio) and _feasible(model, new_theta, new_sigma2, new_s):
+        return new_point
+    return point
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _stretch_covariates(rng, model, point):
+    """Stretch x about its mean, and shrink the slopes by as much: the law of y stays."""
+    theta, sigma2, _, root = point
+    d = theta.size
+    p = d - 1.0
+    stretch = random_size(rng) * (1.0 if rng.random() < 0.5 else -1.0)
+    new_theta, new_root = theta.copy(), root.copy()
+    new_root[1:, 1:] *= math.exp(stretch)
+    new_theta[1:] *= math.exp(-stretch)
+    new_theta[0] -= root[0, 1:] @ (new_theta[1:] - theta[1:])
+    log_jacobian = stretch * (p * (p + 1.0) - p)
+    return _follow(rng, model, point, new_theta, sigma2, new_root, True, log_jacobian)[0]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -394,10 +464,16 @@ def sweep(rng, state, model, released, warm):
     theta, sigma2, s, root, walk, walk_x, tuned = state
     d = theta.size
     pace = (tuned + 1.0) ** (-2.0 / 3.0) if warm else 0.0
+    point = theta, sigma2, s, root
     for _ in range(_STEPS + d if model.corrected else 0):
-        theta, sigma2, s, walk = _walk_parameters(rng, model, theta, sigma2, s, root, walk, pace)
+        point, walk = _walk_parameters(rng, model, point, walk, pace)
         if model.hierarchical:
-            s, root, walk_x = _walk_covariates(rng, model, theta, sigma2, s, root, walk_x, pace)
+            point, walk_x = _walk_covariates(rng, model, point, walk_x, pace)
+    if model.corrected:
+        point = _turn_slopes(rng, model, point)
+        if model.hierarchical:
+            point = _stretch_covariates(rng, model, point)
+    theta, sigma2, s, root = point
     noise = model.gaussian**2
     for j in released:
         if model.laplace[j] > 0.0:

@@ -23,6 +23,10 @@ Where a mean is far from zero, a released sum of squares tells more about that m
 scatter: the two have to move together, along a line in the scatter matrix S of (x, y) itself, which
 is a curve in the coordinates. So a step of the means is followed by :math:`K\,(S_{new} - S)`, with
 a matrix K that stays as it is: a random walk in the means less :math:`K S`, whose Jacobian is one.
+
+Where the noise hides X'y but not y'y, slopes and residuals share a known total, and slopes of both
+signs are possible; where it hides X'X, slopes and the scatter of x share a known product. Each
+draw has a step along either ridge (`write_turned`, `write_stretched`), besides the random walk.
 """
 
 import math
@@ -32,6 +36,7 @@ import numpy as np
 from numba import njit
 
 from pymc_dp.kernels.feasible_regression import feasible_parameters, feasible_sums
+from pymc_dp.kernels.turn import random_size, turn
 
 
 class RegressionModel(NamedTuple):
@@ -309,38 +314,86 @@ def feasible(model, c, theta, sigma2):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def write_turned(rng, c, p, out):
+    """Write c with its slopes and residuals turned; return the log of the Jacobian.
+
+    The scatter of y is the squared length of (slopes of y along the columns of the factor of x's,
+    root of the RSS), which stays, as all but the slopes and the RSS does.
+    """
+    _, lower, theta, rss = unpack(c, p)
+    direction = np.empty(p + 1)
+    for k in range(p):
+        direction[k] = 0.0
+        for j in range(k, p):
+            direction[k] += lower[j, k] * theta[j + 1]
+    direction[p] = math.sqrt(rss)
+    turn(rng, direction)
+    out[:] = c
+    out[-1] = 2.0 * math.log(direction[p])
+    for j in range(p - 1, -1, -1):
+        slope = direction[j]
+        for i in range(j + 1, p):
+            slope -= lower[i, j] * out[c.size - p - 1 + i]
+        out[c.size - p - 1 + j] = slope / lower[j, j]
+    return 0.5 * (c[-1] - out[-1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_stretched(rng, c, p, out):
+    """Write c with x stretched about its mean; return the log of the Jacobian.
+
+    The slopes shrink by as much, so that the scatter of y and the residuals stay.
+    """
+    stretch = random_size(rng) * (1.0 if rng.random() < 0.5 else -1.0)
+    factor, at = math.exp(stretch), p
+    out[:] = c
+    for i in range(p):
+        for j in range(i + 1):
+            out[at] = out[at] + stretch if i == j else out[at] * factor
+            at += 1
+    out[at + 1 : at + 1 + p] /= factor
+    return stretch * (0.5 * p * (p - 1) - p)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def run_metropolis(rng, c, theta, sigma2, model, proposal, steps):
-    """Take random-walk steps, and draw the parameters given the statistics.
+    """Take random-walk steps, a turn and a stretch; draw the parameters given the statistics.
 
     With `bounded` the parameters are proposed together with the statistics, from their exact law
     given them, which leaves the acceptance probability as it is but for the indicators. Returns the
-    last point, its parameters and the share of accepted steps.
+    last point, its parameters and the share of accepted steps of the walk.
     """
     p = model.mean_x.size
     current, s = log_density(model, c), scatter(c, p)
     c, proposed, new_s, e = c.copy(), np.empty(c.size), np.empty(s.size), np.empty(c.size)
     accepted = 0
-    for _ in range(steps):
-        for i in range(c.size):
-            e[i] = rng.standard_normal()
-        for i in range(c.size):
-            proposed[i] = c[i]
-            for j in range(i + 1):
-                proposed[i] += proposal.factor[i, j] * e[j]
+    for step in range(steps + 2):
+        log_jacobian = 0.0
+        if step < steps:
+            for i in range(c.size):
+                e[i] = rng.standard_normal()
+            for i in range(c.size):
+                proposed[i] = c[i]
+                for j in range(i + 1):
+                    proposed[i] += proposal.factor[i, j] * e[j]
+        elif step == steps:
+            log_jacobian = write_turned(rng, c, p, proposed)
+        else:
+            log_jacobian = write_stretched(rng, c, p, proposed)
         write_scatter(proposed, p, new_s)
         for i in range(p + 1):
             at = i if i < p else c.size - p - 2
             for j in range(s.size):
                 proposed[at] += proposal.shear[i, j] * (new_s[j] - s[j])
         there = log_density(model, proposed)
-        if math.log(rng.random()) < there - current:
+        if math.log(rng.random()) < there - current + log_jacobian:
             if model.bounded:
                 new_theta, new_sigma2 = draw_parameters(rng, model, proposed)
                 if not feasible(model, proposed, new_theta, new_sigma2):
                     continue
                 theta, sigma2 = new_theta, new_sigma2
             c, proposed, s, new_s, current = proposed, c, new_s, s, there
-            accepted += 1
+            accepted += step < steps
     if not model.bounded:
         theta, sigma2 = draw_parameters(rng, model, c)
     return c, theta, sigma2, accepted / steps
