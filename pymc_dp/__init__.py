@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from pymc_dp import neural
 from pymc_dp.distributions import (
     Bessel,
     DiscreteGaussian,
@@ -66,6 +67,7 @@ __all__ = [
     "TwoSidedGibbs",
     "collapse",
     "explain",
+    "neural",
     "poisson_factorization",
     "predict_records",
     "recover",

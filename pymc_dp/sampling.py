@@ -21,6 +21,7 @@ from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.rules import notes, record_groups
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import known_value
+from pymc_dp.neural import sple, sppe
 from pymc_dp.records import as_model, children, is_tagged, privatized, releases
 from pymc_dp.release import FeasibleRegression
 from pymc_dp.starting import feasible_start
@@ -30,6 +31,8 @@ from pymc_dp.steps import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, s
 _log = logging.getLogger("pymc.dp")
 
 Rung = Literal["auto", "records", "statistics", "marginal"]
+
+NEURAL: dict[str | None, Callable[..., DataTree]] = {"sppe": sppe, "sple": sple}
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,12 @@ def sample(
         Where to sample. "auto" takes the route with the most expected effective draws a second and
         says which; with ``step=``, or a vector of records in ``var_names``, it does not collapse.
     method : str, optional
-        Another analysis of a linear regression with conjugate priors, for comparison:
+        Another analysis. Of a linear regression with conjugate priors, for comparison:
         "bernstein-sheldon" is the published sampler, whose target is only near the posterior under
         the central limit theorem, and which needs many draws (its chains mix slowly where the noise
         is small); "naive" takes the published values for the confidential ones. "sppe" and "sple"
-        are reserved for neural estimation, which is not part of this version.
+        are neural estimation from simulations, for data without a density: see `dp.neural.sppe`
+        and `dp.neural.sple`, whose arguments are then taken.
     approximate, moments
         See `collapse`: approximate="clt" samples the central limit theorem's law of the sums over
         the rows of a regression, in the place of the exact one.
@@ -120,13 +124,14 @@ def sample(
         them; confidential statistics that were integrated out come back with `dp.recover`.
     """
     model = as_model(model, "dp.sample(model, draws=..., ...)")
-    if method in ("sppe", "sple"):
-        raise NotImplementedError(
-            f"method={method!r}: neural estimation is not part of this version of pymc_dp; leave "
-            f"method out"
-        )
+    if method in NEURAL:
+        stated = {"rung": rung != "auto", "approximate": approximate, "moments": moments}
+        wrong = [name for name, value in stated.items() if value is not None and value is not False]
+        if wrong:
+            raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
+        return NEURAL[method](model, **kwargs)
     if method is not None and method not in METHODS:
-        raise ValueError(f"method={method!r}: write {' or '.join(map(repr, METHODS))}")
+        raise ValueError(f"method={method!r}: write {' or '.join(map(repr, (*METHODS, *NEURAL)))}")
     if approximate not in (None, "clt"):
         raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
     if rung not in ("auto", "records", "statistics", "marginal"):

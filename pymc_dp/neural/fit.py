@@ -1,0 +1,525 @@
+r"""`sppe` and `sple`: the posterior given a private release of data that only a simulator knows.
+
+Both learn from simulations alone (Xiong, Ju & Zhang, 2024): SPPE the posterior density
+:math:`q(\theta \mid z)`, SPLE the density of the release :math:`q(z \mid \theta)`, which then
+stands for the likelihood in a PyMC model.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import arviz_base
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.util import get_random_generator
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from xarray import DataTree
+
+from pymc_dp.draws import per_draw
+from pymc_dp.graphs import nearest_rvs
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.neural.ensemble import ensemble_draws, resample
+from pymc_dp.neural.noise import Noise
+from pymc_dp.neural.settings import Training
+from pymc_dp.neural.simulator import Problem, Simulator, function_problem, model_problem
+
+if TYPE_CHECKING:
+    from pymc_dp.neural.training import Kind, Simulations, Trainer
+
+_log = logging.getLogger("pymc.dp")
+
+# Moves of the walkers that propose the next round's parameters.
+_WALKS = 50
+
+
+def sppe(
+    model: pm.Model | None = None,
+    *,
+    simulator: Simulator | None = None,
+    prior: pm.Model | Mapping[str, Any] | None = None,
+    mechanism: Mechanism | None = None,
+    observed: Any = None,
+    var_names: Sequence[str] | None = None,
+    rounds: int = 10,
+    simulations: int = 1000,
+    noise_draws: int = 4,
+    estimator: Literal["maf", "nsf"] | None = None,
+    qmc: bool = True,
+    training: Training | None = None,
+    earlier: DataTree | None = None,
+    draws: int = 1000,
+    chains: int = 4,
+    random_seed=None,
+    device: str = "cpu",
+    progressbar: bool = True,
+) -> DataTree:
+    r"""Estimate the posterior density by sequential private posterior estimation.
+
+    A normalizing flow :math:`q(\theta \mid z)` is trained on simulations. The parameters of the
+    first round are drawn from the prior, those of every later round from the posterior estimated
+    so far; the loss takes the difference between the two into account. A simulation is released
+    anew M times in every minibatch.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        A model with `PrivateObservation` releases; the one of the context if None. Everything in
+        it can be drawn, nothing but the priors needs a density: the confidential data may be a
+        ``pm.CustomDist(..., random=...)`` or a ``pm.Simulator``.
+        Confidential data are the free variables that a statistic uses directly, if other free
+        variables are their parents, and of those without parents the ones with as many rows (the
+        covariates of a regression). The other free variables that the releases depend on are the
+        parameters.
+    simulator, prior, mechanism, observed : optional
+        In the place of a model: a function ``(parameters, rng) -> statistics`` of a dict of
+        arrays of shapes (count, ...) and a `numpy.random.Generator`, which returns one row of
+        statistics for each simulation; a pm.Model of the parameters, or a dict of
+        ``X.dist(...)``; the mechanism; and what it released.
+    var_names : sequence of str, optional
+        The parameters, where the rule above does not find those wanted; everything else is
+        simulated.
+    rounds, simulations : int
+        Number of rounds, and of calls of the simulator in each.
+    noise_draws : int
+        Releases M of each simulation in a minibatch.
+    estimator : {"maf", "nsf"}, optional
+        Masked autoregressive or neural spline flow, in the place of the one in `training`.
+    qmc : bool, default True
+        Draw the noise by randomized quasi-Monte Carlo, else independently.
+    training : Training, optional
+        Settings of the networks and the optimiser.
+    earlier : DataTree, optional
+        An earlier result for the same model: training starts with its simulations, and its rounds
+        count as done.
+    draws, chains : int
+        Size of the result. The draws are independent; the chains are only their arrangement.
+    random_seed : optional
+        Seed. Results can be repeated on the same machine and versions.
+    device : str, default "cpu"
+        Where torch trains: "cpu", "cuda", ...
+    progressbar : bool, default True
+        Show rounds and epochs.
+
+    Returns
+    -------
+    xarray.DataTree
+        Groups posterior, sample_stats (log density of the draws), observed_data, training (both
+        losses by round and epoch, per release) and simulations (to go on from). Attributes of the
+        posterior name the method; ``leakage`` is the share of draws without a prior density, which
+        were drawn again. It is 0 where transforms of PyMC cover the support of the prior.
+
+    Raises
+    ------
+    ImportError
+        torch or sbi are not installed.
+    ValueError, NotImplementedError
+        Naming the variable and what to do.
+
+    References
+    ----------
+    .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Simulation-based Bayesian inference from
+       privacy-protected data.
+    """
+    problem = _problem(model, simulator, prior, mechanism, observed, var_names)
+    run = _Run("posterior", problem, training, estimator, noise_draws, qmc, device, random_seed)
+    with run.torch():
+        found = run.rounds(rounds, simulations, earlier, _posterior_proposal, progressbar)
+        theta, leakage = _posterior_draws(problem, run.trainer, draws * chains, run.rng)
+        logq = _log_posterior(run.trainer, problem, theta)
+    stats = {"lp": logq.reshape(chains, draws)}
+    shaped = {
+        k: v.reshape(chains, draws, *v.shape[1:]) for k, v in problem.prior.natural(theta).items()
+    }
+    return run.tree(shaped, stats, found, {"method": "sppe", "leakage": leakage})
+
+
+def sple(
+    model: pm.Model | None = None,
+    *,
+    simulator: Simulator | None = None,
+    prior: pm.Model | Mapping[str, Any] | None = None,
+    mechanism: Mechanism | None = None,
+    observed: Any = None,
+    var_names: Sequence[str] | None = None,
+    rounds: int = 10,
+    simulations: int = 1000,
+    noise_draws: int = 8,
+    estimator: Literal["maf", "nsf"] | None = None,
+    qmc: bool = True,
+    training: Training | None = None,
+    earlier: DataTree | None = None,
+    draws: int = 1000,
+    tune: int = 500,
+    chains: int = 4,
+    random_seed=None,
+    device: str = "cpu",
+    progressbar: bool = True,
+    **kwargs: Any,
+) -> DataTree:
+    r"""Estimate the likelihood by sequential private likelihood estimation, and sample with it.
+
+    A normalizing flow :math:`q(z \mid \theta)` is trained on simulations, of parameters from the
+    prior at first and then from the posterior under the network; the loss is right whatever they
+    are drawn from. NUTS then samples the model's priors with the network as the likelihood.
+
+    Parameters
+    ----------
+    model, simulator, prior, mechanism, observed, var_names, rounds, simulations, noise_draws, \
+    estimator, qmc, training, earlier, random_seed, device, progressbar
+        As for `sppe`.
+    draws, tune, chains : int
+        Of `pm.sample`.
+    **kwargs
+        Further arguments of `pm.sample`. Chains run one after another unless cores= is given.
+
+    Returns
+    -------
+    xarray.DataTree
+        The groups posterior, sample_stats and observed_data, and those named training and
+        simulations of `sppe`.
+
+    Raises
+    ------
+    ImportError, ValueError, NotImplementedError
+        As `sppe`; also for a clipped release with a density, whose atoms a flow cannot have.
+    """
+    problem = _problem(model, simulator, prior, mechanism, observed, var_names)
+    for channel in problem.channels:
+        inner = getattr(channel.mechanism, "inner", None)
+        if inner is not None and channel.mechanism.spacing is None:
+            raise NotImplementedError(
+                f"{channel.name!r}: {channel.mechanism!r} releases single values with positive "
+                f"probability, for which SPLE's network has no density: use dp.neural.sppe"
+            )
+    run = _Run("likelihood", problem, training, estimator, noise_draws, qmc, device, random_seed)
+    with run.torch():
+        found = run.rounds(rounds, simulations, earlier, _likelihood_proposal, progressbar)
+        from pymc_dp.neural.likelihood import network_model
+
+        starts = _likelihood_proposal(problem, run.trainer, found, 2 * chains + 100, run.rng)
+        network = network_model(problem, run.trainer.network)
+        initial = {k: v[:chains] for k, v in problem.prior.natural(starts).items()}
+        with network:
+            tree = pm.sample(
+                draws=draws,
+                tune=tune,
+                chains=chains,
+                random_seed=int(run.rng.integers(2**31)),
+                progressbar=progressbar,
+                initvals=[{k: v[c] for k, v in initial.items()} for c in range(chains)],
+                **{"cores": 1, "nuts_sampler": "pymc", "init": "adapt_diag"} | kwargs,
+            )
+    posterior = {n: tree["posterior"][n].to_numpy() for n in problem.prior.names}
+    stats = {n: v.to_numpy() for n, v in tree["sample_stats"].data_vars.items()}
+    return run.tree(posterior, stats, found, {"method": "sple"})
+
+
+def _problem(model, simulator, prior, mechanism, observed, var_names) -> Problem:
+    for package in ("torch", "sbi"):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ImportError(
+                f"neural estimation needs {package}, which is not installed ({error}): "
+                f'pip install "pymc-dp[neural]"'
+            ) from error
+    if simulator is None:
+        given = {"prior": prior, "mechanism": mechanism, "observed": observed}
+        stray = [name for name, value in given.items() if value is not None]
+        if stray:
+            raise TypeError(f"{stray[0]}= goes with simulator=; a model has its own")
+        return model_problem(model, var_names)
+    given = {"prior": prior, "mechanism": mechanism, "observed": observed}
+    missing = [f"{name}=" for name, value in given.items() if value is None]
+    if model is not None or var_names is not None or missing:
+        raise TypeError(
+            "simulator= takes prior=, mechanism= and observed=, and no model or var_names"
+            + (f"; missing: {', '.join(missing)}" if missing else "")
+        )
+    return function_problem(simulator, prior, mechanism, observed)
+
+
+Proposal = Callable[["Problem", "Trainer", "Simulations", int, np.random.Generator], np.ndarray]
+
+
+class _Run:
+    """One fit: its generators, its network, and what it leaves behind."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        problem: Problem,
+        training: Training | None,
+        estimator: Literal["maf", "nsf"] | None,
+        noise_draws: int,
+        qmc: bool,
+        device: str,
+        random_seed: Any,
+    ):
+        from pymc_dp.neural.training import Trainer
+
+        if noise_draws < 1:
+            raise ValueError(f"noise_draws={noise_draws}: at least one release of a simulation")
+        training = training or Training()
+        if estimator is not None:
+            training = replace(training, estimator=estimator)
+        self.kind, self.problem, self.settings = kind, problem, training
+        self.rng = get_random_generator(random_seed)
+        self._began = time.perf_counter()
+        noise = Noise(problem.channels, noise_draws, self.rng, qmc=qmc)
+        self.trainer = Trainer(kind, noise, training, self.rng, device)
+        self._losses: list[tuple[np.ndarray, np.ndarray]] = []
+        self._attributes = {"noise_draws": noise_draws, "estimator": training.estimator}
+
+    @contextmanager
+    def torch(self) -> Iterator[None]:
+        """Seed torch for this fit only; networks of this size run fastest on one thread."""
+        import torch
+
+        threads = torch.get_num_threads()
+        with torch.random.fork_rng():
+            torch.manual_seed(int(self.rng.integers(2**31)))
+            torch.set_num_threads(1)
+            try:
+                yield
+            finally:
+                torch.set_num_threads(threads)
+
+    def rounds(
+        self,
+        rounds: int,
+        simulations: int,
+        earlier: DataTree | None,
+        propose: Proposal,
+        progressbar: bool,
+    ) -> Simulations:
+        """Simulate and train in turn; returns all simulations."""
+        if rounds < 1 or simulations < 2 * self.settings.atoms:
+            raise ValueError(
+                f"rounds={rounds}, simulations={simulations}: at least one round of "
+                f"{2 * self.settings.atoms} simulations is needed"
+            )
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeElapsedColumn(),
+        )
+        prior, problem = self.problem.prior, self.problem
+        with Progress(*columns, disable=not progressbar) as progress:
+            outer = progress.add_task("Rounds", total=rounds, loss="")
+            inner = progress.add_task("Epochs", total=self.settings.max_epochs, loss="")
+
+            def report(epoch: int, training: float, validation: float) -> None:
+                progress.update(inner, completed=epoch + 1, loss=f"loss {validation:.3f}")
+
+            data = None if earlier is None else self._earlier(earlier)
+            first = 0 if data is None else int(data.round.max()) + 1
+            if data is not None:
+                self._train(data, report)
+            for number in range(first, first + rounds):
+                theta = (
+                    prior.draw(simulations, self.rng)
+                    if data is None
+                    else propose(problem, self.trainer, data, simulations, self.rng)
+                )
+                if data is None:
+                    problem.check_seeded(theta[:4], int(self.rng.integers(2**31)))
+                new = self._simulated(theta, number)
+                data = new if data is None else data.joined(new)
+                self._train(data, report)
+                progress.advance(outer)
+        assert data is not None
+        self._check_range(data)
+        return data
+
+    def _train(self, data: Simulations, report) -> None:
+        self._losses.append(self.trainer.fit(data, self.settings.max_epochs, report))
+
+    def _simulated(self, theta: np.ndarray, number: int) -> Simulations:
+        from pymc_dp.neural.training import Simulations
+
+        count = len(theta)
+        held = np.zeros(count, bool)
+        held[: max(round(count * self.settings.validation), 2)] = True
+        return Simulations(
+            theta,
+            self.problem.simulate(theta, self.rng),
+            self.problem.prior.logp(theta),
+            np.full(count, number),
+            held,
+        )
+
+    def _earlier(self, tree: DataTree) -> Simulations:
+        from pymc_dp.neural.training import Simulations
+
+        if "simulations" not in tree.children:
+            raise ValueError("earlier: this result has no group 'simulations'")
+        group = tree["simulations"]
+        data = Simulations(*(group[n].to_numpy() for n in Simulations.__annotations__))
+        shape = data.theta.shape[1], data.statistic.shape[1]
+        wanted = self.problem.prior.width, len(self.problem.observed)
+        if shape != wanted:
+            raise ValueError(
+                f"earlier: its simulations have {shape[0]} parameters and {shape[1]} statistics, "
+                f"this model has {wanted[0]} and {wanted[1]}"
+            )
+        return data
+
+    def _check_range(self, data: Simulations) -> None:
+        """Warn of a release beyond all that the last round released."""
+        recent = data.statistic[data.round == data.round.max()]
+        released = self.trainer.noise.draw(recent).reshape(-1, recent.shape[1])
+        low, high = released.min(0), released.max(0)
+        value = self.problem.observed
+        outside = np.flatnonzero((value < low) | (value > high))
+        if len(outside):
+            j = int(outside[0])
+            _log.warning(
+                "Entry %d of the observed releases is %.4g, and all simulated ones lie between "
+                "%.4g and %.4g: the networks extrapolate. Check the model, or use a wider prior",
+                j,
+                value[j],
+                low[j],
+                high[j],
+            )
+
+    def tree(
+        self,
+        posterior: dict[str, np.ndarray],
+        stats: dict[str, np.ndarray],
+        data: Simulations,
+        attributes: dict[str, Any],
+    ) -> DataTree:
+        """Join the result."""
+        model, prior = self.problem.model, self.problem.prior
+        observed, at = {}, 0
+        for channel in self.problem.channels:
+            values = self.problem.observed[at : at + channel.size]
+            observed[channel.name] = values.reshape(channel.shape)
+            at += channel.size
+        dims = {
+            name: list(model.named_vars_to_dims[name])
+            for name in [*posterior, *observed]
+            if model.named_vars_to_dims.get(name)
+        }
+        used = {dim for own in dims.values() for dim in own}
+        coords = {d: list(v) for d, v in model.coords.items() if d in used and v is not None}
+        attributes = {
+            "inference_library": "pymc_dp",
+            "sampling_time": time.perf_counter() - self._began,
+            **self._attributes,
+            **attributes,
+        }
+        tree = arviz_base.from_dict(
+            {"posterior": posterior, "sample_stats": stats, "observed_data": observed},
+            dims=dims,
+            coords=coords,
+            attrs={"posterior": attributes},
+        )
+        dataset = tree["posterior"].to_dataset()
+        shape = dataset.sizes["chain"], dataset.sizes["draw"]
+        for deterministic in prior.model.deterministics:
+            if not set(nearest_rvs([deterministic])) <= set(prior.model.free_RVs):
+                continue
+            values = per_draw(dataset, deterministic)
+            own = model.named_vars_to_dims.get(deterministic.name)
+            own = own or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
+            shaped = values.reshape(*shape, *values.shape[1:])
+            dataset[deterministic.name] = (("chain", "draw", *own), shaped)
+        tree["posterior"] = DataTree(dataset)
+        epochs = max(len(a) for a, _ in self._losses)
+        names = "loss", "validation_loss"
+        losses = np.full((2, len(self._losses), epochs), np.nan)
+        for r, pair in enumerate(self._losses):
+            for k, values in enumerate(pair):
+                losses[k, r, : len(values)] = values
+        tree["training"] = DataTree(
+            xr.Dataset(
+                {
+                    n: (("round", "epoch"), v)
+                    for n, v in zip(("loss", "validation_loss"), losses, strict=True)
+                }
+            )
+        )
+        dimensions = {"theta": "parameter", "statistic": "entry"}
+        tree["simulations"] = DataTree(
+            xr.Dataset(
+                {
+                    n: (("simulation", *([dimensions[n]] if n in dimensions else [])), v)
+                    for n, v in vars(data).items()
+                }
+            )
+        )
+        return tree
+
+
+def _posterior_proposal(problem, trainer, data, count, rng) -> np.ndarray:
+    return _posterior_draws(problem, trainer, count, rng)[0]
+
+
+def _posterior_draws(
+    problem: Problem, trainer: Trainer, count: int, rng: np.random.Generator
+) -> tuple[np.ndarray, float]:
+    """Draw from the posterior network where the prior has a density; also the share where not."""
+    import torch
+
+    assert trainer.network is not None
+    given = torch.as_tensor(problem.observed[None], dtype=torch.float32, device=trainer.device)
+    parts: list[np.ndarray] = []
+    tried = kept = 0
+    while kept < count:
+        if tried > 100 * count:
+            raise RuntimeError(
+                f"only {kept} of {tried} draws of the network are inside the prior's support"
+            )
+        with torch.no_grad():
+            drawn = trainer.network.sample((count,), given)[:, 0].cpu().numpy().astype("float64")
+        inside = drawn[np.isfinite(problem.prior.logp(drawn))]
+        parts.append(inside)
+        tried, kept = tried + count, kept + len(inside)
+    return np.concatenate(parts)[:count], 1.0 - kept / tried
+
+
+def _log_posterior(trainer: Trainer, problem: Problem, theta: np.ndarray) -> np.ndarray:
+    import torch
+
+    assert trainer.network is not None
+    place = torch.as_tensor(theta[:, None], dtype=torch.float32, device=trainer.device)
+    given = torch.as_tensor(problem.observed[None], dtype=torch.float32, device=trainer.device)
+    with torch.no_grad():
+        return trainer.network.log_prob(place, given)[:, 0].cpu().numpy().astype("float64")
+
+
+def _likelihood_proposal(problem, trainer, data, count, rng) -> np.ndarray:
+    """Draw parameters from the posterior under the likelihood network."""
+    import torch
+
+    given = torch.as_tensor(problem.observed, dtype=torch.float32, device=trainer.device)
+
+    def log_density(theta: np.ndarray) -> np.ndarray:
+        level = np.array(problem.prior.logp(theta))
+        inside = np.isfinite(level)
+        place = torch.as_tensor(theta[inside], dtype=torch.float32, device=trainer.device)
+        with torch.no_grad():
+            level[inside] += (
+                trainer.network.log_prob(given.expand(1, len(place), -1), place)[0].cpu().numpy()
+            )
+        return np.where(np.isfinite(level), level, -np.inf)
+
+    # Walkers start at simulated parameters, the likelier the more often.
+    walkers = count + count % 2
+    recent = data.theta[data.round == data.round.max()]
+    start = recent[resample(log_density(recent), walkers, rng)]
+    spread = 0.1 * recent.std(axis=0)
+    start = start + spread * rng.standard_normal(start.shape)
+    return ensemble_draws(log_density, start, _WALKS, rng)[:count]

@@ -1,0 +1,122 @@
+"""A trained network as the likelihood of a PyMC model."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import torch
+from pytensor.gradient import DisconnectedType, disconnected_type
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import get_numba_type, numba_funcify, numba_njit
+from torch import nn
+
+from pymc_dp.neural.simulator import Problem
+
+
+class NetworkLogLikelihood(Op):
+    r"""Log density of a release under a network, with its gradient: (z, θ) to (log q, ∇ log q).
+
+    Parameters
+    ----------
+    network : sbi density estimator
+        q(z | θ), evaluated at a vector z and a vector of unconstrained parameters.
+    """
+
+    __props__ = ("network",)
+
+    def __init__(self, network: nn.Module):
+        self.network = network.to("cpu").eval()
+        for parameter in self.network.parameters():
+            parameter.requires_grad_(False)
+
+    def make_node(self, z, theta):
+        """Take two float vectors."""
+        z, theta = (pt.as_tensor(v).astype("float64") for v in (z, theta))
+        if z.type.ndim != 1 or theta.type.ndim != 1:
+            raise TypeError(f"two vectors are needed, not {z.type} and {theta.type}")
+        return Apply(self, [z, theta], [pt.dscalar(), theta.type()])
+
+    def value_and_gradient(self, z: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Evaluate both with torch."""
+        place = torch.tensor(theta[None], dtype=torch.float32, requires_grad=True)
+        given = torch.tensor(z[None, None], dtype=torch.float32)
+        value = self.network.log_prob(given, place)[0, 0]
+        [gradient] = torch.autograd.grad(value, place)
+        return np.asarray(value.item()), gradient[0].numpy().astype("float64")
+
+    def perform(self, node, inputs, outputs):
+        """Evaluate without numba."""
+        outputs[0][0], outputs[1][0] = self.value_and_gradient(*inputs)
+
+    def infer_shape(self, fgraph, node, shapes):
+        """Return the shape of a scalar, and that of theta."""
+        return [(), shapes[1]]
+
+    def connection_pattern(self, node):
+        """Only the value, as a function of theta, is differentiated."""
+        return [[False, False], [True, False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Multiply the gradient, which was found along with the value."""
+        [weight, _] = cotangents
+        if isinstance(weight.type, DisconnectedType):
+            return [disconnected_type(), disconnected_type()]
+        return [disconnected_type(), weight * outputs[1]]
+
+
+@numba_funcify.register(NetworkLogLikelihood)
+def _numba_network(op, node, **kwargs):
+    # Object mode is meant: PyTensor's own fallback would warn of it.
+    returned = numba.types.Tuple([get_numba_type(o.type) for o in node.outputs])
+    evaluate = op.value_and_gradient
+
+    @numba_njit
+    def network(z, theta):
+        with numba.objmode(found=returned):
+            found = evaluate(z, theta)
+        return found
+
+    return network
+
+
+def network_model(problem: Problem, network: nn.Module) -> pm.Model:
+    """Return a model of the user's priors, with a network for the law of the releases.
+
+    Its release, a vector of all released values, can be sampled from as any other's.
+    """
+    op = NetworkLogLikelihood(network)
+    size_of_release = len(problem.observed)
+    name = "_".join(c.name for c in problem.channels)
+
+    def logp(value, theta, template):
+        return op(value, theta)[0]
+
+    def random(theta, template, rng=None, size=None):
+        place = torch.as_tensor(np.asarray(theta, "float32").reshape(-1, theta.shape[-1]))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(rng.integers(2**31)))
+            drawn = network.sample((1,), place)[0].numpy().astype("float64")
+        return drawn.reshape(*np.shape(theta)[:-1], size_of_release)
+
+    model = problem.prior.model.copy()
+    with model:
+        theta = pt.concatenate(
+            [
+                (rv if t is None else t.forward(rv, *rv.owner.inputs)).ravel()
+                for rv in model.free_RVs
+                for t in [model.rvs_to_transforms[rv]]
+            ]
+        )
+        pm.CustomDist(
+            name,
+            theta,
+            np.zeros(size_of_release),  # tells PyMC the length of a draw
+            logp=logp,
+            random=random,
+            signature="(p),(d)->(d)",
+            observed=problem.observed,
+        )
+    return model

@@ -1,0 +1,68 @@
+"""Settings of the training, which need neither torch nor sbi."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of the networks and of their training.
+
+    Parameters
+    ----------
+    estimator : {"maf", "nsf"}
+        Masked autoregressive flow, or neural spline flow: the one of the paper, a few times slower.
+    hidden_features, num_transforms : int
+        Width of its layers, and how many transforms are chained.
+    batch_size : int
+        Simulations in a minibatch, each with its noise draws.
+    learning_rate, weight_decay : float
+        Of Adam.
+    atoms : int
+        Parameters that the posterior's loss compares, from the second round on.
+    validation : float
+        Share of the simulations kept apart for early stopping.
+    patience : int
+        Epochs without a better validation loss after which a round stops.
+    max_epochs : int
+        Epochs of a round at most.
+    tolerance : float
+        The least fall of the validation loss that counts.
+    averaging : float
+        Decay of the exponential average of the weights, for each step; 0 takes the last ones.
+    """
+
+    estimator: Literal["maf", "nsf"] = "maf"
+    hidden_features: int = 50
+    num_transforms: int = 5
+    batch_size: int = 100
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    atoms: int = 10
+    validation: float = 0.1
+    patience: int = 10
+    max_epochs: int = 100
+    tolerance: float = 1e-3
+    averaging: float = 0.99
+
+    def __post_init__(self):
+        """Refuse settings that cannot work."""
+        if self.estimator not in ("maf", "nsf"):
+            raise ValueError(f"estimator={self.estimator!r}: write 'maf' or 'nsf'")
+        for name in (
+            "hidden_features",
+            "num_transforms",
+            "patience",
+            "max_epochs",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 1")
+        for name in ("batch_size", "atoms"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 2")
+        if not 0 < self.validation < 1:
+            raise ValueError(f"validation={self.validation}: it is a share between 0 and 1")
+        if not 0 <= self.averaging < 1:
+            raise ValueError(f"averaging={self.averaging}: it must be at least 0, below 1")

@@ -1,0 +1,354 @@
+r"""What neural estimation needs of a model: a prior, a simulator, the noise, the release.
+
+Parameters are handled as one flat vector :math:`\theta` of unconstrained values, through the
+transforms of their variables: a density of :math:`\theta` cannot leave the prior's support.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.logprob.utils import replace_rvs_by_values
+from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
+from pymc.pytensorf import compile as pm_compile
+from pymc.pytensorf import reseed_rngs
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs import known_shape, nearest_rvs
+from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.neural.noise import Channel
+from pymc_dp.records import as_model, parents, release_statistic, releases
+
+Simulator = Callable[[dict[str, np.ndarray], np.random.Generator], np.ndarray]
+
+
+class Prior:
+    """Prior of a model's parameters, over the flat vector of their unconstrained values.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A model of the parameters only.
+
+    Attributes
+    ----------
+    names : list of str
+        The parameters.
+    width : int
+        Length of the vector.
+    """
+
+    def __init__(self, model: pm.Model):
+        self.model = model
+        self.names = [rv.name for rv in model.free_RVs]
+        if not self.names:
+            raise ValueError("there are no parameters to infer: the prior has no free variables")
+        for rv in model.free_RVs:
+            if rv.dtype.startswith(("int", "uint", "bool")):
+                raise ValueError(
+                    f"the parameter {rv.name!r} is discrete, and the networks have densities: "
+                    f"name the continuous parameters in var_names=, and it is simulated with the "
+                    f"data"
+                )
+        values = [model.rvs_to_values[rv] for rv in model.free_RVs]
+        start = model.initial_point(0)
+        self._shapes = [np.shape(start[v.name]) for v in values]
+        self._sizes = [int(np.prod(shape, dtype=int)) for shape in self._shapes]
+        self.width = sum(self._sizes)
+
+        flat = pt.vector("theta", shape=(self.width,), dtype="float64")
+        parts = self.split(flat)
+        natural = model.replace_rvs_by_values(list(model.free_RVs))
+        batch = pt.matrix("thetas", shape=(None, self.width), dtype="float64")
+        by_value = dict(zip(values, parts, strict=True))
+        graphs = graph_replace([model.logp(), *natural], by_value, strict=False)
+        logp, *natural = vectorize_graph(graphs, {flat: batch})
+        self._logp = pm_compile([batch], logp, on_unused_input="ignore")
+        self._natural = pm_compile([batch], natural, on_unused_input="ignore")
+        self._unconstrained = [
+            rv if t is None else t.forward(rv, *rv.owner.inputs)
+            for rv in model.free_RVs
+            for t in [model.rvs_to_transforms[rv]]
+        ]
+
+    def split(self, flat: TensorVariable) -> list[TensorVariable]:
+        """Cut a symbolic flat vector into the value variables' shapes."""
+        ends = np.cumsum([0, *self._sizes])
+        return [
+            flat[a:b].reshape(shape)
+            for a, b, shape in zip(ends[:-1], ends[1:], self._shapes, strict=True)
+        ]
+
+    def flat(self) -> TensorVariable:
+        """Return the unconstrained vector as an expression of the model's variables."""
+        return pt.concatenate([part.ravel() for part in self._unconstrained])
+
+    def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw from the prior; returns (count, width)."""
+        try:
+            drawn = pm.draw(self._unconstrained, draws=count, random_seed=rng)
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"the prior cannot be drawn from, and simulations start there: give "
+                f"{', '.join(map(repr, self.names))} proper priors ({error})"
+            ) from None
+        return np.concatenate([np.reshape(part, (count, -1)) for part in drawn], axis=1)
+
+    def logp(self, theta: np.ndarray) -> np.ndarray:
+        """Log density of the unconstrained vectors, Jacobian included; (count,)."""
+        return np.broadcast_to(self._logp(np.asarray(theta, "float64")), len(theta))
+
+    def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parameters by name, of shapes (count, ...)."""
+        return dict(zip(self.names, self._natural(np.asarray(theta, "float64")), strict=True))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A prior, a simulator of confidential statistics, and what was released of them.
+
+    Attributes
+    ----------
+    prior : Prior
+    model : pm.Model
+        Model that names dimensions and coordinates.
+    channels : tuple of Channel
+    observed : ndarray
+        The releases, flattened and joined.
+    run : callable
+        ``(theta, rng) -> statistics`` of shape (count, size), not validated.
+    """
+
+    prior: Prior
+    model: pm.Model
+    channels: tuple[Channel, ...]
+    observed: np.ndarray
+    run: Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+    def simulate(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Simulate one confidential statistic for each parameter vector; (count, size)."""
+        found = np.asarray(self.run(theta, rng), "float64")
+        size = len(self.observed)
+        names = ", ".join(repr(c.name) for c in self.channels)
+        if found.shape != (len(theta), size):
+            raise ValueError(
+                f"the simulator returned an array of shape {found.shape} for {len(theta)} "
+                f"parameters; it must be ({len(theta)}, {size}), a row of statistics for each: "
+                f"{names} {'has' if size == 1 else 'have'} {size} released "
+                f"value{'' if size == 1 else 's'}"
+            )
+        wrong = ~np.all(np.isfinite(found), axis=1)
+        if wrong.any():
+            bad = {k: v[wrong][0].tolist() for k, v in self.prior.natural(theta).items()}
+            raise ValueError(
+                f"the statistic of {names} is not finite in {wrong.sum()} of {len(theta)} "
+                f"simulations, first at {bad}: a release needs a number there, or a prior that "
+                f"leaves these parameters out"
+            )
+        return found
+
+    def check_seeded(self, theta: np.ndarray, seed: int) -> None:
+        """Refuse a simulator that gives other values for the same seed."""
+        first, second = (self.simulate(theta, np.random.default_rng(seed)) for _ in range(2))
+        if not np.array_equal(first, second):
+            raise ValueError(
+                "the simulator depends on unseeded state: two calls with the same parameters and "
+                "the same seed gave different values. Draw all random numbers from the generator "
+                "that it is given (rng), not from np.random or random"
+            )
+
+
+def confidential(model: pm.Model) -> list[TensorVariable]:
+    """Return the variables taken for confidential data, in model order.
+
+    They are the free variables that a release's statistic uses directly, if another free variable
+    is a parent of theirs, and of those without such a parent the ones with as many rows: the
+    covariates of a regression, say. All other free ancestors of a release are parameters.
+    """
+    used = nearest_rvs([release_statistic(r) for r in releases(model)])
+    used = [rv for rv in model.free_RVs if rv in used]
+    data = [rv for rv in used if any(p in model.free_RVs for p in parents(rv))]
+    rows = {known_shape(rv)[0] for rv in data if rv.type.ndim}
+    return [rv for rv in used if rv in data or (rv.type.ndim and known_shape(rv)[0] in rows)]
+
+
+def parameters(model: pm.Model, var_names: Sequence[str] | None = None) -> list[TensorVariable]:
+    """Return the parameters of a model, in model order; see `confidential`.
+
+    Parameters
+    ----------
+    var_names : sequence of str, optional
+        The parameters by name. The other variables are simulated anew for each simulation.
+    """
+    statistics = [release_statistic(r) for r in releases(model)]
+    above = set(ancestors(statistics))
+    if var_names is None:
+        data = confidential(model)
+        chosen = [rv for rv in model.free_RVs if rv in above and rv not in data]
+        for rv in chosen:
+            mixed = [d.name for d in data if d in ancestors([rv])]
+            if mixed:
+                raise ValueError(
+                    f"{rv.name!r} would be a parameter, but it depends on {mixed[0]!r}, which "
+                    f"looks like confidential data: name the parameters in var_names="
+                )
+    else:
+        unknown = [n for n in var_names if n not in [rv.name for rv in model.free_RVs]]
+        if unknown:
+            raise ValueError(
+                f"var_names: {unknown[0]!r} is no free variable of the model; it has "
+                f"{', '.join(repr(rv.name) for rv in model.free_RVs)}"
+            )
+        chosen = [rv for rv in model.free_RVs if rv.name in var_names]
+        for rv in chosen:
+            if rv not in above:
+                raise ValueError(f"var_names: no release depends on {rv.name!r}")
+            hidden = [p for p in parents(rv) if p in model.free_RVs and p not in chosen]
+            if hidden:
+                raise ValueError(
+                    f"var_names: the prior of {rv.name!r} depends on {hidden[0].name!r}, whose "
+                    f"density is then needed too: add {hidden[0].name!r}"
+                )
+    if not chosen:
+        raise ValueError(
+            "no parameters were found: every free variable that the releases depend on is used by "
+            "a statistic directly; name the parameters in var_names="
+        )
+    return chosen
+
+
+def model_problem(model: pm.Model | None, var_names: Sequence[str] | None = None) -> Problem:
+    """Read a PyMC model with private releases."""
+    model = as_model(model, "dp.neural.sppe(model, ...)")
+    found = releases(model)
+    if not found:
+        raise ValueError("there is no private release in the model: declare a PrivateObservation")
+    others = [rv for rv in model.observed_RVs if rv not in found] + list(model.potentials)
+    if others:
+        raise NotImplementedError(
+            f"{others[0].name!r}: neural estimation simulates the releases of a model and nothing "
+            f"else; it takes no other observed variable, potential, or release of an X.dist(...)"
+        )
+    channels, observed = [], []
+    for release in found:
+        if release not in model.observed_RVs:
+            raise ValueError(f"the release {release.name!r} has no observed value")
+        if release.owner.op.bounds is not None:
+            raise NotImplementedError(
+                f"{release.name!r}: bounds= confines the parameters and the records, and a "
+                f"simulator does not know it: write it as a prior, or leave it out"
+            )
+        value = known_value(model.rvs_to_values[release])
+        if value is None:
+            raise ValueError(f"the observed value of {release.name!r} is symbolic: give numbers")
+        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        channels.append(Channel(release.name, mechanism, np.shape(value)))
+        observed.append(np.ravel(value).astype("float64"))
+    chosen = parameters(model, var_names)
+    prior = Prior(_prior_model(model, chosen))
+    statistics = [release_statistic(r).ravel() for r in found]
+    run = _compiled_simulator(model, chosen, prior, statistics)
+    return Problem(prior, model, tuple(channels), np.concatenate(observed), run)
+
+
+def function_problem(
+    simulator: Simulator,
+    prior: pm.Model | Mapping[str, TensorVariable],
+    mechanism: Mechanism,
+    observed: Any,
+) -> Problem:
+    """Join a vectorised simulator, a prior and a mechanism.
+
+    Parameters
+    ----------
+    simulator : callable
+        ``(parameters, rng) -> statistics``: a dict of arrays of shapes (count, ...), and the
+        statistics in an array of shape (count, *observed.shape).
+    prior : pm.Model or dict of str to X.dist(...)
+    mechanism : Mechanism
+    observed : array_like
+        What was released.
+    """
+    if not isinstance(prior, pm.Model):
+        distributions = prior
+        with pm.Model() as prior:
+            for name, rv in distributions.items():
+                prior.register_rv(rv, name)
+    if prior.observed_RVs or prior.potentials:
+        raise ValueError("prior: a model of the parameters only is needed, with nothing observed")
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            f"mechanism: a mechanism such as dp.LaplaceMechanism(1.0), not {mechanism!r}"
+        )
+    value = np.asarray(observed, "float64")
+    if not np.all(np.isfinite(value)):
+        raise ValueError(f"observed: {value} is not finite")
+    known = Prior(prior)
+
+    def run(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        statistic = np.asarray(simulator(known.natural(theta), rng))
+        # Other shapes go back as they are, to be named in the error.
+        fits = statistic.shape == (len(theta), *value.shape)
+        return statistic.reshape(len(theta), -1) if fits else statistic
+
+    return Problem(known, prior, (Channel("release", mechanism, value.shape),), value.ravel(), run)
+
+
+def _prior_model(model: pm.Model, chosen: Sequence[TensorVariable]) -> pm.Model:
+    """Copy a model without everything but some variables and what is computed from these."""
+    initial = [rv.name for rv, v in model.rvs_to_initial_values.items() if v is not None]
+    if initial:
+        raise NotImplementedError(
+            f"a model with initval= cannot be taken apart: remove it from {', '.join(initial)}"
+        )
+    kept = {rv.name for rv in chosen}
+    for deterministic in model.deterministics:
+        if set(nearest_rvs([deterministic])) <= set(chosen):
+            kept.add(deterministic.name)
+    fgraph, _ = fgraph_from_model(model)
+    for i in reversed(range(len(fgraph.outputs))):
+        if fgraph.outputs[i].name not in kept:
+            fgraph.remove_output(i)
+    return model_from_fgraph(fgraph, mutate_fgraph=True)
+
+
+def _compiled_simulator(
+    model: pm.Model,
+    chosen: Sequence[TensorVariable],
+    prior: Prior,
+    statistics: Sequence[TensorVariable],
+) -> Callable[[np.ndarray, np.random.Generator], np.ndarray]:
+    """Compile the statistics given the parameters; everything else is drawn.
+
+    One call is one simulation: a variable without random parents would otherwise be shared by the
+    simulations of a batch, and a user's random function need not know about batches.
+    """
+    values = {rv: model.rvs_to_values[rv] for rv in chosen}
+    transforms = {rv: model.rvs_to_transforms[rv] for rv in chosen}
+    joined = pt.concatenate(statistics).astype("float64")
+    [graph] = replace_rvs_by_values([joined], rvs_to_values=values, rvs_to_transforms=transforms)
+    flat = pt.vector("theta", shape=(prior.width,), dtype="float64")
+    # The prior model holds copies of the parameters, in the order of the names.
+    by_name = {rv.name: value for rv, value in values.items()}
+    parts = dict(zip((by_name[n] for n in prior.names), prior.split(flat), strict=True))
+    graph = graph_replace(graph, parts, strict=False)
+    function = pm_compile([flat], graph, on_unused_input="ignore", random_seed=0)
+    generators = [
+        v for v in function.get_shared() if isinstance(v, SharedVariable)
+        and isinstance(v.type, RandomType)
+    ]  # fmt: skip
+
+    def run(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        reseed_rngs(generators, rng.integers(2**30))
+        return np.stack([function(row) for row in np.asarray(theta, "float64")])
+
+    return run

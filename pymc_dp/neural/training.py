@@ -1,0 +1,288 @@
+r"""Training of the density estimators on the nested loss.
+
+sbi builds the flows; the loop is our own. A simulation is stored with its confidential statistic,
+and every minibatch releases it anew, M times, so that the simulator runs once for each simulation
+and the noise never repeats.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from sbi.neural_nets import posterior_nn
+from torch import Tensor, nn
+
+from pymc_dp.neural.noise import Noise
+from pymc_dp.neural.settings import Training
+
+Kind = Literal["posterior", "likelihood"]
+LogDensity = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass
+class Simulations:
+    """Simulations of all rounds, kept with their confidential statistics.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (count, width)
+        Unconstrained parameters.
+    statistic : ndarray of shape (count, size)
+    log_prior : ndarray of shape (count,)
+        Prior log density of the unconstrained parameters.
+    round : ndarray of shape (count,)
+        The round that drew them, from 0: the prior's.
+    validation : ndarray of bool, shape (count,)
+        Kept apart for early stopping.
+    """
+
+    theta: np.ndarray
+    statistic: np.ndarray
+    log_prior: np.ndarray
+    round: np.ndarray
+    validation: np.ndarray
+
+    def __len__(self) -> int:
+        """Return the number of simulations."""
+        return len(self.theta)
+
+    def joined(self, other: Simulations) -> Simulations:
+        """Append further simulations."""
+        return Simulations(
+            *(np.concatenate([a, vars(other)[name]]) for name, a in vars(self).items())
+        )
+
+
+def direct_loss(log_density: LogDensity, target: Tensor, condition: Tensor) -> Tensor:
+    r"""Loss of each release, :math:`-\log q(\text{target} \mid \text{condition})`.
+
+    Parameters
+    ----------
+    log_density : callable
+        ``(target (n, p), condition (n, d)) -> (n,)``.
+    target, condition : Tensor
+        Of shapes (B, p) and (B, M, d) for a posterior, (B, M, d) and (B, p) for a likelihood: the
+        one without releases is repeated.
+
+    Returns
+    -------
+    Tensor of shape (B, M)
+    """
+    if target.ndim == 2:
+        rows = condition.shape[:2]
+        target = target[:, None].expand(*rows, -1)
+    else:
+        rows = target.shape[:2]
+        condition = condition[:, None].expand(*rows, -1)
+    flat = log_density(
+        target.reshape(-1, target.shape[-1]), condition.reshape(-1, condition.shape[-1])
+    )
+    return -flat.reshape(rows)
+
+
+def atomic_loss(
+    log_density: LogDensity, theta: Tensor, released: Tensor, log_prior: Tensor, atoms: int
+) -> Tensor:
+    r"""Loss of each release under proposals other than the prior.
+
+    Which of a set of parameters, the atoms, has led to the release? With
+    :math:`r(\theta) = q(\theta \mid z) / p(\theta)` the loss is
+    :math:`-\log r(\theta_i) / \sum_a r(\theta_a)` (Greenberg, Nonnenmacher & Macke, 2019): whatever
+    the proposals are, :math:`q = p(\theta \mid z)` minimises it if the atoms are exchangeable. So
+    they belong to distinct *simulations*: the M releases of a simulation, taken for M parameters,
+    would put the own parameter among the others. Two simulations with equal parameters are
+    two atoms; dropping one would spoil the exchangeability again.
+
+    Parameters
+    ----------
+    log_density : callable
+        ``(theta (n, p), released (n, d)) -> (n,)``.
+    theta : Tensor of shape (B, p)
+        Parameters of the minibatch, in random order, one row for each simulation.
+    released : Tensor of shape (B, M, d)
+    log_prior : Tensor of shape (B,)
+    atoms : int
+        Number of atoms, the own one included; at most B are used.
+
+    Returns
+    -------
+    Tensor of shape (B, M)
+    """
+    batch, draws, size = released.shape
+    atoms = min(atoms, batch)
+    # The order is random, so that the next rows are a random choice without replacement.
+    chosen = (torch.arange(batch)[:, None] + torch.arange(atoms)).remainder(batch)
+    chosen = chosen.to(theta.device)
+    candidates = theta[chosen][:, None].expand(batch, draws, atoms, -1)
+    given = released[:, :, None].expand(batch, draws, atoms, size)
+    log_q = log_density(candidates.reshape(-1, theta.shape[1]), given.reshape(-1, size))
+    log_ratio = log_q.reshape(batch, draws, atoms) - log_prior[chosen][:, None]
+    return torch.logsumexp(log_ratio, dim=-1) - log_ratio[..., 0]
+
+
+def build_network(target: np.ndarray, condition: np.ndarray, training: Training) -> nn.Module:
+    """Build sbi's flow for the density of target given condition, standardised on these values."""
+    # An autoregressive affine flow of one variable is only a Normal.
+    estimator = "nsf" if target.shape[1] == 1 else training.estimator
+    builder = posterior_nn(
+        estimator,
+        hidden_features=training.hidden_features,
+        num_transforms=training.num_transforms,
+    )
+    return builder(_tensor(target), _tensor(condition))
+
+
+class Trainer:
+    """Trains one network over the rounds.
+
+    Parameters
+    ----------
+    kind : {"posterior", "likelihood"}
+        q(theta | z), or q(z | theta).
+    noise : Noise
+        Releases statistics.
+    training : Training
+        Settings.
+    rng : numpy.random.Generator
+        Order of the minibatches, and the values between whole numbers.
+    device : str
+        Where torch computes.
+    """
+
+    def __init__(
+        self, kind: Kind, noise: Noise, training: Training, rng: np.random.Generator, device: str
+    ):
+        self.kind, self.noise, self.training = kind, noise, training
+        self._rng, self.device = rng, torch.device(device)
+        self.network: nn.Module | None = None
+
+    def fit(
+        self,
+        data: Simulations,
+        epochs: int,
+        report: Callable[[int, float, float], None] = lambda *_: None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Train on all simulations until the validation loss stops falling.
+
+        Parameters
+        ----------
+        data : Simulations
+        epochs : int
+            Epochs at most.
+        report : callable
+            Called with the epoch and both losses.
+
+        Returns
+        -------
+        training, validation : ndarray of shape (epochs,)
+            Mean loss of a release in each epoch.
+        """
+        learning, held = np.flatnonzero(~data.validation), np.flatnonzero(data.validation)
+        if self.network is None:
+            z = self.release(data.statistic[learning])[:, 0]
+            theta = data.theta[learning]
+            pair = (theta, z) if self.kind == "posterior" else (z, theta)
+            self.network = build_network(*pair, self.training).to(self.device)
+        network = copy.deepcopy(self.network)
+        optimizer = torch.optim.Adam(
+            network.parameters(),
+            lr=self.training.learning_rate,
+            weight_decay=self.training.weight_decay,
+        )
+        average = copy.deepcopy(network)
+        known = self.release(data.statistic[held])
+        best, state, waited = np.inf, copy.deepcopy(average.state_dict()), 0
+        history, steps = [], 0
+        for epoch in range(epochs):
+            network.train()
+            total, rows = 0.0, 0
+            for batch in self._batches(learning):
+                optimizer.zero_grad()
+                loss = self._loss(network, data, batch, self.release(data.statistic[batch])).mean()
+                loss.backward()
+                nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+                optimizer.step()
+                steps += 1
+                _follow(average, network, min(self.training.averaging, steps / (steps + 10)))
+                total, rows = total + float(loss.detach()) * len(batch), rows + len(batch)
+            if not np.isfinite(total):
+                raise RuntimeError(
+                    f"the training loss is {total / rows} in epoch {epoch + 1}: lower the "
+                    f"learning_rate in dp.neural.Training"
+                )
+            average.eval()
+            validation = self._validate(average, data, held, known)
+            history.append((total / rows, validation))
+            report(epoch, *history[-1])
+            # Gains below the noise of the loss are none.
+            if validation < best - self.training.tolerance:
+                best, state, waited = validation, copy.deepcopy(average.state_dict()), 0
+            else:
+                waited += 1
+                if waited >= self.training.patience:
+                    break
+                if waited % max(self.training.patience // 2, 1) == 0:
+                    for group in optimizer.param_groups:
+                        group["lr"] *= 0.3
+        average.load_state_dict(state)
+        average.eval()
+        self.network = average
+        found = np.array(history)
+        return found[:, 0], found[:, 1]
+
+    def release(self, statistic: np.ndarray) -> np.ndarray:
+        """Release statistics anew; whole numbers get a density for a likelihood."""
+        released = self.noise.draw(statistic)
+        if self.kind == "likelihood" and self.noise.spacing.any():
+            released += self.noise.spacing * self._rng.uniform(-0.5, 0.5, released.shape)
+        return released
+
+    def _batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
+        order = self._rng.permutation(indices)
+        # A remainder of one simulation would have no other atoms.
+        parts = max(len(order) // self.training.batch_size, 1)
+        yield from np.array_split(order, parts)
+
+    def _loss(self, network, data: Simulations, batch: np.ndarray, released: np.ndarray) -> Tensor:
+        def log_density(target, condition):
+            return network.log_prob(target[None], condition)[0]
+
+        theta, z = (_tensor(v).to(self.device) for v in (data.theta[batch], released))
+        if self.kind == "likelihood":
+            return direct_loss(log_density, z, theta)
+        if not data.round.any():
+            return direct_loss(log_density, theta, z)
+        log_prior = _tensor(data.log_prior[batch]).to(self.device)
+        loss = atomic_loss(log_density, theta, z, log_prior, self.training.atoms)
+        # Draws from the prior need no correction, and they hold the density up far from z_obs.
+        first = torch.as_tensor(np.flatnonzero(data.round[batch] == 0), device=self.device)
+        if len(first):
+            loss = loss.index_add(0, first, direct_loss(log_density, theta[first], z[first]))
+        return loss
+
+    def _validate(
+        self, network, data: Simulations, held: np.ndarray, released: np.ndarray
+    ) -> float:
+        with torch.no_grad():
+            size = self.training.batch_size
+            parts = np.array_split(np.arange(len(held)), max(len(held) // size, 1))
+            total = sum(
+                float(self._loss(network, data, held[p], released[p]).mean(1).sum()) for p in parts
+            )
+        return total / len(held)
+
+
+def _follow(average: nn.Module, network: nn.Module, decay: float) -> None:
+    """Move an exponential average of the weights: it removes most of the optimiser's noise."""
+    with torch.no_grad():
+        targets = list(average.parameters())
+        torch._foreach_lerp_(targets, list(network.parameters()), 1.0 - decay)
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    return torch.as_tensor(np.asarray(values, "float32"))
