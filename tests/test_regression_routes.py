@@ -359,3 +359,8 @@ def test_bounds_are_shown_by_variable():
         dp.PrivateObservation("z", five(x, y), LAPLACE(3.0), bounds=((0, 5), (10, 20)))
     [row] = dp.explain(model).tables[0][2]
     assert row[-1] == "x in [0, 10], y in [5, 20]"
+
+
+def test_moments_that_cannot_be_read_are_refused_before_any_route():
+    with pytest.raises(ValueError, match=r"^moments= must be"):
+        dp.sample(written(normal(shape=2)), approximate="clt", moments=np.ones(3))
