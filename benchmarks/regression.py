@@ -1,6 +1,7 @@
 """Linear regression from noisy sums: calibration over repeated data, and speed.
 
-``python -m benchmarks regression`` runs all with 100 trials, in about twenty minutes;
+``python -m benchmarks regression`` runs all with 100 trials, in about half an hour, of which nutpie
+takes a third to compile;
 ``python -m benchmarks.regression --trials 300 --output DIR`` draws the picture, too, and
 ``--parts calibration``, ``--parts speed`` or ``--parts dimensions`` runs one of them.
 """
@@ -245,8 +246,8 @@ def nutpie_on_statistics(model, **arguments):
 
 
 ROUTES = {
-    "dp.sample": (dp.sample, {}, 4_000),
-    "dp.sample, CLT": (dp.sample, {"approximate": "clt"}, 4_000),
+    "dp.sample": (dp.sample, {}, 20_000),
+    "dp.sample, CLT": (dp.sample, {"approximate": "clt"}, 20_000),
     "published": (dp.sample, {"method": "bernstein-sheldon"}, 50_000),
     "nutpie, statistics": (nutpie_on_statistics, {}, 1_000),
 }
@@ -269,15 +270,18 @@ def speed(console: Console) -> None:
     for column in ("n", "noise scale", *ROUTES):
         table.add_column(column, justify="right")
     rng = np.random.default_rng(1)
-    for n in (100, 10_000_000):
-        _, s = simulate(n, rng)
-        for scale in (0.2, 5.0, 160.0):
-            model = simple(n, scale, s + rng.laplace(0, scale, 5))
-            rates = {}
-            for route in ROUTES:
-                ess, seconds, share = measure(model, route)
-                rates[route] = ess / (seconds * share)
-            table.add_row(f"{n:,}", f"{scale:g}", *(shown(r) for r in rates.values()))
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("Speed", total=6 * len(ROUTES))
+        for n in (100, 10_000_000):
+            _, s = simulate(n, rng)
+            for scale in (0.2, 5.0, 160.0):
+                model = simple(n, scale, s + rng.laplace(0, scale, 5))
+                rates = []
+                for route in ROUTES:
+                    ess, seconds, share = measure(model, route)
+                    rates.append(shown(ess / (seconds * share)))
+                    progress.advance(task)
+                table.add_row(f"{n:,}", f"{scale:g}", *rates)
     console.print(table)
 
 

@@ -87,11 +87,6 @@ def kernel_model(
     """Read the numbers that the kernel needs."""
     rows, prior = regression.rows, regression.prior
     sums = released_sums(model, rows, moments)
-    if moments is not None and isinstance(regression.covariate, NormalInverseGamma | NormalWishart):
-        raise NotImplementedError(
-            f"moments= take the place of the law of the covariates, and nothing is left to learn "
-            f"about {regression.covariate.variables[0].name!r}"
-        )
     matrix = regression.matrix
     p = rows.width - 1
     fields: dict[str, Any] = {

@@ -48,7 +48,7 @@ def covered(model: pm.Model) -> PrivatizedRecords:
         raise NotImplementedError("it covers one vector of records")
     [group] = groups
     if not isinstance(group, PrivatizedRecords):
-        raise NotImplementedError("it covers Normal records")
+        raise NotImplementedError("it covers one vector of Normal records of one mean and variance")
     released = [r.rv for r in group.releases]
     others = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
     if others:

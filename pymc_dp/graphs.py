@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors, walk
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.linalg import MatrixInverse
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
@@ -192,6 +193,9 @@ def power(
     if isinstance(getattr(node.op, "core_op", node.op), Dot):
         both = [power(i, variable, positive=positive) for i in node.inputs]
         return None if None in both or math.inf in both else sum(k for k in both if k is not None)
+    if isinstance(getattr(node.op, "core_op", node.op), MatrixInverse):
+        k = power(node.inputs[0], variable, positive=positive)
+        return None if k is None else -k
     if isinstance(node.op, MakeVector | Join):  # of entries with factors of their own
         entries = node.inputs[isinstance(node.op, Join) :]
         [k, *others] = {power(i, variable, positive=positive) for i in entries}

@@ -240,7 +240,8 @@ def _check_spread(model: pm.Model, link: Link, forms: int) -> None:
     sources = nearest_rvs([variance])
     if len(sources) != 1 or not _is_flat(model, sources[0], link, (FlatRV, HalfFlatRV)):
         return
-    law = power_law(variance, sources[0])
+    positive = isinstance(sources[0].owner.op, HalfFlatRV)
+    law = power_law(variance, sources[0], positive=positive)
     if law is None:
         return
     scale_free = law[1] <= 0 or math.isinf(law[1])  # the density 1/v near zero, as above

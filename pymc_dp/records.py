@@ -101,8 +101,8 @@ def unbroadcast(parameter: TensorVariable, rv: TensorVariable) -> TensorVariable
         return parameter.squeeze() if parameter.type.ndim else parameter
     raise ValueError(
         f"the records {rv.name!r} are not identically distributed: one of the parameters has "
-        f"{parameter.type.ndim} dimension(s). Write one scalar mean and one scalar spread for all "
-        f"of {rv.name!r}, or sample on the records"
+        f"{parameter.type.ndim} dimension(s). Sample on the records; or, where the records differ "
+        f"by covariates that are confidential too, declare these as records"
     )
 
 

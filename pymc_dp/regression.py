@@ -193,10 +193,16 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
     prior = _read_prior(model, response.coefficients, response.sigma, response)
     matrix, offset = _linear_map(response.coefficients, prior.entries, response)
     if matrix.shape[0] != matrix.shape[1] or np.linalg.matrix_rank(matrix) < len(matrix):
-        raise NotImplementedError(
-            f"the coefficients of {response.rv.name!r} are no invertible linear function of "
-            f"{', '.join(dict.fromkeys(repr(rv.name) for rv, _ in prior.entries))}"
+        own = response.rv.name
+        why = f"the coefficients of {own!r} are no invertible linear function of " + ", ".join(
+            dict.fromkeys(repr(rv.name) for rv, _ in prior.entries)
         )
+        if not matrix[0].any():
+            why = (
+                f"the intercept of {own!r} is a number: the kernel is for intercepts with a prior, "
+                f"{own} = pm.Normal({own!r}, a + x @ b, ...)"
+            )
+        raise NotImplementedError(why)
     try:
         covariate = _read_covariates(model, rows, covariates)
     except NotImplementedError:
@@ -227,7 +233,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
     name = link.rv.name
     variance = sigma**2
     sources = nearest_rvs([variance])
-    law = power_law(variance, sources[0]) if len(sources) == 1 else None
+    law = power_law(variance, sources[0], positive=True) if len(sources) == 1 else None
     if law is None or law[1] != 1 or not isinstance(sources[0].owner.op, InvGammaRV):
         raise NotImplementedError(
             f"the variance of {name!r} has no inverse gamma prior: the kernel is for "
@@ -240,17 +246,21 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
     locations, blocks = [], []
     graphs = [m for m in means if isinstance(m, Variable)]
     for rv in [rv for rv in model.free_RVs if rv in nearest_rvs(graphs)]:
-        width = int(np.prod(rv.shape.eval(mode=PLAIN_MODE)))
         op = rv.owner.op
         if rv.type.ndim > 1 or not isinstance(op, NormalRV | MvNormalRV):
             raise NotImplementedError(f"the prior of {rv.name!r} is not Normal")
+        width = int(np.prod(rv.shape.eval(mode=PLAIN_MODE)))
         location, scale = op.dist_params(rv.owner)
         location = _unfilled(location)
         cov = scale**2 if isinstance(op, NormalRV) else scale
-        if nearest_rvs([cov]) != [spread] or power(cov, spread) != 1 or nearest_rvs([location]):
+        if nearest_rvs([cov]) != [spread] or power(cov, spread, positive=True) != 1:
             raise NotImplementedError(
                 f"the prior of {rv.name!r} is not conjugate: its standard deviation has to be "
-                f"proportional to that of {name!r}, its mean a number"
+                f"proportional to that of {name!r} (of several, pm.MvNormal(..., cov=C * sigma2))"
+            )
+        if nearest_rvs([location]):
+            raise NotImplementedError(
+                f"the prior of {rv.name!r} is not conjugate: its mean has to be a number"
             )
         value = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
         at_one = graph_replace(cov, {spread: pt.constant(value)}, strict=False)

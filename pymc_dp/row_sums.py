@@ -12,7 +12,6 @@ that their covariance matrix is positive semidefinite by construction and need n
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -195,19 +194,18 @@ def nearest_sample(
         own = matrix @ np.vstack([top, np.hstack([location, moved * speed])])
         return np.vstack([own / sd[:, None], np.diag(1e-3 / scale)])
 
-    # The sums of deviations from any point are linear in the releases: unless no rows have such
-    # sums, the search has only to polish what they say. From near by they do not cancel.
+    # The sums of deviations from any point are linear in the releases: the search has only to
+    # polish what they say. From near by they do not cancel.
     size = n * np.concatenate([unit, unit[a] * unit[b]])
     mean, factor = start
-    with contextlib.suppress(np.linalg.LinAlgError):
-        for _ in range(3):
-            weighted = (matrix @ around(mean)) * size / sd[:, None]
-            left = (z - matrix @ sums(mean, factor)) / sd
-            move = size * np.linalg.lstsq(weighted, left)[0]
-            shift, scatter = move[:w] / n, factor @ factor.T
-            scatter[a, b] += move[w:]
-            factor = np.linalg.cholesky(scatter - n * np.outer(shift, shift), upper=True).T
-            mean = mean + shift
+    for _ in range(3):
+        weighted = (matrix @ around(mean)) * size / sd[:, None]
+        left = (z - matrix @ sums(mean, factor)) / sd
+        move = size * np.linalg.lstsq(weighted, left)[0]
+        shift, scatter = move[:w] / n, factor @ factor.T
+        scatter[a, b] += move[w:]
+        factor = _near_factor(scatter - n * np.outer(shift, shift), np.sqrt(n) * unit)
+        mean = mean + shift
     begin = coordinates(mean, factor)
     if np.all(np.abs(residual(begin)[: z.size]) < 1.0):
         return mean, factor
@@ -215,6 +213,18 @@ def nearest_sample(
         residual, begin, jacobian, method="lm", x_scale="jac", ftol=1e-2, max_nfev=30
     )
     return sample(found.x)
+
+
+def _near_factor(scatter: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Return the Cholesky factor of a scatter, or of one near it where noise left none of rows."""
+    scale = np.sqrt(np.abs(np.diag(scatter)))
+    scale = np.where(scale > 0.0, scale, unit)
+    values, vectors = np.linalg.eigh(scatter / np.outer(scale, scale), UPLO="U")
+    if values[0] > 1e-9:
+        return np.linalg.cholesky(scatter, upper=True).T
+    half = scale[:, None] * vectors * np.sqrt(np.maximum(values, 1e-3))
+    upper = np.linalg.qr(half.T, mode="r")
+    return (upper * np.sign(np.diag(upper))[:, None]).T
 
 
 def normal_sums(mean, root, n: int, width: int, z) -> RowSums:

@@ -24,6 +24,7 @@ from pymc_dp.mechanisms.base import known_value
 from pymc_dp.neural import sple, sppe
 from pymc_dp.records import as_model, children, is_tagged, privatized, releases
 from pymc_dp.release import FeasibleRegression
+from pymc_dp.row_sums import read_moments
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
 
@@ -148,6 +149,8 @@ def sample(
     options: dict[str, Any] = {} if approximate is None else {"moments": moments}
     if approximate is None and moments is not None:
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
+    if moments is not None and not isinstance(moments, str):
+        read_moments(moments)  # what is wrong with them is wrong on every route
     records = {rv.name for rv in privatized(model)}
     if rung == "auto" and not records:
         return _as_written(model, **kwargs)

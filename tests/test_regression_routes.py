@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp import regression
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
 LAPLACE = dp.LaplaceMechanism
@@ -265,3 +266,101 @@ def test_several_covariates_with_a_normal_wishart_prior():
     for name in ("b", "mu"):
         near = clt["posterior"][name].mean(("chain", "draw"))
         np.testing.assert_allclose(near, posterior[name].mean(("chain", "draw")), atol=0.06)
+
+
+def precisions(s2):
+    return pm.MvNormal("theta", np.zeros(2), tau=np.eye(2) / (4 * s2))
+
+
+def test_precisions_are_read():
+    """As standard deviations are, of the rows and of the coefficients."""
+    plain = exact_draws(written(normal(shape=2)))
+    with_tau = written(normal(shape=2), lambda s2: pt.sqrt(1 / (1 / s2)))
+    for model in (written(precisions), with_tau):
+        found = exact_draws(model)
+        np.testing.assert_allclose(found["theta"], plain["theta"], rtol=1e-9)
+    with pm.Model() as model:
+        s2 = pm.InverseGamma("s2", 3, 0.5)
+        theta = normal(shape=2)(s2)
+        x = pm.Normal("x", 0, 1, shape=30)
+        y = pm.Normal("y", theta[0] + theta[1] * x, tau=1 / s2, shape=30)
+        dp.PrivateObservation("z", five(x, y), LAPLACE(1.0), observed=[1.0, 30, 2, 25, 40])
+    np.testing.assert_allclose(exact_draws(model)["theta"], plain["theta"], rtol=1e-9)
+
+
+def diagonal(x, y):
+    products = pt.stack([x, y], axis=1)
+    products = products.T @ products
+    return pt.stack([x.sum(), pt.diag(products)[0], y.sum(), products[0, 1], pt.diag(products)[1]])
+
+
+def test_the_diagonal_of_a_matrix_of_sums():
+    plain = exact_draws(written(normal(shape=2)))
+    found = exact_draws(written(normal(shape=2), statistic=diagonal))
+    np.testing.assert_allclose(found["theta"], plain["theta"], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("theta", "reason"),
+    [
+        (lambda s2: pt.stack([0.0, pm.Normal("b", 0, pt.sqrt(s2))]), "intercept of 'y' is a num"),
+        (lambda _: pm.Flat("theta", shape=2), "the prior of 'theta' is not Normal"),
+        (lambda _: pm.Normal("theta", 0, 1, shape=2), "proportional to that of 'y'"),
+    ],
+    ids=["no intercept", "flat", "no conjugate prior"],
+)
+def test_reasons_against_the_compiled_chain(theta, reason):
+    with pytest.raises(NotImplementedError, match=reason):
+        regression.covered(written(theta))
+
+
+@pytest.mark.parametrize("law", ["normal", "bernoulli"])
+def test_moments_leave_nothing_to_learn_about_a_law(law):
+    """Their parameters would come back as draws from the prior."""
+    with pm.Model() as model:
+        s2 = pm.InverseGamma("s2", 3, 2)
+        theta = normal(shape=2)(s2)
+        if law == "normal":
+            mu = pm.Normal("mu", 1.0, 3.0)
+            x = pm.Normal("x", mu, 1.0, shape=100)
+        else:
+            x = pm.Bernoulli("x", pm.Beta("mu", 1, 1), shape=100)
+        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(s2), shape=100)
+        dp.PrivateObservation("z", five(x, y), LAPLACE(3.0), observed=[100.0, 900, 300, 500, 2000])
+    for to in ("marginal", "statistics"):
+        with pytest.raises(NotImplementedError, match="nothing is left to learn about 'mu'"):
+            dp.collapse(model, to, approximate="clt", moments=[0.5, 1, 2, 4])
+
+
+def test_rows_along_the_second_axis_are_refused():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1, shape=2)
+        x = pm.Normal("x", 0, 1, shape=(2, 12))
+        y = pm.Normal("y", theta @ x, 1.0, shape=12)
+        dp.PrivateObservation("z", pt.concatenate([x @ y, x.sum(1)]), LAPLACE(3.0))
+    with pytest.raises(NotImplementedError, match=r"shapes \(2, 12\) and \(12,\).*shape=\(n, d\)"):
+        dp.collapse(model, "statistics")
+
+
+def test_statistics_of_rows_are_not_recovered_from_a_result_without_them():
+    model = written(normal(shape=2))
+    tree = dp.sample(model, draws=20, tune=20, chains=1, **QUIET)
+    assert "x_y_mean" in dp.recover(model, tree)["posterior"]
+    del tree["posterior"]["x_y_mean"]
+    with pytest.raises(ValueError, match=r"no 'x_y_mean'.*rung='statistics'"):
+        dp.recover(model, tree)
+
+
+def test_bounds_are_shown_by_variable():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1, shape=2)
+        x = pm.Normal("x", 2, 1, shape=12)
+        y = pm.Normal("y", theta[0] + theta[1] * x, 1.0, shape=12)
+        dp.PrivateObservation("z", five(x, y), LAPLACE(3.0), bounds=((0, 5), (10, 20)))
+    [row] = dp.explain(model).tables[0][2]
+    assert row[-1] == "x in [0, 10], y in [5, 20]"
+
+
+def test_moments_that_cannot_be_read_are_refused_before_any_route():
+    with pytest.raises(ValueError, match=r"^moments= must be"):
+        dp.sample(written(normal(shape=2)), approximate="clt", moments=np.ones(3))

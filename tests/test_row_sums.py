@@ -316,6 +316,23 @@ def test_nearest_sample_recovers_a_sample(width, n, location, sd, noise):
             assert np.abs(found - mean).max() / sd * np.sqrt(n) < 1e-4
 
 
+@pytest.mark.parametrize("location", [400.0, 2000.0])
+def test_nearest_sample_where_noise_hides_the_scatter(location):
+    """Sums of squares may then be those of no rows: what is near is found all the same."""
+    n, start = 500, (np.zeros(2), np.sqrt(500) * np.eye(2))
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(location, 1.0, n)
+        y = rng.normal(1 + 0.5 * (x - location))
+        sums = np.array([x.sum(), y.sum(), x @ x, x @ y, y @ y])
+        noise = np.array([5.0, 5.0, 5 * location, 5 * location, 5.0])
+        z = sums + noise * rng.standard_normal(5)
+        mean, factor = nearest_sample(np.eye(5), z, noise, n, start)
+        second = factor @ factor.T + n * np.outer(mean, mean)
+        found = np.concatenate([n * mean, second[np.triu_indices(2)]])
+        assert np.all(np.abs(found - z) < 3 * noise)
+
+
 def test_nearest_sample_of_sums_of_no_rows_and_of_few_sums():
     n, start = 1000, (np.array([1.0, 2.0]), np.sqrt(1000) * np.eye(2))
     impossible = np.array([5000.0, 5000.0, -9000.0, 1e5, -9000.0])

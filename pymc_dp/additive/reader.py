@@ -13,7 +13,14 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.basic import (
+    Alloc,
+    ExtractDiag,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    TensorFromScalar,
+)
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp, SearchsortedOp
@@ -123,6 +130,9 @@ class Reader:
                 return self._subtensor(variable, op, inputs)
             case AdvancedIncSubtensor():
                 return self._bincount(op, inputs)
+            case ExtractDiag():
+                whole = self._aggregate(self.read(inputs[0])).entries
+                return Table(whole.diagonal(op.offset, op.axis1, op.axis2))
             case Join():
                 return self._join(op.axis % variable.type.ndim, inputs)
             case MakeVector():

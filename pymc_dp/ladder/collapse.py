@@ -22,7 +22,7 @@ import pymc_dp.ladder.gaussian
 import pymc_dp.ladder.latent_counts
 import pymc_dp.ladder.rows  # noqa: F401 (these register their rules)
 from pymc_dp.blocks import Block
-from pymc_dp.graphs import depends_on
+from pymc_dp.graphs import depends_on, known_shape
 from pymc_dp.ladder.rules import (
     Change,
     Reading,
@@ -145,6 +145,13 @@ def integrable(model: pm.Model) -> list[Block]:
     for records, mine in ((rv, group.records) for group in found for rv in group.records):
         known = [r for r in releases(model) if depends_on(release_statistic(r), records)]
         for child in children(model, records):
+            if child not in mine and child in privatized(model):
+                shapes = " and ".join(str(tuple(known_shape(rv))) for rv in (records, child))
+                raise NotImplementedError(
+                    f"{records.name!r} and {child.name!r} are no columns of the same rows: they "
+                    f"have the shapes {shapes}, and rows are counted along the first axis, each "
+                    f"computed from its own. Write shape=(n, d) and x @ b, or sample on the records"
+                )
             if child not in known and child not in mine:
                 raise NotImplementedError(
                     f"the records {records.name!r} cannot be integrated out: {child.name!r} "

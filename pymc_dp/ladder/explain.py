@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
 
-import numpy as np
 import pymc as pm
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -27,6 +26,7 @@ from pymc_dp.records import (
     release_statistic,
     releases,
 )
+from pymc_dp.release import record_bounds
 from pymc_dp.steps import choose_steps
 
 _AFRESH = "computed afresh"
@@ -154,8 +154,9 @@ def explain(model: pm.Model | None = None) -> Explanation:
 def _release_row(model, release) -> list[str]:
     op = release.owner.op
     reading = _reading(model, release)
-    intervals = [] if op.bounds is None else zip(*map(np.atleast_1d, op.bounds), strict=True)
-    bounds = " × ".join(f"[{a:g}, {b:g}]" for a, b in intervals) or "-"
+    records = [rv for group in record_groups(model) for rv in group.records]
+    stated = record_bounds(release, records)
+    bounds = ", ".join(f"{rv.name} in [{a:g}, {b:g}]" for rv, (a, b) in stated.items()) or "-"
     return [release.name, reading, _short(op.mechanism), bounds]
 
 

@@ -19,7 +19,7 @@ from pymc_dp.kernels.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.gaussian import names
 from pymc_dp.ladder.new_rows import draw_normal, predict_rows
-from pymc_dp.ladder.rules import change, is_rows, record_groups, recovered, rules_of
+from pymc_dp.ladder.rules import change, is_rows, read, record_groups, recovered, rules_of
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.marginal import (
     FeasibleReleaseRV,
@@ -91,7 +91,13 @@ def _integrated_out(model: pm.Model, posterior: xr.Dataset):
     for group in integrable(model) if privatized(model) else []:
         any_found = True
         if is_rows(group):
-            continue  # their statistics are part of the result
+            own = f"{read(model, group).name}_mean"
+            if own not in posterior:
+                raise ValueError(
+                    f"the statistics of the rows are part of a result that was sampled on them: "
+                    f"this one has no {own!r}. Sample with rung='statistics'"
+                )
+            continue
         [records] = group.records
         mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
         if any(r.owner.op.bounds is not None for r in mine):

@@ -158,6 +158,7 @@ def marginal_rung(
 ) -> Change:
     """Integrate the sums out, which are Normal by the central limit theorem."""
     if approximate is None:
+        rows.law()  # or why they have none
         raise NotImplementedError(
             f"the sums over the rows {rows.name!r} follow a Wishart law, which has no marginal in "
             f"closed form: use to='statistics', or approximate='clt'"
@@ -288,8 +289,16 @@ def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
 
 def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> Moments:
     """Return the moments of the covariates: stated, released, or those of their law."""
+    covariates = rows.links[:-1]
+    unknown = nearest_rvs([p for c in covariates for p in c.rv.owner.op.dist_params(c.rv.owner)])
+    unknown = [rv for rv in unknown if rv not in rows.records]
+    if moments is not None and unknown:
+        raise NotImplementedError(
+            f"moments= take the place of the law of the covariates, and nothing is left to learn "
+            f"about {unknown[0].name!r}: write numbers in its place"
+        )
     if moments is None:
-        found = _law_moments(rows.links[:-1])
+        found = _law_moments(covariates)
     elif isinstance(moments, str):
         found = read_moments(_released_moments(model, rows, moments))
     else:

@@ -419,11 +419,14 @@ def positive_argument(
     if isinstance(value, Variable):
         raise TypeError(f"{mechanism}: {name} must be a number or an array, not a tensor: {value}")
     try:
-        array = np.asarray(value, dtype=np.float64)
+        raw = np.asarray(value)
+        array = raw.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{mechanism}: {name} must be a number or an array, got {value!r}"
         ) from error
+    if raw.dtype.kind not in "iuf":  # "1" and True are numbers for numpy
+        raise TypeError(f"{mechanism}: {name} must be a number or an array, got {value!r}")
     bound = ">= 0" if zero_ok else "> 0"
     rule = f"finite and {bound}" if np.isinf(below) else f"{bound} and < {below:g}"
     good = np.isfinite(array) & ((array >= 0) if zero_ok else (array > 0)) & (array < below)

@@ -405,6 +405,19 @@ def test_huge_noise_returns_the_prior():
     )
 
 
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_slopes_of_both_signs(hierarchical):
+    """Noise that hides X'y, not y'y, leaves two modes; the prior has no sign either."""
+    model = kernel_model("A_exact_n100_b5.0", hierarchical=hierarchical)
+    noise = np.array([1.0, 0.1, 1.0, 1e3, 1.0])
+    model = model._replace(z=np.array([0.0, 4.0, 0.0, 0.0, 100.0]), laplace=noise)
+    draws = np.stack([sample(model, 8000, seed=seed) for seed in range(4)])
+    slope = draws[..., 1]
+    assert az.rhat(slope) < 1.02
+    assert np.all(np.abs((slope > 0).mean(axis=1) - 0.5) < 0.15)
+    assert np.quantile(np.abs(slope), 0.25) > 1.0
+
+
 @pytest.mark.parametrize(("scale", "floor"), [(0.2, 0.1), (5.0, 0.1), (160.0, 0.1)])
 def test_mixing_at_any_noise(scale, floor):
     """The pseudo-Gibbs chain has 0.005 effective draws a sweep at the largest scale."""

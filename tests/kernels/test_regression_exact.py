@@ -253,6 +253,28 @@ def test_mixing_does_not_depend_on_the_means(mean_x, hierarchical):
         assert az.ess(own) > 2000
 
 
+@pytest.mark.parametrize("hierarchical", [False, True])
+@pytest.mark.parametrize("mean_x", [0.0, 100.0])
+def test_slopes_of_both_signs(mean_x, hierarchical):
+    """Noise that hides X'y, not y'y, leaves two modes; the prior has no sign either.
+
+    Given y'y the prior of the slope alone, and that of the scatter of x, say how large it is.
+    """
+    n, var = 1000, 0.04
+    z = n * np.array([mean_x, mean_x**2 + var, 0.0, 0.0, 1.0])
+    noise = n * np.array([1e-3, 1e-3 * max(mean_x, 0.01), 1e-3, 10 * max(mean_x, 1.0), 1e-3])
+    model = kernel_model(n, z, noise, hierarchical=hierarchical, mean_x=mean_x)
+    model = model._replace(mean_x=np.array([mean_x]), psi=np.array([[2.0]]))
+    # Of the intercept at the mean of x, and of the slope, which is 1 with an error of as much.
+    turn = np.array([[1.0, mean_x], [0.0, 1.0]])
+    model = model._replace(precision_theta=turn.T @ np.diag([1.0, 0.01]) @ turn)
+    rngs = np.random.default_rng(2).spawn(4)
+    slope = np.stack([sample(model, 2000, rng, tune=25_000)[:, 1] for rng in rngs])
+    assert az.rhat(slope) < 1.02
+    assert np.all(np.abs((slope > 0).mean(axis=1) - 0.5) < 0.15)
+    assert np.quantile(np.abs(slope), 0.25) > 1.0  # and both are away from zero
+
+
 def test_scatter_of_coordinates():
     """The products of deviations are the sums' own, of three columns."""
     rng = np.random.default_rng(0)
