@@ -24,6 +24,7 @@ _log = logging.getLogger("pymc.dp")
 
 _BITS = 32
 _NETS = 64
+_GRID = 33  # levels at which releases are standardised; linear in between
 
 
 class SobolPool:
@@ -122,15 +123,11 @@ class Noise:
         self._rng = rng
         self._functions: list[tuple[Callable, bool]] = []
         for channel in self.channels:
-            function = _quantiles(channel) if qmc else None
+            mechanism = channel.flat()
+            function = _quantiles(mechanism) if qmc else None
             if qmc and function is None:
-                _log.warning(
-                    "%r: %s has no quantile function, so its noise is drawn by plain Monte Carlo; "
-                    "say qmc=False to ask for that",
-                    channel.name,
-                    type(channel.mechanism).__name__,
-                )
-            self._functions.append((function or _sampler(channel), function is not None))
+                _say_monte_carlo(channel)
+            self._functions.append((function or _sampler(mechanism), function is not None))
         sizes = [c.size for c, (_, by_qmc) in zip(self.channels, self._functions) if by_qmc]  # noqa: B905
         self._pool = SobolPool(draws, sum(sizes), rng) if sizes else None
         self.spacing = np.concatenate(
@@ -162,23 +159,130 @@ class Noise:
         return released.reshape(count, self.draws, self.size)
 
 
-def _quantiles(channel: Channel) -> Callable | None:
-    """Compile ``(u, statistic) -> release``; None where there is no quantile function."""
+class GradedNoise:
+    """Releases at random privacy levels, each with the logarithm of its level behind it.
+
+    Parameters
+    ----------
+    channel : Channel
+        The release; its own mechanism is ignored.
+    mechanism : callable
+        The mechanism at an array of levels.
+    levels : (low, high)
+        Levels are log-uniform on this range.
+    statistic : ndarray of shape (count, size - 1)
+        Simulated statistics. Releases are standardised level by level with what they become there:
+        the spread at the lowest level would hide all differences at the highest.
+    draws, rng, qmc
+        As for `Noise`. The level is one more coordinate of the Sobol nets.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        mechanism: Callable[[np.ndarray], Mechanism],
+        levels: tuple[float, float],
+        statistic: np.ndarray,
+        draws: int,
+        rng: np.random.Generator,
+        *,
+        qmc: bool = True,
+    ):
+        self.draws, self.levels = draws, levels
+        self._channel, self._mechanism, self._rng = channel, mechanism, rng
+        extra = [pt.matrix(dtype="float64") for _ in self._parameters(np.array(levels))]
+        known = mechanism(np.ones(1)).with_parameters(*extra)
+        self._quantiles = _quantiles(known, extra) if qmc else None
+        if qmc and self._quantiles is None:
+            _say_monte_carlo(channel)
+        self._sampler = _sampler(known, extra)
+        self._pool = SobolPool(draws, channel.size + 1, rng) if self._quantiles else None
+        self.spacing = np.zeros(self.size)
+        self._grid = np.linspace(*np.log(levels), _GRID)
+        ends = [self._parameters(np.array([e])) for e in levels]
+        if all(np.array_equal(a, b) for a, b in zip(*ends, strict=True)):
+            raise ValueError("mechanism: its noise does not depend on the level that it is given")
+        at_level = [self.release(statistic, np.full(len(statistic), e), rng)
+                    for e in np.exp(self._grid)]  # fmt: skip
+        self._center = np.array([z.mean(axis=0) for z in at_level])
+        self._log_scale = np.log([np.maximum(z.std(axis=0), 1e-300) for z in at_level])
+
+    @property
+    def size(self) -> int:
+        """Number of released values, and the level."""
+        return self._channel.size + 1
+
+    def draw(self, statistic: np.ndarray) -> np.ndarray:
+        """Release statistics of shape (count, size - 1); returns (count, draws, size)."""
+        count = len(statistic)
+        repeated = np.repeat(np.asarray(statistic, "float64"), self.draws, axis=0)
+        rows = len(repeated)
+        if self._pool is None:
+            u = self._rng.random((rows, 1))
+        else:
+            u = self._pool.draw(count, self._rng).reshape(rows, -1)
+        low, high = np.log(self.levels)
+        level = low + (high - low) * u[:, 0]
+        if self._quantiles is None:
+            released = self.release(repeated, np.exp(level), self._rng)
+        else:
+            parameters = self._parameters(np.exp(level))
+            released = self._quantiles(u[:, 1:], repeated, *parameters)
+        return self.condition(released, np.exp(level)).reshape(count, self.draws, self.size)
+
+    def condition(self, released: np.ndarray, level: np.ndarray) -> np.ndarray:
+        """Return what the network is given: the releases, standardised, and log levels."""
+        at = np.log(level)
+        columns = range(self.size - 1)
+        center, log_scale = (
+            np.column_stack([np.interp(at, self._grid, table[:, j]) for j in columns])
+            for table in (self._center, self._log_scale)
+        )
+        return np.column_stack([(released - center) / np.exp(log_scale), at])
+
+    def release(
+        self, statistic: np.ndarray, level: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Release each statistic once at its level, (count, size - 1), by independent draws."""
+        return self._sampler(rng, np.asarray(statistic, "float64"), *self._parameters(level))
+
+    def _parameters(self, level: np.ndarray) -> list[np.ndarray]:
+        """Return the noise parameters at each level, of shape (count, size - 1)."""
+        shape = self._channel.shape
+        mechanism = self._mechanism(level.reshape(-1, *[1] * len(shape)))
+        found = []
+        for parameter in mechanism.parameters:
+            value = np.asarray(known_value(parameter), "float64")
+            whole = np.broadcast_to(value, (len(level), *shape))
+            found.append(np.ascontiguousarray(whole.reshape(len(level), -1)))
+        return found
+
+
+def _say_monte_carlo(channel: Channel) -> None:
+    _log.warning(
+        "%r: %s has no quantile function, so its noise is drawn by plain Monte Carlo; say "
+        "qmc=False to ask for that",
+        channel.name,
+        type(channel.mechanism).__name__,
+    )
+
+
+def _quantiles(mechanism: Mechanism, parameters: Sequence = ()) -> Callable | None:
+    """Compile ``(u, statistic, *parameters) -> release``; None if there is no quantile function."""
     u, s = pt.matrix("u", dtype="float64"), pt.matrix("s", dtype="float64")
     try:
-        released = channel.flat().icdf(u, s)
+        released = mechanism.icdf(u, s)
     except NotImplementedError:
         return None
-    function = pytensor.function([u, s], released, on_unused_input="ignore")
-    return lambda uniform, own: function(np.ascontiguousarray(uniform), np.ascontiguousarray(own))
+    function = pytensor.function([u, s, *parameters], released, on_unused_input="ignore")
+    return lambda *arrays: function(*map(np.ascontiguousarray, arrays))
 
 
-def _sampler(channel: Channel) -> Callable:
-    """Compile ``(rng, statistic) -> release``."""
+def _sampler(mechanism: Mechanism, parameters: Sequence = ()) -> Callable:
+    """Compile ``(rng, statistic, *parameters) -> release``."""
     rng = pt.random.shared_rng(seed=None).type("rng")
     s = pt.matrix("s", dtype="float64")
-    _, released = channel.flat().noise_sample(rng, s)
-    function = pytensor.function(
-        [In(rng, mutable=True, borrow=True), s], released, on_unused_input="ignore"
-    )
-    return lambda generator, own: function(generator, np.ascontiguousarray(own))
+    _, released = mechanism.noise_sample(rng, s)
+    inputs = [In(rng, mutable=True, borrow=True), s, *parameters]
+    function = pytensor.function(inputs, released, on_unused_input="ignore")
+    return lambda generator, *arrays: function(generator, *map(np.ascontiguousarray, arrays))

@@ -92,6 +92,19 @@ class Prior:
         """Return the unconstrained vector as an expression of the model's variables."""
         return pt.concatenate([part.ravel() for part in self._unconstrained])
 
+    def place(self, values: Mapping[str, Any]) -> np.ndarray:
+        """Return the unconstrained vector of given values of all parameters; (width,)."""
+        missing = [name for name in self.names if name not in values]
+        if missing:
+            raise ValueError(f"a value of {missing[0]!r} is needed, besides those of the others")
+        shapes = {k: v.shape[1:] for k, v in self.natural(np.zeros((1, self.width))).items()}
+        at = {
+            rv: pt.as_tensor(np.broadcast_to(np.asarray(values[rv.name], rv.dtype), shape))
+            for rv in self.model.free_RVs
+            for shape in [shapes[rv.name]]
+        }
+        return graph_replace(self.flat(), at, strict=False).eval()
+
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draw from the prior; returns (count, width)."""
         try:

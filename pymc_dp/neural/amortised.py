@@ -1,0 +1,349 @@
+r"""One network for a range of privacy levels: the level is part of what it is given.
+
+It is trained once, on simulations from the prior that are released at random levels, and then gives
+the posterior of any release at any level of the range, and the curve of what a level costs, at no
+new simulation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import arviz_base
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike
+from pymc.util import get_random_generator
+from xarray import DataTree
+
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.neural.fit import _problem as read_problem
+from pymc_dp.neural.fit import _Run
+from pymc_dp.neural.noise import GradedNoise
+from pymc_dp.neural.settings import Training
+from pymc_dp.neural.simulator import Problem, Simulator
+
+_HELD = 20_000_000  # numbers of a batch of draws, at most
+
+
+def amortise(
+    model: pm.Model | None = None,
+    *,
+    mechanism: Callable[[Any], Mechanism],
+    epsilon: tuple[float, float],
+    simulator: Simulator | None = None,
+    prior: pm.Model | Mapping[str, Any] | None = None,
+    shape: int | Sequence[int] | None = None,
+    var_names: Sequence[str] | None = None,
+    simulations: int = 20_000,
+    noise_draws: int = 4,
+    estimator: Literal["maf", "nsf"] | None = None,
+    qmc: bool = True,
+    training: Training | None = None,
+    random_seed=None,
+    device: str = "cpu",
+    progressbar: bool = True,
+) -> AmortisedPosterior:
+    r"""Train a posterior density :math:`q(\theta \mid z, \log\varepsilon)` for a range of levels.
+
+    The parameters are drawn from the prior, in a single round; every minibatch releases each of its
+    simulations M times, at levels that are log-uniform on the range.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        A model with one `PrivateObservation`, as for `sppe`; its own mechanism is replaced.
+    mechanism : callable
+        The mechanism at a level, such as
+        ``lambda epsilon: dp.LaplaceMechanism.from_epsilon(epsilon, 0.1)``. It is called with arrays
+        of levels, with trailing axes of length one for the axes of the release.
+    epsilon : (low, high)
+        The range of the level. It is whatever `mechanism` takes: rho would do as well.
+    simulator, prior, shape : optional
+        In the place of a model, as for `sppe`, and the shape of what is released.
+    var_names, noise_draws, estimator, qmc, training, random_seed, device, progressbar
+        As for `sppe`.
+    simulations : int
+        Calls of the simulator. More than for one release: the network has to know all of them.
+
+    Returns
+    -------
+    AmortisedPosterior
+    """
+    low, high = (float(e) for e in epsilon)
+    if not 0.0 < low < high < np.inf:
+        raise ValueError(f"epsilon={epsilon!r}: write the range of the level, (0.1, 10.0) say")
+    template = mechanism(np.sqrt(low * high))
+    if not isinstance(template, Mechanism):
+        raise TypeError(
+            f"mechanism must return one, such as lambda epsilon: dp.LaplaceMechanism.from_epsilon("
+            f"epsilon, 1.0); it returned {template!r}"
+        )
+    stated = None if simulator is None else template
+    observed = None if shape is None else np.zeros(shape)
+    problem = read_problem(model, simulator, prior, stated, observed, var_names)
+    if len(problem.channels) > 1:
+        raise NotImplementedError(
+            f"a level of privacy is that of one release; the model has "
+            f"{', '.join(repr(c.name) for c in problem.channels)}: declare one of "
+            f"pt.concatenate([...])"
+        )
+    run = _Run("posterior", problem, training, estimator, noise_draws, qmc, device, random_seed)
+    [channel] = problem.channels
+    began = time.perf_counter()
+    with run.torch():
+        theta = problem.prior.draw(simulations, run.rng)
+        problem.check_seeded(theta[:4], int(run.rng.integers(2**31)))
+        data = run._simulated(theta, 0)
+        noise = GradedNoise(
+            channel, mechanism, (low, high), data.statistic, noise_draws, run.rng, qmc=qmc
+        )
+        run.trainer.noise = noise
+        run._train(data, lambda *_: None)
+    seconds = time.perf_counter() - began
+    return AmortisedPosterior(problem, noise, run.trainer.network, seconds, data, run._losses)
+
+
+@dataclass(frozen=True)
+class AmortisedPosterior:
+    r"""A posterior density :math:`q(\theta \mid z, \log\varepsilon)`; `amortise` makes it.
+
+    Attributes
+    ----------
+    problem : Problem
+        Prior, simulator and release.
+    noise : GradedNoise
+    network : torch.nn.Module
+    training_time : float
+        Seconds, simulations included.
+    simulations : Simulations
+    losses : list of pairs of arrays
+        Training and validation loss by epoch.
+    """
+
+    problem: Problem
+    noise: GradedNoise
+    network: Any
+    training_time: float
+    simulations: Any
+    losses: list[tuple[np.ndarray, np.ndarray]]
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the entries of all parameters, ``beta[0]``."""
+        shapes = {k: v.shape[1:] for k, v in self._natural(np.zeros((1, self._width))).items()}
+        return [
+            f"{name}[{', '.join(map(str, index))}]" if index else name
+            for name, shape in shapes.items()
+            for index in np.ndindex(*shape)
+        ]
+
+    @property
+    def _width(self) -> int:
+        return self.problem.prior.width
+
+    def _natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        return self.problem.prior.natural(theta)
+
+    def entries(self, theta: np.ndarray) -> np.ndarray:
+        """Return the entries of the parameters, (..., count), in the order of `labels`."""
+        flat = theta.reshape(-1, self._width)
+        found = [v.reshape(len(flat), -1) for v in self._natural(flat).values()]
+        joined = np.concatenate(found, axis=1)
+        return joined.reshape(*theta.shape[:-1], joined.shape[1])
+
+    def sample(
+        self,
+        epsilon: float,
+        observed: ArrayLike | None = None,
+        *,
+        draws: int = 1000,
+        chains: int = 4,
+        random_seed=None,
+    ) -> DataTree:
+        """Draw from the posterior given one release; this takes milliseconds.
+
+        Parameters
+        ----------
+        epsilon : float
+            The level of the release, within the range.
+        observed : array_like, optional
+            What was released; that of the model if None.
+        draws, chains : int
+            Size of the result. The draws are independent; chains are their arrangement.
+        random_seed : optional
+            Seed.
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups posterior, sample_stats (lp, the log density) and observed_data.
+        """
+        level = self._levels([epsilon])
+        [channel] = self.problem.channels
+        value = self.problem.observed if observed is None else np.asarray(observed, "float64")
+        if value.size != channel.size or not np.all(np.isfinite(value)):
+            raise ValueError(
+                f"observed: {channel.name!r} releases {channel.size} finite numbers, of shape "
+                f"{channel.shape}; got {observed!r}"
+            )
+        value = value.reshape(1, -1)
+        theta = self.draw(value, level, draws * chains, random_seed)[0]
+        given = np.repeat(value, len(theta), axis=0)
+        lp = self.log_density(theta, given, np.repeat(level, len(theta)))
+        model = self.problem.model
+        posterior = {
+            k: v.reshape(chains, draws, *v.shape[1:]) for k, v in self._natural(theta).items()
+        }
+        names = [*posterior, channel.name]
+        dims = {n: list(d) for n in names if (d := model.named_vars_to_dims.get(n))}
+        used = {dim for own in dims.values() for dim in own}
+        return arviz_base.from_dict(
+            {
+                "posterior": posterior,
+                "sample_stats": {"lp": lp.reshape(chains, draws)},
+                "observed_data": {channel.name: value.reshape(channel.shape)},
+            },
+            dims=dims,
+            coords={d: list(v) for d, v in model.coords.items() if d in used and v is not None},
+            attrs={"posterior": {"inference_library": "pymc_dp", "method": "amortised sppe",
+                                 "epsilon": float(epsilon)}},
+        )  # fmt: skip
+
+    def draw(
+        self, released: np.ndarray, epsilon: np.ndarray, draws: int, random_seed=None
+    ) -> np.ndarray:
+        """Draw unconstrained parameters given each of several releases.
+
+        Parameters
+        ----------
+        released : ndarray of shape (count, size)
+        epsilon : ndarray of shape (count,)
+        draws : int
+            Draws for each release.
+        random_seed : optional
+            Seed or generator.
+
+        Returns
+        -------
+        ndarray of shape (count, draws, width)
+        """
+        import torch
+
+        rng = get_random_generator(random_seed)
+        condition = self._condition(released, epsilon)
+        batch = max(_HELD // (draws * (self._width + condition.shape[1])), 1)
+        parts = []
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(int(rng.integers(2**31)))
+            for at in range(0, len(condition), batch):
+                drawn = self.network.sample((draws,), condition[at : at + batch])
+                parts.append(drawn.cpu().numpy().astype("float64"))
+        return np.concatenate(parts, axis=1).swapaxes(0, 1)
+
+    def log_density(
+        self, theta: np.ndarray, released: np.ndarray, epsilon: np.ndarray
+    ) -> np.ndarray:
+        """Log density of unconstrained parameters, one for each release; (count,)."""
+        import torch
+
+        condition = self._condition(released, epsilon)
+        target = torch.as_tensor(theta[None], dtype=torch.float32, device=condition.device)
+        with torch.no_grad():
+            return self.network.log_prob(target, condition)[0].cpu().numpy().astype("float64")
+
+    def simulate(
+        self, count: int, epsilon: ArrayLike, random_seed=None, *, given: Mapping | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Simulate parameters and releases at a level: (count, width) and (count, size).
+
+        Parameters
+        ----------
+        count : int
+        epsilon : float or array of shape (count,)
+        random_seed : optional
+            Seed or generator.
+        given : dict, optional
+            Values of all parameters by name; drawn from the prior if None.
+        """
+        rng = get_random_generator(random_seed)
+        levels = self._levels(np.broadcast_to(epsilon, count))
+        prior = self.problem.prior
+        theta = prior.draw(count, rng) if given is None else np.tile(prior.place(given), (count, 1))
+        statistic = self.problem.simulate(theta, rng)
+        return theta, self.noise.release(statistic, levels, rng)
+
+    def privacy_utility(
+        self,
+        epsilon: Sequence[float] | np.ndarray,
+        *,
+        given: Mapping[str, ArrayLike] | None = None,
+        replicates: int = 200,
+        draws: int = 500,
+        prob: float = 0.9,
+        random_seed=None,
+    ) -> xr.Dataset:
+        """Return what the posterior is worth at each level, over simulated data and releases.
+
+        Parameters
+        ----------
+        epsilon : sequence of float
+            The levels.
+        given : dict, optional
+            True values of all parameters; drawn from the prior, anew for each replicate, if None.
+        replicates : int
+            Data sets, and releases of each at every level.
+        draws : int
+            Posterior draws for a release.
+        prob : float
+            Probability of the intervals.
+        random_seed : optional
+            Seed.
+
+        Returns
+        -------
+        xarray.Dataset
+            By epsilon and parameter: ``sd``, the mean posterior standard deviation; ``width``, the
+            mean length of the equal-tailed intervals; ``coverage``, the share of them that hold the
+            truth; ``rmse``, the error of the posterior mean.
+        """
+        rng = get_random_generator(random_seed)
+        levels = self._levels(epsilon)
+        names = ("sd", "width", "coverage", "rmse")
+        found = np.empty((len(names), len(levels), len(self.labels)))
+        for k, level in enumerate(levels):
+            theta, released = self.simulate(replicates, level, rng, given=given)
+            truth = self.entries(theta)
+            own = self.entries(self.draw(released, np.full(replicates, level), draws, rng))
+            low, high = np.quantile(own, [(1 - prob) / 2, (1 + prob) / 2], axis=1)
+            found[0, k] = own.std(axis=1).mean(axis=0)
+            found[1, k] = (high - low).mean(axis=0)
+            found[2, k] = ((low <= truth) & (truth <= high)).mean(axis=0)
+            found[3, k] = np.sqrt(((own.mean(axis=1) - truth) ** 2).mean(axis=0))
+        return xr.Dataset(
+            {n: (("epsilon", "parameter"), v) for n, v in zip(names, found, strict=True)},
+            coords={"epsilon": levels, "parameter": self.labels},
+            attrs={"prob": prob, "replicates": replicates},
+        )
+
+    def _levels(self, epsilon: ArrayLike) -> np.ndarray:
+        levels = np.atleast_1d(np.asarray(epsilon, "float64"))
+        low, high = self.noise.levels
+        wrong = ~((levels >= low * (1 - 1e-9)) & (levels <= high * (1 + 1e-9)))
+        if wrong.any():
+            raise ValueError(
+                f"epsilon={levels[wrong][0]:g}: the network knows levels from {low:g} to {high:g}; "
+                f"train one for a wider range with dp.neural.amortise(epsilon=...)"
+            )
+        return levels
+
+    def _condition(self, released: np.ndarray, epsilon: np.ndarray):
+        import torch
+
+        device = next(self.network.parameters()).device
+        condition = self.noise.condition(released, epsilon)
+        return torch.as_tensor(condition, dtype=torch.float32, device=device)

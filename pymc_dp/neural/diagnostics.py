@@ -1,0 +1,237 @@
+r"""How good a neural posterior is: calibration, predictions, distances between posteriors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import arviz_base
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike
+from pymc.util import get_random_generator
+from scipy import stats
+from xarray import DataTree
+
+from pymc_dp.draws import per_draw
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.neural.fit import _problem as read_problem
+from pymc_dp.neural.noise import Noise
+from pymc_dp.neural.simulator import Simulator
+
+if TYPE_CHECKING:
+    from pymc_dp.neural.amortised import AmortisedPosterior
+
+
+def calibration(
+    posterior: AmortisedPosterior,
+    *,
+    epsilon: ArrayLike | None = None,
+    simulations: int = 500,
+    draws: int = 200,
+    random_seed=None,
+) -> DataTree:
+    r"""Check the posterior of simulated releases: simulation-based calibration.
+
+    The share of posterior draws below the true parameter is uniform if the posterior is right
+    (Talts et al., 2018); so is the share of draws with a higher density than the truth has, which
+    is the least probability of a highest-density region that holds it.
+
+    Parameters
+    ----------
+    posterior : AmortisedPosterior
+    epsilon : float, optional
+        The level of all releases; log-uniform on the range of the network if None.
+    simulations, draws : int
+        Parameters from the prior, each with one release; posterior draws for each.
+    random_seed : optional
+        Seed.
+
+    Returns
+    -------
+    xarray.DataTree
+        Group ``prior_sbc``: the shares below the truth, by parameter, for
+        `arviz_plots.plot_ecdf_pit`. Group ``coverage``: ``density_rank``, the shares of draws with
+        a higher density, and ``expected_coverage``, how many of them are below each ``prob``. Group
+        ``checks``: by parameter, the p-value of a Kolmogorov-Smirnov test (``ks_pvalue``) and the
+        accuracy of a classifier (``c2st``, 0.5 is best) of the shares against uniform ones, by sbi;
+        ``negative_log_density``, the mean of :math:`-\log q(\theta \mid z)` of the
+        truth on the unconstrained scale.
+    """
+    import torch
+    from sbi.diagnostics.sbc import check_uniformity_c2st, check_uniformity_frequentist
+
+    rng = get_random_generator(random_seed)
+    low, high = np.log(posterior.noise.levels)
+    level = np.exp(rng.uniform(low, high, simulations)) if epsilon is None else epsilon
+    level = np.broadcast_to(np.asarray(level, "float64"), simulations)
+    theta, released = posterior.simulate(simulations, level, rng)
+    drawn = posterior.draw(released, level, draws, rng)
+    own, truth = posterior.entries(drawn), posterior.entries(theta)
+    ranks = (own < truth[:, None]).sum(axis=1)
+
+    at_truth = posterior.log_density(theta, released, level)
+    flat = drawn.reshape(-1, drawn.shape[-1])
+    repeated = np.repeat(released, draws, axis=0), np.repeat(level, draws)
+    density = posterior.log_density(flat, *repeated).reshape(simulations, draws)
+    density_rank = (density > at_truth[:, None]).mean(axis=1)
+    prob = np.linspace(0.05, 0.95, 19)
+
+    labels = posterior.labels
+    as_tensor = torch.as_tensor(ranks, dtype=torch.float32)
+    checks = xr.Dataset(
+        {
+            "ks_pvalue": ("parameter", check_uniformity_frequentist(as_tensor, draws).numpy()),
+            "c2st": ("parameter", check_uniformity_c2st(as_tensor, draws).numpy()),
+            "negative_log_density": -at_truth.mean(),
+        },
+        coords={"parameter": labels},
+    )
+    # Chains of one draw each: the layout that ArviZ's plots of simulation-based calibration read.
+    shares = {name: (ranks[:, j] / draws)[None] for j, name in enumerate(labels)}
+    tree = arviz_base.from_dict({"prior_sbc": shares})
+    coverage = (density_rank[:, None] <= prob).mean(axis=0)
+    tree["coverage"] = DataTree(
+        xr.Dataset(
+            {
+                "density_rank": ("simulation", density_rank),
+                "expected_coverage": ("prob", coverage),
+            },
+            coords={"prob": prob},
+        )
+    )
+    tree["checks"] = DataTree(checks)
+    return tree
+
+
+def predict(
+    tree: DataTree,
+    model: pm.Model | None = None,
+    *,
+    simulator: Simulator | None = None,
+    prior: pm.Model | Mapping[str, Any] | None = None,
+    mechanism: Mechanism | None = None,
+    observed: Any = None,
+    var_names: Sequence[str] | None = None,
+    draws: int = 500,
+    random_seed=None,
+) -> DataTree:
+    """Add releases of new data, simulated at posterior draws, to a result.
+
+    Parameters
+    ----------
+    tree : DataTree
+        A result of `sppe` or `sple`, or any with the same parameters.
+    model, simulator, prior, mechanism, observed, var_names
+        As they were given to `sppe`.
+    draws : int
+        How many of the posterior draws, chosen at random.
+    random_seed : optional
+        Seed.
+
+    Returns
+    -------
+    xarray.DataTree
+        A copy with the group ``posterior_predictive``, its attribute ``log_median_distance`` the
+        logarithm of the median Euclidean distance to what was observed: less is better.
+    """
+    problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
+    rng = get_random_generator(random_seed)
+    theta = unconstrained(problem.prior, tree)
+    count = min(draws, len(theta))
+    theta = theta[rng.choice(len(theta), count, replace=False)]
+    released = Noise(problem.channels, 1, rng, qmc=False).draw(problem.simulate(theta, rng))[:, 0]
+    distance = np.linalg.norm(released - problem.observed, axis=1)
+    ends = np.cumsum([0, *(c.size for c in problem.channels)])
+    values = {
+        c.name: released[:, a:b].reshape(1, count, *c.shape)
+        for c, a, b in zip(problem.channels, ends[:-1], ends[1:], strict=True)
+    }
+    attributes = {"log_median_distance": float(np.log(np.median(distance)))}
+    found = arviz_base.from_dict(
+        {"posterior_predictive": values}, attrs={"posterior_predictive": attributes}
+    )
+    result = tree.copy()
+    result["posterior_predictive"] = found["posterior_predictive"]
+    return result
+
+
+def compare(
+    first: DataTree, second: DataTree, *, draws: int = 1000, random_seed=None
+) -> dict[str, float]:
+    r"""Return how far apart the posteriors of two results are, by sbi's measures.
+
+    Parameters
+    ----------
+    first, second : DataTree
+        Results with the same parameters. Others are left out.
+    draws : int
+        Draws of each, chosen at random.
+    random_seed : optional
+        Seed.
+
+    Returns
+    -------
+    dict
+        ``c2st``: cross-validated accuracy of a classifier that tells their draws apart, from 0.5
+        (none can) to 1. ``mmd``: the square of the maximum mean discrepancy of the standardised
+        draws, without bias: it may be negative.
+    """
+    import torch
+    from sbi.utils.metrics import c2st, unbiased_mmd_squared
+
+    rng = get_random_generator(random_seed)
+    names = [n for n in first["posterior"].data_vars if n in second["posterior"].data_vars]
+    if not names:
+        raise ValueError("the two results have no parameter in common")
+    both = []
+    for tree in (first, second):
+        parts = [tree["posterior"][n].to_numpy() for n in names]
+        flat = np.concatenate([p.reshape(p.shape[0] * p.shape[1], -1) for p in parts], axis=1)
+        both.append(flat[rng.choice(len(flat), min(draws, len(flat)), replace=False)])
+    if both[0].shape[1] != both[1].shape[1]:
+        raise ValueError(f"the parameters {', '.join(names)} have different shapes")
+    scale = np.concatenate(both).std(axis=0)
+    a, b = (torch.as_tensor(x / scale, dtype=torch.float32) for x in both)
+    seed = int(rng.integers(2**31))
+    return {"c2st": float(c2st(a, b, seed=seed)), "mmd": float(unbiased_mmd_squared(a, b))}
+
+
+def negative_log_density(tree: DataTree, truth: Mapping[str, ArrayLike]) -> float:
+    r"""Return :math:`-\log` of the posterior density at the true parameters: less is better.
+
+    The density is a Gaussian kernel estimate of the draws, so that results of all methods compare.
+
+    Parameters
+    ----------
+    tree : DataTree
+    truth : dict
+        Values of the parameters by name; parameters that are left out are integrated out.
+    """
+    posterior = tree["posterior"].to_dataset()
+    unknown = [name for name in truth if name not in posterior]
+    if unknown or not truth:
+        raise ValueError(
+            f"truth: {unknown[0]!r} is not in the posterior, which has "
+            f"{', '.join(map(repr, posterior.data_vars))}"
+            if unknown
+            else "truth: write the values of one parameter at least"
+        )
+    parts, at = [], []
+    for name, value in truth.items():
+        own = posterior[name].to_numpy()
+        parts.append(own.reshape(own.shape[0] * own.shape[1], -1))
+        at.append(np.broadcast_to(np.asarray(value, "float64"), own.shape[2:]).ravel())
+    density = stats.gaussian_kde(np.concatenate(parts, axis=1).T)
+    return -float(density.logpdf(np.concatenate(at))[0])
+
+
+def unconstrained(prior, tree: DataTree) -> np.ndarray:
+    """Return the draws of a result as unconstrained vectors; (count, width)."""
+    posterior = tree["posterior"].to_dataset()
+    missing = [name for name in prior.names if name not in posterior]
+    if missing:
+        raise ValueError(f"the result has no draws of {missing[0]!r}")
+    values = per_draw(posterior, prior.flat())
+    return values.reshape(-1, prior.width)

@@ -1,0 +1,189 @@
+"""One network for a range of privacy levels, and the diagnostics, against conjugate posteriors."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pymc_dp as dp
+
+pytest.importorskip("sbi")
+
+SMALL = dp.neural.Training(hidden_features=30, num_transforms=3, max_epochs=60)
+OBSERVED = np.array([0.5, -0.4])
+
+
+def mechanism(epsilon):
+    return dp.GaussianMechanism(np.ones(2) / epsilon)
+
+
+def means_of_two_groups():
+    """Write a model with two independent Normal means, each known by a noisy mean of 20."""
+    with pm.Model(coords={"group": ["a", "b"]}) as model:
+        mu = pm.Normal("mu", 0, 1, dims="group")
+        x = pm.Normal("x", mu, 1, shape=(20, 2))
+        dp.PrivateObservation("z", x.mean(axis=0), mechanism(1.0), observed=OBSERVED)
+    return model
+
+
+def exact(epsilon, z=OBSERVED):
+    """Return mean and standard deviation of the posterior."""
+    precision = 1 / (1 / 20 + 1 / epsilon**2)
+    return precision * z / (1 + precision), (1 + precision) ** -0.5
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return dp.neural.amortise(
+        means_of_two_groups(),
+        mechanism=mechanism,
+        epsilon=(0.5, 20.0),
+        simulations=4000,
+        training=SMALL,
+        random_seed=1,
+        progressbar=False,
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 20.0])
+def test_posterior_at_every_level(fit, epsilon):
+    tree = fit.sample(epsilon, random_seed=1)
+    draws = tree["posterior"]["mu"]
+    assert draws.dims == ("chain", "draw", "group")
+    mean, sd = exact(epsilon)
+    np.testing.assert_allclose(draws.mean(("chain", "draw")), mean, atol=0.2 * sd)
+    np.testing.assert_allclose(draws.std(("chain", "draw")), sd, rtol=0.12)
+    lp = tree["sample_stats"]["lp"].to_numpy().mean()  # that of two Normal densities
+    assert abs(lp - 2 * (-0.5 * np.log(2 * np.pi * sd**2) - 0.5)) < 0.2
+    np.testing.assert_array_equal(tree["observed_data"]["z"], OBSERVED)
+    again = fit.sample(epsilon, OBSERVED, random_seed=1)
+    np.testing.assert_array_equal(again["posterior"]["mu"], draws)
+
+
+def test_calibration(fit):
+    tree = dp.neural.calibration(fit, simulations=300, draws=100, random_seed=2)
+    assert fit.labels == ["mu[0]", "mu[1]"] == list(tree["prior_sbc"].data_vars)
+    checks = tree["checks"].to_dataset()
+    assert np.all(checks["ks_pvalue"] > 1e-3)
+    expected = tree["coverage"]["expected_coverage"]
+    assert np.abs(expected - expected["prob"]).max() < 0.1
+    # A network that is given another release than the one that was drawn is not calibrated.
+    moved = dp.neural.calibration(
+        dp.neural.AmortisedPosterior(**(vars(fit) | {"noise": Moved(fit.noise)})),
+        simulations=300,
+        draws=100,
+        random_seed=2,
+    )
+    assert np.all(moved["checks"]["ks_pvalue"] < 1e-3)
+    assert moved["checks"]["negative_log_density"] > checks["negative_log_density"]
+
+
+class Moved:
+    """Noise whose releases are moved."""
+
+    def __init__(self, noise):
+        self._noise = noise
+
+    def __getattr__(self, name):
+        return getattr(self._noise, name)
+
+    def release(self, *arguments):
+        return self._noise.release(*arguments) + 0.5
+
+
+def test_privacy_utility_curve(fit):
+    levels = [0.5, 3.0, 20.0]
+    curve = fit.privacy_utility(levels, replicates=200, draws=200, random_seed=3)
+    sd = np.array([exact(e)[1] for e in levels])
+    np.testing.assert_allclose(curve["sd"].mean("parameter"), sd, rtol=0.1)
+    np.testing.assert_allclose(curve["width"].mean("parameter"), 2 * 1.645 * sd, rtol=0.1)
+    np.testing.assert_allclose(curve["rmse"].mean("parameter"), sd, rtol=0.15)
+    assert np.all(np.abs(curve["coverage"] - 0.9) < 0.08)
+    here = fit.privacy_utility([3.0], given={"mu": [2.0, -2.0]}, replicates=50, random_seed=3)
+    assert np.all(here["rmse"] < 0.8)
+
+
+def test_laplace_noise_at_a_level_is_that_of_the_mechanism(fit):
+    """The releases that the network learns from, by quantiles and by draws."""
+    noise = fit.noise
+    rng = np.random.default_rng(4)
+    z = noise.release(np.zeros((20_000, 2)), np.full(20_000, 4.0), rng)
+    assert stats.kstest(z[:, 0] * 4.0, "norm").pvalue > 1e-3
+    drawn = noise.draw(np.zeros((500, 2)))
+    level = np.exp(drawn[..., 2])
+    assert level.min() > 0.5
+    assert level.max() < 20.0
+    spread = (np.log(level) - np.log(0.5)) / np.log(40.0)
+    assert stats.kstest(spread.ravel(), "uniform").pvalue > 1e-3
+
+
+def test_predictions_and_distances():
+    model = means_of_two_groups()
+    rng = np.random.default_rng(0)
+    mean, sd = exact(1.0)
+    good, bad = (
+        posterior_of(rng.normal(mean + move, sd, (2, 1000, 2)), model) for move in (0.0, 3.0)
+    )
+    found = dp.neural.predict(good, model, random_seed=1)
+    z = found["posterior_predictive"]["z"]
+    assert z.dims[:2] == ("chain", "draw")
+    np.testing.assert_allclose(z.mean(("chain", "draw")), mean, atol=0.25)
+    np.testing.assert_allclose(
+        z.std(("chain", "draw")), np.hypot(sd, (1 + 1 / 20) ** 0.5), rtol=0.1
+    )
+    distance = found["posterior_predictive"].attrs["log_median_distance"]
+    worse = dp.neural.predict(bad, model, random_seed=1)
+    assert worse["posterior_predictive"].attrs["log_median_distance"] > distance
+    assert "posterior_predictive" not in good.children
+
+    same = dp.neural.compare(good, posterior_of(rng.normal(mean, sd, (2, 1000, 2)), model))
+    apart = dp.neural.compare(good, bad)
+    assert abs(same["c2st"] - 0.5) < 0.05
+    assert abs(same["mmd"]) < 0.01
+    assert apart["c2st"] > 0.9
+    truth = {"mu": mean}
+    density = dp.neural.negative_log_density(good, truth)
+    assert abs(density - 2 * np.log(sd * np.sqrt(2 * np.pi))) < 0.2
+    assert dp.neural.negative_log_density(bad, truth) > density + 2
+
+
+def posterior_of(draws, model):
+    import arviz as az
+
+    return az.from_dict(
+        {"posterior": {"mu": draws}}, dims={"mu": ["group"]}, coords={"group": ["a", "b"]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epsilon": (2.0, 1.0)}, r"write the range of the level"),
+        ({"mechanism": lambda epsilon: epsilon}, r"mechanism must return one"),
+        ({"mechanism": lambda _: dp.LaplaceMechanism(1.0)}, r"does not depend on the level"),
+    ],
+)
+def test_arguments_that_are_refused(arguments, message):
+    good = {"mechanism": mechanism, "epsilon": (0.5, 20.0), "progressbar": False}
+    with pytest.raises((ValueError, TypeError), match=message):
+        dp.neural.amortise(means_of_two_groups(), **(good | arguments))
+
+
+def test_levels_and_releases_that_are_refused(fit):
+    with pytest.raises(ValueError, match=r"levels from 0\.5 to 20"):
+        fit.sample(100.0)
+    with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
+        fit.sample(1.0, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
+        fit.sample(1.0, [1.0, np.nan])
+
+
+def test_two_releases_are_refused():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        x = pm.Normal("x", mu, 1, shape=5)
+        dp.PrivateObservation("a", x.mean(), dp.LaplaceMechanism(1.0), observed=0.0)
+        dp.PrivateObservation("b", pt.max(x), dp.LaplaceMechanism(1.0), observed=0.0)
+    with pytest.raises(NotImplementedError, match="'a', 'b'"):
+        dp.neural.amortise(model, mechanism=dp.LaplaceMechanism, epsilon=(1.0, 2.0))
