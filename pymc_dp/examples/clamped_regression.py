@@ -87,7 +87,7 @@ def exact(model: pm.Model, draws: int, seed: int) -> DataTree:
 def main(arguments: Sequence[str] | None = None) -> Mapping[str, comparison.Draws]:
     """Run the example."""
     parser = comparison.parser("clamped_regression", __doc__ or "")
-    parser.add_argument("--draws", type=int, default=20_000, help="of each of four chains")
+    parser.add_argument("--draws", type=int, default=5000, help="of each of four chains")
     options = parser.parse_args(arguments)
     console = comparison.console()
     model = build()

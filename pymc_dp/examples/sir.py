@@ -205,15 +205,20 @@ def fit(study: Study, options, console: Console, rng: np.random.Generator) -> di
     found = {}
     exact = {}
     if study.confidential is not None or not options.no_particles:
-        exact["particles"] = comparison.timed(console, "particles", lambda: particles(study, rng))
+        run = partial(particles, study, rng, draws=options.draws)
+        exact["particles"] = comparison.timed(console, "particles", run)
     if study.confidential is not None:
-        exact[ALMOST] = comparison.timed(
-            console,
-            f"particles, {ALMOST}",
-            lambda: particles(
-                school(1000.0, options.seed), rng, particles=500, start=exact["particles"], rounds=2
-            ),
+        # Little noise takes many particles, and a start from what is known already.
+        run = partial(
+            particles,
+            school(1000.0, options.seed),
+            rng,
+            draws=options.draws // 2,
+            particles=400,
+            rounds=2,
+            start=exact["particles"],
         )
+        exact[ALMOST] = comparison.timed(console, f"particles, {ALMOST}", run)
     for name, weighted in exact.items():
         console.print(f"Effective draws, {name}: {weighted.ess:,.0f}", highlight=False)
         found[name] = weighted.resample(rng, DRAWS)
@@ -223,11 +228,15 @@ def fit(study: Study, options, console: Console, rng: np.random.Generator) -> di
 
 
 def predictive(study: Study, draws: np.ndarray, rng: np.random.Generator) -> tuple:
-    """Return a fine grid of times and curves that the posterior predicts, one a draw."""
+    """Return a fine grid of times and curves of new epidemics, of those that take off.
+
+    One in ten or so dies out by chance, with its first cases.
+    """
     times = np.linspace(0, study.epidemic.times[-1], 120)
     beta, gamma = np.exp(draws[rng.choice(len(draws), 500)]).T
     k, infected = study.epidemic.population, study.epidemic.infected
-    return times, simulate(rng, beta, gamma, times, population=k, infected=infected)
+    curves = simulate(rng, beta, gamma, times, population=k, infected=infected)
+    return times, curves[curves.max(axis=1) > 0.02 * k]
 
 
 def picture(fits: Sequence[tuple[Study, dict[str, np.ndarray]]], seed: int) -> Figure:
@@ -258,7 +267,8 @@ def _draw_curves(ax: Axes, study: Study, found: dict[str, np.ndarray], rng) -> N
             times, study.confidential, s=22, color=COLOURS[ALMOST], zorder=3, label="confidential"
         )
     ax.set(xlabel="day", ylabel="infected")
-    ax.set_title(study.title, loc="left")
+    ax.yaxis.set_major_formatter("{x:,.0f}")
+    ax.set_title(f"{study.title}: new epidemics that take off", loc="left", fontsize=11)
     ax.legend(frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
 
@@ -269,14 +279,17 @@ def _draw_r0(ax: Axes, study: Study, found: dict[str, np.ndarray]) -> None:
     high = max(np.quantile(x, 0.99) for x in r0.values())
     grid = np.linspace(low, high, 400)
     for method, values in r0.items():
-        ax.plot(grid, stats.gaussian_kde(values)(grid), color=COLOURS[method], lw=2, label=method)
+        # Weighted draws come several times, which must not make the curve less smooth.
+        width = len(np.unique(values)) ** -0.2
+        density = stats.gaussian_kde(values, width)(grid)
+        ax.plot(grid, density, color=COLOURS[method], lw=2, label=method)
     if study.reference is not None:
         mean, sd = study.reference["R₀"]
         ax.axvline(mean, color="#666666", ls="--", lw=1.2, label="reference: mean ± sd")
         ax.axvspan(mean - sd, mean + sd, color="#666666", alpha=0.1, lw=0)
-    ax.set(xlabel="R₀", yticks=[], ylim=(0, None), xlim=(low, high))
-    ax.set_title("Basic reproduction number", loc="left")
-    ax.legend(frameon=False)
+    ax.set(xlabel="R₀", yticks=[], ylim=(0, 1.25 * ax.get_ylim()[1]), xlim=(low, high))
+    ax.set_title("Basic reproduction number", loc="left", fontsize=11)
+    ax.legend(frameon=False, loc="upper right")
     ax.spines[["top", "right", "left"]].set_visible(False)
 
 
@@ -290,6 +303,8 @@ def main(
     parser.add_argument("--study", choices=("measles", "school", "both"), default="both")
     parser.add_argument("--no-particles", action="store_true",
                         help="leave out particle importance sampling for measles")  # fmt: skip
+    parser.add_argument("--draws", type=int, default=2000,
+                        help="of particle importance sampling; default 2000")  # fmt: skip
     parser.add_argument("--output", type=Path, help="folder for the picture")
     options = parser.parse_args(arguments)
     console = comparison.console()
