@@ -27,8 +27,8 @@ def test_one_person_changes_the_means_by_at_most_the_sensitivity():
     x, y = rng.choice([-1, 0.0, 1], (5000, 2)) * 15, rng.choice([-1, 0.0, 1], 5000) * 15
     terms = np.stack(clamped_regression.products(x, y))[:, :300]
     distance = np.abs(terms[:, :, None] - terms[:, None]).sum(axis=0)
-    # The bound adds up what each entry can change by; not all of them can at once.
-    assert 0.8 < distance.max() / clamped_regression.PEOPLE / clamped_regression.SENSITIVITY <= 1
+    # The published bound is not sharp: its noise is larger than need be.
+    assert 0.6 < distance.max() / clamped_regression.PEOPLE / clamped_regression.SENSITIVITY <= 1
 
 
 def test_statistic_of_the_model_is_that_of_numbers():
@@ -38,8 +38,10 @@ def test_statistic_of_the_model_is_that_of_numbers():
     assert np.max(np.abs(z - means)) < 12 * clamped_regression.SENSITIVITY / 10
 
 
+# tests/test_record_references.py holds the same model to its reference in every run.
+@pytest.mark.nightly
 def test_exact_draws():
-    idata = clamped_regression.exact(clamped_regression.build(), 4000, seed=1)
+    idata = clamped_regression.exact(clamped_regression.build(), 5000, seed=1)
     draws = clamped_regression.coefficients(idata)
     for name, (mean, sd) in clamped_regression.REFERENCE.items():
         chains = draws[name].reshape(4, -1)
