@@ -1,0 +1,59 @@
+"""The naive Bayes example: its enumeration, its exact draws, and what the command prints."""
+
+import json
+from pathlib import Path
+
+import arviz as az
+import numpy as np
+import pytest
+
+from pymc_dp.examples import comparison, naive_bayes
+
+CASE = json.loads((Path(__file__).parents[1] / "data" / "neural.json").read_text())["loglinear"]
+# p^k_{ij}: feature k has value j in class i.
+LABELS = {
+    "P(class 1)": "p_1",
+    "P(feature 1 | class 1)": "p^1_{11}",
+    "P(feature 2 | class 1)": "p^2_{11}",
+    "P(feature 1 | class 2)": "p^1_{21}",
+    "P(feature 2 | class 2)": "p^2_{21}",
+}
+
+
+def test_release_is_that_of_the_reference():
+    assert naive_bayes.RELEASED.ravel().tolist() == CASE["spec"]["released_counts"]["m"]
+
+
+def test_enumeration_is_the_reference():
+    found = naive_bayes.enumerate_counts()
+    assert found.keys() == LABELS.keys()
+    for name, label in LABELS.items():
+        expected = CASE["reference"][label]
+        np.testing.assert_allclose(found[name], (expected["mean"], expected["sd"]), atol=6e-5)
+
+
+def test_exact_draws():
+    idata = naive_bayes.exact(naive_bayes.build(), 2000, seed=2)
+    draws = naive_bayes.chances(idata)
+    error = {name: az.mcse(x.reshape(2, -1)) for name, x in draws.items()}
+    found = comparison.moments(draws)
+    for name, (mean, sd) in naive_bayes.enumerate_counts().items():
+        assert abs(found[name][0] - mean) < 4 * error[name] < 0.2 * sd
+        assert found[name][1] == pytest.approx(sd, rel=0.06)
+
+
+def test_command(capsys):
+    naive_bayes.main(["--method", "none", "--draws", "100"])
+    said = capsys.readouterr().out
+    assert "table (exact)" in said
+    assert "0.7679" in said  # the reference
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("method", comparison.METHODS)
+def test_neural(method, capsys):
+    pytest.importorskip("sbi")
+    size = ["--rounds", "1", "--simulations", "100", "--draws", "50"]
+    found = naive_bayes.main(["--method", method, *size])
+    assert all(np.all((x > 0) & (x < 1)) for x in found[method].values())
+    assert method in capsys.readouterr().out
