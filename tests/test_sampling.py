@@ -230,8 +230,8 @@ def test_arguments():
         dp.sample()
     with pytest.raises(ValueError, match="rung='top'"):
         dp.sample(model, rung="top")
-    with pytest.raises(NotImplementedError, match="sppe"):
-        dp.sample(model, method="sppe")
+    with pytest.raises(ValueError, match="'sppe' does not take rung"):
+        dp.sample(model, method="sppe", rung="records")
     with pm.Model() as nothing:
         pm.Normal("x")
     with pytest.raises(ValueError, match=r"dp\.PrivateObservation"):

@@ -438,7 +438,6 @@ class _Run:
             dataset[deterministic.name] = (("chain", "draw", *own), shaped)
         tree["posterior"] = DataTree(dataset)
         epochs = max(len(a) for a, _ in self._losses)
-        names = "loss", "validation_loss"
         losses = np.full((2, len(self._losses), epochs), np.nan)
         for r, pair in enumerate(self._losses):
             for k, values in enumerate(pair):

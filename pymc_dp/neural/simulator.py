@@ -6,7 +6,9 @@ transforms of their variables: a density of :math:`\theta` cannot leave the prio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +110,8 @@ class Prior:
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draw from the prior; returns (count, width)."""
         try:
-            drawn = pm.draw(self._unconstrained, draws=count, random_seed=rng)
+            with _python_is_meant():
+                drawn = pm.draw(self._unconstrained, draws=count, random_seed=rng)
         except NotImplementedError as error:
             raise NotImplementedError(
                 f"the prior cannot be drawn from, and simulations start there: give "
@@ -331,7 +334,19 @@ def _prior_model(model: pm.Model, chosen: Sequence[TensorVariable]) -> pm.Model:
     for i in reversed(range(len(fgraph.outputs))):
         if fgraph.outputs[i].name not in kept:
             fgraph.remove_output(i)
-    return model_from_fgraph(fgraph, mutate_fgraph=True)
+    prior = model_from_fgraph(fgraph, mutate_fgraph=True)
+    order = [rv.name for rv in model.unobserved_RVs]
+    for variables in (prior.free_RVs, prior.deterministics):
+        variables.sort(key=lambda v: order.index(v.name))
+    return prior
+
+
+@contextmanager
+def _python_is_meant() -> Iterator[None]:
+    """Compile without PyTensor's warning that a random function of the user runs as Python."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
+        yield
 
 
 def _compiled_simulator(
@@ -354,7 +369,8 @@ def _compiled_simulator(
     by_name = {rv.name: value for rv, value in values.items()}
     parts = dict(zip((by_name[n] for n in prior.names), prior.split(flat), strict=True))
     graph = graph_replace(graph, parts, strict=False)
-    function = pm_compile([flat], graph, on_unused_input="ignore", random_seed=0)
+    with _python_is_meant():
+        function = pm_compile([flat], graph, on_unused_input="ignore", random_seed=0)
     generators = [
         v for v in function.get_shared() if isinstance(v, SharedVariable)
         and isinstance(v.type, RandomType)

@@ -1,0 +1,271 @@
+"""SPPE and SPLE on models with known posteriors; what they return, repeat and refuse."""
+
+import logging
+import os
+
+import numpy as np
+import pymc as pm
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sbi")
+
+import pymc_dp as dp
+from pymc_dp.neural import Training
+
+SMALL = Training(hidden_features=20, num_transforms=2, patience=5, max_epochs=40, batch_size=50)
+TINY = Training(hidden_features=8, num_transforms=1, max_epochs=2, batch_size=20, atoms=4)
+OBSERVED = np.array([0.9, -1.6])
+
+
+def conjugate_model(observed=OBSERVED):
+    """Ten records of two Normal columns; their means are released with Gaussian noise."""
+    with pm.Model(coords={"column": ["a", "b"]}) as model:
+        mu = pm.Normal("mu", [0, 1], [1.0, 2.0], dims="column")
+        pm.Deterministic("gap", mu[0] - mu[1])
+        x = pm.CustomDist(
+            "x",
+            mu,
+            random=lambda mu, rng=None, size=None: rng.normal(mu, 1.5, size=size),
+            shape=(10, 2),
+        )
+        dp.PrivateObservation("z", x.mean(0), dp.GaussianMechanism(0.6), observed=observed)
+    return model
+
+
+def check_conjugate(tree, atol=0.2, rtol=0.15):
+    variance = 1.5**2 / 10 + 0.6**2
+    prior = np.array([1.0, 2.0]) ** 2
+    exact_variance = 1 / (1 / variance + 1 / prior)
+    exact = exact_variance * (OBSERVED / variance + np.array([0, 1]) / prior)
+    mu = tree["posterior"]["mu"]
+    assert mu.dims == ("chain", "draw", "column")
+    assert list(mu.column.values) == ["a", "b"]
+    draws = mu.to_numpy().reshape(-1, 2)
+    sd = np.sqrt(exact_variance)
+    np.testing.assert_allclose((draws.mean(0) - exact) / sd, 0, atol=atol)
+    np.testing.assert_allclose(draws.std(0) / sd, 1, rtol=rtol)
+    gap = tree["posterior"]["gap"].to_numpy()
+    np.testing.assert_allclose(gap.ravel(), draws[:, 0] - draws[:, 1], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(tree["observed_data"]["z"], OBSERVED)
+
+
+def test_sppe_finds_a_conjugate_posterior():
+    tree = dp.neural.sppe(
+        conjugate_model(),
+        rounds=3,
+        simulations=400,
+        training=SMALL,
+        draws=1000,
+        chains=2,
+        random_seed=1,
+        progressbar=False,
+    )
+    check_conjugate(tree)
+    assert tree["posterior"].attrs["method"] == "sppe"
+    assert tree["posterior"].attrs["leakage"] == 0
+    assert tree["training"]["loss"].sizes["round"] == 3
+    assert tree["simulations"]["theta"].shape == (1200, 2)
+    assert tree["sample_stats"]["lp"].shape == (2, 1000)
+
+
+def test_sple_finds_a_conjugate_posterior():
+    tree = dp.neural.sple(
+        conjugate_model(),
+        rounds=2,
+        simulations=500,
+        training=SMALL,
+        draws=500,
+        tune=300,
+        chains=2,
+        random_seed=2,
+        progressbar=False,
+        compute_convergence_checks=False,
+    )
+    check_conjugate(tree)
+    assert not tree["sample_stats"]["diverging"].any()
+
+
+def test_bounded_prior_in_functional_form():
+    """A count of successes, released with geometric noise; the prior is Beta."""
+
+    def successes(parameters, rng):
+        return rng.binomial(50, parameters["p"])[:, None]
+
+    released = np.array([11.0])
+    arguments = {
+        "simulator": successes,
+        "prior": {"p": pm.Beta.dist(2, 2)},
+        "mechanism": dp.GeometricMechanism.from_epsilon(0.5),
+        "observed": released,
+        "training": SMALL,
+        "random_seed": 3,
+        "progressbar": False,
+    }
+    with pm.Model() as model:
+        p = pm.Beta("p", 2, 2)
+        count = pm.Binomial("count", 50, p)
+        dp.PrivateObservation("z", count, arguments["mechanism"], observed=11.0)
+        grid = np.linspace(0, 1, 401)[1:-1]
+    counts = np.arange(51)
+    likelihood = np.exp(pm.logp(pm.Binomial.dist(50, grid[:, None]), counts).eval())
+    noise = np.exp(arguments["mechanism"].logp(11.0, counts).eval())
+    weight = (likelihood @ noise) * grid * (1 - grid)
+    weight /= weight.sum()
+    mean = weight @ grid
+    sd = np.sqrt(weight @ (grid - mean) ** 2)
+
+    sampler = {"draws": 500, "tune": 200, "chains": 2, "compute_convergence_checks": False}
+    trees = [
+        dp.neural.sppe(rounds=2, simulations=500, **arguments),
+        dp.neural.sple(rounds=2, simulations=500, **sampler, **arguments),
+        dp.sample(
+            model,
+            method="sppe",
+            rounds=2,
+            simulations=500,
+            training=SMALL,
+            random_seed=3,
+            progressbar=False,
+        ),
+    ]
+    for tree in trees:
+        p = tree["posterior"]["p"].to_numpy()
+        assert p.min() > 0
+        assert p.max() < 1
+        assert abs(p.mean() - mean) < 0.25 * sd
+        assert abs(p.std() / sd - 1) < 0.2
+
+
+def tiny(model=None, method=None, **kwargs):
+    defaults = {"rounds": 2, "simulations": 40, "training": TINY, "random_seed": 4}
+    defaults |= {"draws": 10, "chains": 2, "progressbar": False}
+    if "simulator" not in kwargs:
+        model = conjugate_model() if model is None else model
+    return (method or dp.neural.sppe)(model, **defaults | kwargs)
+
+
+@pytest.mark.parametrize("qmc", [True, False])
+def test_seeds_repeat_and_nothing_is_written(tmp_path, monkeypatch, qmc):
+    monkeypatch.chdir(tmp_path)
+    first, second, other = (tiny(random_seed=seed, qmc=qmc) for seed in (4, 4, 5))
+    mu = [tree["posterior"]["mu"].to_numpy() for tree in (first, second, other)]
+    np.testing.assert_array_equal(mu[0], mu[1])
+    assert not np.any(mu[0] == mu[2])
+    assert os.listdir(tmp_path) == []
+
+
+def test_torch_is_left_as_it_was():
+    import torch
+
+    torch.manual_seed(1)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    tiny()
+    assert torch.equal(state, torch.get_rng_state())
+    assert threads == torch.get_num_threads()
+
+
+def test_earlier_simulations_are_used_again():
+    first = tiny()
+    second = tiny(earlier=first, rounds=1)
+    assert second["simulations"].sizes["simulation"] == 120
+    np.testing.assert_array_equal(
+        second["simulations"]["theta"][:80], first["simulations"]["theta"]
+    )
+    np.testing.assert_array_equal(np.unique(second["simulations"]["round"]), [0, 1, 2])
+    with pytest.raises(ValueError, match="its simulations have 2 parameters and 2 statistics"):
+        tiny(
+            simulator=lambda p, rng: p["a"],
+            prior={"a": pm.Normal.dist(shape=1)},
+            mechanism=dp.LaplaceMechanism(1.0),
+            observed=[1.0],
+            earlier=first,
+        )
+
+
+def test_one_draw_of_noise_and_both_estimators():
+    tiny(noise_draws=1)
+    tree = tiny(estimator="nsf", rounds=1)
+    assert tree["posterior"].attrs["estimator"] == "nsf"
+    with pytest.raises(ValueError, match="noise_draws=0"):
+        tiny(noise_draws=0)
+
+
+def test_reported_loss_does_not_grow_with_the_noise_draws():
+    losses = [float(tiny(noise_draws=m, rounds=1)["training"]["loss"][0, 0]) for m in (1, 16)]
+    assert abs(losses[0] - losses[1]) < 1
+
+
+def functional(simulator, **kwargs):
+    given = {"mechanism": dp.LaplaceMechanism(1.0), "observed": [1.0, 2.0]} | kwargs
+    return tiny(simulator=simulator, prior={"a": pm.Normal.dist(shape=2)}, **given)
+
+
+def test_bad_simulators_are_named():
+    def broken(parameters, rng):
+        return np.where(parameters["a"] > 0, parameters["a"], np.nan)
+
+    with pytest.raises(ValueError, match=r"'release' is not finite in \d+ of \d+ simulations"):
+        functional(broken)
+    with pytest.raises(ValueError, match=r"shape \(4, 3\) for 4 parameters; it must be \(4, 2\)"):
+        functional(lambda parameters, rng: np.ones((len(parameters["a"]), 3)))
+    with pytest.raises(ValueError, match="depends on unseeded state"):
+        functional(lambda parameters, rng: parameters["a"] + np.random.normal())  # noqa: NPY002
+
+
+def test_release_beyond_all_simulations_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        functional(lambda parameters, rng: parameters["a"], observed=[1.0, 5000.0], rounds=1)
+    assert "Entry 1 of the observed releases is 5000" in caplog.text
+
+
+def test_arguments_are_checked():
+    with pytest.raises(TypeError, match="missing: mechanism=, observed="):
+        tiny(simulator=lambda p, rng: p["a"], prior={"a": pm.Normal.dist()})
+    with pytest.raises(TypeError, match="mechanism= goes with simulator="):
+        tiny(mechanism=dp.LaplaceMechanism(1.0))
+    with pytest.raises(ValueError, match="at least one round of 8 simulations"):
+        tiny(simulations=5)
+    with pytest.raises(NotImplementedError, match=r"use dp\.neural\.sppe"):
+        functional(
+            lambda parameters, rng: parameters["a"],
+            method=dp.neural.sple,
+            mechanism=dp.LaplaceMechanism(1.0).clipped(0, None),
+        )
+    with pytest.raises(ValueError, match="estimator='mdn'"):
+        tiny(estimator="mdn")
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+def test_network_model_predicts_releases_and_has_gradients():
+    """The network is an ordinary observed variable of a PyMC model."""
+
+    from pymc_dp.neural.fit import _Run
+    from pymc_dp.neural.likelihood import NetworkLogLikelihood, network_model
+    from pymc_dp.neural.simulator import model_problem
+
+    problem = model_problem(conjugate_model())
+    run = _Run("likelihood", problem, TINY, None, 4, True, "cpu", 6)
+    with run.torch():
+        run.rounds(1, 200, None, None, False)
+    model = network_model(problem, run.trainer.network)
+    assert [rv.name for rv in model.observed_RVs] == ["z"]
+    gradient = model.compile_dlogp()(model.initial_point())
+    assert gradient.shape == (2,)
+    assert np.all(np.isfinite(gradient))
+    op = NetworkLogLikelihood(run.trainer.network)
+    theta = np.array([0.3, -0.4])
+    _, slope = op.value_and_gradient(OBSERVED, theta)
+    steps = 1e-2 * np.eye(2)
+    found = [
+        (
+            op.value_and_gradient(OBSERVED, theta + h)[0]
+            - op.value_and_gradient(OBSERVED, theta - h)[0]
+        )
+        / 2e-2
+        for h in steps
+    ]
+    np.testing.assert_allclose(slope, found, rtol=0.02, atol=0.02)
+    with model:
+        predicted = pm.sample_prior_predictive(5, random_seed=1)
+    assert predicted["prior_predictive"]["z"].shape == (1, 5, 2)
