@@ -51,7 +51,7 @@ class NetworkLogLikelihood(Op):
         """Evaluate without numba."""
         outputs[0][0], outputs[1][0] = self.value_and_gradient(*inputs)
 
-    def infer_shape(self, fgraph, node, shapes):
+    def infer_shape(self, node, shapes):
         """Return the shape of a scalar, and that of theta."""
         return [(), shapes[1]]
 
