@@ -88,8 +88,10 @@ def calibration(
         },
         coords={"parameter": labels},
     )
-    # Chains of one draw each: the layout that ArviZ's plots of simulation-based calibration read.
-    shares = {name: (ranks[:, j] / draws)[None] for j, name in enumerate(labels)}
+    # Uniform between the neighbouring draws, so that the shares are continuous; one chain is the
+    # layout that ArviZ's plots of simulation-based calibration read.
+    uniform = (ranks + rng.random(ranks.shape)) / (draws + 1)
+    shares = {name: uniform[None, :, j] for j, name in enumerate(labels)}
     tree = arviz_base.from_dict({"prior_sbc": shares})
     coverage = (density_rank[:, None] <= prob).mean(axis=0)
     tree["coverage"] = DataTree(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -285,7 +286,9 @@ class _Run:
         import torch
 
         threads = torch.get_num_threads()
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            # nflows calls it; nobody but nflows can change that.
+            warnings.filterwarnings("ignore", message="torch.triangular_solve is deprecated")
             torch.manual_seed(int(self.rng.integers(2**31)))
             torch.set_num_threads(1)
             try:
@@ -317,7 +320,7 @@ class _Run:
         prior, problem = self.problem.prior, self.problem
         with Progress(*columns, disable=not progressbar) as progress:
             outer = progress.add_task("Rounds", total=rounds, loss="")
-            inner = progress.add_task("Epochs", total=self.settings.max_epochs, loss="")
+            inner = progress.add_task("Epochs", loss="")
 
             def report(epoch: int, training: float, validation: float) -> None:
                 progress.update(inner, completed=epoch + 1, loss=f"loss {validation:.3f}")
@@ -325,7 +328,7 @@ class _Run:
             data = None if earlier is None else self._earlier(earlier)
             first = 0 if data is None else int(data.round.max()) + 1
             if data is not None:
-                self._train(data, report)
+                self._train(data, self.settings.max_epochs, report)
             for number in range(first, first + rounds):
                 theta = (
                     prior.draw(simulations, self.rng)
@@ -336,14 +339,17 @@ class _Run:
                     problem.check_seeded(theta[:4], int(self.rng.integers(2**31)))
                 new = self._simulated(theta, number)
                 data = new if data is None else data.joined(new)
-                self._train(data, report)
+                last = number == first + rounds - 1
+                epochs = self.settings.last_epochs if last else self.settings.max_epochs
+                progress.reset(inner, total=epochs, loss="")
+                self._train(data, epochs, report)
                 progress.advance(outer)
         assert data is not None
         self._check_range(data)
         return data
 
-    def _train(self, data: Simulations, report) -> None:
-        self._losses.append(self.trainer.fit(data, self.settings.max_epochs, report))
+    def _train(self, data: Simulations, epochs: int, report) -> None:
+        self._losses.append(self.trainer.fit(data, epochs, report))
 
     def _simulated(self, theta: np.ndarray, number: int) -> Simulations:
         from pymc_dp.neural.training import Simulations

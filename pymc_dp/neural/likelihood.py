@@ -51,7 +51,7 @@ class NetworkLogLikelihood(Op):
         """Evaluate without numba."""
         outputs[0][0], outputs[1][0] = self.value_and_gradient(*inputs)
 
-    def infer_shape(self, fgraph, node, shapes):
+    def infer_shape(self, node, shapes):
         """Return the shape of a scalar, and that of theta."""
         return [(), shapes[1]]
 
@@ -106,7 +106,7 @@ def network_model(problem: Problem, network: nn.Module) -> pm.Model:
         theta = pt.concatenate(
             [
                 (rv if t is None else t.forward(rv, *rv.owner.inputs)).ravel()
-                for rv in model.free_RVs
+                for rv in map(model.__getitem__, problem.prior.names)  # a copy has another order
                 for t in [model.rvs_to_transforms[rv]]
             ]
         )

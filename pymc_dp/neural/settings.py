@@ -24,10 +24,14 @@ class Training:
         Parameters that the posterior's loss compares, from the second round on.
     validation : float
         Share of the simulations kept apart for early stopping.
+    epoch_steps : int
+        Minibatches of an epoch. As the noise is new at every pass, an epoch may be several passes
+        over few simulations, or a part of one over many.
     patience : int
-        Epochs without a better validation loss after which a round stops.
-    max_epochs : int
-        Epochs of a round at most.
+        Epochs without a better validation loss after which a round stops; halfway the learning
+        rate falls to 0.3 times as much.
+    max_epochs, last_epochs : int
+        Epochs of a round at most, and of the last one, whose network is the result.
     tolerance : float
         The least fall of the validation loss that counts.
     averaging : float
@@ -40,10 +44,12 @@ class Training:
     batch_size: int = 100
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
-    atoms: int = 10
+    atoms: int = 5
     validation: float = 0.1
+    epoch_steps: int = 50
     patience: int = 10
-    max_epochs: int = 100
+    max_epochs: int = 20
+    last_epochs: int = 60
     tolerance: float = 1e-3
     averaging: float = 0.99
 
@@ -54,8 +60,10 @@ class Training:
         for name in (
             "hidden_features",
             "num_transforms",
+            "epoch_steps",
             "patience",
             "max_epochs",
+            "last_epochs",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be at least 1")

@@ -10,10 +10,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 import torch
+from nflows.transforms.permutations import RandomPermutation
 from sbi.neural_nets import posterior_nn
 from torch import Tensor, nn
 
@@ -134,7 +136,13 @@ def build_network(target: np.ndarray, condition: np.ndarray, training: Training)
         hidden_features=training.hidden_features,
         num_transforms=training.num_transforms,
     )
-    return builder(_tensor(target), _tensor(condition))
+    network = builder(_tensor(target), _tensor(condition))
+    # The first variable of a masked transform sees no condition. nflows permutes at random: then
+    # one of two variables stays first throughout, and unconditional, in one network of sixteen.
+    for module in network.modules():
+        if isinstance(module, RandomPermutation):
+            module._permutation.copy_(torch.arange(target.shape[1]).flip(0))
+    return network
 
 
 class Trainer:
@@ -193,15 +201,16 @@ class Trainer:
             network.parameters(),
             lr=self.training.learning_rate,
             weight_decay=self.training.weight_decay,
+            fused=True,
         )
         average = copy.deepcopy(network)
         known = self.release(data.statistic[held])
         best, state, waited = np.inf, copy.deepcopy(average.state_dict()), 0
-        history, steps = [], 0
+        batches, history, steps = self._batches(learning), [], 0
         for epoch in range(epochs):
             network.train()
             total, rows = 0.0, 0
-            for batch in self._batches(learning):
+            for batch in islice(batches, self.training.epoch_steps):
                 optimizer.zero_grad()
                 loss = self._loss(network, data, batch, self.release(data.statistic[batch])).mean()
                 loss.backward()
@@ -243,10 +252,11 @@ class Trainer:
         return released
 
     def _batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
-        order = self._rng.permutation(indices)
+        """Yield minibatches without end, in a new order at each pass."""
         # A remainder of one simulation would have no other atoms.
-        parts = max(len(order) // self.training.batch_size, 1)
-        yield from np.array_split(order, parts)
+        parts = max(len(indices) // self.training.batch_size, 1)
+        while True:
+            yield from np.array_split(self._rng.permutation(indices), parts)
 
     def _loss(self, network, data: Simulations, batch: np.ndarray, released: np.ndarray) -> Tensor:
         def log_density(target, condition):

@@ -13,8 +13,16 @@ pytest.importorskip("sbi")
 import pymc_dp as dp
 from pymc_dp.neural import Training
 
-SMALL = Training(hidden_features=20, num_transforms=2, patience=5, max_epochs=40, batch_size=50)
-TINY = Training(hidden_features=8, num_transforms=1, max_epochs=2, batch_size=20, atoms=4)
+SMALL = Training(hidden_features=20, num_transforms=2, learning_rate=3e-3, max_epochs=10)
+TINY = Training(
+    hidden_features=8,
+    num_transforms=1,
+    epoch_steps=2,
+    max_epochs=2,
+    last_epochs=2,
+    batch_size=20,
+    atoms=4,
+)
 OBSERVED = np.array([0.9, -1.6])
 
 

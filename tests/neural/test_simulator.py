@@ -100,6 +100,7 @@ def test_simulations_follow_the_model_and_the_seed():
 
 # PyMC builds its Simulator in a way that PyTensor deprecates.
 @pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without:DeprecationWarning")
 def test_simulators_of_pymc():
     def walk(rng, drift, size=None):
         return drift * np.arange(4) + rng.normal(size=size)

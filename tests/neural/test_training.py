@@ -6,7 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sbi")
 
-from pymc_dp.neural.training import atomic_loss, direct_loss  # noqa: E402
+from pymc_dp.neural.settings import Training  # noqa: E402
+from pymc_dp.neural.training import atomic_loss, build_network, direct_loss  # noqa: E402
 
 LIKELIHOOD = np.array([[0.8, 0.2], [0.2, 0.8], [0.5, 0.5]])  # of two releases, given three values
 PROPOSAL = np.array([0.5, 0.3, 0.2])
@@ -65,3 +66,31 @@ def test_direct_loss_pairs_each_release_with_its_own_parameter():
     likelihood = direct_loss(log_density, z, theta)
     np.testing.assert_allclose(posterior, -(10 * theta + z[..., 0]))
     np.testing.assert_allclose(likelihood, -(10 * z[..., 0] + theta))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_every_variable_of_a_flow_is_conditional(width):
+    """With permutations at random, one network of two variables in sixteen would fail this."""
+    rng = np.random.default_rng(1)
+    target, condition = rng.normal(size=(50, width)), rng.normal(size=(50, 2))
+    for seed in range(20):
+        torch.manual_seed(seed)
+        network = build_network(target, condition, Training(num_transforms=3, hidden_features=10))
+        draws = []
+        for given in ([[0.0, 0.0]], [[1.0, -1.0]]):
+            torch.manual_seed(0)
+            with torch.no_grad():
+                draws.append(network.sample((10,), torch.tensor(given))[:, 0])
+        assert torch.all(draws[0] != draws[1])
+
+
+def test_settings_are_checked():
+    for name, value in [
+        ("patience", 0),
+        ("atoms", 1),
+        ("validation", 1.0),
+        ("averaging", 1.0),
+        ("estimator", "mdn"),
+    ]:
+        with pytest.raises(ValueError, match=f"{name}="):
+            Training(**{name: value})
