@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import arviz_base
 import numpy as np
@@ -21,8 +21,7 @@ from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.neural.fit import _problem as read_problem
-from pymc_dp.neural.fit import _Run
+from pymc_dp.neural.fit import Run, read_problem
 from pymc_dp.neural.noise import GradedNoise
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Problem, Simulator
@@ -92,20 +91,23 @@ def amortise(
             f"{', '.join(repr(c.name) for c in problem.channels)}: declare one of "
             f"pt.concatenate([...])"
         )
-    run = _Run("posterior", problem, training, estimator, noise_draws, qmc, device, random_seed)
     [channel] = problem.channels
     began = time.perf_counter()
+
+    def noise(statistic, rng):
+        levels = low, high
+        return GradedNoise(channel, mechanism, levels, statistic, noise_draws, rng, qmc=qmc)
+
+    run = Run("posterior", problem, training, estimator, noise, device, random_seed)
     with run.torch():
-        theta = problem.prior.draw(simulations, run.rng)
-        problem.check_seeded(theta[:4], int(run.rng.integers(2**31)))
-        data = run._simulated(theta, 0)
-        noise = GradedNoise(
-            channel, mechanism, (low, high), data.statistic, noise_draws, run.rng, qmc=qmc
-        )
-        run.trainer.noise = noise
-        run._train(data, lambda *_: None)
-    seconds = time.perf_counter() - began
-    return AmortisedPosterior(problem, noise, run.trainer.network, seconds, data, run._losses)
+        data = run.rounds(1, simulations, None, _no_later_rounds, progressbar)
+    seconds, trainer = time.perf_counter() - began, run.trainer
+    graded = cast(GradedNoise, trainer.noise)
+    return AmortisedPosterior(problem, graded, trainer.network, seconds, data, run.losses)
+
+
+def _no_later_rounds(*_: Any) -> np.ndarray:
+    raise AssertionError("an amortised posterior has a single round")
 
 
 @dataclass(frozen=True)

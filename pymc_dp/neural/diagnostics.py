@@ -16,7 +16,7 @@ from xarray import DataTree
 
 from pymc_dp.draws import per_draw
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.neural.fit import _problem as read_problem
+from pymc_dp.neural.fit import read_problem
 from pymc_dp.neural.noise import Noise
 from pymc_dp.neural.simulator import Simulator
 
@@ -184,7 +184,7 @@ def compare(
     from sbi.utils.metrics import c2st, unbiased_mmd_squared
 
     rng = get_random_generator(random_seed)
-    names = [n for n in first["posterior"].data_vars if n in second["posterior"].data_vars]
+    names = [str(n) for n in first["posterior"].data_vars if n in second["posterior"].data_vars]
     if not names:
         raise ValueError("the two results have no parameter in common")
     both = []

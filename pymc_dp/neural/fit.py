@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import arviz_base
@@ -129,10 +130,12 @@ def sppe(
     .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Simulation-based Bayesian inference from
        privacy-protected data.
     """
-    problem = _problem(model, simulator, prior, mechanism, observed, var_names)
-    run = _Run("posterior", problem, training, estimator, noise_draws, qmc, device, random_seed)
+    problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
+    noise = _noise(problem, noise_draws, qmc)
+    run = Run("posterior", problem, training, estimator, noise, device, random_seed)
     with run.torch():
         found = run.rounds(rounds, simulations, earlier, _posterior_proposal, progressbar)
+        run.check_range(found)
         theta, leakage = _posterior_draws(problem, run.trainer, draws * chains, run.rng)
         logq = _log_posterior(run.trainer, problem, theta)
     stats = {"lp": logq.reshape(chains, draws)}
@@ -192,7 +195,7 @@ def sple(
     ImportError, ValueError, NotImplementedError
         As `sppe`; also for a clipped release with a density, whose atoms a flow cannot have.
     """
-    problem = _problem(model, simulator, prior, mechanism, observed, var_names)
+    problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
     for channel in problem.channels:
         inner = getattr(channel.mechanism, "inner", None)
         if inner is not None and channel.mechanism.spacing is None:
@@ -200,9 +203,11 @@ def sple(
                 f"{channel.name!r}: {channel.mechanism!r} releases single values with positive "
                 f"probability, for which SPLE's network has no density: use dp.neural.sppe"
             )
-    run = _Run("likelihood", problem, training, estimator, noise_draws, qmc, device, random_seed)
+    noise = _noise(problem, noise_draws, qmc)
+    run = Run("likelihood", problem, training, estimator, noise, device, random_seed)
     with run.torch():
         found = run.rounds(rounds, simulations, earlier, _likelihood_proposal, progressbar)
+        run.check_range(found)
         from pymc_dp.neural.likelihood import network_model
 
         starts = _likelihood_proposal(problem, run.trainer, found, 2 * chains + 100, run.rng)
@@ -223,7 +228,14 @@ def sple(
     return run.tree(posterior, stats, found, {"method": "sple"})
 
 
-def _problem(model, simulator, prior, mechanism, observed, var_names) -> Problem:
+def _noise(problem: Problem, draws: int, qmc: bool) -> MakeNoise:
+    if draws < 1:
+        raise ValueError(f"noise_draws={draws}: at least one release of a simulation")
+    return lambda statistic, rng: Noise(problem.channels, draws, rng, qmc=qmc)
+
+
+def read_problem(model, simulator, prior, mechanism, observed, var_names) -> Problem:
+    """Read what was given to `sppe`; see there."""
     for package in ("torch", "sbi"):
         try:
             importlib.import_module(package)
@@ -248,10 +260,12 @@ def _problem(model, simulator, prior, mechanism, observed, var_names) -> Problem
     return function_problem(simulator, prior, mechanism, observed)
 
 
+# Noise from the statistics of the first simulations, and a generator.
+MakeNoise = Callable[[np.ndarray, np.random.Generator], Any]
 Proposal = Callable[["Problem", "Trainer", "Simulations", int, np.random.Generator], np.ndarray]
 
 
-class _Run:
+class Run:
     """One fit: its generators, its network, and what it leaves behind."""
 
     def __init__(
@@ -260,25 +274,22 @@ class _Run:
         problem: Problem,
         training: Training | None,
         estimator: Literal["maf", "nsf"] | None,
-        noise_draws: int,
-        qmc: bool,
+        noise: MakeNoise,
         device: str,
         random_seed: Any,
     ):
         from pymc_dp.neural.training import Trainer
 
-        if noise_draws < 1:
-            raise ValueError(f"noise_draws={noise_draws}: at least one release of a simulation")
         training = training or Training()
         if estimator is not None:
             training = replace(training, estimator=estimator)
         self.kind, self.problem, self.settings = kind, problem, training
         self.rng = get_random_generator(random_seed)
         self._began = time.perf_counter()
-        noise = Noise(problem.channels, noise_draws, self.rng, qmc=qmc)
-        self.trainer = Trainer(kind, noise, training, self.rng, device)
-        self._losses: list[tuple[np.ndarray, np.ndarray]] = []
-        self._attributes = {"noise_draws": noise_draws, "estimator": training.estimator}
+        self._make_trainer = partial(Trainer, kind, training=training, rng=self.rng, device=device)
+        self._make_noise = noise
+        self.trainer: Trainer  # once there are simulations
+        self.losses: list[tuple[np.ndarray, np.ndarray]] = []
 
     @contextmanager
     def torch(self) -> Iterator[None]:
@@ -328,16 +339,17 @@ class _Run:
             data = None if earlier is None else self._earlier(earlier)
             first = 0 if data is None else int(data.round.max()) + 1
             if data is not None:
+                self._prepare(data)
                 self._train(data, self.settings.max_epochs, report)
             for number in range(first, first + rounds):
-                theta = (
-                    prior.draw(simulations, self.rng)
-                    if data is None
-                    else propose(problem, self.trainer, data, simulations, self.rng)
-                )
                 if data is None:
+                    theta = prior.draw(simulations, self.rng)
                     problem.check_seeded(theta[:4], int(self.rng.integers(2**31)))
+                else:
+                    theta = propose(problem, self.trainer, data, simulations, self.rng)
                 new = self._simulated(theta, number)
+                if data is None:
+                    self._prepare(new)
                 data = new if data is None else data.joined(new)
                 last = number == first + rounds - 1
                 epochs = self.settings.last_epochs if last else self.settings.max_epochs
@@ -345,11 +357,14 @@ class _Run:
                 self._train(data, epochs, report)
                 progress.advance(outer)
         assert data is not None
-        self._check_range(data)
         return data
 
+    def _prepare(self, data: Simulations) -> None:
+        """Make the noise, for which the first statistics may matter, and what trains with it."""
+        self.trainer = self._make_trainer(noise=self._make_noise(data.statistic, self.rng))
+
     def _train(self, data: Simulations, epochs: int, report) -> None:
-        self._losses.append(self.trainer.fit(data, epochs, report))
+        self.losses.append(self.trainer.fit(data, epochs, report))
 
     def _simulated(self, theta: np.ndarray, number: int) -> Simulations:
         from pymc_dp.neural.training import Simulations
@@ -381,7 +396,7 @@ class _Run:
             )
         return data
 
-    def _check_range(self, data: Simulations) -> None:
+    def check_range(self, data: Simulations) -> None:
         """Warn of a release beyond all that the last round released."""
         recent = data.statistic[data.round == data.round.max()]
         released = self.trainer.noise.draw(recent).reshape(-1, recent.shape[1])
@@ -423,7 +438,8 @@ class _Run:
         attributes = {
             "inference_library": "pymc_dp",
             "sampling_time": time.perf_counter() - self._began,
-            **self._attributes,
+            "noise_draws": self.trainer.noise.draws,
+            "estimator": self.settings.estimator,
             **attributes,
         }
         tree = arviz_base.from_dict(
@@ -443,9 +459,9 @@ class _Run:
             shaped = values.reshape(*shape, *values.shape[1:])
             dataset[deterministic.name] = (("chain", "draw", *own), shaped)
         tree["posterior"] = DataTree(dataset)
-        epochs = max(len(a) for a, _ in self._losses)
-        losses = np.full((2, len(self._losses), epochs), np.nan)
-        for r, pair in enumerate(self._losses):
+        epochs = max(len(a) for a, _ in self.losses)
+        losses = np.full((2, len(self.losses), epochs), np.nan)
+        for r, pair in enumerate(self.losses):
             for k, values in enumerate(pair):
                 losses[k, r, : len(values)] = values
         tree["training"] = DataTree(

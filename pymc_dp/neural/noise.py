@@ -198,7 +198,7 @@ class GradedNoise:
         self._sampler = _sampler(known, extra)
         self._pool = SobolPool(draws, channel.size + 1, rng) if self._quantiles else None
         self.spacing = np.zeros(self.size)
-        self._grid = np.linspace(*np.log(levels), _GRID)
+        self._grid = np.log(np.geomspace(levels[0], levels[1], _GRID))
         ends = [self._parameters(np.array([e])) for e in levels]
         if all(np.array_equal(a, b) for a, b in zip(*ends, strict=True)):
             raise ValueError("mechanism: its noise does not depend on the level that it is given")
