@@ -29,6 +29,7 @@ def test_parameters_keep_their_order(names):
     laws = {"a": pm.Normal, "b": pm.Normal, "s": pm.HalfNormal}
     with pm.Model() as model:
         parts = [laws[name](name) for name in names]
+        pm.Deterministic("ratio", parts[2] / parts[0])  # which copies the others in its own order
         x = pm.Normal("x", parts[0] + parts[1] + parts[2], 1.0, shape=4)
         dp.PrivateObservation("z", x[:2], dp.LaplaceMechanism(1.0), observed=[0.5, -1.0])
     problem = model_problem(model)
