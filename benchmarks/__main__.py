@@ -1,19 +1,20 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
-``python -m benchmarks [counts] [factorization] [gaussian] [records] [regression]`` runs those that
-are named, by default all.
+``python -m benchmarks [counts] [factorization] [gaussian] [neural] [records] [regression]`` runs
+those that are named, by default all.
 """
 
 import sys
 
 from rich.console import Console
 
-from benchmarks import counts, factorization, gaussian, records, regression
+from benchmarks import counts, factorization, gaussian, neural, records, regression
 
 PARTS = {
     "counts": counts.main,
     "factorization": factorization.main,
     "gaussian": gaussian.main,
+    "neural": neural.main,
     "records": records.main,
     "regression": regression.main,
 }

@@ -52,7 +52,7 @@ def sppe(
     var_names: Sequence[str] | None = None,
     rounds: int = 10,
     simulations: int = 1000,
-    noise_draws: int = 4,
+    noise_draws: int = 8,
     estimator: Literal["maf", "nsf"] | None = None,
     qmc: bool = True,
     training: Training | None = None,

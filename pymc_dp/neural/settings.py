@@ -47,9 +47,9 @@ class Training:
     atoms: int = 5
     validation: float = 0.1
     epoch_steps: int = 50
-    patience: int = 10
+    patience: int = 20
     max_epochs: int = 20
-    last_epochs: int = 60
+    last_epochs: int = 120
     tolerance: float = 1e-3
     averaging: float = 0.99
 
