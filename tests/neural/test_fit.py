@@ -130,7 +130,7 @@ def test_bounded_prior_in_functional_form():
         dp.sample(
             model,
             method="sppe",
-            rounds=2,
+            rounds=1,
             simulations=500,
             training=SMALL,
             random_seed=3,

@@ -9,6 +9,8 @@ pytest.importorskip("sbi")
 from pymc_dp.neural.settings import Training  # noqa: E402
 from pymc_dp.neural.training import atomic_loss, build_network, direct_loss  # noqa: E402
 
+torch.set_num_threads(1)  # the fastest for tables and networks of this size
+
 LIKELIHOOD = np.array([[0.8, 0.2], [0.2, 0.8], [0.5, 0.5]])  # of two releases, given three values
 PROPOSAL = np.array([0.5, 0.3, 0.2])
 
