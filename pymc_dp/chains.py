@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import arviz_base
 import numpy as np
 import pymc as pm
 from pymc.stats.convergence import log_warnings, run_convergence_checks
@@ -17,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from xarray import DataTree
 
-from pymc_dp.draws import per_draw
+from pymc_dp.draws import result
 from pymc_dp.ladder.collapse import dropped_deterministics
 from pymc_dp.steps.base import point_function
 
@@ -117,30 +116,9 @@ def as_tree(
         Attributes of the posterior.
     """
     observed = {rv.name: point_function(model, model.rvs_to_values[rv])[0]() for rv in released}
-    names = [*observed, *posterior]
-    dims = {name: list(model.named_vars_to_dims.get(name) or ()) for name in names}
-    coords = {
-        dim: list(model.coords[dim])
-        for used in dims.values()
-        for dim in used
-        if model.coords.get(dim) is not None
-    }
-    tree = arviz_base.from_dict(
-        {"posterior": posterior, "sample_stats": stats, "observed_data": observed},
-        dims={name: used for name, used in dims.items() if used},
-        coords=coords,
-        attrs={"posterior": {"inference_library": "pymc_dp"} | attributes},
-    )
-    dataset = tree["posterior"].to_dataset()
-    shape = dataset.sizes["chain"], dataset.sizes["draw"]
     dropped = dropped_deterministics(model)
-    for deterministic in [d for d in model.deterministics if d not in dropped]:
-        values = per_draw(dataset, deterministic)
-        own = model.named_vars_to_dims.get(deterministic.name)
-        own = own or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
-        shaped = values.reshape(*shape, *values.shape[1:])
-        dataset[deterministic.name] = (("chain", "draw", *own), shaped)
-    tree["posterior"] = DataTree(dataset)
+    deterministics = [d for d in model.deterministics if d not in dropped]
+    tree = result(model, posterior, stats, observed, attributes, deterministics)
     if checks:
         log_warnings(run_convergence_checks(tree, model))
     return tree

@@ -1,12 +1,17 @@
-"""Evaluate expressions of a model at the draws of a result."""
+"""Results: draws as ArviZ holds them, and expressions of a model evaluated at draws."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import arviz_base
 import numpy as np
 import pymc as pm
 import xarray as xr
 from pytensor.graph.replace import vectorize_graph
 from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
 
 from pymc_dp.graphs import nearest_rvs
 
@@ -33,3 +38,50 @@ def per_draw(posterior: xr.Dataset, graph: TensorVariable) -> np.ndarray:
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     shape = found.shape[found.ndim - graph.type.ndim :]
     return np.ascontiguousarray(np.broadcast_to(found, (draws, *shape)))
+
+
+def result(
+    model: pm.Model,
+    posterior: dict[str, np.ndarray],
+    stats: dict[str, np.ndarray],
+    observed: dict[str, np.ndarray],
+    attributes: dict[str, Any],
+    deterministics: Iterable[TensorVariable] = (),
+) -> DataTree:
+    """Join draws as PyMC does.
+
+    Parameters
+    ----------
+    model : pm.Model
+        Names dimensions and coordinates.
+    posterior, stats : dict
+        Draws of variables, and statistics of the sampler, of shapes (chains, draws, ...).
+    observed : dict
+        Observed values by name.
+    attributes : dict
+        Attributes of the posterior.
+    deterministics : iterable of TensorVariable
+        Expressions of the variables, evaluated at every draw.
+    """
+    dims = {
+        name: list(own)
+        for name in [*observed, *posterior]
+        if (own := model.named_vars_to_dims.get(name))
+    }
+    used = {dim for own in dims.values() for dim in own}
+    tree = arviz_base.from_dict(
+        {"posterior": posterior, "sample_stats": stats, "observed_data": observed},
+        dims=dims,
+        coords={d: list(v) for d, v in model.coords.items() if d in used and v is not None},
+        attrs={"posterior": {"inference_library": "pymc_dp"} | attributes},
+    )
+    dataset = tree["posterior"].to_dataset()
+    shape = dataset.sizes["chain"], dataset.sizes["draw"]
+    for deterministic in deterministics:
+        values = per_draw(dataset, deterministic)
+        named = model.named_vars_to_dims.get(deterministic.name)
+        named = named or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
+        shaped = values.reshape(*shape, *values.shape[1:])
+        dataset[deterministic.name] = (("chain", "draw", *named), shaped)
+    tree["posterior"] = DataTree(dataset)
+    return tree

@@ -287,6 +287,18 @@ def _feasible(model, theta, sigma2, s):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _settle(rng, model, point, new_point, log_ratio):
+    """Accept or refuse a move; its log ratio lacks the noise and the prior of the parameters."""
+    theta, sigma2, s, _ = point
+    new_theta, new_sigma2, new_s, _ = new_point
+    log_ratio += log_noise(model, new_s) - log_noise(model, s)
+    log_ratio += log_nig(new_theta, new_sigma2, model.mu0, model.lambda0, model.a0, model.b0)
+    log_ratio -= log_nig(theta, sigma2, model.mu0, model.lambda0, model.a0, model.b0)
+    accepted = _probability(log_ratio) * _feasible(model, new_theta, new_sigma2, new_s)
+    return (new_point if rng.random() < accepted else point), accepted
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _follow(rng, model, point, new_theta, new_sigma2, new_root, of_x, log_jacobian):
     """Move (theta, sigma2, s, root) with the standardised x, u and v held fixed, so that s follows.
 
@@ -304,14 +316,8 @@ def _follow(rng, model, point, new_theta, new_sigma2, new_root, of_x, log_jacobi
         log_jacobian -= log_niw(root, model.m0, model.k0, model.psi0, model.nu0)
     g = to_noise(s, theta, sigma2, model.n, root)
     from_noise(new_s, g, new_theta, new_sigma2, model.n, new_root)
-    ratio = log_noise(model, new_s) - log_noise(model, s) + log_jacobian
-    ratio += log_nig(new_theta, new_sigma2, model.mu0, model.lambda0, model.a0, model.b0)
-    ratio -= log_nig(theta, sigma2, model.mu0, model.lambda0, model.a0, model.b0)
-    accepted = _probability(ratio + math.log(new_sigma2 / sigma2))
-    accepted *= _feasible(model, new_theta, new_sigma2, new_s)
-    if rng.random() < accepted:
-        return (new_theta, new_sigma2, new_s, new_root), accepted
-    return point, accepted
+    log_jacobian += math.log(new_sigma2 / sigma2)
+    return _settle(rng, model, point, (new_theta, new_sigma2, new_s, new_root), log_jacobian)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -375,16 +381,10 @@ def _turn_slopes(rng, model, point):
     new_s, new_sigma2 = s.copy(), sigma2 * turned[-1] ** 2 / rss
     new_s[products : products + d] = times_transposed(outer, new_half)
     new_theta = theta + solve_upper(outer, new_half - half)
-    new_point = new_theta, new_sigma2, new_s, root
-    ratio = log_noise(model, new_s) - log_noise(model, s)
-    ratio += log_responses(new_s, new_theta, new_sigma2, n, root)
+    ratio = log_responses(new_s, new_theta, new_sigma2, n, root)
     ratio -= log_responses(s, theta, sigma2, n, root)
-    ratio += log_nig(new_theta, new_sigma2, model.mu0, model.lambda0, model.a0, model.b0)
-    ratio -= log_nig(theta, sigma2, model.mu0, model.lambda0, model.a0, model.b0)
     ratio += 1.5 * math.log(new_sigma2 / sigma2)  # of log sigma2, and of y'y by the root of the RSS
-    if rng.random() < _probability(ratio) and _feasible(model, new_theta, new_sigma2, new_s):
-        return new_point
-    return point
+    return _settle(rng, model, point, (new_theta, new_sigma2, new_s, root), ratio)[0]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-import arviz_base
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
 from xarray import DataTree
 
+from pymc_dp.draws import result
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.fit import Run, read_problem
 from pymc_dp.neural.noise import GradedNoise
@@ -137,10 +137,9 @@ class AmortisedPosterior:
     @property
     def labels(self) -> list[str]:
         """Names of the entries of all parameters, ``beta[0]``."""
-        shapes = {k: v.shape[1:] for k, v in self._natural(np.zeros((1, self._width))).items()}
         return [
             f"{name}[{', '.join(map(str, index))}]" if index else name
-            for name, shape in shapes.items()
+            for name, shape in self.problem.prior.shapes.items()
             for index in np.ndindex(*shape)
         ]
 
@@ -197,24 +196,16 @@ class AmortisedPosterior:
         theta = self.draw(value, level, draws * chains, random_seed)[0]
         given = np.repeat(value, len(theta), axis=0)
         lp = self.log_density(theta, given, np.repeat(level, len(theta)))
-        model = self.problem.model
         posterior = {
             k: v.reshape(chains, draws, *v.shape[1:]) for k, v in self._natural(theta).items()
         }
-        names = [*posterior, channel.name]
-        dims = {n: list(d) for n in names if (d := model.named_vars_to_dims.get(n))}
-        used = {dim for own in dims.values() for dim in own}
-        return arviz_base.from_dict(
-            {
-                "posterior": posterior,
-                "sample_stats": {"lp": lp.reshape(chains, draws)},
-                "observed_data": {channel.name: value.reshape(channel.shape)},
-            },
-            dims=dims,
-            coords={d: list(v) for d, v in model.coords.items() if d in used and v is not None},
-            attrs={"posterior": {"inference_library": "pymc_dp", "method": "amortised sppe",
-                                 "epsilon": float(epsilon)}},
-        )  # fmt: skip
+        return result(
+            self.problem.model,
+            posterior,
+            {"lp": lp.reshape(chains, draws)},
+            {channel.name: value.reshape(channel.shape)},
+            {"method": "amortised sppe", "epsilon": float(epsilon)},
+        )
 
     def draw(
         self, released: np.ndarray, epsilon: np.ndarray, draws: int, random_seed=None

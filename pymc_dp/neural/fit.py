@@ -1,6 +1,6 @@
 r"""`sppe` and `sple`: the posterior given a private release of data that only a simulator knows.
 
-Both learn from simulations alone (Xiong, Ju & Zhang, 2024): SPPE the posterior density
+Both learn from simulations alone (Xiong, Ju & Zhang): SPPE the posterior density
 :math:`q(\theta \mid z)`, SPLE the density of the release :math:`q(z \mid \theta)`, which then
 stands for the likelihood in a PyMC model.
 """
@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import arviz_base
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -25,7 +24,7 @@ from pymc.util import get_random_generator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from xarray import DataTree
 
-from pymc_dp.draws import per_draw
+from pymc_dp.draws import result
 from pymc_dp.graphs import nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.ensemble import ensemble_draws, resample
@@ -127,8 +126,8 @@ def sppe(
 
     References
     ----------
-    .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Simulation-based Bayesian inference from
-       privacy-protected data.
+    .. [1] Y. Xiong, N. P. Ju, S. Zhang. Conditional density estimations from privacy-protected
+       data.
     """
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
     noise = _noise(problem, noise_draws, qmc)
@@ -428,37 +427,18 @@ class Run:
             values = self.problem.observed[at : at + channel.size]
             observed[channel.name] = values.reshape(channel.shape)
             at += channel.size
-        dims = {
-            name: list(model.named_vars_to_dims[name])
-            for name in [*posterior, *observed]
-            if model.named_vars_to_dims.get(name)
-        }
-        used = {dim for own in dims.values() for dim in own}
-        coords = {d: list(v) for d, v in model.coords.items() if d in used and v is not None}
         attributes = {
-            "inference_library": "pymc_dp",
             "sampling_time": time.perf_counter() - self._began,
             "noise_draws": self.trainer.noise.draws,
             "estimator": self.settings.estimator,
             **attributes,
         }
-        tree = arviz_base.from_dict(
-            {"posterior": posterior, "sample_stats": stats, "observed_data": observed},
-            dims=dims,
-            coords=coords,
-            attrs={"posterior": attributes},
-        )
-        dataset = tree["posterior"].to_dataset()
-        shape = dataset.sizes["chain"], dataset.sizes["draw"]
-        for deterministic in prior.model.deterministics:
-            if not set(nearest_rvs([deterministic])) <= set(prior.model.free_RVs):
-                continue
-            values = per_draw(dataset, deterministic)
-            own = model.named_vars_to_dims.get(deterministic.name)
-            own = own or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
-            shaped = values.reshape(*shape, *values.shape[1:])
-            dataset[deterministic.name] = (("chain", "draw", *own), shaped)
-        tree["posterior"] = DataTree(dataset)
+        deterministics = [
+            d
+            for d in prior.model.deterministics
+            if set(nearest_rvs([d])) <= set(prior.model.free_RVs)
+        ]
+        tree = result(model, posterior, stats, observed, attributes, deterministics)
         epochs = max(len(a) for a, _ in self.losses)
         losses = np.full((2, len(self.losses), epochs), np.nan)
         for r, pair in enumerate(self.losses):

@@ -43,7 +43,11 @@ class NetworkLogLikelihood(Op):
         """Evaluate both with torch."""
         place = torch.tensor(theta[None], dtype=torch.float32, requires_grad=True)
         given = torch.tensor(z[None, None], dtype=torch.float32)
-        value = self.network.log_prob(given, place)[0, 0]
+        try:
+            value = self.network.log_prob(given, place)[0, 0]
+        except ValueError:
+            # A diverging trajectory: sbi's mixtures refuse what overflows their weights.
+            return np.asarray(-np.inf), np.zeros_like(theta)
         [gradient] = torch.autograd.grad(value, place)
         return np.asarray(value.item()), gradient[0].numpy().astype("float64")
 
@@ -103,13 +107,7 @@ def network_model(problem: Problem, network: nn.Module) -> pm.Model:
 
     model = problem.prior.model.copy()
     with model:
-        theta = pt.concatenate(
-            [
-                (rv if t is None else t.forward(rv, *rv.owner.inputs)).ravel()
-                for rv in map(model.__getitem__, problem.prior.names)  # a copy has another order
-                for t in [model.rvs_to_transforms[rv]]
-            ]
-        )
+        theta = problem.prior.flat(model)
         pm.CustomDist(
             name,
             theta,

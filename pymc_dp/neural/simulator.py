@@ -76,11 +76,6 @@ class Prior:
         logp, *natural = vectorize_graph(graphs, {flat: batch})
         self._logp = pm_compile([batch], logp, on_unused_input="ignore")
         self._natural = pm_compile([batch], natural, on_unused_input="ignore")
-        self._unconstrained = [
-            rv if t is None else t.forward(rv, *rv.owner.inputs)
-            for rv in model.free_RVs
-            for t in [model.rvs_to_transforms[rv]]
-        ]
 
     def split(self, flat: TensorVariable) -> list[TensorVariable]:
         """Cut a symbolic flat vector into the value variables' shapes."""
@@ -90,20 +85,33 @@ class Prior:
             for a, b, shape in zip(ends[:-1], ends[1:], self._shapes, strict=True)
         ]
 
-    def flat(self) -> TensorVariable:
-        """Return the unconstrained vector as an expression of the model's variables."""
-        return pt.concatenate([part.ravel() for part in self._unconstrained])
+    def _parts(self, model: pm.Model) -> list[TensorVariable]:
+        return [
+            rv if t is None else t.forward(rv, *rv.owner.inputs)
+            for rv in map(model.__getitem__, self.names)  # a copy has another order
+            for t in [model.rvs_to_transforms[rv]]
+        ]
+
+    def flat(self, model: pm.Model | None = None) -> TensorVariable:
+        """Return the vector as an expression of the variables of the model, or of a copy."""
+        return pt.concatenate([part.ravel() for part in self._parts(model or self.model)])
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters by name."""
+        return {k: v.shape[1:] for k, v in self.natural(np.zeros((1, self.width))).items()}
 
     def place(self, values: Mapping[str, Any]) -> np.ndarray:
         """Return the unconstrained vector of given values of all parameters; (width,)."""
         missing = [name for name in self.names if name not in values]
         if missing:
             raise ValueError(f"a value of {missing[0]!r} is needed, besides those of the others")
-        shapes = {k: v.shape[1:] for k, v in self.natural(np.zeros((1, self.width))).items()}
+        shapes = self.shapes
         at = {
-            rv: pt.as_tensor(np.broadcast_to(np.asarray(values[rv.name], rv.dtype), shape))
+            rv: pt.as_tensor(
+                np.broadcast_to(np.asarray(values[rv.name], rv.dtype), shapes[rv.name])
+            )
             for rv in self.model.free_RVs
-            for shape in [shapes[rv.name]]
         }
         return graph_replace(self.flat(), at, strict=False).eval()
 
@@ -111,7 +119,7 @@ class Prior:
         """Draw from the prior; returns (count, width)."""
         try:
             with _python_is_meant():
-                drawn = pm.draw(self._unconstrained, draws=count, random_seed=rng)
+                drawn = pm.draw(self._parts(self.model), draws=count, random_seed=rng)
         except NotImplementedError as error:
             raise NotImplementedError(
                 f"the prior cannot be drawn from, and simulations start there: give "

@@ -247,13 +247,17 @@ def test_arguments_are_checked():
 @pytest.mark.filterwarnings("ignore:Numba will use object mode")
 def test_network_model_predicts_releases_and_has_gradients():
     """The network is an ordinary observed variable of a PyMC model."""
-
-    from pymc_dp.neural.fit import _Run
+    from pymc_dp.neural.fit import Run
     from pymc_dp.neural.likelihood import NetworkLogLikelihood, network_model
+    from pymc_dp.neural.noise import Noise
     from pymc_dp.neural.simulator import model_problem
 
     problem = model_problem(conjugate_model())
-    run = _Run("likelihood", problem, TINY, None, 4, True, "cpu", 6)
+
+    def noise(statistic, rng):
+        return Noise(problem.channels, 4, rng)
+
+    run = Run("likelihood", problem, TINY, None, noise, "cpu", 6)
     with run.torch():
         run.rounds(1, 200, None, None, False)
     model = network_model(problem, run.trainer.network)
