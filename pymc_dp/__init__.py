@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from pymc_dp import neural
+from pymc_dp import neural, studies
 from pymc_dp.distributions import (
     Bessel,
     DiscreteGaussian,
@@ -74,6 +74,7 @@ __all__ = [
     "regression_sensitivity",
     "sample",
     "steps",
+    "studies",
 ]
 
 register_steps()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,12 @@ def _prior(spread: TensorVariable, power: int) -> tuple[float, float, float]:
     return _SPREAD_PRIORS[type(op), power](*(_number(p) for p in op.dist_params(spread.owner)))
 
 
+def _place(component) -> tuple[str, float, float]:
+    """Return the kernel's field of a released value z, which holds (z - offset) / factor."""
+    field, factor = ("z_mean", component.mean) if component.mean else ("z_var", component.variance)
+    return field, component.constant, factor
+
+
 def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
     """Read the numbers that the kernel needs, noise and observed values as they are now."""
     mean = group.mean
@@ -180,9 +187,9 @@ def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
             strict=True,
         )
         for z, scale, c in entries:
-            which, factor = ("mean", c.mean) if c.mean else ("var", c.variance)
-            fields[f"z_{which}"] = float((z - c.constant) / factor)
-            scale = float(scale / abs(factor))
+            field, offset, factor = _place(c)
+            fields[field] = float((z - offset) / factor)
+            which, scale = field.removeprefix("z_"), float(scale / abs(factor))
             if isinstance(release.op.mechanism, LaplaceMechanism):
                 fields[f"lam_{which}"] = 1.0 / scale
             else:
@@ -210,27 +217,72 @@ def start(kernel: GaussianModel, rng: np.random.Generator) -> tuple[float, float
     return mean, variance, mean, variance
 
 
+@dataclass(frozen=True)
+class GaussianChain:
+    """A chain of the kernel for one model and what was released.
+
+    Attributes
+    ----------
+    kernel : GaussianModel
+    names : (str, str)
+        Those of the mean and the spread.
+    power : int
+        The variance is the spread to this power.
+    entries : dict
+        By release, what each of its values is: a field of the kernel, an offset and a factor.
+    """
+
+    kernel: GaussianModel
+    names: tuple[str, str]
+    power: int
+    entries: dict[str, list[tuple[str, float, float]]]
+
+    @classmethod
+    def read(cls, model: pm.Model) -> GaussianChain:
+        """Read a model that the kernel covers."""
+        group = covered(model)
+        spread, power = _spread(group)
+        entries = {r.name: [_place(c) for c in r.components] for r in group.releases}
+        return cls(kernel_model(model, group), (group.mean.name, spread.name), power, entries)
+
+    def given(self, released: Mapping[str, np.ndarray]) -> GaussianChain:
+        """Return the chain for other released values."""
+        fields: dict[str, Any] = {
+            field: float((z - offset) / factor)
+            for name, entries in self.entries.items()
+            for z, (field, offset, factor) in zip(
+                np.ravel(released[name]).tolist(), entries, strict=True
+            )
+        }
+        return replace(self, kernel=self.kernel._replace(**fields))
+
+    def begin(self, rng: np.random.Generator, tune: int, thin: int = SWEEPS):
+        """Return a state after the draws to be discarded."""
+        out = np.empty((tune, 2))
+        return run_sweeps(rng, start(self.kernel, rng), self.kernel, thin, out)
+
+    def advance(self, rng: np.random.Generator, state, draws: int, thin: int = SWEEPS):
+        """Return the next state, and a row (mean, variance) for each draw."""
+        out = np.empty((draws, 2))
+        return run_sweeps(rng, state, self.kernel, thin, out), out
+
+    def values(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return draws by name; rows (..., 2)."""
+        mean, spread = self.names
+        return {mean: rows[..., 0], spread: rows[..., 1] ** (1 / self.power)}
+
+
 def sample(
     model: pm.Model, *, tune: int = 1000, compute_convergence_checks: bool = True, **kwargs: Any
 ) -> DataTree:
     """Run the fused kernel on every chain; `tune` draws are discarded."""
-    group = covered(model)
-    kernel = kernel_model(model, group)
+    chain = GaussianChain.read(model)
     rng = np.random.default_rng(0)
-    run_sweeps(rng, start(kernel, rng), kernel, 1, np.empty((1, 2)))  # compile
+    chain.advance(rng, chain.begin(rng, 1, 1), 1, 1)  # compile
 
-    def begin(rng: np.random.Generator):
-        state = start(kernel, rng)
-        return run_sweeps(rng, state, kernel, SWEEPS, np.empty((tune, 2)))
-
-    def advance(rng: np.random.Generator, state, draws: int):
-        out = np.empty((draws, 2))
-        return run_sweeps(rng, state, kernel, SWEEPS, out), out
-
-    out, seconds = run_chains(begin, advance, **kwargs)
+    out, seconds = run_chains(lambda rng: chain.begin(rng, tune), chain.advance, **kwargs)
     _log.info("%d Gibbs sweeps to a draw, %.2f seconds", SWEEPS, seconds)
-    spread, power = _spread(group)
-    parameters = {group.mean.name: out[..., 0], spread.name: out[..., 1] ** (1 / power)}
+    parameters = chain.values(out)
     posterior = {rv.name: parameters[rv.name] for rv in model.free_RVs if rv.name in parameters}
     # each recorded draw is this many sweeps after the one before it
     stats = {"sweeps": np.full(out.shape[:2], SWEEPS)}
@@ -239,7 +291,7 @@ def sample(
         model,
         posterior,
         stats,
-        [r.rv for r in group.releases],
+        [model[name] for name in chain.entries],
         attributes,
         checks=compute_convergence_checks,
     )

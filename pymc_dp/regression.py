@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -523,6 +524,76 @@ def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.nda
     return np.concatenate([mean_x, mean_y], axis=-1), scatter / (n - 1)
 
 
+@dataclass(frozen=True)
+class RegressionChain:
+    """A chain of the kernel for one model and what was released.
+
+    Attributes
+    ----------
+    kernel : RegressionModel
+    regression : ConjugateRegression
+    """
+
+    kernel: RegressionModel
+    regression: ConjugateRegression
+
+    @classmethod
+    def read(cls, model: pm.Model) -> RegressionChain:
+        """Read a model that the kernel covers."""
+        regression = covered(model)
+        return cls(kernel_model(model, regression), regression)
+
+    @property
+    def variables(self) -> list[TensorVariable]:
+        """The model's variables that it draws."""
+        law = self.regression.covariate
+        own = law.variables if isinstance(law, NormalInverseGamma | NormalWishart) else []
+        return [*self.regression.prior.variables, *own]
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        p = self.regression.rows.width - 1
+        return p + p * (p + 1) // 2 + p + 2
+
+    @property
+    def sweeps(self) -> int:
+        """Steps to a draw."""
+        return 5 * self.size
+
+    def given(self, released: Mapping[str, np.ndarray]) -> RegressionChain:
+        """Return the chain for other released values."""
+        z = [np.ravel(released[r.name]) for r in self.regression.rows.releases]
+        return replace(self, kernel=self.kernel._replace(z=np.concatenate(z).astype("float64")))
+
+    def begin(self, rng: np.random.Generator, tune: int, thin: int | None = None):
+        """Return a state with its proposal, adapted during `tune` draws' worth of steps."""
+        steps = tune * (thin or self.sweeps)
+        return tune_proposal(rng, *start(self.kernel, rng), self.kernel, steps)
+
+    def advance(self, rng: np.random.Generator, state, draws: int, thin: int | None = None):
+        """Return the next state, and a row (theta, variance, coordinates) for each draw."""
+        *point, proposal = state
+        out = np.empty((draws, self.regression.rows.width + 1 + self.size))
+        point = run_sweeps(rng, *point, self.kernel, proposal, thin or self.sweeps, out)
+        return (*point, proposal), out
+
+    def moments(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sample mean and covariance matrix of the columns."""
+        width = self.regression.rows.width
+        return moments(rows[..., width + 1 :], width - 1, self.regression.rows.n)
+
+    def values(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return draws by name; a law of the covariates is drawn given their moments."""
+        p, law = self.regression.rows.width - 1, self.regression.covariate
+        found = self.regression.values(rows[..., : p + 1], rows[..., p + 1])
+        if isinstance(law, NormalInverseGamma | NormalWishart):
+            mean, cov = self.moments(rows)
+            n = self.regression.rows.n
+            found |= _draw_covariate(rng, law, mean[..., :p], cov[..., :p, :p], n)
+        return found
+
+
 def sample(
     model: pm.Model,
     *,
@@ -532,41 +603,24 @@ def sample(
     **kwargs: Any,
 ) -> DataTree:
     """Run the kernel on every chain: `tune` draws' worth of steps adapt the proposal."""
-    regression = covered(model)
+    chain = RegressionChain.read(model)
     if tune < 1:
         raise ValueError(
             f"tune={tune}: the chain has to learn the sizes of its steps; write tune=500"
         )
-    rows = regression.rows
-    kernel = kernel_model(model, regression)
-    p = rows.width - 1
-    size = p + p * (p + 1) // 2 + p + 2
-    sweeps = 5 * size
-    width = p + 2
-
-    def begin(rng: np.random.Generator):
-        return tune_proposal(rng, *start(kernel, rng), kernel, tune * sweeps)
-
-    def advance(rng: np.random.Generator, state, draws: int):
-        *point, proposal = state
-        out = np.empty((draws, width + size))
-        point = run_sweeps(rng, *point, kernel, proposal, sweeps, out)
-        return (*point, proposal), out
-
-    point = start(kernel, np.random.default_rng(0))  # compiled after this
-    advance(np.random.default_rng(0), (*point, proposal_shape(kernel, point[0])), 1)
-    found, seconds = run_chains(begin, advance, random_seed=random_seed, **kwargs)
-    _log.info("%d Metropolis steps to a draw, %.2f seconds", sweeps, seconds)
-    theta, variance, coordinates = found[..., : p + 1], found[..., p + 1], found[..., width:]
-    values = regression.values(theta, variance)
-    mean, cov = moments(coordinates, p, rows.n)
-    if isinstance(regression.covariate, NormalInverseGamma | NormalWishart):
-        rng = get_random_generator(random_seed).spawn(len(found) + 1)[-1]  # none of the chains'
-        law = regression.covariate
-        values |= _draw_covariate(rng, law, mean[..., :p], cov[..., :p, :p], rows.n)
+    point = start(chain.kernel, np.random.default_rng(0))  # compiled after this
+    chain.advance(np.random.default_rng(0), (*point, proposal_shape(chain.kernel, point[0])), 1)
+    found, seconds = run_chains(
+        lambda rng: chain.begin(rng, tune), chain.advance, random_seed=random_seed, **kwargs
+    )
+    _log.info("%d Metropolis steps to a draw, %.2f seconds", chain.sweeps, seconds)
+    rng = get_random_generator(random_seed).spawn(len(found) + 1)[-1]  # none of the chains'
+    values = chain.values(found, rng)
+    mean, cov = chain.moments(found)
+    rows = chain.regression.rows
     attributes = {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune}
     return regression_tree(
-        model, rows, values, mean, cov, sweeps, attributes, checks=compute_convergence_checks
+        model, rows, values, mean, cov, chain.sweeps, attributes, checks=compute_convergence_checks
     )
 
 

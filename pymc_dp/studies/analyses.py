@@ -1,0 +1,258 @@
+"""Studies over simulated data and releases: `coverage`, `calibration`, `privacy_utility`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from scipy import stats
+
+from pymc_dp.studies.run import Cell, Plan, Settings, Truth, run_study
+from pymc_dp.studies.summaries import RANKS, Interval
+
+Point = Literal["mean", "median", "mode"]
+
+
+def coverage(
+    build: Callable[..., pm.Model],
+    *,
+    truth: Truth = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    simulate: Callable[[Cell, np.random.Generator], Any] | None = None,
+    replicates: int = 200,
+    prob: float = 0.95,
+    interval: Interval = "hdi",
+    point: Point = "mean",
+    var_names: Sequence[str] | None = None,
+    draws: int = 1000,
+    tune: int = 500,
+    chains: int = 2,
+    thin: int | None = None,
+    min_ess: float | None = None,
+    compiled: bool | None = None,
+    sampler: Mapping[str, Any] | None = None,
+    random_seed: int | None = None,
+    path: str | os.PathLike[str] | None = None,
+    n_jobs: int | None = None,
+    batch: int | None = None,
+    progressbar: bool = True,
+) -> xr.Dataset:
+    r"""Find frequentist coverage, interval length and error over simulated data sets and releases.
+
+    A replicate simulates confidential data at the true values and a release of them, samples the
+    posterior given the release, and keeps a summary. Replicates run through joblib: with
+    ``n_jobs=2``, or in the backend of a surrounding ``joblib.parallel_config(backend="dask")``, the
+    same numbers come out, bit for bit.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(**cell)`` returns a model whose releases have no observed value, the same one at
+        every call.
+    truth : dict or callable, optional
+        True values of the parameters by name, or a function of the cell that returns them.
+        Variables without one are drawn from their priors, anew in every replicate: coverage is then
+        an average over the prior.
+    grid : dict of sequences, optional
+        Values of arguments of `build`, numbers or strings; all of their combinations are cells.
+    simulate : callable, optional
+        ``(cell, rng)`` to a release: an array, or a dict of arrays by release, for data that do not
+        follow the model. The model itself is drawn from if None.
+    replicates : int
+        For each cell.
+    prob, interval : float, {"hdi", "eti"}
+        Probability and kind of the intervals: highest density, or equal tails.
+    point : {"mean", "median", "mode"}
+        The estimate whose error is reported. The mode is that of a kernel density.
+    var_names : sequence of str, optional
+        The variables of the result: all parameters by default, Deterministics by name.
+    draws, tune, chains : int
+        Size of a posterior sample.
+    thin : int, optional
+        Sweeps of a compiled kernel to a draw, in the place of its own default.
+    min_ess : float, optional
+        For compiled kernels: a replicate ends when every parameter has so many effective draws, at
+        the latest after `draws`.
+    compiled : bool, optional
+        Run kernels that cover the whole model without PyMC. None does so where one does, and logs
+        why where none does; True demands it.
+    sampler : dict, optional
+        Further arguments of `dp.sample` (rung=, method=, approximate=, ...), which is then called.
+    random_seed : int, optional
+        Seed of the study; every replicate has its own, which the result holds.
+    path : path, optional
+        Folder of a checkpoint. A study that was killed goes on where it was when it is called again
+        with the same arguments; it may then have more replicates.
+    n_jobs : int, optional
+        Processes, as for `joblib.Parallel`.
+    batch : int, optional
+        Replicates of a task; a twentieth of `replicates` by default.
+    progressbar : bool, default True
+        Show progress.
+
+    Returns
+    -------
+    xarray.Dataset
+        By cell and parameter: ``coverage``, ``length`` of the intervals, ``bias`` and ``rmse`` of
+        the estimate, each with a Monte Carlo standard error ``..._se`` (but the rmse), and the mean
+        posterior standard deviation ``posterior_sd``. ``failures``: by cell. By replicate, too:
+        ``truth``, ``mean``, ``median``, ``mode``, ``sd``, ``lower``, ``upper``, ``rank`` (the share
+        of posterior draws below the truth), ``ess``, ``seed`` and ``error``, empty if there was
+        none.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError
+        Naming the argument: a builder that cannot be pickled or changes, an empty grid, a
+        checkpoint that is damaged or of another study.
+
+    Examples
+    --------
+    >>> def build(n, epsilon):
+    ...     with pm.Model() as model:
+    ...         mu, sigma2 = pm.Uniform("mu", 0, 1), pm.HalfFlat("sigma2")
+    ...         x = pm.Normal("x", mu, pm.math.sqrt(sigma2), shape=n)
+    ...         noise = dp.LaplaceMechanism.from_epsilon(epsilon / 2, 1 / n)
+    ...         dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise)
+    ...     return model
+    >>> dp.studies.coverage(build, truth={"mu": 0.5, "sigma2": 0.04},
+    ...                     grid={"n": [100, 1000], "epsilon": [0.2, 2.0]})
+    """
+    settings = Settings(
+        var_names=None if var_names is None else tuple(var_names),
+        prob=prob,
+        interval=interval,
+        draws=draws,
+        tune=tune,
+        chains=chains,
+        thin=thin,
+        min_ess=min_ess,
+        use_compiled=compiled,
+        sampler=dict(sampler or {}),
+    )
+    if point not in ("mean", "median", "mode"):
+        raise ValueError(f"point={point!r}: write 'mean', 'median' or 'mode'")
+    found = run_study(
+        Plan(build, truth, simulate, settings),
+        grid,
+        replicates=replicates,
+        random_seed=random_seed,
+        path=path,
+        n_jobs=n_jobs,
+        batch=batch,
+        progressbar=progressbar,
+    )
+    return _described(found, point)
+
+
+def _described(found: xr.Dataset, point: Point) -> xr.Dataset:
+    """Add what the replicates say together."""
+    worked = found["mean"].notnull()
+    count = worked.sum("replicate")
+    covered = ((found["lower"] <= found["truth"]) & (found["truth"] <= found["upper"])).where(
+        worked
+    )
+    length = found["upper"] - found["lower"]
+    error = found[point] - found["truth"]
+    share = covered.where(worked).mean("replicate")
+    described = {
+        "coverage": share,
+        "coverage_se": np.sqrt(share * (1 - share) / count),
+        "length": length.mean("replicate"),
+        "length_se": length.std("replicate", ddof=1) / np.sqrt(count),
+        "bias": error.mean("replicate"),
+        "bias_se": error.std("replicate", ddof=1) / np.sqrt(count),
+        "rmse": np.sqrt((error**2).mean("replicate")),
+        "posterior_sd": found["sd"].mean("replicate"),
+        "failures": (found["error"] != "").sum("replicate"),
+    }
+    return found.assign(described).assign_attrs(point=point)
+
+
+def privacy_utility(
+    build: Callable[..., pm.Model],
+    epsilons: Sequence[float],
+    *,
+    name: str = "epsilon",
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    **kwargs: Any,
+) -> xr.Dataset:
+    """Find what privacy costs: width, coverage and error of the posterior at every epsilon.
+
+    Parameters
+    ----------
+    build : callable
+        As for `coverage`; it takes the level, too.
+    epsilons : sequence of float
+        The levels.
+    name : str, default "epsilon"
+        The argument of `build` that takes the level; "rho", say.
+    grid, **kwargs
+        As for `coverage`. Without truth=, true values are drawn from the priors, anew in every
+        replicate: what a data owner expects before seeing the data.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `coverage` returns, with the levels as a dimension.
+    """
+    levels = np.atleast_1d(np.asarray(epsilons, "float64"))
+    if levels.ndim != 1 or levels.size == 0 or not np.all((levels > 0) & np.isfinite(levels)):
+        raise ValueError(f"epsilons={epsilons!r}: positive levels are needed, such as [0.1, 1, 10]")
+    if name in (grid or {}):
+        raise ValueError(f"grid: {name!r} is the level; leave it out")
+    return coverage(build, grid={**(grid or {}), name: levels.tolist()}, **kwargs)
+
+
+def calibration(
+    build: Callable[..., pm.Model],
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    replicates: int = 300,
+    **kwargs: Any,
+) -> xr.Dataset:
+    r"""Simulation-based calibration (Talts et al., 2018).
+
+    True values are drawn from the priors, and data and releases from the model. The share of
+    posterior draws below the truth is then uniform if the sampler is right. (The package simuk does
+    the same with `pm.sample`; here, the model is sampled as `dp.sample` does it.)
+
+    Parameters
+    ----------
+    build, grid, replicates, **kwargs
+        As for `coverage`, without truth= and simulate=. All priors have to be proper.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `coverage` returns, and ``pit``: the rank of the truth among 99 draws, made continuous;
+        ``ks`` and ``ks_pvalue``: the Kolmogorov-Smirnov distance of these from uniform ones, by
+        cell and parameter. `plot_calibration` draws them.
+
+    References
+    ----------
+    .. [1] S. Talts, M. Betancourt, D. Simpson, A. Vehtari, A. Gelman (2018). Validating Bayesian
+       inference algorithms with simulation-based calibration.
+    """
+    for wrong in ("truth", "simulate"):
+        if kwargs.get(wrong) is not None:
+            raise TypeError(f"{wrong}=: calibration draws true values and data from the model")
+    found = coverage(build, grid=grid, replicates=replicates, **kwargs)
+    # Uniform between the neighbouring ranks; the seeds make it repeatable.
+    uniform = np.random.default_rng(found["seed"].to_numpy().ravel()[:4]).random(
+        found["rank"].shape
+    )
+    pit = (found["rank"] * RANKS + uniform) / (RANKS + 1)
+
+    def distance(values: np.ndarray) -> np.ndarray:
+        values = values[np.isfinite(values)]
+        return np.array(stats.kstest(values, "uniform")[:2] if len(values) else [np.nan, np.nan])
+
+    ks = xr.apply_ufunc(
+        distance, pit, input_core_dims=[["replicate"]], output_core_dims=[["of"]], vectorize=True
+    )
+    return found.assign(pit=pit, ks=ks.isel(of=0), ks_pvalue=ks.isel(of=1))

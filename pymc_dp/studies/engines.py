@@ -1,0 +1,337 @@
+"""How a study gets a replicate: simulators of releases, and samplers of posteriors.
+
+A sampler that a compiled kernel covers wholly registers itself here, in a module of its own; PyMC
+is then no part of a replicate.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pymc as pm
+from pymc.pytensorf import compile as pm_compile
+from pymc.pytensorf import reseed_rngs
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.random.type import RandomType
+
+from pymc_dp.records import is_tagged, privatized, releases
+from pymc_dp.sampling import sample
+
+Released = dict[str, np.ndarray]
+
+# Draws until the bounds of a release are met.
+_TRIES = 10_000
+
+
+class Simulator(Protocol):
+    """Draws true values of the parameters, flat, and what is released of data that follow them."""
+
+    def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
+        """Simulate once."""
+
+
+class Sampler(Protocol):
+    """Draws from the posterior: (chains, draws, parameters)."""
+
+    compiled: bool
+
+    def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
+        """Sample given a release."""
+
+
+def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
+    """Return the names of the variables that a study is about."""
+    if var_names is None:
+        hidden = {*releases(model), *privatized(model)}
+        names = [rv.name for rv in model.free_RVs if rv not in hidden and not is_tagged(rv)]
+        if not names:
+            raise ValueError("the model has no parameters: name variables in var_names=")
+        return names
+    known = [v.name for v in (*model.free_RVs, *model.deterministics)]
+    unknown = [name for name in var_names if name not in known]
+    if unknown:
+        raise ValueError(f"var_names: the model has no {unknown[0]!r}, but {', '.join(known)}")
+    return list(var_names)
+
+
+def labels(names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return the names of the entries, ``beta[0]``."""
+    return [
+        f"{name}[{', '.join(map(str, index))}]" if index else name
+        for name in names
+        for index in np.ndindex(*shapes[name])
+    ]
+
+
+def flat(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """Join draws (chains, draws, ...) of several variables on the last axis."""
+    parts = [np.reshape(values[name], (*np.shape(values[name])[:2], -1)) for name in names]
+    return np.concatenate(parts, axis=2)
+
+
+class ModelSimulator:
+    """Draws from a model, its parameters fixed or drawn from their priors.
+
+    Parameters
+    ----------
+    model : pm.Model
+        With free releases.
+    names : sequence of str
+        The parameters that are returned.
+    truth : mapping
+        Values of variables; the others are drawn.
+    kernel : Compiled, optional
+        Draws the releases, if it can.
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        names: Sequence[str],
+        truth: Mapping[str, Any],
+        kernel: Compiled | None = None,
+    ):
+        self._release = None if kernel is None else kernel.release
+        found = [rv.name for rv in releases(model)]
+        wanted = kernel.needed if kernel is not None and self._release is not None else found
+        fixed = _checked_truth(model, truth)
+        self._names, self._wanted = names, wanted
+        self._known = {n: fixed[n] for n in (*names, *wanted) if n in fixed}
+        self._drawn = [n for n in dict.fromkeys((*names, *wanted)) if n not in fixed]
+        self._function, self._generators = None, []
+        if self._drawn:
+            self._function, self._generators = _drawing(
+                pm.do(model, fixed) if fixed else model, self._drawn
+            )
+        values = self._values()
+        self.shapes = {n: np.shape(values[n]) for n in names}
+
+    def _values(self) -> dict[str, np.ndarray]:
+        if self._function is None:
+            return self._known
+        return self._known | dict(zip(self._drawn, self._function(), strict=True))
+
+    def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
+        """Simulate once; a release that its bounds= exclude (NaN) is drawn again, with the data."""
+        if self._generators:
+            reseed_rngs(self._generators, rng.integers(2**30))
+        for _ in range(_TRIES):
+            values = self._values()
+            if self._release is not None:
+                released = self._release(values, rng)
+            else:
+                released = {name: values[name] for name in self._wanted}
+                if not all(np.all(np.isfinite(v)) for v in released.values()):
+                    released = None
+            if released is not None:
+                return flat_truth(values, self._names), released
+        raise ValueError(f"none of {_TRIES} releases is possible inside the bounds=")
+
+
+def flat_truth(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """Join values of several variables."""
+    return np.concatenate([np.ravel(values[name]) for name in names]).astype("float64")
+
+
+def _drawing(model: pm.Model, names: Sequence[str]):
+    """Compile a function that draws variables; return it with its random generators."""
+    with warnings.catch_warnings():
+        # A random function of the user runs as Python; that is meant.
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
+        try:
+            function = pm_compile([], [model[name] for name in names], random_seed=0)
+            function()
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"the model cannot be drawn from ({error}): give every parameter a proper prior, "
+                f"or its value in truth="
+            ) from None
+    generators = [
+        v for v in function.get_shared() if isinstance(v, SharedVariable)
+        and isinstance(v.type, RandomType)
+    ]  # fmt: skip
+    return function, generators
+
+
+def _checked_truth(model: pm.Model, truth: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    free = {rv.name: rv for rv in model.free_RVs}
+    for name in truth:
+        if name not in free:
+            raise ValueError(f"truth: the model has no free variable {name!r}, but {', '.join(free)}")  # fmt: skip  # noqa: E501
+    return {
+        name: np.broadcast_to(np.asarray(value, free[name].dtype), free[name].shape.eval()).copy()
+        for name, value in truth.items()
+    }
+
+
+class GivenSimulator:
+    """Releases from a function of the user's, of data that need not follow the model.
+
+    Parameters
+    ----------
+    simulate : callable
+        ``(cell, rng) -> released``: a dict by release, or an array for a single release.
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        names: Sequence[str],
+        truth: Mapping[str, Any],
+        simulate: Callable[[dict[str, Any], np.random.Generator], Any],
+        cell: dict[str, Any],
+    ):
+        found = _checked_truth(model, truth)
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise ValueError(f"simulate= needs the true value of {missing[0]!r} in truth=")
+        self.shapes = {name: found[name].shape for name in names}
+        self._truth = flat_truth(found, names)
+        self._releases = {rv.name: tuple(rv.shape.eval()) for rv in releases(model)}
+        self._simulate, self._cell = simulate, cell
+
+    def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
+        """Simulate once."""
+        found = self._simulate(self._cell, rng)
+        if not isinstance(found, Mapping):
+            [name, *others] = self._releases
+            if others:
+                raise TypeError("simulate= must return a dict of the releases by name")
+            found = {name: found}
+        released = {}
+        for name, shape in self._releases.items():
+            if name not in found:
+                raise ValueError(f"simulate= returned no {name!r}")
+            released[name] = np.asarray(found[name], "float64")
+            if released[name].shape != shape:
+                raise ValueError(
+                    f"simulate= returned {name!r} of shape {released[name].shape}; the release has "
+                    f"{shape}"
+                )
+        return self._truth, released
+
+
+class ModelSampler:
+    """`dp.sample` of the model with the release observed."""
+
+    compiled = False
+
+    def __init__(self, model: pm.Model, names: Sequence[str], **kwargs: Any):
+        self._model, self._names, self._kwargs = model, names, kwargs
+
+    def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
+        """Sample given a release."""
+        model = pm.observe(self._model, released)
+        tree = sample(
+            model,
+            random_seed=int(rng.integers(2**31)),
+            **{"cores": 1, "progressbar": False, "compute_convergence_checks": False}
+            | self._kwargs,
+        )
+        return flat({n: tree["posterior"][n].to_numpy() for n in self._names}, self._names)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a kernel that covers a whole model gives a study.
+
+    Attributes
+    ----------
+    chain : compiled chain
+        With ``given(released)``, ``begin(rng, tune, thin)`` and ``advance(rng, state, draws,
+        thin)``, as `fused.GaussianChain`.
+    values : callable
+        ``(rows, rng)`` to draws by name.
+    names : tuple of str
+        These names.
+    needed : tuple of str
+        The variables that `release` needs.
+    release : callable, optional
+        ``(values, rng)`` to a release of data that follow the model at these values, None where
+        bounds= exclude it.
+    """
+
+    chain: Any
+    values: Callable[[np.ndarray, np.random.Generator], dict[str, np.ndarray]]
+    names: tuple[str, ...]
+    needed: tuple[str, ...] = ()
+    release: Callable[[dict[str, Any], np.random.Generator], Released | None] | None = None
+
+
+_COMPILED: list[Callable[[pm.Model], Compiled]] = []
+
+
+def register_compiled(read: Callable[[pm.Model], Compiled]) -> Callable[[pm.Model], Compiled]:
+    """Add a kernel; `read` raises NotImplementedError or ValueError with what it does not cover."""
+    _COMPILED.append(read)
+    return read
+
+
+def compiled(model: pm.Model) -> Compiled:
+    """Return what the first kernel that covers a model reads of it; say why none does."""
+    reasons = []
+    given = pm.observe(model, {rv.name: np.zeros(rv.shape.eval()) for rv in releases(model)})
+    for read in _COMPILED:
+        try:
+            return read(given)
+        except (NotImplementedError, ValueError) as error:
+            reasons.append(str(error))
+    raise NotImplementedError("no compiled kernel covers the model: " + "; ".join(reasons))
+
+
+class CompiledSampler:
+    """Chains of a compiled kernel, without PyMC.
+
+    Parameters
+    ----------
+    kernel : Compiled
+    names : sequence of str
+    draws, tune, chains : int
+    thin : int, optional
+        Sweeps to a draw; the kernel's own default if None.
+    enough : callable, optional
+        Whether draws so far, (chains, draws, parameters), are enough.
+    """
+
+    compiled = True
+
+    def __init__(
+        self,
+        kernel: Compiled,
+        names: Sequence[str],
+        *,
+        draws: int,
+        tune: int,
+        chains: int,
+        thin: int | None,
+        enough: Callable[[np.ndarray], bool] | None,
+    ):
+        self._kernel, self._names = kernel, names
+        self._draws, self._tune, self._chains = draws, tune, chains
+        self._thin = {} if thin is None else {"thin": thin}
+        self._enough = enough
+
+    def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
+        """Sample given a release."""
+        chain = self._kernel.chain.given(released)
+        states = [chain.begin(rng, self._tune, **self._thin) for _ in range(self._chains)]
+        parts: list[np.ndarray] = []
+        done = 0
+        while done < self._draws:
+            # Each part is as long as all before it.
+            more = self._draws if self._enough is None else max(done, self._draws // 16, 50)
+            more = min(more, self._draws - done)
+            rows = np.empty(0)
+            for c, state in enumerate(states):
+                states[c], out = chain.advance(rng, state, more, **self._thin)
+                rows = np.empty((self._chains, *out.shape)) if c == 0 else rows
+                rows[c] = out
+            parts.append(flat(self._kernel.values(rows, rng), self._names))
+            done += more
+            if self._enough is not None and self._enough(np.concatenate(parts, axis=1)):
+                break
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

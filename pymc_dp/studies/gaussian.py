@@ -1,0 +1,60 @@
+"""Normal records with a released mean and variance, by the fused Gibbs kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pymc_dp.fused import GaussianChain
+from pymc_dp.kernels.gaussian import GaussianModel
+from pymc_dp.studies.engines import Compiled, Released, register_compiled
+
+
+@register_compiled
+def read(model: pm.Model) -> Compiled:
+    """Read a model for `studies.engines`."""
+    chain = GaussianChain.read(model)
+
+    def release(values: dict[str, Any], rng: np.random.Generator) -> Released | None:
+        mean, spread = (float(np.squeeze(values[name])) for name in chain.names)
+        return simulate(chain, mean, spread**chain.power, rng)
+
+    return Compiled(chain, lambda rows, _: chain.values(rows), chain.names, chain.names, release)
+
+
+def simulate(
+    chain: GaussianChain, mean: float, variance: float, rng: np.random.Generator
+) -> Released | None:
+    """Release the statistics of Normal records; None where bounds exclude them.
+
+    The sample mean is Normal, the sample variance has a gamma law, and they are independent.
+    """
+    kernel = chain.kernel
+    own = {
+        "z_mean": mean + math.sqrt(variance / kernel.n) * rng.standard_normal(),
+        "z_var": variance * rng.standard_gamma(0.5 * (kernel.n - 1)) / (0.5 * (kernel.n - 1)),
+    }
+    if kernel.bounded and not _feasible(kernel, mean, variance, own["z_mean"], own["z_var"]):
+        return None
+    noise = {
+        "z_mean": _noise(kernel.lam_mean, kernel.tau_mean, rng),
+        "z_var": _noise(kernel.lam_var, kernel.tau_var, rng),
+    }
+    return {
+        name: np.array([offset + factor * (own[f] + noise[f]) for f, offset, factor in entries])
+        for name, entries in chain.entries.items()
+    }
+
+
+def _noise(lam: float, tau: float, rng: np.random.Generator) -> float:
+    if lam > 0.0:
+        return rng.laplace(0.0, 1.0 / lam)
+    return rng.standard_normal() / math.sqrt(tau) if tau > 0.0 else 0.0
+
+
+def _feasible(kernel: GaussianModel, mean: float, variance: float, ybar: float, var: float) -> bool:
+    cap, sample_cap = ((m - kernel.lo) * (kernel.hi - m) for m in (mean, ybar))
+    return variance <= cap and (kernel.n - 1) / kernel.n * var <= sample_cap

@@ -1,0 +1,391 @@
+"""The replicates of a study: seeds, batches, joblib, checkpoints, the result."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import xarray as xr
+from joblib import Parallel, delayed
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from pymc_dp.records import releases
+from pymc_dp.studies import gaussian, regression  # noqa: F401  they register themselves
+from pymc_dp.studies.checkpoint import Batch, Checkpoint
+from pymc_dp.studies.engines import (
+    CompiledSampler,
+    GivenSimulator,
+    ModelSampler,
+    ModelSimulator,
+    compiled,
+    labels,
+    parameters,
+)
+from pymc_dp.studies.fingerprint import fingerprint
+from pymc_dp.studies.summaries import FIELDS, Interval, effective, summarize
+
+_log = logging.getLogger("pymc.dp")
+
+Cell = dict[str, Any]
+Truth = Mapping[str, Any] | Callable[[Cell], Mapping[str, Any]] | None
+_QUIET = ("pymc", "pymc.dp", "nutpie")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every replicate of a study is done with; see `coverage`."""
+
+    var_names: tuple[str, ...] | None
+    prob: float
+    interval: Interval
+    draws: int
+    tune: int
+    chains: int
+    thin: int | None
+    min_ess: float | None
+    use_compiled: bool | None
+    sampler: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Check them."""
+        if not 0.0 < self.prob < 1.0:
+            raise ValueError(f"prob={self.prob!r}: the probability of an interval, 0.95 say")
+        if self.interval not in ("hdi", "eti"):
+            raise ValueError(f"interval={self.interval!r}: write 'hdi' or 'eti'")
+        for name in ("draws", "tune", "chains"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: at least 1")
+        if self.draws < 20:
+            raise ValueError(f"draws={self.draws}: too few for an interval; write at least 20")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study, as its worker processes need it."""
+
+    build: Callable[..., pm.Model]
+    truth: Truth
+    simulate: Callable[..., Any] | None
+    settings: Settings
+
+
+class Replicates:
+    """The replicates of one cell of the grid."""
+
+    def __init__(self, plan: Plan, cell: Cell):
+        settings = plan.settings
+        model = built(plan.build, cell)
+        self.fingerprint = fingerprint(model)
+        names = parameters(model, settings.var_names)
+        truth = (plan.truth(cell) if callable(plan.truth) else plan.truth) or {}
+        self.compiled, kernel = "", None
+        if settings.use_compiled is not False and not settings.sampler:
+            try:
+                kernel = compiled(model)
+                missing = sorted({*names} - {*kernel.names})
+                if missing:
+                    raise NotImplementedError(f"the kernel does not draw {missing[0]!r}")
+            except NotImplementedError as error:
+                if settings.use_compiled or settings.min_ess:
+                    raise
+                self.compiled = str(error)
+                kernel = None
+        self._settings = settings
+        simulate = plan.simulate
+        self._simulate = (
+            ModelSimulator(model, names, truth, kernel)
+            if simulate is None
+            else GivenSimulator(model, names, truth, simulate, cell)
+        )
+        size = {name: getattr(settings, name) for name in ("draws", "tune", "chains")}
+        self._sample = (
+            ModelSampler(model, names, **size, **settings.sampler)
+            if kernel is None
+            else CompiledSampler(kernel, names, **size, thin=settings.thin, enough=self._enough())
+        )
+        self.labels = labels(names, self._simulate.shapes)
+
+    def _enough(self) -> Callable[[np.ndarray], bool] | None:
+        wanted = self._settings.min_ess
+        if wanted is None:
+            return None
+        return lambda draws: all(effective(draws[:, :, j]) >= wanted for j in range(draws.shape[2]))
+
+    def run(self, seed: int) -> np.ndarray:
+        """Simulate, sample and summarize: a row of `FIELDS` for each parameter."""
+        rng = np.random.default_rng(seed)
+        truth, released = self._simulate(rng)
+        draws = self._sample(released, rng)
+        return summarize(draws, truth, self._settings.prob, self._settings.interval)
+
+
+def built(build: Callable[..., pm.Model], cell: Cell) -> pm.Model:
+    """Build the model of a cell, and check it."""
+    model = build(**cell)
+    if not isinstance(model, pm.Model):
+        raise TypeError(f"build must return a pm.Model, and returned {model!r}")
+    found = releases(model)
+    if not found:
+        raise ValueError("build: the model has no private release: declare a PrivateObservation")
+    for release in found:
+        if release in model.observed_RVs:
+            raise ValueError(
+                f"build: the release {release.name!r} has an observed value, and a study simulates "
+                f"it: leave observed= out"
+            )
+    return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what samplers say of each replicate to themselves."""
+    loggers = [logging.getLogger(name) for name in _QUIET]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# One process works on few cells at a time, and a cell's model may take a minute to compile.
+@lru_cache(maxsize=2)
+def _replicates(packed: bytes, cell: tuple[tuple[str, Any], ...]) -> Replicates:
+    return Replicates(cloudpickle.loads(packed), dict(cell))
+
+
+def run_batch(
+    packed: bytes, number: int, cell: tuple[tuple[str, Any], ...], start: int, seeds: np.ndarray
+) -> tuple[Batch, str]:
+    """Run some replicates of a cell; a failure is recorded. Also why no kernel is used."""
+    stop = start + len(seeds)
+    with _quiet():
+        try:
+            replicates = _replicates(packed, cell)
+        except Exception as error:
+            rows = np.empty((len(seeds), 0, len(FIELDS)))
+            return Batch(number, start, stop, rows, [_said(error)] * len(seeds), [], ""), ""
+        rows = np.full((len(seeds), len(replicates.labels), len(FIELDS)), np.nan)
+        errors = [""] * len(seeds)
+        for k, seed in enumerate(seeds.tolist()):
+            try:
+                rows[k] = replicates.run(seed)
+            except Exception as error:
+                errors[k] = _said(error)
+    batch = Batch(number, start, stop, rows, errors, replicates.labels, replicates.fingerprint)
+    return batch, replicates.compiled
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def read_grid(grid: Mapping[str, Sequence[Any]] | None) -> list[Cell]:
+    """Return all cells of a grid, the last axis fastest."""
+    grid = {} if grid is None else grid
+    for name, values in grid.items():
+        if name in ("replicate", "parameter"):
+            raise ValueError(f"grid: {name!r} is a dimension of the result; name it otherwise")
+        if isinstance(values, str) or len(values) == 0:
+            raise ValueError(f"grid: {name!r} has no values: write a list, {name}=[...]")
+        wrong = [v for v in values if not isinstance(v, int | float | str | np.number)]
+        if wrong:
+            raise TypeError(
+                f"grid: {name!r} holds {wrong[0]!r}; write numbers or strings, of which build "
+                f"makes what it needs"
+            )
+        if len(set(values)) < len(values):
+            raise ValueError(f"grid: {name!r} holds a value twice")
+    plain = {n: [v.item() if isinstance(v, np.number) else v for v in g] for n, g in grid.items()}
+    return [dict(zip(plain, cell, strict=True)) for cell in itertools.product(*plain.values())]
+
+
+def seeds(entropy: int, cell: int, count: int) -> np.ndarray:
+    """Return the seeds of a cell's replicates; more of them begin with the same ones."""
+    return np.random.SeedSequence(entropy, spawn_key=(cell,)).generate_state(count, np.uint64)
+
+
+def _name(function: Any) -> str | None:
+    if function is None:
+        return None
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
+
+
+def _packed(plan: Plan) -> bytes:
+    for role in ("build", "truth", "simulate"):
+        try:
+            cloudpickle.dumps(getattr(plan, role))
+        except Exception as error:
+            raise ValueError(
+                f"{role}= cannot be sent to other processes ({_said(error)}): write a function "
+                f"that makes what it needs itself, and holds no open file, lock or generator"
+            ) from None
+    return cloudpickle.dumps(plan)
+
+
+def run_study(
+    plan: Plan,
+    grid: Mapping[str, Sequence[Any]] | None,
+    *,
+    replicates: int,
+    random_seed: int | None,
+    path: str | os.PathLike[str] | None,
+    n_jobs: int | None,
+    batch: int | None,
+    progressbar: bool,
+) -> xr.Dataset:
+    """Run all replicates, or those that the checkpoint lacks; return them as a Dataset."""
+    cells = read_grid(grid)
+    if replicates < 1:
+        raise ValueError(f"replicates={replicates}: at least 1")
+    if path is not None and random_seed is None:
+        raise ValueError("path= needs random_seed=, so that a study goes on with the same numbers")
+    entropy = np.random.SeedSequence(random_seed).entropy
+    assert isinstance(entropy, int)
+    packed = _packed(plan)
+    with _quiet():
+        prints = [fingerprint(built(plan.build, cells[0])) for _ in range(2)]
+    if prints[0] != prints[1]:
+        raise ValueError(
+            f"build returned another model when called a second time with {cells[0]}: it must not "
+            f"draw random numbers or change anything; data belong into simulate="
+        )
+    done: list[Batch] = []
+    store = None
+    if path is not None:
+        manifest = {
+            "grid": [list(cell.items()) for cell in cells],
+            "random_seed": entropy,
+            "build": _name(plan.build),
+            "model": prints[0],
+            "truth": _name(plan.truth) if callable(plan.truth) else repr(plan.truth),
+            "simulate": _name(plan.simulate),
+            "settings": {k: repr(v) for k, v in vars(plan.settings).items()},
+        }
+        store = Checkpoint(path, manifest)
+        done = store.batches()
+        with _quiet():
+            for number in {b.cell for b in done if b.fingerprint}:
+                own = fingerprint(built(plan.build, cells[number]))
+                wrong = [b for b in done if b.cell == number and b.fingerprint not in ("", own)]
+                if wrong:
+                    raise ValueError(
+                        f"path={str(path)!r} holds replicates of another model of {cells[number]}: "
+                        f"build was changed since; name a new folder"
+                    )
+    numbers = [seeds(entropy, c, replicates) for c in range(len(cells))]
+    tasks = _tasks(done, len(cells), replicates, batch or max(1, replicates // 20))
+    calls = (
+        delayed(run_batch)(packed, c, tuple(cells[c].items()), a, numbers[c][a:b])
+        for c, a, b in tasks
+    )
+    columns = (
+        TextColumn("Replicates"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    reasons: set[str] = set()
+    with Progress(*columns, disable=not progressbar) as progress:
+        total = len(cells) * replicates
+        bar = progress.add_task("", total=total, completed=total - sum(b - a for _, a, b in tasks))
+        for found, reason in Parallel(n_jobs=n_jobs, return_as="generator_unordered", batch_size=1)(
+            calls
+        ):
+            if store is not None:
+                store.write(found)
+            if reason and reason not in reasons:
+                _log.info("dp.sample for every replicate: %s", reason)
+            reasons.add(reason)
+            done.append(found)
+            progress.advance(bar, len(found.errors))
+    return _joined(grid, cells, replicates, numbers, done, plan.settings, entropy)
+
+
+def _tasks(
+    done: Sequence[Batch], cells: int, replicates: int, batch: int
+) -> list[tuple[int, int, int]]:
+    """Return (cell, start, stop) of what is left to do."""
+    left = np.ones((cells, replicates), bool)
+    for found in done:
+        left[found.cell, found.start : found.stop] = False
+    tasks = []
+    for c in range(cells):
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], left[c], [False]]).astype(int)))
+        for a, b in edges.reshape(-1, 2).tolist():
+            tasks += [(c, at, min(at + batch, b)) for at in range(a, b, batch)]
+    return tasks
+
+
+def _joined(
+    grid: Mapping[str, Sequence[Any]] | None,
+    cells: list[Cell],
+    replicates: int,
+    numbers: list[np.ndarray],
+    done: Sequence[Batch],
+    settings: Settings,
+    entropy: int,
+) -> xr.Dataset:
+    own = next((b.labels for b in done if b.labels), [])
+    for batch in done:
+        if batch.labels and batch.labels != own:
+            raise ValueError(
+                f"build: the parameters of {cells[batch.cell]} are {', '.join(batch.labels)}, "
+                f"those of other cells {', '.join(own)}: name common ones in var_names="
+            )
+    rows = np.full((len(cells), replicates, len(own), len(FIELDS)), np.nan)
+    errors = np.full((len(cells), replicates), "", dtype=object)
+    for batch in done:
+        stop = min(batch.stop, replicates)
+        count = stop - batch.start
+        if count <= 0:
+            continue
+        if batch.labels:
+            rows[batch.cell, batch.start : stop] = batch.rows[:count]
+        errors[batch.cell, batch.start : stop] = batch.errors[:count]
+    failed = int((errors != "").sum())
+    if failed:
+        c, k = np.argwhere(errors != "")[0]
+        _log.warning(
+            "%d of %d replicates failed; the first with seed %d of %s: %s",
+            failed, errors.size, numbers[c][k], cells[c] or "the study", errors[c, k],
+        )  # fmt: skip
+    axes = dict(grid or {})
+    shape = tuple(len(values) for values in axes.values())
+    dims = (*axes, "replicate")
+    data = {
+        field: ((*dims, "parameter"), rows[..., j].reshape(*shape, replicates, len(own)))
+        for j, field in enumerate(FIELDS)
+    }
+    return xr.Dataset(
+        {
+            **data,
+            "seed": (dims, np.stack(numbers).reshape(*shape, replicates)),
+            "error": (dims, errors.astype(str).reshape(*shape, replicates)),
+        },
+        coords={**{k: list(v) for k, v in axes.items()}, "parameter": own},
+        attrs={
+            "prob": settings.prob,
+            "interval": settings.interval,
+            "random_seed": str(entropy),  # may be too large for a file format's integers
+        },
+    )
