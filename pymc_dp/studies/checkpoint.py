@@ -106,7 +106,7 @@ class Checkpoint:
     @staticmethod
     def _read(path: Path, cell: int, start: int, stop: int) -> Batch:
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
                 rows, errors, labels, fingerprint = (
                     stored[name] for name in ("rows", "errors", "labels", "fingerprint")
                 )

@@ -1,0 +1,404 @@
+"""Studies: closed forms, seeds, checkpoints, failures, and what they refuse."""
+
+import logging
+import os
+import threading
+
+import joblib
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.studies.fingerprint import fingerprint
+from pymc_dp.studies.run import seeds
+from pymc_dp.studies.summaries import FIELDS, mode, summarize
+
+TRUTH = {"mu": 0.5, "sigma2": 0.04}
+SMALL = {"draws": 60, "tune": 20, "chains": 1, "random_seed": 3, "progressbar": False}
+
+
+def build(n=40, epsilon=2.0):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.5, 0.3)
+        sigma2 = pm.InverseGamma("sigma2", 3, 0.08)
+        x = pm.Normal("x", mu, pm.math.sqrt(sigma2), shape=n)
+        noise = dp.LaplaceMechanism.from_epsilon(epsilon / 2, 1 / n)
+        dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise)
+    return model
+
+
+def study(**kwargs):
+    return dp.studies.coverage(build, **{"truth": TRUTH, "replicates": 6, **SMALL, **kwargs})
+
+
+# --- Summaries ------------------------------------------------------------------------------------
+
+
+def test_summaries_against_closed_forms():
+    rng = np.random.default_rng(1)
+    draws = rng.standard_gamma(2.0, size=(2, 40_000, 1))
+    [row] = summarize(draws, np.array([1.0]), 0.9, "hdi")
+    found = dict(zip(FIELDS, row, strict=True))
+    law = stats.gamma(2.0)
+    low = np.linspace(0.0, law.ppf(0.1), 4001)
+    at = np.argmin(law.ppf(np.minimum(law.cdf(low) + 0.9, 1 - 1e-12)) - low)
+    assert found["truth"] == 1.0
+    assert found["mean"] == pytest.approx(2.0, abs=0.03)
+    assert found["median"] == pytest.approx(law.median(), abs=0.03)
+    assert found["mode"] == pytest.approx(1.0, abs=0.1)
+    assert found["sd"] == pytest.approx(np.sqrt(2), abs=0.03)
+    assert found["lower"] == pytest.approx(low[at], abs=0.03)
+    assert found["upper"] == pytest.approx(law.ppf(law.cdf(low[at]) + 0.9), abs=0.08)
+    assert found["rank"] == pytest.approx(law.cdf(1.0), abs=0.15)
+    assert found["ess"] == pytest.approx(80_000, rel=0.1)
+    [row] = summarize(draws, np.array([1.0]), 0.9, "eti")
+    np.testing.assert_allclose(row[5:7], law.ppf([0.05, 0.95]), atol=0.06)
+
+
+def test_mode_of_heavy_tails_and_of_constant_draws():
+    draws = np.sort(3.0 + stats.t(2).rvs(20_000, random_state=2))
+    assert mode(draws) == pytest.approx(3.0, abs=0.1)
+    assert mode(np.full(100, 2.0)) == 2.0
+
+
+# --- Numbers --------------------------------------------------------------------------------------
+
+
+def test_a_replicate_can_be_repeated_from_its_seed():
+    found = study(grid={"epsilon": [0.5, 5.0]})
+    again = study(grid={"epsilon": [0.5, 5.0]})
+    xr.testing.assert_identical(found, again)
+    more = study(grid={"epsilon": [0.5, 5.0]}, replicates=9)
+    xr.testing.assert_identical(
+        found[list(FIELDS)], more[list(FIELDS)].isel(replicate=slice(0, 6))
+    )
+    assert len(np.unique(found["seed"])) == 12
+    np.testing.assert_array_equal(found["seed"].isel(epsilon=1), seeds(3, 1, 6))
+    np.testing.assert_array_equal(found["truth"].isel(parameter=1), 0.04)
+
+
+def test_processes_give_the_same_numbers():
+    xr.testing.assert_identical(study(), study(n_jobs=2, batch=2))
+
+
+def test_compiled_replicates_agree_with_dp_sample():
+    """Of one release: quantiles of the kernel's and of PyMC's posterior."""
+
+    def simulate(cell, rng):
+        return np.array([0.45, 0.06])
+
+    size = {"replicates": 1, "draws": 4000, "tune": 300, "chains": 2, "simulate": simulate}
+    kernel = study(**size, compiled=True)
+    sampled = study(**size, compiled=False)
+    sd = kernel["sd"].to_numpy()
+    for field in ("mean", "lower", "upper"):
+        np.testing.assert_allclose((kernel[field] - sampled[field]) / sd, 0.0, atol=0.15)
+    np.testing.assert_allclose(kernel["sd"] / sampled["sd"], 1.0, atol=0.1)
+
+
+def test_kernels_simulate_what_the_model_says():
+    """The release that a compiled replicate simulates has the law that PyMC's draws have."""
+    from pymc_dp.studies.engines import ModelSimulator, compiled
+
+    model = build(n=5)
+    kernel = compiled(model)
+    names = ["mu", "sigma2"]
+    ours, theirs = ModelSimulator(model, names, TRUTH, kernel), ModelSimulator(model, names, TRUTH)
+    rng = np.random.default_rng(4)
+    ours, theirs = (np.array([s(rng)[1]["z"] for _ in range(4000)]) for s in (ours, theirs))
+    for j in range(2):
+        assert stats.ks_2samp(ours[:, j], theirs[:, j]).pvalue > 1e-3
+
+
+def test_coverage_of_a_prior_average_is_nominal():
+    found = study(truth=None, replicates=400, prob=0.8, interval="eti", draws=400)
+    share = found["coverage"].to_numpy()
+    assert np.all(np.abs(share - 0.8) < 3.5 * np.sqrt(0.8 * 0.2 / 400))
+    expected = np.sqrt(share * (1 - share) / 400)
+    np.testing.assert_allclose(found["coverage_se"], expected)
+    error = found["mean"] - found["truth"]
+    np.testing.assert_allclose(found["rmse"], np.sqrt((error**2).mean("replicate")))
+
+
+def test_calibration_of_the_kernel_and_of_a_wrong_model():
+    right = dp.studies.calibration(build, replicates=300, **{**SMALL, "draws": 500})
+    assert np.all(right["ks"] < 1.63 / np.sqrt(300))
+    assert right["pit"].shape == (300, 2)
+    with pytest.raises(TypeError, match="truth=: calibration draws"):
+        dp.studies.calibration(build, truth=TRUTH)
+    # The noise of the builder is 20 times what the posterior knows of.
+    def noisier(cell, rng):
+        return np.array([0.5, 0.04]) + rng.laplace(0, 0.5, 2)
+
+    wrong = study(replicates=200, simulate=noisier, grid={"epsilon": [20.0]})
+    assert np.all(wrong["coverage"].sel(parameter="mu") < 0.5)
+
+
+def test_regression_runs_compiled():
+    def build_regression(n, scale):
+        with pm.Model() as model:
+            sigma2 = pm.InverseGamma("sigma2", 3, 3)
+            beta = pm.MvNormal("beta", np.zeros(2), sigma2 * np.eye(2), shape=2)
+            x = pm.Normal("x", 0, 1, shape=n)
+            y = pm.Normal("y", beta[0] + beta[1] * x, pm.math.sqrt(sigma2), shape=n)
+            statistic = [x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()]
+            dp.PrivateObservation("z", statistic, dp.LaplaceMechanism(scale))
+        return model
+
+    found = dp.studies.coverage(
+        build_regression, grid={"n": [50], "scale": [2.0]}, replicates=60, prob=0.8,
+        compiled=True, **{**SMALL, "draws": 300, "tune": 200},
+    )  # fmt: skip
+    assert list(found.parameter.values) == ["sigma2", "beta[0]", "beta[1]"]
+    assert np.all(np.abs(found["coverage"] - 0.8) < 3.5 * np.sqrt(0.16 / 60))
+    assert not found["failures"].any()
+
+
+def test_enough_effective_draws_end_a_replicate():
+    short = study(draws=20_000, min_ess=100, replicates=3, compiled=True)
+    assert np.all(short["ess"] >= 100)
+    assert np.all(short["ess"] < 5000)
+
+
+def test_privacy_utility_has_the_levels_as_a_dimension():
+    found = dp.studies.privacy_utility(build, [0.1, 10.0], truth=TRUTH, replicates=20, **SMALL)
+    assert found["length"].dims == ("epsilon", "parameter")
+    assert np.all(found["length"].sel(epsilon=0.1) > found["length"].sel(epsilon=10.0))
+    assert np.all(found["posterior_sd"].sel(epsilon=0.1) > found["posterior_sd"].sel(epsilon=10.0))
+    with pytest.raises(ValueError, match="positive levels are needed"):
+        dp.studies.privacy_utility(build, [0.0, 1.0])
+    with pytest.raises(ValueError, match="positive levels are needed"):
+        dp.studies.privacy_utility(build, [])
+
+
+# --- Checkpoints ----------------------------------------------------------------------------------
+
+
+class Stop(BaseException):
+    """A kill."""
+
+
+def test_a_killed_study_goes_on(tmp_path):
+    folder, log = tmp_path / "study", tmp_path / "calls"
+
+    def simulate(cell, rng):  # a study calls a copy of it
+        with log.open("a") as file:
+            file.write("x")
+        if log.stat().st_size == 8:
+            raise Stop
+        return rng.laplace([0.5, 0.04], 0.1)
+
+    def calls():
+        return log.stat().st_size
+
+    arguments = {"grid": {"n": [20, 40]}, "simulate": simulate, "batch": 2}
+    with pytest.raises(Stop):
+        study(path=folder, **arguments)
+    assert len(list(folder.glob("cell*.npz"))) == 3
+    (folder / "cell00001-00000000-00000002.77.partial").write_bytes(b"half")
+    found = study(path=folder, **arguments)
+    assert calls() == 8 + 12 - 6  # those of the last, incomplete batch ran again
+    xr.testing.assert_identical(found, study(**arguments))
+    before = calls()
+    more = study(path=folder, **arguments, replicates=8)
+    assert calls() == before + 4
+    assert more["mean"].notnull().all()
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 nothing", None])
+def test_a_damaged_checkpoint_is_named_and_kept(tmp_path, damage):
+    study(path=tmp_path, batch=3)
+    path = sorted(tmp_path.glob("cell*.npz"))[1]
+    content = path.read_bytes()[:-200] if damage is None else damage
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"00000003-00000006\.npz' is damaged"):
+        study(path=tmp_path)
+    assert path.read_bytes() == content
+    path.unlink()
+    xr.testing.assert_identical(study(path=tmp_path), study())
+
+
+def test_checkpoints_of_other_studies_are_refused(tmp_path):
+    study(path=tmp_path / "a")
+    before = {p: p.read_bytes() for p in (tmp_path / "a").iterdir()}
+    other = [
+        ({"random_seed": 4}, "its random_seed is 3"),
+        ({"truth": {"mu": 0.4, "sigma2": 0.04}}, "its truth is"),
+        ({"grid": {"n": [7]}}, "its grid is"),
+        ({"prob": 0.5}, "its settings is"),
+    ]
+    for change, message in other:
+        with pytest.raises(ValueError, match=f"holds another study: {message}"):
+            study(path=tmp_path / "a", **change)
+    with pytest.raises(ValueError, match="holds another study: its build is"):
+        dp.studies.coverage(lambda: build(), truth=TRUTH, path=tmp_path / "a", **SMALL)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.txt").write_text("dear")
+    with pytest.raises(ValueError, match="holds other files and no study"):
+        study(path=tmp_path / "b")
+    assert {p: p.read_bytes() for p in (tmp_path / "a").iterdir()} == before
+    assert [p.name for p in (tmp_path / "b").iterdir()] == ["thesis.txt"]
+    (tmp_path / "a" / "study.json").write_text('{"format": ')
+    with pytest.raises(ValueError, match="is no description of a study"):
+        study(path=tmp_path / "a")
+    with pytest.raises(ValueError, match="path= needs random_seed="):
+        study(path=tmp_path / "c", random_seed=None)
+
+
+def test_a_changed_model_does_not_join_old_replicates(tmp_path):
+    scale = [0.3]
+
+    def changing():
+        with pm.Model() as model:
+            mu = pm.Normal("mu", 0.5, scale[0])
+            x = pm.Normal("x", mu, 1, shape=9)
+            dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.1))
+        return model
+
+    arguments = {"truth": {"mu": 0.5}, "replicates": 2, "path": tmp_path, **SMALL}
+    arguments["simulate"] = lambda cell, rng: 0.5
+    arguments["compiled"] = False
+    arguments["sampler"] = {"rung": "marginal", "nuts_sampler": "pymc"}
+    dp.studies.coverage(changing, **arguments)
+    scale[0] = 0.4
+    with pytest.raises(ValueError, match="holds another study: its model is"):
+        dp.studies.coverage(changing, **arguments)
+
+
+# --- Failures and bad input -----------------------------------------------------------------------
+
+
+def test_a_failed_replicate_is_recorded(caplog):
+    bad = int(seeds(3, 0, 6)[2])
+
+    def simulate(cell, rng):
+        if rng.bit_generator.state == np.random.default_rng(bad).bit_generator.state:
+            raise RuntimeError("the register was closed")
+        return rng.laplace([0.5, 0.04], 0.1)
+
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        found = study(simulate=simulate)
+    assert found["error"].values.tolist() == ["", "", "RuntimeError: the register was closed", *3 * [""]]  # fmt: skip  # noqa: E501
+    assert int(found["failures"]) == 1
+    assert f"1 of 6 replicates failed; the first with seed {bad}" in caplog.text
+    assert np.isnan(found["mean"].isel(replicate=2)).all()
+    assert found["coverage"].notnull().all()
+
+
+def test_a_cell_that_cannot_be_built_is_recorded():
+    def fussy(n):
+        if n == 3:
+            raise ValueError("three is too few")
+        return build(n)
+
+    found = dp.studies.coverage(fussy, truth=TRUTH, grid={"n": [20, 3]}, replicates=2, **SMALL)
+    assert found["error"].sel(n=3).values.tolist() == 2 * ["ValueError: three is too few"]
+    assert found["mean"].sel(n=20).notnull().all()
+
+
+def wobbly():
+    with pm.Model() as model:
+        mu = pm.Normal("mu", np.random.default_rng().normal(), 1)
+        dp.PrivateObservation("z", pm.Normal("x", mu, 1, shape=9).mean(), dp.LaplaceMechanism(1.0))
+    return model
+
+
+def observed():
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=9)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=1.0)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("function", "kwargs", "message"),
+    [
+        (wobbly, {}, "another model when called a second time"),
+        (observed, {}, "'z' has an observed value, and a study simulates it"),
+        (lambda: 3, {}, "build must return a pm.Model"),
+        (lambda: pm.Model(), {}, "has no private release"),
+        (build, {"grid": {"n": []}}, "'n' has no values"),
+        (build, {"grid": {"n": [3, 3]}}, "'n' holds a value twice"),
+        (build, {"grid": {"n": [None]}}, "'n' holds None; write numbers or strings"),
+        (build, {"grid": {"replicate": [1]}}, "is a dimension of the result"),
+        (build, {"replicates": 0}, "replicates=0"),
+        (build, {"prob": 1.0}, "prob=1.0"),
+        (build, {"interval": "hpd"}, "write 'hdi' or 'eti'"),
+        (build, {"point": "max"}, "write 'mean', 'median' or 'mode'"),
+        (build, {"draws": 5}, "draws=5: too few"),
+        (build, {"chains": 0}, "chains=0"),
+    ],
+)
+def test_bad_arguments_are_named(function, kwargs, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        dp.studies.coverage(function, **{"truth": TRUTH, "replicates": 2, **SMALL, **kwargs})
+
+
+def test_a_builder_that_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+
+    def locked():
+        with lock:
+            return build()
+
+    with pytest.raises(ValueError, match="build= cannot be sent to other processes"):
+        dp.studies.coverage(locked, truth=TRUTH, replicates=2, **SMALL)
+
+
+def test_errors_of_every_replicate_are_named(caplog):
+    """What only a worker sees is in the result, not lost."""
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        found = study(truth={"nu": 1.0}, replicates=2)
+    assert "truth: the model has no free variable 'nu'" in str(found["error"].values[0])
+    assert "2 of 2 replicates failed" in caplog.text
+
+
+def test_fingerprints_tell_models_apart():
+    assert fingerprint(build()) == fingerprint(build())
+    models = [build(), build(n=41), build(epsilon=2.5), observed(), build().copy()]
+    prints = [fingerprint(m) for m in models]
+    assert len(set(prints[:4])) == 4
+
+    def data(value):
+        with pm.Model(coords={"a": [1, 2]}) as model:
+            scale = pm.Data("scale", value)
+            x = pm.Normal("x", 0, scale, dims="a")
+            dp.PrivateObservation("z", x.mean(), dp.GaussianMechanism(1.0))
+        return model
+
+    assert fingerprint(data(1.0)) == fingerprint(data(1.0)) != fingerprint(data(2.0))
+
+
+# --- A cluster ------------------------------------------------------------------------------------
+
+
+def slow(cell, rng):
+    import time
+
+    time.sleep(0.2)
+    return rng.laplace([0.5, 0.04], 0.1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dask_loses_a_worker_and_no_number(tmp_path):
+    """Two worker processes, one is killed in the middle; the result is that of one process."""
+    distributed = pytest.importorskip("distributed")
+    arguments = {"replicates": 30, "batch": 3, "simulate": slow}
+    serial = study(**arguments)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
+        local_directory=str(tmp_path),
+    ) as cluster, distributed.Client(cluster) as client:  # fmt: skip
+        victim = next(iter(cluster.workers.values())).pid
+        timer = threading.Timer(6.0, os.kill, (victim, 9))
+        timer.start()
+        with joblib.parallel_config(backend="dask"):
+            found = study(**arguments, path=tmp_path / "study")
+        timer.cancel()
+        assert client.status == "running"
+    xr.testing.assert_identical(found, serial)
+    covered = [tuple(map(int, p.stem.split("-")[1:])) for p in (tmp_path / "study").glob("cell*")]
+    assert sum(b - a for a, b in covered) == 30
