@@ -1,5 +1,13 @@
 """Studies over simulated data and releases, on one machine or a cluster."""
 
 from pymc_dp.studies.analyses import calibration, coverage, privacy_utility
+from pymc_dp.studies.plots import plot_calibration, plot_coverage, plot_privacy_utility
 
-__all__ = ["calibration", "coverage", "privacy_utility"]
+__all__ = [
+    "calibration",
+    "coverage",
+    "plot_calibration",
+    "plot_coverage",
+    "plot_privacy_utility",
+    "privacy_utility",
+]

@@ -205,7 +205,8 @@ def privacy_utility(
         raise ValueError(f"epsilons={epsilons!r}: positive levels are needed, such as [0.1, 1, 10]")
     if name in (grid or {}):
         raise ValueError(f"grid: {name!r} is the level; leave it out")
-    return coverage(build, grid={**(grid or {}), name: levels.tolist()}, **kwargs)
+    found = coverage(build, grid={**(grid or {}), name: levels.tolist()}, **kwargs)
+    return found.assign_attrs(level=name)
 
 
 def calibration(

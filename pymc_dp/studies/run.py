@@ -44,6 +44,10 @@ _log = logging.getLogger("pymc.dp")
 
 Cell = dict[str, Any]
 Truth = Mapping[str, Any] | Callable[[Cell], Mapping[str, Any]] | None
+# Names of the result.
+RESERVED = frozenset(
+    (*FIELDS, "replicate", "parameter", "seed", "error", "coverage", "coverage_se", "length")
+) | {"length_se", "bias", "bias_se", "rmse", "posterior_sd", "failures", "pit", "ks", "ks_pvalue"}
 _QUIET = ("pymc", "pymc.dp", "nutpie")
 
 
@@ -127,11 +131,15 @@ class Replicates:
             return None
         return lambda draws: all(effective(draws[:, :, j]) >= wanted for j in range(draws.shape[2]))
 
-    def run(self, seed: int) -> np.ndarray:
-        """Simulate, sample and summarize: a row of `FIELDS` for each parameter."""
+    def draws(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Simulate and sample; returns the true values and (chains, draws, parameters)."""
         rng = np.random.default_rng(seed)
         truth, released = self._simulate(rng)
-        draws = self._sample(released, rng)
+        return truth, self._sample(released, rng)
+
+    def run(self, seed: int) -> np.ndarray:
+        """Summarize one replicate: a row of `FIELDS` for each parameter."""
+        truth, draws = self.draws(seed)
         return summarize(draws, truth, self._settings.prob, self._settings.interval)
 
 
@@ -202,8 +210,8 @@ def read_grid(grid: Mapping[str, Sequence[Any]] | None) -> list[Cell]:
     """Return all cells of a grid, the last axis fastest."""
     grid = {} if grid is None else grid
     for name, values in grid.items():
-        if name in ("replicate", "parameter"):
-            raise ValueError(f"grid: {name!r} is a dimension of the result; name it otherwise")
+        if name in RESERVED:
+            raise ValueError(f"grid: {name!r} is a name in the result: rename build's argument")
         if isinstance(values, str) or len(values) == 0:
             raise ValueError(f"grid: {name!r} has no values: write a list, {name}=[...]")
         wrong = [v for v in values if not isinstance(v, int | float | str | np.number)]

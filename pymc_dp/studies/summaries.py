@@ -42,10 +42,10 @@ def mode(ordered: np.ndarray) -> float:
 
 
 def effective(draws: np.ndarray) -> float:
-    """Return the effective number of draws of one parameter, (chains, draws)."""
+    """Return the effective number of draws, for the mean of one parameter; (chains, draws)."""
     if draws.shape[1] < 4:
         return np.nan
-    return float(array_stats.ess(draws, chain_axis=0, draw_axis=1))
+    return float(array_stats.ess(draws, chain_axis=0, draw_axis=1, method="mean"))
 
 
 def summarize(

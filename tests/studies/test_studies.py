@@ -72,9 +72,7 @@ def test_a_replicate_can_be_repeated_from_its_seed():
     again = study(grid={"epsilon": [0.5, 5.0]})
     xr.testing.assert_identical(found, again)
     more = study(grid={"epsilon": [0.5, 5.0]}, replicates=9)
-    xr.testing.assert_identical(
-        found[list(FIELDS)], more[list(FIELDS)].isel(replicate=slice(0, 6))
-    )
+    xr.testing.assert_identical(found[list(FIELDS)], more[list(FIELDS)].isel(replicate=slice(0, 6)))
     assert len(np.unique(found["seed"])) == 12
     np.testing.assert_array_equal(found["seed"].isel(epsilon=1), seeds(3, 1, 6))
     np.testing.assert_array_equal(found["truth"].isel(parameter=1), 0.04)
@@ -129,6 +127,7 @@ def test_calibration_of_the_kernel_and_of_a_wrong_model():
     assert right["pit"].shape == (300, 2)
     with pytest.raises(TypeError, match="truth=: calibration draws"):
         dp.studies.calibration(build, truth=TRUTH)
+
     # The noise of the builder is 20 times what the posterior knows of.
     def noisier(cell, rng):
         return np.array([0.5, 0.04]) + rng.laplace(0, 0.5, 2)
@@ -323,7 +322,7 @@ def observed():
         (build, {"grid": {"n": []}}, "'n' has no values"),
         (build, {"grid": {"n": [3, 3]}}, "'n' holds a value twice"),
         (build, {"grid": {"n": [None]}}, "'n' holds None; write numbers or strings"),
-        (build, {"grid": {"replicate": [1]}}, "is a dimension of the result"),
+        (build, {"grid": {"mean": [1]}}, "'mean' is a name in the result"),
         (build, {"replicates": 0}, "replicates=0"),
         (build, {"prob": 1.0}, "prob=1.0"),
         (build, {"interval": "hpd"}, "write 'hdi' or 'eti'"),

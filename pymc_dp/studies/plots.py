@@ -1,0 +1,154 @@
+"""Pictures of studies, in ArviZ's style: each returns an `arviz_plots.PlotCollection`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import arviz_base
+import arviz_plots
+import numpy as np
+import xarray as xr
+from arviz_plots import PlotCollection, visuals
+
+_TITLES = {
+    "coverage": "coverage",
+    "length": "mean interval length",
+    "posterior_sd": "mean posterior sd",
+    "rmse": "RMSE",
+    "bias": "bias",
+}
+_SE = {"coverage": "coverage_se", "length": "length_se", "bias": "bias_se"}
+_AES = ("color", "linestyle", "marker")
+
+
+def plot_coverage(
+    study: xr.Dataset,
+    *,
+    x: str | None = None,
+    quantities: Sequence[str] = ("coverage", "length", "rmse"),
+    var_names: Sequence[str] | None = None,
+    backend: str | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    """Draw what a study found against one axis of its grid.
+
+    Bands are plus and minus two Monte Carlo standard errors, the grey line in the row of coverage
+    is the nominal one.
+
+    Parameters
+    ----------
+    study : xarray.Dataset
+        Of `coverage` or `privacy_utility`.
+    x : str, optional
+        The axis, of numbers; the longest such axis if None. The others take color and linestyle.
+    quantities : sequence of str
+        The rows: "coverage", "length", "rmse", "posterior_sd" or "bias".
+    var_names : sequence of str, optional
+        The columns: entries of ``study.parameter``.
+    backend : str, optional
+        Plotting backend of ArviZ.
+    **pc_kwargs
+        Further arguments of `arviz_plots.PlotCollection.grid`.
+    """
+    axes = [str(d) for d in study["coverage"].dims if d != "parameter"]
+    numeric = [d for d in axes if np.issubdtype(study[d].dtype, np.number) and study.sizes[d] > 1]
+    if x is None and not numeric:
+        raise ValueError(f"the grid of the study has no axis of numbers to draw against: {axes}")
+    x = max(numeric, key=study.sizes.__getitem__) if x is None else x
+    if x not in axes:
+        raise ValueError(f"x={x!r}: the grid of the study has {', '.join(map(repr, axes))}")
+    unknown = [q for q in quantities if q not in _TITLES]
+    if unknown:
+        raise ValueError(f"quantities: {unknown[0]!r} is none of {', '.join(_TITLES)}")
+    if var_names is not None:
+        study = study.sel(parameter=list(var_names))
+    others = [d for d in axes if d != x and study.sizes[d] > 1]
+    if len(others) > len(_AES):
+        raise ValueError(f"too many axes besides {x!r}: select values of {others[-1]!r} first")
+    study = study.squeeze([d for d in axes if d not in (x, *others)], drop=True).sortby(x)
+    index = xr.DataArray(list(quantities), dims="quantity")
+    value = xr.concat([study[q] for q in quantities], index.rename("quantity"))
+    error = xr.concat([study[_SE[q]] if q in _SE else 0.0 * study[q] for q in quantities], index)
+    value, error = (v.assign_coords(quantity=list(quantities)) for v in (value, error))
+    pc_kwargs.setdefault("aes", dict(zip(_AES, ([d] for d in others), strict=False)))
+    figure = {"sharex": True, "sharey": "row"} | pc_kwargs.pop("figure_kwargs", {})
+    figure.setdefault("figsize", (4.2 * study.sizes["parameter"] + 1.5, 2.4 * len(quantities)))
+    pc = PlotCollection.grid(
+        xr.Dataset({"value": value}),
+        cols=["parameter"],
+        rows=["quantity"],
+        backend=backend,
+        figure_kwargs=figure,
+        **pc_kwargs,
+    )
+    at = study[x]
+    low, high = (xr.Dataset({"value": value + k * error}) for k in (-2, 2))
+    if "coverage" in quantities:
+        level = xr.full_like(study["parameter"], study.attrs["prob"], dtype=float)
+        nominal = xr.Dataset({"value": level})
+        pc.map(
+            visuals.hline, "nominal", data=nominal, coords={"quantity": "coverage"},
+            ignore_aes="all", color="gray", alpha=0.6,
+        )  # fmt: skip
+    pc.map(
+        visuals.fill_between_y, "band", x=at, y_bottom=low["value"], y_top=high["value"], alpha=0.2,
+        ignore_aes={"linestyle", "marker"},
+    )  # fmt: skip
+    pc.map(visuals.line_xy, "line", x=at, ignore_aes={"marker"})
+    pc.map(visuals.scatter_xy, "point", x=at, ignore_aes={"linestyle"})
+    spread = float(at.max() / at.min()) if float(at.min()) > 0 else 0.0
+    if spread >= 10:
+        pc.map(visuals.set_xscale, "scale", scale="log", ignore_aes="all", store_artist=False)
+    for quantity in quantities:
+        first = {"quantity": quantity, "parameter": study["parameter"].values[0]}
+        pc.map(
+            visuals.labelled_y, f"y_{quantity}", coords=first, text=_TITLES[quantity],
+            ignore_aes="all",
+        )  # fmt: skip
+    for parameter in study["parameter"].values:
+        top = {"quantity": quantities[0], "parameter": parameter}
+        bottom = {"quantity": quantities[-1], "parameter": parameter}
+        pc.map(visuals.labelled_title, f"t_{parameter}", coords=top, text=parameter, ignore_aes="all")  # fmt: skip  # noqa: E501
+        pc.map(visuals.labelled_x, f"x_{parameter}", coords=bottom, text=x, ignore_aes="all")
+    if others:
+        pc.add_legend(others)
+    return pc
+
+
+def plot_privacy_utility(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
+    """Draw posterior width, error and coverage against the level of privacy.
+
+    Parameters
+    ----------
+    study : xarray.Dataset
+        Of `privacy_utility`.
+    **kwargs
+        As for `plot_coverage`.
+    """
+    kwargs.setdefault("x", study.attrs.get("level"))
+    kwargs.setdefault("quantities", ("posterior_sd", "rmse", "coverage"))
+    return plot_coverage(study, **kwargs)
+
+
+def plot_calibration(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
+    """Draw the ECDF of the probability integral transforms with simultaneous bands.
+
+    Parameters
+    ----------
+    study : xarray.Dataset
+        Of `calibration`; select a cell first if the grid has several.
+    **kwargs
+        Of `arviz_plots.plot_ecdf_pit`.
+    """
+    if "pit" not in study:
+        raise ValueError("a study of dp.studies.calibration is needed: it holds 'pit'")
+    several = [d for d in study["pit"].dims if d not in ("replicate", "parameter")]
+    several = [d for d in several if study.sizes[d] > 1]
+    if several:
+        raise ValueError(f"select one value of {several[0]!r}: study.sel({several[0]}=...)")
+    pit = study["pit"].squeeze(drop=True).transpose("replicate", "parameter").dropna("replicate")
+    shares = {
+        str(name): pit.sel(parameter=name).to_numpy()[None] for name in pit["parameter"].values
+    }
+    return arviz_plots.plot_ecdf_pit(arviz_base.from_dict({"prior_sbc": shares}), **kwargs)
