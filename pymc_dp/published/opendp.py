@@ -75,7 +75,10 @@ def read(
 
 
 def _noise_of(measurement: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return the constructor of the noise, and its arguments."""
+    """Return the constructor of the noise, and its arguments.
+
+    Every object of OpenDP keeps both, for `opendp.prelude.serialize`.
+    """
     while True:
         made = getattr(measurement, "__opendp_dict__", None)
         if made is None:
@@ -140,8 +143,7 @@ def _loss(measurement: Any, d_in: Any) -> Privacy:
     stated = {which: loss, "delta": delta}
     metric = str(measurement.input_metric).removesuffix("()")
     return Privacy(
-        unit=f"data sets at distance {d_in}",
-        neighbouring=metric,
+        neighbouring=f"{metric} <= {d_in}",
         measure=measure,
         # A loss of zero or infinity is none that could be stated.
         **{name: x for name, x in stated.items() if x is not None and 0 < x < math.inf},

@@ -342,9 +342,11 @@ class Release:
         r"""Read rows of a Census noisy measurement file: counts with discrete Gaussian noise.
 
         The file gives the **variance** of the noise; the mechanism is
-        ``DiscreteGaussianMechanism(sigma)`` with :math:`\sigma = \sqrt{\text{variance}}`. Noisy
-        measurements are what the statistic plus noise gave, negative ones included. Published
-        census tables are not: they were made consistent and non-negative, and are no releases.
+        ``DiscreteGaussianMechanism(sigma)`` with :math:`\sigma = \sqrt{\text{variance}}`. (The
+        variance of the discrete Gaussian is :math:`\sigma^2` within a relative 1e-6 from
+        :math:`\sigma = 1` on.) Noisy measurements are what the statistic plus noise gave, negative
+        ones included. Published census tables are not: they were made consistent and non-negative,
+        and are no releases.
 
         Parameters
         ----------
@@ -352,9 +354,9 @@ class Release:
             A parquet file or folder, or the rows themselves. Pass a data frame to take some rows of
             a file: one query at one level of geography, say.
         value, variance : str
-            Columns of the noisy count and of the variance of its noise. Where a row holds the
-            counts of a whole query, they must be as many in every row; the value then has one row
-            for each.
+            Columns of the noisy count and of the variance of its noise, as your file names them.
+            Where a row holds the counts of a whole query, they must be as many in every row; the
+            value then has one row for each.
         label : str, optional
             Column that labels the rows. It becomes the first dimension.
         **fields

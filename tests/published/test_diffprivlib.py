@@ -1,6 +1,7 @@
 """The reader of diffprivlib, against what the library itself holds and draws."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_refusals(mechanism, match):
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the old scikit-learn has no wheels")
 def test_the_library_still_says_so(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
-    python = next(tmp_path.glob("*/python*"))
+    python = tmp_path / ("Scripts" if os.name == "nt" else "bin") / "python"
     subprocess.run(
         [python, "-m", "pip", "install", "-q", "diffprivlib==0.6.6", "scikit-learn<1.6"], check=True
     )
