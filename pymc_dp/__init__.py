@@ -23,7 +23,7 @@ from pymc_dp.mechanisms import (
     RandomizedResponse,
 )
 from pymc_dp.observation import PrivateObservation
-from pymc_dp.release import Release
+from pymc_dp.published import Privacy, Release
 from pymc_dp.sampling import sample
 from pymc_dp.sensitivity import regression_sensitivity
 from pymc_dp.steps import (
@@ -55,6 +55,7 @@ __all__ = [
     "GeometricMechanism",
     "LaplaceMechanism",
     "LaplaceScaleMixtureGibbs",
+    "Privacy",
     "PrivateObservation",
     "RandomizedResponse",
     "RecordMetropolis",

@@ -10,7 +10,7 @@ import pymc as pm
 
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.observation import PrivateObservation
-from pymc_dp.release import Release
+from pymc_dp.published import Release
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -25,7 +25,7 @@ def poisson_factorization(
     theta_rate: ArrayLike = 1.0,
     phi_shape: ArrayLike = 1.0,
     phi_rate: ArrayLike = 1.0,
-    dims: tuple[str, str] | None = None,
+    dims: tuple[str, ...] | None = None,
     coords: Mapping[str, Sequence[Any]] | None = None,
 ) -> pm.Model:
     r"""Write the model of a Poisson factorization, of counts or of a private release of them.
@@ -45,7 +45,8 @@ def poisson_factorization(
     Parameters
     ----------
     observed : array_like (D, V), or Release
-        Counts, or the released table. A `Release` carries its mechanism.
+        Counts, or the released table. A `Release` carries its mechanism, and its dims and coords
+        stand in for those that are not given.
     components : int
         Number K of components.
     mechanism : Mechanism, optional
@@ -90,6 +91,8 @@ def poisson_factorization(
         if mechanism is not None:
             raise ValueError("the Release already carries its mechanism; leave mechanism out")
         mechanism, table = observed.mechanism, observed.value
+        if dims is None:
+            dims, coords = observed.dims, {**(observed.coords or {}), **(coords or {})}
     else:
         table = np.asarray(observed)
     if table.ndim != 2 or 0 in table.shape:
@@ -107,8 +110,8 @@ def poisson_factorization(
         raise ValueError(f"components={components!r}: write a whole number, at least 1")
     if dims is not None and (isinstance(dims, str) or len(dims) != 2):
         raise ValueError(f"dims={dims!r}: write the names of rows and columns, ('row', 'column')")
-    rows, columns = dims or (None, None)
-    lengths = {"component": components, rows: table.shape[0], columns: table.shape[1]}
+    row, column = dims or (None, None)
+    lengths = {"component": components, row: table.shape[0], column: table.shape[1]}
     named = {d: np.arange(n) for d, n in lengths.items() if d is not None} if dims else {}
     with pm.Model(coords={**named, **(coords or {})}) as model:
         theta = pm.Gamma(
@@ -116,14 +119,14 @@ def poisson_factorization(
             theta_shape,
             theta_rate,
             shape=(table.shape[0], components),
-            dims=(rows, "component") if dims else None,
+            dims=(row, "component") if dims else None,
         )
         phi = pm.Gamma(
             "phi",
             phi_shape,
             phi_rate,
             shape=(components, table.shape[1]),
-            dims=("component", columns) if dims else None,
+            dims=("component", column) if dims else None,
         )
         if mechanism is None:
             pm.Poisson("counts", theta @ phi, observed=table.astype("int64"), dims=dims)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,9 @@ from pymc_dp.graphs import depends_on, is_random, known_shape, nearest_rvs
 from pymc_dp.marginal import marginal_release_rv
 from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.propriety import check_possible
+from pymc_dp.published import Release
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
-from pymc_dp.release import (
-    FeasibleMoments,
-    FeasibleRegression,
-    Release,
-    record_bounds,
-    release_rv,
-)
+from pymc_dp.release import FeasibleMoments, FeasibleRegression, record_bounds, release_rv
 from pymc_dp.rows import simple_regression
 from pymc_dp.statistics import NotLinearError, TooFewRecordsError
 from pymc_dp.steps import exact_step
@@ -71,7 +67,8 @@ def PrivateObservation(
         several releases, each states the bounds of the records in it; one of x alone confines the
         mean and variance of x, as above.
     dims : str or tuple of str, optional
-        Dimension names of the release.
+        Dimension names of the release. By default those of a `Release`, whose coords are added
+        to the model; where the model has such a dimension, its labels must be the same.
 
     Returns
     -------
@@ -87,11 +84,14 @@ def PrivateObservation(
     ...     z = dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
     """
     model = pm.modelcontext(None)
+    coords: dict[str, Sequence[Any]] = {}
     if isinstance(mechanism, Release):
         if observed is not None:
             raise ValueError(
                 f"{name!r}: the Release already carries the published value; leave observed= out"
             )
+        if dims is None:
+            dims, coords = mechanism.dims, _new_coords(name, mechanism, model)
         observed, mechanism = mechanism.value, mechanism.mechanism
     if not isinstance(mechanism, Mechanism):
         raise TypeError(
@@ -119,6 +119,7 @@ def PrivateObservation(
     observed = _check_observed(name, rv, observed)
     _check_attainable(name, mechanism, observed)
     # Everything is checked: a refused release leaves nothing behind in the model.
+    model.add_coords(coords)
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
     # A second release may take away from the first its exact draw.
     touched = nearest_rvs([release_statistic(rv)])
@@ -126,6 +127,34 @@ def PrivateObservation(
     exact |= {v: exact_step(model, v) for v in touched if v in model.free_RVs}
     tag_records(model, {v: step for v, step in exact.items() if step})
     return rv
+
+
+def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Sequence[Any]]:
+    """Return the coords of a release that the model lacks; the others must agree."""
+    new: dict[str, Sequence[Any]] = {}
+    for dim, length in zip(release.dims or (), release.value.shape, strict=bool(release.dims)):
+        stated = (release.coords or {}).get(dim)
+        if dim not in model.coords:
+            new[dim] = range(length) if stated is None else stated
+            continue
+        labels = model.coords[dim]
+        if stated is not None and labels is not None and tuple(labels) != stated:
+            raise ValueError(
+                f"{name!r}: the release labels {dim!r} {_shown(stated)}, the model has "
+                f"{_shown(labels)}: bring the published values into the order of the model, or "
+                f"give dims="
+            )
+        known = known_value(model.dim_lengths[dim])
+        if known is not None and known != length:
+            raise ValueError(
+                f"{name!r}: the release has {length} entries along {dim!r}, the model has {known}"
+            )
+    return new
+
+
+def _shown(labels) -> str:
+    shown = ", ".join(map(repr, labels[:4]))
+    return f"({shown}{', ...' if len(labels) > 4 else ''})"
 
 
 def _stack(name: str, statistic) -> TensorVariable:

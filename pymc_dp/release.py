@@ -1,9 +1,8 @@
-"""The random variable of a release, and `Release`, a published value with its mechanism."""
+"""The random variable of a release."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,28 +16,6 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
     from pymc_dp.mechanisms.base import Mechanism
-
-
-@dataclass(frozen=True, eq=False)
-class Release:
-    """A published value together with the mechanism that produced it.
-
-    Pass it to `PrivateObservation` in the place of the mechanism; `observed=` is then left out.
-
-    Parameters
-    ----------
-    value : array_like
-        What was published.
-    mechanism : Mechanism
-        The mechanism whose noise it carries.
-    """
-
-    value: np.ndarray
-    mechanism: Mechanism
-
-    def __post_init__(self):
-        """Keep the value as an array."""
-        object.__setattr__(self, "value", np.asarray(self.value))
 
 
 def variance_cap(mean, lower: float, upper: float) -> TensorVariable:

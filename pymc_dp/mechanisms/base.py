@@ -97,6 +97,19 @@ class Mechanism(ABC):
         new.__dict__.update(self.__dict__ | fields)
         return new
 
+    @classmethod
+    def from_fields(cls, **fields: Any) -> Self:
+        """Build the mechanism from the values of its dataclass fields, as a file holds them.
+
+        A mechanism whose fields are not the arguments of its constructor overrides this.
+
+        Parameters
+        ----------
+        **fields
+            Numbers, arrays, mechanisms or None, by field. They are validated as the user's are.
+        """
+        return cls(**fields)
+
     def wrong_parameter(self) -> str | None:
         """Say which parameter has a value now that it must not have, as far as values are known.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pytensor
@@ -175,6 +175,15 @@ class RandomizedResponse(Mechanism):
         epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
         log_ratio = pt.constant(epsilon.astype(pytensor.config.floatX))
         return cls(0.5, categories)._rebuilt(log_ratio=log_ratio)
+
+    @classmethod
+    def from_fields(cls, **fields: Any) -> Self:
+        """Build the mechanism from `log_ratio` and `categories`; see `Mechanism.from_fields`."""
+        log_ratio = as_parameter(fields["log_ratio"], mechanism=_NAME, name="log_ratio")
+        known = known_value(log_ratio)
+        if known is not None:
+            refuse_unless(np.isfinite(known), known, _NAME, "log_ratio", "finite", "")
+        return cls(0.5, fields["categories"])._rebuilt(log_ratio=log_ratio)
 
     def epsilon(self) -> np.ndarray:
         r"""Privacy loss of each report, :math:`\varepsilon = |\log\frac{t (K - 1)}{1 - t}|`.

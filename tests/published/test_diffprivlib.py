@@ -1,0 +1,108 @@
+"""The reader of diffprivlib, against what the library itself holds and draws."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pymc_dp as dp
+
+DATA = Path(__file__).parents[1] / "data"
+SCRIPT = DATA / "diffprivlib_cases.py"
+MADE = json.loads((DATA / "diffprivlib.json").read_text())
+CASES = MADE["cases"]
+IDS = [f"{i}-{case['class']}" for i, case in enumerate(CASES)]
+
+
+def stand_in(name, **attributes):
+    """Return an object with the class name and the attributes of diffprivlib's."""
+    return type(name, (), attributes)()
+
+
+def read(case):
+    value = case["statistic"]
+    if case["class"] == "Binary":
+        value = case["attributes"][f"value{int(value)}"]
+    return dp.Release.from_diffprivlib(stand_in(case["class"], **case["attributes"]), value)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_law_is_that_of_the_draws(case):
+    release = read(case)
+    share, n = np.array(case["share_up_to"]), case["draws"]
+    cdf = np.exp(release.mechanism.logcdf(np.array(case["at"]), case["statistic"]).eval())
+    error = np.sqrt(np.maximum(cdf * (1 - cdf), 1 / n) / n)
+    assert np.all(np.abs(share - cdf) < 4.5 * error)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_loss_and_value(case):
+    release, own = read(case), case["attributes"]
+    assert release.privacy.epsilon == own["epsilon"]
+    assert release.privacy.delta == (own.get("delta") or None)
+    assert release.privacy.measure == ("approximate" if own.get("delta") else "pure")
+    assert release.value == case["statistic"]
+    assert release.source == f"diffprivlib {case['class']}"
+
+
+def test_one_law_a_class():
+    kinds = {case["class"]: type(read(case).mechanism) for case in CASES}
+    clipped = dp.LaplaceMechanism(1.0).clipped(0, 1)
+    assert kinds == {
+        "Laplace": dp.LaplaceMechanism,
+        "LaplaceTruncated": type(clipped),
+        "Geometric": dp.GeometricMechanism,
+        "GeometricTruncated": type(clipped),
+        "Gaussian": dp.GaussianMechanism,
+        "GaussianAnalytic": dp.GaussianMechanism,
+        "GaussianDiscrete": dp.DiscreteGaussianMechanism,
+        "Binary": dp.RandomizedResponse,
+    }
+
+
+def test_analytic_gaussian_agrees_with_ours():
+    case = next(c for c in CASES if c["class"] == "GaussianAnalytic")
+    own = {k: case["attributes"][k] for k in ("epsilon", "delta", "sensitivity")}
+    ours = dp.GaussianMechanism.from_epsilon_delta(**own)
+    found = read(case).mechanism.sigma.eval()
+    np.testing.assert_allclose(found, ours.sigma.eval(), rtol=1e-7)
+
+
+def test_binary_with_delta():
+    mechanism = stand_in("Binary", epsilon=1.0, delta=0.2, value0="a", value1="b")
+    release = dp.Release.from_diffprivlib(mechanism, ["b", "a"])
+    truth = (np.e + 0.2) / (np.e + 1)
+    np.testing.assert_allclose(release.mechanism.truth_probability.eval(), truth)
+    assert release.value.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "match"),
+    [
+        (stand_in("LaplaceFolded", epsilon=1.0), "LaplaceFolded is not read; it reads Laplace"),
+        (stand_in("Snapping", epsilon=1.0), "Snapping is not read"),
+        (stand_in("Laplace", epsilon=1.0, delta=0.0, sensitivity=0.0), "noise of scale 0"),
+        (stand_in("Laplace", epsilon=np.inf, delta=0.0, sensitivity=1.0), "noise of scale 0"),
+        (stand_in("Gaussian", epsilon=1.0, delta=0.1), "not that of diffprivlib 0.6 .*_scale"),
+        (stand_in("Binary", epsilon=1.0, value0="a", value1="b"), "releases 'a' and 'b', got 1.0"),
+    ],
+)
+def test_refusals(mechanism, match):
+    with pytest.raises(ValueError, match=match):
+        dp.Release.from_diffprivlib(mechanism, 1.0)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the old scikit-learn has no wheels")
+def test_the_library_still_says_so(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
+    python = tmp_path / ("Scripts" if os.name == "nt" else "bin") / "python"
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "diffprivlib==0.6.6", "scikit-learn<1.6"], check=True
+    )
+    done = subprocess.run([python, SCRIPT], check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout) == MADE

@@ -1,0 +1,318 @@
+"""The readers of OpenDP, against OpenDP itself."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+import pymc_dp as dp
+
+pytest.importorskip("opendp", reason="needs the extra [opendp]")
+pl = pytest.importorskip("polars")
+
+import opendp.prelude as od  # noqa: E402
+
+od.enable_features("contrib", "honest-but-curious")
+
+FLOATS = od.vector_domain(od.atom_domain(bounds=(0.0, 10.0)), size=50), od.symmetric_distance()
+INTEGERS = od.vector_domain(od.atom_domain(T=int)), od.symmetric_distance()
+MEAN = FLOATS >> od.t.then_mean()  # replacing one record changes it by 10 / 50
+COUNT = INTEGERS >> od.t.then_count()
+TABLE = INTEGERS >> od.t.then_count_by_categories([1, 2, 3], null_category=False)
+TABLE2 = INTEGERS >> od.t.then_count_by_categories(
+    [1, 2, 3], null_category=False, MO=od.L2Distance[float]
+)
+
+
+def scalar_noise(T, constructor, **arguments):
+    nan = {} if T in (int, "u32") else {"nan": False}
+    return constructor(od.atom_domain(T=T, **nan), od.absolute_distance(T=T), **arguments)
+
+
+def known_law(mechanism, at, statistic):
+    return np.exp(mechanism.logcdf(at, statistic).eval())
+
+
+@pytest.mark.parametrize(
+    ("T", "constructor", "kind"),
+    [
+        (float, od.m.make_laplace, dp.LaplaceMechanism),
+        (int, od.m.make_laplace, dp.GeometricMechanism),
+        (int, od.m.make_geometric, dp.GeometricMechanism),
+        (float, od.m.make_gaussian, dp.GaussianMechanism),
+        (int, od.m.make_gaussian, dp.DiscreteGaussianMechanism),
+        ("u32", od.m.make_laplace, None),  # clamped at zero
+    ],
+)
+def test_law_is_that_of_the_draws(T, constructor, kind):
+    measurement = scalar_noise(T, constructor, scale=2.5)
+    statistic = 3.0 if T is float else 3
+    draws = np.sort([measurement(statistic) for _ in range(4000)])
+    release = dp.Release.from_opendp(measurement, draws)
+    at = np.unique(draws[[40, 400, 1200, 2000, 2800, 3600, 3960]]).astype(float)
+    cdf = known_law(release.mechanism, at, statistic)
+    share = np.mean(draws <= at[:, None], axis=1)
+    assert np.all(np.abs(share - cdf) < 4.5 * np.sqrt(np.maximum(cdf * (1 - cdf), 1e-3) / 4000))
+    unclipped = release.mechanism if kind else release.mechanism.inner
+    assert type(unclipped) is (kind or dp.GeometricMechanism)
+    assert release.value.dtype == ("float64" if T is float else "int64")
+
+
+@pytest.mark.parametrize(
+    ("transformation", "noise", "d_in", "mechanism"),
+    [
+        (MEAN, od.m.then_laplace(0.7), 2, dp.LaplaceMechanism(0.7)),
+        (MEAN, od.m.then_gaussian(0.7), 2, dp.GaussianMechanism(0.7)),
+        (COUNT, od.m.then_laplace(3.0), 1, dp.GeometricMechanism(3.0)),
+        (COUNT, od.m.then_gaussian(3.0), 1, dp.DiscreteGaussianMechanism(3.0)),
+        (TABLE, od.m.then_laplace(3.0), 1, dp.GeometricMechanism(3.0)),
+        (TABLE2, od.m.then_gaussian(3.0), 1, dp.DiscreteGaussianMechanism(3.0)),
+    ],
+)
+def test_framework(transformation, noise, d_in, mechanism):
+    measurement = transformation >> noise
+    data = [4.0] * 50 if transformation is MEAN else [1, 2, 2, 3]
+    value = measurement(data)
+    release = dp.Release.from_opendp(
+        measurement, value, d_in=d_in, sensitivity=transformation, name="z"
+    )
+    assert repr(release.mechanism) == repr(mechanism)
+    assert np.array_equal(release.value, value)
+    assert (release.name, release.source) == ("z", "OpenDP")
+    privacy, loss = release.privacy, measurement.map(d_in)
+    assert loss in (privacy.epsilon, privacy.rho)
+    assert (privacy.rho is None) == (privacy.measure == "MaxDivergence")
+    assert privacy.neighbouring == f"SymmetricDistance <= {d_in}"
+
+
+def test_casts_of_the_measure_leave_the_noise():
+    pure = COUNT >> od.m.then_laplace(3.0)
+    for measurement in (od.c.make_pureDP_to_zCDP(pure), od.c.make_approximate(pure)):
+        release = dp.Release.from_opendp(measurement, 4, d_in=1)
+        assert repr(release.mechanism) == repr(dp.GeometricMechanism(3.0))
+    assert math.isclose(release.privacy.epsilon, 1 / 3)
+    assert release.privacy.delta is None
+    zcdp = TABLE2 >> od.m.then_gaussian(3.0)
+    approximate = od.c.make_fix_delta(od.c.make_zCDP_to_approxDP(zcdp), 1e-6)
+    release = dp.Release.from_opendp(approximate, [1, 2, 3], d_in=1)
+    assert repr(release.mechanism) == repr(dp.DiscreteGaussianMechanism(3.0))
+    assert (release.privacy.epsilon, release.privacy.delta) == approximate.map(1)
+
+
+def test_randomized_response():
+    measurement = od.m.make_randomized_response_bool(0.75)
+    release = dp.Release.from_opendp(measurement, [measurement(True), False], d_in=1)
+    assert repr(release.mechanism) == repr(dp.RandomizedResponse(0.75))
+    assert release.value.dtype == "int64"
+    assert math.isclose(release.privacy.epsilon, math.log(3))
+
+
+def context(**loss):
+    return od.Context.compositor(
+        data=[1.0, 2.5, 9.0, 4.0] * 10,
+        privacy_unit=od.unit_of(contributions=1),
+        privacy_loss=od.loss_of(**loss),
+        split_evenly_over=2,
+        domain=od.vector_domain(od.atom_domain(T=float, nan=False)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "noise", "kinds", "expected"),
+    [
+        ({"epsilon": 1.0}, "laplace", (dp.LaplaceMechanism, dp.GeometricMechanism), 2.0),
+        ({"rho": 0.4}, "gaussian", (dp.GaussianMechanism, dp.DiscreteGaussianMechanism), 2.5**0.5),
+    ],
+)
+def test_context_query(loss, noise, kinds, expected):
+    ctx = context(**loss)
+    for query, kind, sensitivity in (
+        (ctx.query().clamp((0.0, 10.0)).sum(), kinds[0], 10.0),
+        (ctx.query().count(), kinds[1], 1.0),
+    ):
+        asked = getattr(query, noise)()
+        release = dp.Release.from_opendp(asked, asked.release(), sensitivity=sensitivity)
+        assert type(release.mechanism) is kind
+        [scale] = (float(p.eval()) for p in release.mechanism.parameters)
+        assert scale == asked.param()
+        assert math.isclose(scale, sensitivity * expected, rel_tol=1e-6)
+        [(which, total)] = loss.items()
+        assert math.isclose(getattr(release.privacy, which), total / 2, rel_tol=1e-6)
+
+
+def test_context_query_of_approximate_privacy():
+    # Here query.param() says None.
+    asked = context(epsilon=1.0, delta=1e-6).query().clamp((0.0, 10.0)).sum().gaussian()
+    release = dp.Release.from_opendp(asked, asked.release())
+    assert type(release.mechanism) is dp.GaussianMechanism
+    assert release.privacy.measure == "Approximate(MaxDivergence)"
+    assert release.privacy.epsilon <= 0.5
+    assert release.privacy.delta == 5e-7
+    # The noise of the conversion through zCDP is above that of the analytic Gaussian.
+    least = dp.GaussianMechanism.from_epsilon_delta(0.5, 5e-7, 10.0).sigma.eval()
+    assert least < release.mechanism.sigma.eval() < 1.2 * least
+
+
+@pytest.mark.parametrize(
+    ("make", "value", "match"),
+    [
+        (lambda: COUNT >> od.m.then_geometric(2.0, bounds=(0, 9)), 3, "clipped.0, 9.*statistic.cl"),
+        (lambda: COUNT >> od.m.then_laplace(2.0) >> (lambda x: x), 3, "make_chain_pm .*changed"),
+        (lambda: MEAN >> od.m.then_laplace(2.0), 3, r"releases floats \(f64\)"),
+        (lambda: COUNT >> od.m.then_laplace(2.0), 3.0, r"releases whole numbers \(i32\)"),
+        (
+            lambda: scalar_noise(float, od.m.make_laplace, scale=2.0, k=-3),
+            3.0,
+            "multiples of 2..-3",
+        ),
+        (
+            lambda: od.m.make_randomized_response([1, 2, 3], 0.5),
+            1,
+            "make_randomized_response is not read",
+        ),
+    ],
+)
+def test_refusals(make, value, match):
+    with pytest.raises(ValueError, match=match):
+        dp.Release.from_opendp(make(), value)
+
+
+def test_a_fine_grid_is_read():
+    measurement = scalar_noise(float, od.m.make_laplace, scale=2.0, k=-40)
+    release = dp.Release.from_opendp(measurement, 3.0)
+    assert repr(release.mechanism) == repr(dp.LaplaceMechanism(2.0))
+
+
+def test_checks_the_sensitivity():
+    measurement = MEAN >> od.m.then_laplace(0.7)
+    # Among data sets of 50 no two are at distance 1: the loss of 4e-14 means nothing.
+    with pytest.raises(ValueError, match=r"the scale is 0.7, .* d_in=2 under SymmetricDistance"):
+        dp.Release.from_opendp(measurement, 4.0, d_in=1, sensitivity=0.2)
+    with pytest.raises(ValueError, match=r"make it 0\.35"):
+        dp.Release.from_opendp(measurement, 4.0, d_in=2, sensitivity=0.1)
+    with pytest.raises(ValueError, match="give d_in"):
+        dp.Release.from_opendp(measurement, 4.0, sensitivity=0.2)
+    approximate = od.c.make_fix_delta(
+        od.c.make_zCDP_to_approxDP(MEAN >> od.m.then_gaussian(0.7)), 1e-6
+    )
+    with pytest.raises(ValueError, match="Leave sensitivity= out"):
+        dp.Release.from_opendp(approximate, 4.0, d_in=2, sensitivity=0.2)
+
+
+def test_refuses_what_is_not_of_opendp():
+    with pytest.raises(TypeError, match=r"a measurement or a query of OpenDP .*got float"):
+        dp.Release.from_opendp(3.0, 4.0)
+    measurement = COUNT >> od.m.then_laplace(2.0)
+    del measurement.__opendp_dict__
+    with pytest.raises(ValueError, match=r"does not say how .*sensitivity / epsilon"):
+        dp.Release.from_opendp(measurement, 4)
+
+
+# --- Polars -------------------------------------------------------------------------------------
+
+PEOPLE = pl.LazyFrame(
+    {"age": [20, 35, 70, 41] * 20, "pay": [1.0, 2.5, 3.0, 4.0] * 20, "town": ["Aa", "Bo"] * 40}
+)
+KEYS = pl.LazyFrame({"town": ["Aa", "Bo", "Ce"]})
+
+
+def polars_context(**loss):
+    return od.Context.compositor(
+        data=PEOPLE,
+        privacy_unit=od.unit_of(contributions=1),
+        privacy_loss=od.loss_of(**loss),
+        split_evenly_over=2,
+        margins=[
+            od.polars.Margin(max_length=100, max_groups=5),
+            od.polars.Margin(by=["town"], max_length=100, max_groups=3),
+        ],
+    )
+
+
+def length(**signed):
+    with warnings.catch_warnings():
+        # OpenDP announces another default of `signed`.
+        warnings.simplefilter("ignore", FutureWarning)
+        return od.len(**signed)
+
+
+def sums():
+    age, pay = pl.col.age.fill_null(0), pl.col.pay.fill_null(0.0).fill_nan(0.0)
+    return [age.dp.sum((0, 90)).alias("age"), pay.dp.sum((0.0, 5.0)).alias("pay")]
+
+
+def asked(query):
+    return query.summarize(alpha=0.05), query.release().collect()
+
+
+@pytest.mark.parametrize(
+    ("loss", "whole", "real"),
+    [
+        ({"epsilon": 1.0}, dp.GeometricMechanism, dp.LaplaceMechanism),
+        ({"rho": 0.5}, dp.DiscreteGaussianMechanism, dp.GaussianMechanism),
+    ],
+)
+def test_polars_sums(loss, whole, real):
+    summary, frame = asked(polars_context(**loss).query().select(length(), *sums()))
+    scales = dict(summary.select("column", "scale").iter_rows())
+    for column, kind in (("len", whole), ("age", whole), ("pay", real)):
+        release = dp.Release.from_opendp_summary(summary, frame, column)
+        expected = kind(scales[column])
+        if column == "len":
+            expected = expected.clipped(lower=0)
+        assert repr(release.mechanism) == repr(expected)
+        assert release.value == frame[column].item()
+        assert (release.name, release.dims) == (column, None)
+    assert scales["age"] > scales["len"]
+
+
+def test_polars_signed_length_is_not_clamped():
+    query = polars_context(epsilon=1.0).query().select(length(signed=True))
+    summary, frame = asked(query)
+    release = dp.Release.from_opendp_summary(summary, frame)
+    assert repr(release.mechanism) == repr(dp.GeometricMechanism(2.0))
+    assert release.source == "OpenDP Polars: Frame Length"
+
+
+def test_polars_groups_with_stated_keys():
+    query = polars_context(epsilon=1.0).query().group_by("town").agg(length()).with_keys(KEYS)
+    summary, frame = asked(query)
+    release = dp.Release.from_opendp_summary(summary, frame, "len", source="here")
+    assert release.dims == ("town",)
+    assert dict(zip(release.coords["town"], release.value, strict=True)) == dict(frame.iter_rows())
+    assert release.source == "here"
+    assert dp.Release.from_json(release.to_json()).coords == release.coords
+    pandas = pytest.importorskip("pandas")
+    frames = (pandas.DataFrame(f.to_dict(as_series=False)) for f in (summary, frame))
+    again = dp.Release.from_opendp_summary(*frames, "len")
+    assert again.coords == release.coords
+    renamed = dp.Release.from_opendp_summary(summary, frame, "len", dims="place")
+    assert (renamed.dims, renamed.coords) == (("place",), None)
+
+
+def test_polars_refusals():
+    read = dp.Release.from_opendp_summary
+    summary, frame = asked(polars_context(epsilon=1.0).query().select(length(), *sums()))
+    with pytest.raises(ValueError, match=r"column=None: write one .*'len', 'age', 'pay'"):
+        read(summary, frame)
+    with pytest.raises(ValueError, match="column='wage'"):
+        read(summary, frame, "wage")
+    with pytest.raises(ValueError, match=r"what query.summarize.. returns"):
+        read(frame, frame, "len")
+    query = polars_context(epsilon=1.0).query().select(pl.col.age.fill_null(0).dp.mean((0, 90)))
+    with pytest.raises(TypeError, match=r"query.release\(\).collect\(\) for the frame"):
+        read(query.summarize(), query.release(), "age")
+    with pytest.raises(ValueError, match=r"Sum and Length.* no release with additive noise"):
+        read(query.summarize(), pl.DataFrame({"age": [3.0]}), "age")
+    with pytest.raises(TypeError, match="this is a Polars query"):
+        dp.Release.from_opendp(query, 3.0)
+    query = polars_context(epsilon=1.0).query().select(pl.col.age.fill_null(0).dp.median([1, 50]))
+    with pytest.raises(ValueError, match=r"0.5-Quantile.*computed from ExponentialMin"):
+        read(*asked(query), "age")
+
+
+def test_polars_groups_below_a_threshold_are_refused():
+    query = polars_context(epsilon=2.0, delta=1e-6).query().group_by("town").agg(length())
+    with pytest.raises(ValueError, match=r"groups whose noisy count was below .*with_keys"):
+        dp.Release.from_opendp_summary(*asked(query), "len")
