@@ -72,7 +72,7 @@ def plot_coverage(
     error = xr.concat([study[_SE[q]] if q in _SE else 0.0 * study[q] for q in quantities], index)
     value, error = (v.assign_coords(quantity=list(quantities)) for v in (value, error))
     pc_kwargs.setdefault("aes", dict(zip(_AES, ([d] for d in others), strict=False)))
-    figure = {"sharex": True, "sharey": "row"} | pc_kwargs.pop("figure_kwargs", {})
+    figure = {"sharex": True} | pc_kwargs.pop("figure_kwargs", {})
     figure.setdefault("figsize", (4.2 * study.sizes["parameter"] + 1.5, 2.4 * len(quantities)))
     pc = PlotCollection.grid(
         xr.Dataset({"value": value}),
@@ -83,7 +83,7 @@ def plot_coverage(
         **pc_kwargs,
     )
     at = study[x]
-    low, high = (xr.Dataset({"value": value + k * error}) for k in (-2, 2))
+    low, high = value - 2 * error, value + 2 * error
     if "coverage" in quantities:
         level = xr.full_like(study["parameter"], study.attrs["prob"], dtype=float)
         nominal = xr.Dataset({"value": level})
@@ -92,7 +92,7 @@ def plot_coverage(
             ignore_aes="all", color="gray", alpha=0.6,
         )  # fmt: skip
     pc.map(
-        visuals.fill_between_y, "band", x=at, y_bottom=low["value"], y_top=high["value"], alpha=0.2,
+        visuals.fill_between_y, "band", x=at, y_bottom=low, y_top=high, alpha=0.2,
         ignore_aes={"linestyle", "marker"},
     )  # fmt: skip
     pc.map(visuals.line_xy, "line", x=at, ignore_aes={"marker"})

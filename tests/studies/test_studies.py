@@ -2,7 +2,9 @@
 
 import logging
 import os
+import signal
 import threading
+import time
 
 import joblib
 import numpy as np
@@ -375,8 +377,6 @@ def test_fingerprints_tell_models_apart():
 
 
 def slow(cell, rng):
-    import time
-
     time.sleep(0.2)
     return rng.laplace([0.5, 0.04], 0.1)
 
@@ -385,6 +385,7 @@ def slow(cell, rng):
 def test_dask_loses_a_worker_and_no_number(tmp_path):
     """Two worker processes, one is killed in the middle; the result is that of one process."""
     distributed = pytest.importorskip("distributed")
+    folder = tmp_path / "study"
     arguments = {"replicates": 30, "batch": 3, "simulate": slow}
     serial = study(**arguments)
     with distributed.LocalCluster(
@@ -392,12 +393,21 @@ def test_dask_loses_a_worker_and_no_number(tmp_path):
         local_directory=str(tmp_path),
     ) as cluster, distributed.Client(cluster) as client:  # fmt: skip
         victim = next(iter(cluster.workers.values())).pid
-        timer = threading.Timer(6.0, os.kill, (victim, 9))
-        timer.start()
+        done_at_kill = []
+
+        def kill():
+            while len(list(folder.glob("cell*"))) < 3:
+                time.sleep(0.05)
+            os.kill(victim, signal.SIGKILL)
+            done_at_kill.append(len(list(folder.glob("cell*"))))
+
+        killer = threading.Thread(target=kill)
+        killer.start()
         with joblib.parallel_config(backend="dask"):
-            found = study(**arguments, path=tmp_path / "study")
-        timer.cancel()
+            found = study(**arguments, path=folder)
+        killer.join()
         assert client.status == "running"
+    assert 3 <= done_at_kill[0] < 8  # of ten batches: in the middle
     xr.testing.assert_identical(found, serial)
-    covered = [tuple(map(int, p.stem.split("-")[1:])) for p in (tmp_path / "study").glob("cell*")]
+    covered = [tuple(map(int, p.stem.split("-")[1:])) for p in folder.glob("cell*")]
     assert sum(b - a for a, b in covered) == 30
