@@ -83,6 +83,7 @@ def plot_coverage(
         **pc_kwargs,
     )
     at = study[x]
+    plain = {} if others else {"color": "C0"}
     low, high = value - 2 * error, value + 2 * error
     if "coverage" in quantities:
         level = xr.full_like(study["parameter"], study.attrs["prob"], dtype=float)
@@ -93,10 +94,10 @@ def plot_coverage(
         )  # fmt: skip
     pc.map(
         visuals.fill_between_y, "band", x=at, y_bottom=low, y_top=high, alpha=0.2,
-        ignore_aes={"linestyle", "marker"},
+        ignore_aes={"linestyle", "marker"}, **plain,
     )  # fmt: skip
-    pc.map(visuals.line_xy, "line", x=at, ignore_aes={"marker"})
-    pc.map(visuals.scatter_xy, "point", x=at, ignore_aes={"linestyle"})
+    pc.map(visuals.line_xy, "line", x=at, ignore_aes={"marker"}, **plain)
+    pc.map(visuals.scatter_xy, "point", x=at, ignore_aes={"linestyle"}, **plain)
     spread = float(at.max() / at.min()) if float(at.min()) > 0 else 0.0
     if spread >= 10:
         pc.map(visuals.set_xscale, "scale", scale="log", ignore_aes="all", store_artist=False)
