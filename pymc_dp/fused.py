@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -254,7 +254,8 @@ class GaussianChain:
                 np.ravel(released[name]).tolist(), entries, strict=True
             )
         }
-        return replace(self, kernel=self.kernel._replace(**fields))
+        kernel = self.kernel._replace(**fields)
+        return GaussianChain(kernel, self.names, self.power, self.entries)
 
     def begin(self, rng: np.random.Generator, tune: int, thin: int = SWEEPS):
         """Return a state after the draws to be discarded."""
@@ -269,7 +270,8 @@ class GaussianChain:
     def values(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws by name; rows (..., 2)."""
         mean, spread = self.names
-        return {mean: rows[..., 0], spread: rows[..., 1] ** (1 / self.power)}
+        own = rows[..., 1] ** (1 / self.power) if self.power > 1 else rows[..., 1]
+        return {mean: rows[..., 0], spread: own}
 
 
 def sample(

@@ -30,14 +30,14 @@ _TRIES = 10_000
 class Simulator(Protocol):
     """Draws true values of the parameters, flat, and what is released of data that follow them."""
 
+    shapes: dict[str, tuple[int, ...]]
+
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
         """Simulate once."""
 
 
 class Sampler(Protocol):
     """Draws from the posterior: (chains, draws, parameters)."""
-
-    compiled: bool
 
     def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
         """Sample given a release."""
@@ -69,8 +69,8 @@ def labels(names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> list[
 
 def flat(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
     """Join draws (chains, draws, ...) of several variables on the last axis."""
-    parts = [np.reshape(values[name], (*np.shape(values[name])[:2], -1)) for name in names]
-    return np.concatenate(parts, axis=2)
+    parts = [values[name].reshape(*values[name].shape[:2], -1) for name in names]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
 
 
 class ModelSimulator:
@@ -218,8 +218,6 @@ class GivenSimulator:
 class ModelSampler:
     """`dp.sample` of the model with the release observed."""
 
-    compiled = False
-
     def __init__(self, model: pm.Model, names: Sequence[str], **kwargs: Any):
         self._model, self._names, self._kwargs = model, names, kwargs
 
@@ -296,8 +294,6 @@ class CompiledSampler:
     enough : callable, optional
         Whether draws so far, (chains, draws, parameters), are enough.
     """
-
-    compiled = True
 
     def __init__(
         self,

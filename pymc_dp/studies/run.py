@@ -33,6 +33,8 @@ from pymc_dp.studies.engines import (
     GivenSimulator,
     ModelSampler,
     ModelSimulator,
+    Sampler,
+    Simulator,
     compiled,
     labels,
     parameters,
@@ -75,6 +77,10 @@ class Settings:
         for name in ("draws", "tune", "chains"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r}: at least 1")
+        kernels = {"thin": self.thin, "min_ess": self.min_ess, "compiled": self.use_compiled}
+        asked = [name for name, value in kernels.items() if value]
+        if asked and (self.sampler or self.use_compiled is False):
+            raise ValueError(f"{asked[0]}= is for compiled kernels; sampler= calls dp.sample")
         if self.draws < 20:
             raise ValueError(f"draws={self.draws}: too few for an interval; write at least 20")
 
@@ -98,7 +104,7 @@ class Replicates:
         self.fingerprint = fingerprint(model)
         names = parameters(model, settings.var_names)
         truth = (plan.truth(cell) if callable(plan.truth) else plan.truth) or {}
-        self.compiled, kernel = "", None
+        self.reason, kernel = "", None
         if settings.use_compiled is not False and not settings.sampler:
             try:
                 kernel = compiled(model)
@@ -106,19 +112,19 @@ class Replicates:
                 if missing:
                     raise NotImplementedError(f"the kernel does not draw {missing[0]!r}")
             except NotImplementedError as error:
-                if settings.use_compiled or settings.min_ess:
-                    raise
-                self.compiled = str(error)
+                if settings.use_compiled or settings.thin or settings.min_ess:
+                    raise  # what was asked for is the kernel's
+                self.reason = str(error)
                 kernel = None
         self._settings = settings
         simulate = plan.simulate
-        self._simulate = (
+        self._simulate: Simulator = (
             ModelSimulator(model, names, truth, kernel)
             if simulate is None
             else GivenSimulator(model, names, truth, simulate, cell)
         )
         size = {name: getattr(settings, name) for name in ("draws", "tune", "chains")}
-        self._sample = (
+        self._sample: Sampler = (
             ModelSampler(model, names, **size, **settings.sampler)
             if kernel is None
             else CompiledSampler(kernel, names, **size, thin=settings.thin, enough=self._enough())
@@ -199,7 +205,7 @@ def run_batch(
             except Exception as error:
                 errors[k] = _said(error)
     batch = Batch(number, start, stop, rows, errors, replicates.labels, replicates.fingerprint)
-    return batch, replicates.compiled
+    return batch, replicates.reason
 
 
 def _said(error: Exception) -> str:
@@ -301,6 +307,9 @@ def run_study(
                     )
     numbers = [seeds(entropy, c, replicates) for c in range(len(cells))]
     tasks = _tasks(done, len(cells), replicates, batch or max(1, replicates // 20))
+    if tasks:
+        with _quiet():
+            _replicates(packed, tuple(cells[tasks[0][0]].items()))  # errors of arguments show here
     calls = (
         delayed(run_batch)(packed, c, tuple(cells[c].items()), a, numbers[c][a:b])
         for c, a, b in tasks

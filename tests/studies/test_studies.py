@@ -331,6 +331,14 @@ def observed():
         (build, {"point": "max"}, "write 'mean', 'median' or 'mode'"),
         (build, {"draws": 5}, "draws=5: too few"),
         (build, {"chains": 0}, "chains=0"),
+        (build, {"truth": {"nu": 1.0}}, "truth: the model has no free variable 'nu'"),
+        (build, {"var_names": ["nu"]}, "var_names: the model has no 'nu'"),
+        (build, {"thin": 2, "sampler": {"rung": "marginal"}}, "thin= is for compiled kernels"),
+        (
+            build,
+            {"simulate": lambda c, r: 0, "truth": {"mu": 0}},
+            "needs the true value of 'sigma2'",
+        ),
     ],
 )
 def test_bad_arguments_are_named(function, kwargs, message):
@@ -347,14 +355,6 @@ def test_a_builder_that_cannot_be_pickled_is_named():
 
     with pytest.raises(ValueError, match="build= cannot be sent to other processes"):
         dp.studies.coverage(locked, truth=TRUTH, replicates=2, **SMALL)
-
-
-def test_errors_of_every_replicate_are_named(caplog):
-    """What only a worker sees is in the result, not lost."""
-    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
-        found = study(truth={"nu": 1.0}, replicates=2)
-    assert "truth: the model has no free variable 'nu'" in str(found["error"].values[0])
-    assert "2 of 2 replicates failed" in caplog.text
 
 
 def test_fingerprints_tell_models_apart():
