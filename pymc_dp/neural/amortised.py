@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pymc as pm
@@ -25,6 +25,9 @@ from pymc_dp.neural.fit import Run, read_problem
 from pymc_dp.neural.noise import GradedNoise
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Problem, Simulator
+
+if TYPE_CHECKING:
+    from pymc_dp.neural.density import Density
 
 _HELD = 20_000_000  # numbers of a batch of draws, at most
 
@@ -103,7 +106,7 @@ def amortise(
         data = run.rounds(1, simulations, None, _no_later_rounds, progressbar)
     seconds, trainer = time.perf_counter() - began, run.trainer
     graded = cast(GradedNoise, trainer.noise)
-    return AmortisedPosterior(problem, graded, trainer.network, seconds, data, run.losses)
+    return AmortisedPosterior(problem, graded, trainer.density, seconds, data, run.losses)
 
 
 def _no_later_rounds(*_: Any) -> np.ndarray:
@@ -119,7 +122,8 @@ class AmortisedPosterior:
     problem : Problem
         Prior, simulator and release.
     noise : GradedNoise
-    network : torch.nn.Module
+    density : Density
+        The network, with its units.
     training_time : float
         Seconds, simulations included.
     simulations : Simulations
@@ -129,7 +133,7 @@ class AmortisedPosterior:
 
     problem: Problem
     noise: GradedNoise
-    network: Any
+    density: Density
     training_time: float
     simulations: Any
     losses: list[tuple[np.ndarray, np.ndarray]]
@@ -228,26 +232,20 @@ class AmortisedPosterior:
         import torch
 
         rng = get_random_generator(random_seed)
-        condition = self._condition(released, epsilon)
+        condition = self.noise.condition(released, epsilon)
         batch = max(_HELD // (draws * (self._width + condition.shape[1])), 1)
         parts = []
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.random.fork_rng():
             torch.manual_seed(int(rng.integers(2**31)))
             for at in range(0, len(condition), batch):
-                drawn = self.network.sample((draws,), condition[at : at + batch])
-                parts.append(drawn.cpu().numpy().astype("float64"))
+                parts.append(self.density.sample(condition[at : at + batch], draws))
         return np.concatenate(parts, axis=1).swapaxes(0, 1)
 
     def log_density(
         self, theta: np.ndarray, released: np.ndarray, epsilon: np.ndarray
     ) -> np.ndarray:
         """Log density of unconstrained parameters, one for each release; (count,)."""
-        import torch
-
-        condition = self._condition(released, epsilon)
-        target = torch.as_tensor(theta[None], dtype=torch.float32, device=condition.device)
-        with torch.no_grad():
-            return self.network.log_prob(target, condition)[0].cpu().numpy().astype("float64")
+        return self.density.log_prob(theta, self.noise.condition(released, epsilon))
 
     def simulate(
         self, count: int, epsilon: ArrayLike, random_seed=None, *, given: Mapping | None = None
@@ -333,10 +331,3 @@ class AmortisedPosterior:
                 f"train one for a wider range with dp.neural.amortise(epsilon=...)"
             )
         return levels
-
-    def _condition(self, released: np.ndarray, epsilon: np.ndarray):
-        import torch
-
-        device = next(self.network.parameters()).device
-        condition = self.noise.condition(released, epsilon)
-        return torch.as_tensor(condition, dtype=torch.float32, device=device)

@@ -31,6 +31,7 @@ from pymc_dp.neural.ensemble import ensemble_draws, resample
 from pymc_dp.neural.noise import Noise
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Problem, Simulator, function_problem, model_problem
+from pymc_dp.neural.standard import Standard
 
 if TYPE_CHECKING:
     from pymc_dp.neural.training import Kind, Simulations, Trainer
@@ -136,7 +137,7 @@ def sppe(
         found = run.rounds(rounds, simulations, earlier, _posterior_proposal, progressbar)
         run.check_range(found)
         theta, leakage = _posterior_draws(problem, run.trainer, draws * chains, run.rng)
-        logq = _log_posterior(run.trainer, problem, theta)
+        logq = run.trainer.density.log_prob(theta, problem.observed[None])
     stats = {"lp": logq.reshape(chains, draws)}
     shaped = {
         k: v.reshape(chains, draws, *v.shape[1:]) for k, v in problem.prior.natural(theta).items()
@@ -210,7 +211,7 @@ def sple(
         from pymc_dp.neural.likelihood import network_model
 
         starts = _likelihood_proposal(problem, run.trainer, found, 2 * chains + 100, run.rng)
-        network = network_model(problem, run.trainer.network)
+        network = network_model(problem, run.trainer.density)
         initial = {k: v[:chains] for k, v in problem.prior.natural(starts).items()}
         with network:
             tree = pm.sample(
@@ -472,10 +473,6 @@ def _posterior_draws(
     problem: Problem, trainer: Trainer, count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, float]:
     """Draw from the posterior network where the prior has a density; also the share where not."""
-    import torch
-
-    assert trainer.network is not None
-    given = torch.as_tensor(problem.observed[None], dtype=torch.float32, device=trainer.device)
     parts: list[np.ndarray] = []
     tried = kept = 0
     while kept < count:
@@ -483,44 +480,27 @@ def _posterior_draws(
             raise RuntimeError(
                 f"only {kept} of {tried} draws of the network are inside the prior's support"
             )
-        with torch.no_grad():
-            drawn = trainer.network.sample((count,), given)[:, 0].cpu().numpy().astype("float64")
+        drawn = trainer.density.sample(problem.observed[None], count)[:, 0]
         inside = drawn[np.isfinite(problem.prior.logp(drawn))]
         parts.append(inside)
         tried, kept = tried + count, kept + len(inside)
     return np.concatenate(parts)[:count], 1.0 - kept / tried
 
 
-def _log_posterior(trainer: Trainer, problem: Problem, theta: np.ndarray) -> np.ndarray:
-    import torch
-
-    assert trainer.network is not None
-    place = torch.as_tensor(theta[:, None], dtype=torch.float32, device=trainer.device)
-    given = torch.as_tensor(problem.observed[None], dtype=torch.float32, device=trainer.device)
-    with torch.no_grad():
-        return trainer.network.log_prob(place, given)[:, 0].cpu().numpy().astype("float64")
-
-
 def _likelihood_proposal(problem, trainer, data, count, rng) -> np.ndarray:
     """Draw parameters from the posterior under the likelihood network."""
-    import torch
-
-    given = torch.as_tensor(problem.observed, dtype=torch.float32, device=trainer.device)
 
     def log_density(theta: np.ndarray) -> np.ndarray:
         level = np.array(problem.prior.logp(theta))
         inside = np.isfinite(level)
-        place = torch.as_tensor(theta[inside], dtype=torch.float32, device=trainer.device)
-        with torch.no_grad():
-            level[inside] += (
-                trainer.network.log_prob(given.expand(1, len(place), -1), place)[0].cpu().numpy()
-            )
+        given = np.broadcast_to(problem.observed, (inside.sum(), len(problem.observed)))
+        level[inside] += trainer.density.log_prob(given, theta[inside])
         return np.where(np.isfinite(level), level, -np.inf)
 
     # Walkers start at simulated parameters, the likelier the more often.
     walkers = count + count % 2
     recent = data.theta[data.round == data.round.max()]
     start = recent[resample(log_density(recent), walkers, rng)]
-    spread = 0.1 * recent.std(axis=0)
+    spread = 0.1 * Standard.of(recent).scale
     start = start + spread * rng.standard_normal(start.shape)
     return ensemble_draws(log_density, start, _WALKS, rng)[:count]

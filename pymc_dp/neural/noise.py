@@ -19,6 +19,7 @@ from pytensor.compile.io import In
 from scipy.stats import qmc
 
 from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.neural.standard import Standard
 
 _log = logging.getLogger("pymc.dp")
 
@@ -204,8 +205,9 @@ class GradedNoise:
             raise ValueError("mechanism: its noise does not depend on the level that it is given")
         at_level = [self.release(statistic, np.full(len(statistic), e), rng)
                     for e in np.exp(self._grid)]  # fmt: skip
-        self._center = np.array([z.mean(axis=0) for z in at_level])
-        self._log_scale = np.log([np.maximum(z.std(axis=0), 1e-300) for z in at_level])
+        units = [Standard.of(z) for z in at_level]
+        self._center = np.array([unit.center for unit in units])
+        self._log_scale = np.log([unit.scale for unit in units])
 
     @property
     def size(self) -> int:

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.logprob.utils import replace_rvs_by_values
+from pymc.logprob.utils import local_check_parameter_to_ninf_switch, replace_rvs_by_values
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.pytensorf import compile as pm_compile
 from pymc.pytensorf import reseed_rngs
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
@@ -73,7 +75,10 @@ class Prior:
         batch = pt.matrix("thetas", shape=(None, self.width), dtype="float64")
         by_value = dict(zip(values, parts, strict=True))
         graphs = graph_replace([model.logp(), *natural], by_value, strict=False)
-        logp, *natural = vectorize_graph(graphs, {flat: batch})
+        # A check of a batch would be a single one, and a row that fails it would fail them all.
+        fgraph = FunctionGraph(outputs=graphs, clone=True, copy_inputs=False)
+        dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(fgraph)
+        logp, *natural = vectorize_graph(fgraph.outputs, {flat: batch})
         self._logp = pm_compile([batch], logp, on_unused_input="ignore")
         self._natural = pm_compile([batch], natural, on_unused_input="ignore")
 
@@ -129,7 +134,8 @@ class Prior:
 
     def logp(self, theta: np.ndarray) -> np.ndarray:
         """Log density of the unconstrained vectors, Jacobian included; (count,)."""
-        return np.broadcast_to(self._logp(np.asarray(theta, "float64")), len(theta))
+        found = np.broadcast_to(self._logp(np.asarray(theta, "float64")), len(theta))
+        return np.where(np.isnan(found), -np.inf, found)
 
     def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parameters by name, of shapes (count, ...)."""

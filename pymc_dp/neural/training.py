@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
 import numpy as np
 import torch
-from nflows.transforms.permutations import RandomPermutation
-from sbi.neural_nets import posterior_nn
 from torch import Tensor, nn
 
+from pymc_dp.neural.density import Density, build_density
 from pymc_dp.neural.noise import Noise
 from pymc_dp.neural.settings import Training
 
@@ -127,27 +126,6 @@ def atomic_loss(
     return torch.logsumexp(log_ratio, dim=-1) - log_ratio[..., 0]
 
 
-def build_network(target: np.ndarray, condition: np.ndarray, training: Training) -> nn.Module:
-    """Build sbi's flow for the density of target given condition, standardised on these values.
-
-    For a single variable it is a mixture of Normals: an affine flow would be one Normal, and the
-    tails of a spline are too heavy.
-    """
-    estimator = "mdn" if target.shape[1] == 1 else training.estimator
-    builder = posterior_nn(
-        estimator,
-        hidden_features=training.hidden_features,
-        num_transforms=training.num_transforms,
-    )
-    network = builder(_tensor(target), _tensor(condition))
-    # The first variable of a masked transform sees no condition. nflows permutes at random: then
-    # one of two variables stays first throughout, and unconditional, in one network of sixteen.
-    for module in network.modules():
-        if isinstance(module, RandomPermutation):
-            module._permutation.copy_(torch.arange(target.shape[1]).flip(0))
-    return network
-
-
 class Trainer:
     """Trains one network over the rounds.
 
@@ -169,8 +147,8 @@ class Trainer:
         self, kind: Kind, noise: Noise, training: Training, rng: np.random.Generator, device: str
     ):
         self.kind, self.noise, self.training = kind, noise, training
-        self._rng, self.device = rng, torch.device(device)
-        self.network: nn.Module | None = None
+        self._rng, self.device = rng, device
+        self.density: Density  # from the first call of fit on
 
     def fit(
         self,
@@ -194,12 +172,12 @@ class Trainer:
             Mean loss of a release in each epoch.
         """
         learning, held = np.flatnonzero(~data.validation), np.flatnonzero(data.validation)
-        if self.network is None:
+        if not hasattr(self, "density"):
             z = self.release(data.statistic[learning])[:, 0]
             theta = data.theta[learning]
             pair = (theta, z) if self.kind == "posterior" else (z, theta)
-            self.network = build_network(*pair, self.training).to(self.device)
-        network = copy.deepcopy(self.network)
+            self.density = build_density(*pair, self.training, self.device)
+        network = copy.deepcopy(self.density.network)
         optimizer = torch.optim.Adam(
             network.parameters(),
             lr=self.training.learning_rate,
@@ -243,7 +221,7 @@ class Trainer:
                         group["lr"] *= 0.3
         average.load_state_dict(state)
         average.eval()
-        self.network = average
+        self.density = replace(self.density, network=average)
         found = np.array(history)
         return found[:, 0], found[:, 1]
 
@@ -265,18 +243,36 @@ class Trainer:
         def log_density(target, condition):
             return network.log_prob(target[None], condition)[0]
 
-        theta, z = (_tensor(v).to(self.device) for v in (data.theta[batch], released))
+        theta = data.theta[batch]
         if self.kind == "likelihood":
-            return direct_loss(log_density, z, theta)
+            slope = self.density.target.log_slope(released).sum(-1)
+            z, theta = self.standard(released, theta)
+            return direct_loss(log_density, z, theta) - self._tensor(slope)
+        # The density of the parameters in standard units is that of the model over this slope.
+        slope = self.density.target.log_slope(theta).sum(-1)
+        theta, z = self.standard(theta, released)
         if not data.round.any():
-            return direct_loss(log_density, theta, z)
-        log_prior = _tensor(data.log_prior[batch]).to(self.device)
+            return direct_loss(log_density, theta, z) - self._tensor(slope)[:, None]
+        log_prior = self._tensor(data.log_prior[batch] - slope)
         loss = atomic_loss(log_density, theta, z, log_prior, self.training.atoms)
         # Draws from the prior need no correction, and they hold the density up far from z_obs.
         first = torch.as_tensor(np.flatnonzero(data.round[batch] == 0), device=self.device)
         if len(first):
-            loss = loss.index_add(0, first, direct_loss(log_density, theta[first], z[first]))
+            direct = direct_loss(log_density, theta[first], z[first])
+            direct = direct - self._tensor(slope)[first, None]
+            loss = loss.index_add(0, first, direct)
         return loss
+
+    def standard(self, target: np.ndarray, condition: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return targets and conditions as the network takes them."""
+        density = self.density
+        return (
+            self._tensor(density.target.forward(target)),
+            self._tensor(density.condition.forward(condition)),
+        )
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.as_tensor(np.asarray(values, "float32"), device=self.device)
 
     def _validate(
         self, network, data: Simulations, held: np.ndarray, released: np.ndarray
@@ -295,7 +291,3 @@ def _follow(average: nn.Module, network: nn.Module, decay: float) -> None:
     with torch.no_grad():
         targets = list(average.parameters())
         torch._foreach_lerp_(targets, list(network.parameters()), 1.0 - decay)
-
-
-def _tensor(values: np.ndarray) -> Tensor:
-    return torch.as_tensor(np.asarray(values, "float32"))

@@ -260,12 +260,12 @@ def test_network_model_predicts_releases_and_has_gradients():
     run = Run("likelihood", problem, TINY, None, noise, "cpu", 6)
     with run.torch():
         run.rounds(1, 200, None, None, False)
-    model = network_model(problem, run.trainer.network)
+    model = network_model(problem, run.trainer.density)
     assert [rv.name for rv in model.observed_RVs] == ["z"]
     gradient = model.compile_dlogp()(model.initial_point())
     assert gradient.shape == (2,)
     assert np.all(np.isfinite(gradient))
-    op = NetworkLogLikelihood(run.trainer.network)
+    op = NetworkLogLikelihood(run.trainer.density)
     theta = np.array([0.3, -0.4])
     _, slope = op.value_and_gradient(OBSERVED, theta)
     steps = 1e-2 * np.eye(2)
@@ -281,3 +281,62 @@ def test_network_model_predicts_releases_and_has_gradients():
     with model:
         predicted = pm.sample_prior_predictive(5, random_seed=1)
     assert predicted["prior_predictive"]["z"].shape == (1, 5, 2)
+
+
+def mean_of(offset, prior=None):
+    """Return a functional problem with one Normal mean that is known but for an offset."""
+    return {
+        "simulator": lambda p, rng: rng.normal(p["mu"], 0.5)[:, None],
+        "prior": {"mu": pm.Normal.dist(offset, 1.0) if prior is None else prior},
+        "mechanism": dp.GaussianMechanism(0.5),
+        "observed": [offset + 1.0],
+        "simulations": 200,
+        "training": SMALL,
+        "random_seed": 7,
+        "draws": 400,
+        "chains": 2,
+        "progressbar": False,
+    }
+
+
+def test_an_offset_moves_the_posterior_and_changes_nothing_else():
+    """In single precision, 1e9 + 1 is 1e9."""
+    found = []
+    for offset in (0.0, 1e9):
+        tree = dp.neural.sppe(**mean_of(offset) | {"rounds": 2})
+        found.append((tree["posterior"]["mu"] - offset, tree["sample_stats"]["lp"]))
+    (mu, lp), (moved, lp_moved) = found
+    np.testing.assert_allclose(moved, mu, atol=2e-3)
+    np.testing.assert_allclose(lp_moved, lp, atol=2e-2)
+    assert abs(float(mu.mean()) - 2 / 3) < 0.15
+    assert abs(float(mu.std()) - np.sqrt(1 / 3)) < 0.1
+
+
+def test_an_offset_does_not_change_the_likelihood():
+    from pymc_dp.neural.fit import Run, _noise, read_problem
+    from pymc_dp.neural.likelihood import NetworkLogLikelihood
+
+    found = []
+    for offset in (0.0, 1e9):
+        given = mean_of(offset)
+        names = ("simulator", "prior", "mechanism", "observed")
+        problem = read_problem(None, *(given[n] for n in names), None)
+        run = Run("likelihood", problem, SMALL, None, _noise(problem, 4, True), "cpu", 6)
+        with run.torch():
+            run.rounds(1, 200, None, None, False)
+        op = NetworkLogLikelihood(run.trainer.density)
+        found.append(op.value_and_gradient(problem.observed, np.array([offset + 0.5])))
+    (value, gradient), (moved, gradient_moved) = found
+    np.testing.assert_allclose(moved, value, atol=2e-3)
+    np.testing.assert_allclose(gradient_moved, gradient, atol=5e-3)
+    exact = -0.5 * np.log(2 * np.pi * 0.5) - 0.25
+    assert abs(value - exact) < 0.15
+    assert abs(gradient[0] - 1.0) < 0.4
+
+
+def test_heavy_tails_do_not_spoil_the_middle():
+    """A Cauchy prior: its largest draws are hundreds of scales out."""
+    arguments = mean_of(0.0, pm.Cauchy.dist(0, 1)) | {"rounds": 2, "simulations": 400}
+    mu = dp.neural.sppe(**arguments)["posterior"]["mu"]
+    assert abs(float(mu.mean()) - 0.6833) < 0.2 * 0.6201
+    assert abs(float(mu.std()) / 0.6201 - 1) < 0.2

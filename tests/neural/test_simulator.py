@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.neural.simulator import confidential, model_problem, parameters
+from pymc_dp.neural.simulator import Prior, confidential, model_problem, parameters
 
 
 def regression(**kwargs):
@@ -155,3 +155,15 @@ for fit in (dp.neural.sppe, dp.neural.sple, lambda m: dp.sample(m, method="sppe"
         raise AssertionError("no error")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_row_without_density_leaves_the_others_theirs():
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", default_transform=None)
+        pm.Normal("mu", 0, s, shape=2)
+    rows = np.array([[1.0, 0.5, 0.0], [-1.0, 0.5, 0.0], [2.0, 0.1, 0.2], [np.nan, 0.0, 0.0]])
+    exact = stats.halfnorm.logpdf(rows[:, 0])
+    with np.errstate(invalid="ignore"):
+        exact = exact + stats.norm.logpdf(rows[:, 1:], 0, rows[:, :1]).sum(1)
+    exact[[1, 3]] = -np.inf
+    np.testing.assert_allclose(Prior(model).logp(rows), exact)
