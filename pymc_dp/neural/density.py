@@ -71,7 +71,7 @@ class Density:
 
     def _tensor(self, standard: np.ndarray) -> Tensor:
         device = next(self.network.parameters()).device
-        return torch.as_tensor(standard.astype("float32"), device=device)
+        return torch.as_tensor(standard, dtype=torch.float32, device=device)
 
 
 def build_density(
@@ -93,7 +93,7 @@ def build_density(
     units = Standard.of(target), Standard.of(condition)
     network = builder(
         *(
-            torch.as_tensor(s.forward(v).astype("float32"))
+            torch.as_tensor(s.forward(v), dtype=torch.float32)
             for s, v in zip(units, (target, condition), strict=True)
         )
     )

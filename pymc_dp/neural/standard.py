@@ -35,7 +35,9 @@ class Standard:
         """Find the map from values of shape (count, width): median and interquartile range."""
         low, center, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
         scale = (high - low) / _NORMAL_IQR
-        scale = np.where(scale > 0, scale, values.std(axis=0))  # most values may be equal
+        with np.errstate(over="ignore"):
+            spread = values.std(axis=0)
+        scale = np.where(scale > 0, scale, spread)  # most values may be equal
         scale = np.where(scale > 0, scale, 1.0)
         heavy = np.abs(values - center).max(axis=0) > _HEAVY * scale
         return cls(center, scale, heavy)

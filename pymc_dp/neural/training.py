@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from pymc_dp.neural.density import Density, build_density
 from pymc_dp.neural.noise import Noise
 from pymc_dp.neural.settings import Training
+from pymc_dp.neural.standard import Standard
 
 Kind = Literal["posterior", "likelihood"]
 LogDensity = Callable[[Tensor, Tensor], Tensor]
@@ -194,19 +195,22 @@ class Trainer:
             for batch in islice(batches, self.training.epoch_steps):
                 optimizer.zero_grad()
                 loss = self._loss(network, data, batch, self.release(data.statistic[batch])).mean()
+                if not torch.isfinite(loss):
+                    raise RuntimeError(
+                        f"the training loss is {loss.item()} in epoch {epoch + 1}: lower the "
+                        f"learning_rate in dp.neural.Training"
+                    )
                 loss.backward()
                 nn.utils.clip_grad_norm_(network.parameters(), 5.0)
                 optimizer.step()
                 steps += 1
                 _follow(average, network, min(self.training.averaging, steps / (steps + 10)))
                 total, rows = total + float(loss.detach()) * len(batch), rows + len(batch)
-            if not np.isfinite(total):
-                raise RuntimeError(
-                    f"the training loss is {total / rows} in epoch {epoch + 1}: lower the "
-                    f"learning_rate in dp.neural.Training"
-                )
             average.eval()
-            validation = self._validate(average, data, held, known)
+            each = self._validate(average, data, held, known)
+            validation = float(each.mean())
+            if not np.isfinite(validation):
+                raise RuntimeError(_bad_validation(data, held, each, validation, epoch))
             history.append((total / rows, validation))
             report(epoch, *history[-1])
             # Gains below the noise of the loss are none.
@@ -241,7 +245,11 @@ class Trainer:
 
     def _loss(self, network, data: Simulations, batch: np.ndarray, released: np.ndarray) -> Tensor:
         def log_density(target, condition):
-            return network.log_prob(target[None], condition)[0]
+            try:
+                return network.log_prob(target[None], condition)[0]
+            except ValueError:
+                # sbi's mixtures refuse weights that are not finite; `fit` refuses this loss.
+                return torch.full((len(target),), torch.nan, device=target.device)
 
         theta = data.theta[batch]
         if self.kind == "likelihood":
@@ -272,18 +280,32 @@ class Trainer:
         )
 
     def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.as_tensor(np.asarray(values, "float32"), device=self.device)
+        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
 
     def _validate(
         self, network, data: Simulations, held: np.ndarray, released: np.ndarray
-    ) -> float:
+    ) -> np.ndarray:
+        """Return the mean loss of each simulation that is kept apart."""
         with torch.no_grad():
             size = self.training.batch_size
             parts = np.array_split(np.arange(len(held)), max(len(held) // size, 1))
-            total = sum(
-                float(self._loss(network, data, held[p], released[p]).mean(1).sum()) for p in parts
-            )
-        return total / len(held)
+            losses = [self._loss(network, data, held[p], released[p]).mean(1) for p in parts]
+        return torch.cat(losses).cpu().numpy().astype("float64")
+
+
+def _bad_validation(
+    data: Simulations, held: np.ndarray, each: np.ndarray, validation: float, epoch: int
+) -> str:
+    """Say which of the simulations that are kept apart has no finite loss, the most extreme one."""
+    units = Standard.of(data.statistic)
+    distance = np.abs(units.forward(data.statistic[held])).max(axis=1)
+    worst = held[np.argmax(np.where(np.isfinite(each), -1.0, distance))]
+    statistic = np.array2string(data.statistic[worst], precision=4, threshold=8)
+    return (
+        f"the validation loss is {validation} in epoch {epoch + 1}; the worst simulation has the "
+        f"statistic {statistic}: release a transform of it, its logarithm say, or use a prior that "
+        f"leaves such values out"
+    )
 
 
 def _follow(average: nn.Module, network: nn.Module, decay: float) -> None:

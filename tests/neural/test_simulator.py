@@ -157,6 +157,24 @@ for fit in (dp.neural.sppe, dp.neural.sple, lambda m: dp.sample(m, method="sppe"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lambda: pm.Beta("p", 0.001, 0.001),
+        lambda: pm.Gamma("p", 0.0001, 1.0),
+        lambda: pm.Normal("p", shape=2, transform=pm.distributions.transforms.ordered),
+    ],
+    ids=["beta", "gamma", "ordered"],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_draws_on_the_border_are_named(prior):
+    with pm.Model() as model:
+        prior()
+    with pytest.raises(ValueError, match=r"the prior of 'p': \d+ of 100 draws have no finite"):
+        Prior(model).draw(100, np.random.default_rng(1))
+
+
 def test_a_row_without_density_leaves_the_others_theirs():
     with pm.Model() as model:
         s = pm.HalfNormal("s", default_transform=None)
