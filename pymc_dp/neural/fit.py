@@ -201,7 +201,8 @@ def sple(
     Raises
     ------
     ImportError, ValueError, NotImplementedError
-        As `sppe`; also for a clipped release with a density, whose atoms a flow cannot have.
+        As `sppe`; also for a clipped release, unless it is on a lattice that is not fine beside the
+        noise: a flow cannot follow its atoms.
     """
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
     check_counts(draws=draws, chains=chains)
