@@ -59,10 +59,10 @@ def errors(problem, trainer, data, *, qmc: bool) -> np.ndarray:
     def loss(draws: int, repeats: int, qmc: bool) -> np.ndarray:
         noise = Noise(problem.channels, draws, rng, qmc=qmc)
         released = noise.draw(np.repeat(statistic, repeats, axis=0))
-        z = torch.as_tensor(released, dtype=torch.float32)
-        at = torch.as_tensor(np.repeat(theta, repeats, axis=0), dtype=torch.float32)
+        at, z = trainer.standard(np.repeat(theta, repeats, axis=0), released)
         with torch.no_grad():
-            found = direct_loss(lambda t, c: trainer.network.log_prob(t[None], c)[0], at, z)
+            network = trainer.density.network
+            found = direct_loss(lambda t, c: network.log_prob(t[None], c)[0], at, z)
         return found.numpy().mean(axis=1)
 
     exact = loss(4096, 50, True).mean()
@@ -102,8 +102,8 @@ def cost(console: Console) -> None:
     batch = np.arange(100)
 
     def step(released) -> None:
-        trainer.network.train()
-        loss = trainer._loss(trainer.network, data, batch, released).mean()
+        network = trainer.density.network.train()
+        loss = trainer._loss(network, data, batch, released).mean()
         loss.backward()
 
     released = trainer.release(data.statistic[batch])

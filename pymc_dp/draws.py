@@ -40,6 +40,15 @@ def per_draw(posterior: xr.Dataset, graph: TensorVariable) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(found, (draws, *shape)))
 
 
+def dims_of(
+    model: pm.Model, names: Iterable[str]
+) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
+    """Return the dimensions that a model names for some variables, and their coordinates."""
+    dims = {name: list(own) for name in names if (own := model.named_vars_to_dims.get(name))}
+    used = {dim for own in dims.values() for dim in own}
+    return dims, {d: list(v) for d, v in model.coords.items() if d in used and v is not None}
+
+
 def result(
     model: pm.Model,
     posterior: dict[str, np.ndarray],
@@ -63,16 +72,11 @@ def result(
     deterministics : iterable of TensorVariable
         Expressions of the variables, evaluated at every draw.
     """
-    dims = {
-        name: list(own)
-        for name in [*observed, *posterior]
-        if (own := model.named_vars_to_dims.get(name))
-    }
-    used = {dim for own in dims.values() for dim in own}
+    dims, coords = dims_of(model, [*observed, *posterior])
     tree = arviz_base.from_dict(
         {"posterior": posterior, "sample_stats": stats, "observed_data": observed},
         dims=dims,
-        coords={d: list(v) for d, v in model.coords.items() if d in used and v is not None},
+        coords=coords,
         attrs={"posterior": {"inference_library": "pymc_dp"} | attributes},
     )
     dataset = tree["posterior"].to_dataset()

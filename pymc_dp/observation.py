@@ -103,7 +103,7 @@ def PrivateObservation(
     statistic = _stack(name, statistic)
 
     if _is_unregistered_dist(statistic, model):
-        _check_noise_shape(name, statistic, mechanism)
+        check_noise_shape(name, statistic, mechanism)
         if bounds is not None:
             raise ValueError(
                 f"{name!r}: bounds= is a statement about records; a .dist(...) has none. "
@@ -112,12 +112,12 @@ def PrivateObservation(
         rv = marginal_release_rv(statistic, mechanism, name=name)
     else:
         _check_confidential(name, statistic, model)
-        _check_noise_shape(name, statistic, mechanism)
+        check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name
         _check_records(name, model, rv)
     observed = _check_observed(name, rv, observed)
-    _check_attainable(name, mechanism, observed)
+    check_attainable(name, mechanism, observed)
     # Everything is checked: a refused release leaves nothing behind in the model.
     model.add_coords(coords)
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
@@ -210,7 +210,8 @@ def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -
         )
 
 
-def _check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
+def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
+    """Refuse noise parameters that do not broadcast against the statistic."""
     shape = known_shape(statistic)
     for parameter in mechanism.parameters:
         known = known_value(parameter)
@@ -325,7 +326,7 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
     return observed
 
 
-def _check_attainable(name: str, mechanism: Mechanism, observed) -> None:
+def check_attainable(name: str, mechanism: Mechanism, observed) -> None:
     """Refuse a value that the mechanism cannot publish, whatever the statistic is."""
     value = None if observed is None else known_value(pt.as_tensor(observed))
     if value is None:

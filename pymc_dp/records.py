@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 
+import numpy as np
 import pymc as pm
 from pymc.distributions.transforms import _default_transform
 from pytensor.graph.basic import Variable, equal_computations
@@ -14,7 +15,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs import depends_on, known_shape, nearest_rvs
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.base import as_float, known_value
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.statistics import (
     LinearStatistic,
@@ -71,6 +72,30 @@ def children(model: pm.Model, rv: TensorVariable) -> list[TensorVariable]:
 def releases(model: pm.Model) -> list[TensorVariable]:
     """Return the releases of a model, in the order in which they were declared."""
     return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, PrivateReleaseRV)]
+
+
+def check_values(model: pm.Model) -> None:
+    """Check published values and noise again: `pm.set_data` may have changed them."""
+    for release in releases(model):
+        if release not in model.observed_RVs:
+            continue
+        value = known_value(model.rvs_to_values[release])
+        shape = release.type.shape
+        if value is not None and (
+            value.ndim != len(shape)
+            or any(e not in (None, s) for e, s in zip(shape, value.shape, strict=False))
+            or not np.all(np.isfinite(np.asarray(value, dtype="float64")))
+        ):
+            raise ValueError(
+                f"{release.name!r}: the observed value {value} is not a finite array of shape "
+                f"{shape}; was it changed by pm.set_data?"
+            )
+        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        wrong = mechanism.wrong_parameter()
+        if wrong is not None:
+            raise ValueError(
+                f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
+            )
 
 
 @singledispatch

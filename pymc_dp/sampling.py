@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pymc as pm
 from xarray import DataTree
 
@@ -20,9 +19,8 @@ from pymc_dp.graphs import known_shape
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.rules import notes, record_groups
 from pymc_dp.marginal import IntegratedReleaseRV
-from pymc_dp.mechanisms.base import known_value
 from pymc_dp.neural import sple, sppe
-from pymc_dp.records import as_model, children, is_tagged, privatized, releases
+from pymc_dp.records import as_model, check_values, children, is_tagged, privatized, releases
 from pymc_dp.release import FeasibleRegression
 from pymc_dp.row_sums import read_moments
 from pymc_dp.starting import feasible_start
@@ -137,7 +135,10 @@ def sample(
         raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
     if rung not in ("auto", "records", "statistics", "marginal"):
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
-    _check_values(model)
+    for release in releases(model):
+        if release not in model.observed_RVs:
+            _log.warning("The release %r has no observed value: its prior is sampled", release.name)
+    check_values(model)
     for note in notes(model):
         _log.warning("%s", note)
     if method is not None:
@@ -182,31 +183,6 @@ def sample(
     _, best = max(open_routes, key=lambda entry: entry[0])
     _log.info("Route: %s (rung: %s)", best.name, best.rung)
     return best.run(model, **options, **kwargs)
-
-
-def _check_values(model: pm.Model) -> None:
-    """Check published values and noise again: `pm.set_data` may have changed them."""
-    for release in releases(model):
-        if release not in model.observed_RVs:
-            _log.warning("The release %r has no observed value: its prior is sampled", release.name)
-            continue
-        value = known_value(model.rvs_to_values[release])
-        shape = release.type.shape
-        if value is not None and (
-            value.ndim != len(shape)
-            or any(e not in (None, s) for e, s in zip(shape, value.shape, strict=False))
-            or not np.all(np.isfinite(np.asarray(value, dtype="float64")))
-        ):
-            raise ValueError(
-                f"{release.name!r}: the observed value {value} is not a finite array of shape "
-                f"{shape}; was it changed by pm.set_data?"
-            )
-        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
-        wrong = mechanism.wrong_parameter()
-        if wrong is not None:
-            raise ValueError(
-                f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
-            )
 
 
 def _as_written(model, **kwargs):

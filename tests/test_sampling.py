@@ -10,7 +10,8 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.graphs import power_law
-from pymc_dp.sampling import _check_values, _public, routes
+from pymc_dp.records import check_values
+from pymc_dp.sampling import _public, routes
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -180,7 +181,7 @@ def test_parameters_that_need_not_be_positive(mechanism):
         each = isinstance(mechanism, dp.RandomizedResponse)
         statistic = x if each else 0.0 * x.sum()
         dp.PrivateObservation("z", statistic, mechanism, observed=[0] * 4 if each else 0)
-    _check_values(model)
+    check_values(model)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_parameters_that_data_have_spoilt(build, value, message):
         dp.PrivateObservation("z", x, build(parameter), observed=1)
         pm.set_data({"parameter": value})
     with pytest.raises(ValueError, match=message), np.errstate(divide="ignore"):
-        _check_values(model)
+        check_values(model)
 
 
 def test_what_is_left_out_of_the_result():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pymc as pm
@@ -21,10 +21,20 @@ from xarray import DataTree
 
 from pymc_dp.draws import result
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.neural.fit import Run, read_problem
-from pymc_dp.neural.noise import GradedNoise
+from pymc_dp.neural.fit import (
+    Run,
+    check_counts,
+    read_problem,
+    supported_draws,
+    warn_of_leakage,
+    warn_of_range,
+)
+from pymc_dp.neural.noise import Channel, GradedNoise, check_statistic
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Problem, Simulator
+
+if TYPE_CHECKING:
+    from pymc_dp.neural.density import Density
 
 _HELD = 20_000_000  # numbers of a batch of draws, at most
 
@@ -73,9 +83,22 @@ def amortise(
     -------
     AmortisedPosterior
     """
-    low, high = (float(e) for e in epsilon)
+    try:
+        low, high = (float(e) for e in epsilon)
+    except (TypeError, ValueError):
+        low, high = np.nan, np.nan
     if not 0.0 < low < high < np.inf:
         raise ValueError(f"epsilon={epsilon!r}: write the range of the level, (0.1, 10.0) say")
+    if not callable(mechanism):
+        raise TypeError(
+            f"mechanism: a function of the level, such as lambda epsilon: "
+            f"dp.LaplaceMechanism.from_epsilon(epsilon, 1.0), not {mechanism!r}"
+        )
+    if simulator is None and shape is not None:
+        raise TypeError("shape= goes with simulator=; a model has its own")
+    if simulator is not None and shape is None:
+        raise TypeError("simulator= takes shape=, that of what is released: shape=() for a number")
+    check_counts(noise_draws=noise_draws, simulations=simulations)
     template = mechanism(np.sqrt(low * high))
     if not isinstance(template, Mechanism):
         raise TypeError(
@@ -83,8 +106,7 @@ def amortise(
             f"epsilon, 1.0); it returned {template!r}"
         )
     stated = None if simulator is None else template
-    observed = None if shape is None else np.zeros(shape)
-    problem = read_problem(model, simulator, prior, stated, observed, var_names)
+    problem = read_problem(model, simulator, prior, stated, None, var_names, shape)
     if len(problem.channels) > 1:
         raise NotImplementedError(
             f"a level of privacy is that of one release; the model has "
@@ -95,6 +117,7 @@ def amortise(
     began = time.perf_counter()
 
     def noise(statistic, rng):
+        check_statistic(channel, Channel(channel.name, template, channel.shape).flat(), statistic)
         levels = low, high
         return GradedNoise(channel, mechanism, levels, statistic, noise_draws, rng, qmc=qmc)
 
@@ -103,7 +126,7 @@ def amortise(
         data = run.rounds(1, simulations, None, _no_later_rounds, progressbar)
     seconds, trainer = time.perf_counter() - began, run.trainer
     graded = cast(GradedNoise, trainer.noise)
-    return AmortisedPosterior(problem, graded, trainer.network, seconds, data, run.losses)
+    return AmortisedPosterior(problem, graded, trainer.density, seconds, data, run.losses)
 
 
 def _no_later_rounds(*_: Any) -> np.ndarray:
@@ -114,12 +137,15 @@ def _no_later_rounds(*_: Any) -> np.ndarray:
 class AmortisedPosterior:
     r"""A posterior density :math:`q(\theta \mid z, \log\varepsilon)`; `amortise` makes it.
 
+    ``cloudpickle.dumps`` stores it, the functions that it was given included.
+
     Attributes
     ----------
     problem : Problem
         Prior, simulator and release.
     noise : GradedNoise
-    network : torch.nn.Module
+    density : Density
+        The network, with its units.
     training_time : float
         Seconds, simulations included.
     simulations : Simulations
@@ -129,7 +155,7 @@ class AmortisedPosterior:
 
     problem: Problem
     noise: GradedNoise
-    network: Any
+    density: Density
     training_time: float
     simulations: Any
     losses: list[tuple[np.ndarray, np.ndarray]]
@@ -182,18 +208,33 @@ class AmortisedPosterior:
         Returns
         -------
         xarray.DataTree
-            Groups posterior, sample_stats (lp, the log density) and observed_data.
+            Groups posterior, sample_stats (lp, the log density of the unconstrained parameters)
+            and observed_data. The attribute ``leakage`` of the posterior is that of `sppe`.
         """
+        if np.ndim(epsilon):
+            raise ValueError(f"epsilon={epsilon!r}: write the level of the release, one number")
+        check_counts(draws=draws, chains=chains)
         level = self._levels([epsilon])
         [channel] = self.problem.channels
-        value = self.problem.observed if observed is None else np.asarray(observed, "float64")
+        if observed is None and np.any(np.isnan(self.problem.observed)):
+            raise ValueError("observed= is needed: the problem is a simulator, without a release")
+        try:
+            value = np.asarray(self.problem.observed if observed is None else observed, "float64")
+        except (TypeError, ValueError):
+            raise TypeError(f"observed: a number or an array of them, not {observed!r}") from None
         if value.size != channel.size or not np.all(np.isfinite(value)):
             raise ValueError(
                 f"observed: {channel.name!r} releases {channel.size} finite numbers, of shape "
                 f"{channel.shape}; got {observed!r}"
             )
         value = value.reshape(1, -1)
-        theta = self.draw(value, level, draws * chains, random_seed)[0]
+        rng = get_random_generator(random_seed)
+        several, leakage = self._drawn(value, level, draws * chains, rng)
+        theta = several[0]
+        warn_of_leakage(self.problem.prior, leakage)
+        statistic = self.simulations.statistic
+        released = self.noise.release(statistic, np.repeat(level, len(statistic)), rng)
+        warn_of_range([channel], released, value[0])
         given = np.repeat(value, len(theta), axis=0)
         lp = self.log_density(theta, given, np.repeat(level, len(theta)))
         posterior = {
@@ -204,13 +245,16 @@ class AmortisedPosterior:
             posterior,
             {"lp": lp.reshape(chains, draws)},
             {channel.name: value.reshape(channel.shape)},
-            {"method": "amortised sppe", "epsilon": float(epsilon)},
+            {"method": "amortised sppe", "epsilon": float(epsilon), "leakage": leakage},
+            self.problem.prior.deterministics,
         )
 
     def draw(
         self, released: np.ndarray, epsilon: np.ndarray, draws: int, random_seed=None
     ) -> np.ndarray:
         """Draw unconstrained parameters given each of several releases.
+
+        Draws without a prior density are drawn again.
 
         Parameters
         ----------
@@ -225,29 +269,30 @@ class AmortisedPosterior:
         -------
         ndarray of shape (count, draws, width)
         """
+        return self._drawn(released, epsilon, draws, get_random_generator(random_seed))[0]
+
+    def _drawn(
+        self, released: np.ndarray, epsilon: np.ndarray, draws: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, float]:
         import torch
 
-        rng = get_random_generator(random_seed)
-        condition = self._condition(released, epsilon)
+        condition = self.noise.condition(released, epsilon)
         batch = max(_HELD // (draws * (self._width + condition.shape[1])), 1)
-        parts = []
-        with torch.no_grad(), torch.random.fork_rng():
+        parts, outside = [], 0.0
+        with torch.random.fork_rng():
             torch.manual_seed(int(rng.integers(2**31)))
             for at in range(0, len(condition), batch):
-                drawn = self.network.sample((draws,), condition[at : at + batch])
-                parts.append(drawn.cpu().numpy().astype("float64"))
-        return np.concatenate(parts, axis=1).swapaxes(0, 1)
+                own = condition[at : at + batch]
+                drawn, share = supported_draws(self.problem.prior, self.density, own, draws)
+                parts.append(drawn)
+                outside += share * len(own)
+        return np.concatenate(parts, axis=1).swapaxes(0, 1), outside / len(condition)
 
     def log_density(
         self, theta: np.ndarray, released: np.ndarray, epsilon: np.ndarray
     ) -> np.ndarray:
         """Log density of unconstrained parameters, one for each release; (count,)."""
-        import torch
-
-        condition = self._condition(released, epsilon)
-        target = torch.as_tensor(theta[None], dtype=torch.float32, device=condition.device)
-        with torch.no_grad():
-            return self.network.log_prob(target, condition)[0].cpu().numpy().astype("float64")
+        return self.density.log_prob(theta, self.noise.condition(released, epsilon))
 
     def simulate(
         self, count: int, epsilon: ArrayLike, random_seed=None, *, given: Mapping | None = None
@@ -265,10 +310,15 @@ class AmortisedPosterior:
         """
         rng = get_random_generator(random_seed)
         levels = self._levels(np.broadcast_to(epsilon, count))
+        theta, statistic = self._confidential(count, rng, given)
+        return theta, self.noise.release(statistic, levels, rng)
+
+    def _confidential(
+        self, count: int, rng: np.random.Generator, given: Mapping | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         prior = self.problem.prior
         theta = prior.draw(count, rng) if given is None else np.tile(prior.place(given), (count, 1))
-        statistic = self.problem.simulate(theta, rng)
-        return theta, self.noise.release(statistic, levels, rng)
+        return theta, self.problem.simulate(theta, rng)
 
     def privacy_utility(
         self,
@@ -289,7 +339,7 @@ class AmortisedPosterior:
         given : dict, optional
             True values of all parameters; drawn from the prior, anew for each replicate, if None.
         replicates : int
-            Data sets, and releases of each at every level.
+            Data sets; each is released once at every level.
         draws : int
             Posterior draws for a release.
         prob : float
@@ -308,10 +358,12 @@ class AmortisedPosterior:
         levels = self._levels(epsilon)
         names = ("sd", "width", "coverage", "rmse")
         found = np.empty((len(names), len(levels), len(self.labels)))
+        theta, statistic = self._confidential(replicates, rng, given)
+        truth = self.entries(theta)
         for k, level in enumerate(levels):
-            theta, released = self.simulate(replicates, level, rng, given=given)
-            truth = self.entries(theta)
-            own = self.entries(self.draw(released, np.full(replicates, level), draws, rng))
+            at = np.full(replicates, level)
+            released = self.noise.release(statistic, at, rng)
+            own = self.entries(self.draw(released, at, draws, rng))
             low, high = np.quantile(own, [(1 - prob) / 2, (1 + prob) / 2], axis=1)
             found[0, k] = own.std(axis=1).mean(axis=0)
             found[1, k] = (high - low).mean(axis=0)
@@ -333,10 +385,3 @@ class AmortisedPosterior:
                 f"train one for a wider range with dp.neural.amortise(epsilon=...)"
             )
         return levels
-
-    def _condition(self, released: np.ndarray, epsilon: np.ndarray):
-        import torch
-
-        device = next(self.network.parameters()).device
-        condition = self.noise.condition(released, epsilon)
-        return torch.as_tensor(condition, dtype=torch.float32, device=device)

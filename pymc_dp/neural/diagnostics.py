@@ -14,7 +14,7 @@ from pymc.util import get_random_generator
 from scipy import stats
 from xarray import DataTree
 
-from pymc_dp.draws import per_draw
+from pymc_dp.draws import dims_of, per_draw
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.fit import read_problem
 from pymc_dp.neural.noise import Noise
@@ -151,8 +151,12 @@ def predict(
         for c, a, b in zip(problem.channels, ends[:-1], ends[1:], strict=True)
     }
     attributes = {"log_median_distance": float(np.log(np.median(distance)))}
+    dims, coords = dims_of(problem.model, values)
     found = arviz_base.from_dict(
-        {"posterior_predictive": values}, attrs={"posterior_predictive": attributes}
+        {"posterior_predictive": values},
+        dims=dims,
+        coords=coords,
+        attrs={"posterior_predictive": attributes},
     )
     result = tree.copy()
     result["posterior_predictive"] = found["posterior_predictive"]
@@ -178,7 +182,8 @@ def compare(
     dict
         ``c2st``: cross-validated accuracy of a classifier that tells their draws apart, from 0.5
         (none can) to 1. ``mmd``: the square of the maximum mean discrepancy of the standardised
-        draws, without bias: it may be negative.
+        draws, without bias: it may be negative. Entries of which all draws of both are equal, such
+        as a fixed parameter, are left out.
     """
     import torch
     from sbi.utils.metrics import c2st, unbiased_mmd_squared
@@ -194,8 +199,12 @@ def compare(
         both.append(flat[rng.choice(len(flat), min(draws, len(flat)), replace=False)])
     if both[0].shape[1] != both[1].shape[1]:
         raise ValueError(f"the parameters {', '.join(names)} have different shapes")
-    scale = np.concatenate(both).std(axis=0)
-    a, b = (torch.as_tensor(x / scale, dtype=torch.float32) for x in both)
+    joined = np.concatenate(both)
+    moving = np.ptp(joined, axis=0) > 0
+    if not moving.any():
+        raise ValueError(f"all draws of {', '.join(names)} are equal: there is nothing to compare")
+    center, scale = joined[:, moving].mean(axis=0), joined[:, moving].std(axis=0)
+    a, b = (torch.as_tensor((x[:, moving] - center) / scale, dtype=torch.float32) for x in both)
     seed = int(rng.integers(2**31))
     return {"c2st": float(c2st(a, b, seed=seed)), "mmd": float(unbiased_mmd_squared(a, b))}
 

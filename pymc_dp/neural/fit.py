@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,20 +26,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from xarray import DataTree
 
 from pymc_dp.draws import result
-from pymc_dp.graphs import nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.ensemble import ensemble_draws, resample
-from pymc_dp.neural.noise import Noise
+from pymc_dp.neural.noise import Channel, Noise, check_statistic, has_atoms
 from pymc_dp.neural.settings import Training
-from pymc_dp.neural.simulator import Problem, Simulator, function_problem, model_problem
+from pymc_dp.neural.simulator import Prior, Problem, Simulator, function_problem, model_problem
+from pymc_dp.neural.standard import Standard
 
 if TYPE_CHECKING:
+    from pymc_dp.neural.density import Density
     from pymc_dp.neural.training import Kind, Simulations, Trainer
 
 _log = logging.getLogger("pymc.dp")
 
 # Moves of the walkers that propose the next round's parameters.
 _WALKS = 50
+_LEAKAGE = 0.01
 
 
 def sppe(
@@ -112,10 +115,12 @@ def sppe(
     Returns
     -------
     xarray.DataTree
-        Groups posterior, sample_stats (log density of the draws), observed_data, training (both
-        losses by round and epoch, per release) and simulations (to go on from). Attributes of the
-        posterior name the method; ``leakage`` is the share of draws without a prior density, which
-        were drawn again. It is 0 where transforms of PyMC cover the support of the prior.
+        Groups posterior, sample_stats (lp, the log density of the draws under the network, on the
+        scale of the unconstrained parameters), observed_data, training (both losses by round and
+        epoch, per release) and simulations (to go on from). Attributes of the posterior name the
+        method and the estimator, which is "mdn", a mixture of Normals, where the density is that of
+        a single variable; ``leakage`` is the share of draws without a prior density, which were
+        drawn again. It is 0 where transforms of PyMC cover the support of the prior.
 
     Raises
     ------
@@ -130,13 +135,17 @@ def sppe(
        data.
     """
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
+    check_counts(draws=draws, chains=chains)
     noise = _noise(problem, noise_draws, qmc)
     run = Run("posterior", problem, training, estimator, noise, device, random_seed)
     with run.torch():
         found = run.rounds(rounds, simulations, earlier, _posterior_proposal, progressbar)
         run.check_range(found)
-        theta, leakage = _posterior_draws(problem, run.trainer, draws * chains, run.rng)
-        logq = _log_posterior(run.trainer, problem, theta)
+        given, density = problem.observed[None], run.trainer.density
+        drawn, leakage = supported_draws(problem.prior, density, given, draws * chains)
+        theta = drawn[:, 0]
+        logq = density.log_prob(theta, given)
+    warn_of_leakage(problem.prior, leakage)
     stats = {"lp": logq.reshape(chains, draws)}
     shaped = {
         k: v.reshape(chains, draws, *v.shape[1:]) for k, v in problem.prior.natural(theta).items()
@@ -192,12 +201,13 @@ def sple(
     Raises
     ------
     ImportError, ValueError, NotImplementedError
-        As `sppe`; also for a clipped release with a density, whose atoms a flow cannot have.
+        As `sppe`; also for a clipped release, unless it is on a lattice that is not fine beside the
+        noise: a flow cannot follow its atoms.
     """
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
+    check_counts(draws=draws, chains=chains)
     for channel in problem.channels:
-        inner = getattr(channel.mechanism, "inner", None)
-        if inner is not None and channel.mechanism.spacing is None:
+        if has_atoms(channel):
             raise NotImplementedError(
                 f"{channel.name!r}: {channel.mechanism!r} releases single values with positive "
                 f"probability, for which SPLE's network has no density: use dp.neural.sppe"
@@ -210,7 +220,7 @@ def sple(
         from pymc_dp.neural.likelihood import network_model
 
         starts = _likelihood_proposal(problem, run.trainer, found, 2 * chains + 100, run.rng)
-        network = network_model(problem, run.trainer.network)
+        network = network_model(problem, run.trainer.density)
         initial = {k: v[:chains] for k, v in problem.prior.natural(starts).items()}
         with network:
             tree = pm.sample(
@@ -228,13 +238,44 @@ def sple(
 
 
 def _noise(problem: Problem, draws: int, qmc: bool) -> MakeNoise:
-    if draws < 1:
-        raise ValueError(f"noise_draws={draws}: at least one release of a simulation")
-    return lambda statistic, rng: Noise(problem.channels, draws, rng, qmc=qmc)
+    check_counts(noise_draws=draws)
+
+    def noise(statistic: np.ndarray, rng: np.random.Generator) -> Noise:
+        at = 0
+        for channel in problem.channels:
+            check_statistic(channel, channel.flat(), statistic[:, at : at + channel.size])
+            at += channel.size
+        return Noise(problem.channels, draws, rng, qmc=qmc)
+
+    return noise
 
 
-def read_problem(model, simulator, prior, mechanism, observed, var_names) -> Problem:
-    """Read what was given to `sppe`; see there."""
+def check_counts(**counts: Any) -> None:
+    """Refuse what is no whole number of at least 1."""
+    for name, value in counts.items():
+        try:
+            whole = operator.index(value)
+        except TypeError:
+            raise TypeError(f"{name}={value!r}: write a whole number") from None
+        if whole < 1:
+            raise ValueError(f"{name}={value}: it must be at least 1")
+
+
+def _check_device(device: Any) -> None:
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device={device!r}: torch cannot compute there ({reason}): write 'cpu', or 'cuda' "
+            f"where there is a GPU"
+        ) from None
+
+
+def read_problem(model, simulator, prior, mechanism, observed, var_names, shape=None) -> Problem:
+    """Read what was given to `sppe`, with the shape in the place of observed=; see there."""
     for package in ("torch", "sbi"):
         try:
             importlib.import_module(package)
@@ -243,20 +284,21 @@ def read_problem(model, simulator, prior, mechanism, observed, var_names) -> Pro
                 f"neural estimation needs {package}, which is not installed ({error}): "
                 f'pip install "pymc-dp[neural]"'
             ) from error
+    given = {"prior": prior, "mechanism": mechanism, "observed": observed}
     if simulator is None:
-        given = {"prior": prior, "mechanism": mechanism, "observed": observed}
         stray = [name for name, value in given.items() if value is not None]
         if stray:
             raise TypeError(f"{stray[0]}= goes with simulator=; a model has its own")
         return model_problem(model, var_names)
-    given = {"prior": prior, "mechanism": mechanism, "observed": observed}
+    if shape is not None:
+        del given["observed"]
     missing = [f"{name}=" for name, value in given.items() if value is None]
     if model is not None or var_names is not None or missing:
         raise TypeError(
             "simulator= takes prior=, mechanism= and observed=, and no model or var_names"
             + (f"; missing: {', '.join(missing)}" if missing else "")
         )
-    return function_problem(simulator, prior, mechanism, observed)
+    return function_problem(simulator, prior, mechanism, observed, shape)
 
 
 # Noise from the statistics of the first simulations, and a generator.
@@ -279,6 +321,7 @@ class Run:
     ):
         from pymc_dp.neural.training import Trainer
 
+        _check_device(device)
         training = training or Training()
         if estimator is not None:
             training = replace(training, estimator=estimator)
@@ -315,7 +358,8 @@ class Run:
         progressbar: bool,
     ) -> Simulations:
         """Simulate and train in turn; returns all simulations."""
-        if rounds < 1 or simulations < 2 * self.settings.atoms:
+        check_counts(rounds=rounds, simulations=simulations)
+        if simulations < 2 * self.settings.atoms:
             raise ValueError(
                 f"rounds={rounds}, simulations={simulations}: at least one round of "
                 f"{2 * self.settings.atoms} simulations is needed"
@@ -382,6 +426,8 @@ class Run:
     def _earlier(self, tree: DataTree) -> Simulations:
         from pymc_dp.neural.training import Simulations
 
+        if not isinstance(tree, DataTree):
+            raise TypeError(f"earlier: a result of sppe or sple, not {tree!r}")
         if "simulations" not in tree.children:
             raise ValueError("earlier: this result has no group 'simulations'")
         group = tree["simulations"]
@@ -393,25 +439,25 @@ class Run:
                 f"earlier: its simulations have {shape[0]} parameters and {shape[1]} statistics, "
                 f"this model has {wanted[0]} and {wanted[1]}"
             )
+        names = [str(n) for n in np.atleast_1d(group.attrs.get("parameters", []))]
+        if names and names != self.problem.prior.names:
+            raise ValueError(
+                f"earlier: its simulations are of the parameters {', '.join(map(repr, names))}, "
+                f"this model has {', '.join(map(repr, self.problem.prior.names))}"
+            )
+        found = self.problem.prior.logp(data.theta)
+        if not np.allclose(found, data.log_prior, rtol=1e-6, atol=1e-6):
+            raise ValueError(
+                "earlier: its simulations come from another prior, of which the log densities of "
+                "the parameters differ; leave earlier= out, or use the prior of that result"
+            )
         return data
 
     def check_range(self, data: Simulations) -> None:
         """Warn of a release beyond all that the last round released."""
         recent = data.statistic[data.round == data.round.max()]
         released = self.trainer.noise.draw(recent).reshape(-1, recent.shape[1])
-        low, high = released.min(0), released.max(0)
-        value = self.problem.observed
-        outside = np.flatnonzero((value < low) | (value > high))
-        if len(outside):
-            j = int(outside[0])
-            _log.warning(
-                "Entry %d of the observed releases is %.4g, and all simulated ones lie between "
-                "%.4g and %.4g: the networks extrapolate. Check the model, or use a wider prior",
-                j,
-                value[j],
-                low[j],
-                high[j],
-            )
+        warn_of_range(self.problem.channels, released, self.problem.observed)
 
     def tree(
         self,
@@ -430,15 +476,10 @@ class Run:
         attributes = {
             "sampling_time": time.perf_counter() - self._began,
             "noise_draws": self.trainer.noise.draws,
-            "estimator": self.settings.estimator,
+            "estimator": self.trainer.density.estimator,
             **attributes,
         }
-        deterministics = [
-            d
-            for d in prior.model.deterministics
-            if set(nearest_rvs([d])) <= set(prior.model.free_RVs)
-        ]
-        tree = result(model, posterior, stats, observed, attributes, deterministics)
+        tree = result(model, posterior, stats, observed, attributes, prior.deterministics)
         epochs = max(len(a) for a, _ in self.losses)
         losses = np.full((2, len(self.losses), epochs), np.nan)
         for r, pair in enumerate(self.losses):
@@ -458,69 +499,104 @@ class Run:
                 {
                     n: (("simulation", *([dimensions[n]] if n in dimensions else [])), v)
                     for n, v in vars(data).items()
-                }
+                },
+                attrs={"parameters": prior.names},
             )
         )
         return tree
 
 
 def _posterior_proposal(problem, trainer, data, count, rng) -> np.ndarray:
-    return _posterior_draws(problem, trainer, count, rng)[0]
+    drawn, _ = supported_draws(problem.prior, trainer.density, problem.observed[None], count)
+    return drawn[:, 0]
 
 
-def _posterior_draws(
-    problem: Problem, trainer: Trainer, count: int, rng: np.random.Generator
+def supported_draws(
+    prior: Prior, density: Density, condition: np.ndarray, count: int
 ) -> tuple[np.ndarray, float]:
-    """Draw from the posterior network where the prior has a density; also the share where not."""
-    import torch
+    """Draw for each condition where the prior has a density; also the share where not.
 
-    assert trainer.network is not None
-    given = torch.as_tensor(problem.observed[None], dtype=torch.float32, device=trainer.device)
-    parts: list[np.ndarray] = []
-    tried = kept = 0
-    while kept < count:
-        if tried > 100 * count:
-            raise RuntimeError(
-                f"only {kept} of {tried} draws of the network are inside the prior's support"
-            )
-        with torch.no_grad():
-            drawn = trainer.network.sample((count,), given)[:, 0].cpu().numpy().astype("float64")
-        inside = drawn[np.isfinite(problem.prior.logp(drawn))]
-        parts.append(inside)
-        tried, kept = tried + count, kept + len(inside)
-    return np.concatenate(parts)[:count], 1.0 - kept / tried
+    Returns an array of shape (count, conditions, width).
+    """
+
+    def inside(drawn: np.ndarray) -> np.ndarray:
+        flat = drawn.reshape(-1, prior.width)
+        return np.isfinite(prior.logp(flat)).reshape(drawn.shape[:-1])
+
+    drawn = density.sample(condition, count)
+    good = inside(drawn)
+    for j in np.flatnonzero(~good.all(axis=0)):
+        parts, kept, tried = [drawn[good[:, j], j]], int(good[:, j].sum()), count
+        while kept < count:
+            if tried > 100 * count:
+                raise RuntimeError(
+                    f"only {kept} of {tried} draws of the network are inside the prior's support"
+                    f"{_no_transform(prior)}"
+                )
+            again = density.sample(condition[[j]], count)
+            parts.append(again[inside(again)])
+            tried, kept = tried + count, kept + len(parts[-1])
+        drawn[:, j] = np.concatenate(parts)[:count]
+    return drawn, 1.0 - float(good.mean())
 
 
-def _log_posterior(trainer: Trainer, problem: Problem, theta: np.ndarray) -> np.ndarray:
-    import torch
+def _no_transform(prior: Prior) -> str:
+    names = ", ".join(map(repr, prior.untransformed))
+    return (
+        f": {names} has no transform that keeps it there; leave default_transform=None out, or "
+        f"give it a transform="
+        if names
+        else ": simulate more, or train for longer"
+    )
 
-    assert trainer.network is not None
-    place = torch.as_tensor(theta[:, None], dtype=torch.float32, device=trainer.device)
-    given = torch.as_tensor(problem.observed[None], dtype=torch.float32, device=trainer.device)
-    with torch.no_grad():
-        return trainer.network.log_prob(place, given)[:, 0].cpu().numpy().astype("float64")
+
+def warn_of_leakage(prior: Prior, leakage: float) -> None:
+    """Warn of draws without a prior density."""
+    if leakage > _LEAKAGE:
+        _log.warning(
+            "%.1f%% of the network's draws have no prior density and were drawn again%s",
+            100 * leakage,
+            _no_transform(prior),
+        )
+
+
+def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.ndarray) -> None:
+    """Warn of a release, flattened, beyond all those simulated, (count, size)."""
+    low, high = released.min(0), released.max(0)
+    at = 0
+    for channel in channels:
+        own = slice(at, at + channel.size)
+        at += channel.size
+        outside = (value[own] < low[own]) | (value[own] > high[own])
+        if not outside.any():
+            continue
+        j = int(np.argmax(outside))
+        index = ", ".join(str(int(i)) for i in np.unravel_index(j, channel.shape))
+        _log.warning(
+            "%r: the released value%s is %.4g, and all simulated ones lie between %.4g and %.4g: "
+            "the networks extrapolate. Check the model, or use a wider prior",
+            channel.name,
+            f" at [{index}]" if index else "",
+            value[own][j],
+            low[own][j],
+            high[own][j],
+        )
 
 
 def _likelihood_proposal(problem, trainer, data, count, rng) -> np.ndarray:
     """Draw parameters from the posterior under the likelihood network."""
-    import torch
-
-    given = torch.as_tensor(problem.observed, dtype=torch.float32, device=trainer.device)
 
     def log_density(theta: np.ndarray) -> np.ndarray:
         level = np.array(problem.prior.logp(theta))
         inside = np.isfinite(level)
-        place = torch.as_tensor(theta[inside], dtype=torch.float32, device=trainer.device)
-        with torch.no_grad():
-            level[inside] += (
-                trainer.network.log_prob(given.expand(1, len(place), -1), place)[0].cpu().numpy()
-            )
+        given = np.broadcast_to(problem.observed, (inside.sum(), len(problem.observed)))
+        level[inside] += trainer.density.log_prob(given, theta[inside])
         return np.where(np.isfinite(level), level, -np.inf)
 
     # Walkers start at simulated parameters, the likelier the more often.
     walkers = count + count % 2
     recent = data.theta[data.round == data.round.max()]
-    start = recent[resample(log_density(recent), walkers, rng)]
-    spread = 0.1 * recent.std(axis=0)
+    start = rng.permutation(recent[resample(log_density(recent), walkers, rng)])
+    spread = 0.1 * Standard.of(recent).scale
     start = start + spread * rng.standard_normal(start.shape)
     return ensemble_draws(log_density, start, _WALKS, rng)[:count]

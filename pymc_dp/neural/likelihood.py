@@ -11,8 +11,8 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import get_numba_type, numba_funcify, numba_njit
-from torch import nn
 
+from pymc_dp.neural.density import Density
 from pymc_dp.neural.simulator import Problem
 
 
@@ -21,15 +21,16 @@ class NetworkLogLikelihood(Op):
 
     Parameters
     ----------
-    network : sbi density estimator
+    density : Density
         q(z | θ), evaluated at a vector z and a vector of unconstrained parameters.
     """
 
-    __props__ = ("network",)
+    __props__ = ("density",)
 
-    def __init__(self, network: nn.Module):
-        self.network = network.to("cpu").eval()
-        for parameter in self.network.parameters():
+    def __init__(self, density: Density):
+        self.density = density
+        density.network.to("cpu").eval()
+        for parameter in density.network.parameters():
             parameter.requires_grad_(False)
 
     def make_node(self, z, theta):
@@ -41,15 +42,8 @@ class NetworkLogLikelihood(Op):
 
     def value_and_gradient(self, z: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate both with torch."""
-        place = torch.tensor(theta[None], dtype=torch.float32, requires_grad=True)
-        given = torch.tensor(z[None, None], dtype=torch.float32)
-        try:
-            value = self.network.log_prob(given, place)[0, 0]
-        except ValueError:
-            # A diverging trajectory: sbi's mixtures refuse what overflows their weights.
-            return np.asarray(-np.inf), np.zeros_like(theta)
-        [gradient] = torch.autograd.grad(value, place)
-        return np.asarray(value.item()), gradient[0].numpy().astype("float64")
+        value, gradient = self.density.value_and_gradient(z, theta)
+        return np.asarray(value), gradient
 
     def perform(self, node, inputs, outputs):
         """Evaluate without numba."""
@@ -86,12 +80,12 @@ def _numba_network(op, node, **kwargs):
     return network
 
 
-def network_model(problem: Problem, network: nn.Module) -> pm.Model:
+def network_model(problem: Problem, density: Density) -> pm.Model:
     """Return a model of the user's priors, with a network for the law of the releases.
 
     Its release, a vector of all released values, can be sampled from as any other's.
     """
-    op = NetworkLogLikelihood(network)
+    op = NetworkLogLikelihood(density)
     size_of_release = len(problem.observed)
     name = "_".join(c.name for c in problem.channels)
 
@@ -99,10 +93,10 @@ def network_model(problem: Problem, network: nn.Module) -> pm.Model:
         return op(value, theta)[0]
 
     def random(theta, template, rng=None, size=None):
-        place = torch.as_tensor(np.asarray(theta, "float32").reshape(-1, theta.shape[-1]))
+        place = np.asarray(theta, "float64").reshape(-1, theta.shape[-1])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**31)))
-            drawn = network.sample((1,), place)[0].numpy().astype("float64")
+            drawn = density.sample(place, 1)[0]
         return drawn.reshape(*np.shape(theta)[:-1], size_of_release)
 
     model = problem.prior.model.copy()

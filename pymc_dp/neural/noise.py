@@ -19,6 +19,8 @@ from pytensor.compile.io import In
 from scipy.stats import qmc
 
 from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism, PostProcessed
+from pymc_dp.neural.standard import Standard
 
 _log = logging.getLogger("pymc.dp")
 
@@ -43,6 +45,8 @@ class SobolPool:
     rng : numpy.random.Generator
         Scrambles the nets.
     """
+
+    LARGEST = qmc.Sobol.MAXDIM
 
     def __init__(self, points: int, dimension: int, rng: np.random.Generator):
         if points < 1 or dimension < 1:
@@ -90,6 +94,42 @@ class Channel:
         return self.mechanism.with_parameters(*parameters)
 
 
+def has_atoms(channel: Channel) -> bool:
+    """Whether a clipped release has a mass at its bounds that a density cannot follow.
+
+    It is one step of the lattice wide: nothing beside a noise of a few steps.
+    """
+    mechanism, clipped = channel.flat(), False
+    while isinstance(mechanism, PostProcessed):
+        clipped = clipped or isinstance(mechanism, ClippedMechanism)
+        mechanism = mechanism.inner
+    spacing = channel.mechanism.spacing
+    if not clipped or spacing is None:
+        return clipped
+    typical = np.zeros((1000, channel.size))
+    noise = _sampler(mechanism)(np.random.default_rng(0), typical).std(axis=0)
+    return bool(np.any(spacing < noise / 3))
+
+
+def check_statistic(channel: Channel, mechanism: Mechanism, statistic: np.ndarray) -> None:
+    """Refuse statistics that the mechanism cannot take, such as no whole numbers.
+
+    Its sampler knows, and the quantile function does not.
+    """
+    inner = mechanism
+    while isinstance(inner, PostProcessed):
+        inner = inner.inner
+    if inner.spacing is None:
+        return  # continuous noise is added to any number
+    try:
+        _sampler(mechanism)(np.random.default_rng(0), statistic)
+    except AssertionError as error:
+        raise ValueError(
+            f"{channel.name!r}: the simulated statistics do not go with the mechanism: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
+
+
 class Noise:
     """Releases of flat statistics: `draw` is seeded, vectorised, and fresh at every call.
 
@@ -124,9 +164,10 @@ class Noise:
         self._functions: list[tuple[Callable, bool]] = []
         for channel in self.channels:
             mechanism = channel.flat()
-            function = _quantiles(mechanism) if qmc else None
+            small = sum(c.size for c in self.channels) <= SobolPool.LARGEST
+            function = _quantiles(mechanism) if qmc and small else None
             if qmc and function is None:
-                _say_monte_carlo(channel)
+                _say_monte_carlo(channel, small)
             self._functions.append((function or _sampler(mechanism), function is not None))
         sizes = [c.size for c, (_, by_qmc) in zip(self.channels, self._functions) if by_qmc]  # noqa: B905
         self._pool = SobolPool(draws, sum(sizes), rng) if sizes else None
@@ -192,9 +233,10 @@ class GradedNoise:
         self._channel, self._mechanism, self._rng = channel, mechanism, rng
         extra = [pt.matrix(dtype="float64") for _ in self._parameters(np.array(levels))]
         known = mechanism(np.ones(1)).with_parameters(*extra)
-        self._quantiles = _quantiles(known, extra) if qmc else None
+        small = channel.size + 1 <= SobolPool.LARGEST
+        self._quantiles = _quantiles(known, extra) if qmc and small else None
         if qmc and self._quantiles is None:
-            _say_monte_carlo(channel)
+            _say_monte_carlo(channel, small)
         self._sampler = _sampler(known, extra)
         self._pool = SobolPool(draws, channel.size + 1, rng) if self._quantiles else None
         self.spacing = np.zeros(self.size)
@@ -204,8 +246,9 @@ class GradedNoise:
             raise ValueError("mechanism: its noise does not depend on the level that it is given")
         at_level = [self.release(statistic, np.full(len(statistic), e), rng)
                     for e in np.exp(self._grid)]  # fmt: skip
-        self._center = np.array([z.mean(axis=0) for z in at_level])
-        self._log_scale = np.log([np.maximum(z.std(axis=0), 1e-300) for z in at_level])
+        units = [Standard.of(z) for z in at_level]
+        self._center = np.array([unit.center for unit in units])
+        self._log_scale = np.log([unit.scale for unit in units])
 
     @property
     def size(self) -> int:
@@ -258,12 +301,12 @@ class GradedNoise:
         return found
 
 
-def _say_monte_carlo(channel: Channel) -> None:
+def _say_monte_carlo(channel: Channel, small: bool) -> None:
+    reason = f"{type(channel.mechanism).__name__} has no quantile function"
     _log.warning(
-        "%r: %s has no quantile function, so its noise is drawn by plain Monte Carlo; say "
-        "qmc=False to ask for that",
+        "%r: %s, so its noise is drawn by plain Monte Carlo; say qmc=False to ask for that",
         channel.name,
-        type(channel.mechanism).__name__,
+        reason if small else f"Sobol nets have at most {SobolPool.LARGEST} dimensions",
     )
 
 

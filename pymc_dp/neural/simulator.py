@@ -15,20 +15,23 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.logprob.utils import replace_rvs_by_values
+from pymc.logprob.utils import local_check_parameter_to_ninf_switch, replace_rvs_by_values
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.pytensorf import compile as pm_compile
 from pymc.pytensorf import reseed_rngs
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import known_shape, nearest_rvs
+from pymc_dp.graphs import is_random, known_shape, nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.neural.noise import Channel
-from pymc_dp.records import as_model, parents, release_statistic, releases
+from pymc_dp.observation import check_attainable, check_noise_shape
+from pymc_dp.records import as_model, check_values, parents, release_statistic, releases
 
 Simulator = Callable[[dict[str, np.ndarray], np.random.Generator], np.ndarray]
 
@@ -73,9 +76,24 @@ class Prior:
         batch = pt.matrix("thetas", shape=(None, self.width), dtype="float64")
         by_value = dict(zip(values, parts, strict=True))
         graphs = graph_replace([model.logp(), *natural], by_value, strict=False)
-        logp, *natural = vectorize_graph(graphs, {flat: batch})
+        # A check of a batch would be a single one, and a row that fails it would fail them all.
+        fgraph = FunctionGraph(outputs=graphs, clone=True, copy_inputs=False)
+        dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(fgraph)
+        logp, *natural = vectorize_graph(fgraph.outputs, {flat: batch})
         self._logp = pm_compile([batch], logp, on_unused_input="ignore")
         self._natural = pm_compile([batch], natural, on_unused_input="ignore")
+
+    @property
+    def deterministics(self) -> list[TensorVariable]:
+        """What the model computes from the parameters."""
+        free = set(self.model.free_RVs)
+        return [d for d in self.model.deterministics if set(nearest_rvs([d])) <= free]
+
+    @property
+    def untransformed(self) -> list[str]:
+        """The parameters without a transform: a network's draws may leave their support."""
+        transforms = self.model.rvs_to_transforms
+        return [rv.name for rv in self.model.free_RVs if transforms[rv] is None]
 
     def split(self, flat: TensorVariable) -> list[TensorVariable]:
         """Cut a symbolic flat vector into the value variables' shapes."""
@@ -113,7 +131,13 @@ class Prior:
             )
             for rv in self.model.free_RVs
         }
-        return graph_replace(self.flat(), at, strict=False).eval()
+        found = graph_replace(self.flat(), at, strict=False).eval()
+        if not np.isfinite(self.logp(found[None])[0]):
+            raise ValueError(
+                f"the values {dict(values)} have no prior density: write values of "
+                f"{', '.join(map(repr, self.names))} within the support of their priors"
+            )
+        return found
 
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draw from the prior; returns (count, width)."""
@@ -125,11 +149,27 @@ class Prior:
                 f"the prior cannot be drawn from, and simulations start there: give "
                 f"{', '.join(map(repr, self.names))} proper priors ({error})"
             ) from None
+        for rv, part in zip(self.model.free_RVs, drawn, strict=True):
+            if not np.all(np.isfinite(part)):
+                raise ValueError(self._why_not_finite(rv, part))
         return np.concatenate([np.reshape(part, (count, -1)) for part in drawn], axis=1)
+
+    def _why_not_finite(self, rv: TensorVariable, part: np.ndarray) -> str:
+        wrong = np.sum(~np.all(np.isfinite(np.reshape(part, (len(part), -1))), axis=1))
+        transform = type(self.model.rvs_to_transforms[rv]).__name__
+        return (
+            f"the prior of {rv.name!r}: {wrong} of {len(part)} draws have no finite value on the "
+            f"unconstrained scale (transform: {transform}). A draw is on the border of the "
+            f"support, to the precision of numbers: use a prior with less mass there; or the "
+            f"transform states what draws of the prior do not obey, as `ordered` does: remove it, "
+            f"and write parameters that are ordered by themselves, such as "
+            f"pt.cumsum of positive steps"
+        )
 
     def logp(self, theta: np.ndarray) -> np.ndarray:
         """Log density of the unconstrained vectors, Jacobian included; (count,)."""
-        return np.broadcast_to(self._logp(np.asarray(theta, "float64")), len(theta))
+        found = np.broadcast_to(self._logp(np.asarray(theta, "float64")), len(theta))
+        return np.where(np.isnan(found), -np.inf, found)
 
     def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parameters by name, of shapes (count, ...)."""
@@ -160,9 +200,16 @@ class Problem:
 
     def simulate(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Simulate one confidential statistic for each parameter vector; (count, size)."""
-        found = np.asarray(self.run(theta, rng), "float64")
-        size = len(self.observed)
         names = ", ".join(repr(c.name) for c in self.channels)
+        found = self.run(theta, rng)
+        try:
+            found = np.asarray(found, "float64")
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the simulator must return an array of numbers, the statistics of {names}; "
+                f"got {found!r} ({error})"
+            ) from None
+        size = len(self.observed)
         if found.shape != (len(theta), size):
             raise ValueError(
                 f"the simulator returned an array of shape {found.shape} for {len(theta)} "
@@ -253,6 +300,7 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None = None) -> list[
 def model_problem(model: pm.Model | None, var_names: Sequence[str] | None = None) -> Problem:
     """Read a PyMC model with private releases."""
     model = as_model(model, "dp.neural.sppe(model, ...)")
+    check_values(model)
     found = releases(model)
     if not found:
         raise ValueError("there is no private release in the model: declare a PrivateObservation")
@@ -289,6 +337,7 @@ def function_problem(
     prior: pm.Model | Mapping[str, TensorVariable],
     mechanism: Mechanism,
     observed: Any,
+    shape: int | Sequence[int] | None = None,
 ) -> Problem:
     """Join a vectorised simulator, a prior and a mechanism.
 
@@ -301,9 +350,21 @@ def function_problem(
     mechanism : Mechanism
     observed : array_like
         What was released.
+    shape : int or sequence of int, optional
+        In the place of `observed`, whose values then are NaN.
     """
+    if not callable(simulator):
+        raise TypeError(f"simulator: a function (parameters, rng) -> statistics, not {simulator!r}")
     if not isinstance(prior, pm.Model):
         distributions = prior
+        wrong = not isinstance(prior, Mapping) or not all(
+            isinstance(rv, TensorVariable) and is_random(rv) for rv in prior.values()
+        )
+        if wrong:
+            raise TypeError(
+                f"prior: a pm.Model, or a dict such as {{'mu': pm.Normal.dist(0, 1)}}, not "
+                f"{prior!r}"
+            )
         with pm.Model() as prior:
             for name, rv in distributions.items():
                 prior.register_rv(rv, name)
@@ -313,13 +374,29 @@ def function_problem(
         raise TypeError(
             f"mechanism: a mechanism such as dp.LaplaceMechanism(1.0), not {mechanism!r}"
         )
-    value = np.asarray(observed, "float64")
-    if not np.all(np.isfinite(value)):
-        raise ValueError(f"observed: {value} is not finite")
+    if shape is not None:
+        value = np.full(shape, np.nan)
+    else:
+        try:
+            value = np.asarray(observed, "float64")
+        except (TypeError, ValueError):
+            raise TypeError(f"observed: a number or an array of them, not {observed!r}") from None
+        if not np.all(np.isfinite(value)):
+            raise ValueError(f"observed: {value} is not finite")
+    check_noise_shape("release", pt.zeros(value.shape), mechanism)
+    if shape is None:
+        wrong_parameter = mechanism.wrong_parameter()
+        if wrong_parameter is not None:
+            raise ValueError(f"mechanism: the noise parameter {wrong_parameter}")
+        check_attainable("release", mechanism, value)
     known = Prior(prior)
 
     def run(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        statistic = np.asarray(simulator(known.natural(theta), rng))
+        found = simulator(known.natural(theta), rng)
+        try:
+            statistic = np.asarray(found)
+        except ValueError:  # rows of different lengths
+            return found
         # Other shapes go back as they are, to be named in the error.
         fits = statistic.shape == (len(theta), *value.shape)
         return statistic.reshape(len(theta), -1) if fits else statistic

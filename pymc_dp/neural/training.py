@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
 import numpy as np
 import torch
-from nflows.transforms.permutations import RandomPermutation
-from sbi.neural_nets import posterior_nn
 from torch import Tensor, nn
 
+from pymc_dp.neural.density import Density, build_density
 from pymc_dp.neural.noise import Noise
 from pymc_dp.neural.settings import Training
+from pymc_dp.neural.standard import Standard
 
 Kind = Literal["posterior", "likelihood"]
 LogDensity = Callable[[Tensor, Tensor], Tensor]
@@ -127,27 +127,6 @@ def atomic_loss(
     return torch.logsumexp(log_ratio, dim=-1) - log_ratio[..., 0]
 
 
-def build_network(target: np.ndarray, condition: np.ndarray, training: Training) -> nn.Module:
-    """Build sbi's flow for the density of target given condition, standardised on these values.
-
-    For a single variable it is a mixture of Normals: an affine flow would be one Normal, and the
-    tails of a spline are too heavy.
-    """
-    estimator = "mdn" if target.shape[1] == 1 else training.estimator
-    builder = posterior_nn(
-        estimator,
-        hidden_features=training.hidden_features,
-        num_transforms=training.num_transforms,
-    )
-    network = builder(_tensor(target), _tensor(condition))
-    # The first variable of a masked transform sees no condition. nflows permutes at random: then
-    # one of two variables stays first throughout, and unconditional, in one network of sixteen.
-    for module in network.modules():
-        if isinstance(module, RandomPermutation):
-            module._permutation.copy_(torch.arange(target.shape[1]).flip(0))
-    return network
-
-
 class Trainer:
     """Trains one network over the rounds.
 
@@ -169,8 +148,8 @@ class Trainer:
         self, kind: Kind, noise: Noise, training: Training, rng: np.random.Generator, device: str
     ):
         self.kind, self.noise, self.training = kind, noise, training
-        self._rng, self.device = rng, torch.device(device)
-        self.network: nn.Module | None = None
+        self._rng, self.device = rng, device
+        self.density: Density  # from the first call of fit on
 
     def fit(
         self,
@@ -194,12 +173,12 @@ class Trainer:
             Mean loss of a release in each epoch.
         """
         learning, held = np.flatnonzero(~data.validation), np.flatnonzero(data.validation)
-        if self.network is None:
+        if not hasattr(self, "density"):
             z = self.release(data.statistic[learning])[:, 0]
             theta = data.theta[learning]
             pair = (theta, z) if self.kind == "posterior" else (z, theta)
-            self.network = build_network(*pair, self.training).to(self.device)
-        network = copy.deepcopy(self.network)
+            self.density = build_density(*pair, self.training, self.device)
+        network = copy.deepcopy(self.density.network)
         optimizer = torch.optim.Adam(
             network.parameters(),
             lr=self.training.learning_rate,
@@ -216,19 +195,22 @@ class Trainer:
             for batch in islice(batches, self.training.epoch_steps):
                 optimizer.zero_grad()
                 loss = self._loss(network, data, batch, self.release(data.statistic[batch])).mean()
+                if not torch.isfinite(loss):
+                    raise RuntimeError(
+                        f"the training loss is {loss.item()} in epoch {epoch + 1}: lower the "
+                        f"learning_rate in dp.neural.Training"
+                    )
                 loss.backward()
                 nn.utils.clip_grad_norm_(network.parameters(), 5.0)
                 optimizer.step()
                 steps += 1
                 _follow(average, network, min(self.training.averaging, steps / (steps + 10)))
                 total, rows = total + float(loss.detach()) * len(batch), rows + len(batch)
-            if not np.isfinite(total):
-                raise RuntimeError(
-                    f"the training loss is {total / rows} in epoch {epoch + 1}: lower the "
-                    f"learning_rate in dp.neural.Training"
-                )
             average.eval()
-            validation = self._validate(average, data, held, known)
+            each = self._validate(average, data, held, known)
+            validation = float(each.mean())
+            if not np.isfinite(validation):
+                raise RuntimeError(_bad_validation(data, held, each, validation, epoch))
             history.append((total / rows, validation))
             report(epoch, *history[-1])
             # Gains below the noise of the loss are none.
@@ -243,7 +225,7 @@ class Trainer:
                         group["lr"] *= 0.3
         average.load_state_dict(state)
         average.eval()
-        self.network = average
+        self.density = replace(self.density, network=average)
         found = np.array(history)
         return found[:, 0], found[:, 1]
 
@@ -263,31 +245,67 @@ class Trainer:
 
     def _loss(self, network, data: Simulations, batch: np.ndarray, released: np.ndarray) -> Tensor:
         def log_density(target, condition):
-            return network.log_prob(target[None], condition)[0]
+            try:
+                return network.log_prob(target[None], condition)[0]
+            except ValueError:
+                # sbi's mixtures refuse weights that are not finite; `fit` refuses this loss.
+                return torch.full((len(target),), torch.nan, device=target.device)
 
-        theta, z = (_tensor(v).to(self.device) for v in (data.theta[batch], released))
+        theta = data.theta[batch]
         if self.kind == "likelihood":
-            return direct_loss(log_density, z, theta)
+            slope = self.density.target.log_slope(released).sum(-1)
+            z, theta = self.standard(released, theta)
+            return direct_loss(log_density, z, theta) - self._tensor(slope)
+        # The density of the parameters in standard units is that of the model over this slope.
+        slope = self.density.target.log_slope(theta).sum(-1)
+        theta, z = self.standard(theta, released)
         if not data.round.any():
-            return direct_loss(log_density, theta, z)
-        log_prior = _tensor(data.log_prior[batch]).to(self.device)
+            return direct_loss(log_density, theta, z) - self._tensor(slope)[:, None]
+        log_prior = self._tensor(data.log_prior[batch] - slope)
         loss = atomic_loss(log_density, theta, z, log_prior, self.training.atoms)
         # Draws from the prior need no correction, and they hold the density up far from z_obs.
         first = torch.as_tensor(np.flatnonzero(data.round[batch] == 0), device=self.device)
         if len(first):
-            loss = loss.index_add(0, first, direct_loss(log_density, theta[first], z[first]))
+            direct = direct_loss(log_density, theta[first], z[first])
+            direct = direct - self._tensor(slope)[first, None]
+            loss = loss.index_add(0, first, direct)
         return loss
+
+    def standard(self, target: np.ndarray, condition: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return targets and conditions as the network takes them."""
+        density = self.density
+        return (
+            self._tensor(density.target.forward(target)),
+            self._tensor(density.condition.forward(condition)),
+        )
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
 
     def _validate(
         self, network, data: Simulations, held: np.ndarray, released: np.ndarray
-    ) -> float:
+    ) -> np.ndarray:
+        """Return the mean loss of each simulation that is kept apart."""
         with torch.no_grad():
             size = self.training.batch_size
             parts = np.array_split(np.arange(len(held)), max(len(held) // size, 1))
-            total = sum(
-                float(self._loss(network, data, held[p], released[p]).mean(1).sum()) for p in parts
-            )
-        return total / len(held)
+            losses = [self._loss(network, data, held[p], released[p]).mean(1) for p in parts]
+        return torch.cat(losses).cpu().numpy().astype("float64")
+
+
+def _bad_validation(
+    data: Simulations, held: np.ndarray, each: np.ndarray, validation: float, epoch: int
+) -> str:
+    """Say which of the simulations that are kept apart has no finite loss, the most extreme one."""
+    units = Standard.of(data.statistic)
+    distance = np.abs(units.forward(data.statistic[held])).max(axis=1)
+    worst = held[np.argmax(np.where(np.isfinite(each), -1.0, distance))]
+    statistic = np.array2string(data.statistic[worst], precision=4, threshold=8)
+    return (
+        f"the validation loss is {validation} in epoch {epoch + 1}; the worst simulation has the "
+        f"statistic {statistic}: release a transform of it, its logarithm say, or use a prior that "
+        f"leaves such values out"
+    )
 
 
 def _follow(average: nn.Module, network: nn.Module, decay: float) -> None:
@@ -295,7 +313,3 @@ def _follow(average: nn.Module, network: nn.Module, decay: float) -> None:
     with torch.no_grad():
         targets = list(average.parameters())
         torch._foreach_lerp_(targets, list(network.parameters()), 1.0 - decay)
-
-
-def _tensor(values: np.ndarray) -> Tensor:
-    return torch.as_tensor(np.asarray(values, "float32"))

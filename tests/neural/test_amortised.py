@@ -1,10 +1,15 @@
 """One network for a range of privacy levels, and the diagnostics, against conjugate posteriors."""
 
+import dataclasses
+import logging
+
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
+from xarray import DataTree
 
 import pymc_dp as dp
 
@@ -23,7 +28,7 @@ def means_of_two_groups():
     with pm.Model(coords={"group": ["a", "b"]}) as model:
         mu = pm.Normal("mu", 0, 1, dims="group")
         x = pm.Normal("x", mu, 1, shape=(20, 2))
-        dp.PrivateObservation("z", x.mean(axis=0), mechanism(1.0), observed=OBSERVED)
+        dp.PrivateObservation("z", x.mean(axis=0), mechanism(1.0), observed=OBSERVED, dims="group")
     return model
 
 
@@ -127,7 +132,8 @@ def test_predictions_and_distances():
     )
     found = dp.neural.predict(good, model, random_seed=1)
     z = found["posterior_predictive"]["z"]
-    assert z.dims[:2] == ("chain", "draw")
+    assert z.dims == ("chain", "draw", "group")
+    assert list(z["group"].values) == ["a", "b"]
     np.testing.assert_allclose(z.mean(("chain", "draw")), mean, atol=0.25)
     np.testing.assert_allclose(
         z.std(("chain", "draw")), np.hypot(sd, (1 + 1 / 20) ** 0.5), rtol=0.1
@@ -142,10 +148,17 @@ def test_predictions_and_distances():
     assert abs(same["c2st"] - 0.5) < 0.05
     assert abs(same["mmd"]) < 0.01
     assert apart["c2st"] > 0.9
+    fixed = [with_constant(tree) for tree in (good, bad)]
+    assert dp.neural.compare(*fixed)["c2st"] > 0.9
     truth = {"mu": mean}
     density = dp.neural.negative_log_density(good, truth)
     assert abs(density - 2 * np.log(sd * np.sqrt(2 * np.pi))) < 0.2
     assert dp.neural.negative_log_density(bad, truth) > density + 2
+
+
+def with_constant(tree):
+    posterior = tree["posterior"].to_dataset()
+    return DataTree.from_dict({"posterior": posterior.assign(c=0 * posterior["mu"] + 1)})
 
 
 def posterior_of(draws, model):
@@ -162,12 +175,17 @@ def posterior_of(draws, model):
         ({"epsilon": (2.0, 1.0)}, r"write the range of the level"),
         ({"mechanism": lambda epsilon: epsilon}, r"mechanism must return one"),
         ({"mechanism": lambda _: dp.LaplaceMechanism(1.0)}, r"does not depend on the level"),
+        ({"epsilon": 1.0}, r"write the range of the level"),
+        ({"mechanism": dp.LaplaceMechanism(1.0)}, r"mechanism: a function of the level"),
+        ({"shape": 2}, r"shape= goes with simulator="),
+        ({"model": None, "simulator": np.sum, "prior": {}}, r"simulator= takes shape="),
+        ({"simulations": 0}, r"simulations=0"),
     ],
 )
 def test_arguments_that_are_refused(arguments, message):
     good = {"mechanism": mechanism, "epsilon": (0.5, 20.0), "progressbar": False}
     with pytest.raises((ValueError, TypeError), match=message):
-        dp.neural.amortise(means_of_two_groups(), **(good | arguments))
+        dp.neural.amortise(**({"model": means_of_two_groups()} | good | arguments))
 
 
 def test_levels_and_releases_that_are_refused(fit):
@@ -177,6 +195,83 @@ def test_levels_and_releases_that_are_refused(fit):
         fit.sample(1.0, [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
         fit.sample(1.0, [1.0, np.nan])
+    with pytest.raises(TypeError, match="observed: a number or an array"):
+        fit.sample(1.0, ["a", 2.0])
+    with pytest.raises(ValueError, match="one number"):
+        fit.sample([1.0, 2.0], OBSERVED)
+    with pytest.raises(ValueError, match="draws=0"):
+        fit.sample(1.0, draws=0)
+
+
+def test_a_release_out_of_range_is_warned_of(fit, caplog):
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        fit.sample(20.0, OBSERVED)
+        assert not caplog.text
+        fit.sample(20.0, [0.5, 6.0])
+    assert "'z': the released value at [1] is 6" in caplog.text
+
+
+def positive(parameters, rng):
+    return rng.normal(parameters["s"], 0.5)[:, None]
+
+
+def by_level(epsilon):
+    return dp.LaplaceMechanism(1.0 / np.asarray(epsilon))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Train a poor network, of a positive parameter without a transform."""
+    with pm.Model() as prior:
+        s = pm.HalfNormal("s", default_transform=None)
+        pm.Deterministic("square", s**2)
+    return dp.neural.amortise(
+        simulator=positive,
+        prior=prior,
+        shape=1,
+        mechanism=by_level,
+        epsilon=(0.5, 5.0),
+        simulations=200,
+        training=dp.neural.Training(hidden_features=8, epoch_steps=5, last_epochs=4),
+        random_seed=1,
+        progressbar=False,
+    )
+
+
+def test_draws_stay_within_the_prior_and_deterministics_are_kept(small, caplog):
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        posterior = small.sample(1.0, [0.3], draws=200)["posterior"]
+    assert posterior["s"].min() > 0
+    assert posterior.attrs["leakage"] > 0.01
+    assert "'s' has no transform" in caplog.text
+    np.testing.assert_allclose(posterior["square"], posterior["s"] ** 2)
+    with pytest.raises(ValueError, match="observed= is needed"):
+        small.sample(1.0)
+    with pytest.raises(ValueError, match=r"'s': -1.0.* have no prior density"):
+        small.privacy_utility([1.0], given={"s": -1.0})
+
+
+def test_an_amortised_posterior_can_be_stored(small, fit):
+    for posterior, observed, name in ((small, [0.3], "s"), (fit, OBSERVED, "mu")):
+        again = cloudpickle.loads(cloudpickle.dumps(posterior))
+        trees = [own.sample(1.0, observed, draws=20, random_seed=2) for own in (posterior, again)]
+        np.testing.assert_array_equal(*(tree["posterior"][name] for tree in trees))
+        theta, _ = again.simulate(3, 1.0, 1)
+        assert theta.shape == (3, posterior.problem.prior.width)
+
+
+def test_the_data_are_simulated_once_for_all_levels(small):
+    calls = []
+    run = small.problem.run
+
+    def counted(theta, rng):
+        calls.append(len(theta))
+        return run(theta, rng)
+
+    problem = dataclasses.replace(small.problem, run=counted)
+    own = dataclasses.replace(small, problem=problem)
+    own.privacy_utility([1.0, 2.0, 4.0], replicates=10, draws=20)
+    assert calls == [10]
 
 
 def test_two_releases_are_refused():

@@ -14,6 +14,9 @@ import pymc_dp as dp
 from pymc_dp.neural import Training
 
 SMALL = Training(hidden_features=20, num_transforms=2, learning_rate=3e-3, max_epochs=10)
+SHORT = Training(
+    hidden_features=20, learning_rate=3e-3, epoch_steps=20, max_epochs=5, last_epochs=10
+)
 TINY = Training(
     hidden_features=8,
     num_transforms=1,
@@ -224,7 +227,7 @@ def test_bad_simulators_are_named():
 def test_release_beyond_all_simulations_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="pymc.dp"):
         functional(lambda parameters, rng: parameters["a"], observed=[1.0, 5000.0], rounds=1)
-    assert "Entry 1 of the observed releases is 5000" in caplog.text
+    assert "'release': the released value at [1] is 5000" in caplog.text
 
 
 def test_arguments_are_checked():
@@ -260,12 +263,12 @@ def test_network_model_predicts_releases_and_has_gradients():
     run = Run("likelihood", problem, TINY, None, noise, "cpu", 6)
     with run.torch():
         run.rounds(1, 200, None, None, False)
-    model = network_model(problem, run.trainer.network)
+    model = network_model(problem, run.trainer.density)
     assert [rv.name for rv in model.observed_RVs] == ["z"]
     gradient = model.compile_dlogp()(model.initial_point())
     assert gradient.shape == (2,)
     assert np.all(np.isfinite(gradient))
-    op = NetworkLogLikelihood(run.trainer.network)
+    op = NetworkLogLikelihood(run.trainer.density)
     theta = np.array([0.3, -0.4])
     _, slope = op.value_and_gradient(OBSERVED, theta)
     steps = 1e-2 * np.eye(2)
@@ -281,3 +284,187 @@ def test_network_model_predicts_releases_and_has_gradients():
     with model:
         predicted = pm.sample_prior_predictive(5, random_seed=1)
     assert predicted["prior_predictive"]["z"].shape == (1, 5, 2)
+
+
+def mean_of(offset, prior=None):
+    """Return a functional problem with one Normal mean that is known but for an offset."""
+    return {
+        "simulator": lambda p, rng: rng.normal(p["mu"], 0.5)[:, None],
+        "prior": {"mu": pm.Normal.dist(offset, 1.0) if prior is None else prior},
+        "mechanism": dp.GaussianMechanism(0.5),
+        "observed": [offset + 1.0],
+        "simulations": 200,
+        "training": SHORT,
+        "random_seed": 7,
+        "draws": 400,
+        "chains": 2,
+        "progressbar": False,
+    }
+
+
+def test_an_offset_moves_the_posterior_and_changes_nothing_else():
+    """In single precision, 1e9 + 1 is 1e9."""
+    found = []
+    for offset in (0.0, 1e9):
+        tree = dp.neural.sppe(**mean_of(offset) | {"rounds": 2})
+        found.append((tree["posterior"]["mu"] - offset, tree["sample_stats"]["lp"]))
+    (mu, lp), (moved, lp_moved) = found
+    # Rounding may make a draw that of another component of the mixture.
+    assert np.median(np.abs(moved - mu)) < 1e-3
+    assert np.median(np.abs(lp_moved - lp)) < 1e-3
+    assert abs(float(moved.mean() - mu.mean())) < 5e-3
+    assert abs(float(mu.mean()) - 2 / 3) < 0.2
+
+
+def test_an_offset_does_not_change_the_likelihood():
+    from pymc_dp.neural.fit import Run, _noise, read_problem
+    from pymc_dp.neural.likelihood import NetworkLogLikelihood
+
+    found = []
+    for offset in (0.0, 1e9):
+        given = mean_of(offset)
+        names = ("simulator", "prior", "mechanism", "observed")
+        problem = read_problem(None, *(given[n] for n in names), None)
+        run = Run("likelihood", problem, SHORT, None, _noise(problem, 4, True), "cpu", 6)
+        with run.torch():
+            run.rounds(1, 200, None, None, False)
+        op = NetworkLogLikelihood(run.trainer.density)
+        found.append(op.value_and_gradient(problem.observed, np.array([offset + 0.5])))
+    (value, gradient), (moved, gradient_moved) = found
+    np.testing.assert_allclose(moved, value, atol=2e-3)
+    np.testing.assert_allclose(gradient_moved, gradient, atol=5e-3)
+    exact = -0.5 * np.log(2 * np.pi * 0.5) - 0.25
+    assert abs(value - exact) < 0.15
+    assert gradient[0] > 0.2  # towards 1
+
+
+def test_heavy_tails_do_not_spoil_the_middle():
+    """A Cauchy prior: its largest draws are hundreds of scales out."""
+    arguments = mean_of(0.0, pm.Cauchy.dist(0, 1)) | {"rounds": 1, "simulations": 1000}
+    mu = dp.neural.sppe(**arguments)["posterior"]["mu"]
+    assert abs(float(mu.mean()) - 0.6833) < 0.2 * 0.6201
+    assert abs(float(mu.std()) / 0.6201 - 1) < 0.2
+
+
+def uniform_mean(**kwargs):
+    """Return a model whose bounded parameter has no transform."""
+    with pm.Model() as model:
+        mu = pm.Uniform("mu", 0, 1, default_transform=None)
+        x = pm.Normal("x", mu, 1, shape=4)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), **{"observed": 0.1} | kwargs)
+    return model
+
+
+def test_leakage_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        tree = tiny(uniform_mean())
+    assert tree["posterior"].attrs["leakage"] > 0.01
+    assert tree["posterior"].attrs["estimator"] == "mdn"
+    assert "no prior density and were drawn again: 'mu' has no transform" in caplog.text
+    mu = tree["posterior"]["mu"]
+    assert mu.min() > 0
+    assert mu.max() < 1
+
+
+def test_draws_that_are_never_inside_are_given_up():
+    from pymc_dp.neural.fit import supported_draws
+    from pymc_dp.neural.simulator import model_problem
+
+    class Far:
+        def sample(self, condition, draws):
+            return np.full((draws, len(condition), 1), 2.0)
+
+    prior = model_problem(uniform_mean()).prior
+    with pytest.raises(RuntimeError, match=r"only 0 of \d+ draws .* 'mu' has no transform"):
+        supported_draws(prior, Far(), np.zeros((1, 1)), 10)
+
+
+def test_earlier_simulations_of_another_prior_are_refused():
+    first = tiny()
+    with pm.Model(coords={"column": ["a", "b"]}) as other:
+        mu = pm.Normal("mu", [0, 1], [1.0, 2.5], dims="column")
+        x = pm.Normal("x", mu, 1.5, shape=(10, 2))
+        dp.PrivateObservation("z", x.mean(0), dp.GaussianMechanism(0.6), observed=OBSERVED)
+    with pytest.raises(ValueError, match="come from another prior"):
+        tiny(other, earlier=first)
+    with pm.Model() as renamed:
+        nu = pm.Normal("nu", [0, 1], [1.0, 2.0])
+        x = pm.Normal("x", nu, 1.5, shape=(10, 2))
+        dp.PrivateObservation("z", x.mean(0), dp.GaussianMechanism(0.6), observed=OBSERVED)
+    with pytest.raises(ValueError, match="are of the parameters 'mu', this model has 'nu'"):
+        tiny(renamed, earlier=first)
+
+
+def by_sample(model, **kwargs):
+    return dp.sample(model, method="sppe", **kwargs)
+
+
+@pytest.mark.parametrize("method", [dp.neural.sppe, by_sample])
+def test_noise_that_data_have_spoilt(method):
+    with pm.Model() as model:
+        scale = pm.Data("scale", 1.0)
+        mu = pm.Normal("mu")
+        x = pm.Normal("x", mu, shape=4)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(scale), observed=0.1)
+        pm.set_data({"scale": -1.0})
+    with pytest.raises(ValueError, match="'z': the noise parameter scale"):
+        tiny(model, method=method)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        dp.LaplaceMechanism(1.0).rounded(2).clipped(0, None),
+        dp.LaplaceMechanism(1.0).clipped(0, None).rounded(2),
+        dp.GaussianMechanism(2.0).clipped(-5, 5).clipped(0, None),
+    ],
+    ids=repr,
+)
+def test_atoms_are_found_behind_other_steps(mechanism):
+    with pytest.raises(NotImplementedError, match=r"use dp\.neural\.sppe"):
+        functional(lambda p, rng: p["a"], method=dp.neural.sple, mechanism=mechanism)
+
+
+def test_a_lattice_that_is_wide_beside_the_noise_has_no_atoms():
+    from pymc_dp.neural.noise import Channel, has_atoms
+
+    for mechanism in (dp.GeometricMechanism(1.0).clipped(0, None), dp.GeometricMechanism(9.0)):
+        assert not has_atoms(Channel("z", mechanism, ()))
+    assert has_atoms(Channel("z", dp.GeometricMechanism(9.0).clipped(0, None), ()))
+
+
+def identity(parameters, rng):
+    return parameters["a"] + rng.normal(size=parameters["a"].shape)
+
+
+BAD = [
+    ({"prior": {"a": pm.Normal}}, r"prior: a pm\.Model, or a dict"),
+    ({"prior": 3.0}, r"prior: a pm\.Model, or a dict"),
+    ({"simulator": 3}, r"simulator: a function"),
+    ({"simulator": lambda p, rng: np.full(p["a"].shape, "x")}, "return an array of numbers"),
+    ({"simulator": lambda p, rng: [[0.0]] + [[1.0, 2.0]] * 39}, "return an array of numbers"),
+    ({"observed": ["a", 2.0]}, "observed: a number or an array"),
+    ({"mechanism": dp.LaplaceMechanism([1.0, 2.0, 3.0])}, "'release': a noise parameter of shape"),
+    ({"mechanism": dp.LaplaceMechanism(1.0).clipped(5, None)}, "'release': .* cannot publish 1.0"),
+    ({"mechanism": dp.GeometricMechanism(1.0)}, "'release': .* statistic must be a whole number"),
+    ({"device": "gpu"}, "device='gpu'"),
+    ({"noise_draws": 2.5}, "noise_draws=2.5"),
+    ({"draws": 0}, "draws=0"),
+    ({"rounds": 0}, "rounds=0"),
+    ({"earlier": {}}, "earlier: a result of sppe or sple"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD, ids=[next(iter(w)) for w, _ in BAD])
+def test_bad_input_is_named_before_any_training(wrong, message, monkeypatch):
+    from pymc_dp.neural.training import Trainer
+
+    monkeypatch.setattr(Trainer, "fit", None)
+    arguments = {
+        "simulator": identity,
+        "prior": {"a": pm.Normal.dist(shape=2)},
+        "mechanism": dp.LaplaceMechanism(1.0),
+        "observed": [1.0, 2.0],
+    }
+    with pytest.raises((TypeError, ValueError), match=message):
+        tiny(**arguments | wrong)

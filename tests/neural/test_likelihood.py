@@ -11,12 +11,22 @@ pytest.importorskip("sbi")
 import torch
 from torch import nn
 
+from pymc_dp.neural.density import Density
 from pymc_dp.neural.likelihood import network_model
 from pymc_dp.neural.simulator import model_problem
+from pymc_dp.neural.standard import Standard
+
+
+def as_is(width):
+    return Standard(np.zeros(width), np.ones(width), np.zeros(width, bool))
 
 
 class Known(nn.Module):
     """A log density that tells its parameters apart: -0.5 z'z + (1, 10, 100)'θ + θ₀ θ₁."""
+
+    def __init__(self):
+        super().__init__()
+        self.place = nn.Parameter(torch.zeros(1))
 
     def log_prob(self, target, condition):
         linear = condition @ torch.tensor([1.0, 10.0, 100.0])
@@ -33,7 +43,7 @@ def test_parameters_keep_their_order(names):
         x = pm.Normal("x", parts[0] + parts[1] + parts[2], 1.0, shape=4)
         dp.PrivateObservation("z", x[:2], dp.LaplaceMechanism(1.0), observed=[0.5, -1.0])
     problem = model_problem(model)
-    network = network_model(problem, Known())
+    network = network_model(problem, Density("known", Known(), as_is(2), as_is(3)))
     assert problem.prior.names == list(names)
     point = network.initial_point()
     values = {"a": 0.3, "b": -0.7, "s_log__": 0.4}

@@ -120,3 +120,12 @@ def test_noise_repeats_by_seed_and_is_fresh_at_each_call():
         first = one.draw(np.zeros((5, 3)))
         np.testing.assert_array_equal(first, two.draw(np.zeros((5, 3))))
         assert not np.any(first == one.draw(np.zeros((5, 3))))
+
+
+def test_more_dimensions_than_sobol_nets_have(caplog):
+    channel = Channel("z", dp.LaplaceMechanism(1.0), (SobolPool.LARGEST + 1,))
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        noise = Noise([channel], 2, np.random.default_rng(1))
+    assert "'z': Sobol nets have at most 21201 dimensions" in caplog.text
+    z = noise.draw(np.zeros((1, channel.size)))
+    assert abs(z.var() - 2) < 0.2

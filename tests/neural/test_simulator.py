@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.neural.simulator import confidential, model_problem, parameters
+from pymc_dp.neural.simulator import Prior, confidential, model_problem, parameters
 
 
 def regression(**kwargs):
@@ -155,3 +155,33 @@ for fit in (dp.neural.sppe, dp.neural.sple, lambda m: dp.sample(m, method="sppe"
         raise AssertionError("no error")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lambda: pm.Beta("p", 0.001, 0.001),
+        lambda: pm.Gamma("p", 0.0001, 1.0),
+        lambda: pm.Normal("p", shape=2, transform=pm.distributions.transforms.ordered),
+    ],
+    ids=["beta", "gamma", "ordered"],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_draws_on_the_border_are_named(prior):
+    with pm.Model() as model:
+        prior()
+    with pytest.raises(ValueError, match=r"the prior of 'p': \d+ of 100 draws have no finite"):
+        Prior(model).draw(100, np.random.default_rng(1))
+
+
+def test_a_row_without_density_leaves_the_others_theirs():
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", default_transform=None)
+        pm.Normal("mu", 0, s, shape=2)
+    rows = np.array([[1.0, 0.5, 0.0], [-1.0, 0.5, 0.0], [2.0, 0.1, 0.2], [np.nan, 0.0, 0.0]])
+    exact = stats.halfnorm.logpdf(rows[:, 0])
+    with np.errstate(invalid="ignore"):
+        exact = exact + stats.norm.logpdf(rows[:, 1:], 0, rows[:, :1]).sum(1)
+    exact[[1, 3]] = -np.inf
+    np.testing.assert_allclose(Prior(model).logp(rows), exact)

@@ -6,8 +6,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sbi")
 
+import pymc_dp as dp  # noqa: E402
+from pymc_dp.neural.density import build_density  # noqa: E402
+from pymc_dp.neural.noise import Channel, Noise  # noqa: E402
 from pymc_dp.neural.settings import Training  # noqa: E402
-from pymc_dp.neural.training import atomic_loss, build_network, direct_loss  # noqa: E402
+from pymc_dp.neural.training import (  # noqa: E402
+    Simulations,
+    Trainer,
+    atomic_loss,
+    direct_loss,
+)
 
 torch.set_num_threads(1)  # the fastest for tables and networks of this size
 
@@ -77,13 +85,12 @@ def test_every_variable_of_a_flow_is_conditional(width):
     target, condition = rng.normal(size=(50, width)), rng.normal(size=(50, 2))
     for seed in range(20):
         torch.manual_seed(seed)
-        network = build_network(target, condition, Training(num_transforms=3, hidden_features=10))
+        density = build_density(target, condition, Training(num_transforms=3, hidden_features=10))
         draws = []
         for given in ([[0.0, 0.0]], [[1.0, -1.0]]):
             torch.manual_seed(0)
-            with torch.no_grad():
-                draws.append(network.sample((10,), torch.tensor(given))[:, 0])
-        assert torch.all(draws[0] != draws[1])
+            draws.append(density.sample(np.array(given), 10)[:, 0])
+        assert np.all(draws[0] != draws[1])
 
 
 def test_settings_are_checked():
@@ -96,3 +103,18 @@ def test_settings_are_checked():
     ]:
         with pytest.raises(ValueError, match=f"{name}="):
             Training(**{name: value})
+
+
+def test_a_validation_loss_that_is_not_finite_names_the_simulation():
+    """It left the network as it was before the training."""
+    rng = np.random.default_rng(1)
+    theta = rng.normal(size=(60, 1))
+    statistic = theta + rng.normal(size=(60, 2))
+    held = np.arange(60) < 10
+    statistic[3, 1] = 1e300
+    data = Simulations(theta, statistic, np.zeros(60), np.zeros(60, int), held)
+    noise = Noise([Channel("z", dp.LaplaceMechanism(1.0), (2,))], 2, rng)
+    settings = Training(epoch_steps=2, batch_size=20, hidden_features=8, num_transforms=1)
+    trainer = Trainer("posterior", noise, settings, rng, "cpu")
+    with pytest.raises(RuntimeError, match=r"the validation loss is .* the statistic \[.*e\+300\]"):
+        trainer.fit(data, 2)
