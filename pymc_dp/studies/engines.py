@@ -17,14 +17,29 @@ from pymc.pytensorf import compile as pm_compile
 from pymc.pytensorf import reseed_rngs
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.records import is_tagged, privatized, releases
+from pymc_dp.graphs import nearest_rvs
+from pymc_dp.marginal import IntegratedReleaseRV
+from pymc_dp.records import is_tagged, parents, privatized, release_statistic, releases
+from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.sampling import sample
 
 Released = dict[str, np.ndarray]
 
 # Draws until the bounds of a release are met.
 _TRIES = 10_000
+
+
+def published(model: pm.Model) -> list[TensorVariable]:
+    """Return the releases of a model, those whose confidential values are integrated out too."""
+    kinds = PrivateReleaseRV | IntegratedReleaseRV
+    return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, kinds)]
+
+
+def observe(model: pm.Model, released: Released) -> pm.Model:
+    """Give the releases their values."""
+    return pm.observe(model, {k: v.astype(model[k].dtype) for k, v in released.items()})
 
 
 class Simulator(Protocol):
@@ -44,9 +59,11 @@ class Sampler(Protocol):
 
 
 def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
-    """Return the names of the variables that a study is about."""
+    """Return the names of the variables that a study is about: no confidential values."""
     if var_names is None:
-        hidden = {*releases(model), *privatized(model)}
+        used = nearest_rvs([release_statistic(r) for r in releases(model)])
+        confidential = [rv for rv in used if any(p in model.free_RVs for p in parents(rv))]
+        hidden = {*published(model), *privatized(model), *confidential}
         names = [rv.name for rv in model.free_RVs if rv not in hidden and not is_tagged(rv)]
         if not names:
             raise ValueError("the model has no parameters: name variables in var_names=")
@@ -96,7 +113,7 @@ class ModelSimulator:
         kernel: Compiled | None = None,
     ):
         self._release = None if kernel is None else kernel.release
-        found = [rv.name for rv in releases(model)]
+        found = [rv.name for rv in published(model)]
         wanted = kernel.needed if kernel is not None and self._release is not None else found
         fixed = _checked_truth(model, truth)
         self._names, self._wanted = names, wanted
@@ -191,7 +208,7 @@ class GivenSimulator:
             raise ValueError(f"simulate= needs the true value of {missing[0]!r} in truth=")
         self.shapes = {name: found[name].shape for name in names}
         self._truth = flat_truth(found, names)
-        self._releases = {rv.name: tuple(rv.shape.eval()) for rv in releases(model)}
+        self._releases = {rv.name: tuple(rv.shape.eval()) for rv in published(model)}
         self._simulate, self._cell = simulate, cell
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
@@ -223,7 +240,7 @@ class ModelSampler:
 
     def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
         """Sample given a release."""
-        model = pm.observe(self._model, released)
+        model = observe(self._model, released)
         tree = sample(
             model,
             random_seed=int(rng.integers(2**31)),
@@ -272,7 +289,7 @@ def register_compiled(read: Callable[[pm.Model], Compiled]) -> Callable[[pm.Mode
 def compiled(model: pm.Model) -> Compiled:
     """Return what the first kernel that covers a model reads of it; say why none does."""
     reasons = []
-    given = pm.observe(model, {rv.name: np.zeros(rv.shape.eval()) for rv in releases(model)})
+    given = observe(model, {rv.name: np.zeros(rv.shape.eval()) for rv in published(model)})
     for read in _COMPILED:
         try:
             return read(given)

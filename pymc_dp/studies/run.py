@@ -25,7 +25,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pymc_dp.records import releases
 from pymc_dp.studies import gaussian, regression  # noqa: F401  they register themselves
 from pymc_dp.studies.checkpoint import Batch, Checkpoint
 from pymc_dp.studies.engines import (
@@ -38,6 +37,7 @@ from pymc_dp.studies.engines import (
     compiled,
     labels,
     parameters,
+    published,
 )
 from pymc_dp.studies.fingerprint import fingerprint
 from pymc_dp.studies.summaries import FIELDS, Interval, effective, summarize
@@ -154,7 +154,7 @@ def built(build: Callable[..., pm.Model], cell: Cell) -> pm.Model:
     model = build(**cell)
     if not isinstance(model, pm.Model):
         raise TypeError(f"build must return a pm.Model, and returned {model!r}")
-    found = releases(model)
+    found = published(model)
     if not found:
         raise ValueError("build: the model has no private release: declare a PrivateObservation")
     for release in found:

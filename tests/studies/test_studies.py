@@ -158,6 +158,27 @@ def test_regression_runs_compiled():
     assert not found["failures"].any()
 
 
+@pytest.mark.parametrize("integrated", [True, False])
+def test_counts_go_through_dp_sample(integrated, caplog):
+    def build_counts(epsilon):
+        with pm.Model() as model:
+            rate = pm.Gamma("rate", 4, 0.4)
+            y = pm.Poisson.dist(rate) if integrated else pm.Poisson("y", rate)
+            dp.PrivateObservation("z", y, dp.GeometricMechanism.from_epsilon(epsilon))
+        return model
+
+    sampler = {"nuts_sampler": "pymc"} if integrated else {}
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        found = dp.studies.coverage(
+            build_counts, grid={"epsilon": [1.0]}, replicates=2, sampler=sampler, **SMALL
+        )
+    assert list(found.parameter.values) == ["rate"]
+    assert not found["failures"].any()
+    assert np.all((found["mean"] > 1) & (found["mean"] < 40))
+    if not integrated:
+        assert "dp.sample for every replicate: no compiled kernel covers the model" in caplog.text
+
+
 def test_enough_effective_draws_end_a_replicate():
     short = study(draws=20_000, min_ess=100, replicates=3, compiled=True)
     assert np.all(short["ess"] >= 100)
