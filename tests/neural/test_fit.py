@@ -13,7 +13,9 @@ pytest.importorskip("sbi")
 import pymc_dp as dp
 from pymc_dp.neural import Training
 
-SMALL = Training(hidden_features=20, num_transforms=2, learning_rate=3e-3, max_epochs=10)
+SMALL = Training(
+    hidden_features=20, num_transforms=2, learning_rate=3e-3, max_epochs=10, last_epochs=40
+)
 SHORT = Training(
     hidden_features=20, learning_rate=3e-3, epoch_steps=20, max_epochs=5, last_epochs=10
 )
