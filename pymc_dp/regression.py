@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,14 +91,21 @@ class NormalInverseGamma:
         """Its degrees of freedom."""
         return 2.0 * self.shape
 
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the variables that hold the entries."""
+        return {
+            rv.name: tuple(rv.shape.eval(mode=PLAIN_MODE).tolist())
+            for rv in dict.fromkeys(rv for rv, _ in self.entries)
+        }
+
     def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws by name; `beta` has the entries on its last axis."""
         own = variance / self.factor
         found = {self.variance.name: own.reshape(*own.shape, *[1] * self.variance.type.ndim)}
-        for rv in dict.fromkeys(rv for rv, _ in self.entries):
-            mine = [k for k, (own, _) in enumerate(self.entries) if own is rv]
-            shape = tuple(rv.shape.eval(mode=PLAIN_MODE))
-            found[rv.name] = beta[..., mine].reshape(*beta.shape[:-1], *shape)
+        for name, shape in self.shapes.items():
+            mine = [k for k, (own, _) in enumerate(self.entries) if own.name == name]
+            found[name] = beta[..., mine].reshape(*beta.shape[:-1], *shape)
         return found
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 from scipy import stats
 
 from pymc_dp.studies.run import Cell, Plan, Settings, Truth, run_study
-from pymc_dp.studies.summaries import RANKS, Interval
+from pymc_dp.studies.summaries import Interval
 
 Point = Literal["mean", "median", "mode"]
 
@@ -86,7 +86,8 @@ def coverage(
         Seed of the study; every replicate has its own, which the result holds.
     path : path, optional
         Folder of a checkpoint. A study that was killed goes on where it was when it is called again
-        with the same arguments; it may then have more replicates.
+        with the same arguments; it may then have more replicates. Replicates that failed stay
+        failed, those of a cell that could not be built run again.
     n_jobs : int, optional
         Processes, as for `joblib.Parallel`.
     batch : int, optional
@@ -100,9 +101,9 @@ def coverage(
         By cell and parameter: ``coverage``, ``length`` of the intervals, ``bias`` and ``rmse`` of
         the estimate, each with a Monte Carlo standard error ``..._se`` (but the rmse), and the mean
         posterior standard deviation ``posterior_sd``. ``failures``: by cell. By replicate, too:
-        ``truth``, ``mean``, ``median``, ``mode``, ``sd``, ``lower``, ``upper``, ``rank`` (the share
-        of posterior draws below the truth), ``ess``, ``seed`` and ``error``, empty if there was
-        none.
+        ``truth``, ``mean``, ``median``, ``mode``, ``sd``, ``lower``, ``upper``, ``pit`` (the share
+        of posterior draws below the truth, made continuous), ``ess``, ``seed`` and ``error``, empty
+        if there was none.
 
     Raises
     ------
@@ -122,6 +123,10 @@ def coverage(
     >>> dp.studies.coverage(build, truth={"mu": 0.5, "sigma2": 0.04},
     ...                     grid={"n": [100, 1000], "epsilon": [0.2, 2.0]})
     """
+    if var_names is not None and (
+        isinstance(var_names, str) or not 0 < len(set(var_names)) == len(var_names)
+    ):
+        raise ValueError(f"var_names={var_names!r}: write a list of different names")
     settings = Settings(
         var_names=None if var_names is None else tuple(var_names),
         prob=prob,
@@ -149,6 +154,15 @@ def coverage(
     return _described(found, point)
 
 
+def _share_se(share: xr.DataArray, count: xr.DataArray) -> xr.DataArray:
+    """Return the standard error of a share, with two successes and two failures added.
+
+    Without them it is zero where all replicates agree (Agresti & Coull, 1998).
+    """
+    adjusted = (share * count + 2) / (count + 4)
+    return (adjusted * (1 - adjusted) / (count + 4)) ** 0.5
+
+
 def _described(found: xr.Dataset, point: Point) -> xr.Dataset:
     """Add what the replicates say together."""
     worked = found["mean"].notnull()
@@ -161,7 +175,7 @@ def _described(found: xr.Dataset, point: Point) -> xr.Dataset:
     share = covered.where(worked).mean("replicate")
     described = {
         "coverage": share,
-        "coverage_se": np.sqrt(share * (1 - share) / count),
+        "coverage_se": _share_se(share, count),
         "length": length.mean("replicate"),
         "length_se": length.std("replicate", ddof=1) / np.sqrt(count),
         "bias": error.mean("replicate"),
@@ -200,7 +214,7 @@ def privacy_utility(
     xarray.Dataset
         As `coverage` returns, with the levels as a dimension.
     """
-    levels = np.atleast_1d(np.asarray(epsilons, "float64"))
+    levels = np.asarray(epsilons, "float64")
     if levels.ndim != 1 or levels.size == 0 or not np.all((levels > 0) & np.isfinite(levels)):
         raise ValueError(f"epsilons={epsilons!r}: positive levels are needed, such as [0.1, 1, 10]")
     if name in (grid or {}):
@@ -230,9 +244,9 @@ def calibration(
     Returns
     -------
     xarray.Dataset
-        As `coverage` returns, and ``pit``: the rank of the truth among 99 draws, made continuous;
-        ``ks`` and ``ks_pvalue``: the Kolmogorov-Smirnov distance of these from uniform ones, by
-        cell and parameter. `plot_calibration` draws them.
+        As `coverage` returns, with ``ks`` and ``ks_pvalue``: the Kolmogorov-Smirnov distance of
+        ``pit``, the truth's place among 99 draws, from a uniform law, by cell and parameter.
+        `plot_calibration` draws it.
 
     References
     ----------
@@ -243,17 +257,16 @@ def calibration(
         if kwargs.get(wrong) is not None:
             raise TypeError(f"{wrong}=: calibration draws true values and data from the model")
     found = coverage(build, grid=grid, replicates=replicates, **kwargs)
-    # Uniform between the neighbouring ranks; the seeds make it repeatable.
-    uniform = np.random.default_rng(found["seed"].to_numpy().ravel()[:4]).random(
-        found["rank"].shape
-    )
-    pit = (found["rank"] * RANKS + uniform) / (RANKS + 1)
 
     def distance(values: np.ndarray) -> np.ndarray:
         values = values[np.isfinite(values)]
         return np.array(stats.kstest(values, "uniform")[:2] if len(values) else [np.nan, np.nan])
 
     ks = xr.apply_ufunc(
-        distance, pit, input_core_dims=[["replicate"]], output_core_dims=[["of"]], vectorize=True
+        distance,
+        found["pit"],
+        input_core_dims=[["replicate"]],
+        output_core_dims=[["of"]],
+        vectorize=True,
     )
-    return found.assign(pit=pit, ks=ks.isel(of=0), ks_pvalue=ks.isel(of=1))
+    return found.assign(ks=ks.isel(of=0), ks_pvalue=ks.isel(of=1))

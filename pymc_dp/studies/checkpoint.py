@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_dp.studies.summaries import FIELDS
+
 _MANIFEST = "study.json"
 _FORMAT = "pymc_dp study"
 _VERSION = 1
@@ -72,7 +74,10 @@ class Checkpoint:
         if path.exists():
             self._compare(path, wanted)
             return
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"path={str(self.folder)!r} is a file: name a folder")
+        present = self.folder.iterdir() if self.folder.exists() else ()
+        if any(not p.name.endswith(".partial") for p in present):
             raise ValueError(
                 f"path={str(self.folder)!r} holds other files and no study: name a new folder"
             )
@@ -88,6 +93,7 @@ class Checkpoint:
                 f"{str(path)!r} is no description of a study ({error or 'another format'}): it was "
                 f"damaged; name a new folder, or delete this one"
             ) from None
+        stored, wanted = (d | d.pop("settings", {}) for d in (stored, dict(wanted)))
         for key in sorted({*stored, *wanted}):
             if stored.get(key) != wanted.get(key):
                 raise ValueError(
@@ -110,8 +116,9 @@ class Checkpoint:
                 rows, errors, labels, fingerprint = (
                     stored[name] for name in ("rows", "errors", "labels", "fingerprint")
                 )
-            if len(rows) != stop - start or len(errors) != len(rows):
-                raise ValueError(f"{len(rows)} replicates in the place of {stop - start}")
+            wanted = (stop - start, len(labels), len(FIELDS))
+            if rows.shape != wanted or len(errors) != wanted[0]:
+                raise ValueError(f"an array of shape {rows.shape} in the place of {wanted}")
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"the checkpoint {str(path)!r} is damaged ({error}): delete this file, and its "

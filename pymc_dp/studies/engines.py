@@ -9,17 +9,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.pytensorf import compile as pm_compile
 from pymc.pytensorf import reseed_rngs
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import nearest_rvs
+from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.records import is_tagged, parents, privatized, release_statistic, releases
 from pymc_dp.release import PrivateReleaseRV
@@ -68,7 +71,7 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
         if not names:
             raise ValueError("the model has no parameters: name variables in var_names=")
         return names
-    known = [v.name for v in (*model.free_RVs, *model.deterministics)]
+    known = [v.name for v in (*model.free_RVs, *model.deterministics) if v not in published(model)]
     unknown = [name for name in var_names if name not in known]
     if unknown:
         raise ValueError(f"var_names: the model has no {unknown[0]!r}, but {', '.join(known)}")
@@ -112,9 +115,12 @@ class ModelSimulator:
         truth: Mapping[str, Any],
         kernel: Compiled | None = None,
     ):
-        self._release = None if kernel is None else kernel.release
+        # A kernel simulates from its own parameters only.
+        covered = kernel is not None and set(truth) <= {*kernel.needed}
+        self._release = kernel.release if kernel is not None and covered else None
         found = [rv.name for rv in published(model)]
         wanted = kernel.needed if kernel is not None and self._release is not None else found
+        self._lock = Lock()
         fixed = _checked_truth(model, truth)
         self._names, self._wanted = names, wanted
         self._known = {n: fixed[n] for n in (*names, *wanted) if n in fixed}
@@ -134,8 +140,13 @@ class ModelSimulator:
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
         """Simulate once; a release that its bounds= exclude (NaN) is drawn again, with the data."""
-        if self._generators:
-            reseed_rngs(self._generators, rng.integers(2**30))
+        if self._function is None:
+            return self._draw(rng)
+        with self._lock:  # a backend may run several threads
+            reseed_rngs(self._generators, int(rng.integers(2**63)))
+            return self._draw(rng)
+
+    def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
         for _ in range(_TRIES):
             values = self._values()
             if self._release is not None:
@@ -175,14 +186,31 @@ def _drawing(model: pm.Model, names: Sequence[str]):
 
 
 def _checked_truth(model: pm.Model, truth: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    free = {rv.name: rv for rv in model.free_RVs}
+    """Return true values of the variables' shapes and types, inside of the priors' support."""
+    simulated = published(model)
+    free = {rv.name: rv for rv in model.free_RVs if rv not in simulated}
     for name in truth:
         if name not in free:
             raise ValueError(f"truth: the model has no free variable {name!r}, but {', '.join(free)}")  # fmt: skip  # noqa: E501
-    return {
-        name: np.broadcast_to(np.asarray(value, free[name].dtype), free[name].shape.eval()).copy()
-        for name, value in truth.items()
-    }
+    found = {}
+    for name, value in truth.items():
+        given = np.asarray(value, "float64")
+        found[name] = np.broadcast_to(given, free[name].shape.eval()).astype(free[name].dtype)
+        if not np.all(np.isfinite(given)) or not np.all(found[name] == given):
+            raise ValueError(f"truth: {name!r} = {value} is no value of type {free[name].dtype}")
+    at = {free[name]: pt.as_tensor(value) for name, value in found.items()}
+    for name, value in found.items():
+        try:
+            density = pm.logp(free[name], value)
+        except NotImplementedError:
+            continue
+        [density] = graph_replace([density], at, strict=False)
+        if not nearest_rvs([density]) and np.any(density.eval(mode=PLAIN_MODE) == -np.inf):
+            raise ValueError(
+                f"truth: {name!r} = {value} is outside of the support of its prior, and no "
+                f"posterior will reach it"
+            )
+    return found
 
 
 class GivenSimulator:
@@ -208,7 +236,7 @@ class GivenSimulator:
             raise ValueError(f"simulate= needs the true value of {missing[0]!r} in truth=")
         self.shapes = {name: found[name].shape for name in names}
         self._truth = flat_truth(found, names)
-        self._releases = {rv.name: tuple(rv.shape.eval()) for rv in published(model)}
+        self._releases = {rv.name: tuple(rv.shape.eval().tolist()) for rv in published(model)}
         self._simulate, self._cell = simulate, cell
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
@@ -224,12 +252,18 @@ class GivenSimulator:
             if name not in found:
                 raise ValueError(f"simulate= returned no {name!r}")
             released[name] = np.asarray(found[name], "float64")
+            if not np.all(np.isfinite(released[name])):
+                raise ValueError(f"simulate= returned {name!r} = {released[name]}, not all finite")
             if released[name].shape != shape:
                 raise ValueError(
                     f"simulate= returned {name!r} of shape {released[name].shape}; the release has "
                     f"{shape}"
                 )
         return self._truth, released
+
+
+# PyMC does not promise that several threads may sample.
+_one_at_a_time = Lock()
 
 
 class ModelSampler:
@@ -241,6 +275,10 @@ class ModelSampler:
     def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
         """Sample given a release."""
         model = observe(self._model, released)
+        with _one_at_a_time:
+            return self._sampled(model, rng)
+
+    def _sampled(self, model: pm.Model, rng: np.random.Generator) -> np.ndarray:
         tree = sample(
             model,
             random_seed=int(rng.integers(2**31)),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import sha256
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import pymc as pm
+from pymc.logprob.transforms import Transform
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import toposort
@@ -29,11 +33,36 @@ def fingerprint(model: pm.Model) -> str:
 
     named = [*model.free_RVs, *model.observed_RVs, *model.deterministics, *model.potentials]
     for variable in named:
-        transform = model.rvs_to_transforms.get(variable)
-        say(variable.name, model.named_vars_to_dims.get(variable.name), type(transform).__name__)
+        say(variable.name, model.named_vars_to_dims.get(variable.name))
+        _object(model.rvs_to_transforms.get(variable), say)
+        _object(model.rvs_to_initial_values.get(variable), say)
     say({k: None if v is None else list(v) for k, v in model.coords.items()})
     values = [model.rvs_to_values[rv] for rv in model.observed_RVs]
     _graph([*named, *values], say)
+    return digest.hexdigest()[:16]
+
+
+def study_fingerprint(
+    model: pm.Model,
+    cell: dict[str, Any],
+    truth: Mapping[str, Any],
+    simulate: Callable[..., Any] | None,
+) -> str:
+    """Return a digest of all that a cell's replicates come from.
+
+    `simulate` is known by what it returns for one generator.
+    """
+    digest = sha256(fingerprint(model).encode())
+    for name in sorted(truth):
+        digest.update(repr((name, _value(truth[name]))).encode())
+    if simulate is not None:
+        try:
+            found = simulate(dict(cell), np.random.default_rng(0))
+            parts = found if isinstance(found, Mapping) else {"": found}
+            said = [(name, _value(parts[name])) for name in sorted(parts)]
+        except Exception as error:  # it will fail again, and be recorded
+            said = [("", (type(error).__name__,))]
+        digest.update(repr(said).encode())
     return digest.hexdigest()[:16]
 
 
@@ -58,11 +87,50 @@ def _graph(outputs: list[Variable], say) -> None:
         mechanism = getattr(node.op, "mechanism", None)
         say(type(node.op).__name__, str(node.op) if inner is None else "", type(mechanism).__name__)
         say(getattr(node.op, "bounds", None), [place(v) for v in node.inputs])
+        for owner in (vars(type(node.op)), vars(node.op)):
+            for name, value in sorted(owner.items()):
+                if isinstance(value, FunctionType | partial) and not name.startswith("__"):
+                    _object(value, say)
         if inner is not None:
             _graph(list(inner.outputs), say)
         for variable in node.outputs:
             number[variable] = len(number)
     say([place(v) for v in outputs])
+
+
+def _object(value: Any, say, depth: int = 4) -> None:
+    """Say what a function does, or what an object holds: no address, no identity."""
+    say(type(value).__name__)
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, partial):
+        say(_value(np.asarray(value.args, dtype=object)), sorted(value.keywords))
+        _object(value.func, say, depth - 1)
+    elif isinstance(value, FunctionType):
+        _code(value.__code__, say)
+        held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        for cell in value.__closure__ or ():
+            try:
+                held.append(cell.cell_contents)
+            except ValueError:  # not assigned yet
+                continue
+        for item in held if depth > 0 else ():
+            _object(item, say, depth - 1)
+    elif isinstance(value, int | float | str | bytes | tuple | list | dict | np.ndarray | None):
+        say(_value(value))
+    elif isinstance(value, Transform) and depth > 0:
+        for name, item in sorted(vars(value).items()):
+            say(name)
+            _object(item, say, depth - 1)
+
+
+def _code(code: CodeType, say) -> None:
+    say(code.co_code, code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _code(constant, say)
+        else:
+            say(constant if not isinstance(constant, frozenset) else sorted(map(repr, constant)))
 
 
 def _value(value: Any) -> tuple:

@@ -33,9 +33,10 @@ def simulate(
     The sample mean is Normal, the sample variance has a gamma law, and they are independent.
     """
     kernel = chain.kernel
+    freedom = 0.5 * (kernel.n - 1)
     own = {
         "z_mean": mean + math.sqrt(variance / kernel.n) * rng.standard_normal(),
-        "z_var": variance * rng.standard_gamma(0.5 * (kernel.n - 1)) / (0.5 * (kernel.n - 1)),
+        "z_var": variance * rng.standard_gamma(freedom) / freedom if freedom > 0 else 0.0,
     }
     if kernel.bounded and not _feasible(kernel, mean, variance, own["z_mean"], own["z_var"]):
         return None

@@ -62,6 +62,10 @@ def plot_coverage(
     if unknown:
         raise ValueError(f"quantities: {unknown[0]!r} is none of {', '.join(_TITLES)}")
     if var_names is not None:
+        unknown = [name for name in var_names if name not in study["parameter"]]
+        if unknown:
+            known = ", ".join(study["parameter"].values)
+            raise ValueError(f"var_names: the study has no {unknown[0]!r}, but {known}")
         study = study.sel(parameter=list(var_names))
     others = [d for d in axes if d != x and study.sizes[d] > 1]
     if len(others) > len(_AES):
@@ -85,6 +89,8 @@ def plot_coverage(
     at = study[x]
     plain = {} if others else {"color": "C0"}
     low, high = value - 2 * error, value + 2 * error
+    share = value["quantity"] == "coverage"
+    low, high = low.where(~share, low.clip(min=0.0)), high.where(~share, high.clip(max=1.0))
     if "coverage" in quantities:
         level = xr.full_like(study["parameter"], study.attrs["prob"], dtype=float)
         nominal = xr.Dataset({"value": level})
@@ -142,13 +148,15 @@ def plot_calibration(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
     **kwargs
         Of `arviz_plots.plot_ecdf_pit`.
     """
-    if "pit" not in study:
-        raise ValueError("a study of dp.studies.calibration is needed: it holds 'pit'")
+    if "ks" not in study:
+        raise ValueError("a study of dp.studies.calibration is needed: it draws the truth")
     several = [d for d in study["pit"].dims if d not in ("replicate", "parameter")]
     several = [d for d in several if study.sizes[d] > 1]
     if several:
         raise ValueError(f"select one value of {several[0]!r}: study.sel({several[0]}=...)")
-    pit = study["pit"].squeeze(drop=True).transpose("replicate", "parameter").dropna("replicate")
+    alone = [d for d in study["pit"].dims if d not in ("replicate", "parameter")]
+    pit = study["pit"].squeeze(alone, drop=True).transpose("replicate", "parameter")
+    pit = pit.dropna("replicate")
     shares = {
         str(name): pit.sel(parameter=name).to_numpy()[None] for name in pit["parameter"].values
     }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import cloudpickle
@@ -39,7 +40,7 @@ from pymc_dp.studies.engines import (
     parameters,
     published,
 )
-from pymc_dp.studies.fingerprint import fingerprint
+from pymc_dp.studies.fingerprint import study_fingerprint
 from pymc_dp.studies.summaries import FIELDS, Interval, effective, summarize
 
 _log = logging.getLogger("pymc.dp")
@@ -49,8 +50,10 @@ Truth = Mapping[str, Any] | Callable[[Cell], Mapping[str, Any]] | None
 # Names of the result.
 RESERVED = frozenset(
     (*FIELDS, "replicate", "parameter", "seed", "error", "coverage", "coverage_se", "length")
-) | {"length_se", "bias", "bias_se", "rmse", "posterior_sd", "failures", "pit", "ks", "ks_pvalue"}
+) | {"length_se", "bias", "bias_se", "rmse", "posterior_sd", "failures", "ks", "ks_pvalue"}
 _QUIET = ("pymc", "pymc.dp", "nutpie")
+# An address in memory, in the name of an object.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -74,15 +77,21 @@ class Settings:
             raise ValueError(f"prob={self.prob!r}: the probability of an interval, 0.95 say")
         if self.interval not in ("hdi", "eti"):
             raise ValueError(f"interval={self.interval!r}: write 'hdi' or 'eti'")
-        for name in ("draws", "tune", "chains"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r}: at least 1")
+        for name in ("draws", "tune", "chains", "thin"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+                raise ValueError(f"{name}={value!r}: a whole number, at least 1")
+        if self.min_ess is not None and not self.min_ess > 0:
+            raise ValueError(f"min_ess={self.min_ess!r}: a positive number of effective draws")
+        for name in ("draws", "tune", "chains", "random_seed", "model"):
+            if name in self.sampler:
+                raise ValueError(f"sampler: {name!r} is an argument of the study itself")
         kernels = {"thin": self.thin, "min_ess": self.min_ess, "compiled": self.use_compiled}
         asked = [name for name, value in kernels.items() if value]
         if asked and (self.sampler or self.use_compiled is False):
             raise ValueError(f"{asked[0]}= is for compiled kernels; sampler= calls dp.sample")
-        if self.draws < 20:
-            raise ValueError(f"draws={self.draws}: too few for an interval; write at least 20")
+        if self.draws * self.chains < 100:
+            raise ValueError(f"draws={self.draws}: too few for an interval; write at least 100")
 
 
 @dataclass(frozen=True)
@@ -101,9 +110,9 @@ class Replicates:
     def __init__(self, plan: Plan, cell: Cell):
         settings = plan.settings
         model = built(plan.build, cell)
-        self.fingerprint = fingerprint(model)
+        truth = true_values(plan, cell)
+        self.fingerprint = study_fingerprint(model, cell, truth, plan.simulate)
         names = parameters(model, settings.var_names)
-        truth = (plan.truth(cell) if callable(plan.truth) else plan.truth) or {}
         self.reason, kernel = "", None
         if settings.use_compiled is not False and not settings.sampler:
             try:
@@ -137,16 +146,24 @@ class Replicates:
             return None
         return lambda draws: all(effective(draws[:, :, j]) >= wanted for j in range(draws.shape[2]))
 
-    def draws(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def draws(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Simulate and sample; returns the true values and (chains, draws, parameters)."""
-        rng = np.random.default_rng(seed)
         truth, released = self._simulate(rng)
         return truth, self._sample(released, rng)
 
     def run(self, seed: int) -> np.ndarray:
         """Summarize one replicate: a row of `FIELDS` for each parameter."""
-        truth, draws = self.draws(seed)
-        return summarize(draws, truth, self._settings.prob, self._settings.interval)
+        rng = np.random.default_rng(seed)
+        truth, draws = self.draws(rng)
+        wrong = ~np.isfinite(draws).all(axis=(0, 1))
+        if wrong.any():
+            raise FloatingPointError(f"draws of {self.labels[np.argmax(wrong)]!r} are not finite")
+        return summarize(draws, truth, self._settings.prob, self._settings.interval, rng)
+
+
+def true_values(plan: Plan, cell: Cell) -> Mapping[str, Any]:
+    """Return the true values of a cell."""
+    return (plan.truth(dict(cell)) if callable(plan.truth) else plan.truth) or {}
 
 
 def built(build: Callable[..., pm.Model], cell: Cell) -> pm.Model:
@@ -166,37 +183,63 @@ def built(build: Callable[..., pm.Model], cell: Cell) -> pm.Model:
     return model
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what samplers say of each replicate to themselves."""
-    loggers = [logging.getLogger(name) for name in _QUIET]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+class _Quiet:
+    """Keeps what samplers say of each replicate to themselves; threads may enter it together."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._levels = Lock(), 0, [0] * len(_QUIET)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._levels = [logging.getLogger(name).level for name in _QUIET]
+                for name in _QUIET:
+                    logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for name, level in zip(_QUIET, self._levels, strict=True):
+                    logging.getLogger(name).setLevel(level)
+
+
+_quiet = _Quiet()
 
 
 # One process works on few cells at a time, and a cell's model may take a minute to compile.
 @lru_cache(maxsize=2)
-def _replicates(packed: bytes, cell: tuple[tuple[str, Any], ...]) -> Replicates:
+def _replicates(packed: bytes, cell: tuple[tuple[str, Any], ...], expected: str) -> Replicates:
+    # What a module of the user's held when it was pickled is not in the bytes: `expected` is.
     return Replicates(cloudpickle.loads(packed), dict(cell))
 
 
 def run_batch(
-    packed: bytes, number: int, cell: tuple[tuple[str, Any], ...], start: int, seeds: np.ndarray
+    packed: bytes,
+    number: int,
+    cell: tuple[tuple[str, Any], ...],
+    expected: str,
+    start: int,
+    seeds: np.ndarray,
 ) -> tuple[Batch, str]:
-    """Run some replicates of a cell; a failure is recorded. Also why no kernel is used."""
+    """Run some replicates of a cell; a failure is recorded. Also why no kernel is used.
+
+    `expected` is the fingerprint of the cell in the process that began the study.
+    """
     stop = start + len(seeds)
-    with _quiet():
+    with _quiet:
         try:
-            replicates = _replicates(packed, cell)
+            replicates = _replicates(packed, cell, expected)
         except Exception as error:
             rows = np.empty((len(seeds), 0, len(FIELDS)))
             return Batch(number, start, stop, rows, [_said(error)] * len(seeds), [], ""), ""
+        if replicates.fingerprint != expected:
+            raise ValueError(
+                f"a worker made another model, truth or simulation of {dict(cell)} than the "
+                f"process that began the study: build, truth and simulate must not depend on what "
+                f"a session changed in a module (write it in them), nor draw random numbers"
+            )
         rows = np.full((len(seeds), len(replicates.labels), len(FIELDS)), np.nan)
         errors = [""] * len(seeds)
         for k, seed in enumerate(seeds.tolist()):
@@ -214,6 +257,8 @@ def _said(error: Exception) -> str:
 
 def read_grid(grid: Mapping[str, Sequence[Any]] | None) -> list[Cell]:
     """Return all cells of a grid, the last axis fastest."""
+    if grid is not None and not grid:
+        raise ValueError("grid: it is empty; leave it out, or name arguments of build")
     grid = {} if grid is None else grid
     for name, values in grid.items():
         if name in RESERVED:
@@ -234,13 +279,8 @@ def read_grid(grid: Mapping[str, Sequence[Any]] | None) -> list[Cell]:
 
 def seeds(entropy: int, cell: int, count: int) -> np.ndarray:
     """Return the seeds of a cell's replicates; more of them begin with the same ones."""
-    return np.random.SeedSequence(entropy, spawn_key=(cell,)).generate_state(count, np.uint64)
-
-
-def _name(function: Any) -> str | None:
-    if function is None:
-        return None
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
+    state = np.random.SeedSequence(entropy, spawn_key=(cell,)).generate_state(count, np.uint64)
+    return (state >> np.uint64(1)).astype(np.int64)
 
 
 def _packed(plan: Plan) -> bytes:
@@ -272,46 +312,57 @@ def run_study(
         raise ValueError(f"replicates={replicates}: at least 1")
     if path is not None and random_seed is None:
         raise ValueError("path= needs random_seed=, so that a study goes on with the same numbers")
-    entropy = np.random.SeedSequence(random_seed).entropy
-    assert isinstance(entropy, int)
+    if random_seed is not None and (
+        not isinstance(random_seed, int | np.integer) or random_seed < 0
+    ):
+        raise ValueError(f"random_seed={random_seed!r}: a whole number, 0 or more")
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch={batch!r}: replicates of a task, at least 1")
+    entropy = int(np.random.SeedSequence(random_seed).entropy)  # type: ignore[arg-type]
     packed = _packed(plan)
-    with _quiet():
-        prints = [fingerprint(built(plan.build, cells[0])) for _ in range(2)]
+    with _quiet:
+        prints = [_fingerprint(plan, cells[0]) for _ in range(2)]
     if prints[0] != prints[1]:
         raise ValueError(
-            f"build returned another model when called a second time with {cells[0]}: it must not "
-            f"draw random numbers or change anything; data belong into simulate="
+            f"build (or truth, or simulate for the same generator) returned something else when "
+            f"called a second time with {cells[0]}: it must not draw random numbers of its own or "
+            f"change anything; data belong into simulate="
         )
+    known: dict[int, str] = {}
+
+    def expected(c: int) -> str:
+        """Return the fingerprint of a cell, empty if it cannot be built: each replicate fails."""
+        if c not in known:
+            with _quiet:
+                try:
+                    known[c] = _fingerprint(plan, cells[c])
+                except Exception:
+                    known[c] = ""
+        return known[c]
+
     done: list[Batch] = []
     store = None
     if path is not None:
         manifest = {
             "grid": [list(cell.items()) for cell in cells],
             "random_seed": entropy,
-            "build": _name(plan.build),
-            "model": prints[0],
-            "truth": _name(plan.truth) if callable(plan.truth) else repr(plan.truth),
-            "simulate": _name(plan.simulate),
-            "settings": {k: repr(v) for k, v in vars(plan.settings).items()},
+            "settings": {k: _ADDRESS.sub("", repr(v)) for k, v in vars(plan.settings).items()},
         }
         store = Checkpoint(path, manifest)
         done = store.batches()
-        with _quiet():
-            for number in {b.cell for b in done if b.fingerprint}:
-                own = fingerprint(built(plan.build, cells[number]))
-                wrong = [b for b in done if b.cell == number and b.fingerprint not in ("", own)]
-                if wrong:
-                    raise ValueError(
-                        f"path={str(path)!r} holds replicates of another model of {cells[number]}: "
-                        f"build was changed since; name a new folder"
-                    )
+        for number in sorted({b.cell for b in done if b.fingerprint != expected(b.cell)}):
+            raise ValueError(
+                f"path={str(path)!r} holds another study: build, truth or simulate was changed "
+                f"since its replicates of {cells[number] or 'the study'} ran. Name a new folder"
+            )
     numbers = [seeds(entropy, c, replicates) for c in range(len(cells))]
     tasks = _tasks(done, len(cells), replicates, batch or max(1, replicates // 20))
     if tasks:
-        with _quiet():
-            _replicates(packed, tuple(cells[tasks[0][0]].items()))  # errors of arguments show here
+        with _quiet:
+            c = tasks[0][0]
+            _replicates(packed, tuple(cells[c].items()), expected(c))  # wrong arguments show here
     calls = (
-        delayed(run_batch)(packed, c, tuple(cells[c].items()), a, numbers[c][a:b])
+        delayed(run_batch)(packed, c, tuple(cells[c].items()), expected(c), a, numbers[c][a:b])
         for c, a, b in tasks
     )
     columns = (
@@ -328,7 +379,9 @@ def run_study(
         for found, reason in Parallel(n_jobs=n_jobs, return_as="generator_unordered", batch_size=1)(
             calls
         ):
-            if store is not None:
+            _check_labels(found, done, cells)
+            # What could not be built may be mended, and is tried again by the next call.
+            if store is not None and found.labels:
                 store.write(found)
             if reason and reason not in reasons:
                 _log.info("dp.sample for every replicate: %s", reason)
@@ -336,6 +389,20 @@ def run_study(
             done.append(found)
             progress.advance(bar, len(found.errors))
     return _joined(grid, cells, replicates, numbers, done, plan.settings, entropy)
+
+
+def _fingerprint(plan: Plan, cell: Cell) -> str:
+    model = built(plan.build, cell)
+    return study_fingerprint(model, cell, true_values(plan, cell), plan.simulate)
+
+
+def _check_labels(found: Batch, done: Sequence[Batch], cells: list[Cell]) -> None:
+    own = next((b.labels for b in done if b.labels), found.labels)
+    if found.labels and found.labels != own:
+        raise ValueError(
+            f"build: the parameters of {cells[found.cell]} are {', '.join(found.labels)}, those of "
+            f"other cells {', '.join(own)}: name common ones in var_names="
+        )
 
 
 def _tasks(
@@ -363,12 +430,6 @@ def _joined(
     entropy: int,
 ) -> xr.Dataset:
     own = next((b.labels for b in done if b.labels), [])
-    for batch in done:
-        if batch.labels and batch.labels != own:
-            raise ValueError(
-                f"build: the parameters of {cells[batch.cell]} are {', '.join(batch.labels)}, "
-                f"those of other cells {', '.join(own)}: name common ones in var_names="
-            )
     rows = np.full((len(cells), replicates, len(own), len(FIELDS)), np.nan)
     errors = np.full((len(cells), replicates), "", dtype=object)
     for batch in done:

@@ -8,10 +8,10 @@ import numpy as np
 from arviz_stats.base import array_stats
 
 Interval = Literal["hdi", "eti"]
-FIELDS = ("truth", "mean", "median", "mode", "sd", "lower", "upper", "rank", "ess")
+FIELDS = ("truth", "mean", "median", "mode", "sd", "lower", "upper", "pit", "ess")
 
-# Ranks are taken among so many draws, evenly spaced, which are then nearly independent.
-RANKS = 99
+# The truth is ranked among so many draws, evenly spaced, which are then nearly independent.
+_RANKED = 99
 
 _BINS = 512
 
@@ -49,7 +49,11 @@ def effective(draws: np.ndarray) -> float:
 
 
 def summarize(
-    draws: np.ndarray, truth: np.ndarray, prob: float, interval: Interval, modes: bool = True
+    draws: np.ndarray,
+    truth: np.ndarray,
+    prob: float,
+    interval: Interval,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Return a row of `FIELDS` for each parameter.
 
@@ -61,6 +65,9 @@ def summarize(
         Probability of the interval.
     interval : {"hdi", "eti"}
         Highest density (the shortest one) or equal tails.
+    rng : numpy.random.Generator
+        Makes the probability integral transform continuous: between the neighbouring ranks, and
+        between draws that equal the truth.
     """
     found = np.empty((len(truth), len(FIELDS)))
     for j, true in enumerate(truth):
@@ -74,10 +81,11 @@ def summarize(
             low, high = ordered[at], ordered[min(at + inside, n - 1)]
         else:
             low, high = np.quantile(ordered, [0.5 - prob / 2, 0.5 + prob / 2])
-        chosen = flat[np.linspace(0, n - 1, min(RANKS, n)).round().astype(np.int64)]
-        rank = (chosen < true).sum() / len(chosen)
+        chosen = flat[np.linspace(0, n - 1, min(_RANKED, n)).round().astype(np.int64)]
+        below, equal = (chosen < true).sum(), (chosen == true).sum()
+        pit = (below + rng.random() * (equal + 1)) / (len(chosen) + 1)
         found[j] = (
-            true, flat.mean(), ordered[n // 2], mode(ordered) if modes else np.nan, flat.std(),
-            low, high, rank, effective(own),
+            true, flat.mean(), 0.5 * (ordered[(n - 1) // 2] + ordered[n // 2]), mode(ordered),
+            flat.std(ddof=1), low, high, pit, effective(own),
         )  # fmt: skip
     return found
