@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.blocks import tag_records
 from pymc_dp.graphs import depends_on, is_random, known_shape, nearest_rvs
 from pymc_dp.marginal import marginal_release_rv
-from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, known_value
 from pymc_dp.propriety import check_possible
 from pymc_dp.published import Release
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
@@ -324,22 +324,6 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
             f"entries out of the statistic"
         )
     return observed
-
-
-def check_attainable(name: str, mechanism: Mechanism, observed) -> None:
-    """Refuse a value that the mechanism cannot publish, whatever the statistic is."""
-    value = None if observed is None else known_value(pt.as_tensor(observed))
-    if value is None:
-        return
-    attainable = known_value(mechanism.attainable(value))
-    if attainable is not None and not np.all(attainable):
-        where = tuple(int(i) for i in np.argwhere(~attainable)[0])
-        bad = np.broadcast_to(value, attainable.shape)[where]
-        at = f" at index {where if len(where) > 1 else where[0]}" if where else ""
-        raise ValueError(
-            f"{name!r}: {mechanism!r} cannot publish {bad}{at}: "
-            f"{mechanism.why_unattainable(float(bad))}"
-        )
 
 
 def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:

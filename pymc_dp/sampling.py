@@ -195,7 +195,12 @@ def _as_written(model, **kwargs):
             "call pm.sample"
         )
     _log.info("Route: the model as written")
-    return pm.sample(model=model, **kwargs)
+    try:
+        return pm.sample(model=model, **kwargs)
+    except NotImplementedError as error:
+        raise NotImplementedError(
+            f"{error}. A model that can be drawn from but has no density is for dp.neural.sppe"
+        ) from error
 
 
 def _marginal(model, **kwargs):

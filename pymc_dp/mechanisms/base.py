@@ -630,3 +630,19 @@ def standard_interval(
 def nan_outside_unit(expression: TensorVariable, p: TensorVariable) -> TensorVariable:
     """Quantiles exist for probabilities in [0, 1] only."""
     return pt.switch((p >= 0) & (p <= 1), expression, np.nan)
+
+
+def check_attainable(name: str, mechanism: Mechanism, observed) -> None:
+    """Refuse a value that the mechanism cannot publish, whatever the statistic is."""
+    value = None if observed is None else known_value(pt.as_tensor(observed))
+    if value is None:
+        return
+    attainable = known_value(mechanism.attainable(value))
+    if attainable is not None and not np.all(attainable):
+        where = tuple(int(i) for i in np.argwhere(~attainable)[0])
+        bad = np.broadcast_to(value, attainable.shape)[where]
+        at = f" at index {where if len(where) > 1 else where[0]}" if where else ""
+        raise ValueError(
+            f"{name!r}: {mechanism!r} cannot publish {bad}{at}: "
+            f"{mechanism.why_unattainable(float(bad))}"
+        )

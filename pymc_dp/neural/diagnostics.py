@@ -59,6 +59,11 @@ def calibration(
         ``negative_log_density``, the mean of :math:`-\log q(\theta \mid z)` of the
         truth on the unconstrained scale.
     """
+    if not hasattr(posterior, "noise"):
+        raise TypeError(
+            f"calibration takes the result of dp.neural.amortise, which knows the posterior of "
+            f"every release, not a {type(posterior).__name__}"
+        )
     import torch
     from sbi.diagnostics.sbc import check_uniformity_c2st, check_uniformity_frequentist
 

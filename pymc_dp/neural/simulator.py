@@ -28,9 +28,9 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs import is_random, known_shape, nearest_rvs
-from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, known_value
 from pymc_dp.neural.noise import Channel
-from pymc_dp.observation import check_attainable, check_noise_shape
+from pymc_dp.observation import check_noise_shape
 from pymc_dp.records import as_model, check_values, parents, release_statistic, releases
 
 Simulator = Callable[[dict[str, np.ndarray], np.random.Generator], np.ndarray]

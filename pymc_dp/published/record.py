@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_dp.mechanisms.base import Mechanism, known_value, refuse_unless
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, known_value, refuse_unless
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -150,6 +150,8 @@ class Release:
                     f"broadcast against the value of shape {value.shape}: write one number for "
                     f"all, or one per entry"
                 )
+        check_attainable(self.name or "Release", self.mechanism, value)
+        value.flags.writeable = False
         for name in ("name", "source"):
             _check_text("Release", name, getattr(self, name))
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
@@ -160,6 +162,16 @@ class Release:
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "dims", dims)
         object.__setattr__(self, "coords", _coords(self.coords, dims, value.shape))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two releases say the same."""
+        if not isinstance(other, Release):
+            return NotImplemented
+        return self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        """Hash what the release says."""
+        return hash(self.to_json())
 
     def to_json(self) -> str:
         """Return the release as JSON text, with everything that `from_json` reads back.

@@ -347,3 +347,16 @@ def test_a_table_for_a_factorization():
     model = dp.poisson_factorization(table, 1)
     assert model.named_vars_to_dims["release"] == ("a", "b")
     assert model.coords["a"] == ("x", "y")
+
+
+def test_values_that_the_mechanism_cannot_publish_and_equality():
+    with pytest.raises(ValueError, match=r"cannot publish 1\.5"):
+        dp.Release(1.5, dp.GeometricMechanism(2.0))
+    with pytest.raises(ValueError, match="cannot publish -1"):
+        dp.Release(-1.0, dp.LaplaceMechanism(2.0).clipped(lower=0))
+    release = dp.Release([1, 2], dp.GeometricMechanism(2.0), source="a table")
+    assert release == dp.Release.from_json(release.to_json())
+    assert hash(release) == hash(dp.Release.from_json(release.to_json()))
+    assert release != dp.Release([1, 3], dp.GeometricMechanism(2.0), source="a table")
+    with pytest.raises(ValueError, match="read-only"):
+        release.value[0] = 5
