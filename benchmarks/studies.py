@@ -25,7 +25,7 @@ from rich.table import Table
 
 import pymc_dp as dp
 from pymc_dp.fused import GaussianChain
-from pymc_dp.studies.run import Plan, Replicates, Settings, seeds
+from pymc_dp.studies.run import Plan, Replicates, Settings, reseeded, seeds
 
 SIZES = np.round(10 ** np.arange(1, 3.01, 0.1)).astype(int).tolist()
 LEVELS, MEANS, KINDS = (0.2, 2.0), (0.1, 0.5), ("unconstrained", "constrained")
@@ -158,19 +158,23 @@ def overhead(console: Console) -> None:
     settings = Settings(("mu",), 0.95, "hdi", 100, 1, 1, 1, None, True, {})
     replicates = Replicates(Plan(build, truth, simulate, settings), cell)
     numbers = seeds(1, 0, 2000).tolist()
-    replicates.run(numbers[0])
-    began = time.process_time()
-    for number in numbers:
-        replicates.draws(np.random.default_rng(number))
-    whole = (time.process_time() - began) / len(numbers)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng()
+    replicates.run(rng)
     model = pm.observe(build(**cell), {"z": [0.5, 0.04]})
     chain = GaussianChain.read(model)
-    began = time.process_time()
-    for _ in numbers:
-        simulate(cell, rng)
-        chain.advance(rng, chain.begin(rng, 1, 1), 100, 1)
-    alone = (time.process_time() - began) / len(numbers)
+    chains = [chain.given({"z": simulate(cell, reseeded(rng, number))}) for number in numbers]
+    whole, alone = [], []
+    for _ in range(5):
+        began = time.process_time()
+        for number in numbers:
+            replicates.draws(reseeded(rng, number))
+        whole.append((time.process_time() - began) / len(numbers))
+        began = time.process_time()
+        for own in chains:
+            simulate(cell, rng)
+            own.advance(rng, own.begin(rng, 1, 1), 100, 1)
+        alone.append((time.process_time() - began) / len(numbers))
+    whole, alone = np.median(whole), np.median(alone)
     console.print(
         f"a replicate of 101 sweeps, without its summary: {whole * 1e6:.0f} µs, its simulation and "
         f"kernel alone {alone * 1e6:.0f} µs: {1e6 * (whole - alone):.0f} µs of machinery"

@@ -252,7 +252,7 @@ class GivenSimulator:
             if name not in found:
                 raise ValueError(f"simulate= returned no {name!r}")
             released[name] = np.asarray(found[name], "float64")
-            if not np.all(np.isfinite(released[name])):
+            if not np.isfinite(released[name]).all():
                 raise ValueError(f"simulate= returned {name!r} = {released[name]}, not all finite")
             if released[name].shape != shape:
                 raise ValueError(
@@ -376,11 +376,11 @@ class CompiledSampler:
             # Each part is as long as all before it.
             more = self._draws if self._enough is None else max(done, self._draws // 16, 50)
             more = min(more, self._draws - done)
-            rows = np.empty(0)
+            outs = []
             for c, state in enumerate(states):
                 states[c], out = chain.advance(rng, state, more, **self._thin)
-                rows = np.empty((self._chains, *out.shape)) if c == 0 else rows
-                rows[c] = out
+                outs.append(out)
+            rows = np.stack(outs) if len(outs) > 1 else outs[0][None]
             parts.append(flat(self._kernel.values(rows, rng), self._names))
             done += more
             if self._enough is not None and self._enough(np.concatenate(parts, axis=1)):

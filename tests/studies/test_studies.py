@@ -15,7 +15,7 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.studies.fingerprint import fingerprint
-from pymc_dp.studies.run import seeds
+from pymc_dp.studies.run import reseeded, seeds
 from pymc_dp.studies.summaries import FIELDS, mode, summarize
 
 TRUTH = {"mu": 0.5, "sigma2": 0.04}
@@ -78,6 +78,15 @@ def test_a_replicate_can_be_repeated_from_its_seed():
     assert len(np.unique(found["seed"])) == 12
     np.testing.assert_array_equal(found["seed"].isel(epsilon=1), seeds(3, 1, 6))
     np.testing.assert_array_equal(found["truth"].isel(parameter=1), 0.04)
+
+
+def test_generators_are_reseeded_as_numpy_seeds_them():
+    rng = np.random.default_rng(1)
+    rng.random(3, dtype="float32")
+    for seed in (0, 5, 2**63 - 1):
+        wanted = np.random.default_rng(seed)
+        assert reseeded(rng, seed).bit_generator.state == wanted.bit_generator.state
+        assert rng.random() == wanted.random()
 
 
 def test_processes_give_the_same_numbers():
