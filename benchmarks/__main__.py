@@ -1,6 +1,7 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
-``python -m benchmarks [counts] [factorization] [gaussian] [neural] [records] [regression]`` runs
+``python -m benchmarks [counts] [factorization] [gaussian] [neural] [records] [regression]
+[studies]`` runs
 those that are named, by default all.
 """
 
@@ -8,7 +9,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import counts, factorization, gaussian, neural, records, regression
+from benchmarks import counts, factorization, gaussian, neural, records, regression, studies
 
 PARTS = {
     "counts": counts.main,
@@ -17,6 +18,7 @@ PARTS = {
     "neural": neural.main,
     "records": records.main,
     "regression": regression.main,
+    "studies": studies.main,
 }
 
 

@@ -107,7 +107,30 @@ def table(found, console: Console) -> None:
     console.print(shown)
 
 
-def main() -> None:
+def main(console: Console) -> None:
+    """Time the machinery, and one cell at a tenth of its size."""
+    overhead(console)
+    cells = {"n": [100], "epsilon": [0.2], "center": [0.5], "kind": ["constrained"]}
+    report(console, cells, FULL["replicates"] // 10, os.cpu_count() or 1, random_seed=1)
+
+
+def report(console: Console, cells: dict, replicates: int, jobs: int, **kwargs) -> None:
+    """Run the study on a grid; print its results and what the whole would take."""
+    kwargs = {"draws": FULL["draws"], **kwargs}
+    began = time.perf_counter()
+    found = run(cells, replicates=replicates, n_jobs=jobs, **kwargs)
+    seconds = time.perf_counter() - began
+    table(found, console)
+    count = int(np.prod([len(v) for v in cells.values()]))
+    hours = seconds * jobs / 3600 / count * CELLS * FULL["replicates"] / replicates
+    console.print(
+        f"{count} cells, {replicates:,} data sets each, {kwargs['draws']:,} draws at most: "
+        f"{seconds:.0f} s on {jobs} processes. All {CELLS} cells at full size would take "
+        f"{hours:.1f} core-hours like this."
+    )
+
+
+def command() -> None:
     """Run what the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cell", nargs=4, metavar=("N", "EPSILON", "MEAN", "KIND"))
@@ -121,8 +144,6 @@ def main() -> None:
     parser.add_argument("--path", help="folder of a checkpoint")
     options = parser.parse_args()
     console = Console(width=140)
-    size = {"draws": options.draws, "min_ess": options.min_ess, "n_jobs": options.jobs}
-    size |= {"random_seed": options.seed, "path": options.path}
     if options.overhead:
         overhead(console)
     if options.cell:
@@ -139,17 +160,10 @@ def main() -> None:
         replicates = options.replicates or 200
     else:
         return
-    began = time.perf_counter()
-    found = run(cells, replicates=replicates, **size)
-    seconds = time.perf_counter() - began
-    table(found, console)
-    count = int(np.prod([len(v) for v in cells.values()]))
-    hours = seconds * options.jobs / 3600 / count * CELLS * FULL["replicates"] / replicates
-    console.print(
-        f"{count} cells, {replicates:,} data sets each, {options.draws:,} draws at most: "
-        f"{seconds:.0f} s on {options.jobs} processes. All {CELLS} cells at full size would take "
-        f"{hours:.1f} core-hours like this."
-    )
+    report(
+        console, cells, replicates, options.jobs, draws=options.draws, min_ess=options.min_ess,
+        random_seed=options.seed, path=options.path,
+    )  # fmt: skip
 
 
 def overhead(console: Console) -> None:
@@ -182,4 +196,4 @@ def overhead(console: Console) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command()
