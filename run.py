@@ -165,7 +165,8 @@ def workers(args: list[str]) -> list[str]:
     if chosen or (os.cpu_count() or 1) < MAX_WORKERS:
         return []
     # By file: tests of one file share compiled models.
-    return ["-n", str(MAX_WORKERS), "--dist", "loadfile"]
+    # The files with few tests are the long ones: in the order of the names, not the last.
+    return ["-n", str(MAX_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def test(args: list[str]) -> int:

@@ -1,8 +1,7 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
 ``python -m benchmarks [counts] [factorization] [gaussian] [neural] [records] [regression]
-[studies]`` runs
-those that are named, by default all.
+[studies]`` runs those that are named, by default all.
 """
 
 import sys
