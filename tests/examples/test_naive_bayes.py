@@ -50,7 +50,8 @@ def test_command(capsys):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("method", comparison.METHODS)
+# NUTS through a small network takes minutes; test_sir.py runs it for all examples.
+@pytest.mark.parametrize("method", ["sppe", pytest.param("sple", marks=pytest.mark.nightly)])
 def test_neural(method, capsys):
     pytest.importorskip("sbi")
     size = ["--rounds", "1", "--simulations", "100", "--draws", "50"]
