@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -70,12 +71,16 @@ def run(cells: dict, **kwargs):
     )  # fmt: skip
 
 
+@cache
+def _published() -> dict:
+    return json.loads(PUBLISHED.read_text())
+
+
 def published(cell: dict, of: str) -> float | None:
     """Return a published number of a cell, if there is one."""
-    known = json.loads(PUBLISHED.read_text())
     kind = cell["kind"] == "constrained"
     key = f"{of}|eps={cell['epsilon']}|mu={cell['center']}|constrained={kind}"
-    return known.get(key, {}).get(str(cell["n"]))
+    return _published().get(key, {}).get(str(cell["n"]))
 
 
 def table(found, console: Console) -> None:

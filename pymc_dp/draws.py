@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import arviz_base
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pymc.pytensorf import compile as pm_compile
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
@@ -38,6 +44,36 @@ def per_draw(posterior: xr.Dataset, graph: TensorVariable) -> np.ndarray:
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     shape = found.shape[found.ndim - graph.type.ndim :]
     return np.ascontiguousarray(np.broadcast_to(found, (draws, *shape)))
+
+
+@contextmanager
+def python_is_meant() -> Iterator[None]:
+    """Compile without PyTensor's warning that a random function of the user runs as Python."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
+        yield
+
+
+def compile_draws(
+    inputs: Sequence[Variable], outputs: Variable | Sequence[Variable]
+) -> tuple[Callable[..., Any], list[SharedVariable]]:
+    """Compile a function that draws random variables; return it with its generators."""
+    with python_is_meant():
+        function = pm_compile(inputs, outputs, on_unused_input="ignore", random_seed=0)
+    generators = [
+        v for v in function.get_shared() if isinstance(v, SharedVariable)
+        and isinstance(v.type, RandomType)
+    ]  # fmt: skip
+    return function, generators
+
+
+def entry_labels(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return the names of the entries of variables, ``beta[0]``."""
+    return [
+        f"{name}[{', '.join(map(str, index))}]" if index else name
+        for name, shape in shapes.items()
+        for index in np.ndindex(*shape)
+    ]
 
 
 def dims_of(

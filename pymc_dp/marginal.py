@@ -23,12 +23,13 @@ from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.reading import read_law
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import as_float
-from pymc_dp.release import FeasibleMoments, law_is_feasible
+from pymc_dp.release import FeasibleMoments, PrivateReleaseRV, law_is_feasible
 from pymc_dp.tilting import laplace_log_marginal, log_tilted_mass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pymc as pm
     from pytensor.tensor.variable import TensorVariable
 
     from pymc_dp.mechanisms.base import Mechanism
@@ -61,6 +62,12 @@ class IntegratedReleaseRV(SymbolicRandomVariable):
     def nuts_rate(self) -> float:
         """Effective draws a second to be expected of NUTS on it, see `sampling.Route`."""
         return 5_000.0
+
+
+def all_releases(model: pm.Model) -> list[TensorVariable]:
+    """Return the releases of a model, those whose confidential values are integrated out too."""
+    kinds = PrivateReleaseRV | IntegratedReleaseRV
+    return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, kinds)]
 
 
 class MarginalReleaseRV(IntegratedReleaseRV):

@@ -18,7 +18,7 @@ from pymc_dp.clt_regression import METHODS
 from pymc_dp.graphs import known_shape
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.rules import notes, record_groups
-from pymc_dp.marginal import IntegratedReleaseRV
+from pymc_dp.marginal import IntegratedReleaseRV, all_releases
 from pymc_dp.neural import sple, sppe
 from pymc_dp.records import as_model, check_values, children, is_tagged, privatized, releases
 from pymc_dp.release import FeasibleRegression
@@ -187,9 +187,7 @@ def sample(
 
 def _as_written(model, **kwargs):
     """Releases of latents or of integrated-out values: PyMC's samplers suit the model as it is."""
-    if not releases(model) and not any(
-        isinstance(rv.owner.op, IntegratedReleaseRV) for rv in model.basic_RVs
-    ):
+    if not all_releases(model):
         raise ValueError(
             "there is no private release in the model: declare one with dp.PrivateObservation, or "
             "call pm.sample"

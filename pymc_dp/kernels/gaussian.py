@@ -116,7 +116,8 @@ def _move_location(rng, mu, s2, ybar, var, model):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _is_feasible(mu, s2, ybar, var, model):
+def is_feasible(mu, s2, ybar, var, model):
+    """Whether the moments of the law and of the records are possible between the bounds."""
     return (
         model.lo < mu < model.hi
         and s2 <= (mu - model.lo) * (model.hi - mu)
@@ -155,7 +156,7 @@ def _move_scale(rng, step, mu, s2, ybar, var, model):
         ratio -= 0.5 * model.tau_var * (new_var - var) * (new_var + var - 2.0 * model.z_var)
     if not (ratio >= 0.0 or rng.random() < math.exp(ratio)):  # NaN is refused, too
         return mu, s2, ybar, var
-    if model.bounded and not _is_feasible(new_mu, new_s2, new_ybar, new_var, model):
+    if model.bounded and not is_feasible(new_mu, new_s2, new_ybar, new_var, model):
         return mu, s2, ybar, var
     return new_mu, new_s2, new_ybar, new_var
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
 from xarray import DataTree
 
-from pymc_dp.draws import result
+from pymc_dp.draws import entry_labels, result
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.fit import (
     Run,
@@ -163,11 +163,7 @@ class AmortisedPosterior:
     @property
     def labels(self) -> list[str]:
         """Names of the entries of all parameters, ``beta[0]``."""
-        return [
-            f"{name}[{', '.join(map(str, index))}]" if index else name
-            for name, shape in self.problem.prior.shapes.items()
-            for index in np.ndindex(*shape)
-        ]
+        return entry_labels(self.problem.prior.shapes)
 
     @property
     def _width(self) -> int:

@@ -28,7 +28,7 @@ from xarray import DataTree
 from pymc_dp.draws import result
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.ensemble import ensemble_draws, resample
-from pymc_dp.neural.noise import Channel, Noise, check_statistic, has_atoms
+from pymc_dp.neural.noise import Channel, Noise, check_statistic, has_atoms, spans
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Prior, Problem, Simulator, function_problem, model_problem
 from pymc_dp.neural.standard import Standard
@@ -241,10 +241,8 @@ def _noise(problem: Problem, draws: int, qmc: bool) -> MakeNoise:
     check_counts(noise_draws=draws)
 
     def noise(statistic: np.ndarray, rng: np.random.Generator) -> Noise:
-        at = 0
-        for channel in problem.channels:
-            check_statistic(channel, channel.flat(), statistic[:, at : at + channel.size])
-            at += channel.size
+        for channel, place in spans(problem.channels):
+            check_statistic(channel, channel.flat(), statistic[:, place])
         return Noise(problem.channels, draws, rng, qmc=qmc)
 
     return noise
@@ -468,11 +466,10 @@ class Run:
     ) -> DataTree:
         """Join the result."""
         model, prior = self.problem.model, self.problem.prior
-        observed, at = {}, 0
-        for channel in self.problem.channels:
-            values = self.problem.observed[at : at + channel.size]
-            observed[channel.name] = values.reshape(channel.shape)
-            at += channel.size
+        observed = {
+            channel.name: self.problem.observed[place].reshape(channel.shape)
+            for channel, place in spans(self.problem.channels)
+        }
         attributes = {
             "sampling_time": time.perf_counter() - self._began,
             "noise_draws": self.trainer.noise.draws,
@@ -563,10 +560,7 @@ def warn_of_leakage(prior: Prior, leakage: float) -> None:
 def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.ndarray) -> None:
     """Warn of a release, flattened, beyond all those simulated, (count, size)."""
     low, high = released.min(0), released.max(0)
-    at = 0
-    for channel in channels:
-        own = slice(at, at + channel.size)
-        at += channel.size
+    for channel, own in spans(channels):
         outside = (value[own] < low[own]) | (value[own] > high[own])
         if not outside.any():
             continue

@@ -9,8 +9,9 @@ place of :math:`M^{-1/2}` (Xiong, Ju & Zhang, 2024, section 3.3).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import pytensor
@@ -94,20 +95,32 @@ class Channel:
         return self.mechanism.with_parameters(*parameters)
 
 
+def spans(channels: Sequence[Channel]) -> Iterator[tuple[Channel, slice]]:
+    """Yield the releases, each with its place among all the flattened values."""
+    for channel, end in zip(channels, accumulate(c.size for c in channels), strict=True):
+        yield channel, slice(end - channel.size, end)
+
+
+def _layers(mechanism: Mechanism) -> list[Mechanism]:
+    """Return a mechanism and what it postprocesses, the noise last."""
+    layers = [mechanism]
+    while isinstance(layers[-1], PostProcessed):
+        layers.append(layers[-1].inner)
+    return layers
+
+
 def has_atoms(channel: Channel) -> bool:
     """Whether a clipped release has a mass at its bounds that a density cannot follow.
 
     It is one step of the lattice wide: nothing beside a noise of a few steps.
     """
-    mechanism, clipped = channel.flat(), False
-    while isinstance(mechanism, PostProcessed):
-        clipped = clipped or isinstance(mechanism, ClippedMechanism)
-        mechanism = mechanism.inner
+    layers = _layers(channel.flat())
+    clipped = any(isinstance(layer, ClippedMechanism) for layer in layers)
     spacing = channel.mechanism.spacing
     if not clipped or spacing is None:
         return clipped
     typical = np.zeros((1000, channel.size))
-    noise = _sampler(mechanism)(np.random.default_rng(0), typical).std(axis=0)
+    noise = _sampler(layers[-1])(np.random.default_rng(0), typical).std(axis=0)
     return bool(np.any(spacing < noise / 3))
 
 
@@ -116,10 +129,7 @@ def check_statistic(channel: Channel, mechanism: Mechanism, statistic: np.ndarra
 
     Its sampler knows, and the quantile function does not.
     """
-    inner = mechanism
-    while isinstance(inner, PostProcessed):
-        inner = inner.inner
-    if inner.spacing is None:
+    if _layers(mechanism)[-1].spacing is None:
         return  # continuous noise is added to any number
     try:
         _sampler(mechanism)(np.random.default_rng(0), statistic)
@@ -185,10 +195,11 @@ class Noise:
         count = len(statistic)
         repeated = np.repeat(np.asarray(statistic, "float64"), self.draws, axis=0)
         uniform = None if self._pool is None else self._pool.draw(count, self._rng)
-        parts, at, used = [], 0, 0
-        for channel, (function, by_qmc) in zip(self.channels, self._functions, strict=True):
-            own = repeated[:, at : at + channel.size]
-            at += channel.size
+        parts, used = [], 0
+        for (channel, place), (function, by_qmc) in zip(
+            spans(self.channels), self._functions, strict=True
+        ):
+            own = repeated[:, place]
             if by_qmc:
                 assert uniform is not None
                 u = uniform[:, :, used : used + channel.size]

@@ -6,9 +6,7 @@ transforms of their variables: a density of :math:`\theta` cannot leave the prio
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +17,13 @@ from pymc.logprob.utils import local_check_parameter_to_ninf_switch, replace_rvs
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.pytensorf import compile as pm_compile
 from pymc.pytensorf import reseed_rngs
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.draws import compile_draws, python_is_meant
 from pymc_dp.graphs import is_random, known_shape, nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism, check_attainable, known_value
 from pymc_dp.neural.noise import Channel
@@ -142,7 +139,7 @@ class Prior:
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draw from the prior; returns (count, width)."""
         try:
-            with _python_is_meant():
+            with python_is_meant():
                 drawn = pm.draw(self._parts(self.model), draws=count, random_seed=rng)
         except NotImplementedError as error:
             raise NotImplementedError(
@@ -426,14 +423,6 @@ def _prior_model(model: pm.Model, chosen: Sequence[TensorVariable]) -> pm.Model:
     return prior
 
 
-@contextmanager
-def _python_is_meant() -> Iterator[None]:
-    """Compile without PyTensor's warning that a random function of the user runs as Python."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Numba will use object mode")
-        yield
-
-
 def _compiled_simulator(
     model: pm.Model,
     chosen: Sequence[TensorVariable],
@@ -454,12 +443,7 @@ def _compiled_simulator(
     by_name = {rv.name: value for rv, value in values.items()}
     parts = dict(zip((by_name[n] for n in prior.names), prior.split(flat), strict=True))
     graph = graph_replace(graph, parts, strict=False)
-    with _python_is_meant():
-        function = pm_compile([flat], graph, on_unused_input="ignore", random_seed=0)
-    generators = [
-        v for v in function.get_shared() if isinstance(v, SharedVariable)
-        and isinstance(v.type, RandomType)
-    ]  # fmt: skip
+    function, generators = compile_draws([flat], graph)
 
     def run(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         reseed_rngs(generators, rng.integers(2**30))

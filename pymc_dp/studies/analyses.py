@@ -167,9 +167,7 @@ def _described(found: xr.Dataset, point: Point) -> xr.Dataset:
     """Add what the replicates say together."""
     worked = found["mean"].notnull()
     count = worked.sum("replicate")
-    covered = ((found["lower"] <= found["truth"]) & (found["truth"] <= found["upper"])).where(
-        worked
-    )
+    covered = (found["lower"] <= found["truth"]) & (found["truth"] <= found["upper"])
     length = found["upper"] - found["lower"]
     error = found[point] - found["truth"]
     share = covered.where(worked).mean("replicate")

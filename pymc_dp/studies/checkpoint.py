@@ -6,10 +6,11 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -82,7 +83,8 @@ class Checkpoint:
                 f"path={str(self.folder)!r} holds other files and no study: name a new folder"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write(path, json.dumps(wanted, indent=1).encode())
+        with _whole(path) as file:
+            file.write(json.dumps(wanted, indent=1).encode())
 
     def _compare(self, path: Path, wanted: dict[str, Any]) -> None:
         try:
@@ -131,8 +133,7 @@ class Checkpoint:
         path = self.folder / f"cell{batch.cell:05d}-{batch.start:08d}-{batch.stop:08d}.npz"
         if path.exists():
             raise ValueError(f"{str(path)!r} exists: does another process run this study?")
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        with open(partial, "wb") as file:
+        with _whole(path) as file:
             np.savez(
                 file,
                 rows=batch.rows,
@@ -140,12 +141,14 @@ class Checkpoint:
                 labels=np.array(batch.labels, dtype=str),
                 fingerprint=np.array(batch.fingerprint),
             )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
 
 
-def _write(path: Path, content: bytes) -> None:
+@contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name when it is written."""
     partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_bytes(content)
+    with open(partial, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(partial, path)

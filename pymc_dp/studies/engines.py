@@ -6,7 +6,6 @@ is then no part of a replicate.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -15,29 +14,20 @@ from typing import Any, Protocol
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.pytensorf import compile as pm_compile
 from pymc.pytensorf import reseed_rngs
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
-from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.draws import compile_draws
 from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
-from pymc_dp.marginal import IntegratedReleaseRV
+from pymc_dp.marginal import all_releases
 from pymc_dp.records import is_tagged, parents, privatized, release_statistic, releases
-from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.sampling import sample
 
 Released = dict[str, np.ndarray]
 
 # Draws until the bounds of a release are met.
 _TRIES = 10_000
-
-
-def published(model: pm.Model) -> list[TensorVariable]:
-    """Return the releases of a model, those whose confidential values are integrated out too."""
-    kinds = PrivateReleaseRV | IntegratedReleaseRV
-    return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, kinds)]
 
 
 def observe(model: pm.Model, released: Released) -> pm.Model:
@@ -66,25 +56,17 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
     if var_names is None:
         used = nearest_rvs([release_statistic(r) for r in releases(model)])
         confidential = [rv for rv in used if any(p in model.free_RVs for p in parents(rv))]
-        hidden = {*published(model), *privatized(model), *confidential}
+        hidden = {*all_releases(model), *privatized(model), *confidential}
         names = [rv.name for rv in model.free_RVs if rv not in hidden and not is_tagged(rv)]
         if not names:
             raise ValueError("the model has no parameters: name variables in var_names=")
         return names
-    known = [v.name for v in (*model.free_RVs, *model.deterministics) if v not in published(model)]
+    released = all_releases(model)
+    known = [v.name for v in (*model.free_RVs, *model.deterministics) if v not in released]
     unknown = [name for name in var_names if name not in known]
     if unknown:
         raise ValueError(f"var_names: the model has no {unknown[0]!r}, but {', '.join(known)}")
     return list(var_names)
-
-
-def labels(names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return the names of the entries, ``beta[0]``."""
-    return [
-        f"{name}[{', '.join(map(str, index))}]" if index else name
-        for name in names
-        for index in np.ndindex(*shapes[name])
-    ]
 
 
 def flat(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
@@ -118,19 +100,26 @@ class ModelSimulator:
         # A kernel simulates from its own parameters only.
         covered = kernel is not None and set(truth) <= {*kernel.needed}
         self._release = kernel.release if kernel is not None and covered else None
-        found = [rv.name for rv in published(model)]
+        found = [rv.name for rv in all_releases(model)]
         wanted = kernel.needed if kernel is not None and self._release is not None else found
         self._lock = Lock()
         fixed = _checked_truth(model, truth)
         self._names, self._wanted = names, wanted
         self._known = {n: fixed[n] for n in (*names, *wanted) if n in fixed}
         self._drawn = [n for n in dict.fromkeys((*names, *wanted)) if n not in fixed]
-        self._function, self._generators = None, []
+        self._function: Callable[..., Any] | None = None
+        self._generators: list[SharedVariable] = []
         if self._drawn:
-            self._function, self._generators = _drawing(
-                pm.do(model, fixed) if fixed else model, self._drawn
-            )
-        values = self._values()
+            fixed_model = pm.do(model, fixed) if fixed else model
+            drawn = [fixed_model[name] for name in self._drawn]
+            self._function, self._generators = compile_draws([], drawn)
+        try:
+            values = self._values()
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"the model cannot be drawn from ({error}): give every parameter a proper prior, "
+                f"or its value in truth="
+            ) from None
         self.shapes = {n: np.shape(values[n]) for n in names}
 
     def _values(self) -> dict[str, np.ndarray]:
@@ -165,29 +154,9 @@ def flat_truth(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.nda
     return np.concatenate([np.ravel(values[name]) for name in names]).astype("float64")
 
 
-def _drawing(model: pm.Model, names: Sequence[str]):
-    """Compile a function that draws variables; return it with its random generators."""
-    with warnings.catch_warnings():
-        # A random function of the user runs as Python; that is meant.
-        warnings.filterwarnings("ignore", message="Numba will use object mode")
-        try:
-            function = pm_compile([], [model[name] for name in names], random_seed=0)
-            function()
-        except NotImplementedError as error:
-            raise NotImplementedError(
-                f"the model cannot be drawn from ({error}): give every parameter a proper prior, "
-                f"or its value in truth="
-            ) from None
-    generators = [
-        v for v in function.get_shared() if isinstance(v, SharedVariable)
-        and isinstance(v.type, RandomType)
-    ]  # fmt: skip
-    return function, generators
-
-
 def _checked_truth(model: pm.Model, truth: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return true values of the variables' shapes and types, inside of the priors' support."""
-    simulated = published(model)
+    simulated = all_releases(model)
     free = {rv.name: rv for rv in model.free_RVs if rv not in simulated}
     for name in truth:
         if name not in free:
@@ -236,7 +205,7 @@ class GivenSimulator:
             raise ValueError(f"simulate= needs the true value of {missing[0]!r} in truth=")
         self.shapes = {name: found[name].shape for name in names}
         self._truth = flat_truth(found, names)
-        self._releases = {rv.name: tuple(rv.shape.eval().tolist()) for rv in published(model)}
+        self._releases = {rv.name: tuple(rv.shape.eval().tolist()) for rv in all_releases(model)}
         self._simulate, self._cell = simulate, cell
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
@@ -327,7 +296,7 @@ def register_compiled(read: Callable[[pm.Model], Compiled]) -> Callable[[pm.Mode
 def compiled(model: pm.Model) -> Compiled:
     """Return what the first kernel that covers a model reads of it; say why none does."""
     reasons = []
-    given = observe(model, {rv.name: np.zeros(rv.shape.eval()) for rv in published(model)})
+    given = observe(model, {rv.name: np.zeros(rv.shape.eval()) for rv in all_releases(model)})
     for read in _COMPILED:
         try:
             return read(given)

@@ -17,8 +17,10 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.random.type import RandomType
 
-# An address in memory, in the name of a function.
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+def without_addresses(text: str) -> str:
+    """Drop what names an object by its place in memory."""
+    return re.sub(r"0x[0-9a-f]+", "", text)
 
 
 def fingerprint(model: pm.Model) -> str:
@@ -29,7 +31,7 @@ def fingerprint(model: pm.Model) -> str:
     digest = sha256()
 
     def say(*parts: Any) -> None:
-        digest.update(_ADDRESS.sub("", repr(parts)).encode())
+        digest.update(without_addresses(repr(parts)).encode())
 
     named = [*model.free_RVs, *model.observed_RVs, *model.deterministics, *model.potentials]
     for variable in named:
@@ -101,8 +103,6 @@ def _graph(outputs: list[Variable], say) -> None:
 def _object(value: Any, say, depth: int = 4) -> None:
     """Say what a function does, or what an object holds: no address, no identity."""
     say(type(value).__name__)
-    if isinstance(value, staticmethod | classmethod):
-        value = value.__func__
     if isinstance(value, partial):
         say(_value(np.asarray(value.args, dtype=object)), sorted(value.keywords))
         _object(value.func, say, depth - 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pymc as pm
 
 from pymc_dp.fused import GaussianChain
-from pymc_dp.kernels.gaussian import GaussianModel
+from pymc_dp.kernels.gaussian import is_feasible
 from pymc_dp.studies.engines import Compiled, Released, register_compiled
 
 
@@ -38,7 +38,7 @@ def simulate(
         "z_mean": mean + math.sqrt(variance / kernel.n) * rng.standard_normal(),
         "z_var": variance * rng.standard_gamma(freedom) / freedom if freedom > 0 else 0.0,
     }
-    if kernel.bounded and not _feasible(kernel, mean, variance, own["z_mean"], own["z_var"]):
+    if kernel.bounded and not is_feasible(mean, variance, own["z_mean"], own["z_var"], kernel):
         return None
     noise = {
         "z_mean": _noise(kernel.lam_mean, kernel.tau_mean, rng),
@@ -54,8 +54,3 @@ def _noise(lam: float, tau: float, rng: np.random.Generator) -> float:
     if lam > 0.0:
         return rng.laplace(0.0, 1.0 / lam)
     return rng.standard_normal() / math.sqrt(tau) if tau > 0.0 else 0.0
-
-
-def _feasible(kernel: GaussianModel, mean: float, variance: float, ybar: float, var: float) -> bool:
-    cap, sample_cap = ((m - kernel.lo) * (kernel.hi - m) for m in (mean, ybar))
-    return variance <= cap and (kernel.n - 1) / kernel.n * var <= sample_cap

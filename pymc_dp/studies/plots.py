@@ -71,10 +71,9 @@ def plot_coverage(
     if len(others) > len(_AES):
         raise ValueError(f"too many axes besides {x!r}: select values of {others[-1]!r} first")
     study = study.squeeze([d for d in axes if d not in (x, *others)], drop=True).sortby(x)
-    index = xr.DataArray(list(quantities), dims="quantity")
-    value = xr.concat([study[q] for q in quantities], index.rename("quantity"))
-    error = xr.concat([study[_SE[q]] if q in _SE else 0.0 * study[q] for q in quantities], index)
-    value, error = (v.assign_coords(quantity=list(quantities)) for v in (value, error))
+    value = study[list(quantities)].to_dataarray("quantity")
+    errors = {q: study[_SE[q]] if q in _SE else xr.zeros_like(study[q]) for q in quantities}
+    error = xr.Dataset(errors).to_dataarray("quantity")
     pc_kwargs.setdefault("aes", dict(zip(_AES, ([d] for d in others), strict=False)))
     figure = {"sharex": True} | pc_kwargs.pop("figure_kwargs", {})
     figure.setdefault("figsize", (4.2 * study.sizes["parameter"] + 1.5, 2.4 * len(quantities)))
@@ -150,12 +149,11 @@ def plot_calibration(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
     """
     if "ks" not in study:
         raise ValueError("a study of dp.studies.calibration is needed: it draws the truth")
-    several = [d for d in study["pit"].dims if d not in ("replicate", "parameter")]
-    several = [d for d in several if study.sizes[d] > 1]
+    axes = [d for d in study["pit"].dims if d not in ("replicate", "parameter")]
+    several = [d for d in axes if study.sizes[d] > 1]
     if several:
         raise ValueError(f"select one value of {several[0]!r}: study.sel({several[0]}=...)")
-    alone = [d for d in study["pit"].dims if d not in ("replicate", "parameter")]
-    pit = study["pit"].squeeze(alone, drop=True).transpose("replicate", "parameter")
+    pit = study["pit"].squeeze(axes, drop=True).transpose("replicate", "parameter")
     pit = pit.dropna("replicate")
     shares = {
         str(name): pit.sel(parameter=name).to_numpy()[None] for name in pit["parameter"].values

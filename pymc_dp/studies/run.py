@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +25,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from pymc_dp.draws import entry_labels
+from pymc_dp.marginal import all_releases
 from pymc_dp.studies import gaussian, regression  # noqa: F401  they register themselves
 from pymc_dp.studies.checkpoint import Batch, Checkpoint
 from pymc_dp.studies.engines import (
@@ -36,11 +37,9 @@ from pymc_dp.studies.engines import (
     Sampler,
     Simulator,
     compiled,
-    labels,
     parameters,
-    published,
 )
-from pymc_dp.studies.fingerprint import study_fingerprint
+from pymc_dp.studies.fingerprint import study_fingerprint, without_addresses
 from pymc_dp.studies.summaries import FIELDS, Interval, effective, summarize
 
 _log = logging.getLogger("pymc.dp")
@@ -53,8 +52,6 @@ RESERVED = frozenset(
     (*FIELDS, "replicate", "parameter", "seed", "error", "coverage", "coverage_se", "length")
 ) | {"length_se", "bias", "bias_se", "rmse", "posterior_sd", "failures", "ks", "ks_pvalue"}
 _QUIET = ("pymc", "pymc.dp", "nutpie")
-# An address in memory, in the name of an object.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class Replicates:
             if kernel is None
             else CompiledSampler(kernel, names, **size, thin=settings.thin, enough=self._enough())
         )
-        self.labels = labels(names, self._simulate.shapes)
+        self.labels = entry_labels(self._simulate.shapes)
 
     def _enough(self) -> Callable[[np.ndarray], bool] | None:
         wanted = self._settings.min_ess
@@ -171,7 +168,7 @@ def built(build: Callable[..., pm.Model], cell: Cell) -> pm.Model:
     model = build(**cell)
     if not isinstance(model, pm.Model):
         raise TypeError(f"build must return a pm.Model, and returned {model!r}")
-    found = published(model)
+    found = all_releases(model)
     if not found:
         raise ValueError("build: the model has no private release: declare a PrivateObservation")
     for release in found:
@@ -303,15 +300,22 @@ def reseeded(rng: np.random.Generator, seed: int) -> np.random.Generator:
 
 
 def _packed(plan: Plan) -> bytes:
-    for role in ("build", "truth", "simulate"):
-        try:
-            cloudpickle.dumps(getattr(plan, role))
-        except Exception as error:
-            raise ValueError(
-                f"{role}= cannot be sent to other processes ({_said(error)}): write a function "
-                f"that makes what it needs itself, and holds no open file, lock or generator"
-            ) from None
-    return cloudpickle.dumps(plan)
+    try:
+        return cloudpickle.dumps(plan)
+    except Exception as error:
+        role = next(r for r in ("build", "truth", "simulate", "sampler") if _unpicklable(plan, r))
+        raise ValueError(
+            f"{role}= cannot be sent to other processes ({_said(error)}): write a function that "
+            f"makes what it needs itself, and holds no open file, lock or generator"
+        ) from None
+
+
+def _unpicklable(plan: Plan, role: str) -> bool:
+    try:
+        cloudpickle.dumps(plan.settings.sampler if role == "sampler" else getattr(plan, role))
+    except Exception:
+        return True
+    return False
 
 
 def run_study(
@@ -347,7 +351,7 @@ def run_study(
             f"called a second time with {cells[0]}: it must not draw random numbers of its own or "
             f"change anything; data belong into simulate="
         )
-    known: dict[int, str] = {}
+    known = {0: prints[0]}
 
     def expected(c: int) -> str:
         """Return the fingerprint of a cell, empty if it cannot be built: each replicate fails."""
@@ -365,7 +369,7 @@ def run_study(
         manifest = {
             "grid": [list(cell.items()) for cell in cells],
             "random_seed": entropy,
-            "settings": {k: _ADDRESS.sub("", repr(v)) for k, v in vars(plan.settings).items()},
+            "settings": {k: without_addresses(repr(v)) for k, v in vars(plan.settings).items()},
         }
         store = Checkpoint(path, manifest)
         done = store.batches()

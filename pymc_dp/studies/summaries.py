@@ -75,10 +75,8 @@ def summarize(
         flat = own.ravel()
         ordered = np.sort(flat)
         n = len(ordered)
-        inside = max(int(prob * n), 1)
         if interval == "hdi":
-            at = int(np.argmin(ordered[inside:] - ordered[: n - inside])) if inside < n else 0
-            low, high = ordered[at], ordered[min(at + inside, n - 1)]
+            low, high = array_stats.hdi(ordered, prob, axis=0)
         else:
             low, high = np.quantile(ordered, [0.5 - prob / 2, 0.5 + prob / 2])
         chosen = flat[np.linspace(0, n - 1, min(_RANKED, n)).round().astype(np.int64)]

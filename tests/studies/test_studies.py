@@ -128,8 +128,7 @@ def test_coverage_of_a_prior_average_is_nominal():
     assert np.all(np.abs(share - 0.8) < 3.5 * np.sqrt(0.8 * 0.2 / 400))
     expected = np.sqrt(share * (1 - share) / 400)
     np.testing.assert_allclose(found["coverage_se"], expected, rtol=0.02)
-    sure = found.isel(replicate=slice(0, 0))
-    assert np.all(study(prob=0.999, replicates=3)["coverage_se"] > 0.1), sure
+    assert np.all(study(prob=0.999, replicates=3)["coverage_se"] > 0.1)  # all three agree
     error = found["mean"] - found["truth"]
     np.testing.assert_allclose(found["rmse"], np.sqrt((error**2).mean("replicate")))
 
