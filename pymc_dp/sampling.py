@@ -63,6 +63,7 @@ class Route:
 
 
 _ROUTES: list[Route] = []
+MARGINAL = "NUTS on the marginal"
 
 
 def register_route(route: Route) -> None:
@@ -382,7 +383,7 @@ register_route(
         approximate="clt",
     )
 )
-register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
+register_route(Route(MARGINAL, "marginal", _marginal_rate, _marginal))
 register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))
 register_route(
     Route("NUTS on the statistics", "statistics", _nuts_on_statistics_rate, _nuts_on_statistics)

@@ -73,13 +73,14 @@ def coverage(
     draws, tune, chains : int
         Size of a posterior sample.
     thin : int, optional
-        Sweeps of a compiled kernel to a draw, in the place of its own default.
+        Sweeps of a compiled Gibbs kernel to a draw, in the place of its own default.
     min_ess : float, optional
-        For compiled kernels: a replicate ends when every parameter has so many effective draws, at
-        the latest after `draws`.
+        For compiled Gibbs kernels: a replicate ends when every parameter has so many effective
+        draws, at the latest after `draws`.
     compiled : bool, optional
-        Run kernels that cover the whole model without PyMC. None does so where one does, and logs
-        why where none does; True demands it.
+        Sample without PyMC: by a Gibbs kernel that covers the whole model, or by NUTS on its
+        marginal density, compiled once for all replicates of a cell. None does so where one is
+        open, and logs why where none is; True demands it.
     sampler : dict, optional
         Further arguments of `dp.sample` (rung=, method=, approximate=, ...), which is then called.
     random_seed : int, optional

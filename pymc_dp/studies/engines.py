@@ -263,13 +263,10 @@ class Compiled:
 
     Attributes
     ----------
-    chain : compiled chain
-        With ``given(released)``, ``begin(rng, tune, thin)`` and ``advance(rng, state, draws,
-        thin)``, as `fused.GaussianChain`.
-    values : callable
-        ``(rows, rng)`` to draws by name.
     names : tuple of str
-        These names.
+        The variables that it draws.
+    sampler : callable
+        ``(names, draws=, tune=, chains=, thin=, enough=)`` to a `Sampler`; see `ChainSampler`.
     needed : tuple of str
         The variables that `release` needs.
     release : callable, optional
@@ -277,9 +274,8 @@ class Compiled:
         bounds= exclude it.
     """
 
-    chain: Any
-    values: Callable[[np.ndarray, np.random.Generator], dict[str, np.ndarray]]
     names: tuple[str, ...]
+    sampler: Callable[..., Sampler]
     needed: tuple[str, ...] = ()
     release: Callable[[dict[str, Any], np.random.Generator], Released | None] | None = None
 
@@ -296,21 +292,29 @@ def register_compiled(read: Callable[[pm.Model], Compiled]) -> Callable[[pm.Mode
 def compiled(model: pm.Model) -> Compiled:
     """Return what the first kernel that covers a model reads of it; say why none does."""
     reasons = []
-    given = observe(model, {rv.name: np.zeros(rv.shape.eval()) for rv in all_releases(model)})
     for read in _COMPILED:
         try:
-            return read(given)
+            return read(model)
         except (NotImplementedError, ValueError) as error:
             reasons.append(str(error))
     raise NotImplementedError("no compiled kernel covers the model: " + "; ".join(reasons))
 
 
-class CompiledSampler:
+def anything_released(model: pm.Model) -> Released:
+    """Return zeros in the place of what will be released."""
+    return {rv.name: np.zeros(rv.shape.eval(), rv.dtype) for rv in all_releases(model)}
+
+
+class ChainSampler:
     """Chains of a compiled kernel, without PyMC.
 
     Parameters
     ----------
-    kernel : Compiled
+    chain : compiled chain
+        With ``given(released)``, ``begin(rng, tune, thin)`` and ``advance(rng, state, draws,
+        thin)``, as `fused.GaussianChain`.
+    values : callable
+        ``(rows, rng)`` to draws by name.
     names : sequence of str
     draws, tune, chains : int
     thin : int, optional
@@ -321,7 +325,8 @@ class CompiledSampler:
 
     def __init__(
         self,
-        kernel: Compiled,
+        chain: Any,
+        values: Callable[[np.ndarray, np.random.Generator], dict[str, np.ndarray]],
         names: Sequence[str],
         *,
         draws: int,
@@ -330,14 +335,14 @@ class CompiledSampler:
         thin: int | None,
         enough: Callable[[np.ndarray], bool] | None,
     ):
-        self._kernel, self._names = kernel, names
+        self._chain, self._values, self._names = chain, values, names
         self._draws, self._tune, self._chains = draws, tune, chains
         self._thin = {} if thin is None else {"thin": thin}
         self._enough = enough
 
     def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
         """Sample given a release."""
-        chain = self._kernel.chain.given(released)
+        chain = self._chain.given(released)
         states = [chain.begin(rng, self._tune, **self._thin) for _ in range(self._chains)]
         parts: list[np.ndarray] = []
         done = 0
@@ -350,7 +355,7 @@ class CompiledSampler:
                 states[c], out = chain.advance(rng, state, more, **self._thin)
                 outs.append(out)
             rows = np.stack(outs) if len(outs) > 1 else outs[0][None]
-            parts.append(flat(self._kernel.values(rows, rng), self._names))
+            parts.append(flat(self._values(rows, rng), self._names))
             done += more
             if self._enough is not None and self._enough(np.concatenate(parts, axis=1)):
                 break

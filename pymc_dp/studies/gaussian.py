@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,29 @@ import pymc as pm
 
 from pymc_dp.fused import GaussianChain
 from pymc_dp.kernels.gaussian import is_feasible
-from pymc_dp.studies.engines import Compiled, Released, register_compiled
+from pymc_dp.studies.engines import (
+    ChainSampler,
+    Compiled,
+    Released,
+    anything_released,
+    observe,
+    register_compiled,
+)
 
 
 @register_compiled
 def read(model: pm.Model) -> Compiled:
     """Read a model for `studies.engines`."""
-    chain = GaussianChain.read(model)
+    chain = GaussianChain.read(observe(model, anything_released(model)))
 
     def release(values: dict[str, Any], rng: np.random.Generator) -> Released | None:
         mean, spread = (float(np.squeeze(values[name])) for name in chain.names)
         return simulate(chain, mean, spread**chain.power, rng)
 
-    return Compiled(chain, lambda rows, _: chain.values(rows), chain.names, chain.names, release)
+    def values(rows: np.ndarray, _: np.random.Generator) -> dict[str, np.ndarray]:
+        return chain.values(rows)
+
+    return Compiled(chain.names, partial(ChainSampler, chain, values), chain.names, release)
 
 
 def simulate(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pymc as pm
 
 from pymc_dp.regression import RegressionChain
-from pymc_dp.studies.engines import Compiled, register_compiled
+from pymc_dp.studies.engines import (
+    ChainSampler,
+    Compiled,
+    anything_released,
+    observe,
+    register_compiled,
+)
 
 
 @register_compiled
 def read(model: pm.Model) -> Compiled:
     """Read a model for `studies.engines`."""
-    chain = RegressionChain.read(model)
-    return Compiled(chain, chain.values, tuple(rv.name for rv in chain.variables))
+    chain = RegressionChain.read(observe(model, anything_released(model)))
+    names = tuple(rv.name for rv in chain.variables)
+    return Compiled(names, partial(ChainSampler, chain, chain.values))

@@ -27,10 +27,9 @@ from rich.progress import (
 
 from pymc_dp.draws import entry_labels
 from pymc_dp.marginal import all_releases
-from pymc_dp.studies import gaussian, regression  # noqa: F401  they register themselves
+from pymc_dp.studies import gaussian, marginal, regression  # noqa: F401  they register themselves
 from pymc_dp.studies.checkpoint import Batch, Checkpoint
 from pymc_dp.studies.engines import (
-    CompiledSampler,
     GivenSimulator,
     ModelSampler,
     ModelSimulator,
@@ -134,7 +133,7 @@ class Replicates:
         self._sample: Sampler = (
             ModelSampler(model, names, **size, **settings.sampler)
             if kernel is None
-            else CompiledSampler(kernel, names, **size, thin=settings.thin, enough=self._enough())
+            else kernel.sampler(names, **size, thin=settings.thin, enough=self._enough())
         )
         self.labels = entry_labels(self._simulate.shapes)
 

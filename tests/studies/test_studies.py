@@ -168,25 +168,67 @@ def test_regression_runs_compiled():
     assert not found["failures"].any()
 
 
-@pytest.mark.parametrize("integrated", [True, False])
-def test_counts_go_through_dp_sample(integrated, caplog):
-    def build_counts(epsilon):
-        with pm.Model() as model:
-            rate = pm.Gamma("rate", 4, 0.4)
-            y = pm.Poisson.dist(rate) if integrated else pm.Poisson("y", rate)
-            dp.PrivateObservation("z", y, dp.GeometricMechanism.from_epsilon(epsilon))
-        return model
+def build_counts(epsilon, integrated=False):
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 4, 0.2)
+        y = pm.Poisson.dist(rate, shape=5) if integrated else pm.Poisson("y", rate, shape=5)
+        dp.PrivateObservation("z", y, dp.GeometricMechanism.from_epsilon(epsilon))
+    return model
 
-    sampler = {"nuts_sampler": "pymc"} if integrated else {}
-    with caplog.at_level(logging.INFO, logger="pymc.dp"):
-        found = dp.studies.coverage(
-            build_counts, grid={"epsilon": [1.0]}, replicates=2, sampler=sampler, **SMALL
-        )
+
+@pytest.mark.parametrize("integrated", [True, False])
+def test_counts_run_compiled(integrated):
+    arguments = {"grid": {"epsilon": [0.3]}, "prob": 0.8, "compiled": True, **SMALL}
+    arguments |= {"interval": "eti", "draws": 400, "tune": 300}
+
+    def own(epsilon):
+        return build_counts(epsilon, integrated)
+
+    found = dp.studies.coverage(own, replicates=200, **arguments)
     assert list(found.parameter.values) == ["rate"]
     assert not found["failures"].any()
-    assert np.all((found["mean"] > 1) & (found["mean"] < 40))
-    if not integrated:
-        assert "dp.sample for every replicate: no compiled kernel covers the model" in caplog.text
+    assert np.all(np.abs(found["coverage"] - 0.8) < 3.5 * np.sqrt(0.16 / 200))
+    again = dp.studies.coverage(own, replicates=4, n_jobs=2, batch=2, **arguments)
+    xr.testing.assert_identical(found[list(FIELDS)].isel(replicate=slice(4)), again[list(FIELDS)])
+    for more in ({"min_ess": 50}, {"thin": 2}):
+        with pytest.raises(NotImplementedError, match="is for Gibbs kernels, and NUTS samples"):
+            dp.studies.coverage(own, replicates=2, **arguments, **more)
+
+
+def test_compiled_counts_agree_with_quadrature():
+    """Of a release that no placeholder resembles, one value of it negative."""
+    z, scale = np.array([-9, 31, 18, 60, 2]), dp.GeometricMechanism.from_epsilon(0.3)
+    found = dp.studies.coverage(
+        build_counts, grid={"epsilon": [0.3]}, truth={"rate": 20}, simulate=lambda cell, rng: z,
+        replicates=1, compiled=True, **{**SMALL, "draws": 20_000, "tune": 500},
+    )  # fmt: skip
+    rates = np.linspace(0.01, 80, 4000)
+    counts = np.arange(300)
+    eta = np.exp(pm.logp(scale.dist(counts[:, None]), z).eval())
+    each = np.log(stats.poisson(rates[:, None]).pmf(counts) @ eta).sum(axis=1)
+    weight = np.exp(each + stats.gamma(4, scale=5).logpdf(rates))
+    weight /= weight.sum()
+    mean = rates @ weight
+    sd = np.sqrt((rates - mean) ** 2 @ weight)
+    row = found.squeeze()
+    assert abs(row["mean"] - mean) < 4 * sd / np.sqrt(row["ess"])
+    assert row["sd"] == pytest.approx(sd, rel=0.03)
+
+
+def test_what_no_kernel_covers_goes_through_dp_sample(caplog):
+    def build_twice(epsilon):
+        with pm.Model() as model:
+            p = pm.Beta("p", 2, 2)
+            y = pm.Bernoulli("y", p, shape=50)
+            for name in ("first", "second"):
+                dp.PrivateObservation(name, y.sum(), dp.GeometricMechanism.from_epsilon(epsilon))
+        return model
+
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        found = dp.studies.coverage(build_twice, grid={"epsilon": [1.0]}, replicates=2, **SMALL)
+    assert list(found.parameter.values) == ["p"]
+    assert not found["failures"].any()
+    assert "dp.sample for every replicate: no compiled kernel covers the model" in caplog.text
 
 
 def test_enough_effective_draws_end_a_replicate():
