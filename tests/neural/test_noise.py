@@ -9,7 +9,7 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.mechanisms import mechanism_examples
-from pymc_dp.neural.noise import Channel, Noise, SobolPool
+from pymc_dp.neural.noise import Channel, Noise, SobolPool, _tabulated
 
 EXAMPLES = list(mechanism_examples())
 
@@ -77,6 +77,27 @@ def test_noise_follows_the_mechanism(example, qmc):
         np.testing.assert_allclose(shares, [np.mean(wanted == v) for v in values], atol=0.05)
     else:
         assert stats.ks_2samp(found.ravel(), wanted).statistic < 0.045
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        dp.GeometricMechanism(0.3),
+        dp.GeometricMechanism(np.array([2.0, 40.0])),
+        dp.DiscreteGaussianMechanism(25.0),
+        dp.DiscreteGaussianMechanism(np.array([0.4, 3.0])),
+    ],
+)
+def test_listed_quantiles_are_those_of_the_mechanism(mechanism):
+    rng = np.random.default_rng(5)
+    # Out to the outermost points of a net.
+    u = np.concatenate([rng.random((2000, 2)), 2.0**-33 * rng.integers(1, 99, (200, 2))])
+    u = np.concatenate([u, 1.0 - u])
+    s = rng.integers(-50, 50, u.shape).astype(float)
+    listed = _tabulated(mechanism)
+    np.testing.assert_array_equal(listed(u, s), mechanism.icdf(u, s).eval())
+    assert _tabulated(dp.GeometricMechanism(1e6)) is None
+    assert _tabulated(dp.LaplaceMechanism(1.0)) is None
 
 
 def test_several_releases_with_their_own_parameters():
