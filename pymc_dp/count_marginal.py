@@ -217,14 +217,21 @@ def _count_logprob(op, values, _, __, p, *parameters, **kwargs):
     return log_sum(log_binomial(counts, op.n, p) + op.log_eta(counts, value, *parameters))
 
 
-def tally(value: TensorVariable, parameters) -> tuple[TensorVariable, TensorVariable]:
+def tally(
+    mechanism: Mechanism, value: TensorVariable, parameters
+) -> tuple[TensorVariable, TensorVariable]:
     """Return the different reports and how often each occurs, counted once if they are constant.
 
-    Where reports can change (pm.Data), or differ in the noise's parameters, each is its own.
+    Where they differ in the noise's parameters, or can change (pm.Data) and may be anything, each
+    is its own.
     """
     fixed = all(isinstance(v, Constant) for v in graph_inputs([value]))
     known = known_value(value) if fixed else None
-    if known is None or any(p.type.ndim for p in parameters):
+    shared = not any(p.type.ndim for p in parameters)
+    if shared and known is None and mechanism.outcomes is not None:
+        outcomes = pt.constant(mechanism.outcomes)
+        return outcomes, pt.eq(value.dimshuffle(0, "x"), outcomes).sum(axis=0).astype("float64")
+    if known is None or not shared:
         return value, pt.ones_like(value, dtype="float64")
     different, times = np.unique(known, return_counts=True)
     return pt.constant(different), pt.constant(times.astype("float64"))
@@ -233,8 +240,9 @@ def tally(value: TensorVariable, parameters) -> tuple[TensorVariable, TensorVari
 @_logprob.register(ReportsMarginalRV)
 def _reports_logprob(op, values, _, __, probabilities, *parameters, **kwargs):
     [value] = values
-    value, times = tally(value, parameters)
-    return (times * log_sum(op.log_joint(value, probabilities, *parameters))).sum()
+    reports, times = tally(op.mechanism, value, parameters)
+    total = (times * log_sum(op.log_joint(reports, probabilities, *parameters))).sum()
+    return pt.switch(pt.eq(times.sum(), value.size), total, -np.inf)  # no outcome: not counted
 
 
 @_support_point.register(CountMarginalRV)

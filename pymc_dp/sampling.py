@@ -63,7 +63,6 @@ class Route:
 
 
 _ROUTES: list[Route] = []
-MARGINAL = "NUTS on the marginal"
 
 
 def register_route(route: Route) -> None:
@@ -282,12 +281,13 @@ def _public(model):
 
 
 def _marginal_rate(model):
-    collapsed = collapse(model, "marginal")
-    return min(
-        rv.owner.op.nuts_rate
-        for rv in collapsed.basic_RVs
-        if isinstance(rv.owner.op, IntegratedReleaseRV)
-    )
+    return nuts_rate(collapse(model, "marginal"))
+
+
+def nuts_rate(marginal: pm.Model) -> float:
+    """Return the effective draws a second to be expected of NUTS without confidential values."""
+    ops = [rv.owner.op for rv in marginal.basic_RVs]
+    return min(op.nuts_rate for op in ops if isinstance(op, IntegratedReleaseRV))
 
 
 def _statistics_rate(model):
@@ -383,7 +383,7 @@ register_route(
         approximate="clt",
     )
 )
-register_route(Route(MARGINAL, "marginal", _marginal_rate, _marginal))
+register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
 register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))
 register_route(
     Route("NUTS on the statistics", "statistics", _nuts_on_statistics_rate, _nuts_on_statistics)

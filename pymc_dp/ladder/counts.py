@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.basic import Constant
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
@@ -33,7 +34,6 @@ from pymc_dp.counting import (
 from pymc_dp.draws import per_draw
 from pymc_dp.graphs import PLAIN_MODE, depends_on, known_shape, nearest_rvs
 from pymc_dp.ladder.rules import Change, recovered, register_rungs
-from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import (
     check_transform,
     record_count,
@@ -235,7 +235,8 @@ def _terms_are_concave(model: pm.Model, group: CountedRecords, release: CountRel
         return False
     if not release.mechanism.is_discrete:
         return True
-    observed = known_value(model.rvs_to_values[release.rv])
+    value = model.rvs_to_values[release.rv]
+    observed = value.data if isinstance(value, Constant) else None
     if observed is None:
         observed = statistic.of_binary(pt.constant(float(group.n // 2)), group.n)
         observed = observed.eval(mode=PLAIN_MODE)
@@ -269,7 +270,7 @@ def _recover_counts(op: CountMarginalRV, rv, value, posterior, rng):
 def _recover_from_reports(op: ReportsMarginalRV, rv, value, posterior, rng):
     """Draw the counts given the reports: those with equal reports are exchangeable."""
     _, _, probabilities, *parameters = rv.owner.inputs
-    reports, times = tally(value, parameters)
+    reports, times = tally(op.mechanism, value, parameters)
     joint = per_draw(posterior, op.log_joint(reports, probabilities, *parameters))
     chance = np.exp(joint - joint.max(axis=-1, keepdims=True))
     chance /= chance.sum(axis=-1, keepdims=True)

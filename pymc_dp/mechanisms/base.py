@@ -49,6 +49,11 @@ class Mechanism(ABC):
         return None
 
     @property
+    def outcomes(self) -> np.ndarray | None:
+        """All values that can be published, where they are few; None if not."""
+        return None
+
+    @property
     def log_concave(self) -> bool:
         """Whether the probability of every release and interval is log-concave in the statistic.
 

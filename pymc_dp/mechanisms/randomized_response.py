@@ -185,6 +185,11 @@ class RandomizedResponse(Mechanism):
             refuse_unless(np.isfinite(known), known, _NAME, "log_ratio", "finite", "")
         return cls(0.5, fields["categories"])._rebuilt(log_ratio=log_ratio)
 
+    @property
+    def outcomes(self) -> np.ndarray:
+        """See `Mechanism.outcomes`."""
+        return np.arange(self.categories)
+
     def epsilon(self) -> np.ndarray:
         r"""Privacy loss of each report, :math:`\varepsilon = |\log\frac{t (K - 1)}{1 - t}|`.
 

@@ -30,7 +30,12 @@ def read(rows: Any, *, value: str, variance: str, label: str | None, **fields: A
     counts = _stacked(value, rows[value].to_numpy())
     whole = np.isfinite(counts) & (counts == np.round(counts))
     refuse_unless(whole, counts, "from_nmf", value, "whole", "Noisy measurements are integers.")
-    noise = np.asarray(rows[variance].to_numpy(), dtype="float64")
+    noise = _stacked(variance, rows[variance].to_numpy())
+    if noise.ndim > 1:
+        raise ValueError(
+            f"from_nmf: {variance!r} holds several numbers a row: name the column of the variance "
+            f"with variance="
+        )
     refuse_unless(
         np.isfinite(noise) & (noise > 0),
         noise,
@@ -46,9 +51,7 @@ def read(rows: Any, *, value: str, variance: str, label: str | None, **fields: A
         "source": "Census noisy measurement file",
         "privacy": Privacy(neighbouring="replace one record", measure="zero-concentrated"),
     }
-    if label and counts.ndim == 1:
-        described |= {"dims": label, "coords": {label: rows[label].to_list()}}
-    elif label and "dims" not in fields:
+    if label and "dims" not in fields:
         inner = tuple(f"{value}_{axis}" for axis in range(1, counts.ndim))
         described |= {"dims": (label, *inner), "coords": {label: rows[label].to_list()}}
     mechanism = DiscreteGaussianMechanism(sigma)

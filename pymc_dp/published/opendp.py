@@ -213,6 +213,12 @@ def read_summary(summary: Any, frame: Any, column: str | None = None, **fields: 
     noisy: Mechanism = mechanism(float(own[0]["scale"]))
     if value.dtype.kind == "u":
         noisy = noisy.clipped(lower=0)
+    elif "Sum" not in aggregates and not hasattr(frame, "to_dicts"):
+        raise ValueError(
+            f"from_opendp_summary: {column!r} ({aggregates}) was cut at 0 if its numbers were "
+            f"unsigned, and as {value.dtype} they no longer tell: pass the Polars frame itself, or "
+            f"write dp.Release with the mechanism"
+        )
     keys = [name for name in frame.columns if name not in released]
     described: dict[str, Any] = {"name": column, "source": f"OpenDP Polars: {aggregates}"}
     if keys:

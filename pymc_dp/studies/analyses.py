@@ -80,9 +80,9 @@ def coverage(
     compiled : bool, optional
         Sample without PyMC: by a Gibbs kernel that covers the whole model, or by NUTS on its
         marginal density, compiled once for all replicates of a cell. None does so where one is
-        open, and logs why where none is; True demands it.
+        open and not slower, and logs why where it does not; True demands it.
     sampler : dict, optional
-        Further arguments of `dp.sample` (rung=, method=, approximate=, ...), which is then called.
+        Further arguments of `dp.sample` (rung=, approximate=, ...), which is then called.
     random_seed : int, optional
         Seed of the study; every replicate has its own, which the result holds.
     path : path, optional
@@ -257,15 +257,15 @@ def calibration(
             raise TypeError(f"{wrong}=: calibration draws true values and data from the model")
     found = coverage(build, grid=grid, replicates=replicates, **kwargs)
 
-    def distance(values: np.ndarray) -> np.ndarray:
+    def distance(values: np.ndarray) -> tuple[float, float]:
         values = values[np.isfinite(values)]
-        return np.array(stats.kstest(values, "uniform")[:2] if len(values) else [np.nan, np.nan])
+        return tuple(stats.kstest(values, "uniform")[:2]) if len(values) else (np.nan, np.nan)
 
-    ks = xr.apply_ufunc(
+    ks, pvalue = xr.apply_ufunc(
         distance,
         found["pit"],
         input_core_dims=[["replicate"]],
-        output_core_dims=[["of"]],
+        output_core_dims=[[], []],
         vectorize=True,
     )
-    return found.assign(ks=ks.isel(of=0), ks_pvalue=ks.isel(of=1))
+    return found.assign(ks=ks, ks_pvalue=pvalue)

@@ -21,6 +21,7 @@ from pytensor.graph.replace import graph_replace
 from pymc_dp.draws import compile_draws
 from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
 from pymc_dp.marginal import all_releases
+from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.records import is_tagged, parents, privatized, release_statistic, releases
 from pymc_dp.sampling import sample
 
@@ -182,6 +183,17 @@ def _checked_truth(model: pm.Model, truth: Mapping[str, Any]) -> dict[str, np.nd
     return found
 
 
+def _computed(
+    model: pm.Model, truth: Mapping[str, np.ndarray], names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return what the model computes from the true values."""
+    fixed = pm.do(model, dict(truth)) if truth and names else model
+    for name in names:
+        if nearest_rvs([fixed[name]]):
+            raise ValueError(f"simulate= needs the true value of {name!r} in truth=")
+    return {name: fixed[name].eval() for name in names}
+
+
 class GivenSimulator:
     """Releases from a function of the user's, of data that need not follow the model.
 
@@ -200,34 +212,34 @@ class GivenSimulator:
         cell: dict[str, Any],
     ):
         found = _checked_truth(model, truth)
-        missing = [name for name in names if name not in found]
-        if missing:
-            raise ValueError(f"simulate= needs the true value of {missing[0]!r} in truth=")
+        found |= _computed(model, found, [name for name in names if name not in found])
         self.shapes = {name: found[name].shape for name in names}
         self._truth = flat_truth(found, names)
-        self._releases = {rv.name: tuple(rv.shape.eval().tolist()) for rv in all_releases(model)}
+        self._releases = {rv.name: rv for rv in all_releases(model)}
+        self._shapes = {n: tuple(rv.shape.eval().tolist()) for n, rv in self._releases.items()}
         self._simulate, self._cell = simulate, cell
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
         """Simulate once."""
-        found = self._simulate(self._cell, rng)
+        found = self._simulate(dict(self._cell), rng)
         if not isinstance(found, Mapping):
             [name, *others] = self._releases
             if others:
                 raise TypeError("simulate= must return a dict of the releases by name")
             found = {name: found}
         released = {}
-        for name, shape in self._releases.items():
+        for name, rv in self._releases.items():
             if name not in found:
                 raise ValueError(f"simulate= returned no {name!r}")
-            released[name] = np.asarray(found[name], "float64")
-            if not np.isfinite(released[name]).all():
-                raise ValueError(f"simulate= returned {name!r} = {released[name]}, not all finite")
-            if released[name].shape != shape:
+            value, shape = np.asarray(found[name], "float64"), self._shapes[name]
+            if not np.isfinite(value).all():
+                raise ValueError(f"simulate= returned {name!r} = {value}, not all finite")
+            if value.shape != shape:
                 raise ValueError(
-                    f"simulate= returned {name!r} of shape {released[name].shape}; the release has "
-                    f"{shape}"
+                    f"simulate= returned {name!r} of shape {value.shape}; the release has {shape}"
                 )
+            check_attainable(name, rv.owner.op.mechanism, value)
+            released[name] = value.astype(rv.dtype)
         return self._truth, released
 
 
@@ -267,6 +279,8 @@ class Compiled:
         The variables that it draws.
     sampler : callable
         ``(names, draws=, tune=, chains=, thin=, enough=)`` to a `Sampler`; see `ChainSampler`.
+    rate : float
+        Effective draws a second to be expected, as `dp.sample` compares its routes by.
     needed : tuple of str
         The variables that `release` needs.
     release : callable, optional
@@ -276,27 +290,34 @@ class Compiled:
 
     names: tuple[str, ...]
     sampler: Callable[..., Sampler]
+    rate: float = np.inf
     needed: tuple[str, ...] = ()
     release: Callable[[dict[str, Any], np.random.Generator], Released | None] | None = None
 
 
-_COMPILED: list[Callable[[pm.Model], Compiled]] = []
+Reader = Callable[[pm.Model], Compiled]
+_COMPILED: list[Reader] = []
 
 
-def register_compiled(read: Callable[[pm.Model], Compiled]) -> Callable[[pm.Model], Compiled]:
+def register_compiled(read: Reader) -> Reader:
     """Add a kernel; `read` raises NotImplementedError or ValueError with what it does not cover."""
     _COMPILED.append(read)
     return read
 
 
-def compiled(model: pm.Model) -> Compiled:
-    """Return what the first kernel that covers a model reads of it; say why none does."""
+def compiled(model: pm.Model, names: Sequence[str]) -> Compiled:
+    """Return the first kernel that covers a model and draws these variables; say why none does."""
     reasons = []
     for read in _COMPILED:
         try:
-            return read(model)
+            kernel = read(model)
+            missing = [name for name in names if name not in kernel.names]
+            if missing:
+                raise NotImplementedError(f"the kernel does not draw {missing[0]!r}")
+            return kernel
         except (NotImplementedError, ValueError) as error:
             reasons.append(str(error))
+    reasons = list(dict.fromkeys(reasons))
     raise NotImplementedError("no compiled kernel covers the model: " + "; ".join(reasons))
 
 

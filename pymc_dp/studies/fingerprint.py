@@ -44,6 +44,17 @@ def fingerprint(model: pm.Model) -> str:
     return digest.hexdigest()[:16]
 
 
+def object_fingerprint(value: Any) -> str:
+    """Return a digest of an object: of what functions do, and of all entries of arrays."""
+    digest = sha256()
+
+    def say(*parts: Any) -> None:
+        digest.update(without_addresses(repr(parts)).encode())
+
+    _object(value, say)
+    return digest.hexdigest()[:16]
+
+
 def study_fingerprint(
     model: pm.Model,
     cell: dict[str, Any],
@@ -66,6 +77,10 @@ def study_fingerprint(
             said = [("", (type(error).__name__,))]
         digest.update(repr(said).encode())
     return digest.hexdigest()[:16]
+
+
+# What an op may hold that makes it another one.
+_TOLD = FunctionType | partial | np.ndarray | int | float | str | bytes | tuple | list | dict
 
 
 def _graph(outputs: list[Variable], say) -> None:
@@ -91,7 +106,8 @@ def _graph(outputs: list[Variable], say) -> None:
         say(getattr(node.op, "bounds", None), [place(v) for v in node.inputs])
         for owner in (vars(type(node.op)), vars(node.op)):
             for name, value in sorted(owner.items()):
-                if isinstance(value, FunctionType | partial) and not name.startswith("__"):
+                if isinstance(value, _TOLD) and not name.startswith("__"):
+                    say(name)
                     _object(value, say)
         if inner is not None:
             _graph(list(inner.outputs), say)
@@ -116,7 +132,14 @@ def _object(value: Any, say, depth: int = 4) -> None:
                 continue
         for item in held if depth > 0 else ():
             _object(item, say, depth - 1)
-    elif isinstance(value, int | float | str | bytes | tuple | list | dict | np.ndarray | None):
+    elif isinstance(value, Mapping) and depth > 0:
+        for name in sorted(value, key=str):
+            say(name)
+            _object(value[name], say, depth - 1)
+    elif isinstance(value, tuple | list) and depth > 0:
+        for item in value:
+            _object(item, say, depth - 1)
+    elif isinstance(value, int | float | str | bytes | np.ndarray | None):
         say(_value(value))
     elif isinstance(value, Transform) and depth > 0:
         for name, item in sorted(vars(value).items()):

@@ -33,7 +33,8 @@ def read(model: pm.Model) -> Compiled:
     def values(rows: np.ndarray, _: np.random.Generator) -> dict[str, np.ndarray]:
         return chain.values(rows)
 
-    return Compiled(chain.names, partial(ChainSampler, chain, values), chain.names, release)
+    sampler = partial(ChainSampler, chain, values)
+    return Compiled(chain.names, sampler, needed=chain.names, release=release)
 
 
 def simulate(

@@ -9,49 +9,43 @@ import numpy as np
 import nutpie
 import pymc as pm
 import pytensor
-from nutpie.compiled_pyfunc import CompiledModel
+from pytensor.gradient import NullTypeGradError
 
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.records import releases
-from pymc_dp.sampling import MARGINAL, routes
+from pymc_dp.sampling import nuts_rate
 from pymc_dp.studies.engines import (
     Compiled,
     Released,
     anything_released,
     flat,
-    observe,
     register_compiled,
 )
-
-# What dp.sample takes to compile the model of a replicate.
-_COMPILATION, _DRAWS = 3.0, 1000
 
 
 @register_compiled
 def read(model: pm.Model) -> Compiled:
-    """Read a model for `studies.engines`, unless `dp.sample` has a route that is faster still."""
-    values = anything_released(model)
-    if releases(model):
-        table = routes(observe(model, values))
-        [(rate, why)] = [(rate, why) for route, rate, why in table if route.name == MARGINAL]
-        best, other, _ = max(table, key=lambda entry: entry[1])
-        if why or _DRAWS / rate > _DRAWS / other + _COMPILATION:
-            raise NotImplementedError(why or f"dp.sample has a faster route, {best.name}")
+    """Read a model for `studies.engines`."""
     data = {
         name: pytensor.shared(value, name=_data_name(name), shape=value.shape)
-        for name, value in values.items()
+        for name, value in anything_released(model).items()
     }
-    given = pm.observe(model, data)
-    marginal = collapse(given, "marginal") if releases(given) else given
+    marginal = pm.observe(model, data)
+    if releases(marginal):
+        marginal = collapse(marginal, "marginal")
     discrete = [rv.name for rv in marginal.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
     if discrete:
         raise NotImplementedError(f"{discrete[0]!r} is discrete, and NUTS needs a density")
+    try:
+        marginal.dlogp()
+    except NullTypeGradError as error:
+        raise NotImplementedError(f"the density has no gradient: {error}") from None
     names = tuple(v.name for v in (*marginal.free_RVs, *marginal.deterministics))
-    return Compiled(names, partial(NutsSampler, nutpie.compile_pymc_model(marginal)))
+    return Compiled(names, partial(NutsSampler, marginal), nuts_rate(marginal))
 
 
 def _data_name(release: str) -> str:
-    return f"{release}_released"
+    return f"released {release}"  # no name of a user's
 
 
 class NutsSampler:
@@ -59,8 +53,8 @@ class NutsSampler:
 
     Parameters
     ----------
-    compiled : nutpie's CompiledModel
-        With the releases for data.
+    marginal : pm.Model
+        Without confidential values; its releases have observed values that are shared variables.
     names : sequence of str
     draws, tune, chains : int
     thin, enough
@@ -69,7 +63,7 @@ class NutsSampler:
 
     def __init__(
         self,
-        compiled: CompiledModel,
+        marginal: pm.Model,
         names: Sequence[str],
         *,
         draws: int,
@@ -83,7 +77,7 @@ class NutsSampler:
             raise NotImplementedError(
                 f"{wrong}= is for Gibbs kernels, and NUTS samples this model: leave it out"
             )
-        self._compiled, self._names = compiled, names
+        self._compiled, self._names = nutpie.compile_pymc_model(marginal), names
         self._size = {"draws": draws, "tune": tune, "chains": chains}
 
     def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:

@@ -7,7 +7,8 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.metadata import version
 from threading import Lock
 from typing import Any
 
@@ -27,18 +28,22 @@ from rich.progress import (
 
 from pymc_dp.draws import entry_labels
 from pymc_dp.marginal import all_releases
+from pymc_dp.sampling import NEURAL, routes
 from pymc_dp.studies import gaussian, marginal, regression  # noqa: F401  they register themselves
 from pymc_dp.studies.checkpoint import Batch, Checkpoint
 from pymc_dp.studies.engines import (
+    Compiled,
     GivenSimulator,
     ModelSampler,
     ModelSimulator,
     Sampler,
     Simulator,
+    anything_released,
     compiled,
+    observe,
     parameters,
 )
-from pymc_dp.studies.fingerprint import study_fingerprint, without_addresses
+from pymc_dp.studies.fingerprint import object_fingerprint, study_fingerprint, without_addresses
 from pymc_dp.studies.summaries import FIELDS, Interval, effective, summarize
 
 _log = logging.getLogger("pymc.dp")
@@ -47,10 +52,10 @@ Cell = dict[str, Any]
 Truth = Mapping[str, Any] | Callable[[Cell], Mapping[str, Any]] | None
 _PCG64, _MASK = 0x2360ED051FC65DA44385DF649FCCF645, 2**128 - 1
 # Names of the result.
-RESERVED = frozenset(
-    (*FIELDS, "replicate", "parameter", "seed", "error", "coverage", "coverage_se", "length")
-) | {"length_se", "bias", "bias_se", "rmse", "posterior_sd", "failures", "ks", "ks_pvalue"}
+_MORE = "coverage coverage_se length length_se bias bias_se rmse posterior_sd failures ks ks_pvalue"
+RESERVED = {*FIELDS, *_MORE.split(), "replicate", "parameter", "quantity", "seed", "error"}
 _QUIET = ("pymc", "pymc.dp", "nutpie")
+_COMPILATION = 3.0  # seconds that dp.sample takes for the model of a replicate
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,14 @@ class Settings:
                 raise ValueError(f"{name}={value!r}: a whole number, at least 1")
         if self.min_ess is not None and not self.min_ess > 0:
             raise ValueError(f"min_ess={self.min_ess!r}: a positive number of effective draws")
-        for name in ("draws", "tune", "chains", "random_seed", "model"):
+        for name in ("draws", "tune", "chains", "random_seed", "model", "var_names"):
             if name in self.sampler:
                 raise ValueError(f"sampler: {name!r} is an argument of the study itself")
+        if self.sampler.get("method") in NEURAL:
+            raise ValueError(
+                f"sampler: method={self.sampler['method']!r} trains networks, for every replicate "
+                f"anew; dp.neural.amortise trains once, and dp.neural.calibration checks it"
+            )
         kernels = {"thin": self.thin, "min_ess": self.min_ess, "compiled": self.use_compiled}
         asked = [name for name, value in kernels.items() if value]
         if asked and (self.sampler or self.use_compiled is False):
@@ -110,19 +120,18 @@ class Replicates:
         truth = true_values(plan, cell)
         self.fingerprint = study_fingerprint(model, cell, truth, plan.simulate)
         names = parameters(model, settings.var_names)
+        self._settings = settings
         self.reason, kernel = "", None
         if settings.use_compiled is not False and not settings.sampler:
+            demanded = settings.use_compiled or settings.thin or settings.min_ess
             try:
-                kernel = compiled(model)
-                missing = sorted({*names} - {*kernel.names})
-                if missing:
-                    raise NotImplementedError(f"the kernel does not draw {missing[0]!r}")
+                kernel = compiled(model, names)
+                if not demanded:
+                    self._check_speed(model, kernel)
             except NotImplementedError as error:
-                if settings.use_compiled or settings.thin or settings.min_ess:
-                    raise  # what was asked for is the kernel's
-                self.reason = str(error)
-                kernel = None
-        self._settings = settings
+                if demanded:
+                    raise
+                self.reason, kernel = str(error), None
         simulate = plan.simulate
         self._simulate: Simulator = (
             ModelSimulator(model, names, truth, kernel)
@@ -136,6 +145,18 @@ class Replicates:
             else kernel.sampler(names, **size, thin=settings.thin, enough=self._enough())
         )
         self.labels = entry_labels(self._simulate.shapes)
+
+    def _check_speed(self, model: pm.Model, kernel: Compiled) -> None:
+        """Refuse a kernel that is slower than `dp.sample`, compilation included."""
+        size = self._settings.draws * self._settings.chains
+        if size / kernel.rate < _COMPILATION:
+            return
+        table = routes(observe(model, anything_released(model)))
+        best, rate, _ = max(table, key=lambda entry: entry[1])
+        if size / kernel.rate > size / rate + _COMPILATION:
+            raise NotImplementedError(
+                f"dp.sample has a faster route, {best.name}; compiled=True takes the kernel anyway"
+            )
 
     def _enough(self) -> Callable[[np.ndarray], bool] | None:
         wanted = self._settings.min_ess
@@ -342,26 +363,22 @@ def run_study(
         raise ValueError(f"batch={batch!r}: replicates of a task, at least 1")
     entropy = int(np.random.SeedSequence(random_seed).entropy)  # type: ignore[arg-type]
     packed = _packed(plan)
-    with _quiet:
-        prints = [_fingerprint(plan, cells[0]) for _ in range(2)]
-    if prints[0] != prints[1]:
-        raise ValueError(
-            f"build (or truth, or simulate for the same generator) returned something else when "
-            f"called a second time with {cells[0]}: it must not draw random numbers of its own or "
-            f"change anything; data belong into simulate="
-        )
-    known = {0: prints[0]}
 
+    @cache
     def expected(c: int) -> str:
         """Return the fingerprint of a cell, empty if it cannot be built: each replicate fails."""
-        if c not in known:
-            with _quiet:
-                try:
-                    known[c] = _fingerprint(plan, cells[c])
-                except Exception:
-                    known[c] = ""
-        return known[c]
+        try:
+            return _fingerprint(plan, cells[c])
+        except Exception:
+            return ""
 
+    probe = next((c for c in range(len(cells)) if expected(c)), 0)
+    if _fingerprint(plan, cells[probe]) != expected(probe):  # raises if no cell can be built
+        raise ValueError(
+            f"build (or truth, or simulate for the same generator) returned something else when "
+            f"called a second time with {cells[probe]}: it must not draw random numbers of its own "
+            f"or change anything; data belong into simulate="
+        )
     done: list[Batch] = []
     store = None
     if path is not None:
@@ -369,6 +386,8 @@ def run_study(
             "grid": [list(cell.items()) for cell in cells],
             "random_seed": entropy,
             "settings": {k: without_addresses(repr(v)) for k, v in vars(plan.settings).items()},
+            "sampler_digest": object_fingerprint(plan.settings.sampler),
+            "pymc_dp": version("pymc_dp"),
         }
         store = Checkpoint(path, manifest)
         done = store.batches()
@@ -379,10 +398,9 @@ def run_study(
             )
     numbers = [seeds(entropy, c, replicates) for c in range(len(cells))]
     tasks = _tasks(done, len(cells), replicates, batch or max(1, replicates // 20))
-    if tasks:
-        with _quiet:
-            c = tasks[0][0]
-            _replicates(packed, tuple(cells[c].items()), expected(c))  # wrong arguments show here
+    if not done:
+        with _quiet:  # wrong arguments show here
+            _replicates(packed, tuple(cells[probe].items()), expected(probe))
     calls = (
         delayed(run_batch)(packed, c, tuple(cells[c].items()), expected(c), a, numbers[c][a:b])
         for c, a, b in tasks
@@ -414,8 +432,9 @@ def run_study(
 
 
 def _fingerprint(plan: Plan, cell: Cell) -> str:
-    model = built(plan.build, cell)
-    return study_fingerprint(model, cell, true_values(plan, cell), plan.simulate)
+    with _quiet:
+        model = built(plan.build, cell)
+        return study_fingerprint(model, cell, true_values(plan, cell), plan.simulate)
 
 
 def _check_labels(found: Batch, done: Sequence[Batch], cells: list[Cell]) -> None:

@@ -26,6 +26,10 @@ def test_variance_becomes_the_standard_deviation():
     assert release.value.tolist() == [12, -3, 40]
     assert release.value.dtype == "int64"
     assert release.coords == {"geocode": ("1", "2", "3")}
+    renamed = dp.Release.from_nmf(ROWS, label="geocode", dims="place")
+    assert (renamed.dims, renamed.coords) == (("place",), None)
+    with pytest.raises(ValueError, match="'variance' holds several numbers a row"):
+        dp.Release.from_nmf(ROWS.assign(variance=[[1, 2]] * len(ROWS)), value="value")
     assert (release.name, release.dims) == ("people", ("geocode",))
     assert release.privacy.measure == "zero-concentrated"
     # P(Z = s) of the discrete Gaussian, by its definition.

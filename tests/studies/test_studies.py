@@ -9,12 +9,15 @@ import time
 import joblib
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from pytensor.graph.op import Op
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.studies.fingerprint import fingerprint
+from pymc_dp.studies.engines import ChainSampler, ModelSimulator, compiled
+from pymc_dp.studies.fingerprint import fingerprint, object_fingerprint
 from pymc_dp.studies.run import reseeded, seeds
 from pymc_dp.studies.summaries import FIELDS, mode, summarize
 
@@ -110,10 +113,8 @@ def test_compiled_replicates_agree_with_dp_sample():
 
 def test_kernels_simulate_what_the_model_says():
     """The release that a compiled replicate simulates has the law that PyMC's draws have."""
-    from pymc_dp.studies.engines import ModelSimulator, compiled
-
     model = build(n=5)
-    kernel = compiled(model)
+    kernel = compiled(model, ["mu", "sigma2"])
     names = ["mu", "sigma2"]
     ours, theirs = ModelSimulator(model, names, TRUTH, kernel), ModelSimulator(model, names, TRUTH)
     rng = np.random.default_rng(4)
@@ -133,7 +134,7 @@ def test_coverage_of_a_prior_average_is_nominal():
     np.testing.assert_allclose(found["rmse"], np.sqrt((error**2).mean("replicate")))
 
 
-def test_calibration_of_the_kernel_and_of_a_wrong_model():
+def test_calibration_of_the_kernel_and_of_wrong_ones(monkeypatch):
     right = dp.studies.calibration(build, replicates=300, **{**SMALL, "draws": 500})
     assert np.all(right["ks"] < 1.63 / np.sqrt(300))
     assert right["pit"].shape == (300, 2)
@@ -146,6 +147,15 @@ def test_calibration_of_the_kernel_and_of_a_wrong_model():
 
     wrong = study(replicates=200, simulate=noisier, grid={"epsilon": [20.0]})
     assert np.all(wrong["coverage"].sel(parameter="mu") < 0.5)
+
+    def narrow(self, released, rng, exact=ChainSampler.__call__):
+        draws = exact(self, released, rng)
+        center = draws.mean(axis=1, keepdims=True)
+        return center + 0.5 * (draws - center)
+
+    monkeypatch.setattr(ChainSampler, "__call__", narrow)
+    found = dp.studies.calibration(build, replicates=300, **{**SMALL, "draws": 500})
+    assert np.all(found["ks"] > 1.63 / np.sqrt(300))
 
 
 def test_regression_runs_compiled():
@@ -368,16 +378,18 @@ def test_a_failed_replicate_is_recorded(caplog):
     assert found["coverage"].notnull().all()
 
 
-def test_a_cell_that_cannot_be_built_is_recorded(tmp_path):
+@pytest.mark.parametrize("sizes", [[20, 3], [3, 20]])
+def test_a_cell_that_cannot_be_built_is_recorded(tmp_path, sizes):
     def fussy(n):
         if n == 3:
             raise ValueError("three is too few")
         return build(n)
 
-    arguments = {"truth": TRUTH, "grid": {"n": [20, 3]}, "replicates": 2, "path": tmp_path, **SMALL}
-    found = dp.studies.coverage(fussy, **arguments)
-    assert found["error"].sel(n=3).values.tolist() == 2 * ["ValueError: three is too few"]
-    assert found["mean"].sel(n=20).notnull().all()
+    arguments = {"truth": TRUTH, "grid": {"n": sizes}, "replicates": 2, "path": tmp_path, **SMALL}
+    for _ in range(2):
+        found = dp.studies.coverage(fussy, **arguments)
+        assert found["error"].sel(n=3).values.tolist() == 2 * ["ValueError: three is too few"]
+        assert found["mean"].sel(n=20).notnull().all()
     mended = dp.studies.coverage(build, **arguments)
     assert not mended["failures"].any()
     np.testing.assert_array_equal(mended["mean"].sel(n=20), found["mean"].sel(n=20))
@@ -390,6 +402,67 @@ def test_releases_and_draws_that_are_not_finite_fail_by_name():
         found["error"].values[1, 0]
     )
     assert not found["failures"].sel(n=40).any()
+
+
+@pytest.mark.parametrize("value", [20.5, -3.0])
+def test_what_the_mechanism_cannot_publish_is_refused(value):
+    def build_cut():
+        with pm.Model() as model:
+            y = pm.Poisson("y", pm.Gamma("rate", 4, 0.2))
+            dp.PrivateObservation("z", y, dp.GeometricMechanism(2.0).clipped(lower=0))
+        return model
+
+    found = dp.studies.coverage(
+        build_cut, truth={"rate": 20}, simulate=lambda cell, rng: value, replicates=1, **SMALL
+    )
+    assert f"cannot publish {value}" in str(found["error"].values[0])
+
+
+def test_simulations_may_change_their_cell_and_deterministics_have_true_values():
+    def build_sd(n):
+        with build(n) as model:
+            pm.Deterministic("sigma", pm.math.sqrt(model["sigma2"]))
+        return model
+
+    def simulate(cell, rng):
+        return np.full(2, 1.0 / cell.pop("n"))
+
+    found = dp.studies.coverage(
+        build_sd, truth=TRUTH, simulate=simulate, grid={"n": [20]}, var_names=["mu", "sigma"],
+        replicates=3, compiled=True, **SMALL,
+    )  # fmt: skip
+    assert not found["failures"].any()
+    np.testing.assert_allclose(found["truth"].sel(parameter="sigma"), 0.2)
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_bounded_records(possible):
+    """Kernel and PyMC simulate releases of data between the bounds, and sample them alike."""
+
+    def bounded():
+        with pm.Model() as model:
+            mu, sigma2 = pm.Uniform("mu", 0, 1), pm.HalfFlat("sigma2")
+            x = pm.Normal("x", mu, pm.math.sqrt(sigma2), shape=5)
+            noise = dp.LaplaceMechanism([0.1, 0.05])
+            dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise, bounds=(0, 1))
+        return model
+
+    arguments = {"truth": {"mu": 0.3, "sigma2": 0.1}, **SMALL}
+    if possible:
+        model, names = bounded(), ["mu", "sigma2"]
+        truth = arguments["truth"]
+        both = (
+            ModelSimulator(model, names, truth, compiled(model, names)),
+            ModelSimulator(model, names, truth),
+        )
+        rng = np.random.default_rng(6)
+        ours, theirs = (np.array([s(rng)[1]["z"] for _ in range(3000)]) for s in both)
+        for j in range(2):
+            assert stats.ks_2samp(ours[:, j], theirs[:, j]).pvalue > 1e-3
+    else:
+        impossible = {"mu": 0.3, "sigma2": 50.0}
+        found = dp.studies.coverage(bounded, replicates=2, **arguments | {"truth": impossible})
+        assert "none of 10000 releases is possible" in str(found["error"].values[0])
 
 
 def test_true_data_are_kept():
@@ -426,6 +499,8 @@ def observed():
         (build, {"var_names": "mu"}, "write a list of different names"),
         (build, {"var_names": []}, "write a list of different names"),
         (build, {"sampler": {"draws": 5}}, "'draws' is an argument of the study itself"),
+        (build, {"sampler": {"method": "sppe"}}, "method='sppe' trains networks, for every"),
+        (build, {"grid": {"quantity": [1]}}, "'quantity' is a name in the result"),
         (build, {"truth": {"mu": 0.5, "sigma2": -1.0}}, "outside of the support of its prior"),
         (build, {"truth": {"mu": np.nan}}, "is no value of type float64"),
         (build, {"truth": {"z": [0.5, 0.1]}}, "no free variable 'z', but mu, sigma2, x"),
@@ -536,3 +611,31 @@ def test_dask_loses_a_worker_and_no_number(tmp_path):
     xr.testing.assert_identical(found, serial)
     covered = [tuple(map(int, p.stem.split("-")[1:])) for p in folder.glob("cell*")]
     assert sum(b - a for a, b in covered) == 30
+
+
+def test_fingerprints_tell_functions_and_long_arrays_apart():
+    first, second = np.zeros(2401), np.zeros(2401)
+    second[1200] = 1.0
+    told = [object_fingerprint({"moments": m}) for m in (first, first.copy(), second)]
+    assert told[0] == told[1] != told[2]
+    told = [object_fingerprint({"f": f}) for f in (lambda x: x, lambda x: x + 1)]
+    assert told[0] != told[1]
+
+
+def test_fingerprints_know_what_an_op_holds():
+    class Box(Op):
+        itypes, otypes = [pt.dscalar], [pt.dscalar]
+
+        def __init__(self, data):
+            self.data = np.asarray(data)
+
+        def perform(self, node, inputs, outputs):
+            outputs[0][0] = np.asarray(self.data.sum() * inputs[0])
+
+    def held(data):
+        with pm.Model() as model:
+            mu = pm.Normal("mu")
+            pm.Deterministic("found", Box(data)(mu))
+        return fingerprint(model)
+
+    assert held([1.0, 2.0]) == held([1.0, 2.0]) != held([5.0, 20.0])
