@@ -201,11 +201,8 @@ def log_count_interval(lower, upper, c, n, log_odds):
 
 
 @_jit
-def _binomial_quantile(p, n, log_odds):
-    """Return the quantile of Binomial(n, sigmoid(log_odds)) by sums from the mode; NaN if in doubt.
-
-    The recursion of the probabilities costs a few nanoseconds a step, and most draws are near.
-    """
+def _binomial_mode(n, log_odds):
+    """Return the odds, the mode, its probability and that of what is below it."""
     odds = math.exp(log_odds)
     mode = np.floor((n + 1.0) * math.exp(_log_sigmoid(log_odds)))
     mode = min(max(mode, 0.0), n)
@@ -215,6 +212,15 @@ def _binomial_quantile(p, n, log_odds):
         term *= k / ((n - k + 1.0) * odds)
         k -= 1.0
         below += term
+    return odds, mode, at_mode, below
+
+
+@_jit
+def _binomial_quantile(p, n, odds, mode, at_mode, below):
+    """Return the quantile of a binomial law by sums from the mode; NaN if in doubt.
+
+    The recursion of the probabilities costs a few nanoseconds a step, and most draws are near.
+    """
     k, term, total = mode, at_mode, below + at_mode
     if total >= p:
         while k > 0.0 and total - term >= p:
@@ -242,7 +248,7 @@ def count_quantile(p, c, n, log_odds):
     if p == 1.0:
         return n
     if c == n and 1e-4 < p < 1.0 - 1e-4:  # further out the sums would cancel
-        found = _binomial_quantile(p, n, log_odds)
+        found = _binomial_quantile(p, n, *_binomial_mode(n, log_odds))
         if not math.isnan(found):
             return found
     # A probability that is met but for rounding counts as met.
@@ -256,3 +262,26 @@ def count_quantile(p, c, n, log_odds):
         else:
             low = middle + 1.0
     return low
+
+
+@_jit
+def binomial_quantiles(p, n, log_odds):
+    """Return quantiles of Binomial(n[j], sigmoid(log_odds[i, j])) for an array p[i, j].
+
+    Sums are kept for the next row, so that rows of equal laws should follow each other.
+    """
+    out = np.empty_like(p)
+    for j in range(p.shape[1]):
+        known = math.nan
+        kept = (0.0, 0.0, 0.0, 0.0)
+        for i in range(p.shape[0]):
+            found = math.nan
+            if 1e-4 < p[i, j] < 1.0 - 1e-4:
+                if log_odds[i, j] != known:
+                    known = log_odds[i, j]
+                    kept = _binomial_mode(n[j], known)
+                found = _binomial_quantile(p[i, j], n[j], *kept)
+            if math.isnan(found):
+                found = count_quantile(p[i, j], n[j], n[j], log_odds[i, j])
+            out[i, j] = found
+    return out

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from itertools import accumulate
 
 import numpy as np
@@ -20,6 +21,8 @@ from pytensor.compile.io import In
 from scipy.stats import qmc
 
 from pymc_dp.graphs import PLAIN_MODE
+from pymc_dp.kernels.randomized_response import binomial_quantiles
+from pymc_dp.mechanisms import BinomialMechanism
 from pymc_dp.mechanisms.base import Mechanism, known_value
 from pymc_dp.mechanisms.lattice import IntegerNoise
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, PostProcessed
@@ -180,7 +183,7 @@ class Noise:
             small = sum(c.size for c in self.channels) <= SobolPool.LARGEST
             function = None
             if qmc and small:
-                function = _tabulated(mechanism) or _quantiles(mechanism)
+                function = fast_quantiles(mechanism) or _quantiles(mechanism)
             if qmc and function is None:
                 _say_monte_carlo(channel, small)
             self._functions.append((function or _sampler(mechanism), function is not None))
@@ -337,14 +340,18 @@ def _quantiles(mechanism: Mechanism, parameters: Sequence = ()) -> Callable | No
     return lambda *arrays: function(*map(np.ascontiguousarray, arrays))
 
 
-def _tabulated(mechanism: Mechanism) -> Callable | None:
+@singledispatch
+def fast_quantiles(mechanism: Mechanism) -> Callable | None:
+    """Return ``(u, statistic) -> release`` for all rows together, where that costs less."""
+    return None
+
+
+@fast_quantiles.register
+def _listed(mechanism: IntegerNoise) -> Callable | None:
     """List the quantiles of whole-number noise, whose law is the same for every statistic.
 
-    Returns ``(u, statistic) -> release``, much cheaper; None for any other mechanism, and
-    for noise with too many values.
+    None for noise with too many values.
     """
-    if not isinstance(mechanism, IntegerNoise):
-        return None
     edge = 0.5**_BITS / 2  # no point of a net is nearer to 0 or 1
     low, high = (mechanism.icdf(p).eval(mode=PLAIN_MODE) for p in (edge, 1.0 - edge))
     noise = np.arange(np.min(low), np.max(high) + 1.0)
@@ -358,6 +365,19 @@ def _tabulated(mechanism: Mechanism) -> Callable | None:
             return statistic + noise[np.searchsorted(cdf[0], u)]
         at = [np.searchsorted(own, column) for own, column in zip(cdf, u.T, strict=True)]
         return statistic + noise[np.transpose(at)]
+
+    return quantiles
+
+
+@fast_quantiles.register
+def _runs(mechanism: BinomialMechanism) -> Callable:
+    """Sum the tails once for all releases of a statistic, which stand together."""
+    draws, m, population = (np.asarray(known_value(p), "float64") for p in mechanism.parameters)
+
+    def quantiles(u: np.ndarray, statistic: np.ndarray) -> np.ndarray:
+        log_odds = np.log(statistic + m) - np.log((population - statistic) + m)
+        n = np.broadcast_to(draws, u.shape[1:])
+        return binomial_quantiles(u, np.ascontiguousarray(n), log_odds)
 
     return quantiles
 

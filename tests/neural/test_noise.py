@@ -9,7 +9,7 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.mechanisms import mechanism_examples
-from pymc_dp.neural.noise import Channel, Noise, SobolPool, _tabulated
+from pymc_dp.neural.noise import Channel, Noise, SobolPool, fast_quantiles
 
 EXAMPLES = list(mechanism_examples())
 
@@ -86,18 +86,20 @@ def test_noise_follows_the_mechanism(example, qmc):
         dp.GeometricMechanism(np.array([2.0, 40.0])),
         dp.DiscreteGaussianMechanism(25.0),
         dp.DiscreteGaussianMechanism(np.array([0.4, 3.0])),
+        dp.BinomialMechanism(1000, 50, 60),
+        dp.BinomialMechanism(np.array([7, 400]), 0.5, 60),
     ],
 )
-def test_listed_quantiles_are_those_of_the_mechanism(mechanism):
+def test_fast_quantiles_are_those_of_the_mechanism(mechanism):
     rng = np.random.default_rng(5)
     # Out to the outermost points of a net.
     u = np.concatenate([rng.random((2000, 2)), 2.0**-33 * rng.integers(1, 99, (200, 2))])
     u = np.concatenate([u, 1.0 - u])
-    s = rng.integers(-50, 50, u.shape).astype(float)
-    listed = _tabulated(mechanism)
-    np.testing.assert_array_equal(listed(u, s), mechanism.icdf(u, s).eval())
-    assert _tabulated(dp.GeometricMechanism(1e6)) is None
-    assert _tabulated(dp.LaplaceMechanism(1.0)) is None
+    s = np.repeat(rng.integers(0, 60, (len(u) // 8, 2)), 8, axis=0).astype(float)
+    fast = fast_quantiles(mechanism)
+    np.testing.assert_array_equal(fast(u, s), mechanism.icdf(u, s).eval())
+    assert fast_quantiles(dp.GeometricMechanism(1e6)) is None
+    assert fast_quantiles(dp.LaplaceMechanism(1.0)) is None
 
 
 def test_several_releases_with_their_own_parameters():
