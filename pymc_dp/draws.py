@@ -108,7 +108,8 @@ def result(
     deterministics : iterable of TensorVariable
         Expressions of the variables, evaluated at every draw.
     """
-    dims, coords = dims_of(model, [*observed, *posterior])
+    deterministics = list(deterministics)
+    dims, coords = dims_of(model, [*observed, *posterior, *(d.name for d in deterministics)])
     tree = arviz_base.from_dict(
         {"posterior": posterior, "sample_stats": stats, "observed_data": observed},
         dims=dims,
@@ -123,5 +124,6 @@ def result(
         named = named or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
         shaped = values.reshape(*shape, *values.shape[1:])
         dataset[deterministic.name] = (("chain", "draw", *named), shaped)
+        dataset = dataset.assign_coords({d: coords[d] for d in named if d in coords})
     tree["posterior"] = DataTree(dataset)
     return tree

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.draws import entry_labels, result
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.neural.fit import (
     Run,
     check_counts,
@@ -29,7 +29,7 @@ from pymc_dp.neural.fit import (
     warn_of_leakage,
     warn_of_range,
 )
-from pymc_dp.neural.noise import Channel, GradedNoise, check_statistic
+from pymc_dp.neural.noise import GradedNoise
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Problem, Simulator
 
@@ -105,19 +105,20 @@ def amortise(
             f"mechanism must return one, such as lambda epsilon: dp.LaplaceMechanism.from_epsilon("
             f"epsilon, 1.0); it returned {template!r}"
         )
-    stated = None if simulator is None else template
-    problem = read_problem(model, simulator, prior, stated, None, var_names, shape)
+    own = None if simulator is None else template
+    problem = read_problem(model, simulator, prior, own, None, var_names, shape, released=False)
     if len(problem.channels) > 1:
         raise NotImplementedError(
             f"a level of privacy is that of one release; the model has "
             f"{', '.join(repr(c.name) for c in problem.channels)}: declare one of "
             f"pt.concatenate([...])"
         )
-    [channel] = problem.channels
+    [stated] = problem.channels
+    channel = replace(stated, mechanism=template)
+    problem = replace(problem, channels=(channel,))
     began = time.perf_counter()
 
     def noise(statistic, rng):
-        check_statistic(channel, Channel(channel.name, template, channel.shape).flat(), statistic)
         levels = low, high
         return GradedNoise(channel, mechanism, levels, statistic, noise_draws, rng, qmc=qmc)
 
@@ -213,16 +214,17 @@ class AmortisedPosterior:
         level = self._levels([epsilon])
         [channel] = self.problem.channels
         if observed is None and np.any(np.isnan(self.problem.observed)):
-            raise ValueError("observed= is needed: the problem is a simulator, without a release")
+            raise ValueError("observed= is needed: what amortise was given has no release")
         try:
             value = np.asarray(self.problem.observed if observed is None else observed, "float64")
         except (TypeError, ValueError):
             raise TypeError(f"observed: a number or an array of them, not {observed!r}") from None
-        if value.size != channel.size or not np.all(np.isfinite(value)):
+        if value.shape not in (channel.shape, (channel.size,)) or not np.all(np.isfinite(value)):
             raise ValueError(
                 f"observed: {channel.name!r} releases {channel.size} finite numbers, of shape "
                 f"{channel.shape}; got {observed!r}"
             )
+        check_attainable(channel.name, self.noise.mechanism(level[0]), value.reshape(channel.shape))
         value = value.reshape(1, -1)
         rng = get_random_generator(random_seed)
         several, leakage = self._drawn(value, level, draws * chains, rng)
@@ -265,7 +267,8 @@ class AmortisedPosterior:
         -------
         ndarray of shape (count, draws, width)
         """
-        return self._drawn(released, epsilon, draws, get_random_generator(random_seed))[0]
+        rng = get_random_generator(random_seed, copy=False)
+        return self._drawn(released, epsilon, draws, rng)[0]
 
     def _drawn(
         self, released: np.ndarray, epsilon: np.ndarray, draws: int, rng: np.random.Generator
@@ -288,7 +291,10 @@ class AmortisedPosterior:
         self, theta: np.ndarray, released: np.ndarray, epsilon: np.ndarray
     ) -> np.ndarray:
         """Log density of unconstrained parameters, one for each release; (count,)."""
-        return self.density.log_prob(theta, self.noise.condition(released, epsilon))
+        condition = self.noise.condition(released, epsilon)
+        rows = max(_HELD // (theta.shape[1] + condition.shape[1]), 1)
+        parts = [slice(at, at + rows) for at in range(0, len(theta), rows)]
+        return np.concatenate([self.density.log_prob(theta[p], condition[p]) for p in parts])
 
     def simulate(
         self, count: int, epsilon: ArrayLike, random_seed=None, *, given: Mapping | None = None
@@ -304,7 +310,7 @@ class AmortisedPosterior:
         given : dict, optional
             Values of all parameters by name; drawn from the prior if None.
         """
-        rng = get_random_generator(random_seed)
+        rng = get_random_generator(random_seed, copy=False)
         levels = self._levels(np.broadcast_to(epsilon, count))
         theta, statistic = self._confidential(count, rng, given)
         return theta, self.noise.release(statistic, levels, rng)
@@ -350,6 +356,7 @@ class AmortisedPosterior:
             mean length of the equal-tailed intervals; ``coverage``, the share of them that hold the
             truth; ``rmse``, the error of the posterior mean.
         """
+        check_counts(replicates=replicates, draws=draws)
         rng = get_random_generator(random_seed)
         levels = self._levels(epsilon)
         names = ("sd", "width", "coverage", "rmse")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +15,8 @@ from torch import Tensor, nn
 
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.standard import Standard
+
+_log = logging.getLogger("pymc.dp")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +40,7 @@ class Density:
 
     def sample(self, condition: np.ndarray, draws: int) -> np.ndarray:
         """Draw for each condition; (draws, count, width)."""
-        with torch.no_grad():
+        with torch.no_grad(), single_precision():
             drawn = self.network.sample((draws,), self.given(condition))
         return self.target.back(drawn.cpu().numpy().astype("float64"))
 
@@ -44,7 +49,7 @@ class Density:
         given = np.broadcast_to(condition, (len(target), condition.shape[1]))
         place = self._tensor(self.target.forward(target))
         with torch.no_grad():
-            level = self.network.log_prob(place[None], self.given(given))[0]
+            level = network_log_prob(self.network, place, self.given(given))
         return level.cpu().numpy().astype("float64") + self.target.log_slope(target).sum(-1)
 
     def value_and_gradient(
@@ -52,11 +57,9 @@ class Density:
     ) -> tuple[float, np.ndarray]:
         """Log density at two vectors, and its gradient in the condition."""
         given = self.given(condition[None]).requires_grad_()
-        place = self._tensor(self.target.forward(target))[None, None]
-        try:
-            value = self.network.log_prob(place, given)[0, 0]
-        except ValueError:
-            # A diverging trajectory: sbi's mixtures refuse what overflows their weights.
+        place = self._tensor(self.target.forward(target))[None]
+        value = network_log_prob(self.network, place, given)[0]
+        if torch.isnan(value):  # a diverging trajectory
             return -np.inf, np.zeros_like(condition)
         [gradient] = torch.autograd.grad(value, given)
         slope = np.exp(self.condition.log_slope(condition))
@@ -74,6 +77,28 @@ class Density:
         return torch.as_tensor(standard, dtype=torch.float32, device=device)
 
 
+@contextmanager
+def single_precision() -> Iterator[None]:
+    """Let what nflows creates have the networks' type, whatever the user's default is."""
+    known = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(known)
+
+
+def network_log_prob(network: nn.Module, target: Tensor, condition: Tensor) -> Tensor:
+    """Log density of each target given its condition; (count,).
+
+    It is NaN where sbi's mixtures refuse what overflows their weights.
+    """
+    try:
+        return network.log_prob(target[None], condition)[0]
+    except ValueError:
+        return torch.full((len(target),), torch.nan, device=target.device)
+
+
 def build_density(
     target: np.ndarray, condition: np.ndarray, training: Training, device: str = "cpu"
 ) -> Density:
@@ -83,6 +108,8 @@ def build_density(
     tails of a spline are too heavy.
     """
     estimator = "mdn" if target.shape[1] == 1 else training.estimator
+    if estimator == "mdn" and training.estimator == "nsf":
+        _log.info("A mixture of Normals in the place of 'nsf': its splines need two variables")
     builder = posterior_nn(
         estimator,
         z_score_theta="none",

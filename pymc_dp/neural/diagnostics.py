@@ -16,8 +16,8 @@ from xarray import DataTree
 
 from pymc_dp.draws import dims_of, per_draw
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.neural.fit import read_problem
-from pymc_dp.neural.noise import Noise
+from pymc_dp.neural.fit import check_counts, read_problem
+from pymc_dp.neural.noise import Noise, spans
 from pymc_dp.neural.simulator import Simulator
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def calibration(
     import torch
     from sbi.diagnostics.sbc import check_uniformity_c2st, check_uniformity_frequentist
 
+    check_counts(simulations=simulations, draws=draws)
     rng = get_random_generator(random_seed)
     low, high = np.log(posterior.noise.levels)
     level = np.exp(rng.uniform(low, high, simulations)) if epsilon is None else epsilon
@@ -84,18 +85,24 @@ def calibration(
     prob = np.linspace(0.05, 0.95, 19)
 
     labels = posterior.labels
-    as_tensor = torch.as_tensor(ranks, dtype=torch.float32)
+    # Uniform between the neighbouring draws: a classifier would tell whole numbers from others.
+    uniform = (ranks + rng.random(ranks.shape)) / (draws + 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(int(rng.integers(2**31)))
+        spread = torch.as_tensor(uniform * draws, dtype=torch.float32)
+        pvalue, accuracy = (
+            check(spread, draws).numpy()
+            for check in (check_uniformity_frequentist, check_uniformity_c2st)
+        )
     checks = xr.Dataset(
         {
-            "ks_pvalue": ("parameter", check_uniformity_frequentist(as_tensor, draws).numpy()),
-            "c2st": ("parameter", check_uniformity_c2st(as_tensor, draws).numpy()),
+            "ks_pvalue": ("parameter", pvalue),
+            "c2st": ("parameter", accuracy),
             "negative_log_density": -at_truth.mean(),
         },
         coords={"parameter": labels},
     )
-    # Uniform between the neighbouring draws, so that the shares are continuous; one chain is the
-    # layout that ArviZ's plots of simulation-based calibration read.
-    uniform = (ranks + rng.random(ranks.shape)) / (draws + 1)
+    # One chain is the layout that ArviZ's plots of simulation-based calibration read.
     shares = {name: uniform[None, :, j] for j, name in enumerate(labels)}
     tree = arviz_base.from_dict({"prior_sbc": shares})
     coverage = (density_rank[:, None] <= prob).mean(axis=0)
@@ -143,6 +150,7 @@ def predict(
         A copy with the group ``posterior_predictive``, its attribute ``log_median_distance`` the
         logarithm of the median Euclidean distance to what was observed: less is better.
     """
+    check_counts(draws=draws)
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
     rng = get_random_generator(random_seed)
     theta = unconstrained(problem.prior, tree)
@@ -150,10 +158,9 @@ def predict(
     theta = theta[rng.choice(len(theta), count, replace=False)]
     released = Noise(problem.channels, 1, rng, qmc=False).draw(problem.simulate(theta, rng))[:, 0]
     distance = np.linalg.norm(released - problem.observed, axis=1)
-    ends = np.cumsum([0, *(c.size for c in problem.channels)])
     values = {
-        c.name: released[:, a:b].reshape(1, count, *c.shape)
-        for c, a, b in zip(problem.channels, ends[:-1], ends[1:], strict=True)
+        c.name: released[:, place].reshape(1, count, *c.shape)
+        for c, place in spans(problem.channels)
     }
     attributes = {"log_median_distance": float(np.log(np.median(distance)))}
     dims, coords = dims_of(problem.model, values)
@@ -178,7 +185,7 @@ def compare(
     first, second : DataTree
         Results with the same parameters. Others are left out.
     draws : int
-        Draws of each, chosen at random.
+        Draws of each, chosen at random; as many as the shorter one has, at most.
     random_seed : optional
         Seed.
 
@@ -193,6 +200,7 @@ def compare(
     import torch
     from sbi.utils.metrics import c2st, unbiased_mmd_squared
 
+    check_counts(draws=draws)
     rng = get_random_generator(random_seed)
     names = [str(n) for n in first["posterior"].data_vars if n in second["posterior"].data_vars]
     if not names:
@@ -201,7 +209,10 @@ def compare(
     for tree in (first, second):
         parts = [tree["posterior"][n].to_numpy() for n in names]
         flat = np.concatenate([p.reshape(p.shape[0] * p.shape[1], -1) for p in parts], axis=1)
-        both.append(flat[rng.choice(len(flat), min(draws, len(flat)), replace=False)])
+        both.append(flat)
+    # A classifier does better than a coin where one of the classes is larger.
+    count = min(draws, *map(len, both))
+    both = [flat[rng.choice(len(flat), count, replace=False)] for flat in both]
     if both[0].shape[1] != both[1].shape[1]:
         raise ValueError(f"the parameters {', '.join(names)} have different shapes")
     joined = np.concatenate(both)
@@ -239,7 +250,14 @@ def negative_log_density(tree: DataTree, truth: Mapping[str, ArrayLike]) -> floa
         own = posterior[name].to_numpy()
         parts.append(own.reshape(own.shape[0] * own.shape[1], -1))
         at.append(np.broadcast_to(np.asarray(value, "float64"), own.shape[2:]).ravel())
-    density = stats.gaussian_kde(np.concatenate(parts, axis=1).T)
+    try:
+        density = stats.gaussian_kde(np.concatenate(parts, axis=1).T)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            f"truth: the draws of {', '.join(map(repr, truth))} lie on a line or a plane, as "
+            f"probabilities do that sum to one: leave an entry out, by a pm.Deterministic of the "
+            f"others"
+        ) from None
     return -float(density.logpdf(np.concatenate(at))[0])
 
 

@@ -28,7 +28,7 @@ from xarray import DataTree
 from pymc_dp.draws import result
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.ensemble import ensemble_draws, resample
-from pymc_dp.neural.noise import Channel, Noise, check_statistic, has_atoms, spans
+from pymc_dp.neural.noise import Channel, Noise, has_atoms, spans
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Prior, Problem, Simulator, function_problem, model_problem
 from pymc_dp.neural.standard import Standard
@@ -42,6 +42,8 @@ _log = logging.getLogger("pymc.dp")
 # Moves of the walkers that propose the next round's parameters.
 _WALKS = 50
 _LEAKAGE = 0.01
+# Arguments of pm.sample that would change what comes back.
+_NOT_TAKEN = ("idata_kwargs", "discard_tuned_samples", "return_inferencedata", "trace", "model")
 
 
 def sppe(
@@ -204,6 +206,9 @@ def sple(
         As `sppe`; also for a clipped release, unless it is on a lattice that is not fine beside the
         noise: a flow cannot follow its atoms.
     """
+    wrong = [name for name in _NOT_TAKEN if name in kwargs]
+    if wrong:
+        raise TypeError(f"sple does not take {wrong[0]}= of pm.sample: leave it out")
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
     check_counts(draws=draws, chains=chains)
     for channel in problem.channels:
@@ -229,8 +234,13 @@ def sple(
                 chains=chains,
                 random_seed=int(run.rng.integers(2**31)),
                 progressbar=progressbar,
-                initvals=[{k: v[c] for k, v in initial.items()} for c in range(chains)],
-                **{"cores": 1, "nuts_sampler": "pymc", "init": "adapt_diag"} | kwargs,
+                **{
+                    "cores": 1,
+                    "nuts_sampler": "pymc",
+                    "init": "adapt_diag",
+                    "initvals": [{k: v[c] for k, v in initial.items()} for c in range(chains)],
+                }
+                | kwargs,
             )
     posterior = {n: tree["posterior"][n].to_numpy() for n in problem.prior.names}
     stats = {n: v.to_numpy() for n, v in tree["sample_stats"].data_vars.items()}
@@ -241,8 +251,6 @@ def _noise(problem: Problem, draws: int, qmc: bool) -> MakeNoise:
     check_counts(noise_draws=draws)
 
     def noise(statistic: np.ndarray, rng: np.random.Generator) -> Noise:
-        for channel, place in spans(problem.channels):
-            check_statistic(channel, channel.flat(), statistic[:, place])
         return Noise(problem.channels, draws, rng, qmc=qmc)
 
     return noise
@@ -272,7 +280,9 @@ def _check_device(device: Any) -> None:
         ) from None
 
 
-def read_problem(model, simulator, prior, mechanism, observed, var_names, shape=None) -> Problem:
+def read_problem(
+    model, simulator, prior, mechanism, observed, var_names, shape=None, *, released=True
+) -> Problem:
     """Read what was given to `sppe`, with the shape in the place of observed=; see there."""
     for package in ("torch", "sbi"):
         try:
@@ -287,7 +297,7 @@ def read_problem(model, simulator, prior, mechanism, observed, var_names, shape=
         stray = [name for name, value in given.items() if value is not None]
         if stray:
             raise TypeError(f"{stray[0]}= goes with simulator=; a model has its own")
-        return model_problem(model, var_names)
+        return model_problem(model, var_names, released=released)
     if shape is not None:
         del given["observed"]
     missing = [f"{name}=" for name, value in given.items() if value is None]
@@ -320,7 +330,9 @@ class Run:
         from pymc_dp.neural.training import Trainer
 
         _check_device(device)
-        training = training or Training()
+        training = Training() if training is None else training
+        if not isinstance(training, Training):
+            raise TypeError(f"training: dp.neural.Training(...), not {training!r}")
         if estimator is not None:
             training = replace(training, estimator=estimator)
         self.kind, self.problem, self.settings = kind, problem, training
@@ -336,8 +348,10 @@ class Run:
         """Seed torch for this fit only; networks of this size run fastest on one thread."""
         import torch
 
+        from pymc_dp.neural.density import single_precision
+
         threads = torch.get_num_threads()
-        with torch.random.fork_rng(), warnings.catch_warnings():
+        with torch.random.fork_rng(), single_precision(), warnings.catch_warnings():
             # nflows calls it; nobody but nflows can change that.
             warnings.filterwarnings("ignore", message="torch.triangular_solve is deprecated")
             torch.manual_seed(int(self.rng.integers(2**31)))
@@ -357,10 +371,12 @@ class Run:
     ) -> Simulations:
         """Simulate and train in turn; returns all simulations."""
         check_counts(rounds=rounds, simulations=simulations)
-        if simulations < 2 * self.settings.atoms:
+        atoms, share = self.settings.atoms, self.settings.validation
+        if simulations - max(round(simulations * share), 2) < 2 * atoms:
+            least = round(2 * atoms / (1 - share)) + 3
             raise ValueError(
-                f"rounds={rounds}, simulations={simulations}: at least one round of "
-                f"{2 * self.settings.atoms} simulations is needed"
+                f"simulations={simulations}: too few for networks that compare atoms={atoms}, with "
+                f"validation={share} of them kept apart; write {least} or more"
             )
         columns = (
             TextColumn("{task.description}"),
@@ -380,6 +396,7 @@ class Run:
             data = None if earlier is None else self._earlier(earlier)
             first = 0 if data is None else int(data.round.max()) + 1
             if data is not None:
+                problem.check_seeded(data.theta[:4], int(self.rng.integers(2**31)))
                 self._prepare(data)
                 self._train(data, self.settings.max_epochs, report)
             for number in range(first, first + rounds):
@@ -402,7 +419,21 @@ class Run:
 
     def _prepare(self, data: Simulations) -> None:
         """Make the noise, for which the first statistics may matter, and what trains with it."""
-        self.trainer = self._make_trainer(noise=self._make_noise(data.statistic, self.rng))
+        noise = self._make_noise(data.statistic, self.rng)
+        self.trainer = self._make_trainer(noise=noise)
+        if self.kind == "likelihood":
+            self._warn_of_steps(noise, data.statistic)
+
+    def _warn_of_steps(self, noise: Noise, statistic: np.ndarray) -> None:
+        """Warn of releases of few values, which a smooth density cannot follow."""
+        spread = noise.draw(statistic).reshape(-1, noise.size).std(axis=0)
+        for channel, own in spans(self.problem.channels):
+            if np.any(noise.spacing[own] > 0.5 * spread[own]):
+                _log.warning(
+                    "%r takes few values (steps of %g, standard deviation %.2g), and SPLE's smooth "
+                    "density blurs them: use dp.neural.sppe",
+                    channel.name, channel.mechanism.spacing, spread[own].min(),
+                )  # fmt: skip
 
     def _train(self, data: Simulations, epochs: int, report) -> None:
         self.losses.append(self.trainer.fit(data, epochs, report))
@@ -567,13 +598,14 @@ def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.n
         j = int(np.argmax(outside))
         index = ", ".join(str(int(i)) for i in np.unravel_index(j, channel.shape))
         _log.warning(
-            "%r: the released value%s is %.4g, and all simulated ones lie between %.4g and %.4g: "
+            "%r: the released value%s is %.4g, and all simulated ones lie between %.4g and %.4g%s: "
             "the networks extrapolate. Check the model, or use a wider prior",
             channel.name,
             f" at [{index}]" if index else "",
             value[own][j],
             low[own][j],
             high[own][j],
+            f" (so are {outside.sum()} of {channel.size})" if outside.sum() > 1 else "",
         )
 
 

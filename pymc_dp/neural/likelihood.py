@@ -54,12 +54,14 @@ class NetworkLogLikelihood(Op):
         return [(), shapes[1]]
 
     def connection_pattern(self, node):
-        """Only the value, as a function of theta, is differentiated."""
-        return [[False, False], [True, False]]
+        """Theta moves both, the release is data."""
+        return [[False, False], [True, True]]
 
     def pullback(self, inputs, outputs, cotangents):
         """Multiply the gradient, which was found along with the value."""
-        [weight, _] = cotangents
+        [weight, second] = cotangents
+        if not isinstance(second.type, DisconnectedType):
+            raise NotImplementedError("a network's log density has no second derivatives here")
         if isinstance(weight.type, DisconnectedType):
             return [disconnected_type(), disconnected_type()]
         return [disconnected_type(), weight * outputs[1]]

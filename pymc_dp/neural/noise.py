@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -130,15 +131,16 @@ def has_atoms(channel: Channel) -> bool:
     return bool(np.any(spacing < noise / 3))
 
 
-def check_statistic(channel: Channel, mechanism: Mechanism, statistic: np.ndarray) -> None:
+def check_statistic(channel: Channel, statistic: np.ndarray) -> None:
     """Refuse statistics that the mechanism cannot take, such as no whole numbers.
 
     Its sampler knows, and the quantile function does not.
     """
+    mechanism = channel.flat()
     if _layers(mechanism)[-1].spacing is None:
         return  # continuous noise is added to any number
     try:
-        _sampler(mechanism)(np.random.default_rng(0), statistic)
+        _sampler(mechanism, mode=PLAIN_MODE)(np.random.default_rng(0), statistic)
     except AssertionError as error:
         raise ValueError(
             f"{channel.name!r}: the simulated statistics do not go with the mechanism: "
@@ -249,9 +251,9 @@ class GradedNoise:
         qmc: bool = True,
     ):
         self.draws, self.levels = draws, levels
-        self._channel, self._mechanism, self._rng = channel, mechanism, rng
+        self._channel, self.mechanism, self._rng = channel, mechanism, rng
         extra = [pt.matrix(dtype="float64") for _ in self._parameters(np.array(levels))]
-        known = mechanism(np.ones(1)).with_parameters(*extra)
+        known = mechanism(np.array([levels[0]])).with_parameters(*extra)
         small = channel.size + 1 <= SobolPool.LARGEST
         self._quantiles = _quantiles(known, extra) if qmc and small else None
         if qmc and self._quantiles is None:
@@ -311,7 +313,7 @@ class GradedNoise:
     def _parameters(self, level: np.ndarray) -> list[np.ndarray]:
         """Return the noise parameters at each level, of shape (count, size - 1)."""
         shape = self._channel.shape
-        mechanism = self._mechanism(level.reshape(-1, *[1] * len(shape)))
+        mechanism = self.mechanism(level.reshape(-1, *[1] * len(shape)))
         found = []
         for parameter in mechanism.parameters:
             value = np.asarray(known_value(parameter), "float64")
@@ -382,11 +384,11 @@ def _runs(mechanism: BinomialMechanism) -> Callable:
     return quantiles
 
 
-def _sampler(mechanism: Mechanism, parameters: Sequence = ()) -> Callable:
+def _sampler(mechanism: Mechanism, parameters: Sequence = (), mode: Any = None) -> Callable:
     """Compile ``(rng, statistic, *parameters) -> release``."""
     rng = pt.random.shared_rng(seed=None).type("rng")
     s = pt.matrix("s", dtype="float64")
     _, released = mechanism.noise_sample(rng, s)
     inputs = [In(rng, mutable=True, borrow=True), s, *parameters]
-    function = pytensor.function(inputs, released, on_unused_input="ignore")
+    function = pytensor.function(inputs, released, on_unused_input="ignore", mode=mode)
     return lambda generator, *arrays: function(generator, *map(np.ascontiguousarray, arrays))

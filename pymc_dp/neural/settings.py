@@ -15,7 +15,7 @@ class Training:
     estimator : {"maf", "nsf"}
         Masked autoregressive flow, or neural spline flow: the one of the paper, a few times slower.
     hidden_features, num_transforms : int
-        Width of its layers, and how many transforms are chained.
+        Width of its layers, and how many transforms are chained, at least two.
     batch_size : int
         Simulations in a minibatch, each with its noise draws.
     learning_rate, weight_decay : float
@@ -28,10 +28,11 @@ class Training:
         Minibatches of an epoch. As the noise is new at every pass, an epoch may be several passes
         over few simulations, or a part of one over many.
     patience : int
-        Epochs without a better validation loss after which a round stops; halfway the learning
-        rate falls to 0.3 times as much.
+        Epochs without a better validation loss after which a round stops, where it may have more
+        than so many; halfway the learning rate falls to 0.3 times as much.
     max_epochs, last_epochs : int
-        Epochs of a round at most, and of the last one, whose network is the result.
+        Epochs of a round at most, and of the last one, whose network is the result. The only round
+        of `amortise` is the last one.
     tolerance : float
         The least fall of the validation loss that counts.
     averaging : float
@@ -59,7 +60,6 @@ class Training:
             raise ValueError(f"estimator={self.estimator!r}: write 'maf' or 'nsf'")
         for name in (
             "hidden_features",
-            "num_transforms",
             "epoch_steps",
             "patience",
             "max_epochs",
@@ -67,9 +67,15 @@ class Training:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be at least 1")
-        for name in ("batch_size", "atoms"):
+        # With a single transform, one of the variables would not depend on the release.
+        for name in ("num_transforms", "batch_size", "atoms"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be at least 2")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate={self.learning_rate}: it must be positive")
+        for name in ("weight_decay", "tolerance"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 0")
         if not 0 < self.validation < 1:
             raise ValueError(f"validation={self.validation}: it is a share between 0 and 1")
         if not 0 <= self.averaging < 1:

@@ -6,6 +6,9 @@ transforms of their variables: a density of :math:`\theta` cannot leave the prio
 
 from __future__ import annotations
 
+import logging
+import pickle
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +29,11 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.draws import compile_draws, python_is_meant
 from pymc_dp.graphs import is_random, known_shape, nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism, check_attainable, known_value
-from pymc_dp.neural.noise import Channel
+from pymc_dp.neural.noise import Channel, check_statistic, spans
 from pymc_dp.observation import check_noise_shape
 from pymc_dp.records import as_model, check_values, parents, release_statistic, releases
+
+_log = logging.getLogger("pymc.dp")
 
 Simulator = Callable[[dict[str, np.ndarray], np.random.Generator], np.ndarray]
 
@@ -222,16 +227,23 @@ class Problem:
                 f"simulations, first at {bad}: a release needs a number there, or a prior that "
                 f"leaves these parameters out"
             )
+        for channel, place in spans(self.channels):
+            check_statistic(channel, found[:, place])
         return found
 
     def check_seeded(self, theta: np.ndarray, seed: int) -> None:
         """Refuse a simulator that gives other values for the same seed."""
+
+        def state():
+            return pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002
+
+        before = state()
         first, second = (self.simulate(theta, np.random.default_rng(seed)) for _ in range(2))
-        if not np.array_equal(first, second):
+        if not np.array_equal(first, second) or state() != before:
             raise ValueError(
                 "the simulator depends on unseeded state: two calls with the same parameters and "
-                "the same seed gave different values. Draw all random numbers from the generator "
-                "that it is given (rng), not from np.random or random"
+                "the same seed gave different values, or drew from np.random or random. Draw all "
+                "random numbers from the generator that it is given (rng)"
             )
 
 
@@ -259,6 +271,8 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None = None) -> list[
     """
     statistics = [release_statistic(r) for r in releases(model)]
     above = set(ancestors(statistics))
+    if isinstance(var_names, str):
+        raise ValueError(f"var_names={var_names!r}: write a list of names, [{var_names!r}]")
     if var_names is None:
         data = confidential(model)
         chosen = [rv for rv in model.free_RVs if rv in above and rv not in data]
@@ -294,8 +308,10 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None = None) -> list[
     return chosen
 
 
-def model_problem(model: pm.Model | None, var_names: Sequence[str] | None = None) -> Problem:
-    """Read a PyMC model with private releases."""
+def model_problem(
+    model: pm.Model | None, var_names: Sequence[str] | None = None, *, released: bool = True
+) -> Problem:
+    """Read a PyMC model with private releases, which need values if `released`; else NaN."""
     model = as_model(model, "dp.neural.sppe(model, ...)")
     check_values(model)
     found = releases(model)
@@ -309,20 +325,32 @@ def model_problem(model: pm.Model | None, var_names: Sequence[str] | None = None
         )
     channels, observed = [], []
     for release in found:
-        if release not in model.observed_RVs:
-            raise ValueError(f"the release {release.name!r} has no observed value")
+        known = release in model.observed_RVs
+        if released and not known:
+            raise ValueError(
+                f"the release {release.name!r} has no observed value: write observed=, or "
+                f"pm.observe(model, {{{release.name!r}: ...}})"
+            )
         if release.owner.op.bounds is not None:
             raise NotImplementedError(
                 f"{release.name!r}: bounds= confines the parameters and the records, and a "
                 f"simulator does not know it: write it as a prior, or leave it out"
             )
-        value = known_value(model.rvs_to_values[release])
+        if known:
+            value = known_value(model.rvs_to_values[release])
+        else:
+            value = np.full(release.shape.eval(), np.nan)
         if value is None:
             raise ValueError(f"the observed value of {release.name!r} is symbolic: give numbers")
         _, mechanism, _ = release.owner.op.split(release.owner.inputs)
         channels.append(Channel(release.name, mechanism, np.shape(value)))
         observed.append(np.ravel(value).astype("float64"))
     chosen = parameters(model, var_names)
+    others = [rv.name for rv in model.free_RVs if rv not in (*chosen, *found)]
+    _log.info(
+        "Parameters: %s; simulated with the data: %s (var_names= says otherwise)",
+        ", ".join(rv.name for rv in chosen), ", ".join(others) or "nothing",
+    )  # fmt: skip
     prior = Prior(_prior_model(model, chosen))
     statistics = [release_statistic(r).ravel() for r in found]
     run = _compiled_simulator(model, chosen, prior, statistics)
@@ -362,7 +390,7 @@ def function_problem(
                 f"prior: a pm.Model, or a dict such as {{'mu': pm.Normal.dist(0, 1)}}, not "
                 f"{prior!r}"
             )
-        with pm.Model() as prior:
+        with pm.Model(model=None) as prior:  # no part of the model of the context
             for name, rv in distributions.items():
                 prior.register_rv(rv, name)
     if prior.observed_RVs or prior.potentials:

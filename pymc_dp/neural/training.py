@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pymc_dp.neural.density import Density, build_density
+from pymc_dp.neural.density import Density, build_density, network_log_prob
 from pymc_dp.neural.noise import Noise
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.standard import Standard
@@ -172,7 +173,9 @@ class Trainer:
         training, validation : ndarray of shape (epochs,)
             Mean loss of a release in each epoch.
         """
-        learning, held = np.flatnonzero(~data.validation), np.flatnonzero(data.validation)
+        learning = np.flatnonzero(~data.validation)
+        # Mixed: neighbours of the atomic loss have to be exchangeable, and rounds are not.
+        held = self._rng.permutation(np.flatnonzero(data.validation))
         if not hasattr(self, "density"):
             z = self.release(data.statistic[learning])[:, 0]
             theta = data.theta[learning]
@@ -244,13 +247,7 @@ class Trainer:
             yield from np.array_split(self._rng.permutation(indices), parts)
 
     def _loss(self, network, data: Simulations, batch: np.ndarray, released: np.ndarray) -> Tensor:
-        def log_density(target, condition):
-            try:
-                return network.log_prob(target[None], condition)[0]
-            except ValueError:
-                # sbi's mixtures refuse weights that are not finite; `fit` refuses this loss.
-                return torch.full((len(target),), torch.nan, device=target.device)
-
+        log_density = partial(network_log_prob, network)
         theta = data.theta[batch]
         if self.kind == "likelihood":
             slope = self.density.target.log_slope(released).sum(-1)

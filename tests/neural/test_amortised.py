@@ -15,7 +15,7 @@ import pymc_dp as dp
 
 pytest.importorskip("sbi")
 
-SMALL = dp.neural.Training(hidden_features=30, num_transforms=3, max_epochs=60)
+SMALL = dp.neural.Training(hidden_features=30, num_transforms=3)
 OBSERVED = np.array([0.5, -0.4])
 
 
@@ -71,6 +71,9 @@ def test_calibration(fit):
     assert fit.labels == ["mu[0]", "mu[1]"] == list(tree["prior_sbc"].data_vars)
     checks = tree["checks"].to_dataset()
     assert np.all(checks["ks_pvalue"] > 1e-3)
+    assert np.all(np.abs(checks["c2st"] - 0.5) < 0.1)
+    again = dp.neural.calibration(fit, simulations=300, draws=100, random_seed=2)
+    assert checks.identical(again["checks"].to_dataset())
     expected = tree["coverage"]["expected_coverage"]
     assert np.abs(expected - expected["prob"]).max() < 0.1
     # A network that is given another release than the one that was drawn is not calibrated.
@@ -81,6 +84,7 @@ def test_calibration(fit):
         random_seed=2,
     )
     assert np.all(moved["checks"]["ks_pvalue"] < 1e-3)
+    assert np.all(moved["checks"]["c2st"] > 0.6)
     assert moved["checks"]["negative_log_density"] > checks["negative_log_density"]
 
 
@@ -144,6 +148,8 @@ def test_predictions_and_distances():
     assert "posterior_predictive" not in good.children
 
     same = dp.neural.compare(good, posterior_of(rng.normal(mean, sd, (2, 1000, 2)), model))
+    fewer = dp.neural.compare(good, posterior_of(rng.normal(mean, sd, (1, 300, 2)), model))
+    assert abs(fewer["c2st"] - 0.5) < 0.1
     apart = dp.neural.compare(good, bad)
     assert abs(same["c2st"] - 0.5) < 0.05
     assert abs(same["mmd"]) < 0.01
@@ -195,6 +201,8 @@ def test_levels_and_releases_that_are_refused(fit):
         fit.sample(1.0, [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
         fit.sample(1.0, [1.0, np.nan])
+    with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
+        fit.sample(1.0, [[1.0], [2.0]])
     with pytest.raises(TypeError, match="observed: a number or an array"):
         fit.sample(1.0, ["a", 2.0])
     with pytest.raises(ValueError, match="one number"):
@@ -272,6 +280,29 @@ def test_the_data_are_simulated_once_for_all_levels(small):
     own = dataclasses.replace(small, problem=problem)
     own.privacy_utility([1.0, 2.0, 4.0], replicates=10, draws=20)
     assert calls == [10]
+
+
+def test_levels_of_a_lattice_and_no_release_yet():
+    """The mechanism is never called outside of the range, and the model needs no release."""
+
+    def drawn(level):
+        return dp.BinomialMechanism(np.round(level / 40), 5, 1000)
+
+    with pm.Model() as model:
+        share = pm.Beta("share", 2, 2)
+        sick = pm.CustomDist(
+            "sick", share, random=lambda p, rng, size: rng.binomial(1000, p, size=size)
+        )
+        dp.PrivateObservation("z", sick, drawn(400))
+    found = dp.neural.amortise(
+        model, mechanism=drawn, epsilon=(80, 400), simulations=60, progressbar=False,
+        training=dp.neural.Training(hidden_features=8, last_epochs=1, epoch_steps=2), random_seed=1,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="observed= is needed"):
+        found.sample(200.0)
+    with pytest.raises(ValueError, match=r"'z': .* cannot publish 2\.5"):
+        found.sample(200.0, 2.5)
+    assert found.sample(200.0, 3.0, draws=10)["posterior"]["share"].sizes["draw"] == 10
 
 
 def test_two_releases_are_refused():

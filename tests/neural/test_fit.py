@@ -21,7 +21,7 @@ SHORT = Training(
 )
 TINY = Training(
     hidden_features=8,
-    num_transforms=1,
+    num_transforms=2,
     epoch_steps=2,
     max_epochs=2,
     last_epochs=2,
@@ -33,8 +33,9 @@ OBSERVED = np.array([0.9, -1.6])
 
 def conjugate_model(observed=OBSERVED):
     """Ten records of two Normal columns; their means are released with Gaussian noise."""
-    with pm.Model(coords={"column": ["a", "b"]}) as model:
+    with pm.Model(coords={"column": ["a", "b"], "sign": ["+", "-"]}) as model:
         mu = pm.Normal("mu", [0, 1], [1.0, 2.0], dims="column")
+        pm.Deterministic("signed", mu[0] * np.array([1, -1]), dims="sign")
         pm.Deterministic("gap", mu[0] - mu[1])
         x = pm.CustomDist(
             "x",
@@ -58,6 +59,7 @@ def check_conjugate(tree, atol=0.2, rtol=0.15):
     sd = np.sqrt(exact_variance)
     np.testing.assert_allclose((draws.mean(0) - exact) / sd, 0, atol=atol)
     np.testing.assert_allclose(draws.std(0) / sd, 1, rtol=rtol)
+    assert list(tree["posterior"]["signed"].sign.values) == ["+", "-"]
     gap = tree["posterior"]["gap"].to_numpy()
     np.testing.assert_allclose(gap.ravel(), draws[:, 0] - draws[:, 1], rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(tree["observed_data"]["z"], OBSERVED)
@@ -225,6 +227,52 @@ def test_bad_simulators_are_named():
     with pytest.raises(ValueError, match="depends on unseeded state"):
         functional(lambda parameters, rng: parameters["a"] + np.random.normal())  # noqa: NPY002
 
+    def rarely(parameters, rng):
+        np.random.random()  # noqa: NPY002  and what it says does not matter
+        return parameters["a"]
+
+    with pytest.raises(ValueError, match=r"or drew from np\.random"):
+        functional(rarely)
+
+    calls = []
+
+    def halves(parameters, rng):
+        calls.append(1)
+        return np.round(parameters["a"]) + (0.5 if len(calls) > 3 else 0.0)
+
+    with pytest.raises(ValueError, match="'release': the simulated statistics do not go with the"):
+        functional(halves, mechanism=dp.GeometricMechanism(2.0), rounds=2)
+
+
+def test_a_fit_leaves_the_model_of_the_context_alone():
+    with pm.Model() as outer:
+        pm.Normal("a")
+        functional(lambda parameters, rng: parameters["a"])
+    assert [rv.name for rv in outer.free_RVs] == ["a"]
+
+
+def test_torch_may_have_another_default():
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        functional(lambda parameters, rng: parameters["a"])
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_few_values_are_not_for_a_smooth_likelihood(caplog):
+    def bits(parameters, rng):
+        return (rng.random((len(parameters["a"]), 2)) < 0.5).astype(int)
+
+    arguments = {"mechanism": dp.RandomizedResponse(0.9), "observed": [0, 1]}
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        functional(bits, **arguments)
+    assert "takes few values" not in caplog.text
+    with caplog.at_level(logging.WARNING, logger="pymc.dp"):
+        functional(bits, method=dp.neural.sple, **arguments)
+    assert "'release' takes few values (steps of 1" in caplog.text
+
 
 def test_release_beyond_all_simulations_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="pymc.dp"):
@@ -237,8 +285,14 @@ def test_arguments_are_checked():
         tiny(simulator=lambda p, rng: p["a"], prior={"a": pm.Normal.dist()})
     with pytest.raises(TypeError, match="mechanism= goes with simulator="):
         tiny(mechanism=dp.LaplaceMechanism(1.0))
-    with pytest.raises(ValueError, match="at least one round of 8 simulations"):
+    with pytest.raises(ValueError, match=r"simulations=5: too few .*write 12 or more"):
         tiny(simulations=5)
+    with pytest.raises(TypeError, match=r"training: dp\.neural\.Training"):
+        tiny(training={})
+    with pytest.raises(ValueError, match=r"var_names='mu': write a list"):
+        tiny(var_names="mu")
+    with pytest.raises(TypeError, match="sple does not take return_inferencedata="):
+        tiny(method=dp.neural.sple, return_inferencedata=False)
     with pytest.raises(NotImplementedError, match=r"use dp\.neural\.sppe"):
         functional(
             lambda parameters, rng: parameters["a"],
