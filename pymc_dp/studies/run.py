@@ -153,7 +153,7 @@ class Replicates:
             return
         table = routes(observe(model, anything_released(model)))
         best, rate, _ = max(table, key=lambda entry: entry[1])
-        if size / kernel.rate > size / rate + _COMPILATION:
+        if rate > 0 and size / kernel.rate > size / rate + _COMPILATION:
             raise NotImplementedError(
                 f"dp.sample has a faster route, {best.name}; compiled=True takes the kernel anyway"
             )
