@@ -104,7 +104,7 @@ def coverage(
         posterior standard deviation ``posterior_sd``. ``failures``: by cell. By replicate, too:
         ``truth``, ``mean``, ``median``, ``mode``, ``sd``, ``lower``, ``upper``, ``pit`` (the share
         of posterior draws below the truth, made continuous), ``ess``, ``seed`` and ``error``, empty
-        if there was none.
+        if there was none. Attributes say with what settings and version.
 
     Raises
     ------

@@ -506,5 +506,8 @@ def _joined(
             "prob": settings.prob,
             "interval": settings.interval,
             "random_seed": str(entropy),  # may be too large for a file format's integers
+            **{name: getattr(settings, name) for name in ("draws", "tune", "chains")},
+            "inference_library": "pymc_dp",
+            "inference_library_version": version("pymc_dp"),
         },
     )
