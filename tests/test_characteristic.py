@@ -153,7 +153,9 @@ def test_reference_posterior_of_one_statistic(name, parameter, function, grid, p
 
 
 # The reference at n=100 was integrated on a coarse grid, to three digits.
-@pytest.mark.parametrize(("n", "tolerance"), [(100, 2e-4), (1000, 5e-6)])
+@pytest.mark.parametrize(
+    ("n", "tolerance"), [pytest.param(100, 2e-4, marks=pytest.mark.nightly), (1000, 5e-6)]
+)
 def test_reference_posterior_of_two_statistics(n, tolerance):
     case = CASES[f"gauss_meanvar_n{n}"]
     expected, c = case["params"], case["inputs"]
@@ -325,7 +327,7 @@ def quadrature_of_moments(n, mu, sigma, z, b, laplace):
     return np.log(total)
 
 
-@pytest.mark.parametrize("laplace", [False, True])
+@pytest.mark.parametrize("laplace", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_two_sums_against_quadrature(laplace):
     """The plane, with every combination of poles crossed and not."""
     n, mu, sigma = 100, 0.4, 1.0

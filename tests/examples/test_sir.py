@@ -269,7 +269,7 @@ def test_command(tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("method", comparison.METHODS)
+@pytest.mark.parametrize("method", ["sppe", pytest.param("sple", marks=pytest.mark.nightly)])
 def test_neural(method, capsys):
     pytest.importorskip("sbi")
     size = ["--rounds", "1", "--simulations", "100"]

@@ -171,8 +171,8 @@ def test_noise_without_end_leaves_the_prior(n):
 @pytest.mark.parametrize(
     ("n", "scale", "hierarchical"),
     [
-        (10, 16.0, False),
         (100, 160.0, True),
+        pytest.param(10, 16.0, False, marks=pytest.mark.nightly),
         pytest.param(10, 160.0, False, marks=pytest.mark.nightly),
         pytest.param(10, 16.0, True, marks=pytest.mark.nightly),
         pytest.param(100, 16.0, False, marks=pytest.mark.nightly),
