@@ -138,7 +138,10 @@ def plot_privacy_utility(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
 
 
 def plot_calibration(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
-    """Draw the ECDF of the probability integral transforms with simultaneous bands.
+    """Draw how far the ECDF of the probability integral transforms is from that of a uniform law.
+
+    The p-value of ArviZ's test of uniformity is in the corner; points that speak against it are
+    marked.
 
     Parameters
     ----------
