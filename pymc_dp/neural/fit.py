@@ -428,7 +428,7 @@ class Run:
         """Warn of releases of few values, which a smooth density cannot follow."""
         spread = noise.draw(statistic).reshape(-1, noise.size).std(axis=0)
         for channel, own in spans(self.problem.channels):
-            if np.any(noise.spacing[own] > 0.5 * spread[own]):
+            if np.any(noise.spacing[own] > 1.25 * spread[own]):
                 _log.warning(
                     "%r takes few values (steps of %g, standard deviation %.2g), and SPLE's smooth "
                     "density blurs them: use dp.neural.sppe",
