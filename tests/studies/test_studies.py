@@ -465,7 +465,7 @@ def test_simulations_may_change_their_cell_and_deterministics_have_true_values()
 
 @pytest.mark.parametrize("possible", [True, False])
 def test_bounded_records(possible):
-    """Kernel and PyMC simulate releases of data between the bounds, and sample them alike."""
+    """Kernel and PyMC simulate releases of data between the bounds alike; impossible ones fail."""
 
     def bounded():
         with pm.Model() as model:
