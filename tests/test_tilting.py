@@ -240,7 +240,9 @@ def test_python_and_numba_agree():
     point = (0.7, 0.1, 2.0, 3.0, 1.0)
     expected = kernels.gamma_tilted_parts(*point)
     for mode in ("FAST_COMPILE", "NUMBA"):
-        assert tuple(pytensor.function(inputs, outputs, mode=mode)(*point)) == expected
+        parts = pytensor.function(inputs, outputs, mode=mode)(*point)
+        # machines with fused multiply-add differ in the last bit
+        np.testing.assert_allclose(parts, expected, rtol=1e-14)
 
 
 def test_compiles_to_a_cacheable_numba_function():
