@@ -167,11 +167,18 @@ class Release:
         """Whether two releases say the same."""
         if not isinstance(other, Release):
             return NotImplemented
-        return self.to_json() == other.to_json()
+        return self._said() == other._said()
 
     def __hash__(self) -> int:
         """Hash what the release says."""
-        return hash(self.to_json())
+        return hash(self._said())
+
+    def _said(self) -> str | int:
+        """Return what is compared: the text or, if a parameter is symbolic, the object's own id."""
+        try:
+            return self.to_json()
+        except (TypeError, ValueError):
+            return id(self)
 
     def to_json(self) -> str:
         """Return the release as JSON text, with everything that `from_json` reads back.

@@ -13,16 +13,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import reseed_rngs
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.draws import compile_draws
 from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
 from pymc_dp.marginal import all_releases
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.base import check_attainable
+from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.records import is_tagged, parents, privatized, release_statistic, releases
 from pymc_dp.sampling import sample
 
@@ -198,6 +200,39 @@ def _computed(
     return {name: fixed[name].eval() for name in names}
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What a release from a function of the user's must be."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    mechanism: Mechanism
+    attainable: Callable[[np.ndarray], Any] | None
+
+    @classmethod
+    def read(cls, rv: TensorVariable) -> _Given:
+        """Read a release, and prepare what is checked for every replicate."""
+        mechanism, shape = rv.owner.op.mechanism, tuple(rv.shape.eval().tolist())
+        check = None
+        if not isinstance(mechanism, _ANY_NUMBER):
+            value = pt.tensor("value", dtype="float64", shape=shape)
+            attainable = pt.all(mechanism.attainable(value))
+            check = pytensor.function([value], attainable, mode=PLAIN_MODE)
+        return cls(shape, rv.dtype, mechanism, check)
+
+    def checked(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Return a value in the release's type, or say why it cannot be one."""
+        if value.shape != self.shape:
+            raise ValueError(
+                f"simulate= returned {name!r} of shape {value.shape}; the release has {self.shape}"
+            )
+        if not np.isfinite(value).all():
+            raise ValueError(f"simulate= returned {name!r} = {value}, not all finite")
+        if self.attainable is not None and not self.attainable(value):
+            check_attainable(name, self.mechanism, value)
+        return value.astype(self.dtype)
+
+
 class GivenSimulator:
     """Releases from a function of the user's, of data that need not follow the model.
 
@@ -219,8 +254,7 @@ class GivenSimulator:
         found |= _computed(model, found, [name for name in names if name not in found])
         self.shapes = {name: found[name].shape for name in names}
         self._truth = flat_truth(found, names)
-        self._releases = {rv.name: rv for rv in all_releases(model)}
-        self._shapes = {n: tuple(rv.shape.eval().tolist()) for n, rv in self._releases.items()}
+        self._releases = {rv.name: _Given.read(rv) for rv in all_releases(model)}
         self._simulate, self._cell = simulate, cell
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
@@ -232,20 +266,10 @@ class GivenSimulator:
                 raise TypeError("simulate= must return a dict of the releases by name")
             found = {name: found}
         released = {}
-        for name, rv in self._releases.items():
+        for name, given in self._releases.items():
             if name not in found:
                 raise ValueError(f"simulate= returned no {name!r}")
-            value, shape = np.asarray(found[name], "float64"), self._shapes[name]
-            if not np.isfinite(value).all():
-                raise ValueError(f"simulate= returned {name!r} = {value}, not all finite")
-            if value.shape != shape:
-                raise ValueError(
-                    f"simulate= returned {name!r} of shape {value.shape}; the release has {shape}"
-                )
-            mechanism = rv.owner.op.mechanism
-            if not isinstance(mechanism, _ANY_NUMBER):  # the check costs milliseconds
-                check_attainable(name, mechanism, value)
-            released[name] = value.astype(rv.dtype)
+            released[name] = given.checked(name, np.asarray(found[name], "float64"))
         return self._truth, released
 
 

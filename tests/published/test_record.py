@@ -361,3 +361,10 @@ def test_values_that_the_mechanism_cannot_publish_and_equality():
     assert release != dp.Release([1, 3], dp.GeometricMechanism(2.0), source="a table")
     with pytest.raises(ValueError, match="read-only"):
         release.value[0] = 5
+
+
+def test_a_symbolic_release_equals_itself_only():
+    one, other = (dp.Release(3.0, dp.LaplaceMechanism(pt.scalar("b"))) for _ in range(2))
+    assert one != other
+    assert one != dp.Release(3.0, dp.LaplaceMechanism(1.0))
+    assert len({one, other, one}) == 2
