@@ -398,7 +398,7 @@ class Run:
             if data is not None:
                 problem.check_seeded(data.theta[:4], int(self.rng.integers(2**31)))
                 self._prepare(data)
-                self._train(data, self.settings.max_epochs, report)
+                self._train(data, report)
             for number in range(first, first + rounds):
                 if data is None:
                     theta = prior.draw(simulations, self.rng)
@@ -410,9 +410,8 @@ class Run:
                     self._prepare(new)
                 data = new if data is None else data.joined(new)
                 last = number == first + rounds - 1
-                epochs = self.settings.last_epochs if last else self.settings.max_epochs
-                progress.reset(inner, total=epochs, loss="")
-                self._train(data, epochs, report)
+                progress.reset(inner, total=self.settings.epochs(self.kind, last), loss="")
+                self._train(data.settled() if last else data, report, last=last)
                 progress.advance(outer)
         assert data is not None
         return data
@@ -435,8 +434,9 @@ class Run:
                     channel.name, channel.mechanism.spacing, spread[own].min(),
                 )  # fmt: skip
 
-    def _train(self, data: Simulations, epochs: int, report) -> None:
-        self.losses.append(self.trainer.fit(data, epochs, report))
+    def _train(self, data: Simulations, report, *, last: bool = False) -> None:
+        epochs = self.settings.epochs(self.kind, last)
+        self.losses.append(self.trainer.fit(data, epochs, report, last=last))
 
     def _simulated(self, theta: np.ndarray, number: int) -> Simulations:
         from pymc_dp.neural.training import Simulations

@@ -19,7 +19,7 @@ class Training:
     batch_size : int
         Simulations in a minibatch, each with its noise draws.
     learning_rate, weight_decay : float
-        Of Adam.
+        Of Adam. The learning rate falls to zero in the last round, along half a cosine.
     atoms : int
         Parameters that the posterior's loss compares, from the second round on.
     validation : float
@@ -29,10 +29,13 @@ class Training:
         over few simulations, or a part of one over many.
     patience : int
         Epochs without a better validation loss after which a round stops, where it may have more
-        than so many; halfway the learning rate falls to 0.3 times as much.
-    max_epochs, last_epochs : int
-        Epochs of a round at most, and of the last one, whose network is the result. The only round
-        of `amortise` is the last one.
+        than so many.
+    max_epochs : int
+        Epochs of a round at most. The network goes on from that of the round before.
+    last_epochs : int, optional
+        Epochs of the last round, whose network is the result: a new one, trained on the simulations
+        whose parameters are where the later rounds drew theirs. By default 100, and 300 for a
+        likelihood, which takes more and cheaper ones. The only round of `amortise` is the last one.
     tolerance : float
         The least fall of the validation loss that counts.
     averaging : float
@@ -43,14 +46,14 @@ class Training:
     hidden_features: int = 50
     num_transforms: int = 5
     batch_size: int = 100
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     weight_decay: float = 1e-4
     atoms: int = 5
     validation: float = 0.1
     epoch_steps: int = 50
-    patience: int = 20
-    max_epochs: int = 20
-    last_epochs: int = 120
+    patience: int = 40
+    max_epochs: int = 15
+    last_epochs: int | None = None
     tolerance: float = 1e-3
     averaging: float = 0.99
 
@@ -65,8 +68,9 @@ class Training:
             "max_epochs",
             "last_epochs",
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 1")
+            given = getattr(self, name)
+            if given is not None and given < 1:
+                raise ValueError(f"{name}={given}: it must be at least 1")
         # With a single transform, one of the variables would not depend on the release.
         for name in ("num_transforms", "batch_size", "atoms"):
             if getattr(self, name) < 2:
@@ -80,3 +84,11 @@ class Training:
             raise ValueError(f"validation={self.validation}: it is a share between 0 and 1")
         if not 0 <= self.averaging < 1:
             raise ValueError(f"averaging={self.averaging}: it must be at least 0, below 1")
+
+    def epochs(self, kind: Literal["posterior", "likelihood"], last: bool) -> int:
+        """Return the most epochs of a round."""
+        if not last:
+            return self.max_epochs
+        if self.last_epochs is not None:
+            return self.last_epochs
+        return 300 if kind == "likelihood" else 100

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from pymc_dp.neural.density import Density, build_density, network_log_prob
 from pymc_dp.neural.noise import Noise
@@ -59,6 +60,22 @@ class Simulations:
         return Simulations(
             *(np.concatenate([a, vars(other)[name]]) for name, a in vars(self).items())
         )
+
+    def settled(self) -> Simulations:
+        """Keep the simulations whose parameters are where the later half of the rounds drew theirs.
+
+        That is a box around them, a quarter wider on every side; all are kept of the prior's round
+        alone. The losses are right for parameters drawn in whatever way, also within a box, and the
+        rest of the prior would set the units, and take up most of the network.
+        """
+        last = self.round.max()
+        if last == 0:
+            return self
+        recent = self.theta[self.round > last / 2]
+        low, high = recent.min(axis=0), recent.max(axis=0)
+        margin = 0.25 * (high - low)
+        inside = np.all((self.theta >= low - margin) & (self.theta <= high + margin), axis=1)
+        return Simulations(*(a[inside] for a in vars(self).values()))
 
 
 def direct_loss(log_density: LogDensity, target: Tensor, condition: Tensor) -> Tensor:
@@ -157,6 +174,8 @@ class Trainer:
         data: Simulations,
         epochs: int,
         report: Callable[[int, float, float], None] = lambda *_: None,
+        *,
+        last: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Train on all simulations until the validation loss stops falling.
 
@@ -167,6 +186,9 @@ class Trainer:
             Epochs at most.
         report : callable
             Called with the epoch and both losses.
+        last : bool, default False
+            Train a new network, in the units of these simulations, whose learning rate falls to
+            zero along half a cosine: a constant one leaves the optimiser's noise in the weights.
 
         Returns
         -------
@@ -176,7 +198,7 @@ class Trainer:
         learning = np.flatnonzero(~data.validation)
         # Mixed: neighbours of the atomic loss have to be exchangeable, and rounds are not.
         held = self._rng.permutation(np.flatnonzero(data.validation))
-        if not hasattr(self, "density"):
+        if last or not hasattr(self, "density"):
             z = self.release(data.statistic[learning])[:, 0]
             theta = data.theta[learning]
             pair = (theta, z) if self.kind == "posterior" else (z, theta)
@@ -188,6 +210,8 @@ class Trainer:
             weight_decay=self.training.weight_decay,
             fused=True,
         )
+        total_steps = epochs * self.training.epoch_steps
+        falling = CosineAnnealingLR(optimizer, total_steps) if last else None
         average = copy.deepcopy(network)
         known = self.release(data.statistic[held])
         best, state, waited = np.inf, copy.deepcopy(average.state_dict()), 0
@@ -206,6 +230,8 @@ class Trainer:
                 loss.backward()
                 nn.utils.clip_grad_norm_(network.parameters(), 5.0)
                 optimizer.step()
+                if falling is not None:
+                    falling.step()
                 steps += 1
                 _follow(average, network, min(self.training.averaging, steps / (steps + 10)))
                 total, rows = total + float(loss.detach()) * len(batch), rows + len(batch)
@@ -223,9 +249,6 @@ class Trainer:
                 waited += 1
                 if waited >= self.training.patience:
                     break
-                if waited % max(self.training.patience // 2, 1) == 0:
-                    for group in optimizer.param_groups:
-                        group["lr"] *= 0.3
         average.load_state_dict(state)
         average.eval()
         self.density = replace(self.density, network=average)
