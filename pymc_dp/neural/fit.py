@@ -72,7 +72,9 @@ def sppe(
     A normalizing flow :math:`q(\theta \mid z)` is trained on simulations. The parameters of the
     first round are drawn from the prior, those of every later round from the posterior estimated
     so far; the loss takes the difference between the two into account. A simulation is released
-    anew M times in every minibatch.
+    anew M times in every minibatch. The last round trains a new network, on the simulations whose
+    parameters are where the later rounds drew theirs: a posterior may be hundreds of times narrower
+    than the prior, in whose units the first network computes.
 
     Parameters
     ----------
@@ -182,7 +184,8 @@ def sple(
 
     A normalizing flow :math:`q(z \mid \theta)` is trained on simulations, of parameters from the
     prior at first and then from the posterior under the network; the loss is right whatever they
-    are drawn from. NUTS then samples the model's priors with the network as the likelihood.
+    are drawn from. The last round trains a new network, as in `sppe`. NUTS then samples the model's
+    priors with it as the likelihood.
 
     Parameters
     ----------

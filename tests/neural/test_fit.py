@@ -101,6 +101,28 @@ def test_sple_finds_a_conjugate_posterior():
     assert not tree["sample_stats"]["diverging"].any()
 
 
+@pytest.mark.parametrize("method", [dp.neural.sppe, dp.neural.sple])
+def test_a_prior_hundreds_of_times_wider_than_the_posterior(method):
+    """In units of the prior, the whole posterior is .005 wide."""
+    tree = method(
+        simulator=lambda parameters, rng: parameters["mu"],
+        prior={"mu": pm.Normal.dist([0, 0], [200, 100], shape=2)},
+        mechanism=dp.GaussianMechanism(0.5),
+        observed=[120.0, 7.0],
+        rounds=5,
+        simulations=300,
+        training=SMALL,
+        draws=1000,
+        chains=2,
+        random_seed=3,
+        progressbar=False,
+        **({"compute_convergence_checks": False} if method is dp.neural.sple else {}),
+    )
+    draws = tree["posterior"]["mu"].to_numpy().reshape(-1, 2)
+    np.testing.assert_allclose((draws.mean(0) - [120, 7]) / 0.5, 0, atol=0.2)
+    np.testing.assert_allclose(draws.std(0) / 0.5, 1, rtol=0.15)
+
+
 def test_bounded_prior_in_functional_form():
     """A count of successes, released with geometric noise; the prior is Beta."""
 

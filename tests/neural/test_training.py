@@ -126,3 +126,37 @@ def test_a_validation_loss_that_is_not_finite_names_the_simulation():
     trainer = Trainer("posterior", noise, settings, rng, "cpu")
     with pytest.raises(RuntimeError, match=r"the validation loss is .* the statistic \[.*e\+300\]"):
         trainer.fit(data, 2)
+
+
+def rounds_of(theta, number):
+    theta = np.asarray(theta, float).reshape(-1, 1)
+    count = len(theta)
+    return Simulations(
+        theta, 2 * theta, np.zeros(count), np.full(count, number), np.arange(count) < 3
+    )
+
+
+def test_the_last_round_keeps_what_is_near_the_later_rounds():
+    first = rounds_of(np.linspace(-100, 100, 401), 0)
+    assert len(first.settled()) == 401  # nothing else is known
+    data = first.joined(rounds_of([-50, 50], 1)).joined(rounds_of([3, 5], 2))
+    found = data.joined(rounds_of([2, 4, 6], 3)).settled()  # rounds 2 and 3: from 2 to 6
+    assert found.theta.min() == 1.0
+    assert found.theta.max() == 7.0
+    np.testing.assert_array_equal(found.statistic, 2 * found.theta)
+    np.testing.assert_array_equal(np.bincount(found.round), [13, 0, 2, 3])
+
+
+def test_the_last_training_is_of_a_new_network_in_units_of_its_own():
+    rng = np.random.default_rng(1)
+    noise = Noise([Channel("z", dp.LaplaceMechanism(1e-3), (1,))], 2, rng)
+    settings = Training(epoch_steps=2, batch_size=20, hidden_features=8, num_transforms=2)
+    trainer = Trainer("posterior", noise, settings, rng, "cpu")
+    trainer.fit(rounds_of(rng.normal(0, 1, 60), 0), 1)
+    wide = trainer.density
+    near = rounds_of(rng.normal(5, 0.01, 60), 1)
+    trainer.fit(near, 1)
+    assert trainer.density.target is wide.target
+    trainer.fit(near, 1, last=True)
+    np.testing.assert_allclose(trainer.density.target.center, 5, atol=0.01)
+    np.testing.assert_allclose(trainer.density.condition.scale, 0.02, rtol=0.5)
