@@ -35,7 +35,7 @@ from pymc_dp.neural.standard import Standard
 
 if TYPE_CHECKING:
     from pymc_dp.neural.density import Density
-    from pymc_dp.neural.training import Kind, Simulations, Trainer
+    from pymc_dp.neural.training import Box, Kind, Simulations, Trainer
 
 _log = logging.getLogger("pymc.dp")
 
@@ -123,8 +123,9 @@ def sppe(
         scale of the unconstrained parameters), observed_data, training (both losses by round and
         epoch, per release) and simulations (to go on from). Attributes of the posterior name the
         method and the estimator, which is "mdn", a mixture of Normals, where the density is that of
-        a single variable; ``leakage`` is the share of draws without a prior density, which were
-        drawn again. It is 0 where transforms of PyMC cover the support of the prior.
+        a single variable; ``leakage`` is the share of draws without a prior density, or far from
+        all the parameters of the later rounds, which were drawn again. The former do not occur
+        where transforms of PyMC cover the support of the prior.
 
     Raises
     ------
@@ -146,7 +147,7 @@ def sppe(
         found = run.rounds(rounds, simulations, earlier, _posterior_proposal, progressbar)
         run.check_range(found)
         given, density = problem.observed[None], run.trainer.density
-        drawn, leakage = supported_draws(problem.prior, density, given, draws * chains)
+        drawn, leakage = supported_draws(problem.prior, density, given, draws * chains, run.box)
         theta = drawn[:, 0]
         logq = density.log_prob(theta, given)
     warn_of_leakage(problem.prior, leakage)
@@ -228,8 +229,14 @@ def sple(
         from pymc_dp.neural.likelihood import network_model
 
         starts = _likelihood_proposal(problem, run.trainer, found, 2 * chains + 100, run.rng)
-        network = network_model(problem, run.trainer.density)
-        initial = {k: v[:chains] for k, v in problem.prior.natural(starts).items()}
+        starts = starts[run.box.holds(starts)][:chains]
+        if len(starts) < chains:
+            raise RuntimeError(
+                "the last network finds its posterior where nothing was simulated: simulate more, "
+                "in more rounds, or train for longer"
+            )
+        network = network_model(problem, run.trainer.density, run.box)
+        initial = problem.prior.natural(starts)
         with network:
             tree = pm.sample(
                 draws=draws,
@@ -344,6 +351,7 @@ class Run:
         self._make_trainer = partial(Trainer, kind, training=training, rng=self.rng, device=device)
         self._make_noise = noise
         self.trainer: Trainer  # once there are simulations
+        self.box: Box  # of the parameters that the last network has seen
         self.losses: list[tuple[np.ndarray, np.ndarray]] = []
 
     @contextmanager
@@ -401,7 +409,8 @@ class Run:
             if data is not None:
                 problem.check_seeded(data.theta[:4], int(self.rng.integers(2**31)))
                 self._prepare(data)
-                self._train(data, report)
+                progress.reset(inner, total=self.settings.epochs(self.kind, True), loss="")
+                self._train(data, report, last=True)  # proposes as the earlier result would
             for number in range(first, first + rounds):
                 if data is None:
                     theta = prior.draw(simulations, self.rng)
@@ -414,7 +423,7 @@ class Run:
                 data = new if data is None else data.joined(new)
                 last = number == first + rounds - 1
                 progress.reset(inner, total=self.settings.epochs(self.kind, last), loss="")
-                self._train(data.settled() if last else data, report, last=last)
+                self._train(data, report, last=last)
                 progress.advance(outer)
         assert data is not None
         return data
@@ -438,6 +447,9 @@ class Run:
                 )  # fmt: skip
 
     def _train(self, data: Simulations, report, *, last: bool = False) -> None:
+        if last:
+            self.box = data.later_box()
+            data = data.within(self.box)
         epochs = self.settings.epochs(self.kind, last)
         self.losses.append(self.trainer.fit(data, epochs, report, last=last))
 
@@ -543,16 +555,19 @@ def _posterior_proposal(problem, trainer, data, count, rng) -> np.ndarray:
 
 
 def supported_draws(
-    prior: Prior, density: Density, condition: np.ndarray, count: int
+    prior: Prior, density: Density, condition: np.ndarray, count: int, box: Box | None = None
 ) -> tuple[np.ndarray, float]:
-    """Draw for each condition where the prior has a density; also the share where not.
+    """Draw for each condition where the prior has a density, in the box; also the share elsewhere.
 
     Returns an array of shape (count, conditions, width).
     """
 
     def inside(drawn: np.ndarray) -> np.ndarray:
         flat = drawn.reshape(-1, prior.width)
-        return np.isfinite(prior.logp(flat)).reshape(drawn.shape[:-1])
+        possible = np.isfinite(prior.logp(flat))
+        if box is not None:
+            possible &= box.holds(flat)
+        return possible.reshape(drawn.shape[:-1])
 
     drawn = density.sample(condition, count)
     good = inside(drawn)
@@ -561,7 +576,8 @@ def supported_draws(
         while kept < count:
             if tried > 100 * count:
                 raise RuntimeError(
-                    f"only {kept} of {tried} draws of the network are inside the prior's support"
+                    f"only {kept} of {tried} draws of the network are inside the prior's support "
+                    f"and where parameters were simulated"
                     f"{_no_transform(prior)}"
                 )
             again = density.sample(condition[[j]], count)
@@ -577,15 +593,16 @@ def _no_transform(prior: Prior) -> str:
         f": {names} has no transform that keeps it there; leave default_transform=None out, or "
         f"give it a transform="
         if names
-        else ": simulate more, or train for longer"
+        else ": simulate more, in more rounds, or train for longer"
     )
 
 
 def warn_of_leakage(prior: Prior, leakage: float) -> None:
-    """Warn of draws without a prior density."""
+    """Warn of draws that were refused."""
     if leakage > _LEAKAGE:
         _log.warning(
-            "%.1f%% of the network's draws have no prior density and were drawn again%s",
+            "%.1f%% of the network's draws have no prior density, or are far from all simulations, "
+            "and were drawn again%s",
             100 * leakage,
             _no_transform(prior),
         )

@@ -14,6 +14,7 @@ from pytensor.link.numba.dispatch.basic import get_numba_type, numba_funcify, nu
 
 from pymc_dp.neural.density import Density
 from pymc_dp.neural.simulator import Problem
+from pymc_dp.neural.training import Box
 
 
 class NetworkLogLikelihood(Op):
@@ -82,17 +83,19 @@ def _numba_network(op, node, **kwargs):
     return network
 
 
-def network_model(problem: Problem, density: Density) -> pm.Model:
+def network_model(problem: Problem, density: Density, box: Box) -> pm.Model:
     """Return a model of the user's priors, with a network for the law of the releases.
 
-    Its release, a vector of all released values, can be sampled from as any other's.
+    Its release, a vector of all released values, can be sampled from as any other's. Outside of the
+    box, where the network has seen no parameters, its density is 0.
     """
     op = NetworkLogLikelihood(density)
     size_of_release = len(problem.observed)
     name = "_".join(c.name for c in problem.channels)
 
     def logp(value, theta, template):
-        return op(value, theta)[0]
+        inside = pt.all((theta >= box.low) & (theta <= box.high))
+        return pt.switch(inside, op(value, theta)[0], -np.inf)
 
     def random(theta, template, rng=None, size=None):
         place = np.asarray(theta, "float64").reshape(-1, theta.shape[-1])

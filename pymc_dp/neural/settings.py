@@ -19,7 +19,7 @@ class Training:
     batch_size : int
         Simulations in a minibatch, each with its noise draws.
     learning_rate, weight_decay : float
-        Of Adam. The learning rate falls to zero in the last round, along half a cosine.
+        Of Adam. In the last round the learning rate falls to zero at the end, along half a cosine.
     atoms : int
         Parameters that the posterior's loss compares, from the second round on.
     validation : float
@@ -28,16 +28,17 @@ class Training:
         Minibatches of an epoch. As the noise is new at every pass, an epoch may be several passes
         over few simulations, or a part of one over many.
     patience : int
-        Epochs without a better validation loss after which a round stops, where it may have more
-        than so many.
+        Epochs without a better validation loss after which a round stops; in the last one the
+        learning rate begins to fall.
     max_epochs : int
         Epochs of a round at most. The network goes on from that of the round before.
     last_epochs : int, optional
         Epochs of the last round, whose network is the result: a new one, trained on the simulations
         whose parameters are where the later rounds drew theirs. By default 100, and 300 for a
-        likelihood, which takes more and cheaper ones. The only round of `amortise` is the last one.
+        likelihood, which takes more and cheaper ones; at most a third of them with a falling
+        learning rate. The only round of `amortise` is the last one.
     tolerance : float
-        The least fall of the validation loss that counts.
+        The least fall of the validation loss that counts for it.
     averaging : float
         Decay of the exponential average of the weights, for each step; 0 takes the last ones.
     """
@@ -51,7 +52,7 @@ class Training:
     atoms: int = 5
     validation: float = 0.1
     epoch_steps: int = 50
-    patience: int = 40
+    patience: int = 10
     max_epochs: int = 15
     last_epochs: int | None = None
     tolerance: float = 1e-3

@@ -61,21 +61,40 @@ class Simulations:
             *(np.concatenate([a, vars(other)[name]]) for name, a in vars(self).items())
         )
 
-    def settled(self) -> Simulations:
-        """Keep the simulations whose parameters are where the later half of the rounds drew theirs.
+    def later_box(self) -> Box:
+        """Return a box around the parameters of the later half of the rounds.
 
-        That is a box around them, a quarter wider on every side; all are kept of the prior's round
-        alone. The losses are right for parameters drawn in whatever way, also within a box, and the
-        rest of the prior would set the units, and take up most of the network.
+        Between the quantiles 0.001 and 0.999, and a quarter wider on every side. It is all of space
+        before the third round: the first estimate may have missed a part of the posterior.
         """
         last = self.round.max()
-        if last == 0:
-            return self
-        recent = self.theta[self.round > last / 2]
-        low, high = recent.min(axis=0), recent.max(axis=0)
+        if last < 2:
+            width = self.theta.shape[1]
+            return Box(np.full(width, -np.inf), np.full(width, np.inf))
+        low, high = np.quantile(self.theta[self.round > last / 2], [0.001, 0.999], axis=0)
         margin = 0.25 * (high - low)
-        inside = np.all((self.theta >= low - margin) & (self.theta <= high + margin), axis=1)
+        return Box(low - margin, high + margin)
+
+    def within(self, box: Box) -> Simulations:
+        r"""Keep the simulations whose parameters are in a box B.
+
+        The likelihood's loss has the same minimiser; those of the posterior have
+        :math:`p(\theta \mid z) 1_B(\theta)`, normalised.
+        """
+        inside = box.holds(self.theta)
         return Simulations(*(a[inside] for a in vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """A box of unconstrained parameters, from low to high, (width,) each."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def holds(self, theta: np.ndarray) -> np.ndarray:
+        """Whether parameters (..., width) are in it."""
+        return np.all((theta >= self.low) & (theta <= self.high), axis=-1)
 
 
 def direct_loss(log_density: LogDensity, target: Tensor, condition: Tensor) -> Tensor:
@@ -177,7 +196,7 @@ class Trainer:
         *,
         last: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Train on all simulations until the validation loss stops falling.
+        """Train on simulations, and keep the weights of the least validation loss.
 
         Parameters
         ----------
@@ -187,8 +206,9 @@ class Trainer:
         report : callable
             Called with the epoch and both losses.
         last : bool, default False
-            Train a new network, in the units of these simulations, whose learning rate falls to
-            zero along half a cosine: a constant one leaves the optimiser's noise in the weights.
+            Train a new network, in the units of these simulations, and let the learning rate fall
+            to zero along half a cosine when the loss does not fall any more, in a third of the
+            epochs: a constant one leaves the optimiser's noise in the weights.
 
         Returns
         -------
@@ -210,13 +230,18 @@ class Trainer:
             weight_decay=self.training.weight_decay,
             fused=True,
         )
-        total_steps = epochs * self.training.epoch_steps
-        falling = CosineAnnealingLR(optimizer, total_steps) if last else None
         average = copy.deepcopy(network)
         known = self.release(data.statistic[held])
         best, state, waited = np.inf, copy.deepcopy(average.state_dict()), 0
         batches, history, steps = self._batches(learning), [], 0
-        for epoch in range(epochs):
+        fall, falling, patience = max(epochs // 3, 1), None, self.training.patience
+        epoch = 0
+        while epoch < epochs:
+            if last and falling is None and (waited >= patience or epoch + fall == epochs):
+                for one in (network, average):
+                    one.load_state_dict(state)
+                falling = CosineAnnealingLR(optimizer, fall * self.training.epoch_steps)
+                epochs = epoch + fall
             network.train()
             total, rows = 0.0, 0
             for batch in islice(batches, self.training.epoch_steps):
@@ -242,13 +267,14 @@ class Trainer:
                 raise RuntimeError(_bad_validation(data, held, each, validation, epoch))
             history.append((total / rows, validation))
             report(epoch, *history[-1])
-            # Gains below the noise of the loss are none.
-            if validation < best - self.training.tolerance:
+            # Gains below the noise of the loss are no reason to go on.
+            if validation < best - (self.training.tolerance if falling is None else 0.0):
                 best, state, waited = validation, copy.deepcopy(average.state_dict()), 0
             else:
                 waited += 1
-                if waited >= self.training.patience:
+                if waited >= patience and not last:
                     break
+            epoch += 1
         average.load_state_dict(state)
         average.eval()
         self.density = replace(self.density, network=average)

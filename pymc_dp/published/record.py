@@ -177,7 +177,7 @@ class Release:
         """Return what is compared: the text or, if a parameter is symbolic, the object's own id."""
         try:
             return self.to_json()
-        except (TypeError, ValueError):
+        except ValueError:
             return id(self)
 
     def to_json(self) -> str:

@@ -15,6 +15,7 @@ from pymc_dp.neural.density import Density
 from pymc_dp.neural.likelihood import network_model
 from pymc_dp.neural.simulator import model_problem
 from pymc_dp.neural.standard import Standard
+from pymc_dp.neural.training import Box
 
 
 def as_is(width):
@@ -43,7 +44,8 @@ def test_parameters_keep_their_order(names):
         x = pm.Normal("x", parts[0] + parts[1] + parts[2], 1.0, shape=4)
         dp.PrivateObservation("z", x[:2], dp.LaplaceMechanism(1.0), observed=[0.5, -1.0])
     problem = model_problem(model)
-    network = network_model(problem, Density("known", Known(), as_is(2), as_is(3)))
+    everywhere = Box(np.full(3, -np.inf), np.full(3, np.inf))
+    network = network_model(problem, Density("known", Known(), as_is(2), as_is(3)), everywhere)
     assert problem.prior.names == list(names)
     point = network.initial_point()
     values = {"a": 0.3, "b": -0.7, "s_log__": 0.4}
@@ -57,3 +59,9 @@ def test_parameters_keep_their_order(names):
     values = [network.rvs_to_values[network[n]] for n in names]
     gradient = network.compile_fn(gradient_of(network.logp(vars=network.observed_RVs), values))
     np.testing.assert_allclose(gradient(point), slope, rtol=1e-6)
+    few = network_model(
+        problem,
+        Density("known", Known(), as_is(2), as_is(3)),
+        Box(theta - [1, 1, 0.1], theta - [-1, -1, 0.01]),
+    )
+    assert few.compile_logp(vars=few.observed_RVs)(point) == -np.inf  # beyond what it has seen

@@ -132,26 +132,39 @@ def rounds_of(theta, number):
     theta = np.asarray(theta, float).reshape(-1, 1)
     count = len(theta)
     return Simulations(
-        theta, 2 * theta, np.zeros(count), np.full(count, number), np.arange(count) < 3
+        theta, 2 * theta, 3 * theta[:, 0], np.full(count, number), np.arange(count) < 3
     )
 
 
-def test_the_last_round_keeps_what_is_near_the_later_rounds():
-    first = rounds_of(np.linspace(-100, 100, 401), 0)
-    assert len(first.settled()) == 401  # nothing else is known
-    data = first.joined(rounds_of([-50, 50], 1)).joined(rounds_of([3, 5], 2))
-    found = data.joined(rounds_of([2, 4, 6], 3)).settled()  # rounds 2 and 3: from 2 to 6
-    assert found.theta.min() == 1.0
-    assert found.theta.max() == 7.0
+def test_the_box_is_around_the_parameters_of_the_later_rounds():
+    rng = np.random.default_rng(1)
+    data = rounds_of(np.linspace(-100, 100, 401), 0)
+    assert data.later_box().holds(np.array([[1e9]])).all()  # nothing else is known
+    data = data.joined(rounds_of([-50, 50], 1))
+    assert data.later_box().holds(np.array([[1e9]])).all()  # one estimate may have missed a mode
+    late = np.append(np.linspace(2, 6, 4001), 1e6)  # one draw gone astray does not widen it
+    data = data.joined(rounds_of(rng.permutation(late), 2))
+    box = data.later_box()
+    np.testing.assert_allclose([box.low, box.high], [[1], [7]], atol=0.02)
+    found = data.within(box)
+    inside = (data.theta[:, 0] >= box.low[0]) & (data.theta[:, 0] <= box.high[0])
+    assert np.bincount(found.round).tolist() == [11, 0, 4001]
+    np.testing.assert_array_equal(found.theta, data.theta[inside])
     np.testing.assert_array_equal(found.statistic, 2 * found.theta)
-    np.testing.assert_array_equal(np.bincount(found.round), [13, 0, 2, 3])
+    np.testing.assert_array_equal(found.log_prior, 3 * found.theta[:, 0])
+    np.testing.assert_array_equal(found.validation, data.validation[inside])
+
+
+def trainer_of(**settings):
+    rng = np.random.default_rng(1)
+    noise = Noise([Channel("z", dp.LaplaceMechanism(1e-3), (1,))], 2, rng)
+    settings = {"epoch_steps": 2, "batch_size": 20, "hidden_features": 8} | settings
+    return Trainer("posterior", noise, Training(num_transforms=2, **settings), rng, "cpu")
 
 
 def test_the_last_training_is_of_a_new_network_in_units_of_its_own():
-    rng = np.random.default_rng(1)
-    noise = Noise([Channel("z", dp.LaplaceMechanism(1e-3), (1,))], 2, rng)
-    settings = Training(epoch_steps=2, batch_size=20, hidden_features=8, num_transforms=2)
-    trainer = Trainer("posterior", noise, settings, rng, "cpu")
+    rng = np.random.default_rng(2)
+    trainer = trainer_of()
     trainer.fit(rounds_of(rng.normal(0, 1, 60), 0), 1)
     wide = trainer.density
     near = rounds_of(rng.normal(5, 0.01, 60), 1)
@@ -160,3 +173,25 @@ def test_the_last_training_is_of_a_new_network_in_units_of_its_own():
     trainer.fit(near, 1, last=True)
     np.testing.assert_allclose(trainer.density.target.center, 5, atol=0.01)
     np.testing.assert_allclose(trainer.density.condition.scale, 0.02, rtol=0.5)
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(100, 9), (2, 6)])
+def test_the_learning_rate_falls_to_zero_when_the_loss_does_not_fall(patience, epochs, monkeypatch):
+    rates = []
+    step = torch.optim.Adam.step
+
+    def recorded(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", recorded)
+    # Whatever the loss does, it gains less than the tolerance: only the first epoch is a gain.
+    trainer = trainer_of(patience=patience, tolerance=1e6, learning_rate=1e-3)
+    data = rounds_of(np.random.default_rng(2).normal(0, 1, 60), 0)
+    losses, _ = trainer.fit(data, 9, last=True)
+    own = np.array(rates).reshape(-1, 2)[:, 0]  # of epochs of two steps
+    assert len(losses) == len(own) == epochs
+    np.testing.assert_allclose(own[:-3], 1e-3)
+    np.testing.assert_allclose(own[-3:], 1e-3 * (1 + np.cos(np.pi * np.arange(3) / 3)) / 2)
+    losses, _ = trainer.fit(data, 9)  # another round
+    assert len(losses) == min(9, patience + 1)
