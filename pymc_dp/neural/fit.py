@@ -72,9 +72,10 @@ def sppe(
     A normalizing flow :math:`q(\theta \mid z)` is trained on simulations. The parameters of the
     first round are drawn from the prior, those of every later round from the posterior estimated
     so far; the loss takes the difference between the two into account. A simulation is released
-    anew M times in every minibatch. The last round trains a new network, on the simulations whose
-    parameters are where the later rounds drew theirs: a posterior may be hundreds of times narrower
-    than the prior, in whose units the first network computes.
+    anew M times in every minibatch. A posterior may be hundreds of times narrower than the prior,
+    in whose units the first network computes: when half of the rounds are done, and two at least, a
+    new network takes its place, which learns from the simulations in a box around the parameters of
+    the later rounds only. The last round trains the longest.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def sppe(
         drawn, leakage = supported_draws(problem.prior, density, given, draws * chains, run.box)
         theta = drawn[:, 0]
         logq = density.log_prob(theta, given)
-    warn_of_leakage(problem.prior, leakage)
+    warn_of_leakage(problem.prior, leakage, run.box)
     stats = {"lp": logq.reshape(chains, draws)}
     shaped = {
         k: v.reshape(chains, draws, *v.shape[1:]) for k, v in problem.prior.natural(theta).items()
@@ -185,8 +186,8 @@ def sple(
 
     A normalizing flow :math:`q(z \mid \theta)` is trained on simulations, of parameters from the
     prior at first and then from the posterior under the network; the loss is right whatever they
-    are drawn from. The last round trains a new network, as in `sppe`. NUTS then samples the model's
-    priors with it as the likelihood.
+    are drawn from. When half of the rounds are done, a new network takes over, as in `sppe`. After
+    the last round, NUTS samples the model's priors with the network as the likelihood.
 
     Parameters
     ----------
@@ -228,13 +229,7 @@ def sple(
         run.check_range(found)
         from pymc_dp.neural.likelihood import network_model
 
-        starts = _likelihood_proposal(problem, run.trainer, found, 2 * chains + 100, run.rng)
-        starts = starts[run.box.holds(starts)][:chains]
-        if len(starts) < chains:
-            raise RuntimeError(
-                "the last network finds its posterior where nothing was simulated: simulate more, "
-                "in more rounds, or train for longer"
-            )
+        starts = _likelihood_proposal(run, found, 2 * chains + 100)[:chains]
         network = network_model(problem, run.trainer.density, run.box)
         initial = problem.prior.natural(starts)
         with network:
@@ -321,7 +316,7 @@ def read_problem(
 
 # Noise from the statistics of the first simulations, and a generator.
 MakeNoise = Callable[[np.ndarray, np.random.Generator], Any]
-Proposal = Callable[["Problem", "Trainer", "Simulations", int, np.random.Generator], np.ndarray]
+Proposal = Callable[["Run", "Simulations", int], np.ndarray]
 
 
 class Run:
@@ -351,7 +346,7 @@ class Run:
         self._make_trainer = partial(Trainer, kind, training=training, rng=self.rng, device=device)
         self._make_noise = noise
         self.trainer: Trainer  # once there are simulations
-        self.box: Box  # of the parameters that the last network has seen
+        self.box: Box | None = None  # of the parameters that the network has seen, if not all
         self.losses: list[tuple[np.ndarray, np.ndarray]] = []
 
     @contextmanager
@@ -404,26 +399,34 @@ class Run:
             def report(epoch: int, training: float, validation: float) -> None:
                 progress.update(inner, completed=epoch + 1, loss=f"loss {validation:.3f}")
 
+            def train(data: Simulations, **which: bool) -> None:
+                epochs = self.settings.epochs(self.kind, which["last"])
+                progress.reset(inner, total=epochs, loss="")
+                if which["renew"] or self.box is not None:
+                    self.box = data.later_box()
+                if self.box is not None:
+                    data = data.within(self.box)
+                self.losses.append(self.trainer.fit(data, epochs, report, **which))
+
             data = None if earlier is None else self._earlier(earlier)
             first = 0 if data is None else int(data.round.max()) + 1
+            end = first + rounds
             if data is not None:
                 problem.check_seeded(data.theta[:4], int(self.rng.integers(2**31)))
                 self._prepare(data)
-                progress.reset(inner, total=self.settings.epochs(self.kind, True), loss="")
-                self._train(data, report, last=True)  # proposes as the earlier result would
-            for number in range(first, first + rounds):
+                train(data, renew=True, last=True)  # proposes as the earlier result would
+            for number in range(first, end):
                 if data is None:
                     theta = prior.draw(simulations, self.rng)
                     problem.check_seeded(theta[:4], int(self.rng.integers(2**31)))
                 else:
-                    theta = propose(problem, self.trainer, data, simulations, self.rng)
+                    theta = propose(self, data, simulations)
                 new = self._simulated(theta, number)
                 if data is None:
                     self._prepare(new)
                 data = new if data is None else data.joined(new)
-                last = number == first + rounds - 1
-                progress.reset(inner, total=self.settings.epochs(self.kind, last), loss="")
-                self._train(data, report, last=last)
+                # Rounds to come simulate where the new network is wrong for want of simulations.
+                train(data, renew=number == max(end // 2, 2), last=number == end - 1)
                 progress.advance(outer)
         assert data is not None
         return data
@@ -445,13 +448,6 @@ class Run:
                     "density blurs them: use dp.neural.sppe",
                     channel.name, channel.mechanism.spacing, spread[own].min(),
                 )  # fmt: skip
-
-    def _train(self, data: Simulations, report, *, last: bool = False) -> None:
-        if last:
-            self.box = data.later_box()
-            data = data.within(self.box)
-        epochs = self.settings.epochs(self.kind, last)
-        self.losses.append(self.trainer.fit(data, epochs, report, last=last))
 
     def _simulated(self, theta: np.ndarray, number: int) -> Simulations:
         from pymc_dp.neural.training import Simulations
@@ -549,8 +545,9 @@ class Run:
         return tree
 
 
-def _posterior_proposal(problem, trainer, data, count, rng) -> np.ndarray:
-    drawn, _ = supported_draws(problem.prior, trainer.density, problem.observed[None], count)
+def _posterior_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
+    problem, density = run.problem, run.trainer.density
+    drawn, _ = supported_draws(problem.prior, density, problem.observed[None], count, run.box)
     return drawn[:, 0]
 
 
@@ -576,9 +573,8 @@ def supported_draws(
         while kept < count:
             if tried > 100 * count:
                 raise RuntimeError(
-                    f"only {kept} of {tried} draws of the network are inside the prior's support "
-                    f"and where parameters were simulated"
-                    f"{_no_transform(prior)}"
+                    f"only {kept} of {tried} draws of the network have a prior density"
+                    f"{_in_box(box)}{_no_transform(prior)}"
                 )
             again = density.sample(condition[[j]], count)
             parts.append(again[inside(again)])
@@ -597,13 +593,18 @@ def _no_transform(prior: Prior) -> str:
     )
 
 
-def warn_of_leakage(prior: Prior, leakage: float) -> None:
+def _in_box(box: Box | None) -> str:
+    return "" if box is None else " and are near those of the later rounds"
+
+
+def warn_of_leakage(prior: Prior, leakage: float, box: Box | None = None) -> None:
     """Warn of draws that were refused."""
     if leakage > _LEAKAGE:
         _log.warning(
-            "%.1f%% of the network's draws have no prior density, or are far from all simulations, "
-            "and were drawn again%s",
-            100 * leakage,
+            "only %.1f%% of the network's draws have a prior density%s; the others were drawn "
+            "again%s",
+            100 * (1 - leakage),
+            _in_box(box),
             _no_transform(prior),
         )
 
@@ -629,14 +630,18 @@ def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.n
         )
 
 
-def _likelihood_proposal(problem, trainer, data, count, rng) -> np.ndarray:
+def _likelihood_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
     """Draw parameters from the posterior under the likelihood network."""
+    problem, rng = run.problem, run.rng
 
     def log_density(theta: np.ndarray) -> np.ndarray:
         level = np.array(problem.prior.logp(theta))
         inside = np.isfinite(level)
+        if run.box is not None:
+            inside &= run.box.holds(theta)
+            level[~inside] = -np.inf
         given = np.broadcast_to(problem.observed, (inside.sum(), len(problem.observed)))
-        level[inside] += trainer.density.log_prob(given, theta[inside])
+        level[inside] += run.trainer.density.log_prob(given, theta[inside])
         return np.where(np.isfinite(level), level, -np.inf)
 
     # Walkers start at simulated parameters, the likelier the more often.
@@ -644,5 +649,6 @@ def _likelihood_proposal(problem, trainer, data, count, rng) -> np.ndarray:
     recent = data.theta[data.round == data.round.max()]
     start = rng.permutation(recent[resample(log_density(recent), walkers, rng)])
     spread = 0.1 * Standard.of(recent).scale
-    start = start + spread * rng.standard_normal(start.shape)
+    moved = start + spread * rng.standard_normal(start.shape)
+    start = np.where(np.isfinite(log_density(moved))[:, None], moved, start)
     return ensemble_draws(log_density, start, _WALKS, rng)[:count]

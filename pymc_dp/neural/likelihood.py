@@ -83,10 +83,10 @@ def _numba_network(op, node, **kwargs):
     return network
 
 
-def network_model(problem: Problem, density: Density, box: Box) -> pm.Model:
+def network_model(problem: Problem, density: Density, box: Box | None = None) -> pm.Model:
     """Return a model of the user's priors, with a network for the law of the releases.
 
-    Its release, a vector of all released values, can be sampled from as any other's. Outside of the
+    Its release, a vector of all released values, can be sampled from as any other's. Outside of a
     box, where the network has seen no parameters, its density is 0.
     """
     op = NetworkLogLikelihood(density)
@@ -94,8 +94,8 @@ def network_model(problem: Problem, density: Density, box: Box) -> pm.Model:
     name = "_".join(c.name for c in problem.channels)
 
     def logp(value, theta, template):
-        inside = pt.all((theta >= box.low) & (theta <= box.high))
-        return pt.switch(inside, op(value, theta)[0], -np.inf)
+        level = op(value, theta)[0]
+        return level if box is None else pt.switch(box.holds(theta), level, -np.inf)
 
     def random(theta, template, rng=None, size=None):
         place = np.asarray(theta, "float64").reshape(-1, theta.shape[-1])

@@ -31,12 +31,12 @@ class Training:
         Epochs without a better validation loss after which a round stops; in the last one the
         learning rate begins to fall.
     max_epochs : int
-        Epochs of a round at most. The network goes on from that of the round before.
+        Epochs of a round at most. The network goes on from that of the round before, unless it is
+        a new one.
     last_epochs : int, optional
-        Epochs of the last round, whose network is the result: a new one, trained on the simulations
-        whose parameters are where the later rounds drew theirs. By default 100, and 300 for a
-        likelihood, which takes more and cheaper ones; at most a third of them with a falling
-        learning rate. The only round of `amortise` is the last one.
+        Epochs of the last round at most, whose network is the result: by default 100, and 300 for a
+        likelihood, which takes more and cheaper ones; a third of them with a falling learning rate.
+        The only round of `amortise` is the last one.
     tolerance : float
         The least fall of the validation loss that counts for it.
     averaging : float

@@ -61,16 +61,15 @@ class Simulations:
             *(np.concatenate([a, vars(other)[name]]) for name, a in vars(self).items())
         )
 
-    def later_box(self) -> Box:
+    def later_box(self) -> Box | None:
         """Return a box around the parameters of the later half of the rounds.
 
-        Between the quantiles 0.001 and 0.999, and a quarter wider on every side. It is all of space
+        Between the quantiles 0.001 and 0.999, and a quarter wider on every side. There is none
         before the third round: the first estimate may have missed a part of the posterior.
         """
         last = self.round.max()
         if last < 2:
-            width = self.theta.shape[1]
-            return Box(np.full(width, -np.inf), np.full(width, np.inf))
+            return None
         low, high = np.quantile(self.theta[self.round > last / 2], [0.001, 0.999], axis=0)
         margin = 0.25 * (high - low)
         return Box(low - margin, high + margin)
@@ -93,8 +92,8 @@ class Box:
     high: np.ndarray
 
     def holds(self, theta: np.ndarray) -> np.ndarray:
-        """Whether parameters (..., width) are in it."""
-        return np.all((theta >= self.low) & (theta <= self.high), axis=-1)
+        """Whether parameters (..., width) are in it; they may be symbolic."""
+        return ((theta >= self.low) & (theta <= self.high)).all(axis=-1)
 
 
 def direct_loss(log_density: LogDensity, target: Tensor, condition: Tensor) -> Tensor:
@@ -194,6 +193,7 @@ class Trainer:
         epochs: int,
         report: Callable[[int, float, float], None] = lambda *_: None,
         *,
+        renew: bool = False,
         last: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Train on simulations, and keep the weights of the least validation loss.
@@ -205,10 +205,12 @@ class Trainer:
             Epochs at most.
         report : callable
             Called with the epoch and both losses.
+        renew : bool, default False
+            Begin with a new network, in the units of these simulations.
         last : bool, default False
-            Train a new network, in the units of these simulations, and let the learning rate fall
-            to zero along half a cosine when the loss does not fall any more, in a third of the
-            epochs: a constant one leaves the optimiser's noise in the weights.
+            Let the learning rate fall to zero along half a cosine when the loss does not fall any
+            more, in a third of the epochs: a constant one leaves the optimiser's noise in the
+            weights.
 
         Returns
         -------
@@ -218,7 +220,7 @@ class Trainer:
         learning = np.flatnonzero(~data.validation)
         # Mixed: neighbours of the atomic loss have to be exchangeable, and rounds are not.
         held = self._rng.permutation(np.flatnonzero(data.validation))
-        if last or not hasattr(self, "density"):
+        if renew or not hasattr(self, "density"):
             z = self.release(data.statistic[learning])[:, 0]
             theta = data.theta[learning]
             pair = (theta, z) if self.kind == "posterior" else (z, theta)

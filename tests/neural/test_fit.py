@@ -202,6 +202,59 @@ def test_torch_is_left_as_it_was():
     assert threads == torch.get_num_threads()
 
 
+@pytest.mark.parametrize(
+    ("method", "rounds", "earlier", "renewed"),
+    [
+        (dp.neural.sppe, 2, 0, []),
+        (dp.neural.sppe, 3, 0, [2]),
+        (dp.neural.sppe, 6, 0, [3]),
+        (dp.neural.sppe, 2, 3, [2]),
+        (dp.neural.sppe, 4, 2, [1, 3]),
+        (dp.neural.sple, 6, 0, [3]),
+    ],
+)
+def test_rounds_follow_after_a_new_network_takes_over(
+    method, rounds, earlier, renewed, monkeypatch
+):
+    """They simulate where it is wrong; it has seen none but the parameters in the box."""
+    from pymc_dp.neural.training import Box, Simulations, Trainer
+
+    box = Box(np.full(2, -3.0), np.full(2, 2.0))
+
+    def later_box(self):
+        return box if self.round.max() >= 2 else None
+
+    seen = []
+    fit = Trainer.fit
+
+    def recorded(self, data, epochs, report, *, renew, last):
+        seen.append((data, renew, last))
+        return fit(self, data, epochs, report, renew=renew, last=last)
+
+    settings = {"rounds": rounds, "earlier": tiny(rounds=earlier) if earlier else None}
+    if method is dp.neural.sple:  # NUTS is not looked at
+        draws = tiny()
+        monkeypatch.setattr(pm, "sample", lambda **_: draws)
+    monkeypatch.setattr(Trainer, "fit", recorded)
+    monkeypatch.setattr(Simulations, "later_box", later_box)
+    tree = tiny(method=method, **settings)
+    numbers = [int(data.round.max()) for data, _, _ in seen]
+    assert numbers == list(range(earlier - bool(earlier), earlier + rounds))
+    assert [n for n, (_, renew, _) in zip(numbers, seen, strict=True) if renew] == renewed
+    assert [n for n, (_, _, last) in zip(numbers, seen, strict=True) if last] == sorted(
+        {numbers[0], numbers[-1]} if earlier else {numbers[-1]}
+    )
+    theta, number = (tree["simulations"][n].to_numpy() for n in ("theta", "round"))
+    inside = box.holds(theta)
+    for (data, _, _), own in zip(seen, numbers, strict=True):
+        boxed = any(2 <= n <= own for n in renewed)
+        known = number <= own
+        np.testing.assert_array_equal(data.theta, theta[known & inside if boxed else known])
+        if boxed:
+            assert inside[number == own + 1].all()
+    assert not inside[number < 2].all()
+
+
 def test_earlier_simulations_are_used_again():
     first = tiny()
     second = tiny(earlier=first, rounds=1)
@@ -438,7 +491,7 @@ def test_leakage_is_warned_of(caplog):
         tree = tiny(uniform_mean())
     assert tree["posterior"].attrs["leakage"] > 0.01
     assert tree["posterior"].attrs["estimator"] == "mdn"
-    assert "no prior density, or are far from all simulations" in caplog.text
+    assert "% of the network's draws have a prior density; the others" in caplog.text  # no box yet
     assert "drawn again: 'mu' has no transform" in caplog.text
     mu = tree["posterior"]["mu"]
     assert mu.min() > 0

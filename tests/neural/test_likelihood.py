@@ -44,8 +44,7 @@ def test_parameters_keep_their_order(names):
         x = pm.Normal("x", parts[0] + parts[1] + parts[2], 1.0, shape=4)
         dp.PrivateObservation("z", x[:2], dp.LaplaceMechanism(1.0), observed=[0.5, -1.0])
     problem = model_problem(model)
-    everywhere = Box(np.full(3, -np.inf), np.full(3, np.inf))
-    network = network_model(problem, Density("known", Known(), as_is(2), as_is(3)), everywhere)
+    network = network_model(problem, Density("known", Known(), as_is(2), as_is(3)))
     assert problem.prior.names == list(names)
     point = network.initial_point()
     values = {"a": 0.3, "b": -0.7, "s_log__": 0.4}
