@@ -197,7 +197,8 @@ def _as_written(model, **kwargs):
         return pm.sample(model=model, **kwargs)
     except NotImplementedError as error:
         raise NotImplementedError(
-            f"{error}. A model that can be drawn from but has no density is for dp.neural.sppe"
+            "a part of the model has no density: where it can be drawn from, dp.neural.sppe and "
+            f"dp.neural.sple take the model as it is. PyMC says: {str(error).strip()}"
         ) from error
 
 

@@ -140,7 +140,7 @@ def predict(
     model, simulator, prior, mechanism, observed, var_names
         As they were given to `sppe`.
     draws : int
-        How many of the posterior draws, chosen at random.
+        How many of the posterior draws, chosen at random; all of them at most.
     random_seed : optional
         Seed.
 
@@ -148,7 +148,8 @@ def predict(
     -------
     xarray.DataTree
         A copy with the group ``posterior_predictive``, its attribute ``log_median_distance`` the
-        logarithm of the median Euclidean distance to what was observed: less is better.
+        logarithm of the median Euclidean distance to what was observed: less is better. It is in
+        the units of the releases, so that those with the largest spread count the most.
     """
     check_counts(draws=draws)
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
@@ -193,8 +194,9 @@ def compare(
     -------
     dict
         ``c2st``: cross-validated accuracy of a classifier that tells their draws apart, from 0.5
-        (none can) to 1. ``mmd``: the square of the maximum mean discrepancy of the standardised
-        draws, without bias: it may be negative. Entries of which all draws of both are equal, such
+        (none can) to 1; half a standard deviation between the means gives 0.6. ``mmd``: the square
+        of the maximum mean discrepancy of the standardised draws, without bias: it may be negative.
+        Entries of which all draws of both are equal, such
         as a fixed parameter, are left out.
     """
     import torch

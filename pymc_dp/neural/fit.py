@@ -90,13 +90,14 @@ def sppe(
     simulator, prior, mechanism, observed : optional
         In the place of a model: a function ``(parameters, rng) -> statistics`` of a dict of
         arrays of shapes (count, ...) and a `numpy.random.Generator`, which returns one row of
-        statistics for each simulation; a pm.Model of the parameters, or a dict of
-        ``X.dist(...)``; the mechanism; and what it released.
+        statistics for each simulation (it is tried with a count of 4 first); a pm.Model of the
+        parameters, or a dict of ``X.dist(...)``; the mechanism; and what it released.
     var_names : sequence of str, optional
         The parameters, where the rule above does not find those wanted; everything else is
         simulated.
     rounds, simulations : int
-        Number of rounds, and of calls of the simulator in each.
+        Number of rounds, those of an earlier result not counted, and of calls of the simulator in
+        each.
     noise_draws : int
         Releases M of each simulation in a minibatch.
     estimator : {"maf", "nsf"}, optional
@@ -106,8 +107,9 @@ def sppe(
     training : Training, optional
         Settings of the networks and the optimiser.
     earlier : DataTree, optional
-        An earlier result for the same model: training starts with its simulations, and its rounds
-        count as done.
+        An earlier result of `sppe` or `sple` for the same simulator and statistic; the mechanism
+        and the release may be others. A network is trained on its simulations, in a round of its
+        own in the training's history, and the rounds go on from there.
     draws, chains : int
         Size of the result. The draws are independent; the chains are only their arrangement.
     random_seed : optional
@@ -195,9 +197,11 @@ def sple(
     estimator, qmc, training, earlier, random_seed, device, progressbar
         As for `sppe`.
     draws, tune, chains : int
-        Of `pm.sample`.
+        Of `pm.sample`. It takes minutes, too: each step evaluates the network.
     **kwargs
         Further arguments of `pm.sample`. Chains run one after another unless cores= is given.
+        Some divergences are usual, for the gradients of a network jump; many, or chains that do
+        not agree, say that it has not been trained enough.
 
     Returns
     -------
@@ -210,6 +214,12 @@ def sple(
     ImportError, ValueError, NotImplementedError
         As `sppe`; also for a clipped release, unless it is on a lattice that is not fine beside the
         noise: a flow cannot follow its atoms.
+
+    Notes
+    -----
+    Of whole-number releases, which get uniform noise one step wide when the network is trained, it
+    learns a density whose integral over a step is about their probability; that blurs the posterior
+    where a step is wide beside the spread of the releases.
     """
     wrong = [name for name in _NOT_TAKEN if name in kwargs]
     if wrong:
@@ -413,6 +423,7 @@ class Run:
             end = first + rounds
             if data is not None:
                 problem.check_seeded(data.theta[:4], int(self.rng.integers(2**31)))
+                problem.check_same(data.theta[:50], data.statistic[:50], self.rng)
                 self._prepare(data)
                 train(data, renew=True, last=True)  # proposes as the earlier result would
             for number in range(first, end):
@@ -620,13 +631,15 @@ def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.n
         index = ", ".join(str(int(i)) for i in np.unravel_index(j, channel.shape))
         _log.warning(
             "%r: the released value%s is %.4g, and all simulated ones lie between %.4g and %.4g%s: "
-            "the networks extrapolate. Check the model, or use a wider prior",
+            "the networks extrapolate. Check the simulator and the statistic, or use a wider prior",
             channel.name,
             f" at [{index}]" if index else "",
             value[own][j],
             low[own][j],
             high[own][j],
-            f" (so are {outside.sum()} of {channel.size})" if outside.sum() > 1 else "",
+            f" ({outside.sum()} of {channel.size} values are out of range)"
+            if outside.sum() > 1
+            else "",
         )
 
 

@@ -25,6 +25,7 @@ from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
+from scipy import stats
 
 from pymc_dp.draws import compile_draws, python_is_meant
 from pymc_dp.graphs import is_random, known_shape, nearest_rvs
@@ -34,6 +35,9 @@ from pymc_dp.observation import check_noise_shape
 from pymc_dp.records import as_model, check_values, parents, release_statistic, releases
 
 _log = logging.getLogger("pymc.dp")
+
+# Of a Kolmogorov-Smirnov test: far below what comes by chance, whatever the number of statistics.
+_UNLIKE = 1e-6
 
 Simulator = Callable[[dict[str, np.ndarray], np.random.Generator], np.ndarray]
 
@@ -214,10 +218,9 @@ class Problem:
         size = len(self.observed)
         if found.shape != (len(theta), size):
             raise ValueError(
-                f"the simulator returned an array of shape {found.shape} for {len(theta)} "
-                f"parameters; it must be ({len(theta)}, {size}), a row of statistics for each: "
-                f"{names} {'has' if size == 1 else 'have'} {size} released "
-                f"value{'' if size == 1 else 's'}"
+                f"the simulator returned an array of shape {found.shape} for {len(theta)} sets of "
+                f"parameters; it must be ({len(theta)}, {size}), a row of statistics for each set: "
+                f"the number of released values in {names} is {size}"
             )
         wrong = ~np.all(np.isfinite(found), axis=1)
         if wrong.any():
@@ -245,6 +248,23 @@ class Problem:
                 "the same seed gave different values, or drew from np.random or random. Draw all "
                 "random numbers from the generator that it is given (rng)"
             )
+        if np.array_equal(first, self.simulate(theta, np.random.default_rng(seed + 1))):
+            _log.info(
+                "The simulator gave the same statistics with two seeds: if there is chance in it, "
+                "draw from the generator that it is given (rng)"
+            )
+
+    def check_same(self, theta: np.ndarray, statistic: np.ndarray, rng: np.random.Generator):
+        """Refuse earlier simulations that are unlike those that this problem makes."""
+        found = self.simulate(theta, rng)
+        for channel, place in spans(self.channels):
+            pairs = zip(statistic[:, place].T, found[:, place].T, strict=True)
+            if any(stats.ks_2samp(*pair).pvalue < _UNLIKE for pair in pairs):
+                raise ValueError(
+                    f"earlier: at the parameters of its simulations, the statistic of "
+                    f"{channel.name!r} is not distributed as it was then: leave earlier= out, or "
+                    f"use the simulator and the statistic of that result"
+                )
 
 
 def confidential(model: pm.Model) -> list[TensorVariable]:
@@ -312,7 +332,7 @@ def model_problem(
     model: pm.Model | None, var_names: Sequence[str] | None = None, *, released: bool = True
 ) -> Problem:
     """Read a PyMC model with private releases, which need values if `released`; else NaN."""
-    model = as_model(model, "dp.neural.sppe(model, ...)")
+    model = as_model(model, "model=...")
     check_values(model)
     found = releases(model)
     if not found:
@@ -348,7 +368,7 @@ def model_problem(
     chosen = parameters(model, var_names)
     others = [rv.name for rv in model.free_RVs if rv not in (*chosen, *found)]
     _log.info(
-        "Parameters: %s; simulated with the data: %s (var_names= says otherwise)",
+        "Parameters: %s; simulated with the data: %s (var_names= names other parameters)",
         ", ".join(rv.name for rv in chosen), ", ".join(others) or "nothing",
     )  # fmt: skip
     prior = Prior(_prior_model(model, chosen))
@@ -370,7 +390,7 @@ def function_problem(
     ----------
     simulator : callable
         ``(parameters, rng) -> statistics``: a dict of arrays of shapes (count, ...), and the
-        statistics in an array of shape (count, *observed.shape).
+        statistics in an array of shape (count, *observed.shape), for any count.
     prior : pm.Model or dict of str to X.dist(...)
     mechanism : Mechanism
     observed : array_like
@@ -417,7 +437,12 @@ def function_problem(
     known = Prior(prior)
 
     def run(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        found = simulator(known.natural(theta), rng)
+        try:
+            found = simulator(known.natural(theta), rng)
+        except Exception as error:
+            shapes = ", ".join(f"{k!r} {v.shape}" for k, v in known.natural(theta).items())
+            error.add_note(f"the simulator was called with a dict of arrays, {shapes}, and rng")
+            raise
         try:
             statistic = np.asarray(found)
         except ValueError:  # rows of different lengths

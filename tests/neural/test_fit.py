@@ -297,7 +297,9 @@ def test_bad_simulators_are_named():
 
     with pytest.raises(ValueError, match=r"'release' is not finite in \d+ of \d+ simulations"):
         functional(broken)
-    with pytest.raises(ValueError, match=r"shape \(4, 3\) for 4 parameters; it must be \(4, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"shape \(4, 3\) for 4 sets of parameters; it must be \(4, 2\)"
+    ):
         functional(lambda parameters, rng: np.ones((len(parameters["a"]), 3)))
     with pytest.raises(ValueError, match="depends on unseeded state"):
         functional(lambda parameters, rng: parameters["a"] + np.random.normal())  # noqa: NPY002
@@ -313,10 +315,37 @@ def test_bad_simulators_are_named():
 
     def halves(parameters, rng):
         calls.append(1)
-        return np.round(parameters["a"]) + (0.5 if len(calls) > 3 else 0.0)
+        return np.round(parameters["a"]) + (0.5 if len(calls) > 4 else 0.0)
 
     with pytest.raises(ValueError, match="'release': the simulated statistics do not go with the"):
         functional(halves, mechanism=dp.GeometricMechanism(2.0), rounds=2)
+
+
+def test_a_simulator_with_a_seed_of_its_own_is_noted(caplog):
+    def same(parameters, rng):
+        return parameters["a"] + np.random.default_rng(1).normal(size=parameters["a"].shape)
+
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        functional(lambda parameters, rng: parameters["a"] + rng.normal(size=2))
+        assert "with two seeds" not in caplog.text
+        functional(same)
+    assert "gave the same statistics with two seeds" in caplog.text
+
+
+def test_an_error_of_the_simulator_says_how_it_was_called():
+    with pytest.raises(KeyError, match="A") as caught:
+        functional(lambda parameters, rng: parameters["A"])
+    assert "a dict of arrays, 'a' (4, 2), and rng" in caught.value.__notes__[0]
+
+
+def test_earlier_simulations_of_another_statistic_are_refused():
+    def drawn(parameters, rng):
+        return parameters["a"] + rng.normal(size=parameters["a"].shape)
+
+    first = functional(drawn)
+    functional(drawn, earlier=first, rounds=1, mechanism=dp.GaussianMechanism(3.0))  # kept bare
+    with pytest.raises(ValueError, match="'release' is not distributed as it was then"):
+        functional(lambda p, rng: 5.0 + drawn(p, rng), earlier=first, rounds=1)
 
 
 def test_a_fit_leaves_the_model_of_the_context_alone():
