@@ -18,7 +18,7 @@ def test_notebook_runs(path, tmp_path):
     notebook = jupytext.read(path)
     client = NotebookClient(
         notebook,
-        timeout=300,  # seconds for one cell: a first run compiles everything
+        timeout=600,  # seconds for one cell: a first run compiles everything, and networks train
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     )
