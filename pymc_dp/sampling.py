@@ -197,8 +197,8 @@ def _as_written(model, **kwargs):
         return pm.sample(model=model, **kwargs)
     except NotImplementedError as error:
         raise NotImplementedError(
-            "a part of the model has no density: where it can be drawn from, dp.neural.sppe and "
-            f"dp.neural.sple take the model as it is. PyMC says: {str(error).strip()}"
+            f"{str(error).strip()}\nIf a part of the model has no density, but can be drawn from, "
+            "dp.neural.sppe and dp.neural.sple take the model as it is"
         ) from error
 
 

@@ -42,6 +42,8 @@ _log = logging.getLogger("pymc.dp")
 # Moves of the walkers that propose the next round's parameters.
 _WALKS = 50
 _LEAKAGE = 0.01
+# Of the parameters that a box is around, 0.2% of each entry are outside of its quantiles.
+_BORDER = 0.05
 # Arguments of pm.sample that would change what comes back.
 _NOT_TAKEN = ("idata_kwargs", "discard_tuned_samples", "return_inferencedata", "trace", "model")
 
@@ -73,9 +75,9 @@ def sppe(
     first round are drawn from the prior, those of every later round from the posterior estimated
     so far; the loss takes the difference between the two into account. A simulation is released
     anew M times in every minibatch. A posterior may be hundreds of times narrower than the prior,
-    in whose units the first network computes: when half of the rounds are done, and two at least, a
-    new network takes its place, which learns from the simulations in a box around the parameters of
-    the later rounds only. The last round trains the longest.
+    in whose units the first network computes: in the round after half of them, and not before the
+    third, a new network takes its place, which learns from the simulations in a box around the
+    parameters of the later rounds only. The last round trains the longest.
 
     Parameters
     ----------
@@ -109,7 +111,8 @@ def sppe(
     earlier : DataTree, optional
         An earlier result of `sppe` or `sple` for the same simulator and statistic; the mechanism
         and the release may be others. A network is trained on its simulations, in a round of its
-        own in the training's history, and the rounds go on from there.
+        own in the training's history, and new rounds follow. At 50 of its parameters is simulated
+        again, twice, to see that the statistic is the same.
     draws, chains : int
         Size of the result. The draws are independent; the chains are only their arrangement.
     random_seed : optional
@@ -154,6 +157,7 @@ def sppe(
         theta = drawn[:, 0]
         logq = density.log_prob(theta, given)
     warn_of_leakage(problem.prior, leakage, run.box)
+    warn_of_border(run.box, theta)
     stats = {"lp": logq.reshape(chains, draws)}
     shaped = {
         k: v.reshape(chains, draws, *v.shape[1:]) for k, v in problem.prior.natural(theta).items()
@@ -188,8 +192,8 @@ def sple(
 
     A normalizing flow :math:`q(z \mid \theta)` is trained on simulations, of parameters from the
     prior at first and then from the posterior under the network; the loss is right whatever they
-    are drawn from. When half of the rounds are done, a new network takes over, as in `sppe`. After
-    the last round, NUTS samples the model's priors with the network as the likelihood.
+    are drawn from. In the round after half of them a new network takes over, as in `sppe`. After
+    the last one, NUTS samples the model's priors with the network as the likelihood.
 
     Parameters
     ----------
@@ -200,8 +204,8 @@ def sple(
         Of `pm.sample`. It takes minutes, too: each step evaluates the network.
     **kwargs
         Further arguments of `pm.sample`. Chains run one after another unless cores= is given.
-        Some divergences are usual, for the gradients of a network jump; many, or chains that do
-        not agree, say that it has not been trained enough.
+        Many divergences, or chains that do not agree, say that the network has not been trained
+        enough.
 
     Returns
     -------
@@ -239,7 +243,9 @@ def sple(
         run.check_range(found)
         from pymc_dp.neural.likelihood import network_model
 
-        starts = _likelihood_proposal(run, found, 2 * chains + 100)[:chains]
+        starts = _likelihood_proposal(run, found, 2 * chains + 100)
+        warn_of_border(run.box, starts)
+        starts = starts[:chains]
         network = network_model(problem, run.trainer.density, run.box)
         initial = problem.prior.natural(starts)
         with network:
@@ -409,24 +415,25 @@ class Run:
             def report(epoch: int, training: float, validation: float) -> None:
                 progress.update(inner, completed=epoch + 1, loss=f"loss {validation:.3f}")
 
-            def train(data: Simulations, **which: bool) -> None:
-                epochs = self.settings.epochs(self.kind, which["last"])
+            def train(data: Simulations, *, last: bool, renew: bool = False) -> None:
+                epochs = self.settings.epochs(self.kind, last)
                 progress.reset(inner, total=epochs, loss="")
-                if which["renew"] or self.box is not None:
-                    self.box = data.later_box()
-                if self.box is not None:
+                if renew or self.box is not None:
+                    self.box = data.later_box(first)
                     data = data.within(self.box)
-                self.losses.append(self.trainer.fit(data, epochs, report, **which))
+                self.losses.append(self.trainer.fit(data, epochs, report, renew=renew, last=last))
 
             data = None if earlier is None else self._earlier(earlier)
             first = 0 if data is None else int(data.round.max()) + 1
-            end = first + rounds
+            # Before the third round, a box would keep out what the first estimate has missed. The
+            # rounds that follow simulate where the new network is wrong for want of simulations.
+            takeover = first + max(rounds // 2, 2)
             if data is not None:
                 problem.check_seeded(data.theta[:4], int(self.rng.integers(2**31)))
-                problem.check_same(data.theta[:50], data.statistic[:50], self.rng)
+                problem.check_same(data.theta[-50:], data.statistic[-50:], self.rng)
                 self._prepare(data)
-                train(data, renew=True, last=True)  # proposes as the earlier result would
-            for number in range(first, end):
+                train(data, last=True)  # for this release, which may be another
+            for number in range(first, first + rounds):
                 if data is None:
                     theta = prior.draw(simulations, self.rng)
                     problem.check_seeded(theta[:4], int(self.rng.integers(2**31)))
@@ -436,8 +443,7 @@ class Run:
                 if data is None:
                     self._prepare(new)
                 data = new if data is None else data.joined(new)
-                # Rounds to come simulate where the new network is wrong for want of simulations.
-                train(data, renew=number == max(end // 2, 2), last=number == end - 1)
+                train(data, renew=number == takeover, last=number == first + rounds - 1)
                 progress.advance(outer)
         assert data is not None
         return data
@@ -620,6 +626,16 @@ def warn_of_leakage(prior: Prior, leakage: float, box: Box | None = None) -> Non
         )
 
 
+def warn_of_border(box: Box | None, theta: np.ndarray) -> None:
+    """Warn of a posterior that the box cuts."""
+    if box is not None and box.border(theta) > _BORDER:
+        _log.warning(
+            "%.0f%% of the posterior is at the border of the parameters that were simulated in "
+            "later rounds, which may cut it: take more rounds, or go on with earlier=",
+            100 * box.border(theta),
+        )
+
+
 def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.ndarray) -> None:
     """Warn of a release, flattened, beyond all those simulated, (count, size)."""
     low, high = released.min(0), released.max(0)
@@ -660,7 +676,13 @@ def _likelihood_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
     # Walkers start at simulated parameters, the likelier the more often.
     walkers = count + count % 2
     recent = data.theta[data.round == data.round.max()]
-    start = rng.permutation(recent[resample(log_density(recent), walkers, rng)])
+    level = log_density(recent)
+    if not np.isfinite(level).any():
+        raise RuntimeError(
+            "the network gives the release no density at any parameter of the last round: see that "
+            "the simulator can lead to such a release, and simulate more"
+        )
+    start = rng.permutation(recent[resample(level, walkers, rng)])
     spread = 0.1 * Standard.of(recent).scale
     moved = start + spread * rng.standard_normal(start.shape)
     start = np.where(np.isfinite(log_density(moved))[:, None], moved, start)

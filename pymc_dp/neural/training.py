@@ -61,18 +61,13 @@ class Simulations:
             *(np.concatenate([a, vars(other)[name]]) for name, a in vars(self).items())
         )
 
-    def later_box(self) -> Box | None:
-        """Return a box around the parameters of the later half of the rounds.
+    def later_box(self, first: int) -> Box:
+        """Return a box around the parameters of the later half of the rounds from `first` on.
 
-        Between the quantiles 0.001 and 0.999, and a quarter wider on every side. There is none
-        before the third round: the first estimate may have missed a part of the posterior.
+        Between the quantiles 0.001 and 0.999, and a quarter wider on every side.
         """
-        last = self.round.max()
-        if last < 2:
-            return None
-        low, high = np.quantile(self.theta[self.round > last / 2], [0.001, 0.999], axis=0)
-        margin = 0.25 * (high - low)
-        return Box(low - margin, high + margin)
+        later = self.round > (first + self.round.max()) / 2
+        return Box.around(*np.quantile(self.theta[later], [0.001, 0.999], axis=0))
 
     def within(self, box: Box) -> Simulations:
         r"""Keep the simulations whose parameters are in a box B.
@@ -90,6 +85,17 @@ class Box:
 
     low: np.ndarray
     high: np.ndarray
+
+    @classmethod
+    def around(cls, low: np.ndarray, high: np.ndarray) -> Box:
+        """Return a box that is a quarter wider on every side."""
+        margin = 0.25 * (high - low)
+        return cls(low - margin, high + margin)
+
+    def border(self, theta: np.ndarray) -> float:
+        """Return the share of parameters (count, width) that are outside of what it is around."""
+        margin = (self.high - self.low) / 6
+        return 1.0 - float(Box(self.low + margin, self.high - margin).holds(theta).mean())
 
     def holds(self, theta: np.ndarray) -> np.ndarray:
         """Whether parameters (..., width) are in it; they may be symbolic."""

@@ -203,56 +203,91 @@ def test_torch_is_left_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("method", "rounds", "earlier", "renewed"),
+    ("method", "rounds", "earlier", "takeover"),
     [
-        (dp.neural.sppe, 2, 0, []),
-        (dp.neural.sppe, 3, 0, [2]),
-        (dp.neural.sppe, 6, 0, [3]),
-        (dp.neural.sppe, 2, 3, [2]),
-        (dp.neural.sppe, 4, 2, [1, 3]),
-        (dp.neural.sple, 6, 0, [3]),
+        (dp.neural.sppe, 2, 0, None),
+        (dp.neural.sppe, 3, 0, 2),
+        (dp.neural.sppe, 6, 0, 3),
+        (dp.neural.sppe, 2, 3, None),  # the release may be another: its box would not fit
+        (dp.neural.sppe, 4, 3, 5),
+        (dp.neural.sple, 6, 0, 3),
     ],
 )
 def test_rounds_follow_after_a_new_network_takes_over(
-    method, rounds, earlier, renewed, monkeypatch
+    method, rounds, earlier, takeover, monkeypatch
 ):
     """They simulate where it is wrong; it has seen none but the parameters in the box."""
+    from pymc_dp.neural import likelihood
     from pymc_dp.neural.training import Box, Simulations, Trainer
 
-    box = Box(np.full(2, -3.0), np.full(2, 2.0))
+    def later_box(self, first):
+        assert first == earlier
+        return Box(np.full(2, -3.0 + 0.1 * self.round.max()), np.full(2, 2.0))
 
-    def later_box(self):
-        return box if self.round.max() >= 2 else None
-
-    seen = []
-    fit = Trainer.fit
+    seen, boxes = [], []
+    fit, network_model = Trainer.fit, likelihood.network_model
 
     def recorded(self, data, epochs, report, *, renew, last):
         seen.append((data, renew, last))
         return fit(self, data, epochs, report, renew=renew, last=last)
 
+    def recorded_model(problem, density, box):
+        boxes.append(box)
+        return network_model(problem, density, box)
+
     settings = {"rounds": rounds, "earlier": tiny(rounds=earlier) if earlier else None}
     if method is dp.neural.sple:  # NUTS is not looked at
         draws = tiny()
         monkeypatch.setattr(pm, "sample", lambda **_: draws)
+        monkeypatch.setattr(likelihood, "network_model", recorded_model)
     monkeypatch.setattr(Trainer, "fit", recorded)
     monkeypatch.setattr(Simulations, "later_box", later_box)
     tree = tiny(method=method, **settings)
     numbers = [int(data.round.max()) for data, _, _ in seen]
-    assert numbers == list(range(earlier - bool(earlier), earlier + rounds))
-    assert [n for n, (_, renew, _) in zip(numbers, seen, strict=True) if renew] == renewed
-    assert [n for n, (_, _, last) in zip(numbers, seen, strict=True) if last] == sorted(
-        {numbers[0], numbers[-1]} if earlier else {numbers[-1]}
+    end = earlier + rounds - 1
+    assert numbers == list(range(max(earlier - 1, 0), end + 1))
+    assert [n for n, (_, renew, _) in zip(numbers, seen, strict=True) if renew] == (
+        [] if takeover is None else [takeover]
+    )
+    assert {n for n, (_, _, last) in zip(numbers, seen, strict=True) if last} == (
+        {earlier - 1, end} if earlier else {end}
     )
     theta, number = (tree["simulations"][n].to_numpy() for n in ("theta", "round"))
-    inside = box.holds(theta)
     for (data, _, _), own in zip(seen, numbers, strict=True):
-        boxed = any(2 <= n <= own for n in renewed)
         known = number <= own
-        np.testing.assert_array_equal(data.theta, theta[known & inside if boxed else known])
-        if boxed:
-            assert inside[number == own + 1].all()
-    assert not inside[number < 2].all()
+        if takeover is None or own < takeover:
+            np.testing.assert_array_equal(data.theta, theta[known])
+            continue
+        low = -3.0 + 0.1 * own
+        inside = np.all((theta >= low) & (theta <= 2.0), axis=1)
+        np.testing.assert_array_equal(data.theta, theta[known & inside])
+        assert inside[number == own + 1].all()
+    assert not np.all((theta[number < 2] >= -3.0) & (theta[number < 2] <= 2.0))
+    if takeover is not None:
+        final = -3.0 + 0.1 * end
+        if method is dp.neural.sple:
+            np.testing.assert_array_equal(boxes[0].low, final)
+        else:
+            mu = tree["posterior"]["mu"]
+            assert mu.min() >= final
+            assert mu.max() <= 2.0
+
+
+def test_a_posterior_at_the_border_of_its_box_is_warned_of(caplog):
+    from pymc_dp.neural.fit import warn_of_border
+    from pymc_dp.neural.training import Box
+
+    box = Box.around(np.array([0.0, 0.0]), np.array([1.0, 2.0]))
+    np.testing.assert_allclose([box.low, box.high], [[-0.25, -0.5], [1.25, 2.5]])
+    theta = np.full((100, 2), 0.5)
+    theta[:10, 1] = 2.1
+    theta[10:14, 0] = -0.1
+    assert box.border(theta) == pytest.approx(0.14)
+    warn_of_border(box, theta[14:])
+    warn_of_border(None, theta)
+    assert not caplog.records
+    warn_of_border(box, theta)
+    assert "14% of the posterior is at the border" in caplog.text
 
 
 def test_earlier_simulations_are_used_again():
@@ -346,6 +381,24 @@ def test_earlier_simulations_of_another_statistic_are_refused():
     functional(drawn, earlier=first, rounds=1, mechanism=dp.GaussianMechanism(3.0))  # kept bare
     with pytest.raises(ValueError, match="'release' is not distributed as it was then"):
         functional(lambda p, rng: 5.0 + drawn(p, rng), earlier=first, rounds=1)
+
+
+@pytest.mark.parametrize("width", [0.0, 1.0, 200.0])
+def test_what_makes_columns_unlike(width):
+    """At the same parameters, whose own spread must not hide the difference."""
+    from pymc_dp.neural.simulator import _UNLIKE, _unlike
+
+    rng = np.random.default_rng(1)
+    center = width * rng.normal(size=50)
+    one, two, three = center + rng.normal(size=(3, 50))
+    assert _unlike(three, one, two) > 1e-3
+    assert _unlike(np.round(three), np.round(one), np.round(two)) > 1e-3
+    assert _unlike(center, center, center) == 1.0  # no chance in it
+    assert _unlike(three + 2, one, two) < _UNLIKE
+    assert _unlike(center + 20 * (three - center), one, two) < _UNLIKE
+    if width:
+        assert _unlike(center + 1, center, center) < _UNLIKE
+        assert _unlike(100 * three, one, two) < _UNLIKE
 
 
 def test_a_fit_leaves_the_model_of_the_context_alone():

@@ -139,12 +139,10 @@ def rounds_of(theta, number):
 def test_the_box_is_around_the_parameters_of_the_later_rounds():
     rng = np.random.default_rng(1)
     data = rounds_of(np.linspace(-100, 100, 401), 0)
-    assert data.later_box() is None  # nothing else is known
     data = data.joined(rounds_of([-50, 50], 1))
-    assert data.later_box() is None  # one estimate may have missed a mode
     late = np.append(np.linspace(2, 6, 4001), 1e6)  # one draw gone astray does not widen it
     data = data.joined(rounds_of(rng.permutation(late), 2))
-    box = data.later_box()
+    box = data.later_box(0)
     np.testing.assert_allclose([box.low, box.high], [[1], [7]], atol=0.02)
     found = data.within(box)
     inside = (data.theta[:, 0] >= box.low[0]) & (data.theta[:, 0] <= box.high[0])
