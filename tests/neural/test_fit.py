@@ -383,6 +383,32 @@ def test_earlier_simulations_of_another_statistic_are_refused():
         functional(lambda p, rng: 5.0 + drawn(p, rng), earlier=first, rounds=1)
 
 
+@pytest.mark.nightly
+def test_earlier_simulations_for_a_release_with_more_noise():
+    """The posterior is wider than the earlier one, and elsewhere."""
+
+    def fitted(noise, observed, **kwargs):
+        return dp.neural.sppe(
+            simulator=lambda p, rng: p["mu"] + 0.5 * rng.normal(size=p["mu"].shape),
+            prior={"mu": pm.Normal.dist([0, 0], [2, 3], shape=2)},
+            mechanism=dp.GaussianMechanism(noise),
+            observed=observed,
+            simulations=300,
+            training=SMALL,
+            random_seed=3,
+            progressbar=False,
+            **kwargs,
+        )
+
+    first = fitted(0.1, [-2.0, 3.0], rounds=4)
+    second = fitted(2.0, [3.0, -3.0], rounds=3, earlier=first)
+    draws = second["posterior"]["mu"].to_numpy().reshape(-1, 2)
+    precision = 1 / np.array([4, 9]) + 1 / 4.25
+    exact = np.array([3.0, -3.0]) / 4.25 / precision
+    np.testing.assert_allclose((draws.mean(0) - exact) * precision**0.5, 0, atol=0.25)
+    np.testing.assert_allclose(draws.std(0) * precision**0.5, 1, rtol=0.15)
+
+
 @pytest.mark.parametrize("width", [0.0, 1.0, 200.0])
 def test_what_makes_columns_unlike(width):
     """At the same parameters, whose own spread must not hide the difference."""
