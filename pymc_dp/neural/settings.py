@@ -34,7 +34,7 @@ class Training:
         Epochs of a round at most. The network goes on from that of the round before, unless it is
         a new one.
     last_epochs : int, optional
-        Epochs of the last round at most, whose network is the result: by default 200, and 300 for a
+        Epochs of the last round at most, whose network is the result: by default 100, and 300 for a
         likelihood, which takes more and cheaper ones; a third of them with a falling learning rate.
         The only round of `amortise` is the last one.
     tolerance : float
@@ -92,4 +92,4 @@ class Training:
             return self.max_epochs
         if self.last_epochs is not None:
             return self.last_epochs
-        return 300 if kind == "likelihood" else 200
+        return 300 if kind == "likelihood" else 100
