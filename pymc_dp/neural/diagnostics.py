@@ -196,8 +196,7 @@ def compare(
         ``c2st``: cross-validated accuracy of a classifier that tells their draws apart, from 0.5
         (none can) to 1; half a standard deviation between the means gives 0.6. ``mmd``: the square
         of the maximum mean discrepancy of the standardised draws, without bias: it may be negative.
-        Entries of which all draws of both are equal, such
-        as a fixed parameter, are left out.
+        Entries of which all draws of both are equal, such as a fixed parameter, are left out.
     """
     import torch
     from sbi.utils.metrics import c2st, unbiased_mmd_squared

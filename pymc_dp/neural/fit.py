@@ -111,8 +111,8 @@ def sppe(
     earlier : DataTree, optional
         An earlier result of `sppe` or `sple` for the same simulator and statistic; the mechanism
         and the release may be others. A network is trained on its simulations, in a round of its
-        own in the training's history, and new rounds follow. At 50 of its parameters is simulated
-        again, twice, to see that the statistic is the same.
+        own in the training's history, and new rounds follow. At 50 of its parameters the simulator
+        runs again, twice, to see that the statistic is the same.
     draws, chains : int
         Size of the result. The draws are independent; the chains are only their arrangement.
     random_seed : optional
@@ -628,11 +628,12 @@ def warn_of_leakage(prior: Prior, leakage: float, box: Box | None = None) -> Non
 
 def warn_of_border(box: Box | None, theta: np.ndarray) -> None:
     """Warn of a posterior that the box cuts."""
-    if box is not None and box.border(theta) > _BORDER:
+    share = 0.0 if box is None else box.border(theta)
+    if share > _BORDER:
         _log.warning(
             "%.0f%% of the posterior is at the border of the parameters that were simulated in "
             "later rounds, which may cut it: take more rounds, or go on with earlier=",
-            100 * box.border(theta),
+            100 * share,
         )
 
 

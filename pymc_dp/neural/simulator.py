@@ -269,14 +269,13 @@ class Problem:
 
 def _unlike(known: np.ndarray, one: np.ndarray, two: np.ndarray) -> float:
     """Return the least p-value of tests of whether three columns are exchangeable, row by row."""
-    away = known - one
-    differences = away, np.abs(away) - np.abs(two - one)  # of place, of spread
     found = [stats.ks_2samp(known, one).pvalue]
-    for difference in differences:
-        moved = difference[~np.isclose(known, one, rtol=1e-9, atol=0)]
-        # Of fewer than 20 none can be that small, and ties would be warned of.
-        if len(moved) >= 20:
-            found.append(stats.wilcoxon(moved, method="asymptotic").pvalue)
+    moved = ~np.isclose(known, one, rtol=1e-9, atol=0)
+    # Fewer than 20 cannot make it that small.
+    if moved.sum() >= 20:
+        away = (known - one)[moved]
+        for difference in (away, np.abs(away) - np.abs(two - one)[moved]):  # of place, of spread
+            found.append(stats.wilcoxon(difference, method="asymptotic").pvalue)
     return min(found)
 
 

@@ -94,7 +94,7 @@ class Box:
 
     def border(self, theta: np.ndarray) -> float:
         """Return the share of parameters (count, width) that are outside of what it is around."""
-        margin = (self.high - self.low) / 6
+        margin = (self.high - self.low) / 6  # a quarter of what is between, as of `around`
         return 1.0 - float(Box(self.low + margin, self.high - margin).holds(theta).mean())
 
     def holds(self, theta: np.ndarray) -> np.ndarray:
