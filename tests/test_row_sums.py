@@ -284,7 +284,8 @@ def test_tangent_is_the_derivative_of_the_sums(width):
     second = sums.second + n * pt.outer(sums.center, sums.center)
     graph = pt.concatenate([n * sums.center, second[np.triu_indices(width)]])
     at = exact.at(own, root, own, pt.constant(factor)).eval()
-    derivative = pytensor.function([z], [graph, pytensor.gradient.jacobian(graph, z)])
+    graphs = [graph, pytensor.gradient.jacobian(graph, z)]
+    derivative = pytensor.function([z], graphs, mode=PLAIN)
     found, expected = derivative(at)
     assert law.products == column_products(width)
     np.testing.assert_allclose(n * law.mean.eval(), found, rtol=1e-9)
@@ -362,7 +363,9 @@ def test_coordinates_change_no_posterior(noise):
     assert u.name == f"{name}_whitened__"
     latents = collapsed.replace_rvs_by_values([collapsed[name]])[0]
     graphs = [latents, pytensor.gradient.jacobian(latents, u)]
-    read = collapsed.compile_fn(graphs, inputs=collapsed.value_vars, on_unused_input="ignore")
+    read = collapsed.compile_fn(
+        graphs, inputs=collapsed.value_vars, on_unused_input="ignore", mode=PLAIN
+    )
     density = collapsed.compile_logp()
     alpha = (n - 1 - np.arange(2)) / 2
     point = collapsed.initial_point()

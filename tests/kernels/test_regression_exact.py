@@ -66,7 +66,8 @@ def agrees(draws, mean, se, sd, limit=4.0):
     centre, spread = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
     squares = (draws - centre) ** 2
     ess = np.array([[float(az.ess(a[..., k])) for k in range(3)] for a in (draws, squares)])
-    assert ess.min() > 1000 and ess[0].min() > 2000
+    assert ess.min() > 1000
+    assert ess[0].min() > 2000
     se_mean = spread / np.sqrt(ess[0])
     se_spread = squares.std(axis=(0, 1)) / np.sqrt(ess[1]) / (2 * spread)
     assert np.all(np.abs(centre - mean) < limit * np.hypot(se_mean, se))
