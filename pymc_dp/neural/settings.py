@@ -18,8 +18,11 @@ class Training:
         Width of its layers, and how many transforms are chained, at least two.
     batch_size : int
         Simulations in a minibatch, each with its noise draws.
-    learning_rate, weight_decay : float
-        Of Adam. In the last round the learning rate falls to zero at the end, along half a cosine.
+    learning_rate : float
+        Of Adam. In the last round it falls to zero along half a cosine.
+    weight_decay : float, optional
+        Of Adam: by default 0.002, and 0.0001 for a likelihood, which learns from the releases, new
+        at every pass, where a posterior learns from the parameters, always the same.
     atoms : int
         Parameters that the posterior's loss compares, from the second round on.
     validation : float
@@ -28,15 +31,13 @@ class Training:
         Minibatches of an epoch. As the noise is new at every pass, an epoch may be several passes
         over few simulations, or a part of one over many.
     patience : int
-        Epochs without a better validation loss after which a round stops; in the last one the
-        learning rate begins to fall.
+        Epochs without a better validation loss after which a round stops, the last one excepted.
     max_epochs : int
         Epochs of a round at most. The network goes on from that of the round before, unless it is
         a new one.
     last_epochs : int, optional
-        Epochs of the last round at most, whose network is the result: by default 100, and 300 for a
-        likelihood, which takes more and cheaper ones; a third of them with a falling learning rate.
-        The only round of `amortise` is the last one.
+        Epochs of the last round, whose network is the result: by default 60, and 200 for a
+        likelihood, which takes more and cheaper ones. The only round of `amortise` is the last one.
     tolerance : float
         The least fall of the validation loss that counts for it.
     averaging : float
@@ -48,7 +49,7 @@ class Training:
     num_transforms: int = 5
     batch_size: int = 100
     learning_rate: float = 2e-3
-    weight_decay: float = 1e-4
+    weight_decay: float | None = None
     atoms: int = 5
     validation: float = 0.1
     epoch_steps: int = 50
@@ -79,8 +80,9 @@ class Training:
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate={self.learning_rate}: it must be positive")
         for name in ("weight_decay", "tolerance"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 0")
+            given = getattr(self, name)
+            if given is not None and not given >= 0:
+                raise ValueError(f"{name}={given}: it must be at least 0")
         if not 0 < self.validation < 1:
             raise ValueError(f"validation={self.validation}: it is a share between 0 and 1")
         if not 0 <= self.averaging < 1:
@@ -92,4 +94,10 @@ class Training:
             return self.max_epochs
         if self.last_epochs is not None:
             return self.last_epochs
-        return 300 if kind == "likelihood" else 100
+        return 200 if kind == "likelihood" else 60
+
+    def decay(self, kind: Literal["posterior", "likelihood"]) -> float:
+        """Return the weight decay."""
+        if self.weight_decay is not None:
+            return self.weight_decay
+        return 1e-4 if kind == "likelihood" else 2e-3

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR
 
 from pymc_dp.neural.density import Density, build_density, network_log_prob
 from pymc_dp.neural.noise import Noise
@@ -214,9 +214,8 @@ class Trainer:
         renew : bool, default False
             Begin with a new network, in the units of these simulations.
         last : bool, default False
-            Let the learning rate fall to zero along half a cosine when the loss does not fall any
-            more, in a third of the epochs: a constant one leaves the optimiser's noise in the
-            weights.
+            Take all the epochs, along which the learning rate falls to zero on half a cosine: a
+            constant one leaves the optimiser's noise in the weights.
 
         Returns
         -------
@@ -235,21 +234,16 @@ class Trainer:
         optimizer = torch.optim.Adam(
             network.parameters(),
             lr=self.training.learning_rate,
-            weight_decay=self.training.weight_decay,
+            weight_decay=self.training.decay(self.kind),
             fused=True,
         )
+        steps = epochs * self.training.epoch_steps
+        schedule = CosineAnnealingLR(optimizer, steps) if last else ConstantLR(optimizer, 1.0)
         average = copy.deepcopy(network)
         known = self.release(data.statistic[held])
         best, state, waited = np.inf, copy.deepcopy(average.state_dict()), 0
-        batches, history, steps = self._batches(learning), [], 0
-        fall, falling, patience = max(epochs // 3, 1), None, self.training.patience
-        epoch = 0
-        while epoch < epochs:
-            if last and falling is None and (waited >= patience or epoch + fall == epochs):
-                for one in (network, average):
-                    one.load_state_dict(state)
-                falling = CosineAnnealingLR(optimizer, fall * self.training.epoch_steps)
-                epochs = epoch + fall
+        batches, history, step = self._batches(learning), [], 0
+        for epoch in range(epochs):
             network.train()
             total, rows = 0.0, 0
             for batch in islice(batches, self.training.epoch_steps):
@@ -263,10 +257,9 @@ class Trainer:
                 loss.backward()
                 nn.utils.clip_grad_norm_(network.parameters(), 5.0)
                 optimizer.step()
-                if falling is not None:
-                    falling.step()
-                steps += 1
-                _follow(average, network, min(self.training.averaging, steps / (steps + 10)))
+                schedule.step()
+                step += 1
+                _follow(average, network, min(self.training.averaging, step / (step + 10)))
                 total, rows = total + float(loss.detach()) * len(batch), rows + len(batch)
             average.eval()
             each = self._validate(average, data, held, known)
@@ -276,13 +269,12 @@ class Trainer:
             history.append((total / rows, validation))
             report(epoch, *history[-1])
             # Gains below the noise of the loss are no reason to go on.
-            if validation < best - (self.training.tolerance if falling is None else 0.0):
+            if validation < best - (0.0 if last else self.training.tolerance):
                 best, state, waited = validation, copy.deepcopy(average.state_dict()), 0
             else:
                 waited += 1
-                if waited >= patience and not last:
+                if waited >= self.training.patience and not last:
                     break
-            epoch += 1
         average.load_state_dict(state)
         average.eval()
         self.density = replace(self.density, network=average)
