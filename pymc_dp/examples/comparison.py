@@ -90,6 +90,8 @@ def neural_fits(
             simulations=options.simulations,
             random_seed=options.seed,
             progressbar=console.is_terminal,
+            # As many processes as pm.sample takes by itself.
+            **({"cores": None} if method == "sple" else {}),
         )
         yield method, timed(console, method, run)
 

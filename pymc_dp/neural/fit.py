@@ -203,7 +203,8 @@ def sple(
     draws, tune, chains : int
         Of `pm.sample`. It takes minutes, too: each step evaluates the network.
     **kwargs
-        Further arguments of `pm.sample`. Chains run one after another unless cores= is given.
+        Further arguments of `pm.sample`. Chains run one after another unless cores= is given:
+        ``cores=2`` gives the same draws in half of the time.
         Many divergences, or chains that do not agree, say that the network has not been trained
         enough.
 

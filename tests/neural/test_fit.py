@@ -192,6 +192,16 @@ def test_seeds_repeat_and_nothing_is_written(tmp_path, monkeypatch, qmc):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.nightly
+def test_processes_change_no_draw():
+    found = [
+        tiny(method=dp.neural.sple, chains=2, draws=20, tune=20, cores=cores, random_seed=1)
+        for cores in (1, 2)
+    ]
+    one, two = (tree["posterior"]["mu"].to_numpy() for tree in found)
+    np.testing.assert_array_equal(one, two)
+
+
 def test_torch_is_left_as_it_was():
     import torch
 
