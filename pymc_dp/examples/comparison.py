@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -90,8 +91,8 @@ def neural_fits(
             simulations=options.simulations,
             random_seed=options.seed,
             progressbar=console.is_terminal,
-            # As many processes as pm.sample takes by itself.
-            **({"cores": None} if method == "sple" else {}),
+            # By itself, pm.sample takes half of the processors.
+            **({"cores": min(4, os.cpu_count() or 1)} if method == "sple" else {}),
         )
         yield method, timed(console, method, run)
 
