@@ -64,12 +64,13 @@ def agrees(draws, mean, se, sd, limit=4.0):
     """Compare means and standard deviations, each within four standard errors."""
     draws = draws[..., :3]
     centre, spread = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
-    squares = (draws - centre) ** 2
-    ess = np.array([[float(az.ess(a[..., k])) for k in range(3)] for a in (draws, squares)])
-    assert ess.min() > 1000
-    assert ess[0].min() > 2000
-    se_mean = spread / np.sqrt(ess[0])
-    se_spread = squares.std(axis=(0, 1)) / np.sqrt(ess[1]) / (2 * spread)
+    ess = [float(az.ess(draws[..., k])) for k in range(3)]
+    assert min(ess) > 2000
+    assert min(float(az.ess(draws[..., k], method="sd")) for k in range(3)) > 1000
+    se_mean, se_spread = (
+        np.array([float(az.mcse(draws[..., k], method=method)) for k in range(3)])
+        for method in ("mean", "sd")
+    )
     assert np.all(np.abs(centre - mean) < limit * np.hypot(se_mean, se))
     # The references give no error of their standard deviations: that of their means, scaled.
     scaled = np.asarray(se) * se_spread / se_mean
