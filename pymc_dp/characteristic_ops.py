@@ -10,7 +10,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
-from pymc_dp.kernels import KERNEL_VERSION, law_nodes
+from pymc_dp.kernels import law_nodes, version_of
 from pymc_dp.kernels.inversion_release import release_line, release_plane
 
 
@@ -20,7 +20,7 @@ def _doubles(*inputs):
 
 def _key(op) -> str:
     # Compiled graphs are cached on disk: the key follows the kernels' source.
-    return sha256(repr((type(op).__name__, op._props(), KERNEL_VERSION)).encode()).hexdigest()
+    return sha256(repr((type(op).__name__, op._props(), version_of(__file__))).encode()).hexdigest()
 
 
 class _Placement(Op):

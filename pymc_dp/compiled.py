@@ -21,7 +21,7 @@ from pytensor.link.numba.dispatch.basic import (
 )
 from pytensor.tensor.random.type import RandomType
 
-from pymc_dp.kernels import KERNEL_VERSION
+from pymc_dp.kernels import version_of
 
 # Numba keeps no code on disk that holds more bytes of data than this.
 _LARGE = 1_000_000
@@ -40,7 +40,7 @@ def from_source(name: str, arguments: str, body: str, **names: Piece | Any) -> P
     keys = [value.key if isinstance(value, Piece) else repr(value) for value in names.values()]
     key = None
     if None not in keys:
-        key = sha256(repr((source, keys, KERNEL_VERSION)).encode()).hexdigest()
+        key = sha256(repr((source, keys, version_of(__file__))).encode()).hexdigest()
     env = globals() | {k: v.function if isinstance(v, Piece) else v for k, v in names.items()}
     plain = compile_numba_function_src(source, name, global_env=env, cache_key=key)
     return Piece(numba_njit(plain, cache=key is not None, final_function=True, nogil=True), key)

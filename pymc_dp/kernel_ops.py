@@ -10,7 +10,7 @@ from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.kernels import KERNEL_VERSION
+from pymc_dp.kernels import version_of
 
 
 class KernelOp(ScalarOp):
@@ -68,4 +68,4 @@ def _numba_funcify_kernel_op(op, node, **kwargs):
 
     if op.key is None:
         return evaluate, None
-    return evaluate, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION, kernel=op.key)
+    return evaluate, scalar_op_cache_key(op, kernel_version=version_of(__file__), kernel=op.key)

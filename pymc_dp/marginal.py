@@ -18,7 +18,7 @@ from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.kernels import KERNEL_VERSION, feasible
+from pymc_dp.kernels import feasible, njit, version_of
 from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.reading import read_law
 from pymc_dp.mechanisms import LaplaceMechanism
@@ -323,10 +323,12 @@ def _numba_feasible_edges(op, node, **kwargs):
         )
 
     # Compiled graphs are cached on disk: the key follows the kernels' source.
-    return feasible_edges, sha256(repr((n, lower, upper, KERNEL_VERSION)).encode()).hexdigest()
+    return feasible_edges, sha256(
+        repr((n, lower, upper, version_of(__file__))).encode()
+    ).hexdigest()
 
 
-@feasible.njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def _edges(n, lower, upper, m, v, lam1, tau1, z1, lam2, tau2, z2):
     half = 0.5 * (upper - lower)
     if not (v > 0.0 and m > lower and m < upper and v < 4.0 * half * half):

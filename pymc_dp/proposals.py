@@ -15,7 +15,7 @@ from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.kernels import KERNEL_VERSION
+from pymc_dp.kernels import version_of
 from pymc_dp.kernels.poisson import draw_poisson
 from pymc_dp.tails import Tails, cut_law, cut_quantile, is_two_tailed
 
@@ -48,7 +48,7 @@ def _poisson_draws(op, node, **kwargs):
     def poisson_draws(rng, rate, n):
         return draw_poisson(rng, rate.item(), n.item())
 
-    return poisson_draws, int(KERNEL_VERSION[:15], 16)
+    return poisson_draws, version_of(__file__)
 
 
 @proposals.register

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytensor.tensor as pt
-from numba import njit
 from pymc.distributions.discrete import Discrete
 from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.shape_utils import rv_size_is_none
@@ -11,7 +10,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.kernel_ops import KernelOp
-from pymc_dp.kernels import KERNEL_VERSION
+from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.bessel import bessel_logcdf, bessel_mean, bessel_parts, draw_bessel
 from pymc_dp.mechanisms.base import as_float
 
@@ -54,7 +53,7 @@ def _numba_bessel(op, node):
     def random(rng, nu, a):
         return np.int64(draw_bessel(rng, float(nu), float(a)))
 
-    return random, int(KERNEL_VERSION[:15], 16)
+    return random, version_of(__file__)
 
 
 class LogBessel(KernelOp):

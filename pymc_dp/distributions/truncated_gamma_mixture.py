@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytensor.tensor as pt
-from numba import njit
 from pymc.distributions.continuous import PositiveContinuous
 from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.shape_utils import rv_size_is_none
@@ -12,7 +11,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.basic import _gamma
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.kernels import KERNEL_VERSION
+from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.logconcave import draw_tilted_gamma
 from pymc_dp.tilting import (
     gamma_logpdf,
@@ -63,7 +62,7 @@ def _numba_truncated_gamma_mixture(op, node):
             rng, float(alpha), float(beta), float(lam), float(tau), 0.0, np.inf
         )
 
-    return random, int(KERNEL_VERSION[:15], 16)
+    return random, version_of(__file__)
 
 
 class TruncatedGammaMixture(PositiveContinuous):

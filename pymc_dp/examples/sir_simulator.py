@@ -21,8 +21,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from scipy import special, stats
+
+from pymc_dp.kernels import njit
 
 EXACT_BELOW = 1000  # infected members; below, every event is drawn
 STEP = 0.25  # days, and no more than a quarter of an infection's or recovery's typical time

@@ -1,9 +1,99 @@
-"""Pure numba functions (rng, state, parameters) -> state, free of PyMC."""
+"""Pure numba functions (rng, state, parameters) -> state, free of PyMC.
 
+Compiled code is kept on disk: beside the sources, or in the user's cache folder where these cannot
+be written (the environment variable NUMBA_CACHE_DIR names another folder). Numba takes it for
+current as long as the function's own file is unchanged; a caller would then go on running the old
+code of a kernel in another file. So every function that is kept is compiled by `njit` below.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-_SOURCES = sorted(Path(__file__).parent.glob("*.py"))
+import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-# PyTensor keeps compiled graphs on disk: their keys have to follow the source of the kernels.
-KERNEL_VERSION = sha256(b"".join(source.read_bytes() for source in _SOURCES)).hexdigest()
+_log = logging.getLogger("pymc.dp")
+_FOLDER = Path(__file__).parent
+
+
+def _hash(*sources: Path) -> str:
+    # With their names: a function may move between files without a change of the bytes in all.
+    contents = [(source.name, source.read_bytes()) for source in sources]
+    return sha256(repr(contents).encode()).hexdigest()
+
+
+KERNEL_VERSION = _hash(*sorted(_FOLDER.rglob("*.py")))
+
+
+@functools.cache
+def version_of(source: str) -> int:
+    """Return the version of a file's compiled code: that of its own source and of all kernels.
+
+    PyTensor keeps compiled graphs on disk, too; in their keys this number stands for what its
+    own hash does not see.
+
+    Parameters
+    ----------
+    source : str
+        ``__file__`` of a module that calls kernels, or of a kernel.
+    """
+    return int(sha256((KERNEL_VERSION + _hash(Path(source))).encode()).hexdigest()[:15], 16)
+
+
+class KernelCache(FunctionCache):
+    """Numba's store of one function on disk, whose stamp is `version_of` its file."""
+
+    def __init__(self, function: Callable):
+        super().__init__(function)
+        self._cache_file = IndexDataCacheFile(
+            self._cache_path, self._impl.filename_base, version_of(function.__code__.co_filename)
+        )
+
+    def load_overload(self, sig, target_context):
+        """Load compiled code; where there is none, say once that it is being compiled."""
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            _say_that_it_compiles()
+        return found
+
+    def save_overload(self, sig, data):
+        """Keep compiled code, if the disk takes it."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _log.warning("Compiled code cannot be kept: %s", error)
+            self.disable()
+
+
+@functools.cache
+def _say_that_it_compiles() -> None:
+    _log.info("Compiling, which takes some seconds once: the code is kept on disk")
+
+
+@functools.cache
+def _say_that_nothing_is_kept() -> None:
+    _log.warning("No folder for compiled code can be written; name one by NUMBA_CACHE_DIR")
+
+
+def njit(*args, cache: bool = False, **options):
+    """Compile like `numba.njit`; with ``cache=True``, an edit of any kernel counts.
+
+    Where no folder can be written, nothing is kept, and each process compiles what it needs.
+    """
+
+    def decorate(function: Callable):
+        compiled = numba.njit(**options)(function)
+        # NUMBA_DISABLE_JIT, for debugging, leaves a plain function.
+        if cache and hasattr(compiled, "_cache"):
+            try:
+                compiled._cache = KernelCache(function)
+            except RuntimeError:  # numba found no folder
+                _say_that_nothing_is_kept()
+        return compiled
+
+    return decorate(*args) if args else decorate

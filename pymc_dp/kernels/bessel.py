@@ -28,8 +28,8 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.loader import HALF_LOG_2PI, deviance, log_poisson, propose_offset
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.gamma_mass import log_minus_digamma
 from pymc_dp.kernels.loader import (
     HALF_LOG_2PI,

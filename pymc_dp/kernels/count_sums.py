@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.count_laws import CountLaw
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")

@@ -20,8 +20,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.loader import HALF_LOG_2PI, log_binomial
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")

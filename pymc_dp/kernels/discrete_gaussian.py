@@ -28,8 +28,8 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.normal_mass import _half_normal_parts
 
 # No fastmath: infinite ends of intervals need IEEE arithmetic.

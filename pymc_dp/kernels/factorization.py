@@ -40,8 +40,8 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.released_counts import (
     LISTED,
     draw_count,

@@ -14,8 +14,8 @@ Gaussian precision `tau2`, 0 where there is no such noise.
 import math
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.logconcave import draw_log_concave
 from pymc_dp.kernels.tilting import normal_log_tilted_mass
 

@@ -8,7 +8,8 @@ box is mapped to the unit square.
 """
 
 import numpy as np
-from numba import njit
+
+from pymc_dp.kernels import njit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -2,8 +2,7 @@ r"""Anchored tilted masses of the Gamma law; see `kernels.tilting`."""
 
 import math
 
-from numba import njit
-
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.gamma_ratio import expm1_minus, g_parts, h_parts
 
 # No fastmath: infinite endpoints and compensated products both need IEEE arithmetic.

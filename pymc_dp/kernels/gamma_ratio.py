@@ -2,8 +2,7 @@ r"""Ratios of Mills' kind for the Gamma law: tails relative to the integrand at 
 
 import math
 
-from numba import njit
-
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.quadrature import (
     DROP,
     LONG_NODES,

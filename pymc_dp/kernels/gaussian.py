@@ -19,8 +19,7 @@ in [lo, hi].
 import math
 from typing import NamedTuple
 
-from numba import njit
-
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.logconcave import TINY, draw_log_concave, draw_log_gamma, draw_tilted_gamma
 
 

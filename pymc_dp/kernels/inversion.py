@@ -28,7 +28,8 @@ This holds on either side of the poles and on them: deep in a tail only a residu
 import math
 
 import numpy as np
-from numba import njit
+
+from pymc_dp.kernels import njit
 
 LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
 LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut

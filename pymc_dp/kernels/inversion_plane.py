@@ -14,8 +14,8 @@ the other. With T the sum over the plane, :math:`J_{i \pm}` the residue at :math
 import math
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.inversion import (
     NEGLIGIBLE,
     accumulate,

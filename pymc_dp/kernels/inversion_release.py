@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.inversion import TOLERANCE, line
 from pymc_dp.kernels.inversion_plane import plane
 from pymc_dp.kernels.law_nodes import NODES, RULE, WEIGHTS

@@ -10,7 +10,8 @@ to look, not what is there: nothing needs a derivative.
 import math
 
 import numpy as np
-from numba import njit
+
+from pymc_dp.kernels import njit
 
 RULE = 16
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(RULE)

@@ -6,7 +6,7 @@ Devroye, L. (1987). A simple generator for discrete log-concave distributions. C
 
 import math
 
-from numba import njit
+from pymc_dp.kernels import njit
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)

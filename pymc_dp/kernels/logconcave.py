@@ -16,8 +16,7 @@ cancels when :math:`p` is :math:`10^9` or :math:`z` lies a thousand noise scales
 
 import math
 
-from numba import njit
-
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.gamma_mass import gamma_log_tilted_mass
 from pymc_dp.kernels.gamma_ratio import expm1_minus
 

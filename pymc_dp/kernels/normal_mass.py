@@ -2,8 +2,7 @@ r"""Anchored tilted masses of the Normal law; see `kernels.tilting`."""
 
 import math
 
-from numba import njit
-
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.quadrature import SHORT_NODES, SHORT_WEIGHTS
 
 # No fastmath: infinite endpoints and compensated products both need IEEE arithmetic.

@@ -3,7 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
+
+from pymc_dp.kernels import njit
 
 
 @njit(nogil=True, error_model="numpy", cache=True)

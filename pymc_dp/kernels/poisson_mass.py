@@ -18,8 +18,8 @@ tail, it is :math:`\mathrm{Poisson}(k \mid \mu)` times a sum of falling positive
 import math
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.count_laws import POISSON
 from pymc_dp.kernels.count_sums import ADDITIVE, make_count_draw, make_count_sum
 from pymc_dp.kernels.gamma_ratio import g_parts, h_parts

@@ -20,8 +20,8 @@ Derivatives with respect to :math:`\lambda` come along: that of :math:`\log P(Z 
 import math
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.loader import HALF_LOG_2PI, stirling_error
 
 # No fastmath: infinite ends of intervals need IEEE arithmetic.

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from pymc_dp.kernels import njit
 
 
 class Pieces(NamedTuple):

@@ -33,8 +33,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.feasible_regression import feasible_parameters, feasible_sums
 from pymc_dp.kernels.turn import random_size, turn
 

@@ -24,7 +24,8 @@ is positive semi-definite whenever :math:`\eta` and :math:`\Xi` are, and only u 
 import math
 
 import numpy as np
-from numba import njit
+
+from pymc_dp.kernels import njit
 
 _SINGULAR = 1e-14  # relative size of a pivot that counts as zero
 

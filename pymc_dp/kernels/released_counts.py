@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.bessel import draw_bessel
 from pymc_dp.kernels.poisson_mass import draw_poisson_two_sided
 

@@ -6,7 +6,8 @@ Mallows, 1974; Park & Casella, 2008).
 """
 
 import numpy as np
-from numba import njit
+
+from pymc_dp.kernels import njit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

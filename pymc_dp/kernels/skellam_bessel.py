@@ -22,8 +22,8 @@ meet, since :math:`\alpha = e^{-1 / b}` itself underflows.
 import math
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.bessel import draw_bessel
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")

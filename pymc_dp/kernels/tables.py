@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.count_laws import BINOMIAL, CountLaw
 from pymc_dp.kernels.count_sums import CountNoise, make_count_draw
 

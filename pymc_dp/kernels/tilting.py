@@ -30,8 +30,7 @@ only a joint treatment gets right when the noise is small.
 
 import math
 
-from numba import njit
-
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.gamma_mass import (
     gamma_log_tilted_mass,
     gamma_tilted_mean_log,

@@ -3,7 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
+
+from pymc_dp.kernels import njit
 
 _DECADES = 3.0
 

@@ -8,13 +8,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
-from numba import njit
 from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.draws import per_draw
 from pymc_dp.graphs import depends_on
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.gaussian import names

@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numba.np.unsafe.ndarray import to_fixed_tuple
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.kernels import njit
 from pymc_dp.mechanisms.base import Mechanism
 
 

@@ -15,11 +15,11 @@ Gauss-Legendre rules of 40 nodes on the window where it falls by less than e^-40
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numba import njit
 from pymc.distributions.dist_math import check_parameters
 from pytensor.gradient import disconnected_grad
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.logconcave import draw_log_concave, draw_tilted_gamma
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism

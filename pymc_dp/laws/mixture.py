@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 import pytensor.tensor as pt
-from numba import njit
 
 from pymc_dp.compiled import Piece, from_source
+from pymc_dp.kernels import njit
 from pymc_dp.laws import Pair, find_pair, register_law
 from pymc_dp.laws.counts import FAMILIES, CountSum, count_draw, noise_of
 from pymc_dp.mechanisms.base import Mechanism, as_float

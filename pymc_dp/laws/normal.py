@@ -4,9 +4,9 @@ import math
 
 import pymc as pm
 import pytensor.tensor as pt
-from numba import njit
 from pytensor.tensor.random.basic import NormalRV
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.logconcave import draw_tilted_normal
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pytensor.tensor as pt
-from numba import njit
 from pytensor.gradient import DisconnectedType
 from pytensor.link.numba.dispatch import basic as numba_basic
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
@@ -17,8 +16,8 @@ from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.kernels import KERNEL_VERSION
 from pymc_dp.kernels import discrete_gaussian as kernels
+from pymc_dp.kernels import njit, version_of
 from pymc_dp.mechanisms.base import (
     MechanismExample,
     check_positive,
@@ -255,7 +254,7 @@ def _numba_funcify_log_normaliser(op, node, **kwargs):
     def log_normaliser(sigma):
         return kernel(sigma)
 
-    return log_normaliser, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
+    return log_normaliser, scalar_op_cache_key(op, kernel_version=version_of(__file__))
 
 
 @register_scalar_funcify(_LogBetween)
@@ -266,7 +265,7 @@ def _numba_funcify_log_between(op, node, **kwargs):
     def log_between(first, last, sigma):
         return kernel(first, last, sigma)
 
-    return log_between, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
+    return log_between, scalar_op_cache_key(op, kernel_version=version_of(__file__))
 
 
 @register_scalar_funcify(_Quantile)
@@ -277,7 +276,7 @@ def _numba_funcify_quantile(op, node, **kwargs):
     def quantile(p, sigma):
         return kernel(p, sigma)
 
-    return quantile, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
+    return quantile, scalar_op_cache_key(op, kernel_version=version_of(__file__))
 
 
 _log_normaliser = Elemwise(_LogNormaliser(name="discrete_gaussian_log_normaliser"))
@@ -319,7 +318,7 @@ def _numba_discrete_gaussian(op, node):
     def random(rng, sigma):
         return np.int64(kernels.draw(rng, sigma))
 
-    return random, int(KERNEL_VERSION[:15], 16)
+    return random, version_of(__file__)
 
 
 _discrete_gaussian = DiscreteGaussianRV()

@@ -18,8 +18,8 @@ from pytensor.raise_op import Assert
 from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 
-from pymc_dp.kernels import KERNEL_VERSION
 from pymc_dp.kernels import randomized_response as kernels
+from pymc_dp.kernels import version_of
 from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,
@@ -528,7 +528,7 @@ def _numba_funcify_count_interval(op, node, **kwargs):
     def count_interval(lower, upper, c, n, log_odds):
         return kernel(lower, upper, c, n, log_odds)
 
-    return count_interval, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
+    return count_interval, scalar_op_cache_key(op, kernel_version=version_of(__file__))
 
 
 @register_scalar_funcify(_CountQuantile)
@@ -539,7 +539,7 @@ def _numba_funcify_count_quantile(op, node, **kwargs):
     def count_quantile(p, c, n, log_odds):
         return kernel(p, c, n, log_odds)
 
-    return count_quantile, scalar_op_cache_key(op, kernel_version=KERNEL_VERSION)
+    return count_quantile, scalar_op_cache_key(op, kernel_version=version_of(__file__))
 
 
 _count_interval = Elemwise(_CountInterval(name="count_interval"))

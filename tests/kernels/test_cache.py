@@ -1,0 +1,93 @@
+"""Compiled code on disk is that of the sources, and a folder that cannot be written is no error."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pymc_dp import kernels
+
+FOLDER = Path(kernels.__file__).parent
+CALL = """
+import logging
+logging.basicConfig(level="INFO", format="%(message)s")
+from pymc_dp.kernels.caller import log_binomial_mass
+print(log_binomial_mass(3.0, 10.0, 0.2))
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """Copy a kernel and its callee, which lies in a subfolder, to a package of their own."""
+    package = tmp_path / "pymc_dp"
+    (package / "kernels" / "functions").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    shutil.copy(FOLDER / "__init__.py", package / "kernels")
+    shutil.copy(FOLDER / "loader.py", package / "kernels" / "functions")
+    caller = (FOLDER / "randomized_response.py").read_text()
+    caller = caller.replace("pymc_dp.kernels.loader", "pymc_dp.kernels.functions.loader")
+    (package / "kernels" / "caller.py").write_text(caller)
+    return package
+
+
+def call(package, **environment):
+    """Call the kernel in a process of its own; return its value and what was logged."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "XDG_CACHE"))}
+    run = subprocess.run(
+        [sys.executable, "-c", CALL],
+        env=known | {"PYTHONPATH": str(package.parent)} | environment,
+        cwd=package.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(run.stdout), run.stderr
+
+
+def test_a_caller_sees_the_edit_of_a_kernel_in_another_file(package):
+    before, said = call(package)
+    assert said.count("Compiling") == 1
+    assert call(package) == (before, "")  # from disk, and nothing to say
+    callee = package / "kernels" / "functions" / "loader.py"
+    source, first_line = callee.read_text(), "    if n < 16.0:\n"
+    assert source.count(first_line) == 1
+    callee.write_text(
+        source.replace(first_line, "    if n >= 0.0:\n        return 1.0\n" + first_line)
+    )
+    after, said = call(package)
+    assert "Compiling" in said
+    assert after != pytest.approx(before)
+    callee.write_text(source)
+    assert call(package)[0] == before
+
+
+def test_where_the_sources_cannot_be_written_the_users_folder_is_used(package, tmp_path):
+    for folder in (package / "kernels", package / "kernels" / "functions"):
+        (folder / "__pycache__").touch()  # no folder of that name can be made, even by root
+    cache = tmp_path / "user"
+    value, said = call(package, XDG_CACHE_HOME=str(cache))
+    assert said.count("Compiling") == 1
+    assert any(cache.rglob("*.nbc"))
+    assert call(package, XDG_CACHE_HOME=str(cache)) == (value, "")
+
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    again, said = call(package, XDG_CACHE_HOME=str(nowhere))
+    assert again == value
+    assert said.count("NUMBA_CACHE_DIR") == 1
+
+
+def test_a_full_disk_is_no_error(monkeypatch, caplog):
+    @kernels.njit(cache=True)
+    def one():
+        return 1.0
+
+    def full(*args):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(one._cache._cache_file, "save", full)
+    assert one() == 1.0
+    assert "No space left on device" in caplog.text
