@@ -197,8 +197,7 @@ def power(
         k = power(node.inputs[0], variable, positive=positive)
         return None if k is None else -k
     if isinstance(node.op, MakeVector | Join):  # of entries with factors of their own
-        entries = node.inputs[isinstance(node.op, Join) :]
-        [k, *others] = {power(i, variable, positive=positive) for i in entries}
+        [k, *others] = {power(i, variable, positive=positive) for i in node.inputs}
         return None if others or k == math.inf else k
     if not isinstance(node.op, Elemwise):
         return None
