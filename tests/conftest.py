@@ -1,13 +1,48 @@
-"""Shared models and reference values."""
+"""Day and night, shared models and reference values."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
+
+# --- Day and night --------------------------------------------------------------------------------
+
+NEURAL = find_spec("torch") is not None
+collect_ignore = [] if NEURAL else ["neural"]
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--compiled",
+        action="store_true",
+        help="compile every graph, as users do; without it only those of tests marked compiled",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Evaluate graphs uncompiled by day: most are called once, and numba takes seconds for each."""
+    marks = {mark.name for mark in item.iter_markers()}
+    if item.config.getoption("compiled") or marks & {"compiled", "nightly"}:
+        return (yield)
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        return (yield)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if not NEURAL:
+        terminalreporter.write_line(
+            "tests/neural was left out, as torch is not installed: python3 run.py test --neural"
+        )
+
+
+# --- Models ---------------------------------------------------------------------------------------
 
 GAUSSIAN_CASES = json.loads((Path(__file__).parent / "data" / "gaussian.json").read_text())["cases"]
 

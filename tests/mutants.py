@@ -1,0 +1,153 @@
+"""Faults that are put in on purpose, one by one: the day suite has to see each of them.
+
+    python3 run.py python -m tests.mutants [NAME ...]
+
+prints a table. Each fault is of a kind that was made once, or that is easily made; each is applied
+to a temporary copy of the tree, where the tests that should see it run. Part of the night run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+
+
+class Mutant(NamedTuple):
+    """A fault: text of a file that is right, what stands there instead, and who should see it."""
+
+    file: str
+    right: str
+    wrong: str
+    tests: str
+
+
+MUTANTS = {
+    "sign of a tilt": Mutant(
+        "pymc_dp/kernels/logconcave.py",
+        "_draw_power_exponential(rng, a, beta - lam, lo, split)",
+        "_draw_power_exponential(rng, a, beta + lam, lo, split)",
+        "tests/kernels/test_logconcave.py",
+    ),
+    "Jacobian of a transform": Mutant(
+        "pymc_dp/kernels/gaussian.py",
+        "ratio = -model.a0 * log_c",
+        "ratio = -(model.a0 + 0.5) * log_c",
+        "tests/kernels/test_gaussian.py",
+    ),
+    "half of a shape": Mutant(
+        "pymc_dp/steps/conjugacy/gamma.py",
+        "Contribution(0.5 * value.size, ",
+        "Contribution(value.size, ",
+        "tests/steps/test_conjugate_families.py",
+    ),
+    "ddof": Mutant(
+        "pymc_dp/statistics.py",
+        "variance=value.square * (self.n - 1)",
+        "variance=value.square * self.n",
+        "tests/test_records.py",
+    ),
+    "window of a sum": Mutant(
+        "pymc_dp/kernels/count_sums.py",
+        """\
+        while y > lo:
+            if mode - y > _MOST:
+                total = math.nan
+""",
+        """\
+        while y > max(lo, mode - 3.0):
+            if mode - y > _MOST:
+                total = math.nan
+""",
+        "tests/laws/test_counts.py",
+    ),
+    "wall of a sweep": Mutant(
+        "pymc_dp/kernels/gaussian.py",
+        "cap = max((mu - model.lo) * (model.hi - mu), TINY)",
+        "cap = math.inf",
+        "tests/kernels/test_gaussian.py",
+    ),
+    "stale cache": Mutant(
+        "pymc_dp/kernels/__init__.py",
+        "version_of(function.__code__.co_filename)",
+        "self._impl.locator.get_source_stamp()",
+        "tests/kernels/test_cache.py",
+    ),
+    "first entry of a join": Mutant(
+        "pymc_dp/graphs.py",
+        "for i in node.inputs}\n        return None if others or k == math.inf",
+        "for i in node.inputs[isinstance(node.op, Join) :]}\n"
+        "        return None if others or k == math.inf",
+        "tests/test_graphs.py",
+    ),
+}
+
+
+class Outcome(NamedTuple):
+    """What the tests said of a copy: the first that failed (None if all passed), and seconds."""
+
+    failed: str | None
+    seconds: float
+
+
+def run(mutant: Mutant) -> Outcome:
+    """Apply a fault to a copy of the tree, and run the day tests that should see it."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "tree"
+        # What is compiled comes along: that it is not taken for current is part of the test.
+        skipped = shutil.ignore_patterns(".git", ".venv", "*_cache", "*.pyc")
+        shutil.copytree(ROOT, copy, ignore=skipped)
+        target = copy / mutant.file
+        source = target.read_text()
+        if source.count(mutant.right) != 1:
+            raise ValueError(
+                f"{mutant.file} has {mutant.right!r} {source.count(mutant.right)} times"
+            )
+        target.write_text(source.replace(mutant.right, mutant.wrong))
+        began = time.perf_counter()
+        pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*pytest, mutant.tests],
+            cwd=copy,
+            # An installation of this tree must not be imported in place of the copy.
+            env=os.environ | {"PYTHONPATH": str(copy)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        seconds = time.perf_counter() - began
+    if done.returncode not in (0, 1):  # neither passed nor failed: nothing was tested
+        said = done.stdout[-2000:]
+        raise RuntimeError(f"pytest {mutant.tests} ended with {done.returncode}\n{said}")
+    found = re.search(r"^FAILED (.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    return Outcome(found[1] if found else None, seconds)
+
+
+def main() -> int:
+    """Print the table; the exit status is the number of faults that nobody saw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[*MUTANTS, []], default=list(MUTANTS))
+    table = Table("fault", "in", "seen by", "seconds")
+    missed = 0
+    for name in parser.parse_args().names:
+        failed, seconds = run(MUTANTS[name])
+        missed += failed is None
+        table.add_row(name, MUTANTS[name].file, failed or "NOBODY", f"{seconds:.0f}")
+    Console(width=160).print(table)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
