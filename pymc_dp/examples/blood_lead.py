@@ -349,7 +349,7 @@ def figure_side_by_side(idata: DataTree) -> Figure:
         bottom.set_xlim(*limits)
         bottom.set_xlabel(label)
         _plain(bottom, ["ours", *exact])
-    axes[0, 0].set_ylabel("posterior density")
+    axes[0, 0].set_ylabel("posterior density (per µg/dl)")
     handles = [
         Line2D([], [], color=GREEN, lw=2, label="confidential: the true mean and variance"),
         Line2D(

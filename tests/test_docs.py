@@ -1,0 +1,38 @@
+"""The Python blocks of the README and of the pages of docs run, page by page, top to bottom."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXTRAS = {"neural": ("torch", "sbi"), "opendp": ("opendp",)}
+BY_DAY = ("README.md", "mechanisms.md", "releases.md")  # seconds; the others take up to minutes
+PAGES = [
+    pytest.param(page, marks=() if page.name in BY_DAY else pytest.mark.nightly)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if "```python" in page.read_text()
+]
+
+
+@pytest.mark.filterwarnings("default")  # the code is a user's, whose warnings are no errors
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    blocks = list(BLOCK.finditer(text))
+    assert len(blocks) == text.count("```python")
+
+    namespace, missing = {"__name__": "__main__"}, set()
+    for block in blocks:
+        extra, code = block.groups()
+        if extra and not all(find_spec(package) for package in EXTRAS[extra]):
+            missing.add(f"needs pymc-dp[{extra}]")
+            continue
+        # Behind as many empty lines as the page has before it: a traceback names page and line.
+        before = "\n" * text.count("\n", 0, block.start(2))
+        exec(compile(before + code, str(page), "exec"), namespace)
+    if missing:
+        pytest.skip(", ".join(sorted(missing)) + "; the page's other blocks ran")
