@@ -25,6 +25,21 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leave the cases that a mark `by_day` does not name to the night."""
+    unknown = {}
+    for item in items:
+        if mark := item.get_closest_marker("by_day"):
+            left = unknown.setdefault((item.path, item.originalname), set(mark.args))
+            if item.callspec.id in mark.args:
+                left.discard(item.callspec.id)
+            else:
+                item.add_marker("nightly")
+    if any(unknown.values()) and not any("::" in arg for arg in config.args):
+        raise pytest.UsageError(f"by_day names cases that are not there: {unknown}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Evaluate graphs uncompiled by day: most are called once, and numba takes seconds for each."""

@@ -89,25 +89,37 @@ def test_one_rate_is_zero():
     assert kernels.skellam_parts(0.0, 0.0, 0.0)[0] == 0.0
 
 
-def test_as_pymc_distributions():
-    mu1, mu2, k = pt.dscalar("mu1"), pt.dscalar("mu2"), pt.lvector("k")
-    law = Skellam.dist(mu1, mu2)
-    function = pytensor.function([k, mu1, mu2], [pm.logp(law, k), pm.logcdf(law, k)])
+@pytest.fixture(scope="module")
+def densities():
+    """Densities of both laws as PyMC distributions, and their distribution functions."""
+    mu1, mu2, nu, a, k = *pt.dscalars("mu1", "mu2"), pt.lscalar("nu"), pt.dscalar("a"), pt.lvector()
+    laws = {(mu1, mu2): Skellam.dist(mu1, mu2), (nu, a): Bessel.dist(nu, a)}
+    return [
+        pytensor.function([k, *parameters], [pm.logp(law, k), pm.logcdf(law, k)])
+        for parameters, law in laws.items()
+    ]
+
+
+@pytest.mark.by_day("0.01-0.6", "5.0-0.6", "5.0-30.0")
+@pytest.mark.parametrize("mu2", [0.01, 0.6, 5.0, 30.0])
+@pytest.mark.parametrize("mu1", [0.01, 0.6, 5.0, 30.0])
+def test_skellam_as_pymc_distribution(mu1, mu2, densities):
     values = np.arange(-120, 70)
-    for rates in itertools.product([0.01, 0.6, 5.0, 30.0], repeat=2):
-        logp, logcdf = function(values, *rates)
-        expected = [float(log_skellam(int(v), *rates)) for v in values]
-        np.testing.assert_allclose(logp, expected, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(np.exp(logcdf), np.exp(expected).cumsum(), rtol=1e-9, atol=1e-11)
-    nu, a = pt.lscalar("nu"), pt.dscalar("a")
-    law = Bessel.dist(nu, a)
-    function = pytensor.function([k, nu, a], [pm.logp(law, k), pm.logcdf(law, k)])
+    logp, logcdf = densities[0](values, mu1, mu2)
+    expected = [float(log_skellam(int(v), mu1, mu2)) for v in values]
+    np.testing.assert_allclose(logp, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(np.exp(logcdf), np.exp(expected).cumsum(), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.by_day("0-0.1", "1-3.0", "4-40.0", "50-3.0")
+@pytest.mark.parametrize("a", [0.1, 3.0, 40.0])
+@pytest.mark.parametrize("nu", [0, 1, 4, 50])
+def test_bessel_as_pymc_distribution(nu, a, densities):
     values = np.arange(-1, 60)
-    for order, argument in itertools.product([0, 1, 4, 50], [0.1, 3.0, 40.0]):
-        logp, logcdf = function(values, order, argument)
-        expected = [-INF, *(float(log_bessel(int(v), order, argument)) for v in values[1:])]
-        np.testing.assert_allclose(logp, expected, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(np.exp(logcdf), np.exp(expected).cumsum(), rtol=1e-9, atol=1e-11)
+    logp, logcdf = densities[1](values, nu, a)
+    expected = [-INF, *(float(log_bessel(int(v), nu, a)) for v in values[1:])]
+    np.testing.assert_allclose(logp, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(np.exp(logcdf), np.exp(expected).cumsum(), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize(

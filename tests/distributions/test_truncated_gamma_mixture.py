@@ -195,6 +195,7 @@ def test_pickles():
     assert copy.owner.op == rv.owner.op
 
 
+@pytest.mark.compiled
 def test_samples_as_a_free_variable():
     tau = np.array([4.0, -1.0, 10.0])
     alpha = np.array([3.0, 0.5, 30.0])

@@ -263,6 +263,7 @@ def test_statistics_given_the_noise_variances(hierarchical):
 
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("method", ["clt_joint", "gibbs_ss", "gibbs_ss_update"])
+@pytest.mark.by_day("gibbs_ss_update-A_exact_n10_b5.0", "gibbs_ss-A_exact_n10_b0.2", "clt_joint-A_exact_n100_b5.0")
 def test_reference_posteriors(name, method):
     corrected, hierarchical = method == "clt_joint", method == "gibbs_ss_update"
     exact = CASES[name]["expected"][method]

@@ -79,6 +79,7 @@ def agrees(draws, mean, se, sd, limit=4.0):
 
 @pytest.mark.parametrize("name", ["A_exact_n10_b5.0", "A_exact_n10_b0.2", "A_exact_n100_b5.0"])
 @pytest.mark.parametrize("hierarchical", [False, True])
+@pytest.mark.by_day("False-A_exact_n10_b5.0", "True-A_exact_n100_b5.0")
 def test_references(name, hierarchical):
     inputs = CASES[name]["inputs"]
     expected = CASES[name]["expected"]["exact_individual" + "_hier" * hierarchical]
@@ -175,15 +176,16 @@ def test_noise_without_end_leaves_the_prior(n):
         assert stats.kstest(cov[:, 0, 0] * (n - 1) / 0.04, stats.chi2(n - 1).cdf).pvalue > 1e-3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("n", "scale", "hierarchical"),
     [
         (100, 160.0, True),
-        pytest.param(10, 16.0, False, marks=pytest.mark.nightly),
-        pytest.param(10, 160.0, False, marks=pytest.mark.nightly),
-        pytest.param(10, 16.0, True, marks=pytest.mark.nightly),
-        pytest.param(100, 16.0, False, marks=pytest.mark.nightly),
-        pytest.param(100, 16.0, True, marks=pytest.mark.nightly),
+        (10, 16.0, False),
+        (10, 160.0, False),
+        (10, 16.0, True),
+        (100, 16.0, False),
+        (100, 16.0, True),
     ],
 )
 def test_calibration(n, scale, hierarchical):
