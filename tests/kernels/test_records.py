@@ -109,6 +109,7 @@ def exact_code_states(theta):
 
 
 @pytest.mark.parametrize("in_full", IN_FULL)
+@pytest.mark.by_day("True")
 def test_records_given_the_releases(in_full):
     pieces = CODE_PIECES
     if in_full:
@@ -301,6 +302,7 @@ def normal_p_values(kept):
 
 
 @pytest.mark.parametrize("in_full", IN_FULL)
+@pytest.mark.by_day("True")
 def test_parameters_and_records_of_a_normal_model(in_full):
     kept, share = run_normal(in_full)
     assert np.all((share > 0.2) & (share < 0.9))

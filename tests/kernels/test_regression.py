@@ -263,7 +263,9 @@ def test_statistics_given_the_noise_variances(hierarchical):
 
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("method", ["clt_joint", "gibbs_ss", "gibbs_ss_update"])
-@pytest.mark.by_day("gibbs_ss_update-A_exact_n10_b5.0", "gibbs_ss-A_exact_n10_b0.2", "clt_joint-A_exact_n100_b5.0")
+@pytest.mark.by_day(
+    "gibbs_ss_update-A_exact_n10_b5.0", "gibbs_ss-A_exact_n10_b0.2", "clt_joint-A_exact_n100_b5.0"
+)
 def test_reference_posteriors(name, method):
     corrected, hierarchical = method == "clt_joint", method == "gibbs_ss_update"
     exact = CASES[name]["expected"][method]
@@ -291,6 +293,7 @@ def test_reference_posteriors(name, method):
         ("A_KR_A_con", {"corrected": False, "bounded": True}),
     ],
 )
+@pytest.mark.by_day("A_KR_A_cltjoint_collapsed-options1")
 def test_references_of_the_cirrhosis_data(name, options):
     exact = CASES[name]["expected"]
     draws = sample(kernel_model(name, **options), 300_000 if options else 60_000)
@@ -348,6 +351,7 @@ def importance_sample(model, count=400_000, seed=9):
         ("A_KR_A_unc", {"hierarchical": True, "bounded": True}),
     ],
 )
+@pytest.mark.by_day("A_KR_A_unc-options0")
 def test_against_importance_sampling(name, options):
     model = kernel_model(name, **options)
     if model.bounded and model.hierarchical:

@@ -161,6 +161,7 @@ def test_gaussian_noise_against_importance_sampling():
 
 
 @pytest.mark.parametrize("n", [5, 10**9])
+@pytest.mark.by_day("1000000000")
 def test_noise_without_end_leaves_the_prior(n):
     model = kernel_model(n, np.ones(5), 1e14 * n)
     rng = np.random.default_rng(4)
@@ -243,6 +244,7 @@ def test_covariates_far_from_zero_against_importance_sampling():
 
 @pytest.mark.parametrize("mean_x", [0.0, 30.0, 400.0])
 @pytest.mark.parametrize("hierarchical", [False, True])
+@pytest.mark.by_day("False-0.0", "True-30.0")
 def test_mixing_does_not_depend_on_the_means(mean_x, hierarchical):
     """The mean over the standard deviation of x is up to 2000, and that of y likewise."""
     n, var = 1000, 0.04
@@ -264,6 +266,7 @@ def test_mixing_does_not_depend_on_the_means(mean_x, hierarchical):
 
 @pytest.mark.parametrize("hierarchical", [False, True])
 @pytest.mark.parametrize("mean_x", [0.0, 100.0])
+@pytest.mark.by_day("0.0-False")
 def test_slopes_of_both_signs(mean_x, hierarchical):
     """Noise that hides X'y, not y'y, leaves two modes; the prior has no sign either.
 

@@ -80,6 +80,7 @@ def test_multinomial_tables(noise):
 
 
 @pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.by_day("exponential")
 def test_independent_cells(noise):
     sweep = make_cell_sweep(count_laws.POISSON)
     found = draws(sweep, np.array([2.0, 2, 1, 3, 0, 3]), 15_000, RATES[None], releases(noise))

@@ -172,6 +172,7 @@ def test_table_has_no_marginal():
 
 
 @pytest.mark.parametrize("to", ["statistics", "marginal"])
+@pytest.mark.by_day("statistics")
 def test_nothing_of_size_n_is_allocated(to):
     n = 10**9
     models = [bernoulli(n, lambda x: [x.sum(), x.mean()], LAPLACE([3.0, 1e-8]), [3e8, 0.3])]
@@ -211,6 +212,18 @@ NOISY = {
 
 @pytest.mark.parametrize("n", [1, 2, 12])
 @pytest.mark.parametrize("case", NOISY)
+@pytest.mark.by_day(
+    "sum, Laplace-1",
+    "sum, far above-1",
+    "sum, far below-12",
+    "sum, tiny noise-1",
+    "sum, huge noise-1",
+    "geometric-2",
+    "reported-12",
+    "variance-1",
+    "list-1",
+    "matrix-1",
+)
 def test_rungs_agree(case, n):
     statistic, mechanism, z = NOISY[case]
     if case == "reported":

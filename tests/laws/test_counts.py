@@ -239,6 +239,7 @@ MIXTURES = {
 
 
 @pytest.mark.parametrize("case", MIXTURES)
+@pytest.mark.by_day("zero-inflated Poisson", "one component with an axis")
 def test_mixtures(case):
     build, law = MIXTURES[case]
     z, y = np.array([0, 3, -4, 10.0]), np.arange(400)

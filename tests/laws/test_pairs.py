@@ -74,6 +74,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("pair", "parameters"), CASES)
+@pytest.mark.by_day(
+    "NormalRV-GaussianMechanism-(-5.0, 0.01)",
+    "PoissonRV-LaplaceMechanism-(3.5,)",
+    "PoissonRV-LaplaceMechanism-(140.0,)",
+    "PoissonRV-GeometricMechanism-(0.02,)",
+)
 def test_log_marginal_and_gradient(pair, parameters):
     mean, sd = MOMENTS[pair.law.__name__](parameters)
     noise, z = pt.vectors("noise", "z")
@@ -133,6 +139,13 @@ def check_counts(pair, parameters, many, seed, z, noise):
 
 
 @pytest.mark.parametrize(("pair", "parameters"), CASES)
+@pytest.mark.by_day(
+    "ExponentialRV-LaplaceMechanism-(0.3,)",
+    "ExponentialRV-LaplaceMechanism-(20.0,)",
+    "GammaRV-GaussianMechanism-(4.0, 30.0)",
+    "NormalRV-LaplaceMechanism-(-5.0, 0.01)",
+    "PoissonRV-GeometricMechanism-(0.02,)",
+)
 def test_draw(pair, parameters):
     mean, sd = MOMENTS[pair.law.__name__](parameters)
     draw = pair.draw

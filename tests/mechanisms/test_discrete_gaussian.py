@@ -75,6 +75,7 @@ def test_normaliser_against_theta_function(sigma):
 
 
 @pytest.mark.parametrize("sigma", SIGMAS)
+@pytest.mark.by_day("0.001", "0.05", "0.3", "0.4", "0.999", "1.0", "1.5", "7.9", "8.0")
 def test_interval_against_sums(sigma):
     cases = []
     for u in (0, 0.3, 1, 1.9, 4, 9, 37):

@@ -131,6 +131,12 @@ def test_grid_tolerates_floating_point_only():
     ],
     ids=repr,
 )
+@pytest.mark.by_day(
+    "LaplaceMechanism(scale=3.0).clipped(lower=-1.5, upper=2.5).rounded(0)",
+    "GaussianMechanism(sigma=0.5).rounded(1).rounded(0)",
+    "GaussianMechanism(sigma=0.02).rounded(3).rounded(2)",
+    "LaplaceMechanism(scale=8.0).rounded(0).rounded(-1)",
+)
 def test_compositions_against_simulation(mechanism):
     """Atoms on the borders of cells are the hard part: compare with what the draws do."""
     s = 0.9

@@ -249,6 +249,17 @@ def exact_count(z, ones, n, log_odds):
         (0, 0, 0, 1.0),
     ],
 )
+@pytest.mark.by_day(
+    "62000-60000-100000-1.1",
+    "44990-30000-100000-0.5",
+    "10-99990-100000-1.0",
+    "99999-3-100000-0.3",
+    "60000-50000-100000-700.0",
+    "100000-100000-100000-27.0",
+    "3-5-9-800.0",
+    "5-5-9--800.0",
+    "0-0-0-1.0",
+)
 def test_count_against_mpmath(z, ones, n, log_odds):
     logp, slope = kernels.log_count_interval(*map(float, (z, z, ones, n)), log_odds)
     expected, expected_slope = exact_count(z, ones, n, log_odds)
