@@ -1,14 +1,19 @@
 """Set up pymc_dp and run it: the only thing needed is a stock Python with pip.
 
     python3 run.py example [ARGS]   the worked blood-lead example
-    python3 run.py test             lint, format and type checks, then the tests
+    python3 run.py test             lint, format and type checks, then the tests of the day
     python3 run.py test ARGS        only pytest, with these arguments
     python3 run.py bench [ARGS]     the benchmarks
     python3 run.py python [ARGS]    the Python of the environment
 
-The first call makes `.venv` beside this file and installs the pinned packages of
-requirements.lock into it. Later calls start at once, until requirements.lock or
-pyproject.toml changes.
+    test --night [ARGS]             the tests of the night as well
+    COMMAND --neural [ARGS]         with torch, for neural estimation; --night implies it
+    COMMAND --test [ARGS]           with the tools of the tests, for example for `python -m ruff`
+
+The first call makes `.venv` beside this file. A call installs the pinned packages that its command
+needs and that are not there yet: those of requirements.lock, for `test` those of
+requirements-test.lock, for --neural those of requirements-neural.lock. Later calls start at once,
+until one of these files or pyproject.toml changes.
 """
 
 # Standard library only, and no syntax newer than Python 3.8: an interpreter too old for the
@@ -20,12 +25,14 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
+from subprocess import DEVNULL
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "pymc_dp-installed"
-LOCK = ROOT / "requirements.lock"
+RUN, TEST, NEURAL = ("requirements.lock", "requirements-test.lock", "requirements-neural.lock")
+OPTIONS = ("--night", "--neural", "--test")  # of ours, beside the commands
 WINDOWS = os.name == "nt"
 PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
 
@@ -60,7 +67,7 @@ def version_of(command: list[str]) -> tuple[int, ...] | None:
     try:
         # A version manager's placeholder may be on PATH and still fail: only running it tells.
         done = subprocess.run(
-            [*command, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60
+            [*command, "-c", code], stdout=subprocess.PIPE, stderr=DEVNULL, timeout=60
         )
         return tuple(int(part) for part in done.stdout.split()) if done.returncode == 0 else None
     except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -94,17 +101,8 @@ def find_python() -> list[str]:
 
 
 def make_venv() -> None:
-    """Make `.venv` with pip in it."""
-    python = find_python()
-    lacking = subprocess.call([*python, "-c", "import ensurepip"], stderr=subprocess.DEVNULL)
-    without_pip = ["--without-pip"] if lacking else []
-    code = subprocess.call([*python, "-m", "venv", *without_pip, str(VENV)])
-    if code == 0 and without_pip:
-        # Debian and Ubuntu keep ensurepip in a package of its own; the system's pip can stand in.
-        code = subprocess.call(
-            [*python, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "pip"]
-        )
-    if code:
+    """Make `.venv`, without a pip: another's can install into it."""
+    if subprocess.call([*find_python(), "-m", "venv", "--without-pip", str(VENV)]):
         shutil.rmtree(VENV, ignore_errors=True)  # half an environment would mislead the next call
         stop(
             "could not make .venv (see above). On Debian and Ubuntu, install the python3-venv "
@@ -112,20 +110,61 @@ def make_venv() -> None:
         )
 
 
-def fingerprint() -> str:
-    """Return what the installation depends on, as one hash."""
-    digest = hashlib.sha256()
-    # An editable install names the folder, so a moved or copied tree has to install again.
-    digest.update(str(ROOT).encode())
-    for path in (LOCK, ROOT / "pyproject.toml"):
-        digest.update(b"\0" + path.read_bytes())
+def find_pip() -> list[str]:
+    """Return the command of a pip that installs into `.venv`."""
+    own = [str(PYTHON), "-m", "pip"]
+    for command in (own, [*find_python(), "-m", "pip", "--python", str(PYTHON)]):
+        # Running it tells as well whether it is new enough to have --python.
+        if not subprocess.call([*command, "--version"], stdout=DEVNULL, stderr=DEVNULL):
+            return command
+    # Debian and Ubuntu keep ensurepip in a package of its own.
+    if subprocess.call([str(PYTHON), "-m", "ensurepip"], stdout=DEVNULL):
+        stop(
+            "there is neither uv nor pip to install with. On Debian and Ubuntu, install the "
+            "python3-pip or python3-venv package, then give the same command again."
+        )
+    return own
+
+
+def stamp_of(lock: str) -> Path:
+    """Return the file that says for which state of a lock its packages were installed."""
+    return VENV / ("installed-" + lock)
+
+
+def fingerprint(lock: str) -> str:
+    """Return what the installation of a lock depends on, as one hash."""
+    digest = hashlib.sha256((ROOT / lock).read_bytes())
+    if lock == RUN:  # with which the package itself is installed
+        # An editable install names the folder, so a moved or copied tree has to install again.
+        digest.update(str(ROOT).encode() + b"\0" + (ROOT / "pyproject.toml").read_bytes())
     return digest.hexdigest()
 
 
-def set_up() -> None:
-    """Make the environment agree with requirements.lock; do nothing if it already does."""
-    wanted = fingerprint()
-    if PYTHON.exists() and STAMP.exists() and STAMP.read_text() == wanted:
+def is_current(lock: str) -> bool:
+    """Tell whether the packages of a lock, as it is now, are installed."""
+    stamp = stamp_of(lock)
+    return PYTHON.exists() and stamp.exists() and stamp.read_text() == fingerprint(lock)
+
+
+def install(what: list[str]) -> bool:
+    """Run one installation with uv, or with pip where that is missing or fails."""
+    # The locks have every dependency and the build backend, so nothing else may be fetched.
+    what = ["--no-deps", *what]
+    uv = shutil.which("uv")
+    if uv:
+        command = [uv, "pip", "install", "--quiet", "--python", str(PYTHON), *what]
+        if subprocess.call(command, cwd=str(ROOT)) == 0:
+            return True
+        say("run.py: uv failed (see above); trying pip, which may be set up for another index")
+    # Errors still show. Python compiles what is imported, a small part of it all, by itself.
+    quiet = ("-qq", "--disable-pip-version-check", "--no-compile")
+    return subprocess.call([*find_pip(), "install", *quiet, *what], cwd=str(ROOT)) == 0
+
+
+def set_up(locks: list[str]) -> None:
+    """Install the packages of these locks that are not installed; remove none."""
+    missing = [lock for lock in locks if not is_current(lock)]
+    if not missing:
         return
     if not PYTHON.exists():
         if VENV.exists() and any(VENV.iterdir()):
@@ -133,21 +172,19 @@ def set_up() -> None:
         make_venv()
     elif not suits(version_of([str(PYTHON)])):
         stop(".venv holds a Python that does not run or is not 3.12 to 3.14. Remove it, try again.")
-    if STAMP.exists():
-        STAMP.unlink()  # from here until the end, what is installed is not known
-    say("run.py: installing the packages of requirements.lock into .venv (once; a few minutes)")
-    quiet = ("-qq", "--disable-pip-version-check")  # errors still show
-    pip = [str(PYTHON), "-m", "pip"]
-    if subprocess.call([*pip, "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-        subprocess.call([str(PYTHON), "-m", "ensurepip"])  # a .venv made without pip
-    for what in (
-        ["-r", str(LOCK)],
-        # The lock has every dependency and the build backend, so nothing else may be fetched.
-        ["--no-deps", "--no-build-isolation", "-e", str(ROOT)],
-    ):
-        if subprocess.call([*pip, "install", *quiet, *what], cwd=str(ROOT)):
+    for lock in missing:
+        if stamp_of(lock).exists():
+            stamp_of(lock).unlink()  # from here until the end, what is installed is not known
+    names = " and ".join(missing)
+    say("run.py: installing the packages of %s into .venv (once; a minute or more)" % names)
+    whats = [[part for lock in missing for part in ("-r", lock)]]
+    if RUN in missing:
+        whats.append(["--no-build-isolation", "-e", str(ROOT)])
+    for what in whats:
+        if not install(what):
             stop("the installation failed (see above); nothing was run.")
-    STAMP.write_text(wanted)
+    for lock in missing:
+        stamp_of(lock).write_text(fingerprint(lock))
 
 
 def call(args: list[str], cwd: Path | None = None) -> int:
@@ -169,21 +206,25 @@ def workers(args: list[str]) -> list[str]:
     return ["-n", str(MAX_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
-def test(args: list[str]) -> int:
+def test(args: list[str], night: bool) -> int:
     """Run the checks and the tests; with arguments, only pytest."""
-    if args:
-        return call(["-m", "pytest", *workers(args), *args], cwd=ROOT)
+    # A later -m replaces the one of pyproject.toml, which leaves out the tests of the night.
+    pytest = ("pytest", *workers(args), *(["-m", ""] if night else []), *args)
     failed, first = [], 0
     # All of them, also after a failure, so that one run shows everything there is to repair.
-    for check in (*CHECKS, ("pytest", *workers(args))):
-        say("run.py: " + " ".join(check))
+    for check in (*(() if args else CHECKS), pytest):
+        if not args:
+            say("run.py: " + " ".join(check))
         code = call(["-m", *check], cwd=ROOT)
         if code == 130:
             return code
         if code:
             failed.append(" ".join(check[:2]) if check[0] == "ruff" else check[0])
             first = first or code
-    if failed:
+    find_torch = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
+    if call(["-c", find_torch]):
+        say("run.py: without torch, neural tests were left out: python3 run.py test --neural")
+    if failed and not args:
         say("run.py: FAILED: " + ", ".join(failed))
     return first
 
@@ -194,7 +235,22 @@ def main(argv: list[str]) -> int:
     if command not in ("example", "test", "bench", "python"):
         print(__doc__)
         return 0 if command in ("-h", "--help", "help") else 2
-    set_up()
+    testing = command == "test"
+    if testing:
+        own = [arg for arg in args if arg in OPTIONS]
+        args = [arg for arg in args if arg not in OPTIONS]
+    else:  # what comes after the first argument belongs to what is run
+        own = list(takewhile(OPTIONS.__contains__, args))
+        args = args[len(own) :]
+    night = "--night" in own
+    locks = [RUN]
+    if testing or "--test" in own:
+        locks.append(TEST)
+    if night or "--neural" in own:
+        locks.append(NEURAL)
+    set_up(locks)
+    # Not compiled by the installation, the packages would otherwise be compiled at every start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if command == "python":
         return call(args)
     os.environ.setdefault("MPLBACKEND", "Agg")  # no window, and no display needed
@@ -202,7 +258,7 @@ def main(argv: list[str]) -> int:
         return call(["-m", "pymc_dp.examples.blood_lead", *args])
     if command == "bench":
         return call(["-m", "benchmarks", *args], cwd=ROOT)
-    return test(args)
+    return test(args, night)
 
 
 if __name__ == "__main__":

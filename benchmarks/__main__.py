@@ -5,20 +5,12 @@
 """
 
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 
 from rich.console import Console
 
-from benchmarks import counts, factorization, gaussian, neural, records, regression, studies
-
-PARTS = {
-    "counts": counts.main,
-    "factorization": factorization.main,
-    "gaussian": gaussian.main,
-    "neural": neural.main,
-    "records": records.main,
-    "regression": regression.main,
-    "studies": studies.main,
-}
+PARTS = ("counts", "factorization", "gaussian", "neural", "records", "regression", "studies")
 
 
 def main() -> None:
@@ -27,8 +19,11 @@ def main() -> None:
     unknown = [name for name in names if name not in PARTS]
     if unknown:
         sys.exit(f"unknown benchmark {unknown[0]!r}: {', '.join(PARTS)}")
+    if "neural" in names and find_spec("torch") is None:
+        print("neural is left out without torch: python3 run.py bench --neural")
+        names.remove("neural")
     for name in names:
-        PARTS[name](Console(width=110))
+        import_module(f"benchmarks.{name}").main(Console(width=110))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Bayesian inference from differentially private releases, as an extension of PyMC."""
 
+from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from pymc_dp import neural, studies
 from pymc_dp.distributions import (
     Bessel,
     DiscreteGaussian,
@@ -39,6 +41,9 @@ from pymc_dp.steps import (
     register_steps,
     steps,
 )
+
+if TYPE_CHECKING:
+    from pymc_dp import neural, studies
 
 __version__ = version("pymc_dp")
 
@@ -77,5 +82,19 @@ __all__ = [
     "steps",
     "studies",
 ]
+
+# Imported when they are first asked for: with them come matplotlib, nutpie and joblib.
+_LAZY = ("neural", "studies")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
 
 register_steps()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal
 
 import pymc as pm
@@ -19,7 +20,6 @@ from pymc_dp.graphs import known_shape
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.rules import notes, record_groups
 from pymc_dp.marginal import IntegratedReleaseRV, all_releases
-from pymc_dp.neural import sple, sppe
 from pymc_dp.records import as_model, check_values, children, is_tagged, privatized, releases
 from pymc_dp.release import FeasibleRegression
 from pymc_dp.row_sums import read_moments
@@ -31,7 +31,7 @@ _log = logging.getLogger("pymc.dp")
 
 Rung = Literal["auto", "records", "statistics", "marginal"]
 
-NEURAL: dict[str | None, Callable[..., DataTree]] = {"sppe": sppe, "sple": sple}
+NEURAL = ("sppe", "sple")  # functions of pymc_dp.neural
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def sample(
         wrong = [name for name, value in stated.items() if value is not None and value is not False]
         if wrong:
             raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
-        return NEURAL[method](model, **kwargs)
+        return getattr(import_module("pymc_dp.neural"), method)(model, **kwargs)
     if method is not None and method not in METHODS:
         raise ValueError(f"method={method!r}: write {' or '.join(map(repr, (*METHODS, *NEURAL)))}")
     if approximate not in (None, "clt"):

@@ -16,7 +16,7 @@ from xarray import DataTree
 
 from pymc_dp.draws import dims_of, per_draw
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.neural.fit import check_counts, read_problem
+from pymc_dp.neural.fit import check_counts, check_installed, read_problem
 from pymc_dp.neural.noise import Noise, spans
 from pymc_dp.neural.simulator import Simulator
 
@@ -64,6 +64,7 @@ def calibration(
             f"calibration takes the result of dp.neural.amortise, which knows the posterior of "
             f"every release, not a {type(posterior).__name__}"
         )
+    check_installed()
     import torch
     from sbi.diagnostics.sbc import check_uniformity_c2st, check_uniformity_frequentist
 
@@ -198,6 +199,7 @@ def compare(
         of the maximum mean discrepancy of the standardised draws, without bias: it may be negative.
         Entries of which all draws of both are equal, such as a fixed parameter, are left out.
     """
+    check_installed()
     import torch
     from sbi.utils.metrics import c2st, unbiased_mmd_squared
 

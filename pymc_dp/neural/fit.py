@@ -302,10 +302,8 @@ def _check_device(device: Any) -> None:
         ) from None
 
 
-def read_problem(
-    model, simulator, prior, mechanism, observed, var_names, shape=None, *, released=True
-) -> Problem:
-    """Read what was given to `sppe`, with the shape in the place of observed=; see there."""
+def check_installed() -> None:
+    """Refuse to go on without the packages of the extra."""
     for package in ("torch", "sbi"):
         try:
             importlib.import_module(package)
@@ -314,6 +312,13 @@ def read_problem(
                 f"neural estimation needs {package}, which is not installed ({error}): "
                 f'pip install "pymc-dp[neural]"'
             ) from error
+
+
+def read_problem(
+    model, simulator, prior, mechanism, observed, var_names, shape=None, *, released=True
+) -> Problem:
+    """Read what was given to `sppe`, with the shape in the place of observed=; see there."""
+    check_installed()
     given = {"prior": prior, "mechanism": mechanism, "observed": observed}
     if simulator is None:
         stray = [name for name, value in given.items() if value is not None]

@@ -1,8 +1,5 @@
 """Reading parameters, prior and simulator off a model. None of this needs torch."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pymc as pm
 import pytest
@@ -135,26 +132,6 @@ def test_what_cannot_be_simulated_is_named():
         model_problem(flat).prior.draw(2, np.random.default_rng(1))
     with pytest.raises(ValueError, match="no private release"):
         model_problem(pm.Model())
-
-
-def test_torch_is_imported_only_when_it_is_needed():
-    code = """
-import sys, pymc as pm, pymc_dp as dp
-assert not {"torch", "sbi"} & set(sys.modules), "imported at start-up"
-sys.modules["torch"] = None
-with pm.Model() as model:
-    mu = pm.Normal("mu")
-    x = pm.Normal("x", mu, shape=3)
-    dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=1.0)
-for fit in (dp.neural.sppe, dp.neural.sple, lambda m: dp.sample(m, method="sppe")):
-    try:
-        fit(model)
-    except ImportError as error:
-        assert 'pip install "pymc-dp[neural]"' in str(error), error
-    else:
-        raise AssertionError("no error")
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(
