@@ -6,7 +6,7 @@
     python3 run.py bench [ARGS]     the benchmarks
     python3 run.py python [ARGS]    the Python of the environment
 
-    test --night [ARGS]             the tests of the night as well
+    test --night [ARGS]             all tests, with every graph compiled as users have it
     COMMAND --neural [ARGS]         with torch, for neural estimation; --night implies it
     COMMAND --test [ARGS]           with the tools of the tests, for example for `python -m ruff`
 
@@ -209,7 +209,8 @@ def workers(args: list[str]) -> list[str]:
 def test(args: list[str], night: bool) -> int:
     """Run the checks and the tests; with arguments, only pytest."""
     # A later -m replaces the one of pyproject.toml, which leaves out the tests of the night.
-    pytest = ("pytest", *workers(args), *(["-m", ""] if night else []), *args)
+    whole = ["-m", "", "--compiled"] if night else []
+    pytest = ("pytest", *workers(args), *whole, *args)
     failed, first = [], 0
     # All of them, also after a failure, so that one run shows everything there is to repair.
     for check in (*(() if args else CHECKS), pytest):
@@ -221,9 +222,6 @@ def test(args: list[str], night: bool) -> int:
         if code:
             failed.append(" ".join(check[:2]) if check[0] == "ruff" else check[0])
             first = first or code
-    find_torch = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
-    if call(["-c", find_torch]):
-        say("run.py: without torch, neural tests were left out: python3 run.py test --neural")
     if failed and not args:
         say("run.py: FAILED: " + ", ".join(failed))
     return first
