@@ -208,9 +208,7 @@ def workers(args: list[str]) -> list[str]:
 
 def test(args: list[str], night: bool) -> int:
     """Run the checks and the tests; with arguments, only pytest."""
-    # A later -m replaces the one of pyproject.toml, which leaves out the tests of the night.
-    whole = ["-m", "", "--compiled"] if night else []
-    pytest = ("pytest", *workers(args), *whole, *args)
+    pytest = ("pytest", *workers(args), *(["--night"] if night else []), *args)
     failed, first = [], 0
     # All of them, also after a failure, so that one run shows everything there is to repair.
     for check in (*(() if args else CHECKS), pytest):

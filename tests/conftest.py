@@ -19,10 +19,15 @@ collect_ignore = [] if NEURAL else ["neural"]
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--compiled",
+        "--night",
         action="store_true",
-        help="compile every graph, as users do; without it only those of tests marked compiled",
+        help="run all tests, in full, and compile every graph, as users do",
     )
+
+
+def pytest_configure(config):
+    if config.getoption("night"):
+        config.option.markexpr = ""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -40,11 +45,16 @@ def pytest_collection_modifyitems(config, items):
         raise pytest.UsageError(f"by_day names cases that are not there: {unknown}")
 
 
+@pytest.fixture
+def night(request):
+    """Whether to draw as often as it takes to see a small error, too."""
+    return request.config.getoption("night") or "nightly" in request.keywords
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Evaluate graphs uncompiled by day: most are called once, and numba takes seconds for each."""
-    marks = {mark.name for mark in item.iter_markers()}
-    if item.config.getoption("compiled") or marks & {"compiled", "nightly"}:
+    if item.config.getoption("night") or {"compiled", "nightly"} & set(item.keywords):
         return (yield)
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         return (yield)

@@ -65,6 +65,7 @@ def agrees(tree, expected, limit=4.0, least=1000):
         ("marginal", "clt", "clt_joint"),
     ],
 )
+@pytest.mark.nightly
 def test_nuts_on_the_rungs(reference, to, approximate, target):
     collapsed = dp.collapse(reference, to, approximate=approximate)
     tree = pm.sample(2000, tune=1000, model=collapsed, **QUIET)
@@ -268,6 +269,7 @@ def bounded_apart(n=50, x_bounds=(0, 1), y_bounds=(0, 1), mu=0.5, **both):
     return model
 
 
+@pytest.mark.nightly
 def test_bounds_of_the_covariate_alone_are_kept_on_the_records_only():
     model = bounded_apart(y_bounds=None)
     for approximate in (None, "clt"):
@@ -283,6 +285,7 @@ def test_bounds_of_the_covariate_alone_are_kept_on_the_records_only():
     assert np.isfinite(tree["posterior"]["theta"]).all()
 
 
+@pytest.mark.nightly
 def test_bounds_of_sums_in_two_releases():
     """Each states those of its own records; the region is that of a single release."""
     apart = bounded_apart(y_bounds=((0, 0), (1, 2)))

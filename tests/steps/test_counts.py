@@ -58,6 +58,7 @@ def beta_model(n, mechanism, z, statistic=lambda x: x.sum(), prior=lambda: pm.Be
 # --- References -----------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_admissions():
     case = RECORD_CASES["a_admissions_2x2"]
     draws = chain(dp.collapse(RECORD_MODELS["a_admissions_2x2"](), "statistics"), 20_000)
@@ -88,6 +89,7 @@ def test_bernoulli_under_geometric_noise():
 
 
 @pytest.mark.parametrize("n", [10**6, 10**9])
+@pytest.mark.by_day("1000000000")
 def test_draws_are_nearly_independent_where_noise_dominates(n):
     """Given the counts p would move by 0.05% of its posterior spread."""
     scale = 0.01 * n
@@ -108,6 +110,7 @@ def test_draws_are_nearly_independent_where_noise_dominates(n):
         (40, LAPLACE(3.0).clipped(0, 10), 10.0),
     ],
 )
+@pytest.mark.by_day("1-mechanism0-0.7", "40-mechanism5-25.0")
 def test_extremes(n, mechanism, z):
     """Counts are uniform under p ~ Uniform(0, 1): their posterior is the noise's density."""
     model = beta_model(n, mechanism, z, prior=lambda: pm.Uniform("p", 0, 1))
@@ -132,6 +135,7 @@ def test_extremes(n, mechanism, z):
     agrees(draws["p"], p @ ((1 + c) / (n + 2)))
 
 
+@pytest.mark.nightly
 def test_a_variance_is_listed():
     z, b = 0.18, 0.01
     draws = chain(beta_model(40, LAPLACE(b), z, lambda x: x.var()), 20_000)
@@ -164,6 +168,7 @@ class CauchyMechanism(Mechanism):
         (lambda c: c[9:] / 2, dp.GeometricMechanism(1.0), False),  # some counts are impossible
     ],
 )
+@pytest.mark.by_day("<lambda>-mechanism0-True", "<lambda>-mechanism1-False")
 def test_what_is_not_known_to_be_log_concave_is_listed(statistic, mechanism, concave):
     with pm.Model() as model:
         c = pm.Multinomial("c", 40, np.ones(11) / 11)
@@ -172,6 +177,7 @@ def test_what_is_not_known_to_be_log_concave_is_listed(statistic, mechanism, con
 
 
 @pytest.mark.parametrize("noise", ["histogram", "margins"])
+@pytest.mark.nightly
 def test_many_cells(noise):
     """A flat table under Gaussian noise is a Gaussian on its total, far from the borders."""
     k, sigma = 12, 20.0
@@ -201,6 +207,7 @@ def test_many_cells(noise):
 # --- Given the probabilities ----------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_count_given_its_probability():
     """A p that is no variable is not integrated out: the count is drawn given p."""
     model = beta_model(60, LAPLACE(3.0), 40.0, prior=lambda: pm.math.sigmoid(pm.Normal("b")))
@@ -222,6 +229,7 @@ def test_count_alone():
     assert np.all(draws["p"] == 0.5)
 
 
+@pytest.mark.nightly
 def test_probabilities_with_other_data_are_conjugate():
     with pm.Model() as model:
         p = pm.Beta("p", 2, 3)
@@ -261,6 +269,7 @@ def test_random_hyperparameters_are_read_from_the_point():
 # --- Models that were not collapsed, and pm.sample ------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_table_that_the_user_wrote():
     with pm.Model() as model:
         table = pm.Multinomial("table", 50, pm.Dirichlet("pi", np.ones(3)))

@@ -97,6 +97,7 @@ def test_models_written_by_hand(product, reference):
         assert np.abs(posterior - np.maximum(Z, 0)).max() < 4
 
 
+@pytest.mark.nightly
 def test_the_marginal_model_has_the_same_posterior(reference):
     """NUTS, with the counts integrated out, knows nothing of the sweep."""
     model = private_model()

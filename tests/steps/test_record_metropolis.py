@@ -55,6 +55,7 @@ def mean_model(n, noise, z, mechanism=dp.GaussianMechanism):
 
 @pytest.mark.parametrize("n", [1, 2, 30])
 @pytest.mark.parametrize("noise", [1e-6, 0.1, 1.0, 1e6])
+@pytest.mark.by_day("1e-06-2", "1.0-2", "1000000.0-2")
 def test_normal_mean_in_closed_form(n, noise):
     z = 0.7
     mu = column(run(mean_model(n, noise, z)), "mu")
@@ -73,6 +74,7 @@ def test_normal_mean_in_closed_form(n, noise):
         (dp.LaplaceMechanism, 1e-2),
     ],
 )
+@pytest.mark.by_day("LaplaceMechanism-0.01")
 def test_release_a_thousand_scales_away(mechanism, noise):
     """Clipped records cannot follow it: all of them end at the clip."""
     with pm.Model() as model:
@@ -86,6 +88,7 @@ def test_release_a_thousand_scales_away(mechanism, noise):
 
 
 @pytest.mark.parametrize("noise", [1e-3, 0.05])
+@pytest.mark.by_day("0.05")
 def test_one_clipped_record_by_quadrature(noise):
     """A release that is far outside: p(z | mu) is a one-dimensional integral."""
     z = 1.0 + 50 * noise
@@ -136,6 +139,7 @@ def count_model(z, n=12):
 
 
 @pytest.mark.parametrize("z", [0.2, 6.0, 12.0])
+@pytest.mark.by_day("12.0")
 def test_finds_records_that_are_possible(z):
     """At the start, one draw in 4,096 has the count 12. The posterior is Beta(1 + s, 13 - s)."""
     points = run(count_model(z), draws=4_000)
@@ -151,6 +155,7 @@ def test_impossible_release_is_named(z):
         run(count_model(z), draws=1)
 
 
+@pytest.mark.nightly
 def test_finds_records_within_bounds():
     """Records that start far too wide for the bounds of the release."""
     with pm.Model() as model:
@@ -171,6 +176,7 @@ def test_finds_records_within_bounds():
 
 
 @pytest.mark.filterwarnings("ignore:No safe default transform")
+@pytest.mark.nightly
 def test_zeros_of_a_hurdle_are_drawn():
     """Of four records, by their 16 patterns of zeros: the others are Gamma(2, 1)."""
     z, noise = 1.5, 0.5
@@ -189,6 +195,7 @@ def test_zeros_of_a_hurdle_are_drawn():
 
 @pytest.mark.filterwarnings("ignore:No safe default transform")
 @pytest.mark.parametrize("law", ["Normal", "Gamma"])
+@pytest.mark.by_day("Normal")
 def test_point_masses_within_a_density_are_refused(law):
     """PyMC would add a probability to a density; not at 0 of a Gamma, whose density is zero."""
     other = pm.Normal.dist(0, 1) if law == "Normal" else pm.Gamma.dist(2, 1)
@@ -233,6 +240,7 @@ def test_transforms_that_tie_records_together_are_refused(transform):
 
 
 @pytest.mark.parametrize(("lowest", "number"), [(0.05, 1), (1.0, 0)])
+@pytest.mark.nightly
 def test_mass_that_the_point_cannot_hold_is_reported_once(lowest, number, caplog):
     with pm.Model() as model:
         a = pm.Uniform("a", lowest, lowest + 0.45)
@@ -247,6 +255,7 @@ def test_mass_that_the_point_cannot_hold_is_reported_once(lowest, number, caplog
 
 
 @pytest.mark.parametrize("statistic", ["mean", "max"])
+@pytest.mark.nightly
 def test_rows_without_a_law_are_refused_one_by_one(statistic, caplog):
     """The scale of `y` is `x`, of which a third of the proposals is negative."""
     with pm.Model() as model:
@@ -270,6 +279,7 @@ def test_rows_without_a_law_are_refused_one_by_one(statistic, caplog):
     assert statistics["dp_record_accept"] == pytest.approx(share, abs=0.06)
 
 
+@pytest.mark.nightly
 def test_rows_of_several_columns_are_refused_one_by_one():
     with pm.Model() as model:
         x = pm.Normal("x", 0.5, 1, shape=50)
@@ -288,6 +298,7 @@ UNUSABLE = [("observed", np.nan), ("scale", np.nan), ("scale", -1.0), ("scale", 
 
 
 @pytest.mark.parametrize(("name", "value"), UNUSABLE)
+@pytest.mark.by_day("observed-nan", "scale-0.0")
 def test_unusable_data_are_named_at_the_start(name, value):
     model = mean_model(10, 0.5, 0.7)
     chain = dp.steps(model)
@@ -321,6 +332,7 @@ def test_new_data_are_read_without_compiling():
 
 
 @pytest.mark.parametrize("name", RECORD_MODELS)
+@pytest.mark.by_day("ii_bernoulli_geometric", "gauss_meanvar_n100")
 def test_points_are_never_changed(name):
     """Neither the records nor anything else of a point that was handed in or out."""
     model = RECORD_MODELS[name]()
@@ -405,6 +417,7 @@ def first_points(model, seeds=(1, 2)):
 
 
 @pytest.mark.parametrize("initval", ["prior", "support_point"])
+@pytest.mark.by_day("support_point")
 def test_chains_start_where_the_initial_values_allow(initval):
     with pm.Model() as model:
         mu, sd = pm.Normal("mu", 3, 1, initval=initval), pm.HalfNormal("sd", 1)
@@ -481,6 +494,7 @@ def in_domain_models():
 
 
 @pytest.mark.parametrize("name", ["ends", "scale", "prior"])
+@pytest.mark.by_day("prior")
 def test_moves_stay_where_the_model_has_a_density(name):
     model = in_domain_models()[name]
     with model:
@@ -493,6 +507,7 @@ def test_moves_stay_where_the_model_has_a_density(name):
         assert np.isfinite(log_density(point))
 
 
+@pytest.mark.nightly
 def test_moves_see_what_depends_on_a_parameter_through_a_component():
     """Normal prior, an observed mixture with mu in one of its components, hardly any release."""
     with pm.Model() as model:
@@ -508,6 +523,7 @@ def test_moves_see_what_depends_on_a_parameter_through_a_component():
     assert abs(found.mean() - expected) < 4 * az.mcse(found[None]).item()
 
 
+@pytest.mark.nightly
 def test_variables_whose_support_depends_on_a_moved_parameter_move_along():
     with pm.Model() as model:
         top = pm.Gamma("top", 8, 2)
@@ -529,6 +545,7 @@ def test_variables_whose_support_depends_on_a_moved_parameter_move_along():
     assert abs(draws.mean() - exact) < 4 * error + 0.005
 
 
+@pytest.mark.nightly
 def test_parameters_that_depend_on_records_are_left_to_another_step():
     """Here `s` is computed from `x` and is the scale of `y`: the release says nothing of it."""
     with pm.Model() as model:
@@ -558,6 +575,7 @@ def test_many_parameters_take_no_square_of_memory():
     assert not walk.draws
 
 
+@pytest.mark.nightly
 def test_many_parameters_move_along_their_coordinates():
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, 1, shape=120)
@@ -570,6 +588,7 @@ def test_many_parameters_move_along_their_coordinates():
 
 
 @pytest.mark.parametrize("name", ["i_clamped_normal_mean_laplace", "iv_regression_n20_laplace"])
+@pytest.mark.by_day("i_clamped_normal_mean_laplace")
 def test_sums_give_the_density_of_the_records_after_many_sweeps(name):
     """Records and centres as the chain left them, against the model's own density."""
     model = RECORD_MODELS[name]()
@@ -590,6 +609,7 @@ def test_sums_give_the_density_of_the_records_after_many_sweeps(name):
     np.testing.assert_array_equal(theta, same)
 
 
+@pytest.mark.nightly
 def test_sums_keep_their_digits_after_a_wild_start():
     with pm.Model() as model:
         x = pm.LogNormal("x", 0, pm.HalfNormal("s", 40), shape=200)

@@ -622,6 +622,7 @@ def test_scale_mixture_normal():
         assert abs(((x - mean) ** 2).mean() - square) < 4 * mcse((x - mean) ** 2)
 
 
+@pytest.mark.nightly
 def test_scale_mixture_multivariate():
     mean, cov = np.array([0.0, 1.0]), np.array([[2.0, 1.2], [1.2, 1.0]])
     z, b = np.array([1.5, -0.5]), np.array([0.6, 1.0])
@@ -645,7 +646,8 @@ def test_scale_mixture_multivariate():
 
 @pytest.mark.parametrize("bounds", [None, (0.0, 100.0)])
 @pytest.mark.parametrize("mechanism", [LAPLACE, GAUSS])
-def test_record_metropolis_against_the_conditional_of_the_mean(bounds, mechanism):
+@pytest.mark.by_day("LaplaceMechanism-bounds1")
+def test_record_metropolis_against_the_conditional_of_the_mean(bounds, mechanism, night):
     n, mu, sd, z, scale = 6, 80.0, 20.0, 60.0, 12.0
     with pm.Model() as model:
         mu_ = pm.Normal("mu", mu, 1)
@@ -656,7 +658,7 @@ def test_record_metropolis_against_the_conditional_of_the_mean(bounds, mechanism
     seeded(step)
     point, _ = step.step(point)  # draws the records afresh, from starting values of its own
     point = {**point, "mu": np.array(mu)}
-    records = np.empty((60_000, n))
+    records = np.empty((60_000 if night else 6_000, n))
     for row in records:
         point, _ = step.step(point)
         row[:] = point["x"]
@@ -684,6 +686,7 @@ def test_record_metropolis_against_the_conditional_of_the_mean(bounds, mechanism
         assert abs(squares.mean() - square) < 4 * mcse(squares) + 5e-3 * square
 
 
+@pytest.mark.nightly
 def test_record_metropolis_starts_afresh_in_every_chain():
     model = records_model(conjugate=False)
     with model:
@@ -719,6 +722,7 @@ def test_other_variables_of_the_statistic_are_read_from_the_point():
 
 
 @pytest.mark.parametrize("key", [("conjugate", "records"), ("bounded", "statistics")])
+@pytest.mark.by_day("key1")
 def test_points_keep_their_order_and_are_not_mutated(rungs, key):
     model = rungs[key]
     steps = dp.steps(model)

@@ -82,6 +82,7 @@ def test_totals_hold_in_every_draw_and_are_restored():
     assert point["y"].dtype == model["y"].dtype
 
 
+@pytest.mark.nightly
 def test_agrees_with_records_metropolis():
     """The two steps have the same stationary law: Poisson tracts with a noisy total."""
     with pm.Model() as model:

@@ -151,6 +151,7 @@ def test_calibration_of_the_kernel_and_of_wrong_ones(monkeypatch):
     assert np.all(found["ks"] > 1.63 / np.sqrt(300))
 
 
+@pytest.mark.nightly
 def test_regression_runs_compiled():
     def build_regression(n, scale):
         with pm.Model() as model:
@@ -183,6 +184,7 @@ def build_counts(epsilon, integrated=False):
 
 
 @pytest.mark.parametrize("integrated", [True, False])
+@pytest.mark.nightly
 def test_counts_run_compiled(integrated):
     arguments = {"grid": {"epsilon": [0.3]}, "prob": 0.8, "compiled": True, **SMALL}
     arguments |= {"interval": "eti", "draws": 400, "tune": 300}
@@ -221,6 +223,7 @@ def test_compiled_counts_agree_with_quadrature():
     assert row["sd"] == pytest.approx(sd, rel=0.03)
 
 
+@pytest.mark.nightly
 def test_compiled_densities_take_several_releases_data_and_dims():
     def build_two():
         with pm.Model(coords={"town": ["a", "b"]}) as model:
@@ -253,6 +256,7 @@ def agree(function, **arguments):
     np.testing.assert_allclose(ours["sd"] / sd, 1.0, atol=0.1)
 
 
+@pytest.mark.nightly
 def test_what_no_kernel_covers_goes_through_dp_sample(caplog):
     def build_twice(epsilon):
         with pm.Model() as model:
@@ -446,6 +450,7 @@ def test_what_the_mechanism_cannot_publish_is_refused(value):
     assert f"cannot publish {value}" in str(found["error"].values[0])
 
 
+@pytest.mark.nightly
 def test_simulations_may_change_their_cell_and_deterministics_have_true_values():
     def build_sd(n):
         with build(n) as model:
@@ -464,6 +469,7 @@ def test_simulations_may_change_their_cell_and_deterministics_have_true_values()
 
 
 @pytest.mark.parametrize("possible", [True, False])
+@pytest.mark.by_day("True")
 def test_bounded_records(possible):
     """Kernel and PyMC simulate releases of data between the bounds alike; impossible ones fail."""
 
