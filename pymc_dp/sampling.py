@@ -70,6 +70,11 @@ def register_route(route: Route) -> None:
     _ROUTES.append(route)
 
 
+def registered_routes() -> tuple[Route, ...]:
+    """Return the table, in which the tests of conformance look for what has no test."""
+    return tuple(_ROUTES)
+
+
 def routes(
     model: pm.Model, approximate: str | None = None, **options: Any
 ) -> list[tuple[Route, float, str]]:

@@ -66,6 +66,11 @@ _GROUPS: dict[type[BlockedStep], Callable[[pm.Model], list[list[TensorVariable]]
 }
 
 
+def registered_steps() -> tuple[type[BlockedStep], ...]:
+    """Return all steps, in the order in which they are chosen, for the tests of conformance."""
+    return _ALL
+
+
 def register_steps() -> None:
     """Put the steps in front of PyMC's, once; ties of competence go to the first."""
     for step in reversed(_ALL):
