@@ -11,11 +11,13 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.basic import MvNormalRV
+from pytensor.tensor.random.type import RandomType
 from scipy import stats
 
 from pymc_dp.ancillary import transport
-from pymc_dp.compiled import from_graph
 
 N = 20_000
 PLAIN = Mode(linker="py", optimizer="fast_compile")
@@ -246,11 +248,14 @@ def coupling(name):
     laws = [example.law(*symbols, shape=N) for symbols in (old, new)]
     value = pt.vector("value", dtype=laws[0].dtype)
     moved = transport(laws[0].owner.op, *laws, value, draw).astype(value.dtype)
-    function = from_graph([value, *old, *new], [moved], rng=True).function
+    generators = [v for v in graph_inputs([moved]) if isinstance(v.type, RandomType)]
+    own = [v.type() for v in generators]
+    moved = graph_replace(moved, dict(zip(generators, own, strict=True)), strict=False)
+    function = pytensor.function([*own, value, *old, *new], moved, on_unused_input="ignore")
 
     def move(rng, x, here, there):
         arguments = [np.asarray(p, dtype="float64") for p in (*here, *there)]
-        return function(rng, np.asarray(x, dtype=value.dtype), *arguments)[0]
+        return function(*rng.spawn(len(own)), np.asarray(x, dtype=value.dtype), *arguments)
 
     return laws[0].owner.op, move
 

@@ -49,6 +49,11 @@ def simulate(rng, bounded, n=N, kappa=0.0):
 )
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize("kappa", [0.0, 0.7], ids=["normal", "normal-inverse-gamma"])
+@pytest.mark.by_day(
+    "normal-bounded-laplace-3",
+    "normal-inverse-gamma-unbounded-gaussian-12",
+    "normal-inverse-gamma-bounded-laplace-12",
+)
 def test_fused(noise, bounded, kappa, n):
     rng = np.random.default_rng(11)
     ranks = np.empty((TRIALS, 2), dtype=int)
@@ -142,6 +147,7 @@ def calibration_model(mechanism=dp.LaplaceMechanism, n=N):
 
 
 @pytest.mark.parametrize("mechanism", [dp.LaplaceMechanism, dp.GaussianMechanism])
+@pytest.mark.nightly
 def test_marginal(mechanism):
     """Posterior distribution functions at the truth are uniform; one compiled function, no MCMC."""
     collapsed = dp.collapse(calibration_model(mechanism), "marginal")
@@ -225,6 +231,7 @@ RUNGS = ["records", "statistics", "marginal"]
 
 
 @pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.by_day("statistics")
 def test_simuk_smoke(rung):
     """Our releases and steps work under simuk as PyMC's own do."""
     simulations = _simuk(rung, 6, draws=50)

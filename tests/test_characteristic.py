@@ -192,6 +192,7 @@ def out_of_reach(logp, expected, n):
 
 
 @pytest.mark.parametrize("n", [2, 1000, 10**9])
+@pytest.mark.by_day("2")
 def test_normal_mean_with_gaussian_noise(n):
     noise = 0.5
     function = compiled(

@@ -39,6 +39,7 @@ CASES += [(name, m) for name in ("Binomial", "NegativeBinomial") for m in MECHAN
 
 
 @pytest.mark.parametrize(("name", "mechanism"), CASES, ids=str)
+@pytest.mark.by_day("Poisson-GeometricMechanism(scale=1.5).clipped(lower=0.0)")
 def test_marginal_and_draw(name, mechanism):
     """The parameter's posterior is put on a grid; the count is drawn given a draw from it."""
     variable, prior, parameters = LAWS[name]
@@ -85,6 +86,7 @@ def test_marginal_and_draw(name, mechanism):
 
 
 @pytest.mark.parametrize("kind", ["Laplace", "Gaussian", "both"])
+@pytest.mark.nightly
 def test_tables(kind):
     """A table of four cells in two groups, its total public: ranks of a cell and of a group."""
     rng, sweep = np.random.default_rng(4), make_pair_sweep()

@@ -44,7 +44,8 @@ def posterior_on_grid(model, size):
 
 
 @pytest.mark.parametrize("case", EXACT, ids=lambda c: c["name"])
-def test_reference_moments(case):
+@pytest.mark.by_day("ex1_uncon_flat_notrunc")
+def test_reference_moments(case, night):
     collapsed = dp.collapse(reference_model(case), "marginal")
     collapsed.grid_scale = case["input"]["z1_priv_mean"], 0.2 * case["output"]["mu_sd"]
     # On the interval's scale a large n confines mu to a narrow range, with a kink in it.
@@ -53,7 +54,7 @@ def test_reference_moments(case):
     collapsed.grid = {"mu": (-7.0, -1.0, 240) if narrow else wide, "s2": wide}
     if narrow:
         collapsed.grid["s2"] = (-13.0, 0.0, 80)
-    mu, s2, weight = posterior_on_grid(collapsed, 200)
+    mu, s2, weight = posterior_on_grid(collapsed, 200 if night else 100)
     exact = case["output"]
     for name, x in (("mu", mu), ("s2", s2)):
         if name == "s2" and case["name"] == "n10_e02_uncon_flat_notrunc":
@@ -66,6 +67,7 @@ def test_reference_moments(case):
         assert abs(spread / sd - 1) < 2e-3, (name, spread)
 
 
+@pytest.mark.nightly
 def test_published_truncation_is_reproduced_only_on_request():
     """Their sampler cuts sigma2 at (n - 1) / (2 n eps2): here that is a prior that says so."""
     case = next(c for c in GAUSSIAN_CASES if c["name"] == "n10_e02_uncon_flat")
@@ -152,6 +154,10 @@ def brute_force(n, m, v, components, mechanism, noise, z, lower, upper):
         (400, ["mean", "var"], [0.5, 0.004], [-0.4, 0.02]),
     ],
     ids=str,
+)
+@pytest.mark.by_day(
+    "2-['mean', 'var']-[0.3, 0.2]-[0.4, 0.1]-LaplaceMechanism",
+    "43-['mean', 'var']-[0.093, 0.093]-[0.343, 0.222]-GaussianMechanism",
 )
 def test_feasible_marginal_against_brute_force(mechanism, n, components, noise, z):
     with pm.Model() as model:

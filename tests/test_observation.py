@@ -476,6 +476,7 @@ def test_steps_read_new_data(data_model):
     np.testing.assert_allclose(drawn, -500.0, atol=1e-3)
 
 
+@pytest.mark.nightly
 def test_record_step_reads_new_data(data_model):
     model = data_model.copy()
     with model:

@@ -310,6 +310,7 @@ def informed():
         ("x y", {"spread": lambda: pm.HalfNormal("w")}),
     ],
 )
+@pytest.mark.by_day("x y xy-arguments0", "x y yy-arguments11")
 def test_regressions_that_may_be_proper_are_not_refused(sums, arguments):
     assert dp.steps(regression(sums, **arguments))
 

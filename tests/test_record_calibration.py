@@ -320,6 +320,7 @@ def calibrate(build, choose, trials):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.by_day("clamped normal")
 def test_calibrated(case):
     calibrate(*CASES[case], QUICK)
 

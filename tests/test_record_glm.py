@@ -97,6 +97,7 @@ def enumerated(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.nightly
 def test_moves_alone(name):
     model = build(name)
     with model:
@@ -107,6 +108,7 @@ def test_moves_alone(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.nightly
 def test_given_the_records(name):
     """Plain data augmentation."""
     model = build(name)

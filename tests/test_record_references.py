@@ -75,6 +75,7 @@ def assert_reference(name, posterior):
 
 
 @pytest.mark.parametrize("name", RECORD_MODELS)
+@pytest.mark.by_day("i_clamped_normal_mean_laplace", "gauss_meanvar_n100")
 def test_reference(name):
     model = RECORD_MODELS[name]()
     posterior = run(model, dp.steps(model), DRAWS.get(name, 4_000))
@@ -95,6 +96,7 @@ SWEEPS = {"gauss_meanvar_n1000": 8}  # the noise is small there, which makes the
 
 
 @pytest.mark.parametrize("name", ALONE)
+@pytest.mark.by_day("ii_bernoulli_geometric")
 def test_interweaving_alone(name):
     model = RECORD_MODELS[name]()
     with model:

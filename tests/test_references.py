@@ -85,6 +85,7 @@ def records_draws(case, draws=4_000, tune=500):
 
 @pytest.mark.parametrize("draws", [records_draws, statistics_draws])
 @pytest.mark.parametrize("case", EXACT, ids=lambda c: c["name"])
+@pytest.mark.by_day("n10_e02_uncon_flat_notrunc-statistics_draws")
 def test_reference(case, draws):
     exact, n = case["output"], case["input"]["n"]
     out = draws(case)

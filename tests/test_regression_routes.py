@@ -95,6 +95,7 @@ def test_factors_and_a_law_of_covariates_against_importance_sampling():
     quartiles_agree(draws_of(tree), expected, 0.5 / np.sqrt(effective))
 
 
+@pytest.mark.nightly
 def test_the_central_limit_theorem_agrees_for_many_rows():
     n, scale = 4000, np.array([0.2, 0.5, 0.3, 0.5, 0.3])
     rng = np.random.default_rng(2)
@@ -158,6 +159,7 @@ def deterministic_spread(s2):
     ],
     ids=["dims", "Deterministic", "Deterministic of dims", "(1,)", "(1,)[0]"],
 )
+@pytest.mark.by_day("Deterministic of dims", "(1,)[0]")
 def test_ways_to_write_the_same(model):
     plain, found = exact_draws(written(normal(shape=2))), exact_draws(model())
     np.testing.assert_array_equal(found["theta"], plain["theta"])
@@ -199,6 +201,7 @@ def test_releases_that_tell_nothing_leave_the_prior(statistic):
     assert stats.kstest(s2, stats.invgamma(3, scale=0.5).cdf).pvalue > 1e-3
 
 
+@pytest.mark.nightly
 def test_seeds_of_any_kind_are_those_of_the_chains():
     z, scale = np.array([2.5, 8.0, 1.0, 7.0, 3.0]), np.ones(5)
     model = scaled(12, z, scale)
@@ -215,6 +218,7 @@ def test_seeds_of_any_kind_are_those_of_the_chains():
     assert not np.array_equal(found["int"], found["list"])
 
 
+@pytest.mark.nightly
 def test_several_covariates_with_a_normal_wishart_prior():
     """The exact chain against importance sampling from the prior, by the Bartlett factors."""
     n, scale = 12, 6.0

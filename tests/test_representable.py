@@ -50,6 +50,7 @@ LAWS = {
 
 
 @pytest.mark.parametrize("name", LAWS)
+@pytest.mark.by_day("gamma")
 def test_sweeps_and_moves_keep_the_records_inside(name):
     """The released statistic tells little, and the parameter jumps: anything goes but the ends."""
     law, values, ends = LAWS[name]
@@ -83,6 +84,7 @@ def test_sweeps_and_moves_keep_the_records_inside(name):
 
 
 @pytest.mark.parametrize("name", LAWS)
+@pytest.mark.by_day("uniform")
 def test_moves_of_no_length_are_accepted(name):
     """All that they compare is the same: nothing of the model is drawn instead of read."""
     law, values, _ = LAWS[name]

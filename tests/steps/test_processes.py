@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import numpy as np
 import pymc as pm
@@ -39,6 +41,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_spawned_chains_are_those_of_this_process(tmp_path):
     script = tmp_path / "sample.py"
     script.write_text(SCRIPT)
