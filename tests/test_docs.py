@@ -17,6 +17,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.compiled
 @pytest.mark.filterwarnings("default")  # the code is a user's, whose warnings are no errors
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_page_runs(page, tmp_path, monkeypatch):

@@ -71,6 +71,7 @@ def grid_moments(model, posterior):
 
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.by_day("0-unbounded", "3-unbounded")
 def test_fused_agrees_with_marginal(seed, bounded):
     model = random_problem(seed, bounded)
     idata = dp.sample(
@@ -89,6 +90,7 @@ def test_fused_agrees_with_marginal(seed, bounded):
 
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize("rung", ["records", "statistics"])
+@pytest.mark.by_day("statistics-bounded")
 def test_steps_agree_with_fused(rung, bounded):
     """The Gibbs steps inside PyMC, on records and on statistics, against the fused chain."""
     bounds = (0, 1) if bounded else None
