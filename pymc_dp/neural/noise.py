@@ -384,8 +384,12 @@ def _runs(mechanism: BinomialMechanism) -> Callable:
     return quantiles
 
 
-def _sampler(mechanism: Mechanism, parameters: Sequence = (), mode: Any = None) -> Callable:
-    """Compile ``(rng, statistic, *parameters) -> release``."""
+def _sampler(mechanism: Mechanism, parameters: Sequence = (), mode: Any = "NUMBA") -> Callable:
+    """Compile ``(rng, statistic, *parameters) -> release``.
+
+    By default with numba, whatever PyTensor's configuration says: in a graph that is not rewritten
+    the generator does not move on, and the next call would draw the same noise.
+    """
     rng = pt.random.shared_rng(seed=None).type("rng")
     s = pt.matrix("s", dtype="float64")
     _, released = mechanism.noise_sample(rng, s)

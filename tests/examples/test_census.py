@@ -38,6 +38,7 @@ def test_the_releases_are_of_the_true_counts(geography):
     np.testing.assert_array_equal(geography.totals, geography.counts.sum(axis=1))
 
 
+@pytest.mark.nightly
 def test_totals_hold_in_every_draw(geography, idata):
     counts = idata["posterior"]["count"].to_numpy()
     assert counts.min() >= 0
@@ -51,12 +52,14 @@ def cover(truth, ends):
 
 
 @pytest.mark.parametrize("name", ["counts of tracts", "rates of tracts"])
+@pytest.mark.nightly
 def test_exact_intervals_cover(found, name):
     truth, _, exact = found[name]
     # 80 intervals of 90%: four standard errors, and the tracts of a county are not independent.
     assert cover(truth, exact) > census.LEVEL - 0.14
 
 
+@pytest.mark.nightly
 def test_the_noise_is_ignored_at_a_price(found):
     truth, naive, exact = found["rates of tracts"]
     assert cover(truth, naive) < 0.75
@@ -65,6 +68,7 @@ def test_the_noise_is_ignored_at_a_price(found):
     assert width[1] < width[0]  # the other tracts, and the totals, say something too
 
 
+@pytest.mark.nightly
 def test_picture(found):
     figure = census.picture(found)
     titles = [axis.get_title(loc="left") for axis in figure.axes]

@@ -48,6 +48,7 @@ def test_closed_form_against_quadrature():
         )
 
 
+@pytest.mark.nightly
 def test_naive_is_the_methods_of_the_package():
     released = np.array([12.35, 16.36, 9.80, 17.12, 5.60])  # of no data: to be projected
     model = cirrhosis.build(released, 5.0, 46)
@@ -64,12 +65,14 @@ def fits():
     return cirrhosis.fit_all(x, y, released, 1.0, draws=1_000, seed=SEED)
 
 
+@pytest.mark.nightly
 def test_the_release_says_less_than_the_data(fits):
     ends = {k: cirrhosis.quantiles(v, [0.05, 0.95])[1] for k, v in fits.items()}
     width = {k: high - low for k, (low, high) in ends.items()}
     assert width["ours"] > 1.5 * width["confidential"] > 1.5 * width["naive"]
 
 
+@pytest.mark.nightly
 def test_with_bounds_every_line_meets_the_unit_square(fits):
     share = {}
     for name in ("ours", "ours, bounds"):
@@ -79,6 +82,7 @@ def test_with_bounds_every_line_meets_the_unit_square(fits):
     assert share["ours, bounds"] == 1.0
 
 
+@pytest.mark.nightly
 def test_without_noise_predictive_intervals_are_those_of_the_data():
     found = cirrhosis.coverage(2, (1e5,), seed=2)
     assert found["ours"].shape == (1, 2)
@@ -86,6 +90,7 @@ def test_without_noise_predictive_intervals_are_those_of_the_data():
         assert np.all(np.abs(shares - found["confidential"]) < 0.16)  # three of twenty states
 
 
+@pytest.mark.nightly
 def test_command(tmp_path, capsys):
     cirrhosis.main(["--splits", "1", "--draws", "200", "--output", str(tmp_path)])
     said = capsys.readouterr().out

@@ -50,6 +50,7 @@ def test_exact_draws():
         assert abs(chains.std() / sd - 1) < 4 * az.mcse(chains, method="sd") / sd
 
 
+@pytest.mark.nightly
 def test_command(capsys):
     clamped_regression.main(["--method", "none", "--draws", "100"])
     said = capsys.readouterr().out
@@ -60,6 +61,7 @@ def test_command(capsys):
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 # NUTS through a small network takes minutes; tests/neural/test_fit.py runs SPLE by day.
 @pytest.mark.parametrize("method", ["sppe", pytest.param("sple", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_neural(method, capsys):
     pytest.importorskip("sbi")
     size = ["--rounds", "1", "--simulations", "100", "--draws", "50"]

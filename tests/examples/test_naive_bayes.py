@@ -32,6 +32,7 @@ def test_enumeration_is_the_reference():
         np.testing.assert_allclose(found[name], (expected["mean"], expected["sd"]), atol=6e-5)
 
 
+@pytest.mark.nightly
 def test_exact_draws():
     idata = naive_bayes.exact(naive_bayes.build(), 2000, seed=2)
     draws = naive_bayes.chances(idata)
@@ -42,6 +43,7 @@ def test_exact_draws():
         assert found[name][1] == pytest.approx(sd, rel=0.06)
 
 
+@pytest.mark.nightly
 def test_command(capsys):
     naive_bayes.main(["--method", "none", "--draws", "100"])
     said = capsys.readouterr().out
@@ -52,6 +54,7 @@ def test_command(capsys):
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 # NUTS through a small network takes minutes; tests/neural/test_fit.py runs SPLE by day.
 @pytest.mark.parametrize("method", ["sppe", pytest.param("sple", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_neural(method, capsys):
     pytest.importorskip("sbi")
     size = ["--rounds", "1", "--simulations", "100", "--draws", "50"]

@@ -60,6 +60,7 @@ def test_reference_is_the_posterior_of_the_records():
     assert abs(np.mean(draws["high"]) - np.mean(pressure > example.HIGH)) < 0.15
 
 
+@pytest.mark.nightly
 def test_command(tmp_path, capsys):
     pytest.importorskip("opendp", reason="needs the extra [opendp]")
     found = example.main(["--draws", "300", "--epsilon", "30", "--output", str(tmp_path)])

@@ -195,6 +195,7 @@ def test_the_study_is_that_of_the_reference():
 @pytest.mark.parametrize(
     ("draws", "tolerance"), [(600, 0.2), pytest.param(2500, 0.1, marks=pytest.mark.nightly)]
 )
+@pytest.mark.nightly
 def test_simulator_mechanism_and_priors_give_the_reference(draws, tolerance):
     study = sir.measles()
     rng = np.random.default_rng(SEED)
@@ -222,6 +223,7 @@ def test_privacy_loss_is_as_stated():
         assert 10 * mechanism.epsilon() == pytest.approx(epsilon)
 
 
+@pytest.mark.nightly
 def test_curve_of_the_model():
     study = sir.school(10.0, 1)
     model = cloudpickle.loads(cloudpickle.dumps(sir.build(study)))
@@ -270,6 +272,7 @@ def test_command(tmp_path, capsys):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("method", ["sppe", pytest.param("sple", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_neural(method, capsys):
     pytest.importorskip("sbi")
     size = ["--rounds", "1", "--simulations", "100"]

@@ -52,6 +52,7 @@ def fit():
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 20.0])
+@pytest.mark.nightly
 def test_posterior_at_every_level(fit, epsilon):
     tree = fit.sample(epsilon, random_seed=1)
     draws = tree["posterior"]["mu"]
@@ -66,6 +67,7 @@ def test_posterior_at_every_level(fit, epsilon):
     np.testing.assert_array_equal(again["posterior"]["mu"], draws)
 
 
+@pytest.mark.nightly
 def test_calibration(fit):
     tree = dp.neural.calibration(fit, simulations=300, draws=100, random_seed=2)
     assert fit.labels == ["mu[0]", "mu[1]"] == list(tree["prior_sbc"].data_vars)
@@ -127,6 +129,7 @@ def test_laplace_noise_at_a_level_is_that_of_the_mechanism(fit):
     assert stats.kstest(spread.ravel(), "uniform").pvalue > 1e-3
 
 
+@pytest.mark.nightly
 def test_predictions_and_distances():
     model = means_of_two_groups()
     rng = np.random.default_rng(0)

@@ -65,6 +65,7 @@ def check_conjugate(tree, atol=0.2, rtol=0.15):
     np.testing.assert_array_equal(tree["observed_data"]["z"], OBSERVED)
 
 
+@pytest.mark.nightly
 def test_sppe_finds_a_conjugate_posterior():
     tree = dp.neural.sppe(
         conjugate_model(),
@@ -84,6 +85,7 @@ def test_sppe_finds_a_conjugate_posterior():
     assert tree["sample_stats"]["lp"].shape == (2, 1000)
 
 
+@pytest.mark.nightly
 def test_sple_finds_a_conjugate_posterior():
     tree = dp.neural.sple(
         conjugate_model(),
@@ -102,6 +104,7 @@ def test_sple_finds_a_conjugate_posterior():
 
 
 @pytest.mark.parametrize("method", [dp.neural.sppe, dp.neural.sple])
+@pytest.mark.nightly
 def test_a_prior_hundreds_of_times_wider_than_the_posterior(method):
     """In units of the prior, the whole posterior is .005 wide."""
     tree = method(
@@ -123,6 +126,7 @@ def test_a_prior_hundreds_of_times_wider_than_the_posterior(method):
     np.testing.assert_allclose(draws.std(0) / 0.5, 1, rtol=0.15)
 
 
+@pytest.mark.nightly
 def test_bounded_prior_in_functional_form():
     """A count of successes, released with geometric noise; the prior is Beta."""
 
@@ -454,6 +458,7 @@ def test_torch_may_have_another_default():
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.nightly
 def test_few_values_are_not_for_a_smooth_likelihood(caplog):
     def bits(parameters, rng):
         return (rng.random((len(parameters["a"]), 2)) < 0.5).astype(int)
@@ -551,6 +556,7 @@ def mean_of(offset, prior=None):
     }
 
 
+@pytest.mark.nightly
 def test_an_offset_moves_the_posterior_and_changes_nothing_else():
     """In single precision, 1e9 + 1 is 1e9."""
     found = []

@@ -1,0 +1,41 @@
+"""Examples whose models take long to compile, with draws from the prior in the place of a sampler.
+
+All else of them runs by day, tables and pictures; by night they sample.
+"""
+
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.testing import mock_sample
+
+import pymc_dp as dp
+from pymc_dp.examples import clamped_regression, glm, naive_bayes, opendp_releases
+
+EXAMPLES = {
+    "clamped_regression": (clamped_regression, ["--method", "none", "--draws", "20"]),
+    "glm": (glm, ["--study", "logistic", "--people", "30", "--draws", "20"]),
+    "naive_bayes": (naive_bayes, ["--method", "none", "--draws", "20"]),
+    "opendp_releases": (opendp_releases, ["--draws", "20", "--epsilon", "30"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # what draws of a prior look like is no news
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_all_but_the_sampling(name, tmp_path, monkeypatch, capsys):
+    if name == "opendp_releases":
+        pytest.importorskip("opendp", reason="needs the extra [opendp]")
+    module, arguments = EXAMPLES[name]
+    models = []
+
+    def prior(model=None, *, draws, **kwargs):
+        models.append(pm.modelcontext(model))
+        return mock_sample(draws=draws, model=model, random_seed=1)
+
+    monkeypatch.setattr(dp, "sample", prior)
+    monkeypatch.setattr(pm, "sample", prior)
+    pictures = ["--output", str(tmp_path)] if name in ("glm", "opendp_releases") else []
+    module.main([*arguments, *pictures])
+    assert any(dp.records.releases(model) for model in models)
+    assert capsys.readouterr().out.count("\n") > 5
+    assert np.all([path.stat().st_size > 1_000 for path in tmp_path.glob("*.png")])
+    assert len(list(tmp_path.glob("*.png"))) == (len(pictures) > 0)
