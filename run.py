@@ -45,6 +45,13 @@ CHECKS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
 )
+# Tests in processes of their own: compiled kernels are loaded by the others from the disk, and both
+# these and torch keep memory.
+PARTS = (
+    ("tests/kernels",),
+    ("tests", "--ignore=tests/kernels", "--ignore=tests/neural"),
+    ("tests/neural",),
+)
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
 # With these the caller has chosen, or wants the output or control of the one test process.
@@ -206,21 +213,25 @@ def workers(args: list[str]) -> list[str]:
     return ["-n", str(MAX_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
-def test(args: list[str], night: bool) -> int:
+def test(args: list[str], night: bool, neural: bool) -> int:
     """Run the checks and the tests; with arguments, only pytest."""
-    pytest = ("pytest", *workers(args), *(["--night"] if night else []), *args)
+    pytest = ("pytest", *workers(args), *(["--night"] if night else []))
+    if args:
+        return call(["-m", *pytest, *args], cwd=ROOT)
     failed, first = [], 0
+    parts = PARTS if neural else PARTS[:-1]
     # All of them, also after a failure, so that one run shows everything there is to repair.
-    for check in (*(() if args else CHECKS), pytest):
-        if not args:
-            say("run.py: " + " ".join(check))
+    for check in (*CHECKS, *((*pytest, *part) for part in parts)):
+        say("run.py: " + " ".join(check))
         code = call(["-m", *check], cwd=ROOT)
         if code == 130:
             return code
         if code:
             failed.append(" ".join(check[:2]) if check[0] == "ruff" else check[0])
             first = first or code
-    if failed and not args:
+    if not neural:
+        say("run.py: tests/neural was left out: python3 run.py test --neural installs torch for it")
+    if failed:
         say("run.py: FAILED: " + ", ".join(failed))
     return first
 
@@ -242,7 +253,8 @@ def main(argv: list[str]) -> int:
     locks = [RUN]
     if testing or "--test" in own:
         locks.append(TEST)
-    if night or "--neural" in own:
+    neural = night or "--neural" in own
+    if neural:
         locks.append(NEURAL)
     set_up(locks)
     # Not compiled by the installation, the packages would otherwise be compiled at every start.
@@ -254,7 +266,7 @@ def main(argv: list[str]) -> int:
         return call(["-m", "pymc_dp.examples.blood_lead", *args])
     if command == "bench":
         return call(["-m", "benchmarks", *args], cwd=ROOT)
-    return test(args, night)
+    return test(args, night, neural)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pymc_dp as dp
 
 # --- Day and night --------------------------------------------------------------------------------
 
-NEURAL = find_spec("torch") is not None
-collect_ignore = [] if NEURAL else ["neural"]
+# run.py says so, and how to bring them in.
+collect_ignore = [] if find_spec("torch") else ["neural"]
 
 
 def pytest_addoption(parser):
@@ -58,13 +58,6 @@ def pytest_runtest_protocol(item):
         return (yield)
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         return (yield)
-
-
-def pytest_terminal_summary(terminalreporter):
-    if not NEURAL:
-        terminalreporter.write_line(
-            "tests/neural was left out, as torch is not installed: python3 run.py test --neural"
-        )
 
 
 # --- Models ---------------------------------------------------------------------------------------

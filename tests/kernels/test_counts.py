@@ -147,6 +147,7 @@ def test_two_cells(noise, t, z, b, weights, integrated, concave):
     assert chisquare(found, p, DRAWS) > P_VALUE
 
 
+@pytest.mark.nightly
 def test_two_modes_are_listed():
     t, z, b = 40, 300.0, 8.0
     c = np.arange(t + 1)

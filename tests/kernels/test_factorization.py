@@ -202,7 +202,7 @@ VARIANTS = pytest.mark.parametrize(
 
 @VARIANTS
 @pytest.mark.parametrize("components", [1, 2])
-@pytest.mark.by_day("1-direct", "1-direct, Laplace", "2-known")
+@pytest.mark.by_day("1-direct, Laplace")
 def test_sweeps_leave_the_joint_law_alone(method, laplace, components):
     """Started in the joint law of everything, sweeps must stay in it: paired differences."""
     rng = np.random.default_rng(5)

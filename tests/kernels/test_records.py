@@ -309,6 +309,7 @@ def test_parameters_and_records_of_a_normal_model(in_full):
     assert normal_p_values(kept).min() > P_VALUE
 
 
+@pytest.mark.nightly
 def test_axes_without_columns_are_the_coordinates():
     env = (np.array(list(RIGHT.values())),)
 
@@ -395,6 +396,7 @@ def binary_prior(theta, z):
     return (np.asarray(-0.5 * theta[0] ** 2),)
 
 
+@pytest.mark.nightly
 def test_parameters_and_records_of_a_binary_model():
     sweeps = make_sweeps(Pieces(
         propose_binary, binary_maps, binary_public, binary_density, choose_binary, couple_binary,

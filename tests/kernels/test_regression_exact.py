@@ -161,7 +161,7 @@ def test_gaussian_noise_against_importance_sampling():
 
 
 @pytest.mark.parametrize("n", [5, 10**9])
-@pytest.mark.by_day("1000000000")
+@pytest.mark.nightly
 def test_noise_without_end_leaves_the_prior(n):
     model = kernel_model(n, np.ones(5), 1e14 * n)
     rng = np.random.default_rng(4)
@@ -228,6 +228,7 @@ def test_chains_start_wherever_the_release_is(hierarchical):
                 assert 0 < sigma2 < np.inf
 
 
+@pytest.mark.nightly
 def test_covariates_far_from_zero_against_importance_sampling():
     """Sums of squares then tell about the means: the walk is sheared."""
     n, mean_x = 20, 2.0

@@ -67,6 +67,7 @@ def compositions(total):
 
 
 @pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.by_day("mixed")
 def test_multinomial_tables(noise):
     found = draws(
         make_pair_sweep(), np.array([2.0, 2, 1, 3, 0, 3]), 15_000, RATES, 3, releases(noise)
@@ -94,6 +95,7 @@ def test_independent_cells(noise):
         assert np.all(np.abs(statistic(found).mean(axis=0) - expected) < 4.5 * error)
 
 
+@pytest.mark.nightly
 def test_pairs_and_cells_agree_on_poisson_tables():
     # As `TableGibbs` alternates them: together they leave the same law.
     cells, pairs = make_cell_sweep(count_laws.POISSON), make_pair_sweep()

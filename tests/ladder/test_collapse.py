@@ -521,6 +521,7 @@ def test_recover(mechanism):
 
 
 @pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.by_day("False")
 def test_recover_bounded(separate):
     n, mu, sigma2, lo, hi = 5, 60.0, 1400.0, 0.0, 100.0
     with pm.Model() as model:

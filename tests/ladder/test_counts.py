@@ -438,6 +438,7 @@ def test_marginal_draws_and_log_likelihood():
 
 
 @pytest.mark.parametrize("n", [60, 5000])
+@pytest.mark.by_day("60")
 def test_recover_a_count(n):
     z, p, draws = 0.45 * n, 0.4, 4000
     model = bernoulli(n, lambda x: x.sum(), LAPLACE(3.0), z)

@@ -73,6 +73,18 @@ def brute(name, mechanism, z, parameters):
 
 
 @pytest.mark.parametrize(("name", "mechanism"), PAIRS, ids=lambda x: str(x))
+@pytest.mark.by_day(
+    "PoissonRV-LaplaceMechanism(scale=2.0)0",
+    "BinomialRV-LaplaceMechanism(scale=2.0)",
+    "BernoulliRV-DiscreteGaussianMechanism(sigma=3.0)",
+    "NegBinomialRV-DiscreteGaussianMechanism(sigma=3.0)",
+    "GeometricRV-LaplaceMechanism(scale=2.0)",
+    "HyperGeometricRV-DiscreteGaussianMechanism(sigma=3.0)",
+    "Atom-LaplaceMechanism(scale=2.0)",
+    "PoissonRV-GeometricMechanism(scale=2.0)",
+    "PoissonRV-GaussianMechanism(sigma=3.0)",
+    "PoissonRV-GeometricMechanism(scale=2.0).clipped(lower=0.0)",
+)
 def test_log_marginal_and_gradient(name, mechanism):
     pair = find_pair(OPS[name], mechanism)
     family = FAMILIES[type(OPS[name])]
@@ -118,6 +130,11 @@ def test_log_marginal_and_gradient(name, mechanism):
         ("PoissonRV", OTHERS[0], 0.0),
     ],
     ids=str,
+)
+@pytest.mark.by_day(
+    "BinomialRV-LaplaceMechanism(scale=2.0)-2.4",
+    "GeometricRV-GeometricMechanism(scale=2.0)--3.0",
+    "PoissonRV-GeometricMechanism(scale=2.0).clipped(lower=0.0)-0.0",
 )
 def test_draw(name, mechanism, z):
     pair = find_pair(OPS[name], mechanism)

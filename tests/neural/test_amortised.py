@@ -103,6 +103,7 @@ class Moved:
         return self._noise.release(*arguments) + 0.8
 
 
+@pytest.mark.nightly
 def test_privacy_utility_curve(fit):
     levels = [0.5, 3.0, 20.0]
     curve = fit.privacy_utility(levels, replicates=200, draws=200, random_seed=3)

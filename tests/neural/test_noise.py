@@ -62,7 +62,8 @@ def test_quasi_monte_carlo_converges_faster():
     assert -0.6 < slopes[1] < -0.4
 
 
-@pytest.mark.parametrize("qmc", [True, False])
+# Independent draws come from a function that is compiled for each mechanism.
+@pytest.mark.parametrize("qmc", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: repr(e.mechanism))
 def test_noise_follows_the_mechanism(example, qmc):
     """Against draws of PyMC's own random variable of the release."""

@@ -316,6 +316,7 @@ def test_polars_refusals():
         read(*asked(query), "age")
 
 
+@pytest.mark.nightly
 def test_polars_groups_below_a_threshold_are_refused():
     query = polars_context(epsilon=2.0, delta=1e-6).query().group_by("town").agg(length())
     with pytest.raises(ValueError, match=r"groups whose noisy count was below .*with_keys"):

@@ -161,6 +161,7 @@ def case(request):
 
 
 @pytest.mark.parametrize("step", [dp.TwoSidedGibbs, dp.SkellamBesselGibbs])
+@pytest.mark.by_day("B_scalar_0-TwoSidedGibbs", "B_scalar_2-SkellamBesselGibbs")
 def test_posterior(case, step):
     model, expected = case
     with model:

@@ -88,7 +88,7 @@ def test_release_a_thousand_scales_away(mechanism, noise):
 
 
 @pytest.mark.parametrize("noise", [1e-3, 0.05])
-@pytest.mark.by_day("0.05")
+@pytest.mark.nightly
 def test_one_clipped_record_by_quadrature(noise):
     """A release that is far outside: p(z | mu) is a one-dimensional integral."""
     z = 1.0 + 50 * noise
@@ -139,7 +139,7 @@ def count_model(z, n=12):
 
 
 @pytest.mark.parametrize("z", [0.2, 6.0, 12.0])
-@pytest.mark.by_day("12.0")
+@pytest.mark.nightly
 def test_finds_records_that_are_possible(z):
     """At the start, one draw in 4,096 has the count 12. The posterior is Beta(1 + s, 13 - s)."""
     points = run(count_model(z), draws=4_000)
@@ -332,7 +332,7 @@ def test_new_data_are_read_without_compiling():
 
 
 @pytest.mark.parametrize("name", RECORD_MODELS)
-@pytest.mark.by_day("ii_bernoulli_geometric", "gauss_meanvar_n100")
+@pytest.mark.by_day("gauss_meanvar_n100")
 def test_points_are_never_changed(name):
     """Neither the records nor anything else of a point that was handed in or out."""
     model = RECORD_MODELS[name]()
@@ -374,6 +374,7 @@ def test_the_seed_decides_alone():
         assert not np.array_equal(one[name][0], one[name][1])
 
 
+@pytest.mark.nightly
 def test_the_same_steps_start_afresh():
     model = RECORD_MODELS["iv_regression_n20_laplace"]()
     step = dp.steps(model)
@@ -417,7 +418,7 @@ def first_points(model, seeds=(1, 2)):
 
 
 @pytest.mark.parametrize("initval", ["prior", "support_point"])
-@pytest.mark.by_day("support_point")
+@pytest.mark.nightly
 def test_chains_start_where_the_initial_values_allow(initval):
     with pm.Model() as model:
         mu, sd = pm.Normal("mu", 3, 1, initval=initval), pm.HalfNormal("sd", 1)

@@ -768,6 +768,7 @@ def test_pm_sample_is_reproducible(rungs):
         assert not np.array_equal(one.posterior[name][0], one.posterior[name][1])
 
 
+@pytest.mark.nightly
 def test_beside_nuts():
     model = records_model(conjugate=False)
     tree = quick(model, chains=1)
