@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
@@ -144,7 +145,7 @@ def main() -> int:
     for name in parser.parse_args().names:
         failed, seconds = run(MUTANTS[name])
         missed += failed is None
-        table.add_row(name, MUTANTS[name].file, failed or "NOBODY", f"{seconds:.0f}")
+        table.add_row(name, MUTANTS[name].file, escape(failed or "NOBODY"), f"{seconds:.0f}")
     Console(width=160).print(table)
     return missed
 
