@@ -104,6 +104,7 @@ def test_interweaving_alone(name):
     assert_reference(name, run_alone(model, step, 6_000))
 
 
+@pytest.mark.nightly
 def test_beside_nuts():
     """The steps that `pm.sample` assigns by itself."""
     name = "gauss_meanvar_n100"
@@ -119,6 +120,7 @@ def test_beside_nuts():
         ("gauss_meanvar_n1000", 100.0),
     ],
 )
+@pytest.mark.nightly
 def test_mixes_where_the_noise_dominates(name, noise):
     """More than a quarter of an effective draw a sweep; without interweaving 1e-3 to 1e-2."""
     model = mean_and_square(name, noise)
@@ -130,6 +132,7 @@ def test_mixes_where_the_noise_dominates(name, noise):
         assert float(az.ess(posterior[parameter].to_numpy())) > 0.25 * 8_000
 
 
+@pytest.mark.nightly
 def test_clamped_regression_mixes():
     """Plain data augmentation yields a hundredth of an effective draw a sweep, or less."""
     model, sweeps, draws = RECORD_MODELS[CLAMPED](), 3, 8_000

@@ -83,6 +83,7 @@ def weighted_quartiles(values, weight):
     return values[order][np.searchsorted(share, (0.25, 0.5, 0.75))]
 
 
+@pytest.mark.nightly
 def test_factors_and_a_law_of_covariates_against_importance_sampling():
     n, z, scale = 12, np.array([2.5, 8.0, 1.0, 7.0, 3.0]), np.array([2.0, 4.0, 3.0, 6.0, 2.0])
     values, s = simulate(n, 2_000_000, np.random.default_rng(1))

@@ -119,6 +119,7 @@ def test_a_record_that_comes_back_on_the_end_is_moved_off_it():
 
 
 @pytest.mark.parametrize("statistic", ["clipped mean", "median"])
+@pytest.mark.nightly
 def test_records_that_overflow_are_not_taken(statistic):
     """Their statistic is fine, and their logarithm is not."""
     with pm.Model() as model:

@@ -90,7 +90,7 @@ def test_fused_agrees_with_marginal(seed, bounded):
 
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize("rung", ["records", "statistics"])
-@pytest.mark.by_day("statistics-bounded")
+@pytest.mark.nightly
 def test_steps_agree_with_fused(rung, bounded):
     """The Gibbs steps inside PyMC, on records and on statistics, against the fused chain."""
     bounds = (0, 1) if bounded else None

@@ -131,6 +131,7 @@ def test_routes_are_shut_with_the_reason():
     assert "transform" in reasons(cut)["fused Gibbs"]
 
 
+@pytest.mark.nightly
 def test_nuts_on_the_records_moves_at_all():
     """Records start scattered: equal ones have no gradient of their standard deviation."""
     model = build(
