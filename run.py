@@ -45,13 +45,12 @@ CHECKS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
 )
-# Tests in processes of their own: compiled kernels are loaded by the others from the disk, and both
-# these and torch keep memory.
-PARTS = (
-    ("tests/kernels",),
-    ("tests", "--ignore=tests/kernels", "--ignore=tests/neural"),
-    ("tests/neural",),
-)
+# Each part has processes of its own, because compiled kernels and torch keep memory. The others
+# load the kernels from disk.
+KERNELS = ("tests/kernels",)
+STEPS = ("tests/conformance", "tests/steps")
+NETWORKS = ("tests/neural",)
+REST = (*("--ignore=" + folder for folder in KERNELS + STEPS + NETWORKS), "tests")
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
 # With these the caller has chosen, or wants the output or control of the one test process.
@@ -219,7 +218,7 @@ def test(args: list[str], night: bool, neural: bool) -> int:
     if args:
         return call(["-m", *pytest, *args], cwd=ROOT)
     failed, first = [], 0
-    parts = PARTS if neural else PARTS[:-1]
+    parts = [KERNELS, STEPS, REST, *([NETWORKS] if neural else [])]
     # All of them, also after a failure, so that one run shows everything there is to repair.
     for check in (*CHECKS, *((*pytest, *part) for part in parts)):
         say("run.py: " + " ".join(check))
@@ -227,7 +226,8 @@ def test(args: list[str], night: bool, neural: bool) -> int:
         if code == 130:
             return code
         if code:
-            failed.append(" ".join(check[:2]) if check[0] == "ruff" else check[0])
+            names = {"ruff": " ".join(check[:2]), "pytest": "pytest " + check[-1]}
+            failed.append(names.get(check[0], check[0]))
             first = first or code
     if not neural:
         say("run.py: tests/neural was left out: python3 run.py test --neural installs torch for it")

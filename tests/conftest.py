@@ -25,14 +25,9 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_configure(config):
-    if config.getoption("night"):
-        config.option.markexpr = ""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave the cases that a mark `by_day` does not name to the night."""
+    """Leave the night's tests out by day, and so the cases that a mark `by_day` does not name."""
     unknown = {}
     for item in items:
         if mark := item.get_closest_marker("by_day"):
@@ -41,8 +36,13 @@ def pytest_collection_modifyitems(config, items):
                 left.discard(item.callspec.id)
             else:
                 item.add_marker("nightly")
-    if any(unknown.values()) and not any("::" in arg for arg in config.args):
+    chosen = any("::" in arg for arg in config.args) or config.getoption("lf", False)
+    if any(unknown.values()) and not chosen:
         raise pytest.UsageError(f"by_day names cases that are not there: {unknown}")
+    if not (config.getoption("night") or config.getoption("markexpr")):
+        left_out = [item for item in items if "nightly" in item.keywords]
+        items[:] = [item for item in items if "nightly" not in item.keywords]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Faults that are put in on purpose, one by one: the day suite has to see each of them.
 
-    python3 run.py python -m tests.mutants [NAME ...]
+    python3 run.py python --test -m tests.mutants [NAME ...]
 
 prints a table. Each fault is of a kind that was made once, or that is easily made; each is applied
 to a temporary copy of the tree, where the tests that should see it run. Part of the night run.
@@ -86,6 +86,12 @@ MUTANTS = {
         "self._impl.locator.get_source_stamp()",
         "tests/kernels/test_cache.py",
     ),
+    "compiled wrapper of a kernel": Mutant(
+        "pymc_dp/mechanisms/randomized_response.py",
+        "return kernel(lower, upper, c, n, log_odds)",
+        "return kernel(lower, upper, n, c, log_odds)",
+        "tests/conformance/test_compiled.py",
+    ),
     "first entry of a join": Mutant(
         "pymc_dp/graphs.py",
         "for i in node.inputs}\n        return None if others or k == math.inf",
@@ -117,13 +123,14 @@ def run(mutant: Mutant) -> Outcome:
                 f"{mutant.file} has {mutant.right!r} {source.count(mutant.right)} times"
             )
         target.write_text(source.replace(mutant.right, mutant.wrong))
+        # What is kept of a copy is gone with it; an installation of this tree is not imported.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
         began = time.perf_counter()
-        pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider"]
+        pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider"]
         done = subprocess.run(
             [*pytest, mutant.tests],
             cwd=copy,
-            # An installation of this tree must not be imported in place of the copy.
-            env=os.environ | {"PYTHONPATH": str(copy)},
+            env=environment | {"PYTHONPATH": str(copy)},
             capture_output=True,
             text=True,
             check=False,
@@ -132,17 +139,20 @@ def run(mutant: Mutant) -> Outcome:
     if done.returncode not in (0, 1):  # neither passed nor failed: nothing was tested
         said = done.stdout[-2000:]
         raise RuntimeError(f"pytest {mutant.tests} ended with {done.returncode}\n{said}")
-    found = re.search(r"^FAILED (.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     return Outcome(found[1] if found else None, seconds)
 
 
 def main() -> int:
     """Print the table; the exit status is the number of faults that nobody saw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", choices=[*MUTANTS, []], default=list(MUTANTS))
+    parser.add_argument("names", nargs="*", help=", ".join(MUTANTS))
+    names = parser.parse_args().names or list(MUTANTS)
+    if unknown := set(names) - set(MUTANTS):
+        parser.error(f"there is no fault {unknown}")
     table = Table("fault", "in", "seen by", "seconds")
     missed = 0
-    for name in parser.parse_args().names:
+    for name in names:
         failed, seconds = run(MUTANTS[name])
         missed += failed is None
         table.add_row(name, MUTANTS[name].file, escape(failed or "NOBODY"), f"{seconds:.0f}")

@@ -310,7 +310,14 @@ def informed():
         ("x y", {"spread": lambda: pm.HalfNormal("w")}),
     ],
 )
-@pytest.mark.by_day("x y xy-arguments0", "x y yy-arguments11")
+@pytest.mark.by_day(
+    "x y xy-arguments0",
+    "x xx y-arguments5",
+    "x y-arguments8",
+    "x y-arguments10",
+    "x y yy-arguments11",
+    "x y xy-arguments13",
+)
 def test_regressions_that_may_be_proper_are_not_refused(sums, arguments):
     assert dp.steps(regression(sums, **arguments))
 

@@ -50,7 +50,7 @@ LAWS = {
 
 
 @pytest.mark.parametrize("name", LAWS)
-@pytest.mark.by_day("gamma")
+@pytest.mark.nightly
 def test_sweeps_and_moves_keep_the_records_inside(name):
     """The released statistic tells little, and the parameter jumps: anything goes but the ends."""
     law, values, ends = LAWS[name]

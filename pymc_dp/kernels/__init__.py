@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
@@ -56,7 +58,11 @@ class KernelCache(FunctionCache):
 
     def load_overload(self, sig, target_context):
         """Load compiled code; where there is none, say once that it is being compiled."""
-        found = super().load_overload(sig, target_context)
+        try:
+            found = super().load_overload(sig, target_context)
+        except (OSError, EOFError, UnpicklingError):  # unreadable, or cut off by a full disk
+            self._forget()
+            found = None
         if found is None:
             _say_that_it_compiles()
         return found
@@ -68,6 +74,11 @@ class KernelCache(FunctionCache):
         except OSError as error:
             _log.warning("Compiled code cannot be kept: %s", error)
             self.disable()
+            self._forget()  # the index, written first, may name the code of an older source
+
+    def _forget(self) -> None:
+        with suppress(OSError):
+            Path(self._cache_file._index_path).unlink()
 
 
 @functools.cache

@@ -59,8 +59,7 @@ def test_command(capsys):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-# NUTS through a small network takes minutes; tests/neural/test_fit.py runs SPLE by day.
-@pytest.mark.parametrize("method", ["sppe", pytest.param("sple", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("method", ["sppe", "sple"])
 @pytest.mark.nightly
 def test_neural(method, capsys):
     pytest.importorskip("sbi")

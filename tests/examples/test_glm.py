@@ -40,7 +40,7 @@ def test_one_person_changes_no_sum_by_more_than_its_sensitivity(name):
 
 
 # Most of its time is the compilation of three models.
-@pytest.mark.parametrize("name", ["logistic", pytest.param("poisson", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
 @pytest.mark.nightly
 def test_command(name, tmp_path, capsys):
     results = glm.main(

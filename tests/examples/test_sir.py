@@ -192,9 +192,7 @@ def test_the_study_is_that_of_the_reference():
 
 
 # Effective draws: 450 and 1,500.
-@pytest.mark.parametrize(
-    ("draws", "tolerance"), [(600, 0.2), pytest.param(2500, 0.1, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize(("draws", "tolerance"), [(600, 0.2), (2500, 0.1)])
 @pytest.mark.nightly
 def test_simulator_mechanism_and_priors_give_the_reference(draws, tolerance):
     study = sir.measles()
@@ -271,7 +269,7 @@ def test_command(tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("method", ["sppe", pytest.param("sple", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("method", ["sppe", "sple"])
 @pytest.mark.nightly
 def test_neural(method, capsys):
     pytest.importorskip("sbi")

@@ -33,11 +33,11 @@ def package(tmp_path):
     return package
 
 
-def call(package, **environment):
+def call(package, before="", **environment):
     """Call the kernel in a process of its own; return its value and what was logged."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "XDG_CACHE"))}
     run = subprocess.run(
-        [sys.executable, "-c", CALL],
+        [sys.executable, "-c", before + CALL],
         env=known | {"PYTHONPATH": str(package.parent)} | environment,
         cwd=package.parent,
         capture_output=True,
@@ -80,14 +80,25 @@ def test_where_the_sources_cannot_be_written_the_users_folder_is_used(package, t
     assert said.count("NUMBA_CACHE_DIR") == 1
 
 
-def test_a_full_disk_is_no_error(monkeypatch, caplog):
-    @kernels.njit(cache=True)
-    def one():
-        return 1.0
+def test_a_full_disk_is_no_error_and_leaves_no_old_code(package):
+    before, _ = call(package)
+    callee = package / "kernels" / "functions" / "loader.py"
+    callee.write_text(callee.read_text() + "\n# changed\n")
+    full = """
+import numba.core.caching as caching
+def full(*arguments):
+    raise OSError("No space left on device")
+caching.IndexDataCacheFile._save_data = full
+"""
+    again, said = call(package, before=full)
+    assert again == before
+    assert "No space left on device" in said
+    again, said = call(package)
+    assert (again, said.count("Compiling")) == (before, 1)  # what is on disk was not taken
 
-    def full(*args):
-        raise OSError("No space left on device")
 
-    monkeypatch.setattr(one._cache._cache_file, "save", full)
-    assert one() == 1.0
-    assert "No space left on device" in caplog.text
+def test_a_damaged_file_is_no_error(package):
+    before, _ = call(package)
+    for path in package.rglob("*.nbi"):
+        path.write_bytes(b"")
+    assert call(package)[0] == before

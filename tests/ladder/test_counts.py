@@ -219,6 +219,8 @@ NOISY = {
     "sum, tiny noise-1",
     "sum, huge noise-1",
     "geometric-2",
+    "clipped-12",
+    "rounded-12",
     "reported-12",
     "variance-1",
     "list-1",

@@ -75,8 +75,11 @@ CASES = [
 
 @pytest.mark.parametrize(("pair", "parameters"), CASES)
 @pytest.mark.by_day(
-    "NormalRV-GaussianMechanism-(-5.0, 0.01)",
-    "PoissonRV-LaplaceMechanism-(3.5,)",
+    "GammaRV-LaplaceMechanism-(1.0, 0.4)",
+    "ExponentialRV-LaplaceMechanism-(0.3,)",
+    "GammaRV-GaussianMechanism-(1.5, 0.001)",
+    "NormalRV-LaplaceMechanism-(-5.0, 0.01)",
+    "NormalRV-GaussianMechanism-(0.3, 1.2)",
     "PoissonRV-LaplaceMechanism-(140.0,)",
     "PoissonRV-GeometricMechanism-(0.02,)",
 )

@@ -1,6 +1,7 @@
 """What holds for every registered mechanism. A new one joins by `register_mechanism` alone."""
 
 import itertools
+import re
 
 import cloudpickle
 import numpy as np
@@ -32,7 +33,17 @@ def evaluate(*graphs):
     return values[0] if len(graphs) == 1 else values
 
 
-@pytest.fixture(params=EXAMPLES, ids=[repr(e.mechanism) for e in EXAMPLES], scope="module")
+# By day the first of each kind; others of it have other numbers.
+KINDS = [re.sub(r"-?[\d.]+", "", repr(e.mechanism)) for e in EXAMPLES]
+PARAMETERS = [
+    pytest.param(
+        e, id=repr(e.mechanism), marks=[pytest.mark.nightly] if KINDS[i] in KINDS[:i] else []
+    )
+    for i, e in enumerate(EXAMPLES)
+]
+
+
+@pytest.fixture(params=PARAMETERS, scope="module")
 def example(request):
     return request.param
 

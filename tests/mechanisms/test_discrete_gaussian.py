@@ -120,7 +120,7 @@ def test_wide_noise_against_euler_maclaurin_on_the_lattice(sigma):
 
 @pytest.fixture(scope="module")
 def compiled():
-    """The functions and their gradients, compiled as a model compiles them."""
+    """The functions and their gradients, by night compiled as in a model."""
     value, s, sigma, low, high, p = (
         pt.vector(name) for name in ("value", "s", "sigma", "low", "high", "p")
     )
@@ -169,7 +169,13 @@ def test_icdf_is_the_least_value(sigma):
 
 
 @pytest.mark.parametrize("sigma", [1e-3, 0.6, 0.9999, 1.0, 4.5, 300.0, 1e6])
-@pytest.mark.parametrize("mode", [PYTHON, None], ids=["python", "default"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(PYTHON, id="python"),
+        pytest.param(None, id="default", marks=pytest.mark.compiled),
+    ],
+)
 def test_draws(sigma, mode):
     mechanism = DiscreteGaussianMechanism(sigma)
     draws = pm.draw(mechanism.dist(np.full(40_000, -3)), random_seed=5, mode=mode)

@@ -56,7 +56,7 @@ def exact_interval(first, last, scale):
 
 @pytest.fixture(scope="module")
 def compiled():
-    """The functions and their gradients, compiled as a model compiles them."""
+    """The functions and their gradients, by night compiled as in a model."""
     value, s, scale, low, high, p = (
         pt.vector(name) for name in ("value", "s", "scale", "low", "high", "p")
     )
@@ -132,7 +132,13 @@ def test_icdf_is_the_least_value(scale):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.4, 3.0, 500.0, 1e9])
-@pytest.mark.parametrize("mode", [PYTHON, None], ids=["python", "default"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(PYTHON, id="python"),
+        pytest.param(None, id="default", marks=pytest.mark.compiled),
+    ],
+)
 def test_draws(scale, mode):
     mechanism = GeometricMechanism(scale)
     draws = pm.draw(mechanism.dist(np.full(20_000, 11)), random_seed=7, mode=mode)

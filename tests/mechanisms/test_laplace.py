@@ -63,7 +63,7 @@ def exact_interval(lower, upper, statistic, scale):
 
 @pytest.fixture(scope="module")
 def compiled():
-    """The four functions and their gradients, compiled as a model compiles them."""
+    """The four functions and their gradients, by night compiled as in a model."""
     value, s, scale, low, high, p = (
         pt.vector(name) for name in ("value", "s", "scale", "low", "high", "p")
     )

@@ -253,7 +253,6 @@ def asked(query):
         ({"rho": 0.5}, dp.DiscreteGaussianMechanism, dp.GaussianMechanism),
     ],
 )
-@pytest.mark.by_day("loss0-GeometricMechanism-LaplaceMechanism")
 def test_polars_sums(loss, whole, real):
     summary, frame = asked(polars_context(**loss).query().select(length(), *sums()))
     scales = dict(summary.select("column", "scale").iter_rows())
@@ -316,7 +315,6 @@ def test_polars_refusals():
         read(*asked(query), "age")
 
 
-@pytest.mark.nightly
 def test_polars_groups_below_a_threshold_are_refused():
     query = polars_context(epsilon=2.0, delta=1e-6).query().group_by("town").agg(length())
     with pytest.raises(ValueError, match=r"groups whose noisy count was below .*with_keys"):

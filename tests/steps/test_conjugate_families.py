@@ -383,7 +383,7 @@ def test_uniform_prior_without_children(bounds):
     assert stats.kstest(found, stats.uniform(bounds[0], bounds[1] - bounds[0]).cdf).pvalue > 1e-3
 
 
-def test_data_is_read_at_each_draw():
+def test_data_is_read_at_each_draw(night):
     with pm.Model() as model:
         upper, exposure = pm.Data("upper", 2.0), pm.Data("exposure", [1.0, 1.0])
         p = pm.Uniform("p", 0, upper)
@@ -398,7 +398,7 @@ def test_data_is_read_at_each_draw():
         with model:
             pm.set_data({"upper": top, "exposure": [size, size]})
         found, point = [], model.initial_point()
-        for _ in range(DRAWS // 5):
+        for _ in range(DRAWS if night else DRAWS // 5):
             point, _ = step.step(point)
             found.append(natural({name: point[name]}))
         law = stats.gamma(46, scale=1 / (2 * size))

@@ -167,8 +167,9 @@ class CauchyMechanism(Mechanism):
         (lambda c: c[9:], GAUSS(1.0).rounded().clipped(lower=0.0), True),
         (lambda c: c[9:] / 2, dp.GeometricMechanism(1.0), False),  # some counts are impossible
     ],
+    ids=["itself", "square", "Cauchy", "difference", "rounded", "half"],
 )
-@pytest.mark.by_day("<lambda>-mechanism1-False")
+@pytest.mark.by_day("itself", "square")
 def test_what_is_not_known_to_be_log_concave_is_listed(statistic, mechanism, concave):
     with pm.Model() as model:
         c = pm.Multinomial("c", 40, np.ones(11) / 11)

@@ -195,7 +195,6 @@ def test_zeros_of_a_hurdle_are_drawn():
 
 @pytest.mark.filterwarnings("ignore:No safe default transform")
 @pytest.mark.parametrize("law", ["Normal", "Gamma"])
-@pytest.mark.by_day("Normal")
 def test_point_masses_within_a_density_are_refused(law):
     """PyMC would add a probability to a density; not at 0 of a Gamma, whose density is zero."""
     other = pm.Normal.dist(0, 1) if law == "Normal" else pm.Gamma.dist(2, 1)
@@ -495,7 +494,7 @@ def in_domain_models():
 
 
 @pytest.mark.parametrize("name", ["ends", "scale", "prior"])
-@pytest.mark.by_day("prior")
+@pytest.mark.nightly
 def test_moves_stay_where_the_model_has_a_density(name):
     model = in_domain_models()[name]
     with model:
