@@ -240,6 +240,8 @@ def main(argv: list[str]) -> int:
     """Run one of the commands in the module's description."""
     command, args = (argv[0], argv[1:]) if argv else ("", [])
     if command not in ("example", "test", "bench", "python"):
+        if command not in ("", "-h", "--help", "help"):
+            say("run.py: there is no command %r\n" % command)
         print(__doc__)
         return 0 if command in ("-h", "--help", "help") else 2
     testing = command == "test"

@@ -88,7 +88,9 @@ def _say_that_it_compiles() -> None:
 
 @functools.cache
 def _say_that_nothing_is_kept() -> None:
-    _log.warning("No folder for compiled code can be written; name one by NUMBA_CACHE_DIR")
+    _log.warning(
+        "No folder for compiled code can be written: name a writable one by NUMBA_CACHE_DIR"
+    )
 
 
 def njit(*args, cache: bool = False, **options):
