@@ -231,7 +231,7 @@ RUNGS = ["records", "statistics", "marginal"]
 
 
 @pytest.mark.parametrize("rung", RUNGS)
-@pytest.mark.by_day("statistics")
+@pytest.mark.nightly
 def test_simuk_smoke(rung):
     """Our releases and steps work under simuk as PyMC's own do."""
     simulations = _simuk(rung, 6, draws=50)

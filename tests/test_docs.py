@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXTRAS = {"neural": ("torch", "sbi"), "opendp": ("opendp",)}
-BY_DAY = ("README.md", "mechanisms.md", "releases.md")  # seconds; the others take up to minutes
+BY_DAY = ("README.md", "releases.md")  # seconds; the others take up to minutes
 PAGES = [
     pytest.param(page, marks=() if page.name in BY_DAY else pytest.mark.nightly)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

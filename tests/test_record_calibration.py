@@ -320,7 +320,7 @@ def calibrate(build, choose, trials):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.by_day("clamped normal")
+@pytest.mark.nightly
 def test_calibrated(case):
     calibrate(*CASES[case], QUICK)
 

@@ -84,7 +84,7 @@ def test_sweeps_and_moves_keep_the_records_inside(name):
 
 
 @pytest.mark.parametrize("name", LAWS)
-@pytest.mark.by_day("uniform")
+@pytest.mark.nightly
 def test_moves_of_no_length_are_accepted(name):
     """All that they compare is the same: nothing of the model is drawn instead of read."""
     law, values, _ = LAWS[name]

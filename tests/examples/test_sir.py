@@ -70,6 +70,7 @@ def test_steps_follow_the_law_of_the_events(exact):
     assert closeness(curves(2, 10_000, TIMES, population=20_000), exact) > 1e-3
 
 
+@pytest.mark.nightly
 def test_wrong_simulators_are_found_out(exact):
     wrong = {"beta": 1.1 * BETA}, {"gamma": 1.1 * GAMMA}
     for change in wrong:

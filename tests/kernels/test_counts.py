@@ -161,7 +161,7 @@ def test_two_modes_are_listed():
 
 @pytest.mark.parametrize("integrated", [True, False], ids=["integrated", "given"])
 @pytest.mark.parametrize("noise", [joint, one_entry_each])
-@pytest.mark.by_day("joint-given")
+@pytest.mark.nightly
 def test_table(noise, integrated):
     n, b = 7, 1.5
     weights = np.array([0.5, 1.0, 2.5])

@@ -109,7 +109,7 @@ def exact_code_states(theta):
 
 
 @pytest.mark.parametrize("in_full", IN_FULL)
-@pytest.mark.by_day("True")
+@pytest.mark.nightly
 def test_records_given_the_releases(in_full):
     pieces = CODE_PIECES
     if in_full:

@@ -89,7 +89,7 @@ def test_bernoulli_under_geometric_noise():
 
 
 @pytest.mark.parametrize("n", [10**6, 10**9])
-@pytest.mark.by_day("1000000000")
+@pytest.mark.nightly
 def test_draws_are_nearly_independent_where_noise_dominates(n):
     """Given the counts p would move by 0.05% of its posterior spread."""
     scale = 0.01 * n

@@ -74,7 +74,7 @@ def test_normal_mean_in_closed_form(n, noise):
         (dp.LaplaceMechanism, 1e-2),
     ],
 )
-@pytest.mark.by_day("LaplaceMechanism-0.01")
+@pytest.mark.nightly
 def test_release_a_thousand_scales_away(mechanism, noise):
     """Clipped records cannot follow it: all of them end at the clip."""
     with pm.Model() as model:
@@ -361,6 +361,7 @@ def quick(model, **kwargs):
         return pm.sample(step=dp.steps(model), **(settings | kwargs)).posterior
 
 
+@pytest.mark.nightly
 def test_the_seed_decides_alone():
     """Not the number of processes, and not what the steps did before."""
     model = RECORD_MODELS["i_clamped_normal_mean_laplace"]()

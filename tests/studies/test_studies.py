@@ -203,6 +203,7 @@ def test_counts_run_compiled(integrated):
             dp.studies.coverage(own, replicates=2, **arguments, **more)
 
 
+@pytest.mark.nightly
 def test_compiled_counts_agree_with_quadrature():
     """Of a release that no placeholder resembles, one value of it negative."""
     z, scale = np.array([-9, 31, 18, 60, 2]), dp.GeometricMechanism.from_epsilon(0.3)
@@ -616,6 +617,7 @@ def slow(cell, rng):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.nightly
 def test_dask_loses_a_worker_and_no_number(tmp_path):
     """Two worker processes, one is killed in the middle; the result is that of one process."""
     distributed = pytest.importorskip("distributed")
