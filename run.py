@@ -45,12 +45,9 @@ CHECKS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
 )
-# Each part has processes of its own, because compiled kernels and torch keep memory. The others
-# load the kernels from disk.
-KERNELS = ("tests/kernels",)
-STEPS = ("tests/conformance", "tests/steps")
-NETWORKS = ("tests/neural",)
-REST = (*("--ignore=" + folder for folder in KERNELS + STEPS + NETWORKS), "tests")
+# Folders of tests that have processes of their own, because compiled kernels and torch keep memory.
+# The others load the kernels from disk.
+KERNELS, STEPS, NETWORKS = ("kernels",), ("conformance", "steps"), ("neural",)
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
 # With these the caller has chosen, or wants the output or control of the one test process.
@@ -212,21 +209,29 @@ def workers(args: list[str]) -> list[str]:
     return ["-n", str(MAX_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
+def parts(neural: bool) -> list[tuple[str, ...]]:
+    """Return the files and folders of each run of pytest."""
+    tests = ROOT / "tests"
+    apart = KERNELS + STEPS + NETWORKS
+    others = {f.parent.name for f in tests.glob("*/test_*.py")}.difference(apart)
+    groups = [KERNELS, STEPS, sorted(others), sorted(f.name for f in tests.glob("test_*.py"))]
+    return [tuple("tests/" + name for name in group) for group in groups + [NETWORKS] * neural]
+
+
 def test(args: list[str], night: bool, neural: bool) -> int:
     """Run the checks and the tests; with arguments, only pytest."""
     pytest = ("pytest", *workers(args), *(["--night"] if night else []))
     if args:
         return call(["-m", *pytest, *args], cwd=ROOT)
     failed, first = [], 0
-    parts = [KERNELS, STEPS, REST, *([NETWORKS] if neural else [])]
     # All of them, also after a failure, so that one run shows everything there is to repair.
-    for check in (*CHECKS, *((*pytest, *part) for part in parts)):
+    for check in (*CHECKS, *((*pytest, *part) for part in parts(neural))):
         say("run.py: " + " ".join(check))
         code = call(["-m", *check], cwd=ROOT)
         if code == 130:
             return code
         if code:
-            names = {"ruff": " ".join(check[:2]), "pytest": "pytest " + check[-1]}
+            names = {"ruff": " ".join(check[:2]), "pytest": "pytest .. " + check[-1]}
             failed.append(names.get(check[0], check[0]))
             first = first or code
     if not neural:
