@@ -45,9 +45,9 @@ CHECKS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
 )
-# Folders of tests that have processes of their own, because compiled kernels and torch keep memory.
-# The others load the kernels from disk.
-KERNELS, STEPS, NETWORKS = ("kernels",), ("conformance", "steps"), ("neural",)
+# Folders of tests that have processes of their own, because compiling and torch keep memory. The
+# kernels come first: the others load them from disk.
+KERNELS, NETWORKS = ("kernels",), ("neural",)
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
 # With these the caller has chosen, or wants the output or control of the one test process.
@@ -204,18 +204,17 @@ def workers(args: list[str]) -> list[str]:
     chosen = any(arg.split("=")[0] in NO_WORKERS or arg[:2] == "-n" for arg in args)
     if chosen or (os.cpu_count() or 1) < MAX_WORKERS:
         return []
-    # By file: tests of one file share compiled models.
-    # The files with few tests are the long ones: in the order of the names, not the last.
-    return ["-n", str(MAX_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"]
+    # Neighbours share what they compile, so a worker that is done takes from the other's end.
+    return ["-n", str(MAX_WORKERS), "--dist", "worksteal"]
 
 
 def parts(neural: bool) -> list[tuple[str, ...]]:
     """Return the files and folders of each run of pytest."""
     tests = ROOT / "tests"
-    apart = KERNELS + STEPS + NETWORKS
-    others = {f.parent.name for f in tests.glob("*/test_*.py")}.difference(apart)
-    groups = [KERNELS, STEPS, sorted(others), sorted(f.name for f in tests.glob("test_*.py"))]
-    return [tuple("tests/" + name for name in group) for group in groups + [NETWORKS] * neural]
+    folders = {f.parent.name for f in tests.glob("*/test_*.py")}.difference(KERNELS + NETWORKS)
+    files = sorted(f.name for f in tests.glob("test_*.py"))
+    groups = [KERNELS, sorted(folders), files] + [NETWORKS] * neural
+    return [tuple("tests/" + name for name in group) for group in groups]
 
 
 def test(args: list[str], night: bool, neural: bool) -> int:

@@ -9,10 +9,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from numba import njit
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
 from pymc_dp.kernels.logconcave import draw_tilted_gamma, draw_tilted_normal
 from pymc_dp.kernels.scale_mixture import draw_independent
@@ -89,7 +89,7 @@ def test_fused(noise, bounded, kappa, n):
     check_uniform(ranks)
 
 
-@njit
+@njit(cache=True)
 def _gibbs(rng, z1, z2, n, draws, thin, mixture):
     """Separate updates as the steps make them: statistics, then parameters."""
     mu, s2, ybar, var = MU0, 0.05, MU0, 0.05

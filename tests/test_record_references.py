@@ -75,7 +75,7 @@ def assert_reference(name, posterior):
 
 
 @pytest.mark.parametrize("name", RECORD_MODELS)
-@pytest.mark.by_day("gauss_meanvar_n100")
+@pytest.mark.nightly
 def test_reference(name):
     model = RECORD_MODELS[name]()
     posterior = run(model, dp.steps(model), DRAWS.get(name, 4_000))

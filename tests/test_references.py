@@ -8,10 +8,10 @@ so that their kernels run here in plain Gibbs loops; the records move along with
 import arviz as az
 import numpy as np
 import pytest
-from numba import njit
 from pymc.step_methods.compound import CompoundStep
 
 import pymc_dp as dp
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.gaussian import (
     draw_inverse_gamma_below,
     draw_normal_between,
@@ -24,7 +24,7 @@ from tests.conftest import GAUSSIAN_CASES, reference_model
 EXACT = [c for c in GAUSSIAN_CASES if c["name"] != "n10_e02_uncon_flat"]  # truncated on request
 
 
-@njit
+@njit(cache=True)
 def _parameters(rng, mu, s2, center, squares, n, prior, bounded):
     """Draw the parameters given the sample mean and the squared deviations from it."""
     mu0, kappa0, a0, b0 = prior
@@ -40,7 +40,7 @@ def _parameters(rng, mu, s2, center, squares, n, prior, bounded):
     )
 
 
-@njit
+@njit(cache=True)
 def _on_statistics(rng, n, lam, z, prior, bounded, draws, thin):
     mu, s2, ybar, var = 0.4, 0.05, 0.4, 0.05
     a = (n - 1) / 2

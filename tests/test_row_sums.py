@@ -182,7 +182,7 @@ def test_moments_that_cannot_be_read_are_refused():
 
 
 @pytest.mark.parametrize("width", [2, 3])
-@pytest.mark.by_day("2")
+@pytest.mark.nightly
 def test_exact_sums_follow_the_wishart_law(width):
     """Against data: means, scatter matrices and their dependence, in a fixed simulation."""
     n, draws = 6, 20_000

@@ -71,7 +71,7 @@ def grid_moments(model, posterior):
 
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.by_day("0-unbounded", "3-unbounded")
+@pytest.mark.by_day("3-unbounded")
 def test_fused_agrees_with_marginal(seed, bounded):
     model = random_problem(seed, bounded)
     idata = dp.sample(

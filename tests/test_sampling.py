@@ -251,6 +251,7 @@ def test_values_that_post_processing_cannot_publish():
         dp.PrivateObservation("z", x, dp.LaplaceMechanism(1.0).rounded(1), observed=1.5)
 
 
+@pytest.mark.nightly
 def test_recover_from_separate_bounded_releases():
     with pm.Model() as model:
         mu, sigma = pm.Normal("mu", 60, 20), pm.HalfNormal("sigma", 20)

@@ -274,6 +274,7 @@ def test_gamma_logpdf():
         assert abs(got - expected) < 2e-11 * max(1, abs(expected))
 
 
+@pytest.mark.nightly
 def test_nutpie_samples_through_the_mass():
     with pm.Model():
         log_scale = pm.Normal("log_scale", 0.0, 1.0)

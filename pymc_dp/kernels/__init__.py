@@ -3,7 +3,8 @@
 Compiled code is kept on disk: beside the sources, or in the user's cache folder where these cannot
 be written (the environment variable NUMBA_CACHE_DIR names another folder). Numba takes it for
 current as long as the function's own file is unchanged; a caller would then go on running the old
-code of a kernel in another file. So every function that is kept is compiled by `njit` below.
+code of a kernel in another file. So every function that is kept is compiled by `njit` below. It
+keeps closures, too, if they hold numbers, and functions of which the same can be said.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
@@ -47,14 +49,41 @@ def version_of(source: str) -> int:
     return int(sha256((KERNEL_VERSION + _hash(Path(source))).encode()).hexdigest()[:15], 16)
 
 
+def _key_of(value: Any) -> str | None:
+    """Return what names the code of a compiled function, or a number; None for anything else."""
+    if isinstance(value, bool | int | float | str | None):
+        return repr(value)
+    function = getattr(value, "py_func", value)
+    try:
+        version = version_of(function.__code__.co_filename)
+        held = [_key_of(cell.cell_contents) for cell in function.__closure__ or ()]
+    except (AttributeError, OSError, ValueError):  # no function, one without a file, of itself
+        return None
+    if None in held:
+        return None
+    source = (function.__module__, function.__qualname__, function.__code__.co_firstlineno)
+    return sha256(repr((source, version, held)).encode()).hexdigest()
+
+
 class KernelCache(FunctionCache):
-    """Numba's store of one function on disk, whose stamp is `version_of` its file."""
+    """Numba's store of one function on disk, whose stamp is `version_of` its file.
+
+    Of a closure, the files have what it holds in their names: several processes may write.
+    """
 
     def __init__(self, function: Callable):
         super().__init__(function)
+        self._key = _key_of(function)
+        if self._key is None:
+            raise ValueError(f"{function.__qualname__} holds what has no name")
+        base = self._impl.filename_base + f".{self._key[:20]}" * bool(function.__closure__)
         self._cache_file = IndexDataCacheFile(
-            self._cache_path, self._impl.filename_base, version_of(function.__code__.co_filename)
+            self._cache_path, base, version_of(function.__code__.co_filename)
         )
+
+    def _index_key(self, sig, codegen):
+        # Numba pickles what a closure holds, which is another text in each process.
+        return sig, codegen.magic_tuple(), self._key
 
     def load_overload(self, sig, target_context):
         """Load compiled code; where there is none, say once that it is being compiled."""
@@ -96,7 +125,8 @@ def _say_that_nothing_is_kept() -> None:
 def njit(*args, cache: bool = False, **options):
     """Compile like `numba.njit`; with ``cache=True``, an edit of any kernel counts.
 
-    Where no folder can be written, nothing is kept, and each process compiles what it needs.
+    Where no folder can be written, nothing is kept, and each process compiles what it needs; so it
+    does of closures that hold anything but numbers and functions compiled from files.
     """
 
     def decorate(function: Callable):
@@ -107,6 +137,8 @@ def njit(*args, cache: bool = False, **options):
                 compiled._cache = KernelCache(function)
             except RuntimeError:  # numba found no folder
                 _say_that_nothing_is_kept()
+            except ValueError:  # whoever calls it may keep it, as PyTensor does
+                pass
         return compiled
 
     return decorate(*args) if args else decorate

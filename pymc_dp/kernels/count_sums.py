@@ -184,7 +184,7 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     log_noise, begin, advance, slope = noise.log_noise, noise.begin, noise.advance, noise.slope
     find_mode = _make_mode(law, noise)
 
-    @njit(nogil=True, error_model="numpy")
+    @_jit
     def count_sum(z, p, theta):
         if not valid(theta) or math.isnan(z):
             return (math.nan, math.nan, *score(math.nan, math.nan, theta))
@@ -269,7 +269,7 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
     log_noise, begin, advance = noise.log_noise, noise.begin, noise.advance
     find_mode = _make_mode(law, noise)
 
-    @njit(nogil=True, error_model="numpy")
+    @_jit
     def count_draw(rng, z, p, theta, lo, hi):
         if not valid(theta) or math.isnan(z):
             return math.nan

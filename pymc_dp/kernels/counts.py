@@ -25,7 +25,7 @@ from pymc_dp.kernels import njit
 from pymc_dp.kernels.loader import HALF_LOG_2PI, log_binomial
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")
-_jit_here = njit(nogil=True, error_model="numpy")  # of closures, which numba cannot keep on disk
+_jit_here = njit(nogil=True, error_model="numpy")  # of parts, kept along with the whole
 
 _TINY_LOG = -1e300  # of a probability that is zero in double precision
 
@@ -219,7 +219,7 @@ def make_table_sweep(log_eta: Callable) -> Callable:
         counts[j], counts[k] = drawn, total - drawn
         return True
 
-    @_jit_here
+    @_jit
     def sweep_table(rng, counts, slopes, weights, integrated, concave, rounds, data):
         """Draw counts, two cells at a time given their sum, in a random order of the cells.
 

@@ -62,7 +62,7 @@ def count_refused(values):
 def make_accept_each(density: Callable) -> Callable:
     """Return the sweep over records for a density of the releases given sums."""
 
-    @_njit
+    @njit(cache=True, nogil=True, error_model="numpy")
     def accept_each(rng, current, proposed, sums, public, mask):
         """Accept or reject the proposal of each record in turn, in O(1) each.
 
@@ -182,7 +182,7 @@ def _interweaving(pieces: Pieces, read: Callable, log_density: Callable, sweep: 
     """
     couple, prior = pieces.couple, pieces.prior
 
-    @_njit
+    @njit(cache=True, nogil=True, error_model="numpy")
     def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
         """Return records, theta, accepted proposals, lowest log ratio, moves by axis, and refusals.
 

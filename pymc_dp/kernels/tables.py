@@ -167,7 +167,7 @@ def make_cell_sweep(law: CountLaw) -> Callable:
     draw = make_count_draw(law, SEVERAL)
     width = law.n_parameters
 
-    @njit(nogil=True, error_model="numpy")
+    @_jit
     def cell_sweep(rng, y, theta, releases):
         sums, most = sums_of(y, releases), most_releases(releases)
         kinks, lam, decay = np.empty(most), np.empty(most), np.empty(most)
@@ -218,7 +218,7 @@ def make_pair_sweep() -> Callable:
         _put(releases, sums, y, j, total - drawn)
         return True
 
-    @njit(nogil=True, error_model="numpy")
+    @_jit
     def pair_sweep(rng, y, rates, block, releases):
         sums = sums_of(y, releases)
         scratch = np.empty((3, 2 * most_releases(releases)))

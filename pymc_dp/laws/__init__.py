@@ -111,7 +111,7 @@ def require_pair(law: Op, mechanism: Mechanism, parameters) -> Pair:
 def row_sampler(draw: Callable[..., float], width: int) -> Callable:
     """Compile a loop of draws: ``(rng, rows)``, `width` rows with what `draw` takes after rng."""
 
-    @njit(nogil=True)
+    @njit(cache=True, nogil=True)
     def sample_rows(rng, rows):
         out = np.empty(rows.shape[1])
         for i in range(out.size):

@@ -18,6 +18,7 @@ SHORT = {
 }  # fmt: skip
 # What compiled chains do not take: another route is left, and short trees are enough for it.
 NUTS = {"nuts_sampler": "pymc", "cores": 1}
+SHALLOW = NUTS | {"max_treedepth": 3}
 
 
 def gaussian():
@@ -52,15 +53,15 @@ ROUTES = {
     "regression by the central limit theorem": (regression, {"approximate": "clt"}),
     "NUTS on the sums, Normal by the central limit theorem": (
         regression,
-        {"approximate": "clt", "rung": "statistics"} | NUTS,
+        {"approximate": "clt", "rung": "statistics"} | SHALLOW,
     ),
     "NUTS on the marginal, by the central limit theorem": (
         regression,
-        {"approximate": "clt", "rung": "marginal"} | NUTS,
+        {"approximate": "clt", "rung": "marginal"} | SHALLOW,
     ),
     "NUTS on the marginal": (gaussian, {"rung": "marginal"} | NUTS),
     "Gibbs on the statistics": (gaussian, {"rung": "statistics"} | NUTS),
-    "NUTS on the statistics": (regression, {"rung": "statistics"} | NUTS),
+    "NUTS on the statistics": (regression, {"rung": "statistics"} | SHALLOW),
     "Metropolis on the records": (gaussian, {"rung": "records"} | NUTS),
     "exact draws of the counts": (counts, {"rung": "records"} | NUTS),
     "NUTS on the records": (gaussian, {"rung": "records"} | NUTS),

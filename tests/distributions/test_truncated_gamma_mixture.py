@@ -196,6 +196,7 @@ def test_pickles():
 
 
 @pytest.mark.compiled
+@pytest.mark.nightly
 def test_samples_as_a_free_variable():
     tau = np.array([4.0, -1.0, 10.0])
     alpha = np.array([3.0, 0.5, 30.0])

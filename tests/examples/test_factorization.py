@@ -16,6 +16,7 @@ def test_divergence_is_of_the_mean_of_the_later_half():
     np.testing.assert_allclose(found[[0, 1, 3]], [0.0, expected, 0.0], atol=1e-12)
 
 
+@pytest.mark.nightly
 def test_noise_that_is_modelled_does_less_harm_than_noise_that_is_ignored():
     curves = factorization.clamped_experiment(factorization.simulate(0.5, 3), 300, 3)
     late = {name: curve[-1] for name, curve in curves.items()}

@@ -42,6 +42,7 @@ def test_statistics_of_the_model_are_those_of_the_records():
     assert counts.sum() == example.PATIENTS
 
 
+@pytest.mark.nightly
 def test_reference_is_the_posterior_of_the_records():
     pressure = example.simulate(3)[:40]
     draws = example.non_private(pressure, 40_000, 1)

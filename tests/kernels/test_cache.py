@@ -102,3 +102,59 @@ def test_a_damaged_file_is_no_error(package):
     for path in package.rglob("*.nbi"):
         path.write_bytes(b"")
     assert call(package)[0] == before
+
+
+def test_closures_are_kept_by_what_they_hold(package):
+    (package / "kernels" / "maker.py").write_text("""
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.functions.loader import log_binomial
+
+@njit
+def half(x):
+    return 0.5 * x
+
+@njit
+def twice(x):
+    return 2.0 * x
+
+def make(function, number):
+    @njit
+    def inner(x):
+        return function(x) + number
+
+    @njit(cache=True)
+    def outer(x):
+        return 100.0 * inner(x)
+
+    return outer
+""")
+    functions = ("half, 1", "twice, 1", "half, 2")
+    script = """
+import logging
+logging.basicConfig(level="INFO", format="%(message)s")
+import numpy as np
+from pymc_dp.kernels.maker import half, make, njit, twice
+print(make({})(3.0))
+"""
+
+    def run(made):
+        found = subprocess.run(
+            [sys.executable, "-c", script.format(made)],
+            env=os.environ | {"PYTHONPATH": str(package.parent)},
+            cwd=package.parent, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return float(found.stdout), found.stderr
+
+    for made, value in zip(functions, (250.0, 700.0, 350.0), strict=True):
+        assert run(made) == (value, "Compiling, which takes some seconds once: the code is kept on disk\n")  # fmt: skip  # noqa: E501
+    for made, value in zip(functions, (250.0, 700.0, 350.0), strict=True):
+        assert run(made) == (value, "")
+    source = package / "kernels" / "maker.py"
+    source.write_text(source.read_text().replace("0.5 * x", "0.25 * x"))
+    assert run("half, 1")[0] == 175.0
+    callee = package / "kernels" / "functions" / "loader.py"
+    callee.write_text(callee.read_text() + "\n# changed\n")
+    assert "Compiling" in run("half, 1")[1]
+    # Without a name of their own, compiled in each process: nothing says that it is kept.
+    for _ in range(2):
+        assert run("njit(eval('lambda x: x')), 1") == (400.0, "")

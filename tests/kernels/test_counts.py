@@ -1,11 +1,13 @@
 """Exact draws of counts, against their probabilities."""
 
+from functools import cache
+
 import mpmath
 import numpy as np
 import pytest
-from numba import njit
 from scipy import stats
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.counts import log_binomial, log_rising, make_table_sweep
 
 DRAWS = 30_000
@@ -13,22 +15,22 @@ P_VALUE = 1e-3  # fixed seeds; a wrong sampler gives 1e-10 and less
 NO_ROWS = np.empty((0, 2))
 
 
-@njit
+@njit(cache=True)
 def laplace(counts, rows, z, b):
     return -abs(z - counts[1]) / b
 
 
-@njit
+@njit(cache=True)
 def gaussian(counts, rows, z, b):
     return -0.5 * ((z - counts[1]) / b) ** 2
 
 
-@njit
+@njit(cache=True)
 def bimodal(counts, rows, z, b):
     return -abs(z - counts[0] * counts[1]) / b
 
 
-@njit
+@njit(cache=True)
 def one_entry_each(counts, rows, z, b):
     """Histogram under Laplace noise; only some of its entries where `rows` says so."""
     total = 0.0
@@ -37,7 +39,7 @@ def one_entry_each(counts, rows, z, b):
     return total
 
 
-@njit
+@njit(cache=True)
 def joint(counts, rows, z, b):
     """A release that is no sum over cells: of a weighted sum, and of the last cell."""
     return -abs(z[0] - counts[0] - 2 * counts[1]) / b - abs(z[1] - counts[2]) / b
@@ -46,14 +48,21 @@ def joint(counts, rows, z, b):
 SWEEPS = {f: make_table_sweep(f) for f in (laplace, gaussian, bimodal, one_entry_each, joint)}
 
 
-@njit
-def run(sweep, rng, draws, thin, counts, slopes, weights, integrated, concave, rounds, z, b):
-    out = np.empty((draws, counts.size))
-    for i in range(draws):
-        for _ in range(thin):
-            sweep(rng, counts, slopes, weights, integrated, concave, rounds, (z, b))
-        out[i] = counts
-    return out
+@cache
+def chain(noise):
+    """Return a function that keeps the draws of sweeps under one of the densities above."""
+    sweep = SWEEPS[noise]
+
+    @njit(cache=True)
+    def run(rng, draws, thin, counts, slopes, weights, integrated, concave, rounds, z, b):
+        out = np.empty((draws, counts.size))
+        for i in range(draws):
+            for _ in range(thin):
+                sweep(rng, counts, slopes, weights, integrated, concave, rounds, (z, b))
+            out[i] = counts
+        return out
+
+    return run
 
 
 def chisquare(found, p, draws):
@@ -139,9 +148,7 @@ def test_two_cells(noise, t, z, b, weights, integrated, concave):
     # The mixing variables of weights below one couple successive draws.
     thin = 10 if integrated and concave and weights.min() < 1 else 1
     rng, start = np.random.default_rng(t), np.array([float(t), 0.0])
-    draws = run(
-        SWEEPS[noise], rng, DRAWS, thin, start, NO_ROWS, weights, integrated, concave, 1, z, b
-    )
+    draws = chain(noise)(rng, DRAWS, thin, start, NO_ROWS, weights, integrated, concave, 1, z, b)
     assert np.all(draws.sum(axis=1) == t)
     found = np.bincount(draws[:, 1].astype(int), minlength=t + 1)
     assert chisquare(found, p, DRAWS) > P_VALUE
@@ -154,7 +161,7 @@ def test_two_modes_are_listed():
     p = stats.binom.pmf(c, t, 0.45) * np.exp(-abs(z - c * (t - c)) / b)
     weights, rng = np.array([0.55, 0.45]), np.random.default_rng(1)
     start = np.array([20.0, 20.0])
-    draws = run(SWEEPS[bimodal], rng, DRAWS, 1, start, NO_ROWS, weights, False, False, 1, z, b)
+    draws = chain(bimodal)(rng, DRAWS, 1, start, NO_ROWS, weights, False, False, 1, z, b)
     found = np.bincount(draws[:, 1].astype(int), minlength=t + 1)
     assert chisquare(found, p / p.sum(), DRAWS) > P_VALUE
 
@@ -181,9 +188,9 @@ def test_table(noise, integrated):
     p /= p.sum()
     slopes = np.eye(3) if noise is one_entry_each else np.empty((0, 3))
     rng, start = np.random.default_rng(2), np.array([float(n), 0.0, 0.0])
-    draws = run(
-        SWEEPS[noise], rng, DRAWS, 5, start, slopes, weights, integrated, True, 2, z, b
-    ).astype(int)
+    draws = chain(noise)(rng, DRAWS, 5, start, slopes, weights, integrated, True, 2, z, b).astype(
+        int
+    )
     codes = {s: i for i, s in enumerate(states)}
     found = np.bincount([codes[tuple(d)] for d in draws], minlength=len(states))
     assert chisquare(found, p, DRAWS) > P_VALUE
@@ -193,12 +200,12 @@ def test_a_billion():
     draws, z, b = 20_000, 5.3e8, 1e5
     rng, weights = np.random.default_rng(3), np.ones(2)
     start = np.array([1e9, 0.0])
-    out = run(SWEEPS[gaussian], rng, draws, 1, start, NO_ROWS, weights, True, True, 1, z, b)[1:, 1]
+    out = chain(gaussian)(rng, draws, 1, start, NO_ROWS, weights, True, True, 1, z, b)[1:, 1]
     assert abs(out.mean() - z) < 5 * b / draws**0.5
     assert stats.kstest(out, stats.norm(z, b).cdf).pvalue > P_VALUE
     # The probability given: precisions of the binomial and the noise add up.
     weights = np.array([0.47, 0.53])
-    out = run(SWEEPS[gaussian], rng, draws, 1, start, NO_ROWS, weights, False, True, 1, z, 1e4)
+    out = chain(gaussian)(rng, draws, 1, start, NO_ROWS, weights, False, True, 1, z, 1e4)
     sd = (1 / 1e8 + 1 / (1e9 * 0.47 * 0.53)) ** -0.5
     assert stats.kstest(out[1:, 1], stats.norm(5.3e8, sd).cdf).pvalue > P_VALUE
 

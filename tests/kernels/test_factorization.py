@@ -12,9 +12,9 @@ from pathlib import Path
 import arviz as az
 import numpy as np
 import pytest
-from numba import njit
 from scipy import stats
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.factorization import (
     BESSEL,
     DIRECT,
@@ -60,7 +60,7 @@ def p_value(drawn, expected):
     return stats.chisquare(observed, probability / probability.sum() * observed.sum()).pvalue
 
 
-@njit
+@njit(cache=True)
 def many_counts(rng, z, scale, mu, size):
     out, masses = np.empty(size), np.empty((2, 512))
     lam = 1 / scale
@@ -69,7 +69,7 @@ def many_counts(rng, z, scale, mu, size):
     return out
 
 
-@njit
+@njit(cache=True)
 def many_augmented(rng, z, scale, mu, size, sweeps):
     out = np.empty(size)
     latent = np.empty((1, 1, 2))
@@ -122,7 +122,7 @@ def test_the_augmentation_keeps_the_exact_law(case, sweeps):
     assert p_value(np.bincount(drawn.astype(int), minlength=len(law)), law) > 1e-4
 
 
-@njit
+@njit(cache=True)
 def many_allocations(rng, y, weights, size):
     out = np.zeros((size, weights.size))
     column = np.zeros(weights.size)
@@ -224,7 +224,7 @@ def test_sweeps_leave_the_joint_law_alone(method, laplace, components):
 
 
 @VARIANTS
-@pytest.mark.by_day("direct, Laplace")
+@pytest.mark.nightly
 def test_ranks_are_uniform(method, laplace):
     """Simulation-based calibration: chains from elsewhere find the law of the truth."""
     rng = np.random.default_rng(6)
@@ -250,6 +250,7 @@ def test_ranks_are_uniform(method, laplace):
 
 
 @METHODS
+@pytest.mark.by_day("bessel")
 def test_reference_posterior(method):
     x, expected = REFERENCE["inputs"], REFERENCE["expected"]
     z = np.array(x["T"], dtype=float)

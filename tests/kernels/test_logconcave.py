@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from numba import njit
 from scipy import integrate, stats
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.logconcave import (
     _draw_power_exponential,
     draw_log_concave,
@@ -17,7 +17,7 @@ DRAWS = 20_000
 P_VALUE = 1e-3  # of 40 tests with fixed seeds; a wrong sampler gives 1e-10 and less
 
 
-@njit
+@njit(cache=True)
 def _many_log_concave(rng, n, p, beta, tau, m, lam, z, lo, hi):
     out = np.empty(n)
     for i in range(n):
@@ -25,7 +25,7 @@ def _many_log_concave(rng, n, p, beta, tau, m, lam, z, lo, hi):
     return out
 
 
-@njit
+@njit(cache=True)
 def _many_tilted_gamma(rng, n, a, beta, lam, z, lo, hi):
     out = np.empty(n)
     for i in range(n):
@@ -33,7 +33,7 @@ def _many_tilted_gamma(rng, n, a, beta, lam, z, lo, hi):
     return out
 
 
-@njit
+@njit(cache=True)
 def _many_log_gamma(rng, n, a, rate, lo, hi):
     out = np.empty(n)
     for i in range(n):
@@ -41,7 +41,7 @@ def _many_log_gamma(rng, n, a, rate, lo, hi):
     return out
 
 
-@njit
+@njit(cache=True)
 def _many_power_exponential(rng, n, a, c, lo, hi):
     out = np.empty(n)
     for i in range(n):

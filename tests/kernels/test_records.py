@@ -6,16 +6,16 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from numba import njit
 from scipy import integrate, special, stats
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.records import Pieces, make_accept_each, make_sweeps, make_sweeps_in_full
 
 P_VALUE = 1e-4  # of 20 tests with fixed seeds; the wrong samplers below give 1e-8 and less
 IN_FULL = [False, True]
 
 
-@njit
+@njit(cache=True)
 def no_prior(theta, *env):
     return (np.asarray(0.0),)
 
@@ -27,7 +27,7 @@ RELEASED = np.array([3.1, 0.2])
 N_CODES = 3
 
 
-@njit
+@njit(cache=True)
 def propose_codes(rng, theta, chances, z):
     n = N_CODES
     code, bit = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -37,7 +37,7 @@ def propose_codes(rng, theta, chances, z):
     return code, bit
 
 
-@njit
+@njit(cache=True)
 def code_maps(theta, code, bit, chances, z):
     values = np.empty((2, code.size))
     values[0] = code
@@ -45,36 +45,36 @@ def code_maps(theta, code, bit, chances, z):
     return (values,)
 
 
-@njit
+@njit(cache=True)
 def code_public(theta, chances, z):
     return (np.array([z[0], z[1], theta[1]]),)
 
 
-@njit
+@njit(cache=True)
 def code_density(sums, public):
     return -(abs(sums[0] - public[0]) + abs(sums[1] - public[1])) / public[2]
 
 
-@njit
+@njit(cache=True)
 def code_density_in_full(theta, code, bit, chances, z):
     (values,) = code_maps(theta, code, bit, chances, z)
     (public,) = code_public(theta, chances, z)
     return (np.asarray(code_density(values.sum(axis=1), public)),)
 
 
-@njit
+@njit(cache=True)
 def choose_codes(mask, new_code, new_bit, code, bit):
     return np.where(mask, new_code, code), np.where(mask, new_bit, bit)
 
 
-@njit
+@njit(cache=True)
 def choose_code(i, new_code, new_bit, code, bit):
     code, bit = code.copy(), bit.copy()
     code[i.item()], bit[i.item()] = new_code[i.item()], new_bit[i.item()]
     return code, bit
 
 
-@njit
+@njit(cache=True)
 def couple_codes(rng, theta, there, code, bit, chances, z):
     return code, bit
 
@@ -159,7 +159,7 @@ def test_sums_that_are_kept_are_those_of_the_records():
     The sweeps sum anew each time: here are a thousand sweeps' worth without.
     """
 
-    @njit
+    @njit(cache=True)
     def density(sums, public):
         return -abs(sums[0]) / public[0] - abs(sums[1] - public[1]) / public[2]
 
@@ -190,49 +190,49 @@ N, NOISE, Z = 5, 0.4, 0.9
 RIGHT = {"bound": -np.inf, "coupling": 1.0, "prior": 1.0, "ratio": 1.0, "cut": -np.inf}
 
 
-@njit
+@njit(cache=True)
 def propose_normal(rng, theta, env):
     return (theta[0] + theta[1] + rng.standard_normal(N),)
 
 
-@njit
+@njit(cache=True)
 def normal_maps(theta, x, env):
     return ((np.maximum(x, env[4]) - theta[0]).reshape(1, x.size),)  # moves with theta
 
 
-@njit
+@njit(cache=True)
 def normal_public(theta, env):
     return (np.array([env[3], theta[0]]),)
 
 
-@njit
+@njit(cache=True)
 def normal_density(sums, public):
     return -0.5 * public[0] * ((sums[0] / N + public[1] - Z) / NOISE) ** 2
 
 
-@njit
+@njit(cache=True)
 def normal_density_in_full(theta, x, env):
     return (np.asarray(-0.5 * ((x.mean() - Z) / NOISE) ** 2),)
 
 
-@njit
+@njit(cache=True)
 def choose_normal(mask, new, x):
     return (np.where(mask, new, x),)
 
 
-@njit
+@njit(cache=True)
 def choose_normal_one(i, new, x):
     x = x.copy()
     x[i.item()] = new[i.item()]
     return (x,)
 
 
-@njit
+@njit(cache=True)
 def couple_normal(rng, theta, there, x, env):
     return (x + env[1] * (there[0] + there[1] - theta[0] - theta[1]),)
 
 
-@njit
+@njit(cache=True)
 def normal_prior(theta, env):
     value = -0.5 * env[2] * (theta[0] ** 2 + ((theta[1] - 1.0) / 0.5) ** 2)
     return (np.asarray(value if theta[0] >= env[0] else -np.inf),)
@@ -251,7 +251,7 @@ def normal_chain(in_full):
     )
     sweeps = make_sweeps_in_full(pieces) if in_full else make_sweeps(pieces)
 
-    @njit
+    @njit(cache=True)
     def chain(rng, x, theta, env, axes, scales, draws, thin):
         kept = np.empty((draws, 4))
         tried, moved, turn = np.zeros(2), np.zeros(2), 0
@@ -349,37 +349,37 @@ def test_wrong_samplers_fail(wrong):
 # --- Binary records, whose coupling needs random numbers of its own -------------------------------
 
 
-@njit
+@njit(cache=True)
 def chance(theta):
     return 1.0 / (1.0 + math.exp(-theta[0]))
 
 
-@njit
+@njit(cache=True)
 def propose_binary(rng, theta, z):
     return ((rng.random(4) < chance(theta)).astype(np.int64),)
 
 
-@njit
+@njit(cache=True)
 def binary_maps(theta, x, z):
     return (x.reshape(1, 4).astype(np.float64),)
 
 
-@njit
+@njit(cache=True)
 def binary_public(theta, z):
     return (z,)
 
 
-@njit
+@njit(cache=True)
 def binary_density(sums, public):
     return -abs(sums[0] - public[0]) / 0.8
 
 
-@njit
+@njit(cache=True)
 def choose_binary(mask, new, x):
     return (np.where(mask, new, x),)
 
 
-@njit
+@njit(cache=True)
 def couple_binary(rng, theta, there, x, z):
     p, q = chance(theta), chance(there)
     moved = x.copy()
@@ -391,7 +391,7 @@ def couple_binary(rng, theta, there, x, z):
     return (moved,)
 
 
-@njit
+@njit(cache=True)
 def binary_prior(theta, z):
     return (np.asarray(-0.5 * theta[0] ** 2),)
 
@@ -403,7 +403,7 @@ def test_parameters_and_records_of_a_binary_model():
         binary_prior,
     ))  # fmt: skip
 
-    @njit
+    @njit(cache=True)
     def chain(rng, draws):
         x, theta = (np.zeros(4, np.int64),), np.zeros(1)
         env, axes, scales = (np.array([3.4]),), np.eye(1), np.array([1.5])
@@ -436,19 +436,19 @@ def test_parameters_and_records_of_a_binary_model():
 # --- Densities that are zero or not a number ------------------------------------------------------
 
 
-@njit
+@njit(cache=True)
 def odd_density(sums, public):
     if sums[0] > public[0]:
         return np.nan
     return -np.inf if sums[0] < public[1] else 0.0
 
 
-@njit
+@njit(cache=True)
 def odd_density_in_full(theta, x, z):
     return (np.asarray(odd_density(np.array([x.sum() * 1.0]), z)),)
 
 
-@njit
+@njit(cache=True)
 def choose_binary_one(i, new, x):
     x = x.copy()
     x[i.item()] = new[i.item()]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numba import njit
 from scipy import special, stats
 
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.poisson_mass import draw_poisson_two_sided
 from pymc_dp.kernels.skellam_bessel import draw_count, draw_rates, draw_skellam_bessel
 
@@ -106,7 +106,7 @@ def test_nothing_to_draw_from():
     assert draw_count(np.random.default_rng(1), 4.0, 1.0, 0.0, 1.0, 1.0) == 0.0
 
 
-@njit
+@njit(cache=True)
 def _ranks(rng, trials, augmented, draws, thin, cells, shape, rate, scale):
     """Rank of the true rate among posterior draws of it, for each of many data sets."""
     ranks = np.empty(trials, dtype=np.int64)

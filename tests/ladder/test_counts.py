@@ -265,6 +265,7 @@ def test_window_leaves_nothing_out(mechanism):
 
 
 @pytest.mark.parametrize("n", [10**5, 10**9])
+@pytest.mark.by_day("100000")
 def test_beyond_the_range_it_is_the_generating_function(n):
     """For z > n, Laplace noise tilts: p(z) = rate / 2 e^(-rate z) (1 - p + p e^rate)^n."""
     x = pm.Bernoulli.dist(0.3, shape=n)

@@ -7,10 +7,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from numba import njit
 from pytensor.tensor.random.basic import GammaRV, NormalRV, PoissonRV
 from scipy import integrate, special, stats
 
+from pymc_dp.kernels import njit
 from pymc_dp.laws import find_pair, registered_pairs
 from pymc_dp.mechanisms import GaussianMechanism, GeometricMechanism, LaplaceMechanism
 
@@ -153,7 +153,7 @@ def test_draw(pair, parameters):
     mean, sd = MOMENTS[pair.law.__name__](parameters)
     draw = pair.draw
 
-    @njit
+    @njit(cache=True)
     def many(rng, n, z, noise, law):
         out = np.empty(n)
         for i in range(n):

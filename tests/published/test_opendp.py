@@ -253,6 +253,7 @@ def asked(query):
         ({"rho": 0.5}, dp.DiscreteGaussianMechanism, dp.GaussianMechanism),
     ],
 )
+@pytest.mark.by_day("loss1-DiscreteGaussianMechanism-GaussianMechanism")
 def test_polars_sums(loss, whole, real):
     summary, frame = asked(polars_context(**loss).query().select(length(), *sums()))
     scales = dict(summary.select("column", "scale").iter_rows())

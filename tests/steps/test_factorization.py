@@ -71,6 +71,7 @@ def reference():
     return rates(run(step, model.initial_point(), 3000)[100:])
 
 
+@pytest.mark.nightly
 def test_the_other_method_agrees(reference):
     model = private_model()
     step = dp.FactorizationGibbs(

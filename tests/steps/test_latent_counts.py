@@ -220,7 +220,7 @@ def test_posterior_of_the_marginal(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-@pytest.mark.by_day("B_scalar_4")
+@pytest.mark.nightly
 def test_draws_of_the_marginal(case):
     with marginal_model(case["inputs"]):
         tree = pm.sample(

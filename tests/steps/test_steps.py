@@ -391,6 +391,7 @@ def test_entries_of_vectors_and_of_lists():
 
 
 @pytest.mark.parametrize("bounds", [None, (0.0, 135.0)])
+@pytest.mark.by_day("bounds1")
 def test_statistics_rung_against_the_conditionals(rungs, bounds):
     """All four updates of the statistics rung, each at a fixed point."""
     model = rungs["bounded" if bounds else "conjugate", "statistics"]
@@ -450,6 +451,7 @@ def test_statistics_rung_against_the_conditionals(rungs, bounds):
 TIGHT = (20.0, 80.0)
 
 
+@pytest.mark.nightly
 def test_bounds_truncate():
     """Bounds that matter: half of the untruncated conditionals lie outside of them."""
     n, mu, s2, ybar, var = 5, 48.0, 700.0, 47.0, 900.0
@@ -603,6 +605,7 @@ def mcse(x):
     return batches.std(ddof=1) / np.sqrt(50)
 
 
+@pytest.mark.nightly
 def test_scale_mixture_normal():
     z, b = np.array([0.0, 3.0]), np.array([0.5, 1.0])
     with pm.Model() as model:

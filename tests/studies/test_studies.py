@@ -116,6 +116,7 @@ def test_kernels_simulate_what_the_model_says():
         assert stats.ks_2samp(ours[:, j], theirs[:, j]).pvalue > 1e-3
 
 
+@pytest.mark.nightly
 def test_coverage_of_a_prior_average_is_nominal():
     found = study(truth=None, replicates=400, prob=0.8, interval="eti", draws=400)
     share = found["coverage"].to_numpy()
@@ -127,6 +128,7 @@ def test_coverage_of_a_prior_average_is_nominal():
     np.testing.assert_allclose(found["rmse"], np.sqrt((error**2).mean("replicate")))
 
 
+@pytest.mark.nightly
 def test_calibration_of_the_kernel_and_of_wrong_ones(monkeypatch):
     right = dp.studies.calibration(build, replicates=300, **{**SMALL, "draws": 500})
     assert np.all(right["ks"] < 1.63 / np.sqrt(300))
