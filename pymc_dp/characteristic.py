@@ -56,10 +56,9 @@ from pymc_dp.characteristic_law import (
 )
 from pymc_dp.characteristic_ops import ReleaseDensity
 from pymc_dp.characteristic_statistic import Summand, read_summand
-from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
+from pymc_dp.graphs import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import unbroadcast
 from pymc_dp.release import PrivateReleaseRV
 

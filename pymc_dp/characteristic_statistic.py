@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor import scalar as ps
 from pytensor.graph.basic import Constant, Variable
@@ -15,6 +16,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.additive import Additive, NotAdditiveError, additive
+from pymc_dp.graphs import keeps_values
 
 _SMOOTH = (
     ps.Add, ps.Sub, ps.Neg, ps.Mul, ps.Sqr, ps.Exp, ps.Expm1, ps.Identity, ps.Second, ps.Sin,
@@ -101,7 +103,9 @@ def _affine(form: Additive):
             return Elemwise(op)(*constants), {}
         signs = [1.0] * len(parts)
         match op:
-            case ps.Add() | ps.Identity() | ps.Cast():
+            case _ if keeps_values(op, node.owner.inputs[0]):
+                pass
+            case ps.Add():
                 pass
             case ps.Sub():
                 signs = [1.0, -1.0]
@@ -184,7 +188,8 @@ class _Breakpoints:
             case ps.Pow() if touched == [inputs[0]]:
                 self._off_zero(op, inputs[0])
             case ps.Cast():
-                if op.o_type.dtype.startswith(("int", "uint")) and inputs[0].type.dtype != "bool":
+                smooth = np.dtype(op.o_type.dtype).kind == "f"
+                if not (smooth or keeps_values(op, inputs[0])):
                     self.fail(op, "rounds it")
             case _ if isinstance(op, _SINGULAR_AT_ZERO):
                 self._off_zero(op, inputs[0])

@@ -27,16 +27,15 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import _support_point
 from pymc.logprob.abstract import _logprob
 from pytensor.gradient import disconnected_grad
-from pytensor.graph.basic import Constant
-from pytensor.graph.traversal import graph_inputs
 from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.counting import CountStatistic
+from pymc_dp.graphs import known_value
 from pymc_dp.kernel_ops import KernelOp
 from pymc_dp.kernels.loader import log_binomial as binomial_kernel
 from pymc_dp.marginal import IntegratedReleaseRV
-from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.mechanisms.base import Mechanism
 
 WHOLE = 2_000
 _DROP = 36.0
@@ -225,8 +224,7 @@ def tally(
     Where they differ in the noise's parameters, or can change (pm.Data) and may be anything, each
     is its own.
     """
-    fixed = all(isinstance(v, Constant) for v in graph_inputs([value]))
-    known = known_value(value) if fixed else None
+    known = known_value(value, fixed=True)
     shared = not any(p.type.ndim for p in parameters)
     if shared and known is None and mechanism.outcomes is not None:
         outcomes = pt.constant(mechanism.outcomes)

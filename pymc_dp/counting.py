@@ -18,7 +18,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.additive import Number, additive
-from pymc_dp.graphs import PLAIN_MODE, depends_on
+from pymc_dp.graphs import PLAIN_MODE, depends_on, keeps_values
 
 
 class NotCountableError(NotImplementedError):
@@ -251,9 +251,7 @@ def _affine(entry: Number, sums: tuple[ScalarVariable, ...]) -> np.ndarray | Non
             return parts[0] - parts[1]
         case ps.Neg():
             return -parts[0]
-        case ps.Identity():
-            return parts[0]
-        case ps.Cast() as op if op.o_type.dtype.startswith("float"):
+        case op if keeps_values(op, entry.owner.inputs[0]):
             return parts[0]
         case ps.Mul() if sum(not f for f in fixed) <= 1:
             factor = math.prod(row[0] for row, f in zip(parts, fixed, strict=True) if f)

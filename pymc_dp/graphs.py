@@ -12,20 +12,21 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, walk
+from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
-from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.linalg import MatrixInverse
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
-
-from pymc_dp.mechanisms.base import known_value
 
 # Evaluates scalars while a model is being read: nothing worth compiling.
 PLAIN_MODE = Mode(linker="py", optimizer=None)
@@ -55,31 +56,78 @@ def depends_on(expression: Variable, variable: Variable) -> bool:
     return variable in nearest_rvs([expression])
 
 
-def keeps_values(cast: ps.Cast, source: str) -> bool:
-    """Whether a cast from the dtype `source` is to a float, or from whole numbers to as many.
+def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
+    """Return the value of a constant of the model; None where random or unknown things decide it.
 
-    To other integers it rounds or wraps around, and to truth values it compares with zero.
+    What `pm.Data` holds now counts as known, though it may change: with ``fixed`` it does not.
     """
-    target, given = np.dtype(cast.o_type.dtype), np.dtype(source)
-    if target.kind == "f" or np.can_cast(given, target):
+    roots = [v for v in ancestors([graph]) if v.owner is None]
+    kinds = Constant if fixed else Constant | SharedVariable
+    # A generator gives away every draw, those inside a Scan as well.
+    if not all(isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots):
+        return None
+    if isinstance(graph, Constant):
+        return np.asarray(graph.data)
+    if isinstance(graph, SharedVariable):
+        return np.asarray(graph.get_value(borrow=True))
+    return np.asarray(graph.eval(mode=PLAIN_MODE))
+
+
+def keeps_values(op: Op, given: Variable | str) -> bool:
+    """Whether an op returns its first input, or any input of this dtype, as it is.
+
+    A cast does where every value of the one type is one of the other; of floats to other floats,
+    but for rounding; of whole numbers to int64. To fewer integers it may wrap around, to truth
+    values it compares with zero.
+    """
+    dtype = given if isinstance(given, str) else getattr(given.type, "dtype", None)
+    match getattr(op, "scalar_op", op):
+        case ps.Identity() | ViewOp() | SpecifyShape() | CheckAndRaise():
+            return True
+        case TensorFromScalar() | ScalarFromTensor():
+            return True
+        case ps.Cast() as cast if dtype is not None:
+            target = np.dtype(cast.o_type.dtype)
+            if target == np.int64 and not isinstance(given, str) and is_whole(given):
+                return True
+            return target.kind == np.dtype(dtype).kind == "f" or np.can_cast(dtype, target)
+        case ps.Floor() | ps.Ceil() | ps.Trunc() if dtype is not None:
+            return np.dtype(dtype).kind in "biu"
+    return False
+
+
+def is_whole(graph: Variable) -> bool:
+    """Whether every value of a graph is known to be a whole number."""
+    if np.dtype(graph.type.dtype).kind in "biu":
         return True
-    return given.kind in "iu" and target.kind == "i" and target.itemsize >= 4
+    value, node = known_value(graph), graph.owner
+    if value is not None:
+        return bool(np.all(value == np.round(value)))
+    if node is None:
+        return False
+    match getattr(node.op, "scalar_op", node.op):
+        case (
+            ps.RoundHalfToEven() | ps.RoundHalfAwayFromZero() | ps.Floor() | ps.Ceil() | ps.Trunc()
+        ):
+            return True
+        case ps.Add() | ps.Sub() | ps.Mul() | ps.Neg() | ps.Abs() | ps.Sqr() | MakeVector():
+            return all(is_whole(i) for i in node.inputs)
+        case ps.Identity() | ps.Cast() | ViewOp() | SpecifyShape() | CheckAndRaise():
+            return is_whole(node.inputs[0])
+        case DimShuffle() | Subtensor():
+            return is_whole(node.inputs[0])
+        case Join() | ps.ScalarMaximum() | ps.ScalarMinimum():
+            return all(is_whole(i) for i in node.inputs)
+    return False
 
 
 def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
     """Whether an expression is a variable as it is, but for its dtype."""
     while expression is not rv:
         node = expression.owner
-        if node is None:
+        if node is None or not keeps_values(node.op, node.inputs[0]):
             return False
-        match getattr(node.op, "scalar_op", node.op):
-            case ViewOp():
-                pass
-            case ps.Cast() as cast if keeps_values(cast, node.inputs[0].type.dtype):
-                pass
-            case _:
-                return False
-        [expression] = node.inputs
+        expression = node.inputs[0]
     return True
 
 
@@ -96,7 +144,10 @@ def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]]
         return None
     numbered = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(source.dtype)
     place = graph_replace(variable, {source: pt.constant(numbered)}, strict=False)
-    found = np.unravel_index(int(place.eval(mode=PLAIN_MODE)), shape) if shape else ()
+    place = known_value(place)
+    if place is None:
+        return None
+    found = np.unravel_index(int(place), shape) if shape else ()
     return source, tuple(int(k) for k in found)
 
 
@@ -123,12 +174,8 @@ def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
     """Shape of a variable; where only `dims` or `pm.Data` give it, as they stand now."""
     if None not in variable.type.shape:
         return variable.type.shape
-    shape = rewrite_graph(variable.shape, include=("ShapeOpt", "canonicalize"))
-    above = list(ancestors([shape]))
-    computable = all(isinstance(v, Constant | SharedVariable) for v in above if v.owner is None)
-    if not computable or any(is_random(v) for v in above):
-        return variable.type.shape
-    return tuple(int(length) for length in shape.eval(mode=PLAIN_MODE))
+    shape = known_value(rewrite_graph(variable.shape, include=("ShapeOpt", "canonicalize")))
+    return variable.type.shape if shape is None else tuple(int(length) for length in shape)
 
 
 def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
@@ -137,15 +184,13 @@ def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
         return True
     node = entry.owner
     touched = [i for i in node.inputs if depends_on(i, rv)]
-    if isinstance(node.op, DimShuffle | ViewOp):
-        return is_linear(node.inputs[0], rv)
+    if isinstance(node.op, DimShuffle) or keeps_values(node.op, node.inputs[0]):
+        return touched == node.inputs[:1] and is_linear(node.inputs[0], rv)
     if not isinstance(node.op, Elemwise) or not all(is_linear(i, rv) for i in touched):
         return False
     match node.op.scalar_op:
-        case ps.Add() | ps.Sub() | ps.Neg() | ps.Identity():
+        case ps.Add() | ps.Sub() | ps.Neg():
             return True
-        case ps.Cast() as cast:
-            return keeps_values(cast, node.inputs[0].type.dtype)
         case ps.Mul():
             return len(touched) == 1
         case ps.TrueDiv():
@@ -168,8 +213,8 @@ def power_law(
     unit = np.ones([1] * variable.type.ndim, variable.dtype)
     if any(length not in (None, 1) for length in variable.type.shape):
         return None
-    one = clone_replace(expression, {variable: pt.constant(unit)})
-    c = np.squeeze(one.eval(mode=PLAIN_MODE))
+    one = known_value(clone_replace(expression, {variable: pt.constant(unit)}))
+    c = np.squeeze(math.nan if one is None else one)
     return (float(c), k) if c.ndim == 0 and np.isfinite(c) and c > 0 else None
 
 
@@ -187,7 +232,7 @@ def power(
     if not depends_on(expression, variable):
         return 0.0
     node = expression.owner
-    whole = isinstance(node.op, DimShuffle | ViewOp | SpecifyShape)
+    whole = isinstance(node.op, DimShuffle) or keeps_values(node.op, node.inputs[0])
     if whole or (isinstance(node.op, Subtensor) and all(variable.type.broadcastable)):
         return power(node.inputs[0], variable, positive=positive)
     if isinstance(getattr(node.op, "core_op", node.op), Dot):
@@ -206,8 +251,6 @@ def power(
     if len(exponents) < len(found):
         return None
     match node.op.scalar_op:
-        case ps.Cast() | ps.Identity():
-            return exponents[0]
         case ps.Abs() if positive:
             return exponents[0]
         case ps.Sign() if positive:

@@ -13,11 +13,12 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.blocks import tag_records
-from pymc_dp.graphs import depends_on, is_random, known_shape, nearest_rvs
+from pymc_dp.graphs import depends_on, is_random, known_shape, known_value, nearest_rvs
 from pymc_dp.marginal import marginal_release_rv
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, known_value
+from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.propriety import check_possible
 from pymc_dp.published import Release
+from pymc_dp.ranges import check_wraparound
 from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
 from pymc_dp.release import FeasibleMoments, FeasibleRegression, record_bounds, release_rv
 from pymc_dp.rows import simple_regression
@@ -112,6 +113,7 @@ def PrivateObservation(
         rv = marginal_release_rv(statistic, mechanism, name=name)
     else:
         _check_confidential(name, statistic, model)
+        check_wraparound(name, statistic)
         check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name

@@ -14,8 +14,8 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import depends_on, known_shape, nearest_rvs
-from pymc_dp.mechanisms.base import as_float, known_value
+from pymc_dp.graphs import depends_on, is_whole, known_shape, known_value, nearest_rvs
+from pymc_dp.mechanisms.base import as_float
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.statistics import (
     LinearStatistic,
@@ -208,6 +208,17 @@ class PrivatizedRecords:
 def release_statistic(release: TensorVariable) -> TensorVariable:
     """Return the confidential statistic that a release adds noise to."""
     return release.owner.inputs[1]
+
+
+def leaves_gaps(release: TensorVariable) -> bool:
+    """Whether whole-number noise makes the records impossible for which a statistic is not whole.
+
+    Between those that are possible, moves by one record or by one count then find no way.
+    """
+    mechanism = release.owner.op.mechanism
+    while hasattr(mechanism, "inner"):
+        mechanism = mechanism.inner
+    return mechanism.is_discrete and not is_whole(release_statistic(release))
 
 
 def read_records(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +26,14 @@ from xarray import DataTree
 from pymc_dp.additive import NotAdditiveError
 from pymc_dp.additive.polynomials import Polynomial, constant, degree, read_polynomial
 from pymc_dp.chains import as_tree, run_chains
-from pymc_dp.graphs import PLAIN_MODE, entry_of, nearest_rvs, power, power_law
+from pymc_dp.graphs import (
+    entry_of,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    power,
+    power_law,
+)
 from pymc_dp.kernels.feasible_regression import central_point
 from pymc_dp.kernels.regression_exact import (
     RegressionModel,
@@ -35,7 +43,6 @@ from pymc_dp.kernels.regression_exact import (
 )
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.base import known_value
 from pymc_dp.records import check_transform
 from pymc_dp.release import (
     FeasibleMoments,
@@ -94,10 +101,7 @@ class NormalInverseGamma:
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the variables that hold the entries."""
-        return {
-            rv.name: tuple(rv.shape.eval(mode=PLAIN_MODE).tolist())
-            for rv in dict.fromkeys(rv for rv, _ in self.entries)
-        }
+        return {rv.name: _shape(rv) for rv in dict.fromkeys(rv for rv, _ in self.entries)}
 
     def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws by name; `beta` has the entries on its last axis."""
@@ -258,7 +262,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
         op = rv.owner.op
         if rv.type.ndim > 1 or not isinstance(op, NormalRV | MvNormalRV):
             raise NotImplementedError(f"the prior of {rv.name!r} is not Normal")
-        width = int(np.prod(rv.shape.eval(mode=PLAIN_MODE)))
+        width = math.prod(_shape(rv))
         location, scale = op.dist_params(rv.owner)
         location = _unfilled(location)
         cov = scale**2 if isinstance(op, NormalRV) else scale
@@ -273,7 +277,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
             )
         value = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
         at_one = graph_replace(cov, {spread: pt.constant(value)}, strict=False)
-        unit = np.asarray(at_one.eval(mode=PLAIN_MODE))
+        unit = _known(at_one, rv.name)
         if isinstance(op, NormalRV):
             unit = np.diag(np.broadcast_to(unit, (width,)))
         blocks.append(unit)
@@ -299,9 +303,21 @@ def _unfilled(graph: TensorVariable) -> TensorVariable:
 
 
 def _number(parameter, name: str | None) -> float:
-    if nearest_rvs([parameter]):
+    return float(np.squeeze(_known(parameter, name)))
+
+
+def _shape(rv: TensorVariable) -> tuple[int, ...]:
+    shape = tuple(length for length in known_shape(rv) if length is not None)
+    if len(shape) < rv.type.ndim:
+        raise NotImplementedError(f"the shape of {rv.name!r} is not known")
+    return shape
+
+
+def _known(parameter, name: str | None) -> np.ndarray:
+    value = known_value(parameter)
+    if value is None:
         raise NotImplementedError(f"the prior of {name!r} has random parameters")
-    return float(np.squeeze(parameter.eval(mode=PLAIN_MODE)))
+    return value
 
 
 def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
@@ -338,9 +354,9 @@ def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
 def _read_covariates(model: pm.Model, rows: Rows, links):
     """Return the law of the covariates, or the conjugate prior of that of a single one."""
     mean, root = rows.law(links)
-    if not nearest_rvs([mean, root]):
-        mean, root = (np.asarray(v.eval(mode=PLAIN_MODE)) for v in (mean, root))
-        return mean, root @ root.T
+    known_mean, known_root = map(known_value, (mean, root))
+    if known_mean is not None and known_root is not None:
+        return known_mean, known_root @ known_root.T
     [link, *others] = links
     if not others and link.sigma is None:
         return _read_wishart(model, link)
@@ -380,17 +396,15 @@ def _read_wishart(model: pm.Model, link: Link) -> NormalWishart:
         if others or not isinstance(precision.owner.op, WishartRV) or power(inner, precision) != 1:
             raise reason
         ones = pt.ones(precision.type.shape, dtype=precision.dtype)
-        at_one = graph_replace(inner, {precision: ones}, strict=False).eval(mode=PLAIN_MODE)
-        if np.ptp(at_one) > 0.0:
+        at_one = known_value(graph_replace(inner, {precision: ones}, strict=False))
+        if at_one is None or np.ptp(at_one) > 0.0:
             raise reason
         factors.append((precision, float(at_one.flat[0])))
     [(precision, unit), (same, kappa)] = factors
     if precision is not same or unit != 1.0 or nearest_rvs([mean]):
         raise reason
     nu, root = precision.owner.inputs[-2:]
-    if nearest_rvs([root]):
-        raise NotImplementedError(f"the prior of {precision.name!r} has random parameters")
-    root = root.eval(mode=PLAIN_MODE)
+    root = _known(root, precision.name)
     center = np.broadcast_to(np.asarray(known_value(mean), "float64"), (link.width,))
     psi = np.linalg.inv(root @ root.T)
     return NormalWishart(precision, location, _number(nu, precision.name), psi, kappa, center)
@@ -469,7 +483,7 @@ def box(rows: Rows) -> dict[str, Any]:
     for region in regions:
         if isinstance(region, FeasibleMoments):
             feasible = law_is_feasible(region.law_mean, region.law_variance, *stated[x])
-            if nearest_rvs([feasible]) or not feasible.eval(mode=PLAIN_MODE):
+            if not known_value(feasible):
                 raise NotImplementedError(f"bounds= of {x.name!r} confine its law, too")
     (ax, bx), (ay, by) = stated[x], stated[y]
     return {"bounded": True, "box": np.array([ax, bx, ay, by])}

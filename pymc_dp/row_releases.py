@@ -9,17 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.distribution import support_point
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.additive import NotAdditiveError
 from pymc_dp.additive.polynomials import Polynomial
-from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.row_latents import Linearised
 from pymc_dp.row_sums import RowLaw, column_products, linear_map, nearest_sample
 from pymc_dp.rows import RowRelease, Rows
+from pymc_dp.starting import starting_values
 
 _IMPOSSIBLE = 10.0  # standard deviations of the noise
 
@@ -78,7 +76,7 @@ def suggested_sample(
     are those of the law of the rows.
     """
     matrix, z, sd = _numbers(rows, known)
-    start_mean, start_root = _starting_values([mean, root])
+    start_mean, start_root = starting_values([mean, root])
     return nearest_sample(matrix, z, sd, rows.n, (start_mean, np.sqrt(rows.n - 1) * start_root))
 
 
@@ -126,12 +124,5 @@ def _numbers(rows: Rows, known: list[LinearRelease]) -> tuple[np.ndarray, np.nda
     value, variance = (
         pt.concatenate([getattr(r, part) for r in known]) for part in ("value", "variance")
     )
-    found = _starting_values([matrix, value - offset, pt.sqrt(variance)])
+    found = starting_values([matrix, value - offset, pt.sqrt(variance)])
     return found[0], found[1], found[2]
-
-
-def _starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:
-    """Evaluate graphs where PyMC starts the variables that they depend on."""
-    while above := nearest_rvs(graphs):
-        graphs = graph_replace(graphs, {rv: support_point(rv) for rv in above}, strict=False)
-    return [graph.eval(mode=PLAIN_MODE) for graph in graphs]

@@ -38,8 +38,8 @@ from pymc_dp.additive.polynomials import (
     read_polynomial,
 )
 from pymc_dp.blocks import Block
-from pymc_dp.graphs import depends_on, known_shape, nearest_rvs
-from pymc_dp.mechanisms.base import Mechanism, as_float, known_value
+from pymc_dp.graphs import depends_on, known_shape, known_value, nearest_rvs
+from pymc_dp.mechanisms.base import Mechanism, as_float
 from pymc_dp.records import check_transform, record_length, release_statistic, releases
 
 
@@ -471,10 +471,10 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
     become one that is not.
     """
     node = variable.owner
-    fixed = _is_fixed(variable)
     if all(variable.type.broadcastable):
-        if fixed:
-            return constant(float(np.asarray(known_value(variable)).flat[0]))
+        number = known_value(variable, fixed=True)
+        if number is not None:
+            return constant(float(number.flat[0]))
         return constant(as_float(variable.squeeze() if variable.type.ndim else variable))
     if node is not None and isinstance(node.op, Elemwise):
         return None
@@ -483,29 +483,28 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
         [filled, *_] = source.owner.inputs
         if all(filled.type.broadcastable):
             return _same_in_every_row(filled)
-    value = known_value(variable) if fixed else None
+    value = known_value(variable, fixed=True)
     if value is not None and value.size and np.all(value == value.flat[0]):
         return constant(float(value.flat[0]))
     raise NotAdditiveError("a public vector differs from row to row, or may do so (pm.Data)")
 
 
-def _is_fixed(variable: Variable) -> bool:
-    """Whether a graph is made of constants."""
-    return all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None)
-
-
 def _coefficient(value: Coefficient) -> Coefficient:
     """Return a number, or the graph of one that may change."""
-    if isinstance(value, Variable) and not _is_fixed(value):
+    if not isinstance(value, Variable):
+        return float(value)
+    known = known_value(value, fixed=True)
+    if known is None:
         return as_float(value.squeeze() if value.type.ndim else value)
-    return _number(value)
+    return float(np.squeeze(known))
 
 
 def _number(coefficient: Coefficient) -> float:
     """Return a coefficient as it stands now."""
-    if isinstance(coefficient, Variable):
-        coefficient = known_value(coefficient)
-    return float(np.squeeze(coefficient))
+    value = known_value(coefficient) if isinstance(coefficient, Variable) else coefficient
+    if value is None:
+        raise NotAdditiveError("a coefficient of it is random")
+    return float(np.squeeze(value))
 
 
 def _deviations(monomial: Monomial) -> Monomial:

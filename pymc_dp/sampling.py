@@ -16,6 +16,7 @@ from pymc_dp.additive import NotAdditiveError
 from pymc_dp.blocks import blocks, read_block
 from pymc_dp.chains import ARGUMENTS
 from pymc_dp.clt_regression import METHODS
+from pymc_dp.convergence import check_convergence
 from pymc_dp.graphs import known_shape
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.rules import notes, record_groups
@@ -119,7 +120,9 @@ def sample(
         See `collapse`: approximate="clt" samples the central limit theorem's law of the sums over
         the rows of a regression, in the place of the exact one.
     **kwargs
-        Arguments of `pm.sample` (draws, tune, chains, cores, random_seed, progressbar, ...).
+        Arguments of `pm.sample` (draws, tune, chains, cores, random_seed, progressbar, ...). With
+        two chains or more, parameters with R-hat above 1.01 or fewer than 100 effective draws a
+        chain are named in a warning, unless ``compute_convergence_checks=False``.
 
     Returns
     -------
@@ -152,6 +155,18 @@ def sample(
         if wrong:
             raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
         return METHODS[method](model, moments=moments, **kwargs)
+    checks = kwargs.pop("compute_convergence_checks", True)
+    kwargs["compute_convergence_checks"] = False  # those of PyMC name no parameter
+    tree, advice = _by_best_route(model, rung, approximate, moments, kwargs)
+    if checks and isinstance(tree, DataTree):
+        check_convergence(tree, [rv.name for rv in model.free_RVs], advice)
+    return tree
+
+
+def _by_best_route(
+    model: pm.Model, rung: Rung, approximate: str | None, moments: Any, kwargs: dict[str, Any]
+) -> tuple[DataTree, str]:
+    """Sample; return the draws, and what is expected to do better if they have not mixed."""
     options: dict[str, Any] = {} if approximate is None else {"moments": moments}
     if approximate is None and moments is not None:
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
@@ -159,19 +174,21 @@ def sample(
         read_moments(moments)  # what is wrong with them is wrong on every route
     records = {rv.name for rv in privatized(model)}
     if rung == "auto" and not records:
-        return _as_written(model, **kwargs)
+        return _as_written(model, **kwargs), ""
     if rung == "auto" and (
         kwargs.get("step") is not None or records & set(kwargs.get("var_names") or ())
     ):
         _log.info("Route: the model as written, with the given steps or records")
-        return _records(model, **kwargs)
+        advice = "Without step= and records in var_names=, dp.sample takes the fastest route."
+        return _records(model, **kwargs), advice
     if rung != "auto" and not records:
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
 
-    open_routes = []
+    open_routes, better = [], []
     shut: dict[str, list[str]] = {}
     for route, rate, reason in routes(model, approximate, **options):
         if rung not in ("auto", route.rung):
+            better += [] if reason else [(rate, route)]
             continue
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
         if not reason and unsupported:
@@ -185,9 +202,11 @@ def sample(
         where = "" if rung == "auto" else f" on the rung {rung!r}"
         reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
         raise ValueError(f"no route{where} is open. {reasons}")
-    _, best = max(open_routes, key=lambda entry: entry[0])
+    rate, best = max(open_routes, key=lambda entry: entry[0])
     _log.info("Route: %s (rung: %s)", best.name, best.rung)
-    return best.run(model, **options, **kwargs)
+    faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
+    advice = f"Without rung={rung!r} it takes the route {other.name!r}." if faster > rate else ""
+    return best.run(model, **options, **kwargs), advice
 
 
 def _as_written(model, **kwargs):

@@ -6,8 +6,10 @@ import numpy as np
 import pymc as pm
 from pymc.distributions.distribution import support_point
 from pymc.initial_point import make_initial_point_fn
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import PLAIN_MODE, is_random, nearest_rvs, power_law
+from pymc_dp.graphs import known_value, nearest_rvs, power_law
 from pymc_dp.records import privatized, read_records
 
 
@@ -42,8 +44,18 @@ def feasible_start(model: pm.Model) -> dict[str, np.ndarray]:
 
 def _own_start(variable) -> float:
     """Return where PyMC starts a scalar."""
-    start = support_point(variable) if is_random(variable) else variable
-    return float(np.squeeze(start.eval(mode=PLAIN_MODE)))
+    return float(np.squeeze(starting_values([variable])[0]))
+
+
+def starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:
+    """Evaluate graphs where PyMC starts the variables that they depend on."""
+    while above := nearest_rvs(graphs):
+        graphs = graph_replace(graphs, {rv: support_point(rv) for rv in above}, strict=False)
+    found = [known_value(graph) for graph in graphs]
+    for graph, value in zip(graphs, found, strict=True):
+        if value is None:
+            raise NotImplementedError(f"where `{graph}` starts is not known: give initvals=")
+    return [value for value in found if value is not None]
 
 
 def feasible_point(model: pm.Model, seed: int = 0) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import Assert
 from pytensor.scalar import basic as ps
@@ -17,7 +17,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import PLAIN_MODE, keeps_values
+from pymc_dp.graphs import keeps_values, known_value
 
 
 def _sum(a: float, b: float) -> float:
@@ -158,10 +158,9 @@ class _Reader:
         return self.records in ancestors([variable], blockers=[self.records])
 
     def _public(self, variable: Variable) -> np.ndarray:
-        if isinstance(variable, Constant):
-            return np.asarray(variable.data)
-        if all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None):
-            return np.asarray(variable.eval(mode=PLAIN_MODE))
+        value = known_value(variable, fixed=True)
+        if value is not None:
+            return value
         return self.fail(
             variable, f"`{variable}` in it is neither a number nor computed from the records"
         )
@@ -177,14 +176,12 @@ class _Reader:
         return self.fail(variable, "it still has one value per record")
 
     def _elemwise(self, variable, scalar_op, values) -> _Value:
-        if isinstance(scalar_op, ps.Identity):
+        if keeps_values(scalar_op, variable.owner.inputs[0]):
             return values[0]
         if isinstance(scalar_op, ps.Cast):
             if isinstance(values[0], np.ndarray):
                 return values[0].astype(scalar_op.o_type.dtype)
-            if not keeps_values(scalar_op, variable.owner.inputs[0].type.dtype):
-                return self.fail(variable, f"`{variable}` in it rounds, wraps or compares values")
-            return values[0]
+            return self.fail(variable, f"`{variable}` in it rounds, wraps or compares values")
         if any(isinstance(v, list) for v in values):
             return self._vector_elemwise(variable, scalar_op, values)
         if all(isinstance(v, np.ndarray) for v in values):

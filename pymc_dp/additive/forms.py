@@ -12,6 +12,8 @@ from pytensor.graph.op import Op
 from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.elemwise import Elemwise
 
+from pymc_dp.graphs import keeps_values
+
 _ROUNDING = 1e-14
 
 
@@ -118,7 +120,7 @@ class Scalars:
                 return forms[0].scaled(1.0 / forms[1].constant)
             case ps.Second():
                 return forms[1]
-            case ps.Cast() if np.dtype(op.o_type.dtype).kind == "f":
+            case ps.Cast() if op.o_type.dtype.startswith("f") and keeps_values(op, dtypes[0]):
                 return forms[0]
         op = ps.or_ if isinstance(op, ps.Add) else op
         arguments = [self._typed(f, dtype) for f, dtype in zip(forms, dtypes, strict=True)]

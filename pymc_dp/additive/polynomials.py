@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 from pytensor import scalar as ps
-from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
-from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import Subtensor
 
 from pymc_dp.additive.forms import NotAdditiveError, refusal
-from pymc_dp.mechanisms.base import known_value
+from pymc_dp.graphs import keeps_values, known_value
 
 type Coefficient = Any  # a number or a scalar graph
 Monomial = tuple[int, ...]  # the numbers of its variables, in order
@@ -80,11 +78,11 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
             raise NotAdditiveError(f"{variable} is no part of a polynomial")
         op = node.op.scalar_op if isinstance(node.op, Elemwise) else node.op
         match op:
-            case DimShuffle() | ScalarFromTensor() | TensorFromScalar() | ps.Identity() | ViewOp():
+            case DimShuffle():
+                return read(node.inputs[0])
+            case _ if keeps_values(op, node.inputs[0]):
                 return read(node.inputs[0])
             case Subtensor() if all(node.inputs[0].type.broadcastable):  # its only entry
-                return read(node.inputs[0])
-            case ps.Cast() if np.dtype(op.o_type.dtype).kind == "f":
                 return read(node.inputs[0])
             case ps.Second():
                 return read(node.inputs[1])

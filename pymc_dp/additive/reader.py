@@ -39,7 +39,7 @@ from pymc_dp.additive.forms import NotAdditiveError, refusal
 from pymc_dp.additive.reductions import accumulated, reduced
 from pymc_dp.additive.rows import Entry, Layout, Ledger, Row, Table, common_layout, mapped
 from pymc_dp.additive.shapes import appended, indexed, joined, reordered, repeated, reshaped
-from pymc_dp.graphs import PLAIN_MODE
+from pymc_dp.graphs import known_value
 
 _MOST_ENTRIES = 4096  # of a table
 
@@ -238,9 +238,12 @@ class Reader:
         if self.ledger.touches(graph):
             raise NotAdditiveError("the records decide on the shape or the entries that it takes")
         try:
-            return np.asarray(graph.eval(mode=PLAIN_MODE))[()]
+            value = known_value(graph)
         except Exception:  # whatever keeps it from being computed: it is not known
-            raise NotAdditiveError(f"`{graph}`, a shape or an index, is not known") from None
+            value = None
+        if value is None:
+            raise NotAdditiveError(f"`{graph}`, a shape or an index, is not known")
+        return value[()]
 
     # --- Shapes and indices ---------------------------------------------------------------------
 
@@ -341,11 +344,11 @@ class Reader:
         grid = np.array(list(product(*sizes))).T
         all_of = {rv: pt.constant(g.astype(rv.dtype)) for rv, g in zip(used, grid, strict=True)}
         try:
-            codes = clone_replace(codes, all_of, rebuild_strict=False)
-            found = codes.eval(mode=PLAIN_MODE)
-        except Exception:  # other records are part of it, or values of each record
+            found = known_value(clone_replace(codes, all_of, rebuild_strict=False), fixed=True)
+        except Exception:  # values of each record
             return np.inf
-        return np.inf if found.min() < 0 else found.max() + 1
+        # Where it is not known, other records are part of it, or what may change.
+        return np.inf if found is None or found.min() < 0 else found.max() + 1
 
     # --- Ops that work on each record's own values ----------------------------------------------
 

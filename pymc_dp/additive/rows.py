@@ -23,6 +23,7 @@ from pymc_dp.additive.forms import (
     node,
     refusal,
 )
+from pymc_dp.graphs import keeps_values
 
 _MOST_TERMS = 64  # of one row
 _MOST_POWER = 8
@@ -191,7 +192,7 @@ class Ledger:
         match op:
             case ps.Identity():
                 return self.terms(first)
-            case ps.Cast() if op.o_type.dtype.startswith("float"):
+            case ps.Cast() if op.o_type.dtype.startswith("f") and keeps_values(op, dtypes[0]):
                 return self.terms(first)
             case ps.Second():
                 return self.terms(rest[0])

@@ -65,6 +65,47 @@ def _log_mixing(rng, c, a, concave):
     return -math.log1p(y / x) if x > 0.0 else _TINY_LOG
 
 
+def make_table_draw(log_eta: Callable) -> Callable:
+    """Return the function that draws a table from all of its states, where moves leave gaps.
+
+    Parameters
+    ----------
+    log_eta : compiled callable ``(counts, rows, *data)``
+        Log density of the release; see the module. It looks at all of it.
+
+    Returns
+    -------
+    callable
+        As that of `make_table_sweep`, with all states in the place of `slopes`, one in each row.
+    """
+
+    @_jit
+    def draw_table(rng, counts, states, weights, integrated, concave, rounds, data):
+        rows = np.empty(0, dtype=np.int64)
+        values = np.empty(states.shape[0])
+        for i in range(values.size):
+            prior = 0.0
+            for j in range(counts.size):
+                c, w = states[i, j], weights[j]
+                if integrated:
+                    prior += log_rising(c, w)
+                elif c > 0.0:
+                    prior += c * math.log(w) - math.lgamma(c + 1.0) if w > 0.0 else -math.inf
+            values[i] = prior
+            if prior > -math.inf:
+                values[i] += log_eta(states[i], rows, *data)
+        top = values.max()
+        if not abs(top) < math.inf:
+            return False
+        cumulative = np.cumsum(np.exp(values - top))
+        u = rng.random() * cumulative[-1]
+        drawn = min(np.searchsorted(cumulative, u, "right"), values.size - 1)
+        counts[:] = states[drawn]
+        return True
+
+    return draw_table
+
+
 def make_table_sweep(log_eta: Callable) -> Callable:
     """Return the function that draws a table's counts given a release of them, in place.
 

@@ -429,6 +429,7 @@ def law_before_release(model, c):
         variances += [spread[i] * (1.0 + n * degrees)] * i + [0.5 / n + 0.5 * degrees]
     u = products_of_features(n, mean, lower)
     sigma2 = (2.0 * model.rate + rss) / (2.0 * model.shape + n)
+    u += 1e-12 * np.trace(u) * np.eye(len(u))  # rows that are all alike tell of no slope
     of_theta = sigma2 * (np.linalg.inv(u) + np.linalg.inv(model.precision_theta))
     variances += [1.0] * (p + 1) + [2.0 / (n - p - 1.0) + 1.0 / model.shape]
     precision = np.diag(1.0 / np.array(variances))

@@ -32,7 +32,7 @@ from pymc_dp.counting import (
     read_statistic,
 )
 from pymc_dp.draws import per_draw
-from pymc_dp.graphs import PLAIN_MODE, depends_on, known_shape, nearest_rvs
+from pymc_dp.graphs import PLAIN_MODE, depends_on, known_shape, known_value, nearest_rvs
 from pymc_dp.ladder.rules import Change, recovered, register_rungs
 from pymc_dp.records import (
     check_transform,
@@ -239,7 +239,9 @@ def _terms_are_concave(model: pm.Model, group: CountedRecords, release: CountRel
     observed = value.data if isinstance(value, Constant) else None
     if observed is None:
         observed = statistic.of_binary(pt.constant(float(group.n // 2)), group.n)
-        observed = observed.eval(mode=PLAIN_MODE)
+        observed = known_value(observed)
+        if observed is None:
+            return False
     counts = pt.dvector("counts")
     each = release.mechanism.logp(observed, statistic.of_binary(counts, group.n))
     total = each.sum(axis=tuple(range(1, each.type.ndim)))

@@ -13,7 +13,7 @@ from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.draws import per_draw
-from pymc_dp.graphs import depends_on
+from pymc_dp.graphs import depends_on, known_shape
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
@@ -142,7 +142,7 @@ def _recover_independent(op: MarginalReleaseRV, rv, value, posterior, rng):
         rows = per_draw(posterior, as_row(*columns))
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
         drawn = row_sampler(pair.draw, len(rows))(rng, rows)
-        shape = dims + (() if op.stacked else tuple(rv.shape.eval()))
+        shape = dims + (() if op.stacked else known_shape(rv))
         coords = ["chain", "draw"] + [f"{statistic.name}_dim_{i}" for i in range(len(shape) - 2)]
         found[statistic.name] = (coords, drawn.reshape(shape))
     return found

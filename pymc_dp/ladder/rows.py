@@ -30,10 +30,9 @@ from scipy import stats
 from pymc_dp.additive import NotAdditiveError
 from pymc_dp.additive.polynomials import degree
 from pymc_dp.blocks import Block
-from pymc_dp.graphs import known_shape, nearest_rvs
+from pymc_dp.graphs import known_shape, known_value, nearest_rvs
 from pymc_dp.ladder.rules import Change, register_rungs
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.base import known_value
 from pymc_dp.propriety import check_proper_rows
 from pymc_dp.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.row_latents import row_latents

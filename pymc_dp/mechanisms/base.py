@@ -12,12 +12,12 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
-from pytensor.compile.mode import Mode
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.random.type import RandomType
+
+from pymc_dp.graphs import known_value
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -513,18 +513,6 @@ def _random_variable_of(tensor: Variable) -> str | None:
             if variable.name is not None and not isinstance(variable.type, RandomType):
                 return repr(variable.name)
     return nearest
-
-
-def known_value(tensor: Variable) -> np.ndarray | None:
-    """Value of a tensor that depends on constants and shared variables only, else None."""
-    if isinstance(tensor, Constant):
-        return np.asarray(tensor.data)
-    if isinstance(tensor, SharedVariable):
-        return np.asarray(tensor.get_value(borrow=True))
-    roots = [variable for variable in ancestors([tensor]) if variable.owner is None]
-    if not all(isinstance(root, Constant | SharedVariable) for root in roots):
-        return None
-    return np.asarray(pytensor.function([], tensor, mode=Mode(linker="py", optimizer="None"))())
 
 
 def required_value(tensor: Variable, *, mechanism: str, name: str) -> np.ndarray:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.gradient import disconnected_grad
 from pytensor.raise_op import Assert
 
+from pymc_dp.graphs import known_value
 from pymc_dp.mechanisms.base import (
     Mechanism,
     as_float,
     as_parameter,
-    known_value,
     nan_outside_unit,
     refuse_unless,
 )
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 LARGEST = 2.0**53
 """Up to here a double holds every whole number."""
+_ROUNDING = 2.0**-44  # of arithmetic, relative
 
 
 class IntegerNoise(Mechanism):
@@ -66,7 +68,7 @@ class IntegerNoise(Mechanism):
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`. The statistic must be a whole number."""
-        s = as_float(statistic)
+        s = _snapped(statistic)
         message = (
             f"{type(self).__name__}: the statistic must be a whole number of at most 2**53; use "
             f"{self.continuous_alternative} for a statistic that varies continuously"
@@ -77,7 +79,7 @@ class IntegerNoise(Mechanism):
 
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log mass of a release; see `Mechanism.logp`."""
-        k = as_float(value) - as_float(statistic)
+        k = as_float(value) - _snapped(statistic)
         possible = pt.eq(k, pt.round(k)) & (pt.abs(k) < np.inf)
         log_mass = self._log_mass(pt.switch(possible, k, 0.0))
         return self._checked(pt.switch(possible, log_mass, -np.inf))
@@ -86,7 +88,7 @@ class IntegerNoise(Mechanism):
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of the releases in an interval; see `Mechanism.log_interval`."""
-        s = as_float(statistic)
+        s = _snapped(statistic)
         first = _first_offset(as_float(lower), s)
         last = -_first_offset(-as_float(upper), -s)
         # Comparisons with NaN are false.
@@ -118,6 +120,17 @@ class IntegerNoise(Mechanism):
             f"{name} releases whole numbers: use {self.continuous_alternative} for a release "
             f"with continuous noise"
         )
+
+
+def _snapped(statistic: TensorLike) -> TensorVariable:
+    """Return a statistic, as the whole number that it misses only by rounding: 49 * (1 / 49) is 1.
+
+    Else what could have been released would not be, in one order of the arithmetic.
+    """
+    s = as_float(statistic)
+    off = pt.round(s) - s
+    small = pt.abs(off) <= _ROUNDING * pt.maximum(1.0, pt.abs(s))
+    return s + disconnected_grad(pt.switch(small, off, 0.0))
 
 
 def whole_parameter(value: Any, least: int, *, mechanism: str, name: str, instead: str) -> Any:

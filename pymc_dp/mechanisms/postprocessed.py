@@ -11,13 +11,13 @@ import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 
+from pymc_dp.graphs import known_value
 from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,
     as_float,
     as_integer,
     as_parameter,
-    known_value,
     register_mechanism,
     show,
 )

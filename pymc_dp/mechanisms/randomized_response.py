@@ -18,6 +18,7 @@ from pytensor.raise_op import Assert
 from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 
+from pymc_dp.graphs import known_value
 from pymc_dp.kernels import randomized_response as kernels
 from pymc_dp.kernels import version_of
 from pymc_dp.mechanisms.base import (
@@ -26,7 +27,6 @@ from pymc_dp.mechanisms.base import (
     as_float,
     as_integer,
     as_parameter,
-    known_value,
     nan_outside_unit,
     positive_argument,
     refuse_unless,

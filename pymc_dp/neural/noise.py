@@ -21,10 +21,10 @@ import pytensor.tensor as pt
 from pytensor.compile.io import In
 from scipy.stats import qmc
 
-from pymc_dp.graphs import PLAIN_MODE
+from pymc_dp.graphs import PLAIN_MODE, known_value
 from pymc_dp.kernels.randomized_response import binomial_quantiles
 from pymc_dp.mechanisms import BinomialMechanism
-from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, PostProcessed
 from pymc_dp.neural.standard import Standard

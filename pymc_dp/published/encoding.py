@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 
+from pymc_dp.graphs import known_value
 from pymc_dp.mechanisms.base import (
     Mechanism,
-    known_value,
     positive_argument,
     registered_mechanisms,
     show,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, known_value, refuse_unless
+from pymc_dp.graphs import known_value
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, refuse_unless
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.logprob.utils import ParameterValueError
-from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
@@ -31,10 +32,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.compiled import Piece, from_graph, from_source
 from pymc_dp.counting import MOST_LISTED, is_concave, probes
-from pymc_dp.graphs import keeps_values, nearest_rvs, substitute, varies_with
+from pymc_dp.graphs import keeps_values, known_value, nearest_rvs, substitute, varies_with
 from pymc_dp.kernels import counts as kernels
-from pymc_dp.mechanisms.base import known_value
-from pymc_dp.records import children, release_statistic
+from pymc_dp.records import children, leaves_gaps, release_statistic
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.steps.base import DPStep, point_function, unusable, value_writer
 from pymc_dp.steps.conjugacy.registry import find_draw, find_families, require_itself
@@ -54,8 +54,9 @@ class Noise:
     log_eta : ``(counts, rows, *data)`` to a float; see `kernels.counts`.
     sweep : the kernel's sweep over a table with it; it takes `data` one by one.
     data : what `log_eta` reads besides: shared variables, large constants, values of the point.
-    slopes : as the kernel's sweep takes them.
+    slopes : as the kernel's sweep takes them; of a listed table, all of its states.
     source : what `compile_noise` made it from.
+    listed : whether `sweep` draws from a list of all states.
     """
 
     log_eta: Callable
@@ -63,10 +64,11 @@ class Noise:
     data: tuple[Variable, ...]
     slopes: np.ndarray
     source: tuple[TensorVariable, TensorVariable, TensorVariable]
+    listed: bool = False
 
     def __reduce__(self):
         """Pickle the graph, not what was compiled, which other processes cannot load."""
-        return compile_noise, (*self.source, self.slopes)
+        return compile_noise, (*self.source, self.slopes, self.listed)
 
     def read(self, point: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Return the values of `data`, at the point for what belongs to it."""
@@ -111,7 +113,11 @@ class Noise:
 
 
 def compile_noise(
-    log_eta: TensorVariable, counts: TensorVariable, rows: TensorVariable, slopes: np.ndarray
+    log_eta: TensorVariable,
+    counts: TensorVariable,
+    rows: TensorVariable,
+    slopes: np.ndarray,
+    listed: bool = False,
 ) -> Noise:
     """Compile a log density in terms of `counts` and, where it looks at some entries, `rows`."""
     source = log_eta, counts, rows
@@ -125,16 +131,17 @@ def compile_noise(
         [log_eta] = graph_replace([log_eta], dict(zip(data, own, strict=True)))
     inner = from_graph([counts, rows, *own], [log_eta.astype("float64")])
     piece = from_source("log_eta", "k, rows, *data", "inner(k, rows, *data)[0].item()", inner=inner)
-    key = piece.key and f"make_table_sweep({piece.key})"
+    make = kernels.make_table_draw if listed else kernels.make_table_sweep
+    key = piece.key and f"{make.__name__}({piece.key})"
     names = ", ".join(f"d{i}" for i in range(len(data)))
     arguments = "rng, counts, slopes, weights, integrated, concave, rounds"
     sweep = from_source(
         "sweep",
         f"{arguments}, {names}",
         f"kernel({arguments}, ({names}{',' if data else ''}))",
-        kernel=Piece(kernels.make_table_sweep(piece.function), key),
+        kernel=Piece(make(piece.function), key),
     )
-    return Noise(piece.function, sweep.function, tuple(data), slopes, source)
+    return Noise(piece.function, sweep.function, tuple(data), slopes, source, listed)
 
 
 class CountGibbs(DPStep):
@@ -144,6 +151,9 @@ class CountGibbs(DPStep):
     \eta(z \mid c)`; the cells of a multinomial table are drawn two at a time given their sum. Where
     the noise is log-concave and the statistic linear in the counts, a draw costs the same
     for any n; else all values of a count are listed, up to 100,000.
+
+    Where the noise is of whole numbers and the statistic is not for every count, as a mean, the
+    other counts are impossible: then all states of a table are listed, up to 100,000.
 
     Given the counts, their probabilities would move by :math:`n^{-1/2}` only, however little the
     releases tell. So where they have a Beta, Uniform(0, 1) or Dirichlet prior and no other child,
@@ -238,15 +248,17 @@ def _table(model, rv, parameter, point) -> _Table:
     )
     function, inputs = point_function(model, row)
     cells = 2 if binary else known_cells(rv)
-    noise = _noise(model, rv, binary, n, cells)
     total = int(function(*[point[i] for i in inputs])[0])
     found = children(model, rv)
+    gaps = [release for release in found if leaves_gaps(release)]
+    states = _states(rv, total, cells, gaps[0]) if gaps and not binary else None
+    noise = _noise(model, rv, binary, cells, states)
     mechanisms = [release.owner.op.mechanism for release in found]
     concave = all(is_linear_in(release_statistic(release), rv) for release in found)
-    concave = concave and all(m.log_concave for m in mechanisms)
+    concave = concave and not gaps and all(m.log_concave for m in mechanisms)
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))
-    if not concave and total > MOST_LISTED:
+    if not concave and total > MOST_LISTED and states is None:
         raise ValueError(
             f"CountGibbs cannot update {rv.name!r}: the density of its releases "
             f"{', '.join(repr(c.name) for c in found)} is not known to be log-concave in it, or "
@@ -264,18 +276,35 @@ def _draw_parameter(draw, write, rng, natural):
     return write(draw(rng, *natural, -np.inf, np.inf))
 
 
-def _noise(model, rv, binary, n, cells) -> Noise:
+def _states(rv, total: int, cells: int, release) -> np.ndarray:
+    """List all tables with a total: moves of two cells might not reach some of them."""
+    size = math.comb(total + cells - 1, cells - 1)
+    if size > MOST_LISTED:
+        raise ValueError(
+            f"CountGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, so "
+            f"that tables for which its statistic is no whole number are impossible, and its "
+            f"{size} tables are too many to list. Write a statistic that is whole for all of them, "
+            f"such as a sum"
+        )
+    # Where the bars are among the stars.
+    bars = np.array(list(combinations(range(total + cells - 1), cells - 1)), dtype=np.int64)
+    ends = np.full((len(bars), 1), total + cells - 1)
+    edges = np.hstack([np.full((len(bars), 1), -1), bars.reshape(len(bars), -1), ends])
+    return (np.diff(edges, axis=1) - 1).astype("float64")
+
+
+def _noise(model, rv, binary, cells, states: np.ndarray | None) -> Noise:
     """Compile the log density of all releases of a count."""
     counts, rows = pt.vector("counts", dtype="float64", shape=(cells,)), pt.lvector("rows")
     latent = (counts[1] if binary else counts).astype(rv.dtype)
     found = children(model, rv)
-    slopes = np.empty((0, cells))
+    slopes = np.empty((0, cells)) if states is None else states
     total = pt.constant(0.0)
     for release in found:
         statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
         value = model.rvs_to_values[release]
         given = substitute(statistic, {rv: latent})
-        if len(found) == 1 and not binary and is_linear_in(statistic, rv):
+        if len(found) == 1 and not binary and states is None and is_linear_in(statistic, rv):
             lines = _lines(given, counts, cells)
             if lines is not None and lines[0].shape[0] > _FEW_ENTRIES:
                 slopes, constants = lines
@@ -287,7 +316,9 @@ def _noise(model, rv, binary, n, cells) -> Noise:
                 given = pt.dot(pt.constant(slopes)[rows], counts) + pt.constant(constants)[rows]
         total = total + mechanism.logp(value, given).sum()
     [graph] = model.replace_rvs_by_values([total])
-    return compile_noise(graph, counts, rows, np.ascontiguousarray(slopes))
+    return compile_noise(
+        graph, counts, rows, np.ascontiguousarray(slopes), listed=states is not None
+    )
 
 
 def _lines(statistic, counts, cells) -> tuple[np.ndarray, np.ndarray] | None:
@@ -313,14 +344,14 @@ def is_linear_in(entry: TensorVariable, rv: TensorVariable) -> bool:
     if not all(is_linear_in(i, rv) for i in touched):
         return False
     match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
-        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Sum() | Reshape() | ViewOp():
+        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Sum() | Reshape():
+            return touched == [node.inputs[0]]
+        case op if keeps_values(op, node.inputs[0]):
             return touched == [node.inputs[0]]
         case AdvancedIncSubtensor() as op:
             return not op.set_instead_of_inc and not set(touched) - set(node.inputs[:2])
-        case MakeVector() | Join() | ps.Add() | ps.Sub() | ps.Neg() | ps.Identity():
+        case MakeVector() | Join() | ps.Add() | ps.Sub() | ps.Neg():
             return True
-        case ps.Cast() as op:
-            return keeps_values(op, node.inputs[0].type.dtype)
         case ps.Mul() | Dot():
             return len(touched) == 1
         case ps.TrueDiv():

@@ -11,9 +11,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.ops import ViewOp
 from pytensor.gradient import DisconnectedInputError
-from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Sum
@@ -21,7 +19,7 @@ from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.compiled import Piece, from_source
-from pymc_dp.graphs import known_shape, nearest_rvs, substitute, varies_with
+from pymc_dp.graphs import keeps_values, known_shape, nearest_rvs, substitute, varies_with
 from pymc_dp.kernels import tables as kernels
 from pymc_dp.laws.counts import FAMILIES, noise_of
 from pymc_dp.records import children, release_statistic
@@ -251,7 +249,7 @@ def _in_doubles(expression, rv, table):
             return inputs[0].sum(axis=op.axis)
         case MakeVector():
             return pt.stack(inputs)
-        case ps.Cast() | ViewOp():
+        case op if keeps_values(op, node.inputs[0]):
             return inputs[0]
     return node.op.make_node(*inputs).outputs[node.outputs.index(expression)]
 

@@ -17,13 +17,14 @@ from pymc_dp.graphs import (
     depends_on,
     is_itself,
     is_linear,
+    is_whole,
     known_shape,
     nearest_rvs,
     substitute,
 )
 from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.mechanisms import LaplaceMechanism
-from pymc_dp.mechanisms.base import Mechanism, known_value
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.records import children, release_statistic
 from pymc_dp.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.steps.base import (
@@ -163,8 +164,7 @@ def require_whole(cls, rv, release, mechanism, *coefficients) -> None:
     """
     if not mechanism.is_discrete:
         return
-    known = [known_value(pt.as_tensor(c)) for c in coefficients]
-    if any(k is None or np.any(k != np.round(k)) for k in known):
+    if not all(is_whole(pt.as_tensor(c)) for c in coefficients):
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: {type(mechanism).__name__} releases whole numbers, "
             f"and the statistic of {release.name!r} is not known to be one for every count. "

@@ -21,7 +21,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.draws import compile_draws
-from pymc_dp.graphs import PLAIN_MODE, nearest_rvs
+from pymc_dp.graphs import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.marginal import all_releases
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
@@ -181,7 +181,8 @@ def _checked_truth(model: pm.Model, truth: Mapping[str, Any]) -> dict[str, np.nd
         except NotImplementedError:
             continue
         [density] = graph_replace([density], at, strict=False)
-        if not nearest_rvs([density]) and np.any(density.eval(mode=PLAIN_MODE) == -np.inf):
+        known = known_value(density)
+        if known is not None and np.any(known == -np.inf):
             raise ValueError(
                 f"truth: {name!r} = {value} is outside of the support of its prior, and no "
                 f"posterior will reach it"

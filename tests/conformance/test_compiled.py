@@ -12,7 +12,7 @@ import pytest
 import pymc_dp as dp
 from pymc_dp import tilting
 from pymc_dp.distributions import bessel
-from tests.conftest import gaussian_model
+from tests.models import gaussian
 
 pytestmark = pytest.mark.compiled
 
@@ -51,9 +51,7 @@ def of_counts():
 
 def of_bounded_records():
     """The marginal with public bounds, whose quadrature is placed by an op."""
-    prior = {"mu_0": 0.3, "kappa_0": 1.0, "nu_0": 3.0, "sigma_0_sq": 0.1}
-    model = gaussian_model(20, [0.1, 0.05], [0.4, 0.06], prior=prior, bounds=(0, 1))
-    return density(dp.collapse(model, "marginal"), gradient=False)
+    return density(dp.collapse(gaussian(bounds=(0, 1)), "marginal"), gradient=False)
 
 
 def of_an_inverted_sum():

@@ -3,14 +3,12 @@
 import logging
 
 import numpy as np
-import pymc as pm
-import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.sampling import registered_routes
-from tests.conftest import gaussian_model
+from tests.models import gaussian, poisson, regression
 
 SHORT = {
     "draws": 4, "tune": 4, "chains": 1, "random_seed": 1,
@@ -19,31 +17,6 @@ SHORT = {
 # What compiled chains do not take: another route is left, and short trees are enough for it.
 NUTS = {"nuts_sampler": "pymc", "cores": 1}
 SHALLOW = NUTS | {"max_treedepth": 3}
-
-
-def gaussian():
-    prior = {"mu_0": 0.3, "kappa_0": 1.0, "nu_0": 3.0, "sigma_0_sq": 0.1}
-    return gaussian_model(20, [0.1, 0.05], [0.4, 0.06], prior=prior)
-
-
-def regression():
-    with pm.Model() as model:
-        sigma2 = pm.InverseGamma("sigma2", alpha=20, beta=0.5)
-        theta = pm.Normal("theta", 0, pt.sqrt(sigma2 * 38), shape=2)
-        x = pm.Normal("x", 0, 0.2, shape=100)
-        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=100)
-        sums = [x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()]
-        z = [1.0, 4.0, 30.0, 6.0, 20.0]
-        dp.PrivateObservation("z", sums, dp.LaplaceMechanism(5.0), observed=z)
-    return model
-
-
-def counts():
-    with pm.Model() as model:
-        rate = pm.Gamma("rate", 2, 1)
-        y = pm.Poisson("y", rate, shape=3)
-        dp.PrivateObservation("z", y, dp.GeometricMechanism(2.0), observed=[3, -1, 2])
-    return model
 
 
 # By the name of the route: a model and arguments of `dp.sample`.
@@ -63,7 +36,7 @@ ROUTES = {
     "Gibbs on the statistics": (gaussian, {"rung": "statistics"} | NUTS),
     "NUTS on the statistics": (regression, {"rung": "statistics"} | SHALLOW),
     "Metropolis on the records": (gaussian, {"rung": "records"} | NUTS),
-    "exact draws of the counts": (counts, {"rung": "records"} | NUTS),
+    "exact draws of the counts": (poisson, {"rung": "records"} | NUTS),
     "NUTS on the records": (gaussian, {"rung": "records"} | NUTS),
 }
 

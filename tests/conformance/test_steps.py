@@ -6,58 +6,18 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.steps import FeasibleSlice, registered_steps
-from tests.conftest import gaussian_model
-
-LAPLACE, GEOMETRIC = dp.LaplaceMechanism(2.0), dp.GeometricMechanism(2.0)
+from tests.models import bernoulli, factorization, gaussian, normal, poisson, statistics, table
 
 
-def gaussian(**options):
-    prior = {"mu_0": 0.3, "kappa_0": 1.0, "nu_0": 3.0, "sigma_0_sq": 0.1}
-    return gaussian_model(20, [0.1, 0.05], [0.4, 0.06], prior=prior, **options)
-
-
-def statistics(**options):
-    return dp.collapse(gaussian(**options), "statistics")
-
-
-def poisson():
-    with pm.Model() as model:
-        y = pm.Poisson("y", pm.Gamma("rate", 2, 1), shape=3)
-        dp.PrivateObservation("z", y, GEOMETRIC, observed=[3, -1, 2])
-    return model
-
-
-def bernoulli():
-    with pm.Model() as model:
-        x = pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=9)
-        dp.PrivateObservation("z", x.sum(), GEOMETRIC, observed=4)
-    return dp.collapse(model, "statistics")
-
-
-def table():
-    with pm.Model() as model:
-        y = pm.Poisson("y", [2.0, 3.0], shape=2)
-        dp.PrivateObservation("cells", y, GEOMETRIC, observed=[1, 4])
-        dp.PrivateObservation("total", y.sum(), GEOMETRIC, observed=6)
-    return model
-
-
-def factorization():
-    return dp.poisson_factorization(np.array([[3, 0], [1, 5]]), 1, GEOMETRIC)
-
-
-def normal():
-    with pm.Model() as model:
-        y = pm.Normal("y", pm.Normal("mu", 0, 1), 1, shape=2)
-        dp.PrivateObservation("z", y, LAPLACE, observed=[1.0, -2.0])
-    return model
+def counted():
+    return dp.collapse(bernoulli(), "statistics")
 
 
 # For each step: a model, and the variable that it updates.
 STEPS = {
     dp.RecordMetropolis: (gaussian, "x"),
     dp.FactorizationGibbs: (factorization, "theta"),
-    dp.CountGibbs: (bernoulli, "x_count"),
+    dp.CountGibbs: (counted, "x_count"),
     dp.TableGibbs: (table, "y"),
     dp.TwoSidedGibbs: (poisson, "y"),
     dp.TruncatedGammaMixtureGibbs: (statistics, "x_var"),

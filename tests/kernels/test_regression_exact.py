@@ -12,6 +12,7 @@ from pymc_dp.kernels.regression_exact import (
     RegressionModel,
     log_density,
     products_of_features,
+    proposal_shape,
     run_sweeps,
     scatter,
     sums,
@@ -204,6 +205,16 @@ def test_calibration(n, scale, hierarchical):
     for own in ranks:
         uniform = (own + rng.random(trials)) / (draws + 1)
         assert stats.kstest(uniform, "uniform").pvalue > 0.01 / 3
+
+
+def test_rows_that_are_all_alike_give_a_proposal():
+    """A release far away may lead there; the products of the features are then singular."""
+    model = kernel_model(10, np.ones(5), 160.0)
+    c, _, _ = start(model, np.random.default_rng(0))
+    factors = c.copy()
+    factors[1] = -40.0  # the logarithm of a spread
+    for at in (c, factors):
+        assert np.all(np.isfinite(proposal_shape(model, at).factor))
 
 
 def test_impossible_coordinates_have_no_density():

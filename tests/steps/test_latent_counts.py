@@ -49,7 +49,7 @@ MODELS = {
     "known rate": {"rate": lambda: 3.0},
     "single": {"shape": (), "z": 3},
     "affine": {"statistic": lambda y: 1 - 2 * y},
-    "of another dtype": {"statistic": lambda y: y.astype("int32").astype("float64")},
+    "of another dtype": {"statistic": lambda y: y.astype("float64").astype("float32")},
     "clipped": {"mechanism": GEOMETRIC.clipped(0, 9), "z": [3, 0, 4, 2, 0]},
 }
 
@@ -75,7 +75,7 @@ def of_another(y):
         {"statistic": of_another},
         {"statistic": lambda y: y**2},
         {"statistic": lambda y: y.astype("bool"), "z": [1, 0, 1, 1, 0]},
-        {"statistic": lambda y: y.astype("int8")},
+        {"statistic": lambda y: y.astype("int32")},
     ],
     ids=["sum", "of another", "square", "whether any", "wrapped around"],
 )

@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.op import Op
-from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import depends_on, nearest_rvs, power, substitute
+from pymc_dp.graphs import depends_on, known_value, nearest_rvs, power, substitute
 from pymc_dp.mechanisms.base import as_float
 from pymc_dp.release import FeasibleMoments
 
@@ -156,10 +155,10 @@ def total(term: TensorVariable, value: TensorVariable) -> TensorVariable:
 
 def constant_or_none(expression: TensorVariable) -> float | None:
     """Return the number that a scalar always is; None for a pm.Data, which can change."""
-    try:
-        return float(get_underlying_scalar_constant_value(expression))
-    except NotScalarConstantError:
+    value = known_value(expression, fixed=True)
+    if value is None or not value.size or np.any(value != value.flat[0]):
         return None
+    return float(value.flat[0])
 
 
 def uniform_bounds(rv: TensorVariable) -> list[TensorVariable]:

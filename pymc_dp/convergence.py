@@ -1,0 +1,64 @@
+"""Whether chains have mixed, by name of the parameter."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from pymc.stats.convergence import log_warnings, warn_divergences, warn_treedepth
+from xarray import DataTree
+
+_log = logging.getLogger("pymc.dp")
+
+LARGEST_R_HAT = 1.01
+FEWEST_DRAWS = 100  # effective ones, of a chain
+_MOST_NAMES = 5
+
+
+def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> None:
+    """Warn, once, of parameters with R-hat above 1.01 or fewer than 100 effective draws a chain.
+
+    Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Bayesian Analysis 16. It takes two
+    chains, of 100 draws at least; of shorter ones nothing can be said. Divergences and trees of
+    full depth are reported as PyMC does.
+
+    Parameters
+    ----------
+    tree : DataTree
+    names : list of str
+        The parameters, as far as the posterior has them.
+    advice : str
+        What is known to do better, as a sentence.
+    """
+    log_warnings(warn_divergences(tree) + warn_treedepth(tree))
+    posterior = tree["posterior"]
+    chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    if chains < 2 or draws < FEWEST_DRAWS:
+        _log.info("%d chains of %d draws: too little to tell if they have mixed", chains, draws)
+        return
+    names = [name for name in names if name in posterior]
+    if not names:
+        return
+    import arviz_stats  # with what it needs, half a second
+
+    with np.errstate(all="ignore"):  # of entries that never change
+        r_hat = arviz_stats.rhat(tree, var_names=names)
+        ess = arviz_stats.ess(tree, var_names=names)
+    bad = []
+    for name in names:
+        of_entries, effective = np.ravel(r_hat[name]), np.ravel(ess[name]) / chains
+        varies = np.isfinite(of_entries)
+        worst = of_entries.max(initial=1.0, where=varies)
+        fewest = effective.min(initial=np.inf, where=varies)
+        if worst > LARGEST_R_HAT or fewest < FEWEST_DRAWS:
+            bad.append((fewest, f"{name!r} (R-hat {worst:.2f}, {fewest:,.0f} effective draws)"))
+    if not bad:
+        return
+    shown = [text for _, text in sorted(bad)[:_MOST_NAMES]]
+    more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
+    _log.warning(
+        "The chains have not mixed, so that the draws do not stand for the posterior: %s%s of %s "
+        "a chain. R-hat should be below %s, effective draws above %d. %s",
+        ", ".join(shown), more, f"{draws:,} draws", LARGEST_R_HAT, FEWEST_DRAWS,
+        advice or "Draw more, or write the model in another way.",
+    )  # fmt: skip

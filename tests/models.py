@@ -1,0 +1,153 @@
+"""Small models, one of every kind that the package reads."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+import pymc_dp as dp
+from tests.conftest import gaussian_model
+from tests.record_models import RECORD_MODELS
+
+LAPLACE, GEOMETRIC = dp.LaplaceMechanism(2.0), dp.GeometricMechanism(2.0)
+
+
+def gaussian(**options):
+    """Mean and variance of Normal records with a conjugate prior."""
+    prior = {"mu_0": 0.3, "kappa_0": 1.0, "nu_0": 3.0, "sigma_0_sq": 0.1}
+    return gaussian_model(20, [0.1, 0.05], [0.4, 0.06], prior=prior, **options)
+
+
+def statistics(**options):
+    """The same, with the records integrated out."""
+    return dp.collapse(gaussian(**options), "statistics")
+
+
+def regression():
+    """Sums of products of a simple regression."""
+    with pm.Model() as model:
+        sigma2 = pm.InverseGamma("sigma2", alpha=20, beta=0.5)
+        theta = pm.Normal("theta", 0, pt.sqrt(sigma2 * 38), shape=2)
+        x = pm.Normal("x", 0, 0.2, shape=100)
+        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=100)
+        sums = [x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()]
+        z = [1.0, 4.0, 30.0, 6.0, 20.0]
+        dp.PrivateObservation("z", sums, dp.LaplaceMechanism(5.0), observed=z)
+    return model
+
+
+def poisson():
+    """Poisson counts, each released."""
+    with pm.Model() as model:
+        y = pm.Poisson("y", pm.Gamma("rate", 2, 1), shape=3)
+        dp.PrivateObservation("z", y, GEOMETRIC, observed=[3, -1, 2])
+    return model
+
+
+def bernoulli():
+    """The count of records with a sign."""
+    with pm.Model() as model:
+        x = pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=9)
+        dp.PrivateObservation("z", x.sum(), GEOMETRIC, observed=4)
+    return model
+
+
+def mean_of_bits(n=3):
+    """A mean under whole-number noise, which leaves two counts possible."""
+    with pm.Model() as model:
+        p = pm.Beta("p", 2, 2)
+        x = pm.Bernoulli("x", p, shape=n)
+        dp.PrivateObservation("z", x.mean(), dp.DiscreteGaussianMechanism(0.7), observed=1)
+    return model
+
+
+def table():
+    """Cells of a table and their total."""
+    with pm.Model() as model:
+        y = pm.Poisson("y", [2.0, 3.0], shape=2)
+        dp.PrivateObservation("cells", y, GEOMETRIC, observed=[1, 4])
+        dp.PrivateObservation("total", y.sum(), GEOMETRIC, observed=6)
+    return model
+
+
+def factorization():
+    """Poisson factorization of a noisy matrix of counts."""
+    return dp.poisson_factorization(np.array([[3, 0], [1, 5]]), 1, GEOMETRIC)
+
+
+def normal():
+    """Normal values, each released."""
+    with pm.Model() as model:
+        y = pm.Normal("y", pm.Normal("mu", 0, 1), 1, shape=2)
+        dp.PrivateObservation("z", y, LAPLACE, observed=[1.0, -2.0])
+    return model
+
+
+# --- What was decided by a draw of a random variable ----------------------------------------------
+
+
+def random_shape():
+    """A Gamma law under Gaussian noise, for which its shape has to be known."""
+    with pm.Model() as model:
+        shape = pm.Gamma("shape", 4, 2)
+        s = pm.Gamma("s", shape, 1)
+        dp.PrivateObservation("z", s, dp.GaussianMechanism(1.0), observed=2.0)
+    return model
+
+
+def random_half():
+    """A count to which a random half is added, under whole-number noise."""
+    with pm.Model() as model:
+        rate, u = pm.Gamma("rate", 4, 2), pm.Bernoulli("u", 0.5)
+        y = pm.Poisson("y", rate)
+        dp.PrivateObservation("z", y + 0.5 * u, dp.GeometricMechanism(1.0), observed=2)
+    return model
+
+
+def random_exponent():
+    """A variance that is a random power of another."""
+    with pm.Model() as model:
+        k, v = pm.Poisson("k", 1.0), pm.InverseGamma("v", 3, 2)
+        x = pm.Normal("x", 0, pt.sqrt(v**k), shape=30)
+        dp.PrivateObservation("z", x.var(ddof=1), LAPLACE, observed=1.5)
+    return model
+
+
+def random_prior():
+    """Priors of which the parameters are random in turn."""
+    with pm.Model() as model:
+        location, spread = pm.Normal("location", 0, 1), pm.HalfNormal("spread", 1)
+        mu, sigma = pm.Normal("mu", location, 2), pm.HalfNormal("sigma", spread)
+        x = pm.Normal("x", mu, sigma, shape=40)
+        dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], LAPLACE, observed=[0.2, 1.5])
+    return model
+
+
+def random_index():
+    """The sum of those records that a random number chooses."""
+    with pm.Model() as model:
+        i = pm.Binomial("i", 3, 0.5)
+        x = pm.Normal("x", pm.Normal("mu", 0, 1), 1, shape=4)
+        dp.PrivateObservation("z", x[i], LAPLACE, observed=0.2)
+    return model
+
+
+MODELS = {
+    build.__name__: build
+    for build in (
+        gaussian,
+        regression,
+        poisson,
+        bernoulli,
+        mean_of_bits,
+        table,
+        factorization,
+        normal,
+        random_shape,
+        random_half,
+        random_exponent,
+        random_prior,
+        random_index,
+    )
+}
+MODELS |= {name: build for name, build in RECORD_MODELS.items() if name != "gauss_meanvar_n1000"}
+MODELS["bounded"] = lambda: gaussian(bounds=(0, 1))

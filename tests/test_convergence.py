@@ -1,0 +1,82 @@
+"""Chains that have not mixed are named, once."""
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytest
+from xarray import Dataset, DataTree
+
+import pymc_dp as dp
+from pymc_dp.convergence import check_convergence
+from tests.conftest import gaussian_model
+
+
+def tree(**draws):
+    return DataTree.from_dict({
+        "posterior": Dataset({
+            name: (("chain", "draw", "entry")[: np.ndim(v)], v) for name, v in draws.items()
+        })
+    })  # fmt: skip
+
+
+def said(caplog):
+    return [r.message for r in caplog.records if r.name == "pymc.dp" and r.levelname == "WARNING"]
+
+
+def test_what_has_not_mixed_is_named_the_worst_first(caplog):
+    rng = np.random.default_rng(1)
+    good = rng.normal(size=(2, 1_000))
+    walk = np.cumsum(rng.normal(size=(2, 1_000)), axis=1)
+    apart = rng.normal(size=(2, 1_000, 3)) + np.array([0.0, 3.0])[:, None, None] * [0, 0, 1]
+    check_convergence(tree(good=good, apart=apart, walk=walk), ["good", "apart", "walk"], "Do it.")
+    [message] = said(caplog)
+    assert "'good'" not in message
+    assert "'apart' (R-hat 1." in message
+    assert "'walk' (R-hat " in message
+    assert message.endswith("Do it.")
+
+
+def test_chains_that_have_mixed_are_not_named(caplog):
+    rng = np.random.default_rng(1)
+    constant = np.ones((2, 1_000))
+    known = np.stack([constant, rng.normal(size=(2, 1_000))], axis=-1)
+    draws = tree(good=rng.normal(size=(2, 1_000)), constant=constant, known=known)
+    check_convergence(draws, ["good", "constant", "known", "integrated out"])
+    assert not said(caplog)
+
+
+@pytest.mark.parametrize("shape", [(1, 1_000), (4, 99)])
+def test_of_few_draws_nothing_is_said(caplog, shape):
+    check_convergence(tree(walk=np.cumsum(np.ones(shape), axis=1)), ["walk"])
+    assert not said(caplog)
+
+
+SHORT = {"draws": 100, "tune": 20, "chains": 2, "random_seed": 1, "progressbar": False}
+
+
+def test_sample_names_the_parameters_and_the_better_route(caplog):
+    """On the records, each draw is one sweep: a hundred are few."""
+    prior = {"mu_0": 0.3, "kappa_0": 1.0, "nu_0": 3.0, "sigma_0_sq": 0.1}
+    model = gaussian_model(200, [0.001, 0.001], [0.4, 0.06], prior=prior)
+    options = SHORT | {"cores": 1, "rung": "records"}
+    with caplog.at_level(logging.INFO):
+        dp.sample(model, **options, compute_convergence_checks=False)
+        assert not said(caplog)
+        dp.sample(model, **options)
+    [message] = said(caplog)
+    assert "'mu' (R-hat" in message
+    assert "'fused Gibbs'" in message
+    assert not [r for r in caplog.records if "rhat statistic" in r.message]
+
+
+def test_two_modes_are_seen_with_two_chains(caplog):
+    """The square of a mean is released: either sign is right, and no chain sees both."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        x = pm.Poisson("x", 20 * mu**2)
+        dp.PrivateObservation("z", x, dp.GeometricMechanism(1.0), observed=20)
+    step = {"initvals": [{"mu": 1.0}, {"mu": -1.0}], "cores": 1, "nuts_sampler": "pymc"}
+    dp.sample(model, **SHORT | {"draws": 400, "tune": 300}, **step)
+    [message] = said(caplog)
+    assert "'mu' (R-hat" in message
