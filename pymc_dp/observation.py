@@ -149,7 +149,8 @@ def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Seque
         known = known_value(model.dim_lengths[dim])
         if known is not None and known != length:
             raise ValueError(
-                f"{name!r}: the release has {length} entries along {dim!r}, the model has {known}"
+                f"{name!r}: the release has {length} entries along {dim!r}, the model has {known}: "
+                f"give the dimensions of this one another name, PrivateObservation(..., dims=...)"
             )
     return new
 
@@ -165,6 +166,11 @@ def _stack(name: str, statistic) -> TensorVariable:
         parts = [pt.as_tensor(part) for part in (statistic if several else [statistic])]
     except (TypeError, ValueError, NotImplementedError):
         parts = []
+    if any(hasattr(part, "dims") for part in (statistic if several else [statistic])):
+        raise TypeError(
+            f"{name!r}: variables of pymc.dims are not read. Write the records with plain "
+            f"distributions, which take dims= as well: pm.Normal(..., dims=...)"
+        )
     if not parts:
         raise TypeError(
             f"{name!r}: the statistic must be an expression of the model's variables such as "
@@ -322,8 +328,11 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
         )
     if np.ma.is_masked(value) or not np.all(np.isfinite(value)):
         raise ValueError(
-            f"{name!r}: observed contains NaN, masked or infinite values; leave unpublished "
-            f"entries out of the statistic"
+            f"{name!r}: observed contains NaN, masked or infinite values: release the published "
+            f"entries, statistic[published], alone. Entries that were withheld because their noisy "
+            f"values were below a threshold tell of the statistic, too: add "
+            f'pm.Potential("{name}_withheld", '
+            f"mechanism.logcdf(threshold, statistic[withheld]).sum())"
         )
     return observed
 

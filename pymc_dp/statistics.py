@@ -233,7 +233,9 @@ class _Reader:
         return value if isinstance(value, LinearStatistic) else self.fail(variable)
 
     def _scale(self, variable, value, factor: float):
-        return value * factor if isinstance(value, np.ndarray) else value.scaled(factor)
+        if isinstance(value, np.ndarray):
+            return np.asarray(value * factor)  # an array of no axes times a number is none
+        return value.scaled(factor)
 
     def _add(self, variable, left, right):
         pair = [

@@ -82,8 +82,8 @@ MUTANTS = {
     ),
     "stale cache": Mutant(
         "pymc_dp/kernels/__init__.py",
-        "version_of(function.__code__.co_filename)",
-        "self._impl.locator.get_source_stamp()",
+        "sha256((KERNEL_VERSION + _hash(Path(source))).encode())",
+        "sha256(_hash(Path(source)).encode())",
         "tests/kernels/test_cache.py",
     ),
     "compiled wrapper of a kernel": Mutant(
@@ -98,6 +98,42 @@ MUTANTS = {
         "for i in node.inputs[isinstance(node.op, Join) :]}\n"
         "        return None if others or k == math.inf",
         "tests/test_graphs.py",
+    ),
+    "closures of one name": Mutant(
+        "pymc_dp/kernels/__init__.py",
+        "held = [_key_of(cell.cell_contents) for cell in function.__closure__ or ()]",
+        "held = []",
+        "tests/kernels/test_cache.py",
+    ),
+    "cast of a parameter": Mutant(
+        "pymc_dp/graphs.py",
+        'return target.kind == np.dtype(dtype).kind == "f" or np.can_cast(dtype, target)',
+        "return True",
+        "tests/test_readings.py",
+    ),
+    "constant by a draw": Mutant(
+        "pymc_dp/graphs.py",
+        "isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots",
+        "isinstance(r, kinds) for r in roots",
+        "tests/test_graphs.py",
+    ),
+    "gaps between counts": Mutant(
+        "pymc_dp/steps/counts.py",
+        "concave = concave and not gaps and",
+        "concave = concave and",
+        "tests/test_readings.py",
+    ),
+    "dropped cast of a sum": Mutant(
+        "pymc_dp/characteristic_statistic.py",
+        "case ps.Add():\n                pass",
+        "case ps.Add() | ps.Cast():\n                pass",
+        "tests/test_readings.py",
+    ),
+    "misread coefficient": Mutant(
+        "pymc_dp/statistics.py",
+        "return values[0].scaled(1.0 / factors[1])",
+        "return values[0].scaled(factors[1])",
+        "tests/fuzz/test_rungs.py",
     ),
 }
 

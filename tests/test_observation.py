@@ -84,7 +84,7 @@ def terms(model, name, point):
         (1.0, ValueError, r"'z': observed has shape \(\), .* \(2,\)"),
         ([1.0, 2.0, 3.0], ValueError, r"'z': observed has shape \(3,\)"),
         ([[1.0, 2.0]], ValueError, r"'z': observed has shape \(1, 2\)"),
-        ([1.0, np.nan], ValueError, r"'z': observed contains NaN.* leave unpublished entries out"),
+        ([1.0, np.nan], ValueError, r"'z': observed contains NaN.* release the published entries"),
         ([1.0, None], ValueError, r"'z': observed contains NaN"),
         ([1.0, INF], ValueError, r"'z': observed contains NaN, masked or infinite"),
         (np.ma.masked_array([1.0, 2.0], [True, False]), ValueError, r"'z': .* masked"),

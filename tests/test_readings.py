@@ -1,7 +1,11 @@
 """Posteriors that were wrong in silence: what a model says is read as it stands, or not at all."""
 
+import copy
+import pickle
+
 import numpy as np
 import pymc as pm
+import pymc.dims as pmd
 import pytensor.tensor as pt
 import pytest
 from scipy import integrate, stats
@@ -92,6 +96,28 @@ def test_counts_with_gaps_are_drawn_over_all_that_are_possible(n):
     assert abs(np.mean(np.array(counts) == n) - share) < 4 * np.sqrt(share * (1 - share) / 4_000)
 
 
+def test_gaps_that_a_look_at_some_counts_does_not_see():
+    """Of 20,001 counts, all as likely before, each 777th is possible."""
+    with pm.Model() as model:
+        p = pm.Beta("p", 1, 1)
+        k = pm.Binomial("k", 20_000, p)
+        dp.PrivateObservation("z", k / 777, dp.DiscreteGaussianMechanism(1.0), observed=8)
+    with model:
+        step = dp.CountGibbs([k, p])
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+    point, found = model.initial_point(), []
+    for _ in range(500):
+        point, _ = step.step(point)
+        found.append(int(point["k"]))
+    times, rest = np.divmod(found, 777)
+    assert not rest.any()
+    steps = np.arange(-3, 4)
+    expected = np.exp(-0.5 * steps**2) / np.exp(-0.5 * steps**2).sum()
+    observed = np.array([(times - 8 == step).sum() for step in steps])
+    assert observed.sum() >= 495
+    assert stats.chisquare(observed, expected * observed.sum()).pvalue > 1e-3
+
+
 def test_tables_with_gaps_are_drawn_over_all_that_are_possible():
     """Moves of two cells do not reach (1, 1, 1), nor lead out of it."""
     with pm.Model() as model:
@@ -149,3 +175,52 @@ def test_the_marginal_of_a_mean_of_bits():
     total = integrate.quad(lambda v: np.exp(exact(v)), 0, 1)[0]
     mean = integrate.quad(lambda v: v * np.exp(exact(v)), 0, 1)[0] / total
     assert abs(mean - 0.600) < 1e-3
+
+
+# --- What was refused without saying what to write ------------------------------------------------
+
+
+def test_a_number_less_a_number_is_read():
+    """`3 * x.sum() - 1` ended in an AttributeError."""
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu", 0, 1), 1, shape=5)
+        dp.PrivateObservation("z", 3 * x.sum() - 1, dp.LaplaceMechanism(1.0), observed=2.0)
+    assert "NUTS on the marginal" in open_routes(model)
+
+
+@pytest.mark.parametrize("mechanism", [dp.LaplaceMechanism(2), dp.GeometricMechanism(2.0)])
+def test_constant_parameters_are_numbers(mechanism):
+    assert float(mechanism.scale) == 2.0
+    assert float(copy.deepcopy(mechanism).scale) == 2.0
+    assert float(pickle.loads(pickle.dumps(mechanism)).scale) == 2.0
+    with pm.Model(), pytest.raises(TypeError):
+        float(dp.LaplaceMechanism(pm.Data("scale", 2.0)).scale)
+
+
+def test_variables_of_pymc_dims_are_refused_by_name():
+    with pm.Model(coords={"person": range(3)}):
+        x = pmd.Normal("x", 0, 1, dims=("person",))
+        with pytest.raises(TypeError, match=r"'z': .*pm\.Normal\(\.\.\., dims="):
+            dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
+
+
+def test_withheld_entries_are_told_of_by_a_potential():
+    with pm.Model():
+        x = pm.Normal("x", 0, 1, shape=3)
+        with pytest.raises(
+            ValueError, match=r"'z': .*Potential\(\"z_withheld\", mechanism\.logcdf"
+        ):
+            dp.PrivateObservation("z", x, dp.LaplaceMechanism(1.0), observed=[1, np.nan, 2])
+
+
+def test_sums_that_are_multiples_of_each_other_end_in_no_error():
+    """A division by zero stopped the inversion: a density that is not found is NaN."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 1, pm.Gamma("theta", 4, 2), shape=2)
+        both, z = [(2 * x + 1).sum(), x.sum()], [8.54127783093983, 3.7112397345129438]
+        dp.PrivateObservation("z", both, dp.GaussianMechanism(0.7), observed=z)
+    model = dp.collapse(model, "marginal")
+    density = model.compile_fn(model.logp(), inputs=model.value_vars, point_fn=False)
+    for theta in stats.gamma(4, scale=0.5).ppf((0.25, 0.6, 0.9)):
+        found = float(density(np.log(theta)))
+        assert np.isnan(found) or np.isfinite(found)

@@ -134,7 +134,8 @@ def _grid(x, pi, n, root, t, b, sg2, delta, steps, half, terms):
                 value /= complex(
                     1.0 + b[1] ** 2 * (u2 * u2 - t[1] ** 2), -2.0 * b[1] ** 2 * t[1] * u2
                 )
-                ratio = value / complex(1.0 + re, im)
+                factor = complex(1.0 + re, im)  # of each record; numba raises where it is zero
+                ratio = value / factor if factor != 0.0 else 0.0 * value
                 place = (2 * row + side) * columns + column
                 terms[0, place], terms[1, place] = value.real, value.imag
                 terms[2, place], terms[3, place] = ratio.real, ratio.imag

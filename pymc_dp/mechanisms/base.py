@@ -16,6 +16,8 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorConstant
 
 from pymc_dp.graphs import known_value
 
@@ -365,6 +367,14 @@ def mechanism_examples() -> Iterator[MechanismExample]:
 # --- Input checks -------------------------------------------------------------------------------
 
 
+class Number(TensorConstant):
+    """A parameter that is a constant: ``float(mechanism.scale)`` is its value."""
+
+    def __float__(self) -> float:
+        """Return the value of a scalar."""
+        return float(self.data)
+
+
 def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
     """Convert a user's parameter to a float tensor; refuse one that depends on a random variable.
 
@@ -394,6 +404,9 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
                 f"{mechanism}: {name} must be a number, an array or a tensor, got {value!r}"
             ) from error
     floatx = pytensor.config.floatX
+    if isinstance(tensor, Constant):
+        data = np.asarray(tensor.data, dtype=floatx)
+        return Number(TensorType(floatx, data.shape), data, tensor.name)
     return tensor if tensor.dtype == floatx else tensor.astype(floatx)
 
 

@@ -399,7 +399,8 @@ def _numbers(value: Any) -> np.ndarray:
     """Return the published value as int64 or float64, all of it finite."""
     if np.ma.is_masked(value):
         raise ValueError(
-            "Release: value has masked entries; leave unpublished entries out of the release"
+            "Release: value has masked entries; leave unpublished entries out of the release, and "
+            "of the statistic. That one was withheld because it was below a threshold is news, too"
         )
     try:
         array = np.asarray(value)

@@ -154,6 +154,8 @@ def test_calibration_of_the_kernel_and_of_wrong_ones(monkeypatch):
 
 
 @pytest.mark.nightly
+# PyTensor multiplies a transposed matrix by a vector.
+@pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")
 def test_regression_runs_compiled():
     def build_regression(n, scale):
         with pm.Model() as model:
