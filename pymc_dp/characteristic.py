@@ -42,7 +42,6 @@ from pymc.logprob.abstract import _logprob
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import graph_inputs
-from pytensor.graph.utils import MissingInputError
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.additive import NotAdditiveError
@@ -56,7 +55,7 @@ from pymc_dp.characteristic_law import (
 )
 from pymc_dp.characteristic_ops import ReleaseDensity
 from pymc_dp.characteristic_statistic import Summand, read_summand
-from pymc_dp.graphs import PLAIN_MODE, known_value, nearest_rvs
+from pymc_dp.graphs import known_value, nearest_rvs
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.records import unbroadcast
@@ -242,14 +241,13 @@ def _steps(summands: Sequence[Summand], record) -> int:
         return 0
     edges = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
     inner = np.concatenate([edges[:-1] + s * np.diff(edges) for s in (0.3, 0.6)])
-    try:
-        values = [
-            clone_replace(s.h, {record: pt.as_tensor(inner)}, rebuild_strict=False)
-            for s in summands
-        ]
-        h = np.stack([np.broadcast_to(v.eval(mode=PLAIN_MODE), inner.shape) for v in values])
-    except MissingInputError:
-        return 0  # pm.Data without a value at hand
+    values = [
+        known_value(clone_replace(s.h, {record: pt.as_tensor(inner)}, rebuild_strict=False))
+        for s in summands
+    ]
+    if any(v is None for v in values):
+        return 0  # it depends on a parameter, or on data without a value
+    h = np.stack([np.broadcast_to(v, inner.shape) for v in values if v is not None])
     first, second = np.split(h, 2, axis=1)
     return len(np.unique(first, axis=1).T) if np.array_equal(first, second) else 0
 

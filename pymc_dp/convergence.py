@@ -47,9 +47,9 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
     bad = []
     for name in names:
         of_entries, effective = np.ravel(r_hat[name]), np.ravel(ess[name]) / chains
-        varies = np.isfinite(of_entries)
+        varies = ~np.isnan(of_entries)  # chains that stand still at different values: infinite
         worst = of_entries.max(initial=1.0, where=varies)
-        fewest = effective.min(initial=np.inf, where=varies)
+        fewest = effective.min(initial=np.inf, where=varies & ~np.isnan(effective))
         if worst > LARGEST_R_HAT or fewest < FEWEST_DRAWS:
             bad.append((fewest, f"{name!r} (R-hat {worst:.2f}, {fewest:,.0f} effective draws)"))
     if not bad:

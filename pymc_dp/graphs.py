@@ -18,14 +18,19 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, walk
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
-from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.linalg import MatrixInverse
-from pytensor.tensor.math import Dot
+from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
-from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 from pytensor.tensor.variable import TensorVariable
 
 # Evaluates scalars while a model is being read: nothing worth compiling.
@@ -76,8 +81,8 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
 def keeps_values(op: Op, given: Variable | str) -> bool:
     """Whether an op returns its first input, or any input of this dtype, as it is.
 
-    A cast does where every value of the one type is one of the other; of floats to other floats,
-    but for rounding; of whole numbers to int64. To fewer integers it may wrap around, to truth
+    A cast does where every value of the one type is one of the other; to floats, but for rounding;
+    of whole numbers to int64. To fewer integers it may wrap around, to truth
     values it compares with zero.
     """
     dtype = given if isinstance(given, str) else getattr(given.type, "dtype", None)
@@ -90,7 +95,7 @@ def keeps_values(op: Op, given: Variable | str) -> bool:
             target = np.dtype(cast.o_type.dtype)
             if target == np.int64 and not isinstance(given, str) and is_whole(given):
                 return True
-            return target.kind == np.dtype(dtype).kind == "f" or np.can_cast(dtype, target)
+            return target.kind == "f" or np.can_cast(dtype, target)
         case ps.Floor() | ps.Ceil() | ps.Trunc() if dtype is not None:
             return np.dtype(dtype).kind in "biu"
     return False
@@ -111,6 +116,16 @@ def is_whole(graph: Variable) -> bool:
         ):
             return True
         case ps.Add() | ps.Sub() | ps.Mul() | ps.Neg() | ps.Abs() | ps.Sqr() | MakeVector():
+            return all(is_whole(i) for i in node.inputs)
+        case ps.Switch():
+            return all(is_whole(i) for i in node.inputs[1:])
+        case ps.Second():
+            return is_whole(node.inputs[1])
+        case IncSubtensor() | AdvancedIncSubtensor():
+            return all(is_whole(i) for i in node.inputs[:2])
+        case Sum() | Reshape() | AdvancedSubtensor() | Alloc():
+            return is_whole(node.inputs[0])
+        case op if isinstance(getattr(op, "core_op", op), Dot):
             return all(is_whole(i) for i in node.inputs)
         case ps.Identity() | ps.Cast() | ViewOp() | SpecifyShape() | CheckAndRaise():
             return is_whole(node.inputs[0])

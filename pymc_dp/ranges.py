@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from pymc.distributions.discrete import DiscreteUniformRV
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort, walk
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Alloc, Join, MakeVector
 from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.math import Dot, Sum
-from pytensor.tensor.random.basic import BernoulliRV, BinomialRV, CategoricalRV
+from pytensor.tensor.math import Dot, Prod, Sum
+from pytensor.tensor.random.basic import (
+    BernoulliRV,
+    BinomialRV,
+    CategoricalRV,
+    MultinomialRV,
+)
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
@@ -26,6 +32,7 @@ from pymc_dp.graphs import is_random, keeps_values, known_shape, known_value
 
 Range = tuple[float, float]
 _ALL: Range = (-math.inf, math.inf)
+_COUNT = 2.0**24  # a count in int32, of which a few may be added up
 
 
 def check_wraparound(name: str, statistic: TensorVariable) -> None:
@@ -45,16 +52,19 @@ def check_wraparound(name: str, statistic: TensorVariable) -> None:
             found[output] = max(exact[0], limits[0]), min(exact[1], limits[1])
             if not _is_narrow(output) or (limits[0] <= exact[0] and exact[1] <= limits[1]):
                 continue
+            instead = 'Write .astype("int64") of what it is computed from'
             if isinstance(getattr(node.op, "scalar_op", None), ps.Cast):
                 if output.type.dtype == "int32":  # no count is that large
+                    found[output] = -_COUNT, _COUNT
                     continue
                 what = f"a cast to {output.type.dtype}"
+                instead = 'Write .astype("int64") in its place'
             else:
                 op = getattr(node.op, "scalar_op", node.op)
                 what = f"`{getattr(op, 'name', None) or type(op).__name__}` in {output.type.dtype}"
             raise ValueError(
                 f"{name!r}: {what} in the statistic can wrap around: its values may go from "
-                f'{exact[0]:g} to {exact[1]:g}. Write .astype("int64") before it'
+                f"{exact[0]:g} to {exact[1]:g}. {instead}"
             )
 
 
@@ -91,10 +101,14 @@ def _leaf(variable: Variable) -> Range:
         match node.op:
             case BernoulliRV():
                 return 0.0, 1.0
+            case DiscreteUniformRV():
+                ends = [known_value(p, fixed=True) for p in node.op.dist_params(node)]
+                known = [e for e in ends if e is not None]
+                return (float(known[0].min()), float(known[1].max())) if len(known) == 2 else _ALL
             case CategoricalRV():
                 cells = known_shape(node.op.dist_params(node)[0])[-1]
                 return (0.0, cells - 1.0) if cells is not None else _ALL
-            case BinomialRV():
+            case BinomialRV() | MultinomialRV():
                 trials = known_value(node.op.dist_params(node)[0], fixed=True)
                 return (0.0, float(trials.max())) if trials is not None else _ALL
     return _limits(variable)
@@ -109,7 +123,13 @@ def _range_of(node: Apply, found: dict[Variable, Range]) -> Range:
         axes = range(len(shape)) if node.op.axis is None else node.op.axis
         lengths = [shape[a] for a in axes]
         n = math.inf if None in lengths else math.prod(length or 0 for length in lengths)
-        return _times(parts[0], (n, n)) if isinstance(node.op, Sum) else _of_type(node)
+        if isinstance(node.op, Prod):
+            return _ALL if _is_narrow(node.outputs[0]) else _of_type(node)
+        if not isinstance(node.op, Sum):
+            return _of_type(node)
+        if n == math.inf and node.outputs[0].type.dtype == "uint64" and parts[0][0] >= 0.0:
+            return _of_type(node)  # as many as there are, but no more than 2**64
+        return _times(parts[0], (n, n))
     match op:
         case ps.Add():
             return sum(low for low, _ in parts), sum(high for _, high in parts)
@@ -137,7 +157,15 @@ def _range_of(node: Apply, found: dict[Variable, Range]) -> Range:
             return parts[1]
         case ps.Cast():
             return parts[0] if node.outputs[0].type.dtype != "bool" else (0.0, 1.0)
-        case Dot() | CumOp() | ps.Pow():
+        case ps.Pow() if parts[1] == (2.0, 2.0):
+            ends = [e * e for e in parts[0]]
+            return (0.0 if parts[0][0] <= 0.0 <= parts[0][1] else min(ends)), max(ends)
+        case CumOp() if op.mode == "add" and None not in known_shape(node.inputs[0]):
+            length = math.prod(n or 0 for n in known_shape(node.inputs[0]))
+            return _union([_times(parts[0], (1.0, 1.0)), _times(parts[0], (length, length))])
+        case CumOp() | ps.Pow():
+            return _of_type(node) if not _is_narrow(node.outputs[0]) else _ALL
+        case op if isinstance(getattr(op, "core_op", op), Dot):
             return _of_type(node) if not _is_narrow(node.outputs[0]) else _ALL
         case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | Alloc():
             return parts[0]

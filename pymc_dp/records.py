@@ -218,7 +218,7 @@ def leaves_gaps(release: TensorVariable) -> bool:
     mechanism = release.owner.op.mechanism
     while hasattr(mechanism, "inner"):
         mechanism = mechanism.inner
-    return mechanism.is_discrete and not is_whole(release_statistic(release))
+    return mechanism.takes_whole and not is_whole(release_statistic(release))
 
 
 def read_records(

@@ -155,8 +155,10 @@ def sample(
         if wrong:
             raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
         return METHODS[method](model, moments=moments, **kwargs)
-    checks = kwargs.pop("compute_convergence_checks", True)
-    kwargs["compute_convergence_checks"] = False  # those of PyMC name no parameter
+    # Those of PyMC name no parameter; of what is no tree they are all that there is.
+    checks = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
+    if kwargs.get("return_inferencedata", True) and kwargs.get("trace") is None:
+        kwargs["compute_convergence_checks"] = False
     tree, advice = _by_best_route(model, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
         check_convergence(tree, [rv.name for rv in model.free_RVs], advice)

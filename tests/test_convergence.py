@@ -46,6 +46,12 @@ def test_chains_that_have_mixed_are_not_named(caplog):
     assert not said(caplog)
 
 
+def test_chains_that_stand_still_apart_are_named(caplog):
+    check_convergence(tree(stuck=np.repeat([[3.0], [5.0]], 1_000, axis=1)), ["stuck"])
+    [message] = said(caplog)
+    assert "'stuck' (R-hat " in message
+
+
 @pytest.mark.parametrize("shape", [(1, 1_000), (4, 99)])
 def test_of_few_draws_nothing_is_said(caplog, shape):
     check_convergence(tree(walk=np.cumsum(np.ones(shape), axis=1)), ["walk"])

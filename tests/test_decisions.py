@@ -52,7 +52,11 @@ def decisions(build, seed, density=False):
     }
 
 
-@pytest.mark.parametrize("name", MODELS)
+SLOW = {"random_index", "vi_regression_clamped_laplace", "iv_regression_n20_laplace"}
+NAMES = [pytest.param(n, marks=pytest.mark.nightly) if n in SLOW else n for n in MODELS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_is_read_alike_each_time(name, night):
     first = decisions(MODELS[name], 0, density=night)
     for seed in range(1, 12 if night else 2):

@@ -151,6 +151,17 @@ def test_too_many_tables_with_gaps_are_refused():
         dp.CountGibbs([k])
 
 
+@pytest.mark.parametrize("matrix", [np.eye(4), np.kron(np.eye(2), np.ones((1, 2)))])
+def test_sums_by_a_matrix_of_whole_numbers_leave_no_gaps(matrix):
+    with pm.Model() as model:
+        k = pm.Multinomial("k", 10_000, np.full(4, 0.25))
+        sums = pt.dot(matrix, k)
+        z = [2_500] * 4 if len(matrix) == 4 else [5_000, 5_000]
+        dp.PrivateObservation("z", sums, dp.GeometricMechanism(1.0), observed=z)
+    with model:
+        assert dp.CountGibbs([k])._tables[0].concave
+
+
 def test_a_half_count_under_whole_number_noise_is_left_to_others():
     with pm.Model() as model:
         rate = pm.Gamma("rate", 2, 1)

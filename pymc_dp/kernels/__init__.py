@@ -57,7 +57,10 @@ def _key_of(value: Any) -> str | None:
     try:
         version = version_of(function.__code__.co_filename)
         held = [_key_of(cell.cell_contents) for cell in function.__closure__ or ()]
-    except (AttributeError, OSError, ValueError):  # no function, one without a file, of itself
+        held.append(repr((function.__defaults__, function.__kwdefaults__)))
+        held.append(repr(sorted(getattr(value, "targetoptions", {}).items())))
+    # No function, one without a file, one of itself.
+    except (AttributeError, OSError, ValueError, RecursionError):
         return None
     if None in held:
         return None

@@ -51,6 +51,11 @@ class Mechanism(ABC):
         return None
 
     @property
+    def takes_whole(self) -> bool:
+        """Whether a statistic that is no whole number rules out releases that are."""
+        return False
+
+    @property
     def outcomes(self) -> np.ndarray | None:
         """All values that can be published, where they are few; None if not."""
         return None

@@ -46,6 +46,11 @@ class IntegerNoise(Mechanism):
         return 1.0
 
     @property
+    def takes_whole(self) -> bool:
+        """See `Mechanism.takes_whole`."""
+        return True
+
+    @property
     @abstractmethod
     def noise_variance(self) -> TensorVariable:
         """Variance of the noise."""
@@ -129,7 +134,7 @@ def _snapped(statistic: TensorLike) -> TensorVariable:
     """
     s = as_float(statistic)
     off = pt.round(s) - s
-    small = pt.abs(off) <= _ROUNDING * pt.maximum(1.0, pt.abs(s))
+    small = pt.abs(off) <= pt.minimum(_ROUNDING * pt.maximum(1.0, pt.abs(s)), 1e-3)
     return s + disconnected_grad(pt.switch(small, off, 0.0))
 
 

@@ -279,7 +279,7 @@ def _draw_parameter(draw, write, rng, natural):
 def _states(rv, total: int, cells: int, release) -> np.ndarray:
     """List all tables with a total: moves of two cells might not reach some of them."""
     size = math.comb(total + cells - 1, cells - 1)
-    if size > MOST_LISTED:
+    if size * cells > MOST_LISTED * 10:
         raise ValueError(
             f"CountGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, so "
             f"that tables for which its statistic is no whole number are impossible, and its "
