@@ -116,6 +116,7 @@ def test_privacy_utility_curve(fit):
     assert np.all(here["rmse"] < 0.8)
 
 
+@pytest.mark.nightly
 def test_laplace_noise_at_a_level_is_that_of_the_mechanism(fit):
     """The releases that the network learns from, by quantiles and by draws."""
     noise = fit.noise
