@@ -123,7 +123,7 @@ def random_prior():
 
 
 def random_index():
-    """The sum of those records that a random number chooses."""
+    """The record that a random number chooses."""
     with pm.Model() as model:
         i = pm.Binomial("i", 3, 0.5)
         x = pm.Normal("x", pm.Normal("mu", 0, 1), 1, shape=4)

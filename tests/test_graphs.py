@@ -10,6 +10,7 @@ import pymc_dp as dp
 from pymc_dp.graphs import is_itself, is_linear, is_whole, keeps_values, known_value, power
 from pymc_dp.ranges import check_wraparound
 from pymc_dp.steps.counts import is_linear_in
+from tests.models import random_exponent, random_half, random_shape
 
 
 @pytest.mark.parametrize("join", [pt.stack, lambda e: pt.concatenate([i[None] for i in e])])
@@ -135,26 +136,16 @@ def test_a_constant_depends_on_nothing_random():
     assert known_value(data * number) == 15.0
 
 
-def _decisions():
-    """Models that were read in another way at each call: what they need depends on a draw."""
-    with pm.Model() as gamma:
-        th = pm.Gamma("th", 4, 2)
-        s = pm.Gamma("s", th, 1)
-        dp.PrivateObservation("z", s, dp.GaussianMechanism(1.0), observed=2.0)
-    with pm.Model() as noisy:
-        lam, u = pm.Gamma("lam", 4, 2), pm.Bernoulli("u", 0.5)
-        y = pm.Poisson("y", lam)
-        dp.PrivateObservation("z", y + 0.5 * u, dp.GeometricMechanism(1.0), observed=2)
-    with pm.Model() as exponent:
-        k, v = pm.Poisson("k", 1.0), pm.InverseGamma("v", 3, 2)
-        pm.Normal("x", 0, pt.sqrt(v**k), shape=3, observed=[1.0, 2.0, 3.0])
-    return {"Gamma's shape": (gamma, "s"), "half": (noisy, "y"), "exponent": (exponent, "v")}
-
-
-@pytest.mark.parametrize("name", _decisions())
-def test_nothing_is_decided_by_a_draw(name):
-    model, latent = _decisions()[name]
-    step = dp.ConjugateGibbs if name == "exponent" else dp.TwoSidedGibbs
+@pytest.mark.parametrize(
+    ("build", "step", "latent"),
+    [
+        (random_shape, dp.TwoSidedGibbs, "s"),
+        (random_half, dp.TwoSidedGibbs, "y"),
+        (random_exponent, dp.ConjugateGibbs, "v"),
+    ],
+)
+def test_nothing_is_decided_by_a_draw(build, step, latent):
+    model = build()
     for _ in range(12):
         with model, pytest.raises(ValueError, match=repr(latent)):
             step([model[latent]])

@@ -93,7 +93,6 @@ LAWS = {
         lambda rng, t, size: rng.uniform(0, t, size),
     ),
 }
-WHOLE = {"Poisson(t)", "Geometric(t)", "Bernoulli(t)", "Binomial(5, t)", "Categorical(t, ...)"}
 
 # What the law's parameter is of theta: positive and in (0, 1) where theta is.
 PARAMETERS = (
@@ -304,11 +303,10 @@ class Spec:
         with pm.Model() as model:
             x = LAWS[self.law][1](self.parameter.graph(prior()), self.n)
             for i, (release, value) in enumerate(zip(self.releases, z, strict=True)):
-                with pm.modelcontext(None):
-                    statistic = release.graph(x, self.n)
-                    observed = value[0] if len(release.parts) == 1 else value
-                    mechanism = MECHANISMS[release.mechanism][0]()
-                    dp.PrivateObservation(f"z{i}", statistic, mechanism, observed=observed)
+                statistic = release.graph(x, self.n)
+                observed = value[0] if len(release.parts) == 1 else value
+                mechanism = MECHANISMS[release.mechanism][0]()
+                dp.PrivateObservation(f"z{i}", statistic, mechanism, observed=observed)
         return model
 
 
