@@ -26,13 +26,17 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import _support_point
 from pymc.logprob.abstract import _logprob
-from pytensor.gradient import disconnected_grad
+from pytensor.gradient import disconnected_grad, disconnected_type
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.counting import CountStatistic
 from pymc_dp.graphs import known_value
 from pymc_dp.kernel_ops import KernelOp
+from pymc_dp.kernels import version_of
 from pymc_dp.kernels.loader import log_binomial as binomial_kernel
 from pymc_dp.marginal import IntegratedReleaseRV
 from pymc_dp.mechanisms.base import Mechanism
@@ -76,8 +80,49 @@ def log_sum(terms: TensorVariable, axis: int = -1) -> TensorVariable:
     return pt.switch(top.squeeze(axis) > 0.5 * _NEVER, total, -np.inf)
 
 
-def window(log_mass: Callable[[TensorVariable], TensorVariable], n: int) -> TensorVariable:
-    """Return the integers in 0, ..., n around the mode of a log-concave mass; see the module."""
+class CountRange(Op):
+    """The counts from a first to a last one, and the logarithms of their weights, which are 0.
+
+    JAX has no lengths that depend on values: there `longest` counts come, those too many with the
+    weight 0. No gradient passes.
+    """
+
+    __props__ = ("longest",)
+
+    def __init__(self, longest: int):
+        self.longest = longest
+
+    def make_node(self, first, last):
+        """Apply to two whole numbers."""
+        ends = [pt.as_tensor(i).astype("int64") for i in (first, last)]
+        return Apply(self, ends, [pt.dvector(), pt.dvector()])
+
+    def connection_pattern(self, node):
+        """Disconnect every input."""
+        return [[False, False] for _ in node.inputs]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return no gradient."""
+        return [disconnected_type() for _ in inputs]
+
+    def perform(self, node, inputs, output_storage):
+        """Count."""
+        counts = np.arange(inputs[0], inputs[1] + 1, dtype="float64")
+        output_storage[0][0], output_storage[1][0] = counts, np.zeros(counts.size)
+
+
+@register_funcify_default_op_cache_key(CountRange)
+def _numba_count_range(op, node, **kwargs):
+    @numba_njit
+    def count_range(first, last):
+        counts = np.arange(first.item(), last.item() + 1).astype(np.float64)
+        return counts, np.zeros(counts.size)
+
+    return count_range, version_of(__file__)
+
+
+def window(log_mass: Callable[[TensorVariable], TensorVariable], n: int) -> list[TensorVariable]:
+    """Return `CountRange` around the mode of a log-concave mass on 0, ..., n; see the module."""
     parts, width = 256, n
     low, high = pt.constant(0), pt.constant(n)
     while True:
@@ -96,7 +141,8 @@ def window(log_mass: Callable[[TensorVariable], TensorVariable], n: int) -> Tens
         far = log_mass(mode) - pt.maximum(log_mass(reached), _NEVER) > _DROP
         far = pt.set_subtensor(far[-1], np.array(True))
         ends.append(reached[pt.argmax(far)])
-    return pt.arange(ends[0], ends[1] + 1)
+    longest = min(n, 2 * math.ceil(1.25 * math.sqrt(0.5 * n * _DROP)) + 4) + 1
+    return CountRange(longest)(*ends, return_list=True)
 
 
 class CountMarginalRV(IntegratedReleaseRV):
@@ -202,18 +248,18 @@ def reports_marginal_rv(
 def _count_logprob(op, values, _, __, p, *parameters, **kwargs):
     [value] = values
     if op.whole:
-        counts = pt.arange(op.n + 1)
+        counts, log_weights = pt.arange(op.n + 1), 0.0
     else:
         held = disconnected_grad(p)
-        counts = window(
+        counts, log_weights = window(
             lambda c: (
                 log_binomial(c, op.n, held)
                 + op.log_eta(pt.atleast_1d(c), value, *parameters).reshape(c.shape)
             ),
             op.n,
         )
-        counts = disconnected_grad(counts.astype("float64"))
-    return log_sum(log_binomial(counts, op.n, p) + op.log_eta(counts, value, *parameters))
+    terms = log_binomial(counts, op.n, p) + op.log_eta(counts, value, *parameters)
+    return log_sum(terms + log_weights)
 
 
 def tally(

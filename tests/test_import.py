@@ -8,7 +8,8 @@ LIGHT = """
 import sys, pymc
 before = set(sys.modules)
 import pymc_dp as dp
-heavy = {"matplotlib", "joblib", "distributed", "nutpie", "torch"} & (set(sys.modules) - before)
+heavy = {"matplotlib", "joblib", "distributed", "nutpie", "torch", "jaxlib"}
+heavy &= set(sys.modules) - before
 assert not heavy, heavy
 assert {"neural", "studies"} <= set(dir(dp))
 from pymc_dp import neural

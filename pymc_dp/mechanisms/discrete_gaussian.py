@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.gradient import DisconnectedType
 from pytensor.link.numba.dispatch import basic as numba_basic
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
-from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_op_cache_key
-from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_dp.kernel_ops import KernelOp
 from pymc_dp.kernels import discrete_gaussian as kernels
 from pymc_dp.kernels import njit, version_of
 from pymc_dp.mechanisms.base import (
@@ -175,11 +173,11 @@ class DiscreteGaussianMechanism(IntegerNoise):
 
     def _log_between(self, first: TensorVariable, last: TensorVariable) -> TensorVariable:
         (sigma,) = self.parameters
-        return _log_between(_double(first), _double(last), _double(sigma))[0]
+        return _LogBetween.apply(first, last, sigma)
 
     def _noise_quantile(self, p: TensorVariable) -> TensorVariable:
         (sigma,) = self.parameters
-        return _quantile(_double(p), _double(sigma))
+        return _Quantile.apply(p, sigma)
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
         (sigma,) = self.parameters
@@ -189,99 +187,31 @@ class DiscreteGaussianMechanism(IntegerNoise):
 # --- Ops ----------------------------------------------------------------------------------------
 
 
-class _KernelOp(ScalarOp):
-    """Scalar op around a kernel that returns a value and its derivative in sigma, the last input.
-
-    Other inputs are ends of intervals, in which the value is piecewise constant. Second derivatives
-    are not available.
-    """
-
-    nout = 2
-
-    @staticmethod
-    def output_types_preference(*types):
-        return [float64] * 2
-
-    @staticmethod
-    def kernel(*inputs):
-        """Compute both outputs; a numba function, set by each op."""
-        raise NotImplementedError
-
-    def impl(self, *inputs):
-        return self.kernel(*(float(x) for x in inputs))
-
-    def pullback(self, inputs, outputs, output_gradients):
-        value, slope = output_gradients
-        if not isinstance(slope.type, DisconnectedType):
-            raise NotImplementedError("The discrete Gaussian has no second derivatives.")
-        return [*(x.zeros_like() for x in inputs[:-1]), value * outputs[1]]
-
-
-class _LogNormaliser(_KernelOp):
+class _LogNormaliser(KernelOp):
     """Log of the sum of exp(-k^2 / (2 sigma^2)) over the integers; input sigma."""
 
     nin = 1
     kernel = staticmethod(kernels.normaliser_parts)
 
 
-class _LogBetween(_KernelOp):
-    """Log probability of the integers in an interval; inputs as `kernels.log_between`."""
+class _LogBetween(KernelOp):
+    """Log probability of the integers in an interval; inputs as `kernels.log_between`.
 
-    nin = 3
+    It is piecewise constant in the ends.
+    """
+
+    nin, fixed = 3, 2
     kernel = staticmethod(kernels.log_between)
 
 
-class _Quantile(ScalarOp):
+class _Quantile(KernelOp):
     """Quantile of the law; inputs are those of `kernels.quantile`."""
 
-    nin = 2
-
-    @staticmethod
-    def output_types_preference(*types):
-        return [float64]
-
+    nin = fixed = 2
     kernel = staticmethod(kernels.quantile)
-
-    def impl(self, *inputs):
-        return self.kernel(*(float(x) for x in inputs))
-
-
-@register_scalar_funcify(_LogNormaliser)
-def _numba_funcify_log_normaliser(op, node, **kwargs):
-    kernel = op.kernel
-
-    @numba_basic.numba_njit
-    def log_normaliser(sigma):
-        return kernel(sigma)
-
-    return log_normaliser, scalar_op_cache_key(op, kernel_version=version_of(__file__))
-
-
-@register_scalar_funcify(_LogBetween)
-def _numba_funcify_log_between(op, node, **kwargs):
-    kernel = op.kernel
-
-    @numba_basic.numba_njit
-    def log_between(first, last, sigma):
-        return kernel(first, last, sigma)
-
-    return log_between, scalar_op_cache_key(op, kernel_version=version_of(__file__))
-
-
-@register_scalar_funcify(_Quantile)
-def _numba_funcify_quantile(op, node, **kwargs):
-    kernel = op.kernel
-
-    @numba_basic.numba_njit
-    def quantile(p, sigma):
-        return kernel(p, sigma)
-
-    return quantile, scalar_op_cache_key(op, kernel_version=version_of(__file__))
 
 
 _log_normaliser = Elemwise(_LogNormaliser(name="discrete_gaussian_log_normaliser"))
-_log_between = Elemwise(_LogBetween(name="discrete_gaussian_log_between"))
-_quantile = Elemwise(_Quantile(name="discrete_gaussian_quantile"))
 
 
 def _double(x: TensorLike) -> TensorVariable:

@@ -10,17 +10,12 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
-from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Constant
-from pytensor.link.numba.dispatch import basic as numba_basic
-from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_op_cache_key
 from pytensor.raise_op import Assert
-from pytensor.scalar.basic import ScalarOp, float64
-from pytensor.tensor.elemwise import Elemwise
 
 from pymc_dp.graphs import known_value
+from pymc_dp.kernel_ops import KernelOp
 from pymc_dp.kernels import randomized_response as kernels
-from pymc_dp.kernels import version_of
 from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,
@@ -479,71 +474,22 @@ class RandomizedResponseCount(PostProcessed):
 # --- Ops ----------------------------------------------------------------------------------------
 
 
-class _CountInterval(ScalarOp):
+class _CountInterval(KernelOp):
     """Log probability of an interval of reported counts, and its derivative in the log odds.
 
     Inputs are those of `kernels.log_count_interval`. All but the log odds are integers or ends of
-    intervals, in which the probability is piecewise constant. Second derivatives are not available.
+    intervals, in which the probability is piecewise constant.
     """
 
-    nin = 5
-    nout = 2
-
-    @staticmethod
-    def output_types_preference(*types):
-        return [float64] * 2
-
+    nin, fixed = 5, 4
     kernel = staticmethod(kernels.log_count_interval)
 
-    def impl(self, *inputs):
-        return self.kernel(*(float(x) for x in inputs))
 
-    def pullback(self, inputs, outputs, output_gradients):
-        value, slope = output_gradients
-        if not isinstance(slope.type, DisconnectedType):
-            raise NotImplementedError("The reported count has no second derivatives.")
-        return [*(x.zeros_like() for x in inputs[:-1]), value * outputs[1]]
-
-
-class _CountQuantile(ScalarOp):
+class _CountQuantile(KernelOp):
     """Quantile of the reported count; inputs are those of `kernels.count_quantile`."""
 
-    nin = 4
-
-    @staticmethod
-    def output_types_preference(*types):
-        return [float64]
-
+    nin = fixed = 4
     kernel = staticmethod(kernels.count_quantile)
-
-    def impl(self, *inputs):
-        return self.kernel(*(float(x) for x in inputs))
-
-
-@register_scalar_funcify(_CountInterval)
-def _numba_funcify_count_interval(op, node, **kwargs):
-    kernel = op.kernel
-
-    @numba_basic.numba_njit
-    def count_interval(lower, upper, c, n, log_odds):
-        return kernel(lower, upper, c, n, log_odds)
-
-    return count_interval, scalar_op_cache_key(op, kernel_version=version_of(__file__))
-
-
-@register_scalar_funcify(_CountQuantile)
-def _numba_funcify_count_quantile(op, node, **kwargs):
-    kernel = op.kernel
-
-    @numba_basic.numba_njit
-    def count_quantile(p, c, n, log_odds):
-        return kernel(p, c, n, log_odds)
-
-    return count_quantile, scalar_op_cache_key(op, kernel_version=version_of(__file__))
-
-
-_count_interval = Elemwise(_CountInterval(name="count_interval"))
-_count_quantile = Elemwise(_CountQuantile(name="count_quantile"))
 
 
 def count_interval(lower, upper, ones, population, log_odds) -> TensorVariable:
@@ -551,17 +497,12 @@ def count_interval(lower, upper, ones, population, log_odds) -> TensorVariable:
 
     With every record a one, the reported count is Binomial(population, p) with these log odds of p.
     """
-    inputs = (lower, upper, ones, population, log_odds)
-    return _count_interval(*(_double(x) for x in inputs))[0]
+    return _CountInterval.apply(lower, upper, ones, population, log_odds)
 
 
 def count_quantile(p, ones, population, log_odds) -> TensorVariable:
     """Return the quantile of the reported count; see `kernels.count_quantile`."""
-    return _count_quantile(*(_double(x) for x in (p, ones, population, log_odds)))
-
-
-def _double(x: TensorLike) -> TensorVariable:
-    return pt.cast(pt.as_tensor_variable(x), "float64")
+    return _CountQuantile.apply(p, ones, population, log_odds)
 
 
 # --- Examples -----------------------------------------------------------------------------------
