@@ -35,6 +35,9 @@ class Mutant(NamedTuple):
     tests: str
 
 
+GEWEKE_STEPS = "tests/test_geweke.py::test_steps_leave_the_joint_law_alone"
+GEWEKE_CHAINS = "tests/test_geweke_chains.py::test_chains_leave_the_joint_law_alone"
+
 MUTANTS = {
     "sign of a tilt": Mutant(
         "pymc_dp/kernels/logconcave.py",
@@ -87,9 +90,9 @@ MUTANTS = {
         "tests/kernels/test_cache.py",
     ),
     "compiled wrapper of a kernel": Mutant(
-        "pymc_dp/mechanisms/randomized_response.py",
-        "return kernel(lower, upper, c, n, log_odds)",
-        "return kernel(lower, upper, n, c, log_odds)",
+        "pymc_dp/kernel_ops.py",
+        "        return kernel(*inputs)",
+        "        return kernel(*inputs[:-1], 1.01 * inputs[-1])",
         "tests/conformance/test_compiled.py",
     ),
     "first entry of a join": Mutant(
@@ -107,7 +110,7 @@ MUTANTS = {
     ),
     "cast of a parameter": Mutant(
         "pymc_dp/graphs.py",
-        'return target.kind == np.dtype(dtype).kind == "f" or np.can_cast(dtype, target)',
+        "return (whole and target == np.int64) or np.can_cast(dtype, target)",
         "return True",
         "tests/test_readings.py",
     ),
@@ -128,6 +131,24 @@ MUTANTS = {
         "case ps.Add():\n                pass",
         "case ps.Add() | ps.Cast():\n                pass",
         "tests/test_readings.py",
+    ),
+    "Jacobian of a turn": Mutant(
+        "pymc_dp/kernels/regression_exact.py",
+        "return 0.5 * (c[-1] - out[-1])",
+        "return 0.0",
+        f"{GEWEKE_CHAINS}[exact regression: ridges]",
+    ),
+    "half of a precision": Mutant(
+        "pymc_dp/kernels/tables.py",
+        "precision = releases.tau[m] * slope * slope",
+        "precision = 0.5 * releases.tau[m] * slope * slope",
+        f"{GEWEKE_STEPS}[TableGibbs: multinomial]",
+    ),
+    "records accepted too often": Mutant(
+        "pymc_dp/kernels/records.py",
+        "take = holds and (u < 1.0 + step or u < math.exp(step))",
+        "take = holds and u < math.exp(0.5 * step)",
+        f"{GEWEKE_STEPS}[RecordMetropolis: clamped normal, without moves]",
     ),
     "misread coefficient": Mutant(
         "pymc_dp/statistics.py",

@@ -1,0 +1,540 @@
+"""Geweke's test of every step of the package, and of every compiled chain; see tests/geweke.py."""
+
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pymc.step_methods.compound import CompoundStep
+
+import pymc_dp as dp
+from pymc_dp.graphs import PLAIN_MODE
+from pymc_dp.steps import FeasibleSlice, registered_steps
+from pymc_dp.steps.base import point_function, value_writer
+from tests import test_record_calibration as records
+from tests.geweke import check_invariance, normal_records, z_scores
+
+# --- The test itself ------------------------------------------------------------------------------
+
+
+def conjugate(rng, size, variance=1.0, weight=0.5):
+    """A Normal mean, and its draw given a release; right for a variance 1 and a weight 1/2."""
+    mu = rng.standard_normal(size)
+    z = mu + rng.standard_normal(size)
+    drawn = weight * z + np.sqrt(variance * (1 - weight)) * rng.standard_normal(size)
+    return {"mu": mu}, {"mu": drawn}, {"z": z}
+
+
+def test_a_right_draw_passes():
+    check_invariance(*conjugate(np.random.default_rng(1), 20_000))
+
+
+@pytest.mark.parametrize("wrong", [{"variance": 1.3}, {"weight": 0.3}, {"weight": 0.0}], ids=str)
+def test_a_wrong_draw_fails(wrong):
+    """With the weight 0 it draws from the prior, and the release is forgotten."""
+    found = conjugate(np.random.default_rng(1), 20_000, **wrong)
+    with pytest.raises(AssertionError, match="the law changes"):
+        check_invariance(*found)
+    by_itself = z_scores(*found)["mu * mu"]
+    assert (abs(by_itself) < 4) == (wrong == {"weight": 0.0})
+
+
+def test_a_draw_that_stands_still_fails():
+    before, _, given = conjugate(np.random.default_rng(1), 20_000)
+    with pytest.raises(AssertionError, match="mu moves in"):
+        check_invariance(before, before, given)
+
+
+# --- Through a step -------------------------------------------------------------------------------
+
+
+def release(name, statistic, mechanism, **kwargs):
+    """Publish a statistic; the value is that of the test."""
+    statistic = pt.as_tensor(statistic)
+    dtype = "int64" if mechanism.is_discrete else "float64"
+    observed = pm.Data(f"{name}_observed", np.zeros(statistic.type.shape, dtype))
+    dp.PrivateObservation(name, statistic, mechanism, observed=observed, **kwargs)
+
+
+def draw_all(model, draws):
+    """Draw the values of all variables from the prior, and the releases: arrays by name.
+
+    The joint law is cut to what can be published and, where records are bounded, is feasible.
+    """
+    free = {}
+    for rv in model.free_RVs:
+        transform = model.rvs_to_transforms[rv]
+        value = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+        free[model.rvs_to_values[rv].name] = value
+    published = {rv.name: rv for rv in model.observed_RVs}
+    moments = []
+    for rv in model.observed_RVs:
+        if getattr(rv.owner.op, "bounds", None) is not None:
+            moments = list(rv.owner.op.split(rv.owner.inputs)[2])
+            bounds, n = rv.owner.op.bounds, rv.owner.op.n
+    names = [*free, *published]
+    wanted = [*free.values(), *published.values(), *moments]
+    draw, found = pm.compile([], wanted, mode=PLAIN_MODE, random_seed=1), []
+    for _ in range(draws):
+        with suppress(AssertionError):  # a statistic that the mechanism cannot publish
+            found.append(draw())
+    found = [np.array(values) for values in zip(*found, strict=True)]
+    if moments:
+        (low, high), (mu, s2, mean, variance) = bounds, found[len(names) :]
+        inside = (mu > low) & (mu < high) & (s2 <= (mu - low) * (high - mu))
+        inside &= (mean >= low) & (mean <= high)
+        inside &= (n - 1) / n * variance <= (mean - low) * (high - mean)
+        found = [values[inside] for values in found]
+    found = dict(zip(names, found, strict=False))
+    return {name: found[name] for name in free}, {name: found[name] for name in published}
+
+
+def columns(arrays):
+    """One column for each entry; of more than four the first one, the mean and the spread."""
+    found = {}
+    for name, values in arrays.items():
+        flat = values.reshape(len(values), -1)
+        if flat.shape[1] <= 4:
+            found |= {f"{name}[{j}]": column for j, column in enumerate(flat.T)}
+        else:
+            found |= {f"{name}[0]": flat[:, 0], f"mean({name})": flat.mean(1)}
+            found |= {f"spread({name})": flat.std(1)}
+    return found
+
+
+def compare(before, after, drawn, given):
+    check_invariance(
+        columns({name: before[name] for name in drawn}),
+        columns({name: after[name] for name in drawn}),
+        columns({name: before[name] for name in before if name not in drawn} | given),
+    )
+
+
+def drawn_by(model, steps):
+    """Names of the values that the steps draw."""
+    drawn = [v.name for own in steps for v in own.vars]
+    for own in steps:
+        for engine in own.engines if getattr(own, "interweave", False) else ():
+            drawn += [model.rvs_to_values[p].name for p in engine.parameters if not engine.fixed]
+    return drawn
+
+
+def values_of(model, natural):
+    """Return arrays of values, as points hold them, by their names."""
+    return {
+        model.rvs_to_values[model[name]].name: value_writer(model, model[name])(draws)
+        for name, draws in natural.items()
+    }
+
+
+def one_by_one(build, choose, replicates, transitions=1, *, prior=None, rung="records"):
+    """Put one replicate after the other through the steps; the release is a pm.Data.
+
+    `prior`: ``(rng, size)`` to draws of the variables and of the releases, by name. It takes less
+    time than `draw_all`.
+    """
+    with pm.Model() as model:
+        build()
+    if rung != "records":
+        model = dp.collapse(model, rung)
+    steps = choose(model)
+    rng = np.random.default_rng(2)
+    for own in steps:
+        own.rng = rng
+        own.stop_tuning()
+        own.started = True  # records are not drawn anew
+        own.sweeps = 1
+    if prior is None:
+        before, given = draw_all(model, replicates)
+    else:
+        before, given = prior(rng, replicates)
+        before = values_of(model, before)
+    chain, after = CompoundStep(steps), {name: [] for name in before}
+    # A latent statistic with the name s: what records tell of it is narrow beside the records.
+    released = "s" in model.named_vars
+    if released:
+        statistic, inputs = point_function(model, model["s"])
+    errors = [], []
+    data = dict(zip(given, model.data_vars, strict=True))  # one for each release, in their order
+    for t in range(len(next(iter(before.values())))):
+        for name, shared in data.items():
+            shared.set_value(given[name][t].astype(shared.dtype), borrow=True)
+        start = point = {name: np.asarray(values[t]) for name, values in before.items()}
+        for _ in range(transitions):
+            point, _ = chain.step(point)
+        for name, values in after.items():
+            values.append(point[name])
+        for found, at in zip(errors, (start, point), strict=True) if released else ():
+            found.append(given["z"][t] - statistic(*[at[i] for i in inputs]))
+    after = {name: np.array(values) for name, values in after.items()}
+    drawn = drawn_by(model, steps)
+    if released:
+        before["noise"], after["noise"] = map(np.array, errors)
+        drawn.append("noise")
+    compare(before, after, drawn, given)
+
+
+def side_by_side(build, choose, transitions=1):
+    """Put all replicates through the steps at once: they are entries of the variables."""
+    with pm.Model() as model:
+        build()
+    steps = choose(model)
+    for own in steps:
+        own.rng = np.random.default_rng(2)
+    before, given = draw_all(model, 1)
+    before, given = ({k: v[0] for k, v in found.items()} for found in (before, given))
+    for value, shared in zip(given.values(), model.data_vars, strict=True):
+        shared.set_value(value.astype(shared.dtype))
+    chain, after = CompoundStep(steps), before
+    for _ in range(transitions):
+        after, _ = chain.step(after)
+    compare(before, after, drawn_by(model, steps), given)
+
+
+def updating(step, *names, **options):
+    """Return a function of a model to one step for the named variables."""
+    return lambda model: [step([model[name] for name in names], model=model, **options)]
+
+
+SIZE = 20_000
+
+
+def statistics():
+    """Every kind of law that is tilted, under Laplace and Gaussian noise, in an affine release."""
+    mu = pm.Normal("mu", 0, 1, shape=SIZE)
+    rate = pm.Gamma("rate", 4, 2, shape=SIZE)
+    a = pm.Normal("a", mu, 1.5, shape=SIZE)
+    b = pm.Normal("b", mu, 1.5, shape=SIZE)
+    c = pm.Gamma("c", 2.5, rate, shape=SIZE)
+    d = pm.Gamma("d", 0.6, rate, shape=SIZE)
+    e = pm.Exponential("e", rate, shape=SIZE)
+    release("za", 3 - 2 * a, dp.LaplaceMechanism(1.5))
+    release("zb", b / 2, dp.GaussianMechanism(0.7))
+    release("zc", c, dp.GaussianMechanism(1.0))
+    release("zd", 1 + 3 * d, dp.LaplaceMechanism(2.0))
+    release("ze", -e, dp.LaplaceMechanism(0.3))
+
+
+def counts():
+    """Every law of counts, each under another mechanism."""
+    rate = pm.Gamma("rate", 3, 0.5, shape=SIZE)
+    p = pm.Beta("p", 2, 2, shape=SIZE)
+    a = pm.Poisson("a", rate, shape=SIZE)
+    b = pm.Binomial("b", 9, p, shape=SIZE)
+    c = pm.NegativeBinomial("c", n=2.5, p=0.1 + 0.8 * p, shape=SIZE)
+    d = pm.Poisson("d", rate, shape=SIZE)
+    release("za", 2 - a, dp.GeometricMechanism(1.5))
+    release("zb", b, dp.DiscreteGaussianMechanism(2.0))
+    release("zc", c, dp.GeometricMechanism(2.0).clipped(0))
+    release("zd", d, dp.LaplaceMechanism(2.0))
+
+
+def variances():
+    """Rates of the Gamma law on both sides of that of the noise."""
+    s2 = pm.InverseGamma("s2", 3, 3, shape=SIZE)
+    a = pm.Gamma("a", 2.5, 2.5 / s2, shape=SIZE)
+    b = pm.Gamma("b", 0.5, 0.5 / s2, shape=SIZE)
+    release("za", a, dp.LaplaceMechanism(0.4))
+    release("zb", b, dp.LaplaceMechanism(3.0))
+
+
+def normals():
+    mu = pm.Normal("mu", 0, 2, shape=SIZE)
+    y = pm.Normal("y", mu, 1.5, shape=SIZE)
+    release("z", 1 - 2 * y, dp.LaplaceMechanism(1.5))
+
+
+COV, SCALES = np.array([[1.0, 0.8, 0.1], [0.8, 1.5, -0.3], [0.1, -0.3, 0.7]]), [0.5, 1.0, 2.0]
+
+
+def correlated_normals():
+    mu = pm.Normal("mu", 0, 1, shape=3)
+    y = pm.MvNormal("y", mu, COV)
+    release("z", y, dp.LaplaceMechanism(SCALES))
+
+
+def draw_correlated_normals(rng, size):
+    mu = rng.standard_normal((size, 3))
+    y = mu + rng.standard_normal((size, 3)) @ np.linalg.cholesky(COV).T
+    return {"mu": mu, "y": y}, {"z": rng.laplace(y, SCALES)}
+
+
+def skellam():
+    """Noise of several scales, which are known numbers."""
+    rate = pm.Gamma("rate", 1, 0.3, shape=SIZE)
+    y = pm.Poisson("y", rate, shape=SIZE)
+    release("z", -y, dp.GeometricMechanism(np.resize([0.4, 1.5, 4.0], SIZE)))
+
+
+TABLES = 20_000
+
+
+def multinomial_tables():
+    """Tables of four cells: each cell, and the sum of two, with a total that is public."""
+    p = pm.Dirichlet("p", np.ones(4), shape=(TABLES, 4))
+    y = pm.Multinomial("y", n=12, p=p, shape=(TABLES, 4))
+    release("cells", y, dp.GeometricMechanism(2.0))
+    release("sums", y[:, :2].sum(axis=1), dp.GaussianMechanism(0.8))
+
+
+def poisson_tables():
+    """Of three cells, with a weighted sum."""
+    rate = pm.Gamma("rate", 3, 0.5, shape=(TABLES, 3))
+    y = pm.Poisson("y", rate, shape=(TABLES, 3))
+    release("cells", y, dp.DiscreteGaussianMechanism(3.0))
+    release("sums", y[:, 0] + 2 * y[:, 2], dp.LaplaceMechanism(1.0))
+
+
+def negative_binomial_tables():
+    p = pm.Beta("p", 4, 4, shape=(TABLES, 2))
+    y = pm.NegativeBinomial("y", n=2.5, p=p, shape=(TABLES, 2))
+    release("cells", y, dp.LaplaceMechanism(3.0))
+    release("sums", y.sum(axis=1), dp.GaussianMechanism(1.0))
+
+
+def some_families():
+    """A mean and a variance that are tied to each other, a rate, and probabilities."""
+    s2 = pm.InverseGamma("s2", 3, 2)
+    mu = pm.Normal("mu", 0.5, pt.sqrt(s2 / 0.7))
+    pm.Normal("x", mu, pt.sqrt(s2), shape=3)
+    rate = pm.Gamma("rate", 2, 1)
+    pm.Poisson("y", rate * np.array([1.0, 2.5]), shape=2)
+    pi = pm.Dirichlet("pi", [0.7, 1.0, 2.0])
+    pm.Multinomial("t", 4, pi)
+
+
+def draw_some_families(rng, size):
+    s2 = 2 / rng.gamma(3, size=size)
+    mu = 0.5 + np.sqrt(s2 / 0.7) * rng.standard_normal(size)
+    x = mu[:, None] + np.sqrt(s2)[:, None] * rng.standard_normal((size, 3))
+    rate, pi = rng.gamma(2, size=size), rng.dirichlet([0.7, 1.0, 2.0], size)
+    y, t = rng.poisson(rate[:, None] * [1.0, 2.5]), rng.multinomial(4, pi)
+    return {"s2": s2, "mu": mu, "x": x, "rate": rate, "y": y, "pi": pi, "t": t}, {}
+
+
+def other_families():
+    tau = pm.Exponential("tau", 1)
+    pm.Normal("v", 0, 1 / pt.sqrt(tau), shape=2)
+    p = pm.Beta("p", 2, 1)
+    pm.Binomial("c", 5, p)
+    q = pm.Uniform("q", 0, 1)
+    pm.Geometric("g", q)
+    sd = pm.Uniform("sd", 0.5, 2)
+    pm.Normal("u", 0, sd, shape=2)
+
+
+def binomial_count(mechanism, statistic=lambda c: c):
+
+    def build():
+        p = pm.Beta("p", 0.7, 1.2)
+        c = pm.Binomial("c", 12, p)
+        release("z", statistic(c), mechanism)
+
+    return build
+
+
+def draw_binomial_count(rng, size):
+    """Under geometric noise."""
+    p = rng.beta(0.7, 1.2, size)
+    c = rng.binomial(12, p)
+    return {"p": p, "c": c}, {"z": c + geometric_noise(rng, 2.0, size)}
+
+
+def geometric_noise(rng, scale, shape):
+    one, other = (rng.geometric(-np.expm1(-1 / scale), shape) for _ in range(2))
+    return one - other
+
+
+def multinomial_count(mechanism, statistic):
+    def build():
+        p = pm.Dirichlet("p", [0.6, 1.0, 2.5])
+        k = pm.Multinomial("k", 9, p)
+        release("z", statistic(k), mechanism)
+
+    return build
+
+
+def draw_multinomial_count(rng, size):
+    """A weighted sum of two cells, and the third, under Laplace noise."""
+    p = rng.dirichlet([0.6, 1.0, 2.5], size)
+    k = rng.multinomial(9, p)
+    return {"p": p, "k": k}, {"z": rng.laplace(np.stack([k[:, 0] + 2 * k[:, 1], k[:, 2]], axis=1))}
+
+
+def factorization():
+    theta = pm.Gamma("theta", 1.5, 0.8, shape=(2, 2))
+    phi = pm.Gamma("phi", 1.5, 0.8, shape=(2, 2))
+    observed = pm.Data("z_observed", np.zeros((2, 2), dtype=int))
+    law = pm.Poisson.dist(theta @ phi)
+    dp.PrivateObservation("z", law, dp.GeometricMechanism(1.5), observed=observed)
+
+
+def draw_factorization(rng, size):
+    theta, phi = rng.gamma(1.5, 1 / 0.8, (2, size, 2, 2))
+    y = rng.poisson(theta @ phi)
+    return {"theta": theta, "phi": phi}, {"z": y + geometric_noise(rng, 1.5, y.shape)}
+
+
+def bounded_moments():
+    mu = pm.Normal("mu", 0.4, 0.3)
+    s2 = pm.InverseGamma("s2", 3, 0.5)  # as large as the bounds allow: they matter
+    x = pm.Normal("x", mu, pt.sqrt(s2), shape=4)
+    release("z", [x.mean(), x.var(ddof=1)], dp.LaplaceMechanism([0.1, 0.05]), bounds=(0, 1))
+
+
+def draw_bounded_statistics(rng, size):
+    found = normal_records(rng, 50 * size, n=4, mu0=0.4, tau0=0.3**-2, b0=0.5, bounded=True)[:size]
+    z = rng.laplace(found[:, 2:], [0.1, 0.05])
+    return dict(zip(("mu", "s2", "x_mean", "x_var"), found.T, strict=True)), {"z": z}
+
+
+def slices(model):
+    with model:
+        return [FeasibleSlice([model[name]]) for name in ("mu", "s2")]
+
+
+on_statistics = partial(one_by_one, prior=draw_bounded_statistics, rung="statistics")
+
+
+def moving_records(model, **options):
+    with model:
+        return [dp.RecordMetropolis(dp.records.privatized(model), **options)]
+
+
+without_moves = partial(moving_records, interweave=False)
+
+
+# For each step: by what it is tried on, a function and its arguments.
+STEPS = {
+    dp.TwoSidedGibbs: {
+        "statistics": (side_by_side, statistics, updating(dp.TwoSidedGibbs, *"abcde")),
+        "counts": (side_by_side, counts, updating(dp.TwoSidedGibbs, *"abcd")),
+        "bounded": (on_statistics, bounded_moments, updating(dp.TwoSidedGibbs, "x_mean"), 4_000),
+    },
+    dp.TruncatedGammaMixtureGibbs: {
+        "variances": (side_by_side, variances, updating(dp.TruncatedGammaMixtureGibbs, *"ab")),
+        "bounded": (
+            on_statistics,
+            bounded_moments,
+            updating(dp.TruncatedGammaMixtureGibbs, "x_var"),
+            4_000,
+        ),
+    },
+    dp.LaplaceScaleMixtureGibbs: {
+        "independent": (side_by_side, normals, updating(dp.LaplaceScaleMixtureGibbs, "y"), 3),
+        "jointly": (
+            partial(one_by_one, prior=draw_correlated_normals),
+            correlated_normals,
+            updating(dp.LaplaceScaleMixtureGibbs, "y"),
+            2_000,
+            3,
+        ),
+    },
+    dp.SkellamBesselGibbs: {
+        "counts": (side_by_side, skellam, updating(dp.SkellamBesselGibbs, "y"), 3),
+    },
+    dp.TableGibbs: {
+        "multinomial": (side_by_side, multinomial_tables, updating(dp.TableGibbs, "y")),
+        "Poisson": (side_by_side, poisson_tables, updating(dp.TableGibbs, "y")),
+        "negative binomial": (side_by_side, negative_binomial_tables, updating(dp.TableGibbs, "y")),
+    },
+    dp.ConjugateGibbs: {
+        "some families": (
+            partial(one_by_one, prior=draw_some_families),
+            some_families,
+            updating(dp.ConjugateGibbs, "s2", "mu", "rate", "pi"),
+            2_000,
+        ),
+        "other families": (
+            one_by_one,
+            other_families,
+            updating(dp.ConjugateGibbs, "tau", "p", "q", "sd"),
+            3_000,
+        ),
+        "bounded": (
+            on_statistics, bounded_moments, updating(dp.ConjugateGibbs, "mu", "s2"), 3_000
+        ),
+    },
+    FeasibleSlice: {"bounded": (on_statistics, bounded_moments, slices, 1_500)},
+    dp.CountGibbs: {
+        "binomial": (
+            partial(one_by_one, prior=draw_binomial_count),
+            binomial_count(dp.GeometricMechanism(2.0)),
+            updating(dp.CountGibbs, "c", "p"),
+            3_000,
+        ),
+        "binomial, listed": (
+            one_by_one,
+            binomial_count(dp.LaplaceMechanism(4.0), lambda c: (c - 5.0) ** 2),
+            updating(dp.CountGibbs, "c", "p"),
+            4_000,
+        ),
+        "multinomial": (
+            partial(one_by_one, prior=draw_multinomial_count),
+            multinomial_count(dp.LaplaceMechanism(1.0), lambda k: [k[0] + 2 * k[1], k[2]]),
+            updating(dp.CountGibbs, "k", "p"),
+            3_000,
+        ),
+        "multinomial, p held": (
+            one_by_one,
+            multinomial_count(dp.GaussianMechanism(1.0), lambda k: k),
+            updating(dp.CountGibbs, "k"),
+            4_000,
+        ),
+        "multinomial, all states": (
+            one_by_one,
+            multinomial_count(dp.GeometricMechanism(0.5), lambda k: (k[0] + 2 * k[1]) / 3),
+            updating(dp.CountGibbs, "k", "p"),
+            4_000,
+        ),
+    },
+    dp.FactorizationGibbs: {
+        "released": (
+            partial(one_by_one, prior=draw_factorization),
+            factorization,
+            updating(dp.FactorizationGibbs, "theta", "phi"),
+            2_000,
+            2,
+        ),
+    },
+    # What moves the parameters along would hide that records are taken too often.
+    dp.RecordMetropolis: {
+        "clamped normal, without moves": (
+            one_by_one, records.clamped_normal, without_moves, 1_000, 5
+        ),
+        "median, without moves": (one_by_one, records.median, without_moves, 2_000, 5),
+    }
+    | {
+        name: (one_by_one, build, moving_records, 1_500, 2)
+        for name, (build, _) in (records.CASES | records.MORE).items()
+        if "," not in name
+    },
+}  # fmt: skip
+CASES = {f"{step.__name__}: {case}": run for step, of in STEPS.items() for case, run in of.items()}
+
+
+def test_every_step_has_a_case():
+    assert set(registered_steps()) <= set(STEPS)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.by_day(
+    "TwoSidedGibbs: statistics",
+    "TwoSidedGibbs: bounded",
+    "TruncatedGammaMixtureGibbs: variances",
+    "LaplaceScaleMixtureGibbs: independent",
+    "SkellamBesselGibbs: counts",
+    "TableGibbs: multinomial",
+    "TableGibbs: Poisson",
+    "ConjugateGibbs: some families",
+    "CountGibbs: binomial",
+    "CountGibbs: multinomial",
+    "FactorizationGibbs: released",
+    "RecordMetropolis: clamped normal",
+    "RecordMetropolis: clamped normal, without moves",
+)
+def test_steps_leave_the_joint_law_alone(case):
+    run, *arguments = CASES[case]
+    run(*arguments)

@@ -1,0 +1,341 @@
+"""Geweke's test of every compiled chain; see tests/geweke.py. Priors are drawn by NumPy."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_dp.kernels import gaussian, njit, regression_law
+from pymc_dp.kernels import regression as clt
+from pymc_dp.kernels import regression_exact as exact
+from pymc_dp.kernels.turn import turn
+from pymc_dp.sampling import registered_routes
+from tests.geweke import check_invariance, normal_records
+
+
+def named(**arrays):
+    """Columns of arrays with one row for each replicate."""
+    found = {}
+    for name, values in arrays.items():
+        flat = np.asarray(values).reshape(len(values), -1)
+        found |= {f"{name}[{j}]": column for j, column in enumerate(flat.T)}
+    return found
+
+
+def noise(rng, statistics, laplace, normal):
+    """Release statistics: with Laplace noise, or Normal noise, where these scales are positive."""
+    z = statistics + laplace * rng.laplace(size=statistics.shape)
+    return z + normal * rng.standard_normal(statistics.shape)
+
+
+# --- Mean and variance of Normal records ----------------------------------------------------------
+
+MU0 = 0.4
+
+
+def fused(*, laplace=(0.1, 0.05), normal=(0.0, 0.0), has=(True, True), size=10_000, **options):
+    rng = np.random.default_rng(1)
+    options = {"n": 5, "a0": 3.0, "b0": 0.1, "c0": 0.0, "kappa0": 0.0, "tau0": 0.0} | options
+    drawn = 50 * size if options.get("bounded") else size
+    before = normal_records(rng, drawn, mu0=MU0, **options)[:size]
+    z = noise(rng, before[:, 2:], np.array(laplace), np.array(normal))
+    lam, tau = ([1 / x if x else 0.0 for x in scales] for scales in (laplace, normal))
+    model = gaussian.GaussianModel(
+        n=float(options["n"]),
+        mu0=MU0,
+        kappa0=options["kappa0"],
+        tau0=options["tau0"],
+        a0=options["a0"],
+        b0=options["b0"],
+        c0=options["c0"],
+        has_mean=float(has[0]),
+        lam_mean=lam[0] * has[0],
+        tau_mean=tau[0] ** 2 * has[0],
+        z_mean=0.0,
+        has_var=float(has[1]),
+        lam_var=lam[1] * has[1],
+        tau_var=tau[1] ** 2 * has[1],
+        z_var=0.0,
+        bounded=options.get("bounded", False),
+        lo=0.0,
+        hi=1.0,
+    )
+    after, nothing = np.empty_like(before), np.empty((1, 2))
+    for t, (z_mean, z_var) in enumerate(z.tolist()):
+        given = model._replace(z_mean=z_mean, z_var=z_var)
+        after[t] = gaussian.run_sweeps(rng, tuple(before[t].tolist()), given, 1, nothing)
+    kept = [True, True, *has]  # a statistic that was not released is no part of the chain
+    check_invariance(named(x=before[:, kept]), named(x=after[:, kept]), named(z=z[:, has]))
+
+
+# --- Regression -----------------------------------------------------------------------------------
+
+
+def coefficients(rng, size, mean, precision, shape, rate):
+    """Draw from a normal-inverse-gamma prior with a diagonal precision."""
+    sigma2 = rate / rng.gamma(shape, size=size)
+    scale = np.sqrt(sigma2[:, None] / precision)
+    return mean + scale * rng.standard_normal((size, len(mean))), sigma2
+
+
+def covariates(rng, size, mean, cov, hierarchical, kappa, nu):
+    """Moments of x: given ones, or normal-inverse-Wishart with `cov` in the place of psi."""
+    p = len(mean)
+    if not hierarchical:
+        return np.tile(mean, (size, 1)), np.tile(cov, (size, 1, 1))
+    covs = stats.invwishart(nu, cov).rvs(size, random_state=rng).reshape(size, p, p)
+    shift = np.linalg.cholesky(covs) @ rng.standard_normal((size, p, 1)) / np.sqrt(kappa)
+    return mean + shift[..., 0], covs
+
+
+def in_box(sx, sxx, sy, sxy, syy, n, box):
+    """Whether sums can come from rows in a box: products of distances from its sides, summed."""
+    ax, bx, ay, by = box
+    inside = (sx >= n * ax) & (sx <= n * bx) & (sy >= n * ay) & (sy <= n * by)
+    inside &= ((ax + bx) * sx - sxx >= n * ax * bx) & ((ay + by) * sy - syy >= n * ay * by)
+    for cx, one in ((ax, 1), (bx, -1)):
+        for cy, two in ((ay, 1), (by, -1)):
+            inside &= one * two * (sxy - cx * sy - cy * sx + n * cx * cy) >= 0
+    cxx, cyy, cxy = sxx - sx**2 / n, syy - sy**2 / n, sxy - sx * sy / n
+    return inside & (cxx > 0) & (cxx * cyy > cxy**2)
+
+
+def line_in_box(theta, sigma2, box):
+    ax, bx, ay, by = box
+    ends = theta[:, :1] + theta[:, 1:] * np.array([ax, bx])
+    return (ends.max(1) >= ay) & (ends.min(1) <= by) & (sigma2 <= (by - ay) ** 2 / 4)
+
+
+MEAN_X, COV_X = np.array([0.3, -0.5]), np.array([[0.5, 0.2], [0.2, 0.4]])
+MEAN_THETA, PRECISION = np.array([0.4, 0.8, -0.6]), np.array([2.0, 1.0, 1.5])
+BOX = (-0.8, 1.4, -1.0, 1.9)
+
+
+def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=3, repeats=3, size=4_000):
+    """The last released sum has Normal noise; `steps` of the random walk beside the ridges.
+
+    The ridges alone hardly move what is known well: they are repeated.
+    """
+    rng, n, shape, rate, kappa, nu = np.random.default_rng(1), 8, 4.0, 2.0, 2.0, p + 6.0
+    mean_x, cov_x = MEAN_X[:p], COV_X[:p, :p]
+    prior = MEAN_THETA[: p + 1], PRECISION[: p + 1], shape, rate
+    theta, sigma2 = coefficients(rng, size, *prior)
+    means, covs = covariates(rng, size, mean_x, cov_x, hierarchical, kappa, nu)
+    x = rng.standard_normal((size, n, p)) @ np.linalg.cholesky(covs).transpose(0, 2, 1)
+    x += means[:, None]
+    y = theta[:, :1] + np.einsum("tnp,tp->tn", x, theta[:, 1:])
+    y += np.sqrt(sigma2)[:, None] * rng.standard_normal((size, n))
+
+    rows = np.concatenate([x, y[..., None]], axis=2)
+    i, j = np.triu_indices(p + 1)
+    products = np.einsum("tni,tnj->tij", rows, rows)[:, i, j]
+    sums = np.concatenate([rows.sum(1), products], axis=1)
+    apart = rows - rows.mean(1, keepdims=True)
+    lower = np.linalg.cholesky(np.einsum("tni,tnj->tij", apart, apart))
+    # Of (x, y) together: its last row is that of the slopes, and of the residuals.
+    inner, last = lower[:, :p, :p], lower[:, p, :p, None]
+    slopes = np.linalg.solve(inner.transpose(0, 2, 1), last)[..., 0]
+    factor = inner.copy()
+    factor[:, range(p), range(p)] = np.log(factor[:, range(p), range(p)])
+    k, m = np.tril_indices(p)
+    parts = [x.mean(1), factor[:, k, m], y.mean(1)[:, None], slopes, 2 * np.log(lower[:, p, p:])]
+    c = np.concatenate(parts, axis=1)
+    if bounded:
+        ordered = sums[:, [0, 2, 1, 3, 4]].T
+        inside = in_box(*ordered, n, BOX) & line_in_box(theta, sigma2, BOX)
+        assert 0.2 < inside.mean() < 0.9
+        theta, sigma2, c, sums = (v[inside] for v in (theta, sigma2, c, sums))
+
+    q = sums.shape[1]
+    laplace = np.full(q, 2.0)
+    normal = np.zeros(q)
+    laplace[-1], normal[-1] = 0.0, 3.0
+    z = 0.5 + noise(rng, sums, laplace, normal)
+    model = exact.RegressionModel(
+        n=float(n),
+        z=z[0],
+        lam=np.divide(1, laplace, where=laplace > 0, out=np.zeros(q)),
+        tau=np.divide(1, normal**2, where=normal > 0, out=np.zeros(q)),
+        offset=np.full(q, 0.5),
+        terms=np.arange(q)[:, None],
+        weights=np.ones((q, 1)),
+        mean_x=mean_x,
+        precision_x=np.linalg.inv(cov_x),
+        hierarchical=hierarchical,
+        kappa=kappa,
+        psi=cov_x.copy(),
+        nu=nu,
+        mean_theta=prior[0],
+        precision_theta=np.diag(prior[1]),
+        shape=shape,
+        rate=rate,
+        bounded=bounded,
+        box=np.array(BOX),
+    )
+    width = c.shape[1]
+    walk = 0.3 * np.eye(width) + 0.05 * np.tri(width)
+    shear = 0.02 * rng.standard_normal((p + 1, (p + 1) * (p + 2) // 2))
+    proposal, out = exact.Proposal(walk, shear), np.empty((len(c), repeats, p + 2 + width))
+    for t in range(len(c)):
+        given, start = model._replace(z=z[t]), (c[t], theta[t], sigma2[t])
+        exact.run_sweeps(rng, *start, given, proposal, steps, out[t])
+    out = out[:, -1]
+    check_invariance(
+        named(theta=theta, sigma2=sigma2, c=c),
+        named(theta=out[:, : p + 1], sigma2=out[:, p + 1], c=out[:, p + 2 :]),
+        named(z=z),
+    )
+
+
+@njit(cache=True)
+def move_along_ridges(rng, model, theta, sigma2, s, root, repeats):
+    """The moves that conjugate draws and random walks of a whole sweep would hide."""
+    point = theta, sigma2, s, root
+    for _ in range(repeats):
+        point = clt._turn_slopes(rng, model, point)
+        if model.hierarchical:
+            point = clt._stretch_covariates(rng, model, point)
+    return point
+
+
+def clt_regression(*, p=1, hierarchical=False, bounded=False, ridges=0, size=4_000):
+    """Under Laplace noise; X'X (of the first covariate) is not released, y'y with Normal noise."""
+    rng, n, a0, b0, k0, nu0 = np.random.default_rng(1), 12.0, 4.0, 2.0, 2.0, p + 6.0
+    mean_x, cov_x = MEAN_X[:p], COV_X[:p, :p]
+    prior = MEAN_THETA[: p + 1], PRECISION[: p + 1], a0, b0
+    theta, sigma2 = coefficients(rng, size, *prior)
+    means, covs = covariates(rng, size, mean_x, cov_x, hierarchical, k0, nu0)
+    s, roots = [], np.empty((size, p + 1, p + 1))
+    for t in range(size):
+        eta, xi = regression_law.gaussian_moments(means[t], covs[t])
+        mean, cov = regression_law.row_law(theta[t], sigma2[t], eta, xi)
+        around = np.linalg.cholesky(cov) @ rng.standard_normal(mean.size)
+        s.append(n * mean + np.sqrt(n) * around)
+        roots[t] = np.linalg.cholesky(eta).T
+    s = np.array(s)
+    if bounded:
+        inside = in_box(*s.T, n, BOX) & line_in_box(theta, sigma2, BOX)
+        assert 0.2 < inside.mean() < 0.9
+        theta, sigma2, s, roots = (v[inside] for v in (theta, sigma2, s, roots))
+
+    laplace, normal = np.full(s.shape[1], 2.0), np.zeros(s.shape[1])
+    laplace[p], laplace[-1], normal[-1] = 0.0, 0.0, 3.0
+    z = noise(rng, s, laplace, normal)
+    eta, xi = regression_law.gaussian_moments(mean_x, cov_x)
+    values, vectors = np.linalg.eigh(xi)
+    model = clt.RegressionModel(
+        n=n,
+        z=z[0],
+        laplace=laplace,
+        gaussian=normal,
+        mu0=prior[0],
+        lambda0=np.diag(prior[1]),
+        a0=a0,
+        b0=b0,
+        eta=eta,
+        xi=xi,
+        xi_root=vectors * np.sqrt(np.maximum(values, 0)),
+        hierarchical=hierarchical,
+        m0=mean_x,
+        k0=k0,
+        psi0=cov_x.copy(),
+        nu0=nu0,
+        bounded=bounded,
+        box=np.array(BOX),
+        corrected=True,
+    )
+    walks = 0.3 * np.eye(p + 2), 0.2 * np.eye(p + p * (p + 1) // 2)
+    width = p + 2 + s.shape[1] + (p + 1) ** 2 * hierarchical
+    out, after = np.empty((1, width)), []
+    for t in range(len(s)):
+        start, given = (theta[t], sigma2[t], s[t], roots[t]), model._replace(z=z[t])
+        if ridges:
+            found = move_along_ridges(rng, given, *start, ridges)
+            after.append(clt.RegressionState(*found, *walks, 0))
+        else:
+            start = clt.RegressionState(*start, *walks, 0)
+            after.append(clt.run_sweeps(rng, start, given, False, 3, out))
+    found = {
+        name: np.array([getattr(state, name) for state in after])
+        for name in ("theta", "sigma2", "s", "root")
+    }
+    i, j = np.triu_indices(p + 1)
+    before = {"theta": theta, "sigma2": sigma2, "s": s, "root": roots}
+    known = {"z": z[:, (laplace + normal) > 0]}
+    if hierarchical:
+        first = 1 + p * (ridges > 0)  # along the ridges the means of x stay
+        known["means"] = roots[:, 0, 1:first]
+        for point in (before, found):
+            point["root"] = point["root"][:, i, j][:, first:]
+    else:
+        del before["root"], found["root"]
+    if ridges and not hierarchical:  # of the sums, only that of xy moves
+        known["sums"] = s[:, [0, 1, 2, 4]]
+        before["s"], found["s"] = s[:, 3], found["s"][:, 3]
+    check_invariance(named(**before), named(**found), named(**known))
+
+
+# By the name of the route.
+CHAINS = {
+    "fused Gibbs": {
+        "Laplace": (fused, {"tau0": 11.0}),
+        "Gaussian": (fused, {"tau0": 11.0, "laplace": (0, 0), "normal": (0.1, 0.05)}),
+        "normal-inverse-gamma": (fused, {"kappa0": 0.7}),
+        "bounded": (fused, {"tau0": 11.0, "b0": 0.5, "bounded": True}),
+        "bounded, normal-inverse-gamma": (fused, {"kappa0": 0.7, "b0": 0.5, "bounded": True}),
+        "half-normal": (
+            fused, {"tau0": 2.0, "a0": -0.5, "b0": 0.0, "c0": 3.0, "laplace": (0.3, 0.3)}
+        ),
+        "only a mean": (fused, {"tau0": 11.0, "has": (True, False)}),
+        "only a variance": (fused, {"kappa0": 0.7, "has": (False, True)}),
+    },
+    "exact regression": {
+        "walk": (exact_regression, {}),
+        "ridges": (exact_regression, {"steps": 0, "repeats": 20}),
+        "bounded": (exact_regression, {"bounded": True}),
+        "hierarchical": (exact_regression, {"hierarchical": True}),
+        "two covariates": (exact_regression, {"p": 2, "hierarchical": True}),
+        "two covariates, ridges": (exact_regression, {"p": 2, "steps": 0, "repeats": 20}),
+    },
+    "regression by the central limit theorem": {
+        "given moments": (clt_regression, {}),
+        "bounded": (clt_regression, {"bounded": True}),
+        "hierarchical": (clt_regression, {"hierarchical": True}),
+        "two covariates": (clt_regression, {"p": 2, "hierarchical": True}),
+        "ridges": (clt_regression, {"ridges": 40}),
+        "two covariates, ridges": (clt_regression, {"p": 2, "hierarchical": True, "ridges": 20}),
+    },
+}  # fmt: skip
+CASES = {f"{route}: {case}": run for route, of in CHAINS.items() for case, run in of.items()}
+
+
+def test_every_chain_has_a_case():
+    """A route that takes arguments of its own runs chains of a kernel; the others, of steps."""
+    assert {route.name for route in registered_routes() if route.arguments} == set(CHAINS)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.by_day(
+    "fused Gibbs: Laplace",
+    "fused Gibbs: bounded, normal-inverse-gamma",
+    "fused Gibbs: half-normal",
+    "exact regression: walk",
+    "exact regression: ridges",
+    "exact regression: two covariates, ridges",
+    "regression by the central limit theorem: two covariates",
+    "regression by the central limit theorem: ridges",
+    "regression by the central limit theorem: two covariates, ridges",
+)
+def test_chains_leave_the_joint_law_alone(case):
+    run, options = CASES[case]
+    run(**options)
+
+
+def test_turns_are_as_probable_back_as_forth():
+    rng = np.random.default_rng(1)
+    before = rng.standard_normal((20_000, 3))
+    before[:, -1] = abs(before[:, -1])
+    after = before.copy()
+    for row in after:
+        turn(rng, row)
+    there, back = named(old=before, new=after), named(old=after, new=before)
+    check_invariance(there, back, {})
