@@ -30,150 +30,235 @@ class Part:
 
 
 def part(label, both):
-    """Return a part that is written alike for both; `both` takes the module and the value."""
-    return Part(label, lambda v: both(pt, v), lambda v: both(np, v))
+    """Return a part that is written alike for both; `both` takes the module and the values."""
+    return Part(label, lambda *v: both(pt, *v), lambda *v: both(np, *v))
+
+
+def _floor(x, n):
+    return np.floor(x)
+
+
+def _above_one(x, n):
+    return np.where(x > 1, x, 0)
+
+
+def _groups(x, n):
+    return np.stack([x[..., ::2].sum(-1), x[..., 1::2].sum(-1)], -1)
+
+
+def _weighted(x, n):
+    return x @ (np.arange(x.shape[-1]) % 3)
+
+
+def _into_zeros(x, n):
+    return pt.inc_subtensor(pt.zeros(2)[0], x.sum())[0]
 
 
 # --- Priors, and laws of the records --------------------------------------------------------------
 
-REAL = ("Normal(0, 1)", lambda: pm.Normal("theta", 0, 1), stats.norm(0, 1))
-POSITIVE = ("Gamma(4, 2)", lambda: pm.Gamma("theta", 4, 2), stats.gamma(4, scale=0.5))
-SHARE = ("Beta(2, 2)", lambda: pm.Beta("theta", 2, 2), stats.beta(2, 2))
-
-# By name: the prior of theta, the records for PyMC, and draws of them for numpy.
-LAWS = {
-    "Normal(t, 1)": (
-        REAL,
-        lambda t, n: pm.Normal("x", t, 1, shape=n),
-        lambda rng, t, size: rng.normal(t, 1, size),
+# By domain: priors as PyMC and scipy write them, the first of them the plainest.
+PRIORS = {
+    "real": (
+        (lambda name: pm.Normal(name, 0, 1), stats.norm(0, 1)),
+        (lambda name: pm.StudentT(name, nu=5, mu=0.5, sigma=1), stats.t(5, 0.5, 1)),
+        (lambda name: pm.Uniform(name, -1, 2), stats.uniform(-1, 3)),
     ),
-    "Normal(1, t)": (
-        POSITIVE,
-        lambda t, n: pm.Normal("x", 1, t, shape=n),
-        lambda rng, t, size: rng.normal(1, t, size),
+    "positive": (
+        (lambda name: pm.Gamma(name, 4, 2), stats.gamma(4, scale=0.5)),
+        (lambda name: pm.InverseGamma(name, 4, 3), stats.invgamma(4, scale=3)),
+        (lambda name: pm.Exponential(name, 1), stats.expon()),
+        (lambda name: pm.HalfNormal(name, 2), stats.halfnorm(scale=2)),
     ),
-    "Exponential(t)": (
-        POSITIVE,
-        lambda t, n: pm.Exponential("x", t, shape=n),
-        lambda rng, t, size: rng.exponential(1 / t, size),
-    ),
-    "Gamma(2, t)": (
-        POSITIVE,
-        lambda t, n: pm.Gamma("x", 2, t, shape=n),
-        lambda rng, t, size: rng.gamma(2, 1 / t, size),
-    ),
-    "Poisson(t)": (
-        POSITIVE,
-        lambda t, n: pm.Poisson("x", t, shape=n),
-        lambda rng, t, size: rng.poisson(t, size),
-    ),
-    "Geometric(t)": (
-        SHARE,
-        lambda t, n: pm.Geometric("x", t, shape=n),
-        lambda rng, t, size: rng.geometric(t, size),
-    ),
-    "Bernoulli(t)": (
-        SHARE,
-        lambda t, n: pm.Bernoulli("x", t, shape=n),
-        lambda rng, t, size: rng.binomial(1, t, size),
-    ),
-    "Binomial(5, t)": (
-        SHARE,
-        lambda t, n: pm.Binomial("x", 5, t, shape=n),
-        lambda rng, t, size: rng.binomial(5, t, size),
-    ),
-    "Categorical(t, ...)": (
-        SHARE,
-        lambda t, n: pm.Categorical("x", pt.stack([t, (1 - t) / 3, 2 * (1 - t) / 3]), shape=n),
-        lambda rng, t, size: np.searchsorted(np.cumsum([t, (1 - t) / 3]), rng.random(size)),
-    ),
-    "Uniform(0, t)": (
-        POSITIVE,
-        lambda t, n: pm.Uniform("x", 0, t, shape=n),
-        lambda rng, t, size: rng.uniform(0, t, size),
+    "share": (
+        (lambda name: pm.Beta(name, 2, 2), stats.beta(2, 2)),
+        (lambda name: pm.Uniform(name, 0, 1), stats.uniform(0, 1)),
     ),
 }
 
-# What the law's parameter is of theta: positive and in (0, 1) where theta is.
+
+def _categories(t):
+    return pt.stack([t, (1 - t) / 3, 2 * (1 - t) / 3], axis=-1)
+
+
+# By name: the domains of the parameters, the law for PyMC, and draws of it for numpy. `new` makes
+# a variable of the model, or one that is integrated out.
+LAWS = {
+    "Normal(t, 1)": (
+        ("real",),
+        lambda new, n, t: new(pm.Normal, t, 1, shape=n),
+        lambda rng, size, t: rng.normal(t, 1, size),
+    ),
+    "Normal(1, t)": (
+        ("positive",),
+        lambda new, n, t: new(pm.Normal, 1, t, shape=n),
+        lambda rng, size, t: rng.normal(1, t, size),
+    ),
+    "Normal(t, u)": (
+        ("real", "positive"),
+        lambda new, n, t, u: new(pm.Normal, t, u, shape=n),
+        lambda rng, size, t, u: rng.normal(t, u, size),
+    ),
+    "Normal(t, sqrt(u))": (
+        ("real", "positive"),
+        lambda new, n, t, u: new(pm.Normal, t, pt.sqrt(u), shape=n),
+        lambda rng, size, t, u: rng.normal(t, np.sqrt(u), size),
+    ),
+    "Normal(t, tau=u)": (
+        ("real", "positive"),
+        lambda new, n, t, u: new(pm.Normal, t, tau=u, shape=n),
+        lambda rng, size, t, u: rng.normal(t, u**-0.5, size),
+    ),
+    "Exponential(t)": (
+        ("positive",),
+        lambda new, n, t: new(pm.Exponential, t, shape=n),
+        lambda rng, size, t: rng.exponential(1 / t, size),
+    ),
+    "Gamma(2, t)": (
+        ("positive",),
+        lambda new, n, t: new(pm.Gamma, 2, t, shape=n),
+        lambda rng, size, t: rng.gamma(2, 1 / t, size),
+    ),
+    "LogNormal(t, .5)": (
+        ("real",),
+        lambda new, n, t: new(pm.LogNormal, t, 0.5, shape=n),
+        lambda rng, size, t: rng.lognormal(t, 0.5, size),
+    ),
+    "Laplace(t, .5)": (
+        ("real",),
+        lambda new, n, t: new(pm.Laplace, t, 0.5, shape=n),
+        lambda rng, size, t: rng.laplace(t, 0.5, size),
+    ),
+    "Beta(1 + t, 2)": (
+        ("positive",),
+        lambda new, n, t: new(pm.Beta, 1 + t, 2, shape=n),
+        lambda rng, size, t: rng.beta(1 + t, 2, size),
+    ),
+    "Poisson(t)": (
+        ("positive",),
+        lambda new, n, t: new(pm.Poisson, t, shape=n),
+        lambda rng, size, t: rng.poisson(t, size),
+    ),
+    "NegativeBinomial(3, t)": (
+        ("share",),
+        lambda new, n, t: new(pm.NegativeBinomial, n=3, p=t, shape=n),
+        lambda rng, size, t: rng.negative_binomial(3, t, size),
+    ),
+    "ZeroInflatedPoisson(t, 3)": (
+        ("share",),
+        lambda new, n, t: new(pm.ZeroInflatedPoisson, t, 3.0, shape=n),
+        lambda rng, size, t: rng.binomial(1, t, size) * rng.poisson(3.0, size),
+    ),
+    "Geometric(t)": (
+        ("share",),
+        lambda new, n, t: new(pm.Geometric, t, shape=n),
+        lambda rng, size, t: rng.geometric(t, size),
+    ),
+    "Bernoulli(t)": (
+        ("share",),
+        lambda new, n, t: new(pm.Bernoulli, t, shape=n),
+        lambda rng, size, t: rng.binomial(1, t, size),
+    ),
+    "Binomial(5, t)": (
+        ("share",),
+        lambda new, n, t: new(pm.Binomial, 5, t, shape=n),
+        lambda rng, size, t: rng.binomial(5, t, size),
+    ),
+    "Categorical(t, ...)": (
+        ("share",),
+        lambda new, n, t: new(pm.Categorical, _categories(t), shape=n),
+        lambda rng, size, t: (rng.random(size) > t) * (1 + (rng.random(size) > 1 / 3)),
+    ),
+    "Uniform(0, t)": (
+        ("positive",),
+        lambda new, n, t: new(pm.Uniform, 0, t, shape=n),
+        lambda rng, size, t: rng.uniform(0, t, size),
+    ),
+}
+
+# What the law's first parameter is of theta: positive and in (0, 1) where theta is. The last axis
+# of an array is that of the records, of length one where all have the same.
 PARAMETERS = (
-    part("theta", lambda m, t: t),
-    part("theta / 2", lambda m, t: t / 2),
-    Part("[theta, 9][0]", lambda t: pt.stack([t, 9.0])[0], lambda t: t),
-    Part("[9, theta][None][0, 1]", lambda t: pt.stack([9.0, t])[None][0, 1], lambda t: t),
+    part("theta", lambda m, t, n: t),
+    part("theta / 2", lambda m, t, n: t / 2),
+    Part("[theta, 9][0]", lambda t, n: pt.stack([t, 9.0])[0], lambda t, n: t),
+    Part("[9, theta][None][0, 1]", lambda t, n: pt.stack([9.0, t])[None][0, 1], lambda t, n: t),
+    Part(
+        "[theta, theta / 2][group]",
+        lambda t, n: pt.stack([t, t / 2])[np.arange(n) % 2],
+        lambda t, n: np.concatenate([t, t / 2], -1)[..., np.arange(n) % 2],
+    ),
+    part("theta (1, 2, ...) / n", lambda m, t, n: t * (np.arange(n) + 1) / n),
     Part(
         "(floor(2 theta) + 1) / 9",
-        lambda t: (pt.floor(2 * t) + 1) / 9,
-        lambda t: (np.floor(2 * t) + 1) / 9,
+        lambda t, n: (pt.floor(2 * t) + 1) / 9,
+        lambda t, n: (np.floor(2 * t) + 1) / 9,
     ),
     Part(
         "(int(2 theta) + 1) / 9",
-        lambda t: ((2 * t).astype("int64") + 1) / 9,
-        lambda t: (np.trunc(2 * t) + 1) / 9,
+        lambda t, n: ((2 * t).astype("int64") + 1) / 9,
+        lambda t, n: (np.trunc(2 * t) + 1) / 9,
     ),
     Part(
         "switch(theta > .5, theta, .5)",
-        lambda t: pt.switch(t > 0.5, t, 0.5),
-        lambda t: np.where(t > 0.5, t, 0.5),
+        lambda t, n: pt.switch(t > 0.5, t, 0.5),
+        lambda t, n: np.where(t > 0.5, t, 0.5),
     ),
-    Part("data * theta", lambda t: pm.Data("half", 0.5) * t, lambda t: 0.5 * t),
+    Part("data * theta", lambda t, n: pm.Data("half", 0.5) * t, lambda t, n: 0.5 * t),
 )
+REAL_PARAMETERS = 6  # of these
 
 # --- Statistics -----------------------------------------------------------------------------------
 
 EACH = (
-    part("x", lambda m, x: x),
-    part("2 x + 1", lambda m, x: 2 * x + 1),
-    part("x / 2", lambda m, x: x / 2),
-    part("-x", lambda m, x: -x),
-    part("clip(x, 0, 2)", lambda m, x: m.clip(x, 0, 2)),
-    part("x > 1", lambda m, x: x > 1),
-    part("1 - (x > 1)", lambda m, x: 1 - (x > 1).astype("int64")),
-    part("x ** 2", lambda m, x: x**2),
-    part("abs(x - 1)", lambda m, x: abs(x - 1)),
-    part("minimum(x, 1)", lambda m, x: m.minimum(x, 1)),
-    Part("int(x)", lambda x: x.astype("int64"), lambda x: np.trunc(x).astype("int64")),
-    Part("floor(x)", lambda x: pt.floor(x) if x.dtype == "float64" else x, np.floor),
-    Part("x // 2", lambda x: x // 2, lambda x: x // 2),
-    Part("bool(x)", lambda x: x.astype("bool"), lambda x: x != 0),
-    Part("float(x)", lambda x: x.astype("float64"), lambda x: x.astype("float64")),
-    Part("switch(x > 1, x, 0)", lambda x: pt.switch(x > 1, x, 0), lambda x: np.where(x > 1, x, 0)),
-    Part("x[::-1]", lambda x: x[::-1], lambda x: x[..., ::-1]),
-    Part("data x", lambda x: pm.Data("two", 2.0) * x, lambda x: 2.0 * x),
+    part("x", lambda m, x, n: x),
+    part("2 x + 1", lambda m, x, n: 2 * x + 1),
+    part("x / 2", lambda m, x, n: x / 2),
+    part("-x", lambda m, x, n: -x),
+    part("clip(x, 0, 2)", lambda m, x, n: m.clip(x, 0, 2)),
+    part("x > 1", lambda m, x, n: x > 1),
+    part("1 - (x > 1)", lambda m, x, n: 1 - (x > 1).astype("int64")),
+    part("x ** 2", lambda m, x, n: x**2),
+    part("x * x", lambda m, x, n: x * x),
+    part("abs(x - 1)", lambda m, x, n: abs(x - 1)),
+    part("minimum(x, 1)", lambda m, x, n: m.minimum(x, 1)),
+    Part("int(x)", lambda x, n: x.astype("int64"), lambda x, n: np.trunc(x).astype("int64")),
+    Part("floor(x)", lambda x, n: pt.floor(x) if x.dtype == "float64" else x, _floor),
+    part("x // 2", lambda m, x, n: x // 2),
+    Part("bool(x)", lambda x, n: x.astype("bool"), lambda x, n: x != 0),
+    part("float(x)", lambda m, x, n: x.astype("float64")),
+    Part("switch(x > 1, x, 0)", lambda x, n: pt.switch(x > 1, x, 0), _above_one),
+    Part("x[::-1]", lambda x, n: x[::-1], lambda x, n: x[..., ::-1]),
+    Part("x[even]", lambda x, n: x[np.arange(n) % 2 == 0], lambda x, n: x[..., ::2]),
+    Part("data x", lambda x, n: pm.Data("two", 2.0) * x, lambda x, n: 2.0 * x),
+    Part("eq(x, 0)", lambda x, n: pt.eq(x, 0), lambda x, n: x == 0),
 )
-
-
-def _weights(n):
-    return np.arange(n) % 3
-
-
 REDUCE = (
     Part("sum", lambda x, n: x.sum(), lambda x, n: x.sum(-1)),
     Part("mean", lambda x, n: x.mean(), lambda x, n: x.mean(-1)),
-    Part("dot ones", lambda x, n: pt.dot(np.ones(n), x), lambda x, n: x.sum(-1)),
-    Part("dot weights", lambda x, n: pt.dot(_weights(n), x), lambda x, n: x @ _weights(n)),
+    Part("dot ones", lambda x, n: pt.dot(pt.ones_like(x), x), lambda x, n: x.sum(-1)),
+    part("each", lambda m, x, n: x),
+    Part("groups", lambda x, n: pt.stack([x[::2].sum(), x[1::2].sum()]), _groups),
+    Part("weights", lambda x, n: (pt.arange(x.shape[0]) % 3 * x).sum(), _weighted),
     Part("first", lambda x, n: x[0], lambda x, n: x[..., 0]),
-    Part("all but one", lambda x, n: x[1:].sum(), lambda x, n: x[..., 1:].sum(-1)),
-    Part("[0, 0, 1]", lambda x, n: x[[0, 0, 1]].sum(), lambda x, n: x[..., [0, 0, 1]].sum(-1)),
+    part("all but one", lambda m, x, n: x[..., 1:].sum(-1)),
+    part("[0, 0]", lambda m, x, n: x[..., [0, 0]].sum(-1)),
     Part("joined", lambda x, n: pt.concatenate([x[1:], x[:1]]).sum(), lambda x, n: x.sum(-1)),
-    Part("stacked", lambda x, n: pt.stack([x[i] for i in range(n)]).sum(), lambda x, n: x.sum(-1)),
-    Part("max", lambda x, n: x.max(), lambda x, n: x.max(-1)),
-    Part(
-        "into zeros",
-        lambda x, n: pt.inc_subtensor(pt.zeros(2)[0], x.sum())[0],
-        lambda x, n: x.sum(-1),
-    ),
+    Part("stacked", lambda x, n: pt.stack([x[0], x[0], x[0]]).sum(), lambda x, n: 3 * x[..., 0]),
+    part("max", lambda m, x, n: x.max(-1)),
+    Part("var", lambda x, n: x.var(ddof=1), lambda x, n: x.var(-1, ddof=1)),
+    Part("into zeros", _into_zeros, lambda x, n: x.sum(-1)),
 )
-
-SUMS = REDUCE[:3]
+SUMS, EACH_OF_THEM = REDUCE[:5], REDUCE[3]
 
 AFTER = (
-    part("s", lambda m, s: s),
-    part("3 s - 1", lambda m, s: 3 * s - 1),
-    part("s / 2", lambda m, s: s / 2),
-    part("1.0 s", lambda m, s: 1.0 * s),
-    Part("int(s)", lambda s: s.astype("int64"), lambda s: np.trunc(s).astype("int64")),
-    Part("round(s)", lambda s: pt.round(s.astype("float64")), np.round),
-    part("s ** 2", lambda m, s: s**2),
+    part("s", lambda m, s, n: s),
+    part("3 s - 1", lambda m, s, n: 3 * s - 1),
+    part("s / 2", lambda m, s, n: s / 2),
+    part("1.0 s", lambda m, s, n: 1.0 * s),
+    part("n - s", lambda m, s, n: n - s),
+    Part("int(s)", lambda s, n: s.astype("int64"), lambda s, n: np.trunc(s).astype("int64")),
+    Part("round(s)", lambda s, n: pt.round(s.astype("float64")), lambda s, n: np.round(s)),
+    part("s ** 2", lambda m, s, n: s**2),
 )
 
 
@@ -199,6 +284,11 @@ def _clipped(z, s):
     return np.where(z <= 0, stats.laplace.logcdf(0, s, 1.0), inside)
 
 
+def _rounded(z, s):
+    with np.errstate(divide="ignore"):
+        return np.log(stats.norm.cdf(z + 0.05, s, 0.7) - stats.norm.cdf(z - 0.05, s, 0.7))
+
+
 # The mechanism, scipy's log density, draws, and whether its noise is of whole numbers.
 MECHANISMS = {
     "Laplace(1)": (
@@ -219,6 +309,12 @@ MECHANISMS = {
         lambda rng, s: np.maximum(s + rng.laplace(0, 1.0, np.shape(s)), 0.0),
         False,
     ),
+    "Gaussian(.7).rounded(1)": (
+        lambda: dp.GaussianMechanism(0.7).rounded(1),
+        _rounded,
+        lambda rng, s: np.round(s + rng.normal(0, 0.7, np.shape(s)), 1),
+        False,
+    ),
     "Geometric(2)": (
         lambda: dp.GeometricMechanism(2.0),
         _whole(lambda k: np.log((1 - _A) / (1 + _A)) - np.abs(k) / 2.0),
@@ -232,53 +328,92 @@ MECHANISMS = {
         True,
     ),
 }
+# Of these statistics of binary records only: reports of each, and their number.
+REPORTS = "RandomizedResponse(.8)"
+MECHANISMS[REPORTS] = (
+    lambda: dp.RandomizedResponse(0.8),
+    lambda z, s: np.log(np.where(z == s, 0.8, 0.2)),
+    lambda rng, s: np.where(rng.random(np.shape(s)) < 0.8, s, 1 - s),
+    False,
+)
+MEMBERS = "Binomial(20, .5, 9)"
+MECHANISMS[MEMBERS] = (
+    lambda: dp.BinomialMechanism(20, 0.5, 9),
+    lambda z, s: stats.binom.logpmf(z, 20, (s + 0.5) / 10),
+    lambda rng, s: rng.binomial(20, (s + 0.5) / 10),
+    False,
+)
+ANY = [name for name in MECHANISMS if name not in (REPORTS, MEMBERS)]
 
 
 # --- A model --------------------------------------------------------------------------------------
 
 
+ENOUGH = 2_000**-0.5  # the error of the log of a mean, of so many effective draws
+
+
 @dataclass(frozen=True)
 class Release:
-    """A statistic, one or two of them stacked, and a mechanism."""
+    """A statistic, one or two of them joined, and a mechanism."""
 
     parts: tuple[tuple[Part, Part, Part], ...]
     mechanism: str
 
     def graph(self, x, n):
         """Return the statistic for PyTensor."""
-        found = [after.graph(reduce.graph(each.graph(x), n)) for each, reduce, after in self.parts]
-        return found[0] if len(found) == 1 else pt.stack(found)
+        found = [
+            after.graph(reduce.graph(each.graph(x, n), n), n) for each, reduce, after in self.parts
+        ]
+        if len(found) == 1:
+            return found[0]
+        if all(f.type.ndim == 0 for f in found):
+            return pt.stack(found)
+        return pt.concatenate([pt.atleast_1d(f) for f in found])
 
     def array(self, x, n):
         """Return the statistic of many sets of records, the last axis its entries."""
-        found = [after.array(reduce.array(each.array(x), n)) for each, reduce, after in self.parts]
-        return np.stack([np.asarray(f, "float64") for f in found], axis=-1)
+        found = []
+        for each, reduce, after in self.parts:
+            s = after.array(reduce.array(each.array(x, n), n), n).astype("float64")
+            found.append(s if s.ndim > x.ndim - 1 else s[..., None])
+        return np.concatenate(found, axis=-1)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A model: its law, the parameter of it, the number of records, and the releases."""
+    """A model: its law, priors and the first parameter, the number of records, the releases."""
 
     law: str
+    choices: tuple[int, ...]
+    """Which priors the parameters have."""
     parameter: Part
     n: int
     releases: tuple[Release, ...]
     seed: int
+    latent: bool = True
+    """Whether the records are variables of the model."""
 
     @property
-    def prior(self):
-        """The law of theta."""
-        return LAWS[self.law][0][2]
+    def priors(self):
+        """The priors by the names of the parameters, for PyMC and of scipy."""
+        domains = LAWS[self.law][0]
+        kinds = [PRIORS[d][k] for d, k in zip(domains, self.choices, strict=False)]
+        return dict(zip(("theta", "phi"), kinds, strict=False))
 
-    def draw(self, rng, theta, size):
-        """Draw records given theta."""
-        t = float(self.parameter.array(theta))
-        return LAWS[self.law][2](rng, t, (size, self.n))
+    def draw(self, rng, parameters, size):
+        """Draw records given parameters: one set of them, or arrays with a value for each set."""
+        first, *others = (np.asarray(p, "float64")[..., None] for p in parameters)
+        t = self.parameter.array(first, self.n)
+        return LAWS[self.law][2](rng, (size, self.n), t, *others)
+
+    def draw_prior(self, rng, size):
+        """Draw the parameters, an array for each."""
+        return [law.rvs(size=size, random_state=rng) for _, law in self.priors.values()]
 
     def published(self):
         """Return values that the model might have released."""
         rng = np.random.default_rng(self.seed)
-        x = self.draw(rng, self.prior.rvs(random_state=rng), 1)
+        x = self.draw(rng, self.draw_prior(rng, 1), 1)
         found = []
         for release in self.releases:
             s = release.array(x, self.n)[0]
@@ -288,26 +423,41 @@ class Spec:
             found.append(z)
         return found
 
-    def log_density(self, theta, z, rng, size):
-        """Return log p(z | theta), averaged over draws of the records, and its standard error."""
-        x = self.draw(rng, theta, size)
-        total = np.zeros(size)
+    def log_likelihood(self, z, x):
+        """Return log p(z | x) of many sets of records."""
+        total = np.zeros(len(x))
         for release, value in zip(self.releases, z, strict=True):
             logp = MECHANISMS[release.mechanism][1]
             total = total + logp(value, release.array(x, self.n)).sum(-1)
-        return average(total)
+        return total
+
+    def log_density(self, parameters, z, rng, size):
+        """Return log p(z | parameters), averaged over draws of the records, and its error.
+
+        Where they come to fewer than 2,000 effective ones, many more are drawn.
+        """
+        for many in (size, 30 * size):
+            found = average(self.log_likelihood(z, self.draw(rng, parameters, many)))
+            if found[1] < ENOUGH:
+                break
+        return found
 
     def build(self, z):
         """Write the model for PyMC."""
-        _, prior, _ = LAWS[self.law][0]
+        new = (lambda law, *a, **k: law("x", *a, **k)) if self.latent else _component
         with pm.Model() as model:
-            x = LAWS[self.law][1](self.parameter.graph(prior()), self.n)
+            first, *others = [prior(name) for name, (prior, _) in self.priors.items()]
+            x = LAWS[self.law][1](new, self.n, self.parameter.graph(first, self.n), *others)
             for i, (release, value) in enumerate(zip(self.releases, z, strict=True)):
                 statistic = release.graph(x, self.n)
-                observed = value[0] if len(release.parts) == 1 else value
+                observed = value if statistic.type.ndim else value[0]
                 mechanism = MECHANISMS[release.mechanism][0]()
                 dp.PrivateObservation(f"z{i}", statistic, mechanism, observed=observed)
         return model
+
+
+def _component(law, *args, **kwargs):
+    return law.dist(*args, **kwargs)
 
 
 def average(logs):
@@ -328,18 +478,32 @@ def random_spec(seed):
         return choice[0] if rng.random() < plain else choice[rng.integers(len(choice))]
 
     law = choose(list(LAWS))
-    parameter = choose(PARAMETERS[:4] if LAWS[law][0] is REAL else PARAMETERS, 0.6)
+    domains = LAWS[law][0]
+    choices = tuple(choose(range(len(PRIORS[d])), 0.5) for d in domains)
+    real = domains[0] == "real"
+    parameter = choose(PARAMETERS[:REAL_PARAMETERS] if real else PARAMETERS, 0.6)
+    latent = bool(rng.random() < 0.8)
     releases = []
-    for _ in range(choose([1, 1, 1, 1, 2])):
+    for _ in range(choose([1, 1, 1, 1, 2, 3]) if latent else 1):
         parts = tuple(
-            (choose(EACH, 0.6), choose(SUMS if rng.random() < 0.7 else REDUCE), choose(AFTER, 0.3))
+            (
+                choose(EACH, 0.6),
+                choose(SUMS if rng.random() < 0.7 else REDUCE, 0.3),
+                choose(AFTER, 0.6),
+            )
             for _ in range(choose([1, 1, 1, 2]))
         )
-        releases.append(Release(parts, choose(list(MECHANISMS))))
+        if not latent and rng.random() < 0.8:  # what is integrated out is released as it is
+            parts = ((EACH[0], EACH_OF_THEM, AFTER[0]),)
+        releases.append(Release(parts, choose(ANY)))
+    if law == "Bernoulli(t)" and rng.random() < 0.3:
+        reduce, mechanism = choose([(EACH_OF_THEM, REPORTS), (REDUCE[0], MEMBERS)])
+        releases = [Release(((EACH[0], reduce, AFTER[0]),), mechanism)]
     labels = [each.label for release in releases for each, _, _ in release.parts]
     if labels.count("data x") > 1:  # one name can be there only once
         releases = [Release(releases[0].parts[:1], releases[0].mechanism)]
-    return Spec(law, parameter, int(rng.integers(2, 7)), tuple(releases), seed)
+    n = int(rng.integers(2, 7))
+    return Spec(law, choices, parameter, n, tuple(releases), seed, latent)
 
 
 def simpler(spec):
@@ -355,11 +519,15 @@ def simpler(spec):
                 for k, choice in enumerate((EACH, REDUCE, AFTER))
                 if part[k] is not choice[0]
             ]
+            if release.mechanism == REPORTS:
+                continue
             shorter = [(*release.parts[:j], p, *release.parts[j + 1 :]) for p in plain]
             for parts in [others] * bool(others) + shorter:
                 new = replace(release, parts=parts)
                 yield replace(spec, releases=(*spec.releases[:i], new, *spec.releases[i + 1 :]))
     if spec.parameter is not PARAMETERS[0]:
         yield replace(spec, parameter=PARAMETERS[0])
+    if any(spec.choices):
+        yield replace(spec, choices=(0,) * len(spec.choices))
     if spec.n > 2:
         yield replace(spec, n=2)
