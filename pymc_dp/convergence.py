@@ -11,6 +11,7 @@ from xarray import DataTree
 _log = logging.getLogger("pymc.dp")
 
 LARGEST_R_HAT = 1.01
+MODES_R_HAT = 1.5
 FEWEST_DRAWS = 100  # effective ones, of a chain
 _MOST_NAMES = 5
 
@@ -44,21 +45,36 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
     with np.errstate(all="ignore"):  # of entries that never change
         r_hat = arviz_stats.rhat(tree, var_names=names)
         ess = arviz_stats.ess(tree, var_names=names)
-    bad = []
+    bad, apart = [], 1.0
     for name in names:
         of_entries, effective = np.ravel(r_hat[name]), np.ravel(ess[name]) / chains
         varies = ~np.isnan(of_entries)  # chains that stand still at different values: infinite
         worst = of_entries.max(initial=1.0, where=varies)
         fewest = effective.min(initial=np.inf, where=varies & ~np.isnan(effective))
+        if posterior[name].dtype.kind == "f" and not varies.any():
+            bad.append((0.0, f"{name!r} (has not moved)"))
+            apart = np.inf
+            continue
+        apart = max(apart, worst)
         if worst > LARGEST_R_HAT or fewest < FEWEST_DRAWS:
             bad.append((fewest, f"{name!r} (R-hat {worst:.2f}, {fewest:,.0f} effective draws)"))
     if not bad:
         return
     shown = [text for _, text in sorted(bad)[:_MOST_NAMES]]
     more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
+    what, otherwise = (
+        "There are few effective draws, so that means and intervals are rough",
+        "Draw more, or write the model in another way.",
+    )
+    if apart > LARGEST_R_HAT:
+        what = "The chains have not mixed, so that the draws do not stand for the posterior"
+    if apart > MODES_R_HAT:
+        otherwise = (
+            "Chains this far apart may each be in a mode of its own, where more draws do not help: "
+            "a prior or another release has to tell the modes apart."
+        )
     _log.warning(
-        "The chains have not mixed, so that the draws do not stand for the posterior: %s%s of %s "
-        "a chain. R-hat should be below %s, effective draws above %d. %s",
-        ", ".join(shown), more, f"{draws:,} draws", LARGEST_R_HAT, FEWEST_DRAWS,
-        advice or "Draw more, or write the model in another way.",
+        "%s: %s%s of %s a chain. R-hat should be below %s, effective draws above %d. %s",
+        what, ", ".join(shown), more, f"{draws:,} draws", LARGEST_R_HAT, FEWEST_DRAWS,
+        advice or otherwise,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.additive import Number, additive
-from pymc_dp.graphs import PLAIN_MODE, depends_on, keeps_values
+from pymc_dp.graphs import depends_on, keeps_values, known_value
 
 
 class NotCountableError(NotImplementedError):
@@ -160,8 +160,8 @@ def elementwise_values(
     if statistic.type.ndim != 1 or not is_elementwise(statistic):
         return None
     codes = pt.constant(np.arange(cells).astype(records.dtype))
-    found = clone_replace(statistic, {records: codes}, rebuild_strict=False).eval(mode=PLAIN_MODE)
-    return np.asarray(found, dtype="float64")
+    found = known_value(clone_replace(statistic, {records: codes}, rebuild_strict=False))
+    return None if found is None else found.astype("float64")
 
 
 def _check_positions(statistic: TensorVariable, records: TensorVariable) -> None:
@@ -182,11 +182,12 @@ def _changeable(graph: Variable) -> list[Variable]:
 
 def _number(graph: TensorVariable, given: dict) -> np.ndarray:
     replaced = clone_replace(graph, given, rebuild_strict=False)
-    for variable in _changeable(replaced):
+    value = known_value(replaced, fixed=True)
+    if value is None:
         raise NotCountableError(
-            f"`{variable}` in it is neither a number nor computed from the records"
+            f"`{_changeable(replaced)[0]}` in it is neither a number nor computed from the records"
         )
-    return np.asarray(replaced.eval(mode=PLAIN_MODE), dtype="float64")
+    return value.astype("float64")
 
 
 def _values(graph: TensorVariable, given: dict, length: int, cells: int) -> np.ndarray:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.tensor.random.basic import (
     ExponentialRV,
@@ -22,11 +21,11 @@ from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.chains import as_tree, run_chains
-from pymc_dp.graphs import known_value, nearest_rvs, power_law
+from pymc_dp.graphs import nearest_rvs, power_law
 from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.records import PrivatizedRecords, check_transform
+from pymc_dp.records import PrivatizedRecords, check_transform, prior_number
 from pymc_dp.steps.base import published_values
 
 _log = logging.getLogger("pymc.dp")
@@ -136,17 +135,10 @@ def _spread(group: PrivatizedRecords) -> tuple[TensorVariable, int]:
     return sources[0], round(power[1])
 
 
-def _number(x, name: str | None) -> float:
-    value = known_value(pt.as_tensor(x))
-    if value is None:
-        raise NotImplementedError(f"the prior of {name!r} has random parameters")
-    return float(np.squeeze(value))
-
-
 def _prior(spread: TensorVariable, power: int) -> tuple[float, float, float]:
     op = spread.owner.op
     return _SPREAD_PRIORS[type(op), power](
-        *(_number(p, spread.name) for p in op.dist_params(spread.owner))
+        *(prior_number(p, spread.name) for p in op.dist_params(spread.owner))
     )
 
 
@@ -175,12 +167,12 @@ def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
     }
     if isinstance(mean.owner.op, NormalRV):
         location, sd = mean.owner.op.dist_params(mean.owner)
-        fields["mu0"] = _number(location, mean.name)
+        fields["mu0"] = prior_number(location, mean.name)
         if nearest_rvs([sd]):
             factor, _ = power_law(sd**2, spread) or (np.nan, 0.0)  # `covered` checked it
             fields["kappa0"] = 1.0 / factor
         else:
-            fields["tau0"] = _number(sd, mean.name) ** -2
+            fields["tau0"] = prior_number(sd, mean.name) ** -2
     for which in ("mean", "var"):
         used = group.uses_mean if which == "mean" else group.uses_variance
         fields[f"has_{which}"] = float(used or group.bounds is not None)

@@ -93,9 +93,10 @@ def keeps_values(op: Op, given: Variable | str) -> bool:
             return True
         case ps.Cast() as cast if dtype is not None:
             target = np.dtype(cast.o_type.dtype)
-            if target == np.int64 and not isinstance(given, str) and is_whole(given):
-                return True
-            return target.kind == "f" or np.can_cast(dtype, target)
+            if target.kind == "f":
+                return target.itemsize >= 4
+            whole = np.dtype(dtype).kind == "f" and not isinstance(given, str) and is_whole(given)
+            return (whole and target == np.int64) or np.can_cast(dtype, target)
         case ps.Floor() | ps.Ceil() | ps.Trunc() if dtype is not None:
             return np.dtype(dtype).kind in "biu"
     return False
@@ -115,7 +116,11 @@ def is_whole(graph: Variable) -> bool:
             ps.RoundHalfToEven() | ps.RoundHalfAwayFromZero() | ps.Floor() | ps.Ceil() | ps.Trunc()
         ):
             return True
-        case ps.Add() | ps.Sub() | ps.Mul() | ps.Neg() | ps.Abs() | ps.Sqr() | MakeVector():
+        case ps.Add() | ps.Sub() | ps.Mul() | ps.Neg() | ps.Abs() | ps.Sqr():
+            return all(is_whole(i) for i in node.inputs)
+        case Join() | MakeVector() | ps.ScalarMaximum() | ps.ScalarMinimum():
+            return all(is_whole(i) for i in node.inputs)
+        case op if isinstance(getattr(op, "core_op", op), Dot):
             return all(is_whole(i) for i in node.inputs)
         case ps.Switch():
             return all(is_whole(i) for i in node.inputs[1:])
@@ -123,16 +128,10 @@ def is_whole(graph: Variable) -> bool:
             return is_whole(node.inputs[1])
         case IncSubtensor() | AdvancedIncSubtensor():
             return all(is_whole(i) for i in node.inputs[:2])
-        case Sum() | Reshape() | AdvancedSubtensor() | Alloc():
+        case Sum() | Reshape() | DimShuffle() | Subtensor() | AdvancedSubtensor() | Alloc():
             return is_whole(node.inputs[0])
-        case op if isinstance(getattr(op, "core_op", op), Dot):
-            return all(is_whole(i) for i in node.inputs)
         case ps.Identity() | ps.Cast() | ViewOp() | SpecifyShape() | CheckAndRaise():
             return is_whole(node.inputs[0])
-        case DimShuffle() | Subtensor():
-            return is_whole(node.inputs[0])
-        case Join() | ps.ScalarMaximum() | ps.ScalarMinimum():
-            return all(is_whole(i) for i in node.inputs)
     return False
 
 

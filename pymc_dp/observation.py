@@ -120,6 +120,7 @@ def PrivateObservation(
         _check_records(name, model, rv)
     observed = _check_observed(name, rv, observed)
     check_attainable(name, mechanism, observed)
+    _check_dims(name, rv, dims, coords, model)
     # Everything is checked: a refused release leaves nothing behind in the model.
     model.add_coords(coords)
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
@@ -155,6 +156,24 @@ def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Seque
     return new
 
 
+def _check_dims(name: str, rv, dims, coords, model: pm.Model) -> None:
+    """Refuse dims that the model does not have, or that are longer or shorter than the release."""
+    for dim, length in zip(dims or (), known_shape(rv), strict=False):
+        if dim is None:
+            continue
+        if dim not in coords and dim not in model.dim_lengths:
+            raise ValueError(
+                f"{name!r}: the model has no dimension {dim!r}: add it with pm.Model(coords=...), "
+                f"or leave dims= out"
+            )
+        known = known_value(model.dim_lengths[dim]) if dim not in coords else len(coords[dim])
+        if length is not None and known is not None and known != length:
+            raise ValueError(
+                f"{name!r}: the dimension {dim!r} has {known} labels, and the released statistic "
+                f"has {length} entries along it"
+            )
+
+
 def _shown(labels) -> str:
     shown = ", ".join(map(repr, labels[:4]))
     return f"({shown}{', ...' if len(labels) > 4 else ''})"
@@ -172,9 +191,10 @@ def _stack(name: str, statistic) -> TensorVariable:
             f"distributions, which take dims= as well: pm.Normal(..., dims=...)"
         )
     if not parts:
+        equal = ": write pt.eq(x, 1) for x == 1" if isinstance(statistic, bool) else ""
         raise TypeError(
             f"{name!r}: the statistic must be an expression of the model's variables such as "
-            f"records.mean(), a list of them, or an X.dist(...); got {statistic!r}"
+            f"records.mean(), a list of them, or an X.dist(...); got {statistic!r}{equal}"
         )
     if not several:
         return parts[0]

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from pymc.distributions.discrete import DiscreteUniformRV
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort, walk
 from pytensor.scalar import basic as ps
@@ -90,6 +91,8 @@ def _limits(variable: Variable) -> Range:
 
 def _leaf(variable: Variable) -> Range:
     """Return the range of what is not computed here: of data as their type, since they change."""
+    if isinstance(variable, SharedVariable) and variable.type.dtype == "int32":
+        return -_COUNT, _COUNT  # as pm.Data holds whole numbers
     if isinstance(variable, Constant) and np.size(variable.data):
         try:
             data = np.asarray(variable.data, dtype="float64")
@@ -146,6 +149,10 @@ def _range_of(node: Apply, found: dict[Variable, Range]) -> Range:
             ends = sorted(abs(e) for e in parts[0])
             low = 0.0 if parts[0][0] <= 0.0 <= parts[0][1] else ends[0]
             return (low**2, ends[1] ** 2) if isinstance(op, ps.Sqr) else (low, ends[1])
+        case ps.Mod() if parts[1][0] > 0.0:
+            return 0.0, parts[1][1]
+        case ps.Sign():
+            return -1.0, 1.0
         case ps.Switch():
             return _union(parts[1:])
         case ps.ScalarMaximum() | ps.ScalarMinimum():

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
+from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs import depends_on, is_whole, known_shape, known_value, nearest_rvs
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.base import as_float, check_attainable
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.statistics import (
     LinearStatistic,
@@ -34,6 +40,45 @@ def as_model(model: pm.Model | None, call: str) -> pm.Model:
     if not isinstance(model, pm.Model):
         raise TypeError(f"a pm.Model is needed, not a {type(model).__name__}: write {call}")
     return model
+
+
+def with_known_lengths(model: pm.Model) -> pm.Model:
+    """Return the model with numbers for the lengths of its records and of what is released.
+
+    `dims` and `pm.Data` make them variables, which a reading cannot go by; nor can it by indices
+    that change. PyMC freezes the dims and data that decide a length, and the whole numbers from
+    which a statistic is computed, in a copy, which `pm.set_data` then refuses to change. The copy's
+    variables have the names of the model's.
+    """
+    shaped = [v for v in (*privatized(model), *releases(model)) if None in v.type.shape]
+    lengths = [v.shape for v in shaped]
+    if lengths:
+        lengths = rewrite_graph(lengths, include=("ShapeOpt", "canonicalize"))
+    deciding = set(ancestors(lengths))
+    statistics = [release_statistic(release) for release in releases(model)]
+    used = set(ancestors(statistics, blockers=model.basic_RVs))
+    dims = [name for name, length in model.dim_lengths.items() if length in deciding | used]
+    whole = {v for v in model.data_vars if np.dtype(v.dtype).kind in "biu"}
+    data = [v.name for v in model.data_vars if v in deciding | (used & whole)]
+    if not dims and not data:
+        return model
+    known = freeze_dims_and_data(model, dims=dims, data=data)
+    for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
+        known[rv.name].tag.__update__(rv.tag)
+    return known
+
+
+def prior_value(parameter: Any, name: str | None) -> np.ndarray:
+    """Return a parameter of a prior; refuse one that is random, by the name of the variable."""
+    value = known_value(pt.as_tensor(parameter))
+    if value is None:
+        raise NotImplementedError(f"the prior of {name!r} has random parameters")
+    return value
+
+
+def prior_number(parameter: Any, name: str | None) -> float:
+    """Return a parameter of a prior that is one number."""
+    return float(np.squeeze(prior_value(parameter, name)))
 
 
 def is_tagged(rv: Variable) -> bool:
@@ -79,7 +124,8 @@ def check_values(model: pm.Model) -> None:
     for release in releases(model):
         if release not in model.observed_RVs:
             continue
-        value = known_value(model.rvs_to_values[release])
+        published = as_published(model.rvs_to_values[release])
+        value = known_value(published)
         shape = release.type.shape
         if value is not None and (
             value.ndim != len(shape)
@@ -96,6 +142,14 @@ def check_values(model: pm.Model) -> None:
             raise ValueError(
                 f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
             )
+        check_attainable(release.name, mechanism, published)
+
+
+def as_published(value: TensorVariable) -> TensorVariable:
+    """Return an observed value as it was given: PyMC cuts data to whole numbers by a cast."""
+    while isinstance(value.owner and getattr(value.owner.op, "scalar_op", None), Cast):
+        [value] = value.owner.inputs
+    return value
 
 
 @singledispatch

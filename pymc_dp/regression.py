@@ -43,7 +43,7 @@ from pymc_dp.kernels.regression_exact import (
 )
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.records import check_transform
+from pymc_dp.records import check_transform, prior_number, prior_value
 from pymc_dp.release import (
     FeasibleMoments,
     FeasibleRegression,
@@ -254,7 +254,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
         )
     [spread] = sources
     factor = law[0]
-    alpha, beta = (_number(p, spread.name) for p in spread.owner.op.dist_params(spread.owner))
+    alpha, beta = (prior_number(p, spread.name) for p in spread.owner.op.dist_params(spread.owner))
     entries: list[tuple[TensorVariable, tuple[int, ...]]] = []
     locations, blocks = [], []
     graphs = [m for m in means if isinstance(m, Variable)]
@@ -277,7 +277,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
             )
         value = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
         at_one = graph_replace(cov, {spread: pt.constant(value)}, strict=False)
-        unit = _known(at_one, rv.name)
+        unit = prior_value(at_one, rv.name)
         if isinstance(op, NormalRV):
             unit = np.diag(np.broadcast_to(unit, (width,)))
         blocks.append(unit)
@@ -302,22 +302,11 @@ def _unfilled(graph: TensorVariable) -> TensorVariable:
     return graph
 
 
-def _number(parameter, name: str | None) -> float:
-    return float(np.squeeze(_known(parameter, name)))
-
-
 def _shape(rv: TensorVariable) -> tuple[int, ...]:
     shape = tuple(length for length in known_shape(rv) if length is not None)
     if len(shape) < rv.type.ndim:
         raise NotImplementedError(f"the shape of {rv.name!r} is not known")
     return shape
-
-
-def _known(parameter, name: str | None) -> np.ndarray:
-    value = known_value(parameter)
-    if value is None:
-        raise NotImplementedError(f"the prior of {name!r} has random parameters")
-    return value
 
 
 def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
@@ -404,10 +393,10 @@ def _read_wishart(model: pm.Model, link: Link) -> NormalWishart:
     if precision is not same or unit != 1.0 or nearest_rvs([mean]):
         raise reason
     nu, root = precision.owner.inputs[-2:]
-    root = _known(root, precision.name)
+    root = prior_value(root, precision.name)
     center = np.broadcast_to(np.asarray(known_value(mean), "float64"), (link.width,))
     psi = np.linalg.inv(root @ root.T)
-    return NormalWishart(precision, location, _number(nu, precision.name), psi, kappa, center)
+    return NormalWishart(precision, location, prior_number(nu, precision.name), psi, kappa, center)
 
 
 def kernel_model(model: pm.Model, regression: ConjugateRegression) -> RegressionModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -21,11 +21,22 @@ from pymc_dp.graphs import known_shape
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.rules import notes, record_groups
 from pymc_dp.marginal import IntegratedReleaseRV, all_releases
-from pymc_dp.records import as_model, check_values, children, is_tagged, privatized, releases
+from pymc_dp.mechanisms.base import check_attainable
+from pymc_dp.records import (
+    as_model,
+    as_published,
+    check_values,
+    children,
+    is_tagged,
+    privatized,
+    releases,
+    with_known_lengths,
+)
 from pymc_dp.release import FeasibleRegression
 from pymc_dp.row_sums import read_moments
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
+from pymc_dp.steps.records import check_gaps
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -53,6 +64,8 @@ class Route:
         The arguments of `pm.sample` that the route takes, where it does not take them all.
     approximate : str, optional
         The approximation that it samples; `rate` and `run` then take ``moments=``, too.
+    steps : bool, optional
+        Whether some variables get steps of ours, so that it is not for ``nuts_sampler=``.
     """
 
     name: str
@@ -61,6 +74,7 @@ class Route:
     run: Callable[..., DataTree]
     arguments: frozenset[str] | None = None
     approximate: str | None = None
+    steps: bool = False
 
 
 _ROUTES: list[Route] = []
@@ -147,6 +161,10 @@ def sample(
         if release not in model.observed_RVs:
             _log.warning("The release %r has no observed value: its prior is sampled", release.name)
     check_values(model)
+    for rv in model.observed_RVs:
+        if isinstance(rv.owner.op, IntegratedReleaseRV):
+            published = as_published(model.rvs_to_values[rv])
+            check_attainable(rv.name, rv.owner.op.mechanism, published)
     for note in notes(model):
         _log.warning("%s", note)
     if method is not None:
@@ -186,6 +204,10 @@ def _by_best_route(
     if rung != "auto" and not records:
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
 
+    model = with_known_lengths(model)
+    if kwargs.get("initvals"):  # of variables of the model as it was given
+        kwargs["initvals"] = _merged({}, kwargs["initvals"])
+    nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
     open_routes, better = [], []
     shut: dict[str, list[str]] = {}
     for route, rate, reason in routes(model, approximate, **options):
@@ -193,6 +215,8 @@ def _by_best_route(
             better += [] if reason else [(rate, route)]
             continue
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
+        if not reason and route.steps and nuts_sampler != "pymc":
+            reason = f"its steps are not for nuts_sampler={nuts_sampler!r}"
         if not reason and unsupported:
             reason = f"it does not take {', '.join(unsupported)}"
             _log.info("Not taken: %s, %s", route.name, reason)
@@ -219,6 +243,18 @@ def _as_written(model, **kwargs):
             "call pm.sample"
         )
     _log.info("Route: the model as written")
+    nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
+    stepped = [
+        repr(rv.name)
+        for rv in model.free_RVs
+        if hasattr(rv.tag, "dp_step") or not rv.dtype.startswith("float")
+    ]
+    if nuts_sampler != "pymc" and stepped:
+        raise ValueError(
+            f"nuts_sampler={nuts_sampler!r} cannot move {', '.join(stepped)}, which have steps of "
+            f'their own: write dp.sample(dp.collapse(model, "marginal"), '
+            f"nuts_sampler={nuts_sampler!r}), or leave nuts_sampler= out"
+        )
     try:
         return pm.sample(model=model, **kwargs)
     except NotImplementedError as error:
@@ -271,19 +307,27 @@ def _records(model, **kwargs):
         kwargs["var_names"] = _public(model)
     start = feasible_start(model)
     if start:
-        kwargs["initvals"] = {**start, **(kwargs.get("initvals") or {})}
+        kwargs["initvals"] = _merged(start, kwargs.get("initvals"))
     with model:
         if "step" not in kwargs:
             kwargs["step"] = steps(model)
         return pm.sample(**kwargs)
 
 
+def _merged(start, initvals):
+    """Put initial values by name, for all chains or for each, over those that are ours."""
+    if initvals is None or isinstance(initvals, Mapping):
+        own = {getattr(rv, "name", rv): value for rv, value in (initvals or {}).items()}
+        return {**start, **own}
+    return [_merged(start, of_chain) for of_chain in initvals]
+
+
 def _nuts_on_records(model, **kwargs):
     if kwargs.get("var_names") is None:
         kwargs["var_names"] = _public(model)
     # PyMC starts every record at its mean, where the gradient of a spread does not exist.
-    scattered = {rv: "prior" for rv in privatized(model)}
-    kwargs["initvals"] = {**scattered, **(kwargs.get("initvals") or {})}
+    scattered = {rv.name: "prior" for rv in privatized(model)}
+    kwargs["initvals"] = _merged(scattered, kwargs.get("initvals"))
     _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     with model:
         kwargs.setdefault("step", pm.NUTS(target_accept=kwargs.pop("target_accept", 0.9)))
@@ -341,6 +385,8 @@ def _records_rate(model):
     tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
     if not tagged:
         raise ValueError("the confidential values are released one by one, not in sums of records")
+    for rv in tagged:
+        check_gaps(model, rv)
     seconds = 2e-4 if set(tagged) | set(choose_steps(model)) >= set(model.free_RVs) else 1e-3
     found = blocks(model, tagged)
     if any(_columns(block) > 1 for block in found):
@@ -411,10 +457,12 @@ register_route(
     )
 )
 register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
-register_route(Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics))
+register_route(
+    Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics, steps=True)
+)
 register_route(
     Route("NUTS on the statistics", "statistics", _nuts_on_statistics_rate, _nuts_on_statistics)
 )
-register_route(Route("Metropolis on the records", "records", _records_rate, _records))
-register_route(Route("exact draws of the counts", "records", _counts_rate, _records))
+register_route(Route("Metropolis on the records", "records", _records_rate, _records, steps=True))
+register_route(Route("exact draws of the counts", "records", _counts_rate, _records, steps=True))
 register_route(Route("NUTS on the records", "records", _nuts_on_records_rate, _nuts_on_records))

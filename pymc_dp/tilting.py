@@ -146,7 +146,8 @@ def logaddexp(x, y):
     above = pt.gt(x, y)
     big = pt.switch(above, x, y)
     small = pt.switch(above, y, x)
-    gap = pt.switch(pt.isinf(big), 0.0, small - big)
+    # Below, softplus is zero to double precision, and JAX's derivative of it is NaN.
+    gap = pt.switch(pt.isinf(big), 0.0, pt.maximum(small - big, -700.0))
     return big + pt.softplus(gap)
 
 

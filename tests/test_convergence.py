@@ -39,11 +39,34 @@ def test_what_has_not_mixed_is_named_the_worst_first(caplog):
 
 def test_chains_that_have_mixed_are_not_named(caplog):
     rng = np.random.default_rng(1)
-    constant = np.ones((2, 1_000))
-    known = np.stack([constant, rng.normal(size=(2, 1_000))], axis=-1)
-    draws = tree(good=rng.normal(size=(2, 1_000)), constant=constant, known=known)
-    check_convergence(draws, ["good", "constant", "known", "integrated out"])
+    count = np.ones((2, 1_000), dtype=int)
+    known = np.stack([count, rng.normal(size=(2, 1_000))], axis=-1)
+    draws = tree(good=rng.normal(size=(2, 1_000)), count=count, known=known)
+    check_convergence(draws, ["good", "count", "known", "integrated out"])
     assert not said(caplog)
+
+
+def test_chains_that_never_moved_are_named(caplog):
+    check_convergence(tree(mu=np.full((2, 200), 0.3)), ["mu"])
+    [message] = said(caplog)
+    assert "'mu' (has not moved)" in message
+
+
+def test_few_draws_of_chains_that_agree_are_only_few(caplog):
+    rng = np.random.default_rng(3)
+    walk = np.cumsum(rng.normal(size=200))
+    slow = np.tile(walk, (2, 2))  # halves that are alike
+    check_convergence(tree(slow=slow), ["slow"])
+    [message] = said(caplog)
+    assert message.startswith("There are few effective draws")
+
+
+def test_chains_far_apart_are_told_of_modes(caplog):
+    rng = np.random.default_rng(1)
+    check_convergence(tree(mu=rng.normal([[5.0], [-5.0]], 1.0, (2, 300))), ["mu"])
+    [message] = said(caplog)
+    assert message.startswith("The chains have not mixed")
+    assert "a mode of its own" in message
 
 
 def test_chains_that_stand_still_apart_are_named(caplog):
@@ -61,6 +84,7 @@ def test_of_few_draws_nothing_is_said(caplog, shape):
 SHORT = {"draws": 100, "tune": 20, "chains": 2, "random_seed": 1, "progressbar": False}
 
 
+@pytest.mark.nightly
 def test_sample_names_the_parameters_and_the_better_route(caplog):
     """On the records, each draw is one sweep: a hundred are few."""
     prior = {"mu_0": 0.3, "kappa_0": 1.0, "nu_0": 3.0, "sigma_0_sq": 0.1}

@@ -207,6 +207,11 @@ def test_refuses_what_is_not_a_statistic(in_model, statistic):
         dp.PrivateObservation("z", statistic, dp.LaplaceMechanism(1.0), observed=1.0)
 
 
+def test_a_comparison_of_python_is_told_of_pt_eq(in_model):
+    with pytest.raises(TypeError, match=r"got False: write pt\.eq\(x, 1\) for x == 1"):
+        dp.PrivateObservation("z", lead() == 1, dp.LaplaceMechanism(1.0), observed=1.0)
+
+
 def test_refuses_a_list_of_unequal_shapes(in_model):
     x = lead()
     with pytest.raises(ValueError, match=r"'z': .* different shapes .* pt\.concatenate"):
@@ -704,3 +709,14 @@ def test_feasible_moments_enter_as_inputs(bounded):
     inputs = [bounded["sigma2"], bounded["lead"]]
     draws = pytensor.function(inputs, list(found[1:]), mode=PLAIN)(7.0, INSIDE)
     np.testing.assert_allclose(draws, [7.0, 40.0, INSIDE.var(ddof=1)])
+
+
+def test_dims_that_do_not_fit_are_refused():
+    with pm.Model(coords={"k": range(3)}):
+        x = pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=6)
+        both = [x.sum(), x.mean()]
+        noise = dp.LaplaceMechanism(1.0)
+        with pytest.raises(ValueError, match=r"'z': the dimension 'k' has 3 labels.*2 entries"):
+            dp.PrivateObservation("z", both, noise, observed=[1, 2], dims="k")
+        with pytest.raises(ValueError, match="'z': the model has no dimension 'j'"):
+            dp.PrivateObservation("z", both, noise, observed=[1, 2], dims="j")

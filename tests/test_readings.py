@@ -8,7 +8,7 @@ import pymc as pm
 import pymc.dims as pmd
 import pytensor.tensor as pt
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 import pymc_dp as dp
 from pymc_dp.sampling import routes
@@ -235,3 +235,75 @@ def test_sums_that_are_multiples_of_each_other_end_in_no_error():
     for theta in stats.gamma(4, scale=0.5).ppf((0.25, 0.6, 0.9)):
         found = float(density(np.log(theta)))
         assert np.isnan(found) or np.isfinite(found)
+
+
+def test_gaps_are_summed_over_however_many_counts_there_are():
+    n, step, z = 20_000, 777, 8
+    with pm.Model() as model:
+        p = pm.Beta("p", 1, 1)
+        x = pm.Bernoulli("x", p, shape=n)
+        dp.PrivateObservation("z", x.sum() / step, dp.DiscreteGaussianMechanism(1.0), observed=z)
+    collapsed = dp.collapse(model)
+    density = collapsed.compile_logp(vars=collapsed["z"])
+    counts = step * np.arange(n // step + 1)
+    for at in (0.25, 0.311, 0.5):
+        noise = -((z - counts / step) ** 2) / 2 - np.log(
+            np.exp(-(np.arange(-40, 41) ** 2) / 2).sum()
+        )
+        truth = special.logsumexp(stats.binom.logpmf(counts, n, at) + noise)
+        found = density({"p_logodds__": special.logit(at)})
+        np.testing.assert_allclose(found, truth, rtol=1e-10)
+
+
+def test_records_do_not_move_across_gaps():
+    with pm.Model() as model:
+        p = pm.Beta("p", 1, 1)
+        x = pm.Binomial("x", 2, p, shape=60)
+        dp.PrivateObservation("z", x.mean(), dp.GeometricMechanism(1.0), observed=1)
+    with pytest.raises(ValueError, match="'z' has whole-number noise"):
+        dp.sample(model, draws=10)
+    with model, pytest.raises(ValueError, match="'z' has whole-number noise"):
+        dp.RecordMetropolis([x])
+
+
+def test_listed_tables_of_another_total_are_refused():
+    with pm.Model() as model:
+        total = pm.Data("total", 3)
+        k = pm.Multinomial("k", total, pm.Dirichlet("p", np.ones(3)))
+        mean = (k * [0, 1, 2]).sum() / 3
+        dp.PrivateObservation("z", mean, dp.GeometricMechanism(1.0), observed=1)
+        step = dp.CountGibbs([k, model["p"]])
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+    with model:
+        pm.set_data({"total": 6})
+    with pytest.raises(ValueError, match="'k'"):
+        step.step(model.initial_point() | {"k": np.array([1, 2, 3])})
+
+
+@pytest.mark.parametrize("integrated", [False, True])
+def test_data_are_checked_as_they_were_given(integrated):
+    """PyMC cuts what it takes for a count: half a count and NaN have to be seen before."""
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 2, 1)
+        z = pm.Data("published", np.array([2.0, 3.0]))
+        y = pm.Poisson.dist(rate, shape=2) if integrated else pm.Poisson("y", rate, shape=2)
+        dp.PrivateObservation("z", y, dp.GeometricMechanism(1.0), observed=z)
+    for wrong in ([2.5, 3.0], [np.nan, 3.0]):
+        with model:
+            pm.set_data({"published": wrong})
+        with pytest.raises(ValueError, match="'z'"):
+            dp.sample(model, draws=5)
+        if not integrated:
+            with pytest.raises(ValueError, match="'z'"):
+                dp.collapse(model)
+
+
+def test_initial_values_of_each_chain():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        x = pm.Normal("x", mu, 1, shape=4)
+        dp.PrivateObservation("z", x.sum(), dp.GaussianMechanism(1.0), observed=3.0)
+    starts = [{mu: 0.1}, {"mu": 0.2}]
+    options = {"draws": 3, "tune": 3, "chains": 2, "cores": 1, "progressbar": False}
+    for rung in ("marginal", "records"):
+        assert dp.sample(model, rung=rung, initvals=starts, **options)["posterior"]["mu"].size == 6

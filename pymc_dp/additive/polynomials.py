@@ -102,7 +102,7 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
             case ps.Sqr():
                 return multiplied(read(node.inputs[0]), read(node.inputs[0]))
             case ps.Pow():
-                power = known_value(node.inputs[1])
+                power = known_value(node.inputs[1], fixed=True)
                 if power is not None and np.all(power == power.flat[0]):
                     k = float(power.flat[0])
                     if k in range(1, _MOST_POWER + 1):

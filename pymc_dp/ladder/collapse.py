@@ -32,7 +32,15 @@ from pymc_dp.ladder.rules import (
     read,
     record_groups,
 )
-from pymc_dp.records import as_model, children, privatized, release_statistic, releases
+from pymc_dp.records import (
+    as_model,
+    check_values,
+    children,
+    privatized,
+    release_statistic,
+    releases,
+    with_known_lengths,
+)
 from pymc_dp.starting import feasible_start
 from pymc_dp.steps import choose_steps
 
@@ -76,7 +84,8 @@ def collapse(
     Returns
     -------
     pm.Model
-        A new model. `pm.Data` is copied: call `set_data` on the new one.
+        A new model. `pm.Data` is copied: call `set_data` on the new one. Data and dims that decide
+        how many records there are, or what is released, cannot be changed there.
 
     Raises
     ------
@@ -85,13 +94,14 @@ def collapse(
         that is no function of the sufficient ones, two releases of the same statistic
         (marginal), no closed form (marginal), an improper posterior.
     """
-    model = as_model(model, "dp.collapse(model, to=...)")
+    model = with_known_lengths(as_model(model, "dp.collapse(model, to=...)"))
     if to not in ("statistics", "marginal"):
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
     if approximate not in (None, "clt"):
         raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
     if moments is not None and approximate is None:
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
+    check_values(model)
     groups = integrable(model)
     if approximate is not None and not any(map(is_rows, groups)):
         raise ValueError(

@@ -36,6 +36,7 @@ from pymc_dp.graphs import PLAIN_MODE, depends_on, known_shape, known_value, nea
 from pymc_dp.ladder.rules import Change, recovered, register_rungs
 from pymc_dp.records import (
     check_transform,
+    leaves_gaps,
     record_count,
     release_statistic,
     releases,
@@ -215,7 +216,8 @@ def marginal_rung(model: pm.Model, group: CountedRecords) -> Change:
             raise NotImplementedError(
                 f"the density of the release {release.rv.name!r} is not known to be log-concave in "
                 f"the number of ones among {group.name!r}, as it is for a sum or mean under "
-                f"log-concave noise, and the sum over {group.n + 1} counts is too long"
+                f"log-concave noise (the property `log_concave` of a mechanism), and the sum over "
+                f"{group.n + 1} counts is too long"
             )
         new = count_marginal_rv(
             statistic, mechanism, group.parameter, group.n, name=group.latent, whole=whole
@@ -231,7 +233,7 @@ def _terms_are_concave(model: pm.Model, group: CountedRecords, release: CountRel
     """
     statistic = release.statistic
     assert isinstance(statistic, CountStatistic)
-    if statistic.affine is None or not release.mechanism.log_concave:
+    if statistic.affine is None or not release.mechanism.log_concave or leaves_gaps(release.rv):
         return False
     if not release.mechanism.is_discrete:
         return True

@@ -25,6 +25,7 @@ from pymc_dp.records import (
     record_length,
     release_statistic,
     releases,
+    with_known_lengths,
 )
 from pymc_dp.release import record_bounds
 from pymc_dp.steps import choose_steps
@@ -100,7 +101,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
     """
     from pymc_dp.sampling import routes
 
-    model = as_model(model, "dp.explain(model)")
+    model = with_known_lengths(as_model(model, "dp.explain(model)"))
     result = Explanation()
     rows = [_release_row(model, release) for release in releases(model)]
     for rv in model.basic_RVs:

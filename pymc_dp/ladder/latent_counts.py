@@ -56,8 +56,10 @@ def read(model: pm.Model, rv: TensorVariable) -> ReleasedCounts:
     return ReleasedCounts(rv, release, mechanism)
 
 
-def describe(model: pm.Model, counts: ReleasedCounts, release: TensorVariable) -> str:
+def describe(model: pm.Model, counts: TensorVariable, release: TensorVariable) -> str:
     """Describe the statistic."""
+    if not is_itself(release_statistic(release), counts):
+        return f"a statistic of the counts {counts.name!r}"
     return f"every count of {counts.name!r}"
 
 

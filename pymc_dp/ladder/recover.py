@@ -34,6 +34,7 @@ from pymc_dp.records import (
     read_records,
     release_statistic,
     releases,
+    with_known_lengths,
 )
 from pymc_dp.steps.base import as_row
 
@@ -62,7 +63,7 @@ def recover(
         A copy of `idata` with ``<record>_mean``, ``<record>_var`` or ``<release>_confidential`` in
         its posterior.
     """
-    model = as_model(model, "dp.recover(model, idata)")
+    model = with_known_lengths(as_model(model, "dp.recover(model, idata)"))
     if idata is None:
         raise ValueError("recover needs the result of sampling: dp.recover(model, idata)")
     rng = get_random_generator(random_seed)
@@ -206,7 +207,7 @@ def predict_records(
         For rows of several variables, a dataset with such an array for each variable that is drawn;
         those that are given are coordinates.
     """
-    model = as_model(model, "dp.predict_records(model, idata)")
+    model = with_known_lengths(as_model(model, "dp.predict_records(model, idata)"))
     if idata is None:
         raise ValueError("predict_records needs the result: dp.predict_records(model, idata)")
     if size is not None and size < 1:

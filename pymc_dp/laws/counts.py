@@ -83,7 +83,8 @@ def _noise(mechanism: Mechanism) -> Noise:
     if not mechanism.log_concave:
         raise NotImplementedError(
             f"the probability of a release of {type(mechanism).__name__} is not known to be "
-            f"log-concave in the count, so that a sum over counts may miss some"
+            f"log-concave in the count, so that a sum over counts may miss some. If it is, say so "
+            f"in the class: its property `log_concave` returns True"
         )
     z, y = pt.dscalars("z", "y")
     parameters = [pt.dscalar() for _ in mechanism.parameters]

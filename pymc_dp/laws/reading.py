@@ -34,7 +34,12 @@ def _read(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
 
 @_read.register
 def _read_random_variable(op: RandomVariable, node):
-    return op, _sized(op.dist_params(node), op.size_param(node), node)
+    parameters = op.dist_params(node)
+    if any(op.ndims_params):
+        raise NotImplementedError(
+            f"{op}, which has vectors for parameters, cannot be integrated out"
+        )
+    return op, _sized(parameters, op.size_param(node), node)
 
 
 @_read.register

@@ -213,11 +213,12 @@ def read_summary(summary: Any, frame: Any, column: str | None = None, **fields: 
     noisy: Mechanism = mechanism(float(own[0]["scale"]))
     if value.dtype.kind == "u":
         noisy = noisy.clipped(lower=0)
-    elif "Sum" not in aggregates and not hasattr(frame, "to_dicts"):
+    elif noisy.is_discrete and np.any(value == 0) and not np.any(value < 0):
         raise ValueError(
-            f"from_opendp_summary: {column!r} ({aggregates}) was cut at 0 if its numbers were "
-            f"unsigned, and as {value.dtype} they no longer tell: pass the Polars frame itself, or "
-            f"write dp.Release with the mechanism"
+            f"from_opendp_summary: the zeros of {column!r} ({aggregates}) were cut there if its "
+            f"numbers were unsigned, which csv files and pandas forget. Pass the Polars frame or a "
+            f"parquet file of it, or say which: frame.cast({{{column!r}: pl.UInt32}}) if they "
+            f"were; dp.Release(frame[{column!r}], dp.{noisy!r}) if not"
         )
     keys = [name for name in frame.columns if name not in released]
     described: dict[str, Any] = {"name": column, "source": f"OpenDP Polars: {aggregates}"}

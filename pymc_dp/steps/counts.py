@@ -209,9 +209,12 @@ class _Table:
     binary: bool
     parameter: str | None
     draw: Callable | None  # of the parameter's value
+    listed: int | None  # the total of the tables that are listed, if they are
 
     def update(self, rng, point):
         total, *weights = self.weights(*[point[i] for i in self.inputs])
+        if self.listed is not None and total != self.listed:
+            raise unusable(self.name)  # a pm.Data has changed
         weights = np.array(weights)
         old = point[self.name]
         counts = np.array([total - old, old], dtype=float) if self.binary else old.astype(float)
@@ -263,10 +266,11 @@ def _table(model, rv, parameter, point) -> _Table:
             f"CountGibbs cannot update {rv.name!r}: the density of its releases "
             f"{', '.join(repr(c.name) for c in found)} is not known to be log-concave in it, or "
             f"their statistics are not linear, and its {total} + 1 values are too many to list. "
-            f"Release a sum or mean under log-concave noise"
+            f"Release a sum or mean under log-concave noise (a mechanism's property `log_concave`)"
         )
     name = model.rvs_to_values[rv].name
-    table = _Table(name, noise, concave, function, inputs, binary, value, draw)
+    listed = None if states is None else total
+    table = _Table(name, noise, concave, function, inputs, binary, value, draw, listed)
     with suppress(ValueError):  # compiled once, before the chains' processes start
         table.update(np.random.default_rng(0), point)
     return table
@@ -326,9 +330,7 @@ def _lines(statistic, counts, cells) -> tuple[np.ndarray, np.ndarray] | None:
     found = []
     for unit in np.vstack([np.zeros(cells), np.eye(cells)]):
         [graph] = graph_replace([statistic], {counts: pt.constant(unit)}, strict=False)
-        if any(isinstance(v, SharedVariable) for v in graph_inputs([graph])):
-            return None
-        value = known_value(graph)
+        value = known_value(graph, fixed=True)
         if value is None:
             return None
         found.append(value.ravel())

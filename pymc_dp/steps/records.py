@@ -19,9 +19,17 @@ from pytensor.graph.traversal import ancestors
 from pymc_dp.additive import is_rowwise
 from pymc_dp.blocks import Block, blocks, check_axes, has_record_axis
 from pymc_dp.engine import Engine, plain_function
+from pymc_dp.graphs import depends_on
 from pymc_dp.privacy import Loss, stated_loss
 from pymc_dp.propriety import check_proper, check_proper_rows
-from pymc_dp.records import is_tagged, read_records, record_length
+from pymc_dp.records import (
+    is_tagged,
+    leaves_gaps,
+    read_records,
+    record_length,
+    release_statistic,
+    releases,
+)
 from pymc_dp.rows import read_rows
 from pymc_dp.starting import feasible_point
 from pymc_dp.steps.adaptation import WalkAdaptation, WalkState
@@ -132,6 +140,7 @@ class RecordMetropolis(DPStep):
         for rv in self.model_rvs:
             _check_records(model, rv)
             _check_atoms(model, rv, point)
+            check_gaps(model, rv)
         check_axes(model)
         found = blocks(model, self.model_rvs)
         for block in found:
@@ -312,6 +321,24 @@ def _check_records(model: pm.Model, rv) -> None:
     except (ValueError, NotImplementedError):
         return  # its law is not one whose posterior is known to be improper
     check_proper(model, group)
+
+
+def check_gaps(model: pm.Model, rv) -> None:
+    """Refuse releases between whose possible values moves by one record find no way."""
+    n = record_length(rv)
+    for release in releases(model):
+        statistic = release_statistic(release)
+        if n == 1 or not leaves_gaps(release) or not depends_on(statistic, rv):
+            continue
+        if not is_rowwise(statistic, rv, n, rv.type.ndim):
+            raise ValueError(
+                f"RecordMetropolis cannot update {rv.name!r}: the release {release.name!r} has "
+                f"whole-number noise, so that records for which its statistic is no whole number "
+                f"are impossible, and moves by one record do not cross them. Of Bernoulli and "
+                f"Categorical records, sample the counts: "
+                f'dp.sample(dp.collapse(model, "statistics")). If the statistic is a whole number, '
+                f'write it as one: .astype("int64")'
+            )
 
 
 def _check_rows(model: pm.Model, block: Block) -> None:

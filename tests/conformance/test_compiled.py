@@ -72,6 +72,7 @@ def density(model, gradient=True):
 
 
 @pytest.mark.parametrize("graphs", [of_laws, of_counts, of_bounded_records, of_an_inverted_sum])
+@pytest.mark.by_day("of_laws", "of_counts")
 def test_python_and_numba_agree(graphs):
     inputs, outputs = [x, p], graphs()
     plain, compiled = (

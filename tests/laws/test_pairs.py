@@ -1,7 +1,5 @@
 """Conformance of every registered pair of a law and a mechanism."""
 
-import itertools
-
 import numpy as np
 import pymc as pm
 import pytensor
@@ -29,6 +27,9 @@ MOMENTS = {
     "PoissonRV": lambda p: (p[0], p[0] ** 0.5),
 }
 
+PANELS = 16  # of each piece between kinks
+NODES, WEIGHTS = (np.polynomial.legendre.leggauss(32) + np.array([[1.0], [0.0]])) / 2
+
 
 def noise_logp(mechanism, z, s, noise):
     if mechanism is GeometricMechanism:
@@ -37,7 +38,7 @@ def noise_logp(mechanism, z, s, noise):
     return law.logpdf(z, s, noise)
 
 
-def integrate_joint(pair, parameters, noise, z, weight=lambda s: 1.0):
+def integrate_joint(pair, parameters, noise, z):
     """Integral of the joint density of (s, z) over s, split where it has kinks or peaks."""
     mean, sd = MOMENTS[pair.law.__name__](parameters)
     if pair.law in DISCRETE:
@@ -54,15 +55,12 @@ def integrate_joint(pair, parameters, noise, z, weight=lambda s: 1.0):
     at = np.linspace(edges[0] + 1e-12 * sd, edges[-1], 4001)
     top = np.max(log_law(at, parameters) + noise_logp(pair.mechanism, z, at, noise))
 
-    def density(u, a, b):
-        s = a + (b - a) * u * u  # takes the pole of a small shape away
-        joint = np.exp(log_law(s, parameters) + noise_logp(pair.mechanism, z, s, noise) - top)
-        return joint * weight(s) * 2 * u * (b - a)
-
-    total = sum(
-        integrate.quad(density, 0, 1, args=(a, b), epsabs=0, epsrel=1e-11, limit=200)[0]
-        for a, b in itertools.pairwise(edges)
-    )
+    # The square takes the pole of a small shape away.
+    u = (NODES + np.arange(PANELS)[:, None]) / PANELS
+    a, b = np.array(edges[:-1])[:, None, None], np.array(edges[1:])[:, None, None]
+    s = a + (b - a) * u * u
+    joint = np.exp(log_law(s, parameters) + noise_logp(pair.mechanism, z, s, noise) - top)
+    total = np.sum(joint * 2 * u * (b - a) * WEIGHTS / PANELS)
     return total, top
 
 
@@ -74,15 +72,6 @@ CASES = [
 
 
 @pytest.mark.parametrize(("pair", "parameters"), CASES)
-@pytest.mark.by_day(
-    "GammaRV-LaplaceMechanism-(1.0, 0.4)",
-    "ExponentialRV-LaplaceMechanism-(0.3,)",
-    "GammaRV-GaussianMechanism-(1.5, 0.001)",
-    "NormalRV-LaplaceMechanism-(-5.0, 0.01)",
-    "NormalRV-GaussianMechanism-(0.3, 1.2)",
-    "PoissonRV-LaplaceMechanism-(140.0,)",
-    "PoissonRV-GeometricMechanism-(0.02,)",
-)
 def test_log_marginal_and_gradient(pair, parameters):
     mean, sd = MOMENTS[pair.law.__name__](parameters)
     noise, z = pt.vectors("noise", "z")

@@ -1,0 +1,95 @@
+"""Records whose number dims or data decide are read like records of a number that is written."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pymc.exceptions import ShapeError
+
+import pymc_dp as dp
+
+N = 6
+LAWS = {
+    "normal": lambda **n: pm.Normal("x", pm.Normal("theta"), 1, **n),
+    "bernoulli": lambda **n: pm.Bernoulli("x", pm.Beta("theta", 1, 1), **n),
+    "gamma": lambda **n: pm.Gamma("x", 2, pm.Gamma("theta", 2, 1), **n),
+    "poisson": lambda **n: pm.Poisson("x", pm.Gamma("theta", 2, 1), **n),
+    "categorical": lambda **n: pm.Categorical("x", pm.Dirichlet("theta", np.ones(3)), **n),
+}
+
+
+def model_of(law, length):
+    with pm.Model(coords={"person": range(N)}) as model:
+        match length:
+            case "shape":
+                x = LAWS[law](shape=N)
+            case "dims":
+                x = LAWS[law](dims="person")
+            case "dims of data":
+                pm.Data("age", np.zeros(N), dims="person")
+                x = LAWS[law](dims="person")
+            case "data":
+                x = LAWS[law](shape=pm.Data("n", np.array(N)))
+        statistic, z = x.sum(), 2
+        if law == "categorical":
+            statistic, z = pt.stack([pt.eq(x, 0).sum(), pt.eq(x, 1).sum()]), [2, 1]
+        dp.PrivateObservation("z", statistic, dp.LaplaceMechanism(1.0), observed=z)
+    return model
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("length", ["dims", "dims of data", "data"])
+@pytest.mark.by_day(*(f"dims-{law}" for law in LAWS), "dims of data-normal", "data-bernoulli")
+def test_the_same_is_open(law, length):
+    written, model = model_of(law, "shape"), model_of(law, length)
+    assert dp.explain(model).tables == dp.explain(written).tables
+    rung = "statistics" if law == "categorical" else "marginal"
+    if law == "poisson":  # the counts of it have their own step
+        return
+    expected, collapsed = dp.collapse(written, rung), dp.collapse(model, rung)
+    point = expected.initial_point()
+    assert collapsed.point_logps(point) == expected.point_logps(point)
+
+
+def test_draws_have_the_names_of_the_model():
+    with pm.Model(coords={"person": range(N)}) as model:
+        mean = pm.Normal("mean")
+        x = pm.Normal("x", mean, 1, dims="person")
+        pm.Deterministic("twice", 2 * mean)
+        dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1.0), observed=3.0)
+    options = {"draws": 5, "tune": 5, "chains": 1, "progressbar": False, "random_seed": 1}
+    draws = dp.sample(model, initvals={mean: 0.3}, **options)
+    assert set(draws["posterior"].data_vars) == {"mean", "twice"}
+    kept = dp.sample(model, initvals={mean: 0.3}, var_names=["mean", "x"], **options)
+    assert kept["posterior"]["x"].dims == ("chain", "draw", "person")
+    assert "x_mean" in dp.recover(model, draws)["posterior"]
+
+
+def test_a_collapsed_model_keeps_the_number_of_records():
+    age, person = {"age": np.zeros(3)}, {"person": range(3)}
+    model = model_of("normal", "dims of data")
+    with dp.collapse(model), pytest.raises(ShapeError, match="'person' is impossible"):
+        pm.set_data(age, coords=person)
+    before = dp.collapse(model).point_logps()
+    with model:
+        pm.set_data(age, coords=person)
+    assert dp.collapse(model).point_logps() != before
+    with dp.collapse(model_of("normal", "data")), pytest.raises(TypeError, match="`n` must be"):
+        pm.set_data({"n": 3})
+
+
+@pytest.mark.parametrize(
+    ("statistic", "changed"),
+    [
+        (lambda x, d: pt.stack([x.sum(), 3.0 * x.sum() + 1])[d], np.array(1)),
+        (lambda x, d: pt.stack([x, 3 * x, 1 - x])[d].sum(), np.array(1)),
+        (lambda x, d: pt.stack([x.mean(), x.sum()])[d : d + 1][0], np.array(1)),
+    ],
+)
+def test_a_collapsed_model_keeps_what_was_released(statistic, changed):
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("theta"), 1, shape=4)
+        which = pm.Data("which", np.array(0))
+        dp.PrivateObservation("z", statistic(x, which), dp.LaplaceMechanism(1.0), observed=2.0)
+    with dp.collapse(model), pytest.raises(TypeError, match="`which` must be"):
+        pm.set_data({"which": changed})
