@@ -1,5 +1,6 @@
 """Day and night, shared models and reference values."""
 
+import gc
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,10 @@ import pymc_dp as dp
 
 # Where in the code each variable was made: nothing here asks, and it costs a quarter of the time.
 pytensor.config.traceback__limit = 0
+
+# Graphs are full of circles, and looking for them time and again among all that is imported costs a
+# tenth.
+gc.set_threshold(100_000, 20, 20)
 
 # run.py says so, and how to bring them in.
 collect_ignore = [] if find_spec("torch") else ["neural"]

@@ -363,6 +363,7 @@ def test_refuses_what_is_too_wide():
         additive(pt.eq(k[:, None], np.arange(5000)).sum(0), {k: N})
 
 
+@pytest.mark.nightly
 def test_wide_and_deep_statistics():
     reading = additive(pt.eq(c[:, None], np.arange(500)).sum(0), {c: N})
     assert len(reading.sums) == 500

@@ -43,17 +43,13 @@ def simulate(rng, bounded, n=N, kappa=0.0):
             return mu, s2, ybar, var
 
 
+@pytest.mark.by_day("normal-inverse-gamma-unbounded-gaussian-12")
 @pytest.mark.parametrize(
     ("noise", "n"),
     [("laplace", 2), ("laplace", 3), ("laplace", N), ("gaussian", 3), ("gaussian", N)],
 )
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize("kappa", [0.0, 0.7], ids=["normal", "normal-inverse-gamma"])
-@pytest.mark.by_day(
-    "normal-bounded-laplace-3",
-    "normal-inverse-gamma-unbounded-gaussian-12",
-    "normal-inverse-gamma-bounded-laplace-12",
-)
 def test_fused(noise, bounded, kappa, n):
     rng = np.random.default_rng(11)
     ranks = np.empty((TRIALS, 2), dtype=int)

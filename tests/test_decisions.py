@@ -56,6 +56,19 @@ SLOW = {"random_index", "vi_regression_clamped_laplace", "iv_regression_n20_lapl
 NAMES = [pytest.param(n, marks=pytest.mark.nightly) if n in SLOW else n for n in MODELS]
 
 
+@pytest.mark.by_day(
+    "gaussian",
+    "bernoulli",
+    "poisson",
+    "table",
+    "mean_of_bits",
+    "random_prior",
+    "random_exponent",
+    "random_half",
+    "random_shape",
+    "factorization",
+    "normal",
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_is_read_alike_each_time(name, night):
     first = decisions(MODELS[name], 0, density=night)

@@ -37,9 +37,16 @@ def model_of(law, length):
     return model
 
 
+@pytest.mark.by_day(
+    "data-bernoulli",
+    "dims of data-normal",
+    "dims-bernoulli",
+    "dims-categorical",
+    "dims-normal",
+    "dims-poisson",
+)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("length", ["dims", "dims of data", "data"])
-@pytest.mark.by_day(*(f"dims-{law}" for law in LAWS), "dims of data-normal", "data-bernoulli")
 def test_the_same_is_open(law, length):
     written, model = model_of(law, "shape"), model_of(law, length)
     assert dp.explain(model).tables == dp.explain(written).tables

@@ -43,8 +43,8 @@ def posterior_on_grid(model, size):
     return mu, s2, density / density.sum()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", EXACT, ids=lambda c: c["name"])
-@pytest.mark.by_day("ex1_uncon_flat_notrunc")
 def test_reference_moments(case, night):
     collapsed = dp.collapse(reference_model(case), "marginal")
     collapsed.grid_scale = case["input"]["z1_priv_mean"], 0.2 * case["output"]["mu_sd"]
@@ -141,6 +141,7 @@ def brute_force(n, m, v, components, mechanism, noise, z, lower, upper):
     return np.log(w @ (value * np.array([inner(x) for x in s])))
 
 
+@pytest.mark.by_day("2-['mean', 'var']-[0.3, 0.2]-[0.4, 0.1]-LaplaceMechanism")
 @pytest.mark.parametrize("mechanism", [dp.LaplaceMechanism, dp.GaussianMechanism])
 @pytest.mark.parametrize(
     ("n", "components", "noise", "z"),
@@ -154,10 +155,6 @@ def brute_force(n, m, v, components, mechanism, noise, z, lower, upper):
         (400, ["mean", "var"], [0.5, 0.004], [-0.4, 0.02]),
     ],
     ids=str,
-)
-@pytest.mark.by_day(
-    "2-['mean', 'var']-[0.3, 0.2]-[0.4, 0.1]-LaplaceMechanism",
-    "43-['mean', 'var']-[0.093, 0.093]-[0.343, 0.222]-GaussianMechanism",
 )
 def test_feasible_marginal_against_brute_force(mechanism, n, components, noise, z):
     with pm.Model() as model:

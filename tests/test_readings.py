@@ -151,6 +151,7 @@ def test_too_many_tables_with_gaps_are_refused():
         dp.CountGibbs([k])
 
 
+@pytest.mark.by_day("matrix1")
 @pytest.mark.parametrize("matrix", [np.eye(4), np.kron(np.eye(2), np.ones((1, 2)))])
 def test_sums_by_a_matrix_of_whole_numbers_leave_no_gaps(matrix):
     with pm.Model() as model:

@@ -95,8 +95,8 @@ ALONE = [name for name in RECORD_MODELS if name not in ("a_admissions_2x2", CLAM
 SWEEPS = {"gauss_meanvar_n1000": 8}  # the noise is small there, which makes the moves short
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ALONE)
-@pytest.mark.by_day("ii_bernoulli_geometric")
 def test_interweaving_alone(name):
     model = RECORD_MODELS[name]()
     with model:

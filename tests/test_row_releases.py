@@ -38,6 +38,7 @@ def test_possible_sums_need_no_note():
     assert dp.explain(regression(sums, SUMS)).notes == []
 
 
+@pytest.mark.by_day("z0-0.01")
 @pytest.mark.parametrize(
     ("z", "scale"),
     [

@@ -71,8 +71,8 @@ def density(model, gradient=True):
     return pytensor.graph.clone_replace(found, values, rebuild_strict=False)
 
 
+@pytest.mark.by_day("of_counts")
 @pytest.mark.parametrize("graphs", [of_laws, of_counts, of_bounded_records, of_an_inverted_sum])
-@pytest.mark.by_day("of_laws", "of_counts")
 def test_python_and_numba_agree(graphs):
     inputs, outputs = [x, p], graphs()
     plain, compiled = (

@@ -54,6 +54,15 @@ def _into_zeros(x, n):
     return pt.inc_subtensor(pt.zeros(2)[0], x.sum())[0]
 
 
+# Public data of a model: as it is built, and as it is changed to afterwards.
+DATA = {"half": 0.5, "which": 0, "two": 2.0, "power": 2}
+CHANGED = {"half": 0.3, "which": 1, "two": 3.0, "power": 1}
+
+
+def _data(name):
+    return pm.Data(name, np.asarray(DATA[name]))  # PyMC makes doubles of Python's whole numbers
+
+
 # --- Priors, and laws of the records --------------------------------------------------------------
 
 # By domain: priors as PyMC and scipy write them, the first of them the plainest.
@@ -188,6 +197,12 @@ PARAMETERS = (
         lambda t, n: np.concatenate([t, t / 2], -1)[..., np.arange(n) % 2],
     ),
     part("theta (1, 2, ...) / n", lambda m, t, n: t * (np.arange(n) + 1) / n),
+    Part("data * theta", lambda t, n: _data("half") * t, lambda t, n: DATA["half"] * t),
+    Part(
+        "[theta, theta / 2][data]",
+        lambda t, n: pt.stack([t, t / 2])[_data("which")],
+        lambda t, n: t / (1 + DATA["which"]),
+    ),
     Part(
         "(floor(2 theta) + 1) / 9",
         lambda t, n: (pt.floor(2 * t) + 1) / 9,
@@ -203,9 +218,8 @@ PARAMETERS = (
         lambda t, n: pt.switch(t > 0.5, t, 0.5),
         lambda t, n: np.where(t > 0.5, t, 0.5),
     ),
-    Part("data * theta", lambda t, n: pm.Data("half", 0.5) * t, lambda t, n: 0.5 * t),
 )
-REAL_PARAMETERS = 6  # of these
+REAL_PARAMETERS = 8  # of these
 
 # --- Statistics -----------------------------------------------------------------------------------
 
@@ -229,7 +243,8 @@ EACH = (
     Part("switch(x > 1, x, 0)", lambda x, n: pt.switch(x > 1, x, 0), _above_one),
     Part("x[::-1]", lambda x, n: x[::-1], lambda x, n: x[..., ::-1]),
     Part("x[even]", lambda x, n: x[np.arange(n) % 2 == 0], lambda x, n: x[..., ::2]),
-    Part("data x", lambda x, n: pm.Data("two", 2.0) * x, lambda x, n: 2.0 * x),
+    Part("data x", lambda x, n: _data("two") * x, lambda x, n: DATA["two"] * x),
+    Part("x ** data", lambda x, n: x ** _data("power"), lambda x, n: x ** DATA["power"]),
     Part("eq(x, 0)", lambda x, n: pt.eq(x, 0), lambda x, n: x == 0),
 )
 REDUCE = (
@@ -500,7 +515,7 @@ def random_spec(seed):
         reduce, mechanism = choose([(EACH_OF_THEM, REPORTS), (REDUCE[0], MEMBERS)])
         releases = [Release(((EACH[0], reduce, AFTER[0]),), mechanism)]
     labels = [each.label for release in releases for each, _, _ in release.parts]
-    if labels.count("data x") > 1:  # one name can be there only once
+    if max(map(labels.count, ("data x", "x ** data"))) > 1:  # one name can be there only once
         releases = [Release(releases[0].parts[:1], releases[0].mechanism)]
     n = int(rng.integers(2, 7))
     return Spec(law, choices, parameter, n, tuple(releases), seed, latent)

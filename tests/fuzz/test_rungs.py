@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from rich.console import Console
 
@@ -17,6 +18,8 @@ from pymc_dp.records import release_statistic
 from pymc_dp.steps import choose_steps
 from tests.fuzz.grammar import (
     AFTER,
+    CHANGED,
+    DATA,
     EACH,
     ENOUGH,
     MECHANISMS,
@@ -160,7 +163,9 @@ def check_steps(model, spec, z, outcomes, draws):
         error = changes.std(0) / np.sqrt(draws)
         same = np.abs(changes.mean(0)) <= SIGMAS * error + 1e-9
         name = type(step).__name__
-        outcomes[f"step {name} " + ("agreed" if same.all() else "wrong")] += 1
+        moved = bool(changes.any())  # where a release leaves one possibility, it cannot
+        what = "wrong" if not same.all() else "agreed" if moved else "stood still"
+        outcomes[f"step {name} {what}"] += 1
         assert same.all(), (name, changes.mean(0), error)
 
 
@@ -170,6 +175,30 @@ def functions(spec, values):
     shares = [law.cdf(v) for (_, law), v in zip(spec.priors.values(), values, strict=False)]
     total = np.tanh([np.mean(v) / 2 for v in values[count:]])
     return np.array([*shares, *total, *np.multiply.outer(shares, total).ravel()])
+
+
+def densities(model, spec, points, z, draws):
+    """Log densities of the releases, and their errors, of a model without records."""
+    if [rv.name for rv in model.free_RVs] == list(spec.priors):
+        return of_marginal(model, points)
+    return of_statistics(model, spec, points, z, draws)
+
+
+def compare(what, found, truth, outcomes):
+    """Count whether densities agree; stop where they do not."""
+    wrong = differ(found, truth)
+    outcomes[f"{what} " + {None: "doubtful", False: "agreed", True: "wrong"}[wrong]] += 1
+    assert not wrong, (what, found, truth)
+
+
+def set_data(model, values):
+    """Give the public data of a model these values; return the names of those that are fixed."""
+    names = [name for name in values if name in model.named_vars]
+    frozen = [name for name in names if isinstance(model[name], Constant)]
+    for name in names:
+        if name not in frozen:
+            model.set_data(name, np.asarray(values[name]))
+    return frozen, len(names) > len(frozen)
 
 
 def _kind(message):
@@ -211,15 +240,17 @@ def check(spec, outcomes, draws):
             outcomes[f"{rung} declined: {_kind(str(error))}"] += 1
             continue
         truth = truth or [spec.log_density(p, z, rng, 40 * draws) for p in points]
-        if [rv.name for rv in collapsed.free_RVs] == list(spec.priors):
-            found = of_marginal(collapsed, points)
-        else:
-            found = of_statistics(collapsed, spec, points, z, draws)
-        wrong = differ(found, truth)
-        outcomes[f"{rung} " + {None: "doubtful", False: "agreed", True: "wrong"}[wrong]] += 1
-        assert not wrong, (rung, found, truth)
+        compare(rung, densities(collapsed, spec, points, z, draws), truth, outcomes)
         if rung == "statistics" and not spec.seed % STEPS_EVERY:
             check_steps(collapsed, spec, z, outcomes, draws)
+        frozen, changed = set_data(collapsed, CHANGED)
+        outcomes.update([f"{rung} with data frozen"] * bool(frozen))
+        if changed and not frozen:
+            with mock.patch.dict(DATA, CHANGED):
+                other = [spec.log_density(p, z, rng, 40 * draws) for p in points]
+            found = densities(collapsed, spec, points, z, draws)
+            compare(f"{rung} with changed data", found, other, outcomes)
+        set_data(collapsed, DATA)  # others may share them
     if spec.latent and (
         spec.seed % RECORDS_EVERY == RECORDS_EVERY - 1 or not spec.seed % STEPS_EVERY
     ):

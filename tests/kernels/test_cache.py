@@ -80,6 +80,7 @@ def test_where_the_sources_cannot_be_written_the_users_folder_is_used(package, t
     assert said.count("NUMBA_CACHE_DIR") == 1
 
 
+@pytest.mark.nightly
 def test_a_full_disk_is_no_error_and_leaves_no_old_code(package):
     before, _ = call(package)
     callee = package / "kernels" / "functions" / "loader.py"
@@ -97,6 +98,7 @@ caching.IndexDataCacheFile._save_data = full
     assert (again, said.count("Compiling")) == (before, 1)  # what is on disk was not taken
 
 
+@pytest.mark.nightly
 def test_a_damaged_file_is_no_error(package):
     before, _ = call(package)
     for path in package.rglob("*.nbi"):
@@ -104,6 +106,7 @@ def test_a_damaged_file_is_no_error(package):
     assert call(package)[0] == before
 
 
+@pytest.mark.nightly
 def test_closures_are_kept_by_what_they_hold(package):
     (package / "kernels" / "maker.py").write_text("""
 from pymc_dp.kernels import njit

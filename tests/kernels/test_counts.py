@@ -116,6 +116,16 @@ def test_log_rising(a):
             assert log_rising(float(c), a) == pytest.approx(exact, rel=2e-13, abs=2e-13)
 
 
+@pytest.mark.by_day(
+    "laplace-50-33.0-2.0-weights0-False-listed",
+    "laplace-50-33.0-2.0-weights0-False-rejection",
+    "laplace-50--300.0-2.0-weights1-False-listed",
+    "laplace-50--300.0-2.0-weights1-False-rejection",
+    "laplace-50-60.0-1000000000.0-weights8-True-rejection",
+    "laplace-2-1.0-0.01-weights6-True-listed",
+    "laplace-1-0.3-2.0-weights4-False-listed",
+    "gaussian-400-130.0-10.0-weights11-True-rejection",
+)
 @pytest.mark.parametrize("concave", [True, False], ids=["rejection", "listed"])
 @pytest.mark.parametrize(
     ("noise", "t", "z", "b", "weights", "integrated"),

@@ -249,8 +249,8 @@ def test_ranks_are_uniform(method, laplace):
         assert stats.chisquare(counts).pvalue > 1e-4
 
 
+@pytest.mark.nightly
 @METHODS
-@pytest.mark.by_day("bessel")
 def test_reference_posterior(method):
     x, expected = REFERENCE["inputs"], REFERENCE["expected"]
     z = np.array(x["T"], dtype=float)
@@ -294,6 +294,7 @@ def test_a_factor_given_the_other_and_one_component_is_exact():
         assert stats.kstest(values, stats.gamma(0.7 + total, scale=1 / 3.8).cdf).pvalue > 1e-4
 
 
+@pytest.mark.by_day("bessel")
 @METHODS
 def test_a_clamped_factor_and_a_free_one_by_importance(method):
     """Theta of one row with phi held fixed, against the posterior weighed on a grid."""

@@ -46,8 +46,8 @@ def kernel_model(case) -> GaussianModel:
     )
 
 
+@pytest.mark.by_day("n200_e02_z2neg_con_flat")
 @pytest.mark.parametrize("case", EXACT, ids=lambda c: c["name"])
-@pytest.mark.by_day("ex1_con_flat", "ex1_uncon_inf_notrunc", "n200_e02_z2neg_con_flat")
 def test_reference_posteriors(case):
     model, exact = kernel_model(case), case["output"]
     chains = []

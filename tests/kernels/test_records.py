@@ -331,6 +331,7 @@ def test_parameters_stay_where_the_prior_is(in_full):
     assert stats.kstest(kept[:, 0], law.cdf).pvalue > P_VALUE
 
 
+@pytest.mark.by_day("wrong ratio", "no prior")
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -365,6 +365,7 @@ def test_against_importance_sampling(name, options):
     assert_agrees(draws, mean, sd, se)
 
 
+@pytest.mark.nightly
 def test_huge_noise_returns_the_prior():
     """Three features, Laplace and Gaussian noise and a sum that was not released."""
     mean_x, cov_x, theta, _ = three_features()
@@ -410,6 +411,7 @@ def test_huge_noise_returns_the_prior():
     )
 
 
+@pytest.mark.by_day("False")
 @pytest.mark.parametrize("hierarchical", [False, True])
 def test_slopes_of_both_signs(hierarchical):
     """Noise that hides X'y, not y'y, leaves two modes; the prior has no sign either."""

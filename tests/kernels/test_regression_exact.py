@@ -78,9 +78,9 @@ def agrees(draws, mean, se, sd, limit=4.0):
     assert np.all(np.abs(spread - sd) < limit * np.hypot(se_spread, scaled))
 
 
+@pytest.mark.by_day("False-A_exact_n10_b5.0")
 @pytest.mark.parametrize("name", ["A_exact_n10_b5.0", "A_exact_n10_b0.2", "A_exact_n100_b5.0"])
 @pytest.mark.parametrize("hierarchical", [False, True])
-@pytest.mark.by_day("False-A_exact_n10_b5.0", "True-A_exact_n100_b5.0")
 def test_references(name, hierarchical):
     inputs = CASES[name]["inputs"]
     expected = CASES[name]["expected"]["exact_individual" + "_hier" * hierarchical]
@@ -122,6 +122,7 @@ def weighted(theta, sigma2, weight):
     return mean, se, np.sqrt(((values - mean[:, None]) ** 2) @ weight)
 
 
+@pytest.mark.nightly
 def test_bounded_rows_against_importance_sampling():
     n, box = 20, (-1.0, 1.5, -0.5, 2.0)
     rng = np.random.default_rng(3)
@@ -149,6 +150,7 @@ def test_bounded_rows_against_importance_sampling():
     assert np.abs((weighted(theta, sigma2, free)[0] - mean) / se).max() > 10  # the bounds matter
 
 
+@pytest.mark.nightly
 def test_gaussian_noise_against_importance_sampling():
     n = 5
     rng = np.random.default_rng(3)
@@ -254,9 +256,9 @@ def test_covariates_far_from_zero_against_importance_sampling():
     agrees(np.stack([sample(model, 10_000, rng) for rng in rngs]), mean, se, sd)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mean_x", [0.0, 30.0, 400.0])
 @pytest.mark.parametrize("hierarchical", [False, True])
-@pytest.mark.by_day("False-0.0", "True-30.0")
 def test_mixing_does_not_depend_on_the_means(mean_x, hierarchical):
     """The mean over the standard deviation of x is up to 2000, and that of y likewise."""
     n, var = 1000, 0.04

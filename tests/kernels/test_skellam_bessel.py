@@ -50,6 +50,7 @@ def exact(z, scale, mu, size):
     return stats.poisson.logpmf(k, mu) - np.abs(z - k) / scale
 
 
+@pytest.mark.by_day("B_cond_2")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_reference(case):
     x, expected = case["inputs"], case["expected"]

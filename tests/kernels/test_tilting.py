@@ -133,8 +133,8 @@ def test_log_ndtr():
 SHAPES = [1e-3, 0.1, 0.5, 1.0, 5.0, 10.0, 29.999, 30.0, 1e3, 5e8]
 
 
+@pytest.mark.by_day("0.5", "30.0")
 @pytest.mark.parametrize("a", SHAPES)
-@pytest.mark.by_day("0.5", "29.999", "30.0", "1000.0")
 def test_gamma_lower_ratio(a):
     points = [-1e8, -1e3, -60.01, -60.0, -5.0, -1e-8, 0.0]
     for x in points + [a * f for f in (1e-9, 0.1, 0.9, 0.999, 1 - 1e-8, 1.0)]:

@@ -101,6 +101,7 @@ def test_the_published_sampler_and_the_naive_analysis_by_name():
     assert sd[1] < 0.5 * sd[0]
 
 
+@pytest.mark.nightly
 def test_naive_is_the_conjugate_posterior():
     case = next(c for c in CASES.values() if c["kind"] == "NIG update")["inputs"]
     rows, y = np.array(case["X"]), np.array(case["y"])

@@ -119,6 +119,9 @@ def test_log_marginal_and_gradient(name, mechanism):
             np.testing.assert_allclose(slope, numeric, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.by_day(
+    "BinomialRV-LaplaceMechanism(scale=2.0)-2.4", "GeometricRV-GeometricMechanism(scale=2.0)--3.0"
+)
 @pytest.mark.parametrize(
     ("name", "mechanism", "z"),
     [
@@ -130,11 +133,6 @@ def test_log_marginal_and_gradient(name, mechanism):
         ("PoissonRV", OTHERS[0], 0.0),
     ],
     ids=str,
-)
-@pytest.mark.by_day(
-    "BinomialRV-LaplaceMechanism(scale=2.0)-2.4",
-    "GeometricRV-GeometricMechanism(scale=2.0)--3.0",
-    "PoissonRV-GeometricMechanism(scale=2.0).clipped(lower=0.0)-0.0",
 )
 def test_draw(name, mechanism, z):
     pair = find_pair(OPS[name], mechanism)
@@ -255,8 +253,8 @@ MIXTURES = {
 }
 
 
+@pytest.mark.by_day("zero-inflated Poisson")
 @pytest.mark.parametrize("case", MIXTURES)
-@pytest.mark.by_day("zero-inflated Poisson", "one component with an axis")
 def test_mixtures(case):
     build, law = MIXTURES[case]
     z, y = np.array([0, 3, -4, 10.0]), np.arange(400)

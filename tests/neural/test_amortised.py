@@ -16,6 +16,7 @@ import pymc_dp as dp
 pytest.importorskip("sbi")
 
 SMALL = dp.neural.Training(hidden_features=30, num_transforms=3)
+ROUGH = dp.neural.Training(hidden_features=8, epoch_steps=5, last_epochs=4)
 OBSERVED = np.array([0.5, -0.4])
 
 
@@ -38,17 +39,27 @@ def exact(epsilon, z=OBSERVED):
     return precision * z / (1 + precision), (1 + precision) ** -0.5
 
 
-@pytest.fixture(scope="module")
-def fit():
+def amortised(simulations, training):
     return dp.neural.amortise(
         means_of_two_groups(),
         mechanism=mechanism,
         epsilon=(0.5, 20.0),
-        simulations=4000,
-        training=SMALL,
+        simulations=simulations,
+        training=training,
         random_seed=1,
         progressbar=False,
     )
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return amortised(4000, SMALL)
+
+
+@pytest.fixture(scope="module")
+def rough():
+    """Train a poor network of the same model."""
+    return amortised(200, ROUGH)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 20.0])
@@ -199,28 +210,28 @@ def test_arguments_that_are_refused(arguments, message):
         dp.neural.amortise(**({"model": means_of_two_groups()} | good | arguments))
 
 
-def test_levels_and_releases_that_are_refused(fit):
+def test_levels_and_releases_that_are_refused(rough):
     with pytest.raises(ValueError, match=r"levels from 0\.5 to 20"):
-        fit.sample(100.0)
+        rough.sample(100.0)
     with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
-        fit.sample(1.0, [1.0, 2.0, 3.0])
+        rough.sample(1.0, [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
-        fit.sample(1.0, [1.0, np.nan])
+        rough.sample(1.0, [1.0, np.nan])
     with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
-        fit.sample(1.0, [[1.0], [2.0]])
+        rough.sample(1.0, [[1.0], [2.0]])
     with pytest.raises(TypeError, match="observed: a number or an array"):
-        fit.sample(1.0, ["a", 2.0])
+        rough.sample(1.0, ["a", 2.0])
     with pytest.raises(ValueError, match="one number"):
-        fit.sample([1.0, 2.0], OBSERVED)
+        rough.sample([1.0, 2.0], OBSERVED)
     with pytest.raises(ValueError, match="draws=0"):
-        fit.sample(1.0, draws=0)
+        rough.sample(1.0, draws=0)
 
 
-def test_a_release_out_of_range_is_warned_of(fit, caplog):
+def test_a_release_out_of_range_is_warned_of(rough, caplog):
     with caplog.at_level(logging.WARNING, logger="pymc.dp"):
-        fit.sample(20.0, OBSERVED)
+        rough.sample(20.0, OBSERVED)
         assert not caplog.text
-        fit.sample(20.0, [0.5, 6.0])
+        rough.sample(20.0, [0.5, 6.0])
     assert "'z': the released value at [1] is 6" in caplog.text
 
 
@@ -245,7 +256,7 @@ def small():
         mechanism=by_level,
         epsilon=(0.5, 5.0),
         simulations=200,
-        training=dp.neural.Training(hidden_features=8, epoch_steps=5, last_epochs=4),
+        training=ROUGH,
         random_seed=1,
         progressbar=False,
     )
@@ -264,8 +275,8 @@ def test_draws_stay_within_the_prior_and_deterministics_are_kept(small, caplog):
         small.privacy_utility([1.0], given={"s": -1.0})
 
 
-def test_an_amortised_posterior_can_be_stored(small, fit):
-    for posterior, observed, name in ((small, [0.3], "s"), (fit, OBSERVED, "mu")):
+def test_an_amortised_posterior_can_be_stored(small, rough):
+    for posterior, observed, name in ((small, [0.3], "s"), (rough, OBSERVED, "mu")):
         again = cloudpickle.loads(cloudpickle.dumps(posterior))
         trees = [own.sample(1.0, observed, draws=20, random_seed=2) for own in (posterior, again)]
         np.testing.assert_array_equal(*(tree["posterior"][name] for tree in trees))

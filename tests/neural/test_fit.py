@@ -216,6 +216,7 @@ def test_torch_is_left_as_it_was():
     assert threads == torch.get_num_threads()
 
 
+@pytest.mark.by_day("sple-6-0-3", "sppe-2-3-None")
 @pytest.mark.parametrize(
     ("method", "rounds", "earlier", "takeover"),
     [

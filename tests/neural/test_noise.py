@@ -63,6 +63,20 @@ def test_quasi_monte_carlo_converges_faster():
 
 
 # Independent draws come from a function that is compiled for each mechanism.
+@pytest.mark.by_day(
+    "BinomialMechanism(draws=200.0, pseudo_count=20.0, population=1000.0)-True",
+    "DiscreteGaussianMechanism(sigma=0.6)-True",
+    "GaussianMechanism(sigma=1.5).clipped(lower=0.0)-True",
+    "GaussianMechanism(sigma=1.7)-True",
+    "GeometricMechanism(scale=0.25)-True",
+    "LaplaceMechanism(scale=0.3).rounded(1)-True",
+    "LaplaceMechanism(scale=1.0).clipped(upper=3.0)-True",
+    "LaplaceMechanism(scale=2.0).clipped(lower=-1.0, upper=4.5)-True",
+    "LaplaceMechanism(scale=2.5)-True",
+    "LaplaceMechanism(scale=4.0).clipped(lower=-2.5, upper=3.5).rounded(0)-True",
+    "RandomizedResponse(truth_probability=0.75, categories=2)-True",
+    "RandomizedResponse(truth_probability=0.75, categories=2).counted(100.0)-True",
+)
 @pytest.mark.parametrize("qmc", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: repr(e.mechanism))
 def test_noise_follows_the_mechanism(example, qmc):

@@ -48,6 +48,7 @@ def minimiser(atoms, draws=5, batch=32, steps=1200):
     return table.detach().numpy()
 
 
+@pytest.mark.by_day("10")
 @pytest.mark.parametrize("atoms", [2, 4, 10])
 def test_atoms_of_the_own_simulation_are_left_out(atoms):
     """Parameters repeat within a batch, and M times each: the ratios come out as they must."""

@@ -35,6 +35,9 @@ def known_law(mechanism, at, statistic):
     return np.exp(mechanism.logcdf(at, statistic).eval())
 
 
+@pytest.mark.by_day(
+    "float-make_laplace-LaplaceMechanism", "int-make_gaussian-DiscreteGaussianMechanism"
+)
 @pytest.mark.parametrize(
     ("T", "constructor", "kind"),
     [
@@ -247,6 +250,7 @@ def asked(query):
     return query.summarize(alpha=0.05), query.release().collect()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("loss", "whole", "real"),
     [
@@ -254,7 +258,6 @@ def asked(query):
         ({"rho": 0.5}, dp.DiscreteGaussianMechanism, dp.GaussianMechanism),
     ],
 )
-@pytest.mark.by_day("loss1-DiscreteGaussianMechanism-GaussianMechanism")
 def test_polars_sums(loss, whole, real):
     summary, frame = asked(polars_context(**loss).query().select(length(), *sums()))
     scales = dict(summary.select("column", "scale").iter_rows())
@@ -269,6 +272,7 @@ def test_polars_sums(loss, whole, real):
     assert scales["age"] > scales["len"]
 
 
+@pytest.mark.nightly
 def test_polars_signed_length_is_not_clamped():
     query = polars_context(epsilon=1.0).query().select(length(signed=True))
     summary, frame = asked(query)
@@ -322,6 +326,7 @@ def test_polars_refusals():
         read(*asked(query), "age")
 
 
+@pytest.mark.nightly
 def test_polars_groups_below_a_threshold_are_refused():
     query = polars_context(epsilon=2.0, delta=1e-6).query().group_by("town").agg(length())
     with pytest.raises(ValueError, match=r"groups whose noisy count was below .*with_keys"):

@@ -306,6 +306,24 @@ def grid_cdf(log_density):
     return lambda x: np.interp(x, grid, cdf / cdf[-1])
 
 
+@pytest.mark.by_day(
+    "root, gamma",
+    "uniform sd",
+    "uniform variance, one record",
+    "uniform mean, far",
+    "gamma, bounded",
+    "two children",
+    "beta, negative binomial",
+    "inverse gamma, gamma",
+    "linear location",
+    "half flat sd",
+    "normal",
+    "group mean",
+    "exponential",
+    "beta",
+    "gamma, tau",
+    "chi squared",
+)
 @pytest.mark.parametrize("case", [c for c in CASES if not c.startswith("dirichlet")])
 def test_conditional(case, night):
     model, point = built(case)
@@ -314,6 +332,7 @@ def test_conditional(case, night):
     assert stats.kstest(found, cdf).pvalue > 1e-3
 
 
+@pytest.mark.by_day("dirichlet, multinomial")
 @pytest.mark.parametrize("case", [c for c in CASES if c.startswith("dirichlet")])
 def test_conditional_of_a_simplex(case, night):
     model, point = built(case)

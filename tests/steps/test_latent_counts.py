@@ -160,8 +160,8 @@ def case(request):
     return counts_model(mechanism, rate, shape=z.size, z=z), request.param["expected"]
 
 
+@pytest.mark.by_day("B_scalar_0-TwoSidedGibbs")
 @pytest.mark.parametrize("step", [dp.TwoSidedGibbs, dp.SkellamBesselGibbs])
-@pytest.mark.by_day("B_scalar_0-TwoSidedGibbs", "B_scalar_2-SkellamBesselGibbs")
 def test_posterior(case, step):
     model, expected = case
     with model:
@@ -201,6 +201,7 @@ def quadrature(model, grid):
     return joint.max() + math.log(weights.sum() * (grid[1] - grid[0])), weights / weights.sum()
 
 
+@pytest.mark.by_day("B_scalar_4")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_posterior_of_the_marginal(case):
     model, expected = marginal_model(case["inputs"]), case["expected"]

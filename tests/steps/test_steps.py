@@ -647,9 +647,9 @@ def test_scale_mixture_multivariate():
     assert abs(product.mean() - covariance) < 4 * mcse(product)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("bounds", [None, (0.0, 100.0)])
 @pytest.mark.parametrize("mechanism", [LAPLACE, GAUSS])
-@pytest.mark.by_day("LaplaceMechanism-bounds1")
 def test_record_metropolis_against_the_conditional_of_the_mean(bounds, mechanism, night):
     n, mu, sd, z, scale = 6, 80.0, 20.0, 60.0, 12.0
     with pm.Model() as model:

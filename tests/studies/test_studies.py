@@ -92,6 +92,7 @@ def test_generators_are_reseeded_as_numpy_seeds_them():
         assert rng.random() == wanted.random()
 
 
+@pytest.mark.nightly
 def test_processes_give_the_same_numbers():
     xr.testing.assert_identical(study(), study(n_jobs=2, batch=2))
 
@@ -441,6 +442,7 @@ def test_releases_and_draws_that_are_not_finite_fail_by_name():
     assert not found["failures"].sel(n=40).any()
 
 
+@pytest.mark.by_day("-3.0")
 @pytest.mark.parametrize("value", [20.5, -3.0])
 def test_what_the_mechanism_cannot_publish_is_refused(value):
     def build_cut():
@@ -473,8 +475,8 @@ def test_simulations_may_change_their_cell_and_deterministics_have_true_values()
     np.testing.assert_allclose(found["truth"].sel(parameter="sigma"), 0.2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("possible", [True, False])
-@pytest.mark.by_day("True")
 def test_bounded_records(possible):
     """Kernel and PyMC simulate releases of data between the bounds alike; impossible ones fail."""
 
