@@ -46,8 +46,8 @@ CHECKS = (
     ("mypy",),
 )
 # Folders of tests that have processes of their own, because compiling and torch keep memory. The
-# kernels come first: the others load them from disk.
-KERNELS, NETWORKS = ("kernels",), ("neural",)
+# kernels, and what is little else, come first: the others load them from disk.
+KERNELS, NETWORKS = ("kernels", "distributions", "laws"), ("neural",)
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
 # With these the caller has chosen, or wants the output or control of the one test process.
@@ -199,13 +199,15 @@ def call(args: list[str], cwd: Path | None = None) -> int:
     return code if code >= 0 else 128 - code
 
 
-def workers(args: list[str]) -> list[str]:
+def workers(args: list[str] | tuple[str, ...]) -> list[str]:
     """Return pytest's options for running in parallel."""
     chosen = any(arg.split("=")[0] in NO_WORKERS or arg[:2] == "-n" for arg in args)
     if chosen or (os.cpu_count() or 1) < MAX_WORKERS:
         return []
-    # Neighbours share what they compile, so a worker that is done takes from the other's end.
-    return ["-n", str(MAX_WORKERS), "--dist", "worksteal"]
+    # Neighbours share what they compile: those of a kernel stay with one worker, and of the others
+    # a worker that is done takes from the other's end.
+    kernels = any(arg.startswith("tests/" + KERNELS[0]) for arg in args)
+    return ["-n", str(MAX_WORKERS), "--dist", "loadfile" if kernels else "worksteal"]
 
 
 def parts(neural: bool) -> list[tuple[str, ...]]:
@@ -219,12 +221,12 @@ def parts(neural: bool) -> list[tuple[str, ...]]:
 
 def test(args: list[str], night: bool, neural: bool) -> int:
     """Run the checks and the tests; with arguments, only pytest."""
-    pytest = ("pytest", *workers(args), *(["--night"] if night else []))
+    pytest = ("pytest", *(["--night"] if night else []))
     if args:
-        return call(["-m", *pytest, *args], cwd=ROOT)
+        return call(["-m", *pytest, *workers(args), *args], cwd=ROOT)
     failed, first = [], 0
     # All of them, also after a failure, so that one run shows everything there is to repair.
-    for check in (*CHECKS, *((*pytest, *part) for part in parts(neural))):
+    for check in (*CHECKS, *((*pytest, *workers(part), *part) for part in parts(neural))):
         say("run.py: " + " ".join(check))
         code = call(["-m", *check], cwd=ROOT)
         if code == 130:

@@ -19,7 +19,7 @@ pytensor.config.traceback__limit = 0
 
 # Graphs are full of circles, and looking for them time and again among all that is imported costs a
 # tenth.
-gc.set_threshold(100_000, 20, 20)
+gc.set_threshold(10_000, 10, 10)
 
 # run.py says so, and how to bring them in.
 collect_ignore = [] if find_spec("torch") else ["neural"]
