@@ -106,7 +106,6 @@ def test_a_damaged_file_is_no_error(package):
     assert call(package)[0] == before
 
 
-@pytest.mark.nightly
 def test_closures_are_kept_by_what_they_hold(package):
     (package / "kernels" / "maker.py").write_text("""
 from pymc_dp.kernels import njit
