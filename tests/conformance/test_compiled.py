@@ -20,14 +20,20 @@ x, p = pt.dscalars("x", "p")
 WHOLE = np.array([-2, 0, 3])
 
 
-def of_laws():
-    """Log densities, distribution functions and quantiles, of x = 1.7 and p = 0.3."""
+def of_whole_numbers():
+    """Skellam and Bessel laws."""
     skellam, bes = dp.Skellam.dist(x, 2 * x), dp.Bessel.dist(2, x)
-    discrete, reports = dp.DiscreteGaussianMechanism(x), dp.RandomizedResponse(1 - p).counted(9)
-    geometric = dp.GeometricMechanism(x)
     return [
         pm.logp(skellam, WHOLE), pm.logcdf(skellam, WHOLE),
         pm.logp(bes, WHOLE), pm.logcdf(bes, WHOLE), bessel.BesselMean.apply(2, x),
+    ]  # fmt: skip
+
+
+def of_laws():
+    """Log densities, distribution functions and quantiles, of x = 1.7 and p = 0.3."""
+    discrete, reports = dp.DiscreteGaussianMechanism(x), dp.RandomizedResponse(1 - p).counted(9)
+    geometric = dp.GeometricMechanism(x)
+    return [
         pm.logp(dp.TruncatedGammaMixture.dist(x, p, 2.0, 1.0), WHOLE + 0.5),
         *tilting.normal_tilted_mass(x, 0.1, 2.0, x, p),
         *tilting.gamma_tilted_mass(x, 0.1, 2.0, x, p),
@@ -71,8 +77,10 @@ def density(model, gradient=True):
     return pytensor.graph.clone_replace(found, values, rebuild_strict=False)
 
 
-@pytest.mark.by_day("of_counts")
-@pytest.mark.parametrize("graphs", [of_laws, of_counts, of_bounded_records, of_an_inverted_sum])
+@pytest.mark.by_day("of_whole_numbers", "of_counts")
+@pytest.mark.parametrize(
+    "graphs", [of_whole_numbers, of_laws, of_counts, of_bounded_records, of_an_inverted_sum]
+)
 def test_python_and_numba_agree(graphs):
     inputs, outputs = [x, p], graphs()
     plain, compiled = (
