@@ -179,8 +179,10 @@ def functions(spec, values):
 
 def densities(model, spec, points, z, draws):
     """Log densities of the releases, and their errors, of a model without records."""
-    if [rv.name for rv in model.free_RVs] == list(spec.priors):
-        return of_marginal(model, points)
+    names = [rv.name for rv in model.free_RVs]  # a copy may have them in another order
+    if set(names) == set(spec.priors):
+        given = [dict(zip(spec.priors, point, strict=True)) for point in points]
+        return of_marginal(model, [[values[name] for name in names] for values in given])
     return of_statistics(model, spec, points, z, draws)
 
 
