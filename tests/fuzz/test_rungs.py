@@ -55,9 +55,15 @@ def differ(found, truth):
     return bool(np.any(np.abs(change - change[0]) > SIGMAS * np.hypot(error, error[0]) + 1e-6))
 
 
-def to_values(model):
-    """Return the function from the free variables to their value variables, in their order."""
-    plain = {rv: rv.type() for rv in model.free_RVs}
+def free_variables(model, spec):
+    """Return the parameters in the order of the priors, then the latents: a copy has its own."""
+    parameters = [model[name] for name in spec.priors]
+    return parameters + [rv for rv in model.free_RVs if rv not in parameters]
+
+
+def to_values(model, free):
+    """Return the function from these variables to their value variables."""
+    plain = {rv: rv.type() for rv in free}
     forward = [
         rv if (t := model.rvs_to_transforms[rv]) is None else t.forward(rv, *rv.owner.inputs)
         for rv in plain
@@ -65,12 +71,12 @@ def to_values(model):
     return pytensor.function(list(plain.values()), graph_replace(forward, plain))
 
 
-def of_marginal(model, points):
+def of_marginal(model, free, points):
     """Log densities of the releases given the parameters; no error."""
-    values = to_values(model)
+    values = to_values(model, free)
     density = model.compile_fn(
         model.logp(vars=model.observed_RVs),
-        inputs=[model.rvs_to_values[rv] for rv in model.free_RVs],
+        inputs=[model.rvs_to_values[rv] for rv in free],
         point_fn=False,
         on_unused_input="ignore",
     )
@@ -136,13 +142,13 @@ def check_steps(model, spec, z, outcomes, draws):
         return
     picked = rng.choice(len(x), size=draws, p=weights / weights.sum())
     given = dict(zip(spec.priors, (p[picked] for p in parameters), strict=True))
-    free = model.free_RVs
+    free = free_variables(model, spec)
     try:
         starts = [given[n] if n in given else statistics_of(x[picked], n) for n in map(str, free)]
     except KeyError:
         outcomes["steps of other statistics"] += 1
         return
-    values = to_values(model)
+    values = to_values(model, free)
     back = model.compile_fn(
         model.replace_rvs_by_values(free),
         inputs=model.value_vars,
@@ -179,10 +185,9 @@ def functions(spec, values):
 
 def densities(model, spec, points, z, draws):
     """Log densities of the releases, and their errors, of a model without records."""
-    names = [rv.name for rv in model.free_RVs]  # a copy may have them in another order
-    if set(names) == set(spec.priors):
-        given = [dict(zip(spec.priors, point, strict=True)) for point in points]
-        return of_marginal(model, [[values[name] for name in names] for values in given])
+    free = free_variables(model, spec)
+    if len(free) == len(spec.priors):
+        return of_marginal(model, free, points)
     return of_statistics(model, spec, points, z, draws)
 
 
@@ -194,7 +199,10 @@ def compare(what, found, truth, outcomes):
 
 
 def set_data(model, values):
-    """Give the public data of a model these values; return the names of those that are fixed."""
+    """Give the public data of a model these values.
+
+    Returns the names of those that are fixed, and whether any was changed.
+    """
     names = [name for name in values if name in model.named_vars]
     frozen = [name for name in names if isinstance(model[name], Constant)]
     for name in names:
