@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -29,6 +30,10 @@ _MOST_ENTRIES = 4096
 
 # Counts that are gone through one by one where the noise is not known to be log-concave in them.
 MOST_LISTED = 100_000
+
+# Between neighbours of the counts that are possible: a draw walks through what lies between.
+MOST_APART = 1000
+_ROUNDING = 2.0**-44  # of coefficients, relative
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,21 @@ class CountStatistic:
         ones = ones.dimshuffle(*range(ones.type.ndim), *["x"] * len(self.shape))
         scaled = ones if np.all(slope == 1.0) and slope.size == 1 else slope * ones
         return scaled + start if start.any() else scaled
+
+
+def possible_counts(slope: float, constant: float) -> tuple[int, int] | None:
+    """Return (step, rest), ``slope * y + constant`` being whole for y = rest + step k alone.
+
+    The slope is a ratio of whole numbers, but for rounding, as 1 / n of a mean of n. None where it
+    is not, where `step` would exceed `MOST_APART`, and where no count y is possible.
+    """
+    ratio = Fraction(slope).limit_denominator(MOST_APART)
+    step = ratio.denominator
+    shift = round(constant * step)
+    error = max(abs(slope - float(ratio)), abs(constant - shift / step))
+    if error > _ROUNDING * max(1.0, abs(slope), abs(constant)):
+        return None
+    return step, -shift * pow(ratio.numerator, -1, step) % step
 
 
 def read_statistic(

@@ -294,6 +294,40 @@ def negative_binomial_tables():
     release("sums", y.sum(axis=1), dp.GaussianMechanism(1.0))
 
 
+def parts_of_counts():
+    """Of which whole-number noise leaves some counts only."""
+    rate = pm.Gamma("rate", 3, 0.5)
+    y = pm.Poisson("y", rate, shape=2)
+    release("z", (3 * y + 1) / 4, dp.GeometricMechanism([0.7, 2.0]))
+
+
+def draw_parts_of_counts(rng, size):
+    rate = rng.gamma(3, 2, 40 * size)
+    y = rng.poisson(rate[:, None], (rate.size, 2))
+    kept = np.flatnonzero(((3 * y + 1) % 4 == 0).all(1))[:size]
+    rate, y = rate[kept], y[kept]
+    noise = np.stack([geometric_noise(rng, scale, len(y)) for scale in (0.7, 2.0)], 1)
+    return {"rate": rate, "y": y}, {"z": (3 * y + 1) // 4 + noise}
+
+
+def mean_of_poisson_counts():
+    """The mean of three, half of the fourth, the fifth, and a sum of the last two."""
+    rate = pm.Gamma("rate", 3, 0.5)
+    y = pm.Poisson("y", rate * np.array([1.0, 2.0, 0.5, 1.0, 1.0]), shape=5)
+    release("z", [y[:3].mean(), (y[3] + 1) / 2, y[4]], dp.GeometricMechanism(1.0))
+    release("sum", y[3] + 2 * y[4], dp.GaussianMechanism(1.5))
+
+
+def draw_mean_of_poisson_counts(rng, size):
+    rate = rng.gamma(3, 2, 20 * size)
+    y = rng.poisson(rate[:, None] * [1.0, 2.0, 0.5, 1.0, 1.0])
+    kept = (y[:, :3].sum(1) % 3 == 0) & (y[:, 3] % 2 == 1)
+    rate, y = rate[kept][:size], y[kept][:size]
+    statistic = np.stack([y[:, :3].sum(1) // 3, (y[:, 3] + 1) // 2, y[:, 4]], axis=1)
+    z = statistic + geometric_noise(rng, 1.0, statistic.shape)
+    return {"rate": rate, "y": y}, {"z": z, "sum": rng.normal(y[:, 3] + 2 * y[:, 4], 1.5)}
+
+
 def some_families():
     """A mean and a variance that are tied to each other, a rate, and probabilities."""
     s2 = pm.InverseGamma("s2", 3, 2)
@@ -412,6 +446,12 @@ STEPS = {
         "statistics": (side_by_side, statistics, updating(dp.TwoSidedGibbs, *"abcde")),
         "counts": (side_by_side, counts, updating(dp.TwoSidedGibbs, *"abcd")),
         "bounded": (on_statistics, bounded_moments, updating(dp.TwoSidedGibbs, "x_mean"), 4_000),
+        "parts of counts": (
+            partial(one_by_one, prior=draw_parts_of_counts),
+            parts_of_counts,
+            updating(dp.TwoSidedGibbs, "y"),
+            4_000,
+        ),
     },
     dp.TruncatedGammaMixtureGibbs: {
         "variances": (side_by_side, variances, updating(dp.TruncatedGammaMixtureGibbs, *"ab")),
@@ -439,6 +479,12 @@ STEPS = {
         "multinomial": (side_by_side, multinomial_tables, updating(dp.TableGibbs, "y")),
         "Poisson": (side_by_side, poisson_tables, updating(dp.TableGibbs, "y")),
         "negative binomial": (side_by_side, negative_binomial_tables, updating(dp.TableGibbs, "y")),
+        "mean of Poisson counts": (
+            partial(one_by_one, prior=draw_mean_of_poisson_counts),
+            mean_of_poisson_counts,
+            updating(dp.TableGibbs, "y"),
+            4_000,
+        ),
     },
     dp.ConjugateGibbs: {
         "some families": (
@@ -523,11 +569,13 @@ def test_every_step_has_a_case():
 @pytest.mark.by_day(
     "TwoSidedGibbs: statistics",
     "TwoSidedGibbs: bounded",
+    "TwoSidedGibbs: parts of counts",
     "TruncatedGammaMixtureGibbs: variances",
     "LaplaceScaleMixtureGibbs: independent",
     "SkellamBesselGibbs: counts",
     "TableGibbs: multinomial",
     "TableGibbs: Poisson",
+    "TableGibbs: mean of Poisson counts",
     "ConjugateGibbs: some families",
     "CountGibbs: binomial",
     "CountGibbs: multinomial",

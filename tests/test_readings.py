@@ -11,7 +11,9 @@ import pytest
 from scipy import integrate, special, stats
 
 import pymc_dp as dp
+from pymc_dp.counting import possible_counts
 from pymc_dp.sampling import routes
+from pymc_dp.steps import choose_steps
 
 OWN = {"fused Gibbs", "exact regression"}  # routes with densities of their own
 
@@ -163,11 +165,69 @@ def test_sums_by_a_matrix_of_whole_numbers_leave_no_gaps(matrix):
         assert dp.CountGibbs([k])._tables[0].concave
 
 
-def test_a_half_count_under_whole_number_noise_is_left_to_others():
+@pytest.mark.parametrize(
+    ("slope", "constant", "expected"),
+    [
+        (1.0, 0.0, (1, 0)),
+        (0.5, 0.0, (2, 0)),
+        (3 / 4, 1 / 4, (4, 1)),
+        (-2 / 3, 5.0, (3, 0)),
+        (1 / 49, 12 / 49, (49, 37)),
+        (7.0, 3.0, (1, 0)),
+        (0.5, 0.3, None),
+        (np.sqrt(0.5), 0.0, None),
+        (1 / 1009, 0.0, None),
+    ],
+)
+def test_possible_counts(slope, constant, expected):
+    assert possible_counts(slope, constant) == expected
+    if expected is not None:
+        step, rest = expected
+        values = slope * np.arange(3 * step) + constant
+        found = np.flatnonzero(np.abs(values - np.round(values)) < 1e-9)
+        np.testing.assert_array_equal(found, rest + step * np.arange(3))
+
+
+def poisson_parts(statistic, z, mechanism=None):
     with pm.Model() as model:
         rate = pm.Gamma("rate", 2, 1)
-        y = pm.Poisson("y", rate)
-        dp.PrivateObservation("z", 0.5 * y, dp.GeometricMechanism(1.0), observed=1)
+        y = pm.Poisson("y", rate, shape=3)
+        mechanism = mechanism or dp.DiscreteGaussianMechanism(0.7)
+        dp.PrivateObservation("z", statistic(y), mechanism, observed=z)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("statistic", "z", "step"),
+    [(lambda y: y / 2, [1, 2, 0], "TwoSidedGibbs"), (lambda y: y.mean(), 2, "TableGibbs")],
+)
+def test_parts_of_poisson_counts_have_exact_draws(statistic, z, step):
+    model = poisson_parts(statistic, z)
+    assert model["y"].tag.dp_step == step
+    assert choose_steps(model)[model["y"]].__name__ == step
+    assert open_routes(model) == {"exact draws of the counts"}
+
+
+@pytest.mark.parametrize(
+    ("statistic", "z", "step"),
+    [
+        (lambda y: np.sqrt(0.5) * y, [1, 2, 0], dp.TwoSidedGibbs),
+        (lambda y: y / 2 + 0.3, [1, 2, 0], dp.TwoSidedGibbs),
+        (lambda y: y[0] + y[1:].sum() / 2, 2, dp.TableGibbs),
+        (lambda y: [y.mean(), y[0]], [2, 1], dp.TableGibbs),
+    ],
+)
+def test_parts_that_are_no_multiple_of_a_sum_are_refused(statistic, z, step):
+    model = poisson_parts(statistic, z)
+    with model, pytest.raises(ValueError, match=r"'y'.*[Ww]rite"):
+        step([model["y"]])
+
+
+def test_a_changed_multiple_is_not_taken_for_the_old_one():
+    with pm.Model() as model:
+        y = pm.Poisson("y", pm.Gamma("rate", 2, 1))
+        half = pm.Data("half", 0.5)
+        dp.PrivateObservation("z", half * y, dp.GeometricMechanism(1.0), observed=1)
     with model, pytest.raises(ValueError, match=r"'y'.*whole"):
         dp.TwoSidedGibbs([y])
 

@@ -258,7 +258,11 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
 
 
 def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
-    """Make ``(rng, z, p, theta, lo, hi)`` to an exact draw of the count, in [lo, hi]."""
+    """Make ``(rng, z, p, theta, lo, hi, step, rest)`` to an exact draw of the count, in [lo, hi].
+
+    It is one of `rest` + `step` k, k whole, all counts by default. A release of another form may
+    have left these only; law and noise are walked through as ever, what lies between is skipped.
+    """
     valid, support, log_mass, up, growth = (
         law.valid,
         law.support,
@@ -270,7 +274,7 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
     find_mode = _make_mode(law, noise)
 
     @_jit
-    def count_draw(rng, z, p, theta, lo, hi):
+    def count_draw(rng, z, p, theta, lo, hi, step=1.0, rest=0.0):
         if not valid(theta) or math.isnan(z):
             return math.nan
         low, high = support(theta)
@@ -283,9 +287,11 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
             return math.nan
         concave = growth(lo, theta) == 1.0
         # Two rounds of the same walk: the first finds the sum, the second where it is exceeded.
-        target = math.inf
+        target, found = math.inf, math.nan
         for _ in range(2):
-            total, term, y = 1.0, 1.0, mode
+            total, term, y = 0.0, 1.0, mode
+            if step == 1.0 or (y - rest) % step == 0.0:
+                total, found = 1.0, y
             if total > target:
                 return y
             state = begin(z, mode, 1.0, p)
@@ -296,9 +302,10 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
                 ratio = up(y, theta) * factor
                 y += 1.0
                 term *= ratio
-                total += term
-                if total > target:
-                    return y
+                if step == 1.0 or (y - rest) % step == 0.0:
+                    total, found = total + term, y
+                    if total > target:
+                        return y
                 ratio *= growth(y - 1.0, theta)
                 if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
                     break
@@ -313,15 +320,18 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
                 law_there *= law_ratio
                 ratio = law_ratio * factor
                 term *= ratio
-                total += term
-                if total > target:
-                    return y
+                if step == 1.0 or (y - rest) % step == 0.0:
+                    total, found = total + term, y
+                    if total > target:
+                        return y
                 if concave:
                     if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
                         break
                 elif factor <= 1.0 and not term > REST * total * law_there:
                     break
+            if total == 0.0:
+                return math.nan
             target = total * rng.random()
-        return y  # the sum itself, but for rounding
+        return found  # the sum itself, but for rounding
 
     return count_draw

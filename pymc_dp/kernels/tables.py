@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.count_laws import BINOMIAL, CountLaw
+from pymc_dp.kernels.count_laws import BINOMIAL, POISSON, CountLaw
 from pymc_dp.kernels.count_sums import CountNoise, make_count_draw
 
 _jit = njit(cache=True, nogil=True, error_model="numpy")
@@ -35,6 +35,26 @@ class Releases(NamedTuple):
     first: np.ndarray
     which: np.ndarray
     weight: np.ndarray
+
+
+class Gaps(NamedTuple):
+    """Which counts whole-number noise leaves possible, where a statistic is not whole for all.
+
+    Attributes
+    ----------
+    step, rest : of cell i, the possible counts are rest[i] + step[i] k; 0 for cells of a sum below.
+    first, cells : the cells of sum g are cells[first[g]], ..., cells[first[g + 1] - 1].
+    which, sum_step, sum_rest : of every sum, the release that it alone is in, and its possible
+        values. Its cells are in no other.
+    """
+
+    step: np.ndarray
+    rest: np.ndarray
+    first: np.ndarray
+    cells: np.ndarray
+    which: np.ndarray
+    sum_step: np.ndarray
+    sum_rest: np.ndarray
 
 
 # --- Several releases as the noise of one count; p = (tau, center, kinks, lam, decay, number) ----
@@ -159,7 +179,7 @@ def most_releases(releases):
 
 
 def make_cell_sweep(law: CountLaw) -> Callable:
-    """Make ``(rng, y, theta, releases)``, which draws every cell once given the others.
+    """Make ``(rng, y, theta, releases, gaps)``, which draws every cell once given the others.
 
     Column i of `theta` holds the law's parameters for cell i. It returns whether every cell could
     be drawn.
@@ -168,12 +188,16 @@ def make_cell_sweep(law: CountLaw) -> Callable:
     width = law.n_parameters
 
     @_jit
-    def cell_sweep(rng, y, theta, releases):
+    def cell_sweep(rng, y, theta, releases, gaps):
         sums, most = sums_of(y, releases), most_releases(releases)
         kinks, lam, decay = np.empty(most), np.empty(most), np.empty(most)
         for i in range(y.size):
+            step, rest = gaps.step[i], gaps.rest[i]
+            if step == 0.0:
+                continue
             p = _gather(releases, sums, y, i, -1, kinks, lam, decay)
-            drawn = draw(rng, 0.0, p, _column(theta, i, width), -math.inf, math.inf)
+            column = _column(theta, i, width)
+            drawn = draw(rng, 0.0, p, column, -math.inf, math.inf, step, rest)
             if math.isnan(drawn):
                 return False
             _put(releases, sums, y, i, drawn)
@@ -192,7 +216,7 @@ def _column(theta, i, width):
 
 
 def make_pair_sweep() -> Callable:
-    """Make ``(rng, y, rates, block, releases)``, which draws cells two at a time given their sum.
+    """Make ``(rng, y, rates, block, releases, gaps)``, which draws pairs of cells given their sum.
 
     Blocks of `block` neighbouring cells keep their totals; within one the counts are multinomial
     with probabilities in proportion to `rates`. Every cell is paired with its neighbour, which is
@@ -202,16 +226,18 @@ def make_pair_sweep() -> Callable:
     draw = make_count_draw(BINOMIAL, SEVERAL)
 
     @njit(nogil=True, error_model="numpy")
-    def draw_pair(rng, y, rates, i, j, releases, sums, scratch):
+    def draw_pair(rng, y, rates, i, j, releases, gaps, sums, scratch):
         total, both = y[i] + y[j], rates[i] + rates[j]
-        if total == 0.0 or i == j:
+        a, b = gaps.step[i], gaps.step[j]
+        if total == 0.0 or i == j or a * b == 0.0:
             return True
+        step = a if a % b == 0.0 else b if b % a == 0.0 else a * b  # keeps both possible
         share = rates[i] / both
-        if share == 0.0 or share == 1.0:
+        if (share == 0.0 or share == 1.0) and step == 1.0:
             drawn = total * share
         else:
             p = _gather(releases, sums, y, i, j, scratch[0], scratch[1], scratch[2])
-            drawn = draw(rng, 0.0, p, (total, share), -math.inf, math.inf)
+            drawn = draw(rng, 0.0, p, (total, share), -math.inf, math.inf, step, y[i])
         if math.isnan(drawn):
             return False
         _put(releases, sums, y, i, drawn)
@@ -219,17 +245,54 @@ def make_pair_sweep() -> Callable:
         return True
 
     @_jit
-    def pair_sweep(rng, y, rates, block, releases):
+    def pair_sweep(rng, y, rates, block, releases, gaps):
         sums = sums_of(y, releases)
         scratch = np.empty((3, 2 * most_releases(releases)))
         good = True
         for start in range(0, y.size, block):
             for k in range(rng.integers(0, 2), block - 1, 2):
                 i = start + k
-                good &= draw_pair(rng, y, rates, i, i + 1, releases, sums, scratch)
+                good &= draw_pair(rng, y, rates, i, i + 1, releases, gaps, sums, scratch)
             for k in range(block):
                 j = start + int(rng.random() * block)
-                good &= draw_pair(rng, y, rates, start + k, j, releases, sums, scratch)
+                good &= draw_pair(rng, y, rates, start + k, j, releases, gaps, sums, scratch)
         return good
 
     return pair_sweep
+
+
+def make_sum_sweep() -> Callable:
+    """Make ``(rng, y, rates, releases, gaps)``, which draws Poisson cells with the sum they are in.
+
+    Their sum is Poisson, and given it they are multinomial: that is a draw of all of them from
+    their joint conditional, which moves by one cell do not find a way through. It returns whether
+    every sum could be drawn.
+    """
+    draw = make_count_draw(POISSON, SEVERAL)
+
+    @_jit
+    def sum_sweep(rng, y, rates, releases, gaps):
+        kinks, lam, decay = np.empty(1), np.empty(1), np.empty(1)
+        for g in range(gaps.which.size):
+            cells = gaps.cells[gaps.first[g] : gaps.first[g + 1]]
+            m, weight = gaps.which[g], releases.weight[releases.first[cells[0]]]
+            where = releases.z[m] / weight
+            precision = releases.tau[m] * weight * weight
+            kinks[0], lam[0] = where, releases.lam[m] * abs(weight)
+            decay[0] = math.exp(-lam[0])
+            p = (precision, where, kinks, lam, decay, 1 if lam[0] > 0.0 else 0)
+            rate = rates[cells].sum()
+            drawn = draw(
+                rng, 0.0, p, (rate,), -math.inf, math.inf, gaps.sum_step[g], gaps.sum_rest[g]
+            )
+            if math.isnan(drawn):
+                return False
+            for k in range(cells.size):
+                share = min(rates[cells[k]] / rate, 1.0) if rate > 0.0 else 1.0
+                last = k == cells.size - 1
+                y[cells[k]] = drawn if last else rng.binomial(int(drawn), share)
+                drawn -= y[cells[k]]
+                rate -= rates[cells[k]]
+        return True
+
+    return sum_sweep

@@ -237,13 +237,14 @@ def count_pair(op: Op, mechanism: Mechanism) -> Pair:
 
 
 @lru_cache(maxsize=128)
-def count_draw(law: CountLaw, noise: Noise, n_noise: int) -> Piece:
-    """Compile the draw of a `Pair`."""
+def count_draw(law: CountLaw, noise: Noise, n_noise: int, *, spaced: bool = False) -> Piece:
+    """Compile the draw of a `Pair`; with `spaced`, over the counts of a step and a rest only."""
     noises, names = _names("n", n_noise), _names("t", law.n_parameters)
+    more = ["step", "rest"] if spaced else []
     return from_source(
         "draw",
-        ", ".join(["rng", "z", *noises, "lo", "hi", *names]),
-        f"kernel(rng, z, {noise.arguments}, {_tuple(names)}, lo, hi)",
+        ", ".join(["rng", "z", *noises, "lo", "hi", *names, *more]),
+        ", ".join([f"kernel(rng, z, {noise.arguments}, {_tuple(names)}, lo, hi", *more]) + ")",
         kernel=Piece(make_count_draw(law, noise.kernel), _key("draw", law, noise)),
     )
 

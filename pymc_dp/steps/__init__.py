@@ -7,11 +7,17 @@ from collections.abc import Callable
 import pymc as pm
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep
-from pytensor.tensor.random.basic import MultinomialRV
+from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs import is_itself, nearest_rvs
-from pymc_dp.records import as_model, is_tagged, release_statistic, releases
+from pymc_dp.graphs import depends_on, is_itself, nearest_rvs
+from pymc_dp.records import (
+    as_model,
+    is_tagged,
+    leaves_gaps,
+    release_statistic,
+    releases,
+)
 from pymc_dp.steps.conjugate import ConjugateGibbs, NotConjugateError, conditional
 from pymc_dp.steps.counts import CountGibbs, check_count, count_parameter, known_cells
 from pymc_dp.steps.factorization import FactorizationGibbs, find_factorizations
@@ -126,13 +132,16 @@ def exact_step(model: pm.Model, rv: TensorVariable) -> str | None:
     """Return the name of the step that draws a latent count exactly given its releases.
 
     `PrivateObservation` asks, and tags the count for `pm.sample`. Whatever the model says later,
-    the step checks again. Counts that are released in sums only are records.
+    the step checks again. Counts that are released in sums only are records, but for
+    Poisson counts of whose sums whole-number noise leaves some only: one by one they do not move.
     """
     if rv.dtype.startswith("float"):
         return None
     if is_exact_count(model, rv):
         return TwoSidedGibbs.__name__
-    by_cell = any(is_itself(release_statistic(r), rv) for r in releases(model))
+    mine = [r for r in releases(model) if depends_on(release_statistic(r), rv)]
+    by_cell = any(is_itself(release_statistic(r), rv) for r in mine)
+    by_cell |= isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
     vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
     if (by_cell or vector) and _accepts(lambda: check_table(model, rv)):
         return TableGibbs.__name__

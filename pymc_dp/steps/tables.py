@@ -19,14 +19,22 @@ from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.compiled import Piece, from_source
-from pymc_dp.graphs import keeps_values, known_shape, nearest_rvs, substitute, varies_with
+from pymc_dp.counting import MOST_APART, possible_counts
+from pymc_dp.graphs import (
+    is_whole,
+    keeps_values,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    substitute,
+    varies_with,
+)
 from pymc_dp.kernels import tables as kernels
 from pymc_dp.laws.counts import FAMILIES, noise_of
 from pymc_dp.records import children, release_statistic
 from pymc_dp.release import PrivateReleaseRV
 from pymc_dp.steps.base import DPStep, as_row, point_function, unusable
 from pymc_dp.steps.counts import is_linear_in
-from pymc_dp.steps.two_sided import require_whole
 
 
 class TableGibbs(DPStep):
@@ -45,6 +53,10 @@ class TableGibbs(DPStep):
     of tables, each keeps its own. Poisson tables are drawn both ways: single cells move the sums,
     pairs move where the sums are known well. The cost of a sweep grows with the number of cells, of
     releases that a cell is in, and with the width of the conditionals.
+
+    Where whole-number noise is added to a statistic that is not whole for all counts, as half a
+    count or the mean of Poisson counts, the other counts are impossible: cells are drawn over those
+    that are left, and Poisson cells that share such an entry together with their sum.
 
     Parameters
     ----------
@@ -85,6 +97,7 @@ class _Table(NamedTuple):
     law : type of the op whose sweep it gets.
     block : cells with a fixed total; 0 where there is none.
     first, which, weight : see `kernels.tables.Releases`.
+    gaps : which counts are possible.
     read : compiled; returns z, lam and tau of all releases, totals, and rows of law parameters.
     """
 
@@ -94,6 +107,7 @@ class _Table(NamedTuple):
     first: np.ndarray
     which: np.ndarray
     weight: np.ndarray
+    gaps: kernels.Gaps
     read: Callable
     inputs: list[str]
 
@@ -109,10 +123,12 @@ class _Table(NamedTuple):
             good = good and np.isfinite(rates).all() and (rates >= 0).all()
             _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
         else:
-            good = good and _cell_sweep(self.law)(rng, counts, np.array(theta), released)
+            good = good and _cell_sweep(self.law)(rng, counts, np.array(theta), released, self.gaps)
+        if self.gaps.which.size:
+            good = good and _sum_sweep()(rng, counts, rates, released, self.gaps)
         if self.block or self.law is PoissonRV:
             block = self.block or counts.size
-            good = good and _pair_sweep()(rng, counts, rates, block, released)
+            good = good and _pair_sweep()(rng, counts, rates, block, released, self.gaps)
         if not good:
             raise unusable(self.name)
         return counts.reshape(old.shape).astype(old.dtype)
@@ -134,6 +150,11 @@ def _pair_sweep() -> Callable:
 
 
 @cache
+def _sum_sweep() -> Callable:
+    return _with_releases("rng, y, rates", Piece(kernels.make_sum_sweep(), "make_sum_sweep"))
+
+
+@cache
 def _cell_sweep(law: type) -> Callable:
     family = FAMILIES[law].law
     piece = Piece(kernels.make_cell_sweep(family), f"make_cell_sweep {family.name}")
@@ -142,7 +163,10 @@ def _cell_sweep(law: type) -> Callable:
 
 def _with_releases(arguments: str, kernel: Piece) -> Callable:
     return from_source(
-        "sweep", f"{arguments}, releases", f"kernel({arguments}, releases)", kernel=kernel
+        "sweep",
+        f"{arguments}, releases, gaps",
+        f"kernel({arguments}, releases, gaps)",
+        kernel=kernel,
     ).function
 
 
@@ -151,13 +175,14 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
     found = children(model, rv)
     op, shape = rv.owner.op, _shape(rv)
     size = math.prod(shape)
-    columns, entries, offset = [], [], 0
+    columns, entries, broken, offset = [], [], [], 0
     for release in found:
         _, mechanism, _ = release.owner.op.split(release.owner.inputs)
         statistic = release_statistic(release)
         cell, where, weight = _incidence(rv, release, statistic, size)
         constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
-        require_whole("TableGibbs", rv, release, mechanism, weight, constant)
+        if mechanism.is_discrete and not (is_whole(pt.constant(weight)) and is_whole(constant)):
+            broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
         [scale], rates = mechanism.parameters, noise_of(mechanism).rates
         assert rates is not None  # it is noise added at a scale
         z = model.rvs_to_values[release] - constant
@@ -183,9 +208,60 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
         ]
     read, inputs = point_function(model, [*(released[k] for k in range(3)), totals, *theta])
     name = model.rvs_to_values[rv].name
-    return _Table(
-        name, type(op), block, first, which[order], np.asarray(weight[order]), read, inputs
-    )
+    gaps = _gaps(rv, broken, np.diff(first))
+    table = first, which[order], np.asarray(weight[order])
+    return _Table(name, type(op), block, *table, gaps, read, inputs)
+
+
+def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
+    """Return (entry, cells, step, rest) where whole noise leaves some values of a sum only."""
+    known = known_value(constant, fixed=True)
+    found = []
+    for entry in np.unique(where):
+        mine = where == entry
+        slope, *others = np.unique(weight[mine])
+        possible = None
+        if known is not None and not others:
+            possible = possible_counts(float(slope), float(known.ravel()[entry]))
+        if possible is None:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, "
+                f"and an entry of its statistic is neither whole for every count nor one sum over "
+                f"cells times a ratio of whole numbers of at most {MOST_APART}. Write a statistic "
+                f"that is whole, such as a sum"
+            )
+        if possible[0] > 1:
+            found.append((entry + offset, cell[mine], *possible))
+    return found
+
+
+def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
+    """Return which counts are possible; `times` says how many entries each cell is in."""
+    step, rest = np.ones(times.size), np.zeros(times.size)
+    sums = [found for found in broken if found[1].size > 1]
+    for _, cells, *possible in broken:
+        if cells.size == 1 and step[cells] == 1:
+            step[cells], rest[cells] = possible
+        elif cells.size > 1 and isinstance(rv.owner.op, PoissonRV) and (times[cells] == 1).all():
+            step[cells] = 0  # drawn with their sum
+        else:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: whole-number noise leaves only some values "
+                f"of a sum over its cells possible, and they are not Poisson, or some are in "
+                f"another release, too. Write a statistic that is whole for all counts, such as a "
+                f"sum"
+            )
+    if isinstance(rv.owner.op, MultinomialRV) and (step != 1).any():
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}: whole-number noise leaves only some values of "
+            f"its cells possible. Write CountGibbs, which lists small tables, or a statistic that "
+            f"is whole for all counts, such as a sum"
+        )
+    which, cells, *possible = zip(*sums, strict=True) if sums else ((), (), (), ())
+    first = np.cumsum([0, *map(len, cells)])
+    numbers = [np.array(values, dtype=float) for values in possible]
+    joined = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
+    return kernels.Gaps(step, rest, first, joined, np.array(which, dtype=np.int64), *numbers)
 
 
 def _shape(variable: TensorVariable) -> tuple[int, ...]:

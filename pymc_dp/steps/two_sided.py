@@ -13,16 +13,19 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.counting import MOST_APART, possible_counts
 from pymc_dp.graphs import (
     depends_on,
     is_itself,
     is_linear,
     is_whole,
     known_shape,
+    known_value,
     nearest_rvs,
     substitute,
 )
 from pymc_dp.laws import find_pair, require_pair, row_sampler
+from pymc_dp.laws.counts import FAMILIES, count_draw, noise_of
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.records import children, release_statistic
@@ -146,8 +149,13 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
         z, noise = model.rvs_to_values[release], mechanism.parameters
     elif mechanism.is_scale_noise:
         z, scale, factor, constant = entry_of(cls, model, rv, release, mechanism)
-        require_whole(cls, rv, release, mechanism, factor, constant)
+        possible = _possible(cls, rv, release, mechanism, factor, constant)
         z, noise = (z - constant) / factor, (scale / pt.abs(factor),)
+        if possible is not None:
+            family = FAMILIES[type(law)]
+            draw = count_draw(family.law, noise_of(mechanism), 1, spaced=True).function
+            columns = (z, *noise, low, high, *family.theta(*parameters), *possible)
+            return columns, 1, draw
     else:
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: under {type(mechanism).__name__} it must be "
@@ -157,19 +165,26 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     return columns, len(noise), pair.draw
 
 
-def require_whole(cls, rv, release, mechanism, *coefficients) -> None:
-    """Refuse a statistic that whole-number noise would take off the whole numbers.
+def _possible(cls, rv, release, mechanism, factor, constant):
+    """Return (step, rest) of the counts that whole-number noise leaves; None where all are.
 
-    The release then also tells what remainder the statistic has, which the draws do not know.
+    A statistic that is not whole cannot have been released.
     """
-    if not mechanism.is_discrete:
-        return
-    if not all(is_whole(pt.as_tensor(c)) for c in coefficients):
+    if not mechanism.is_discrete or all(is_whole(pt.as_tensor(c)) for c in (factor, constant)):
+        return None
+    slopes, starts = (known_value(pt.as_tensor(c), fixed=True) for c in (factor, constant))
+    found: list[tuple[int, int] | None] = [None]
+    if type(rv.owner.op) in FAMILIES and slopes is not None and starts is not None:
+        factors, constants = np.broadcast_arrays(slopes, starts)
+        pairs = zip(factors.ravel(), constants.ravel(), strict=True)
+        found = [possible_counts(float(slope), float(start)) for slope, start in pairs]
+    if None in found:
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: {type(mechanism).__name__} releases whole numbers, "
-            f"and the statistic of {release.name!r} is not known to be one for every count. "
-            f"{_instead(rv)}"
+            f"and the statistic of {release.name!r} is not known to be one for every count, nor is "
+            f"it a count times a ratio of whole numbers of at most {MOST_APART}. {_instead(rv)}"
         )
+    return tuple(np.array(found, dtype=float).T.reshape(2, *factors.shape))
 
 
 def _instead(rv: TensorVariable) -> str:
