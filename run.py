@@ -47,7 +47,7 @@ CHECKS = (
 )
 # Folders of tests that have processes of their own, because compiling and torch keep memory. The
 # kernels, and what is little else, come first: the others load them from disk.
-KERNELS, NETWORKS = ("kernels", "distributions", "laws"), ("neural",)
+KERNELS, NETWORKS = (("kernels",), ("distributions", "laws")), ("neural",)
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
 # With these the caller has chosen, or wants the output or control of the one test process.
@@ -206,16 +206,16 @@ def workers(args: list[str] | tuple[str, ...]) -> list[str]:
         return []
     # Neighbours share what they compile: those of a kernel stay with one worker, and of the others
     # a worker that is done takes from the other's end.
-    kernels = any(arg.startswith("tests/" + KERNELS[0]) for arg in args)
+    kernels = any(arg == "tests/" + name for arg in args for group in KERNELS for name in group)
     return ["-n", str(MAX_WORKERS), "--dist", "loadfile" if kernels else "worksteal"]
 
 
 def parts(neural: bool) -> list[tuple[str, ...]]:
     """Return the files and folders of each run of pytest."""
     tests = ROOT / "tests"
-    folders = {f.parent.name for f in tests.glob("*/test_*.py")}.difference(KERNELS + NETWORKS)
+    folders = {f.parent.name for f in tests.glob("*/test_*.py")}.difference(*KERNELS, NETWORKS)
     files = sorted(f.name for f in tests.glob("test_*.py"))
-    groups = [KERNELS, sorted(folders), files] + [NETWORKS] * neural
+    groups = [*KERNELS, sorted(folders), files] + [NETWORKS] * neural
     return [tuple("tests/" + name for name in group) for group in groups]
 
 

@@ -7,7 +7,8 @@ import pytest
 from scipy import special, stats
 
 from pymc_dp.kernels import count_laws
-from pymc_dp.kernels.tables import Releases, make_cell_sweep, make_pair_sweep, sums_of
+from pymc_dp.kernels.count_sums import ADDITIVE, make_count_draw
+from pymc_dp.kernels.tables import Gaps, Releases, make_cell_sweep, make_pair_sweep, sums_of
 
 # Two tables of three cells: a noisy value of each cell, and of sums over (0, 1), 2, (3, 4), 5, in
 # which cell 1 counts twice.
@@ -28,6 +29,11 @@ def releases(noise):
     return Releases(Z, *NOISES[noise], first, which, MATRIX[which, cell])
 
 
+def all_counts(cells):
+    none = np.zeros(0, dtype=np.int64)
+    return Gaps(np.ones(cells), np.zeros(cells), np.zeros(1, np.int64), none, none, none, none)
+
+
 def log_noise(noise, tables):
     lam, tau = NOISES[noise]
     e = Z - tables @ MATRIX.T
@@ -39,7 +45,7 @@ def draws(sweep, y, n, *arguments):
     out = np.empty((n, 6))
     for k in range(n):
         for _ in range(4):
-            assert sweep(rng, y, *arguments)
+            assert sweep(rng, y, *arguments, all_counts(y.size))
         out[k] = y
     return out
 
@@ -102,8 +108,8 @@ def test_pairs_and_cells_agree_on_poisson_tables():
     rel, rng = releases("mixed"), np.random.default_rng(5)
     y, out = np.full(6, 2.0), np.empty((15_000, 6))
     for k in range(len(out)):
-        cells(rng, y, RATES[None], rel)
-        pairs(rng, y, RATES, 6, rel)
+        cells(rng, y, RATES[None], rel, all_counts(6))
+        pairs(rng, y, RATES, 6, rel, all_counts(6))
         out[k] = y
     alone = draws(cells, np.full(6, 2.0), 15_000, RATES[None], rel)
     error = np.hypot(out.std(axis=0), alone.std(axis=0)) / 15_000**0.5
@@ -125,7 +131,9 @@ def test_large_counts():
     z = np.array([1e9 + 50, 1e9 - 20, 1e9 + 10])
     rel = Releases(z, np.zeros(3), np.full(3, tau), np.arange(4), np.arange(3), np.ones(3))
     sweep, rng, y = make_pair_sweep(), np.random.default_rng(1), np.full(3, 1e9)
-    out = np.array([(sweep(rng, y, np.ones(3), 3, rel), *y)[1:] for _ in range(4000)])
+    out = np.array(
+        [(sweep(rng, y, np.ones(3), 3, rel, all_counts(3)), *y)[1:] for _ in range(4000)]
+    )
     np.testing.assert_array_equal(out.sum(axis=1), n)
     # The law of the counts is flat at this scale: the releases, less their common excess.
     mean = z - (z.sum() - n) / 3
@@ -136,3 +144,41 @@ def test_large_counts():
 def test_sums():
     y = np.arange(6.0)
     np.testing.assert_array_equal(sums_of(y, releases("mixed")), MATRIX @ y)
+
+
+@pytest.mark.parametrize(
+    ("law", "theta", "exact"),
+    [
+        (count_laws.POISSON, (30.0,), stats.poisson(30)),
+        (count_laws.BINOMIAL, (60.0, 0.4), stats.binom(60, 0.4)),
+        (count_laws.NEGATIVE_BINOMIAL, (0.1, 4.0, 0.9), stats.nbinom(4, 0.1)),
+    ],
+    ids=["Poisson", "binomial", "negative binomial"],
+)
+@pytest.mark.parametrize(("step", "rest"), [(7, 3), (12, 5)])
+def test_counts_of_a_step_and_a_rest(law, theta, exact, step, rest):
+    """What is between them is walked through, from a mode that is impossible itself."""
+    draw, rng, z, noise = (
+        make_count_draw(law, ADDITIVE),
+        np.random.default_rng(1),
+        25.3,
+        (0.1, 0.002),
+    )
+    arguments = (z, noise, theta, -np.inf, np.inf, float(step), float(rest))
+    found = np.array([draw(rng, *arguments) for _ in range(20_000)])
+    counts = rest + step * np.arange(40)
+    e = np.abs(counts - z)
+    log_weight = exact.logpmf(counts) - noise[0] * e - 0.5 * noise[1] * e**2
+    expected = np.exp(log_weight - special.logsumexp(log_weight)) * found.size
+    seen = np.array([(found == count).sum() for count in counts])
+    assert seen.sum() == found.size
+    common = expected > 5
+    seen, expected = seen[common], expected[common]
+    assert stats.chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-3
+
+
+def test_no_count_of_a_step_is_in_reach():
+    draw, rng = make_count_draw(count_laws.POISSON, ADDITIVE), np.random.default_rng(1)
+    arguments = (3.0, (0.0, 5.0), (2.0,), -np.inf, np.inf)
+    assert np.isnan(draw(rng, *arguments, 1e6, 5e5))
+    assert draw(rng, *arguments, 1e6, 4.0) == 4.0
