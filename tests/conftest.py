@@ -53,6 +53,14 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=left_out)
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Print what tests found out beside passing, wherever they ran."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, value in report.user_properties:
+                terminalreporter.line(f"{report.nodeid}: {name}: {value}")
+
+
 @pytest.fixture
 def night(request):
     """Whether to draw as often as it takes to see a small error, too."""
