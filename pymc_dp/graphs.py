@@ -280,7 +280,7 @@ def power(
         case ps.Reciprocal():
             return -exponents[0]
         case ps.Pow() if exponents[1] == 0:
-            exponent = known_value(node.inputs[1])
+            exponent = known_value(node.inputs[1], fixed=True)
             return None if exponent is None else exponents[0] * float(np.squeeze(exponent))
         case ps.Exp() if exponents[0] == 1:
             return math.inf

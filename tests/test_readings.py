@@ -232,6 +232,28 @@ def test_a_changed_multiple_is_not_taken_for_the_old_one():
         dp.TwoSidedGibbs([y])
 
 
+@pytest.mark.parametrize("step", [dp.TwoSidedGibbs, dp.TableGibbs])
+def test_coefficients_that_were_whole_are_looked_at_again(step):
+    with pm.Model() as model:
+        y = pm.Poisson("y", pm.Gamma("rate", 2, 1), shape=2)
+        twice = pm.Data("twice", 2.0)
+        dp.PrivateObservation("z", twice * y, dp.GeometricMechanism(1.0), observed=[1, 3])
+        own = step([y])
+    own.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+    own.step(model.initial_point())
+    pm.set_data({"twice": 0.5}, model=model)
+    with model, pytest.raises(ValueError, match=r"'y' cannot be drawn"):
+        pm.sample(1, tune=0, chains=1, cores=1, step=[own], progressbar=False)
+
+
+def test_an_exponent_that_may_change_is_no_power():
+    with pm.Model() as model:
+        v, k = pm.InverseGamma("v", 3, 2), pm.Data("k", 0.5)
+        pm.Normal("x", 0, v**k, shape=3)
+    with model, pytest.raises(ValueError, match="'v'"):
+        dp.ConjugateGibbs([v])
+
+
 def test_the_marginal_of_a_mean_of_bits():
     model = dp.collapse(mean_of_bits(3), "marginal")
     density = model.compile_fn(model.logp(jacobian=False), inputs=model.value_vars, point_fn=False)

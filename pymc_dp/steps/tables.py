@@ -11,11 +11,14 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import DisconnectedInputError
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Sum
 from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.compiled import Piece, from_source
@@ -82,6 +85,17 @@ class TableGibbs(DPStep):
         for table in self._tables:  # compiled once, before the chains' processes start
             table.update(np.random.default_rng(0), point)
 
+    def setup_chain(self, rng, tune, draws):
+        """Begin a chain; the coefficients of the statistics must be those of when it was made."""
+        super().setup_chain(rng, tune, draws)
+        for table in self._tables:
+            for data, value in table.data:
+                if not np.array_equal(data.get_value(borrow=True), value):
+                    raise ValueError(
+                        f"{table.name!r} cannot be drawn: {data.name!r} has changed, and a "
+                        f"statistic of it. Make the step anew: dp.TableGibbs([...])"
+                    )
+
     def step(self, point):
         """Draw every table once."""
         for table in self._tables:
@@ -98,6 +112,7 @@ class _Table(NamedTuple):
     block : cells with a fixed total; 0 where there is none.
     first, which, weight : see `kernels.tables.Releases`.
     gaps : which counts are possible.
+    data : shared variables that coefficients were computed from, with their values.
     read : compiled; returns z, lam and tau of all releases, totals, and rows of law parameters.
     """
 
@@ -108,6 +123,7 @@ class _Table(NamedTuple):
     which: np.ndarray
     weight: np.ndarray
     gaps: kernels.Gaps
+    data: list[tuple[SharedVariable, np.ndarray]]
     read: Callable
     inputs: list[str]
 
@@ -210,7 +226,10 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
     name = model.rvs_to_values[rv].name
     gaps = _gaps(rv, broken, np.diff(first))
     table = first, which[order], np.asarray(weight[order])
-    return _Table(name, type(op), block, *table, gaps, read, inputs)
+    roots = ancestors(list(map(release_statistic, found)), blockers=[rv])
+    shared = [v for v in roots if isinstance(v, SharedVariable)]
+    data = [(v, v.get_value()) for v in shared if not isinstance(v.type, RandomType)]
+    return _Table(name, type(op), block, *table, gaps, data, read, inputs)
 
 
 def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):

@@ -150,6 +150,9 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     elif mechanism.is_scale_noise:
         z, scale, factor, constant = entry_of(cls, model, rv, release, mechanism)
         possible = _possible(cls, rv, release, mechanism, factor, constant)
+        if mechanism.is_discrete and possible is None:  # what was whole may not be in other data
+            whole = [pt.eq(c, pt.round(c)).all() for c in (factor, constant)]
+            z = pt.switch(pt.and_(*whole), z, np.nan)
         z, noise = (z - constant) / factor, (scale / pt.abs(factor),)
         if possible is not None:
             family = FAMILIES[type(law)]
