@@ -12,7 +12,7 @@ from numba import njit
 from rich.console import Console
 from rich.table import Table
 
-from pymc_dp.kernels import factorization as kernel
+from pymc_dp.kernels.counts import factorization as kernel
 
 SIZES = ((100, 5), (300, 10))
 ALPHA = 0.5

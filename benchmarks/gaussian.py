@@ -16,9 +16,9 @@ from rich.table import Table
 from scipy import special
 
 import pymc_dp as dp
-from pymc_dp import fused
 from pymc_dp.examples.blood_lead import build
-from pymc_dp.kernels.gaussian import run_sweeps
+from pymc_dp.kernels.moments.gaussian_chain import run_sweeps
+from pymc_dp.routes import gaussian as fused
 
 SWEEPS = 300_000
 DRAWS = 50_000

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 import pymc_dp as dp
-from pymc_dp.blocks import blocks
-from pymc_dp.engine import Engine
-from pymc_dp.starting import feasible_point
+from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.reading.groups import blocks
+from pymc_dp.step_methods.records.engine import Engine
 
 QUIET = {
     "progressbar": False,

@@ -23,11 +23,11 @@ from rich.table import Table
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp import clt_regression
-from pymc_dp import regression as exact_regression
-from pymc_dp.kernels import regression as clt_kernel
-from pymc_dp.kernels import regression_exact as exact_kernel
-from pymc_dp.kernels.regression_law import cross_products
+from pymc_dp.kernels.moments import clt_chain as clt_kernel
+from pymc_dp.kernels.moments import regression_chain as exact_kernel
+from pymc_dp.kernels.moments.clt_law import cross_products
+from pymc_dp.routes import clt as clt_regression
+from pymc_dp.routes import regression as exact_regression
 
 # The simulation study of Bernstein & Sheldon (2019), section 4.2.
 SHAPE, RATE, PRECISION = 20.0, 0.5, 0.5 / 19.0  # of the prior

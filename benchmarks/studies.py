@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import pymc_dp as dp
-from pymc_dp.fused import GaussianChain
+from pymc_dp.routes.gaussian import GaussianChain
 from pymc_dp.studies.run import Plan, Replicates, Settings, reseeded, seeds
 
 SIZES = np.round(10 ** np.arange(1, 3.01, 0.1)).astype(int).tolist()

@@ -12,9 +12,7 @@ from pymc_dp.distributions import (
     Skellam,
     TruncatedGammaMixture,
 )
-from pymc_dp.factorization import poisson_factorization
 from pymc_dp.ladder.collapse import collapse
-from pymc_dp.ladder.explain import explain
 from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.mechanisms import (
     BinomialMechanism,
@@ -24,11 +22,13 @@ from pymc_dp.mechanisms import (
     LaplaceMechanism,
     RandomizedResponse,
 )
+from pymc_dp.mechanisms.sensitivity import regression_sensitivity
+from pymc_dp.models import poisson_factorization
 from pymc_dp.observation import PrivateObservation
 from pymc_dp.published import Privacy, Release
+from pymc_dp.routes.explain import explain
 from pymc_dp.sampling import sample
-from pymc_dp.sensitivity import regression_sensitivity
-from pymc_dp.steps import (
+from pymc_dp.step_methods import (
     ConjugateGibbs,
     CountGibbs,
     FactorizationGibbs,

@@ -12,18 +12,29 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.blocks import tag_records
-from pymc_dp.graphs import depends_on, is_random, known_shape, known_value, nearest_rvs
-from pymc_dp.marginal import marginal_release_rv
+from pymc_dp.graphs.questions import depends_on, is_random, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.ranges import check_wraparound
+from pymc_dp.laws.one_value import marginal_release_rv
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
-from pymc_dp.propriety import check_possible
+from pymc_dp.mechanisms.release import (
+    FeasibleMoments,
+    FeasibleRegression,
+    record_bounds,
+    release_rv,
+)
 from pymc_dp.published import Release
-from pymc_dp.ranges import check_wraparound
-from pymc_dp.records import read_records, record_count, record_moments, release_statistic, releases
-from pymc_dp.release import FeasibleMoments, FeasibleRegression, record_bounds, release_rv
-from pymc_dp.rows import simple_regression
-from pymc_dp.statistics import NotLinearError, TooFewRecordsError
-from pymc_dp.steps import exact_step
+from pymc_dp.reading.columns import simple_regression
+from pymc_dp.reading.groups import tag_records
+from pymc_dp.reading.model import (
+    read_records,
+    record_count,
+    record_moments,
+    release_statistic,
+    releases,
+)
+from pymc_dp.reading.propriety import check_possible
+from pymc_dp.reading.statistic import NotLinearError, TooFewRecordsError
+from pymc_dp.step_methods import exact_step
 
 
 def PrivateObservation(

@@ -11,18 +11,16 @@ from typing import Any, Literal
 import pymc as pm
 from xarray import DataTree
 
-from pymc_dp import clt_regression, fused, regression
-from pymc_dp.additive import NotAdditiveError
-from pymc_dp.blocks import blocks, read_block
-from pymc_dp.chains import ARGUMENTS
-from pymc_dp.clt_regression import METHODS
-from pymc_dp.convergence import check_convergence
-from pymc_dp.graphs import known_shape
+from pymc_dp.graphs.questions import known_shape
 from pymc_dp.ladder.collapse import collapse
-from pymc_dp.ladder.rules import notes, record_groups
-from pymc_dp.marginal import IntegratedReleaseRV, all_releases
+from pymc_dp.laws.moments.sums import read_moments
+from pymc_dp.laws.one_value import IntegratedReleaseRV, all_releases
+from pymc_dp.laws.rungs import notes, record_groups
 from pymc_dp.mechanisms.base import check_attainable
-from pymc_dp.records import (
+from pymc_dp.mechanisms.release import FeasibleRegression
+from pymc_dp.reading.bounds import feasible_start
+from pymc_dp.reading.groups import blocks, read_block
+from pymc_dp.reading.model import (
     as_model,
     as_published,
     check_values,
@@ -32,11 +30,15 @@ from pymc_dp.records import (
     releases,
     with_known_lengths,
 )
-from pymc_dp.release import FeasibleRegression
-from pymc_dp.row_sums import read_moments
-from pymc_dp.starting import feasible_start
-from pymc_dp.steps import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
-from pymc_dp.steps.records import check_gaps
+from pymc_dp.reading.sums import NotAdditiveError
+from pymc_dp.routes import clt as clt_regression
+from pymc_dp.routes import gaussian as fused
+from pymc_dp.routes import regression
+from pymc_dp.routes.chain import ARGUMENTS
+from pymc_dp.routes.clt import METHODS
+from pymc_dp.routes.convergence import check_convergence
+from pymc_dp.step_methods import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
+from pymc_dp.step_methods.records import check_gaps
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")

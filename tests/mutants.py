@@ -40,31 +40,31 @@ GEWEKE_CHAINS = "tests/test_geweke_chains.py::test_chains_leave_the_joint_law_al
 
 MUTANTS = {
     "sign of a tilt": Mutant(
-        "pymc_dp/kernels/logconcave.py",
+        "pymc_dp/kernels/draws/log_concave.py",
         "_draw_power_exponential(rng, a, beta - lam, lo, split)",
         "_draw_power_exponential(rng, a, beta + lam, lo, split)",
         "tests/kernels/test_logconcave.py",
     ),
     "Jacobian of a transform": Mutant(
-        "pymc_dp/kernels/gaussian.py",
+        "pymc_dp/kernels/moments/gaussian_chain.py",
         "ratio = -model.a0 * log_c",
         "ratio = -(model.a0 + 0.5) * log_c",
         "tests/kernels/test_gaussian.py",
     ),
     "half of a shape": Mutant(
-        "pymc_dp/steps/conjugacy/gamma.py",
+        "pymc_dp/step_methods/conjugacy/gamma.py",
         "Contribution(0.5 * value.size, ",
         "Contribution(value.size, ",
         "tests/steps/test_conjugate_families.py",
     ),
     "ddof": Mutant(
-        "pymc_dp/statistics.py",
+        "pymc_dp/reading/statistic.py",
         "variance=value.square * (self.n - 1)",
         "variance=value.square * self.n",
         "tests/test_records.py",
     ),
     "window of a sum": Mutant(
-        "pymc_dp/kernels/count_sums.py",
+        "pymc_dp/kernels/counts/sums.py",
         """\
         while y > lo:
             if mode - y > _MOST:
@@ -78,7 +78,7 @@ MUTANTS = {
         "tests/laws/test_counts.py",
     ),
     "wall of a sweep": Mutant(
-        "pymc_dp/kernels/gaussian.py",
+        "pymc_dp/kernels/moments/gaussian_chain.py",
         "cap = max((mu - model.lo) * (model.hi - mu), TINY)",
         "cap = math.inf",
         "tests/kernels/test_gaussian.py",
@@ -90,13 +90,13 @@ MUTANTS = {
         "tests/kernels/test_cache.py",
     ),
     "compiled wrapper of a kernel": Mutant(
-        "pymc_dp/kernel_ops.py",
+        "pymc_dp/graphs/ops.py",
         "        return kernel(*inputs)",
         "        return kernel(*inputs[:-1], 1.01 * inputs[-1])",
         "tests/conformance/test_compiled.py",
     ),
     "first entry of a join": Mutant(
-        "pymc_dp/graphs.py",
+        "pymc_dp/graphs/questions.py",
         "for i in node.inputs}\n        return None if others or k == math.inf",
         "for i in node.inputs[isinstance(node.op, Join) :]}\n"
         "        return None if others or k == math.inf",
@@ -109,37 +109,37 @@ MUTANTS = {
         "tests/kernels/test_cache.py",
     ),
     "cast of a parameter": Mutant(
-        "pymc_dp/graphs.py",
+        "pymc_dp/graphs/questions.py",
         "return (whole and target == np.int64) or np.can_cast(dtype, target)",
         "return True",
         "tests/test_readings.py",
     ),
     "constant by a draw": Mutant(
-        "pymc_dp/graphs.py",
+        "pymc_dp/graphs/questions.py",
         "isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots",
         "isinstance(r, kinds) for r in roots",
         "tests/test_graphs.py",
     ),
     "gaps between counts": Mutant(
-        "pymc_dp/steps/counts.py",
+        "pymc_dp/step_methods/counts.py",
         "concave = concave and not gaps and",
         "concave = concave and",
         "tests/test_readings.py",
     ),
     "dropped cast of a sum": Mutant(
-        "pymc_dp/characteristic_statistic.py",
+        "pymc_dp/laws/inversion/breakpoints.py",
         "case ps.Add():\n                pass",
         "case ps.Add() | ps.Cast():\n                pass",
         "tests/test_readings.py",
     ),
     "Jacobian of a turn": Mutant(
-        "pymc_dp/kernels/regression_exact.py",
+        "pymc_dp/kernels/moments/regression_chain.py",
         "return 0.5 * (c[-1] - out[-1])",
         "return 0.0",
         f"{GEWEKE_CHAINS}[exact regression: ridges]",
     ),
     "half of a precision": Mutant(
-        "pymc_dp/kernels/tables.py",
+        "pymc_dp/kernels/counts/tables.py",
         "precision = releases.tau[m] * slope * slope",
         "precision = 0.5 * releases.tau[m] * slope * slope",
         f"{GEWEKE_STEPS}[TableGibbs: multinomial]",
@@ -151,7 +151,7 @@ MUTANTS = {
         f"{GEWEKE_STEPS}[RecordMetropolis: clamped normal, without moves]",
     ),
     "misread coefficient": Mutant(
-        "pymc_dp/statistics.py",
+        "pymc_dp/reading/statistic.py",
         "return values[0].scaled(1.0 / factors[1])",
         "return values[0].scaled(factors[1])",
         "tests/fuzz/test_rungs.py",

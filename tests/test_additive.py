@@ -9,8 +9,8 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
-from pymc_dp.additive import NotAdditiveError, additive, is_rowwise
-from pymc_dp.graphs import nearest_rvs
+from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.reading.sums import NotAdditiveError, additive, is_rowwise
 
 N = 11
 PLAIN = Mode(linker="py", optimizer=None)

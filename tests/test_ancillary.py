@@ -17,7 +17,7 @@ from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.random.type import RandomType
 from scipy import stats
 
-from pymc_dp.ancillary import transport
+from pymc_dp.laws.transport import transport
 
 N = 20_000
 PLAIN = Mode(linker="py", optimizer="fast_compile")

@@ -5,9 +5,9 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.blocks import blocks, has_record_axis, parameters, record_variables
-from pymc_dp.records import children, is_tagged
-from pymc_dp.steps.records import RecordMetropolis
+from pymc_dp.reading.groups import blocks, has_record_axis, parameters, record_variables
+from pymc_dp.reading.model import children, is_tagged
+from pymc_dp.step_methods.records import RecordMetropolis
 
 LAPLACE = dp.LaplaceMechanism(1.0)
 

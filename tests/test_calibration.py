@@ -13,9 +13,9 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
-from pymc_dp.kernels.logconcave import draw_tilted_gamma, draw_tilted_normal
-from pymc_dp.kernels.scale_mixture import draw_independent
+from pymc_dp.kernels.draws.log_concave import draw_tilted_gamma, draw_tilted_normal
+from pymc_dp.kernels.draws.scale_mixture import draw_independent
+from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 
 TRIALS = 300
 DRAWS = 99  # ranks 0..99 in 20 bins of five

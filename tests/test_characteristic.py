@@ -20,10 +20,10 @@ from pytensor.tensor.random.basic import GammaRV, NormalRV
 from scipy import special, stats
 
 import pymc_dp as dp
-from pymc_dp.characteristic import characteristic_marginal
-from pymc_dp.kernels.inversion_release import release_plane
-from pymc_dp.kernels.law_nodes import NODES, RULE, WEIGHTS
-from pymc_dp.tilting import laplace_log_marginal
+from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
+from pymc_dp.kernels.inversion.release import release_plane
+from pymc_dp.laws.inversion.release import characteristic_marginal
+from pymc_dp.laws.tilting import laplace_log_marginal
 
 CASES = json.loads((Path(__file__).parent / "data" / "records.json").read_text())["cases"]
 

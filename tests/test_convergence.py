@@ -8,7 +8,7 @@ import pytest
 from xarray import Dataset, DataTree
 
 import pymc_dp as dp
-from pymc_dp.convergence import check_convergence
+from pymc_dp.routes.convergence import check_convergence
 from tests.conftest import gaussian_model
 
 

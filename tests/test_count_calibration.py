@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.kernels.tables import Releases, make_pair_sweep
+from pymc_dp.kernels.counts.tables import Releases, make_pair_sweep
 from pymc_dp.laws import find_pair, row_sampler
 
 TRIALS = 300

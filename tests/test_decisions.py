@@ -8,7 +8,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.sampling import routes
-from pymc_dp.steps import choose_steps
+from pymc_dp.step_methods import choose_steps
 from tests.models import MODELS
 
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_dp.kernels import gaussian, njit, regression_law
-from pymc_dp.kernels import regression as clt
-from pymc_dp.kernels import regression_exact as exact
-from pymc_dp.kernels.turn import turn
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.moments import clt_chain as clt
+from pymc_dp.kernels.moments import clt_law as regression_law
+from pymc_dp.kernels.moments import gaussian_chain as gaussian
+from pymc_dp.kernels.moments import regression_chain as exact
+from pymc_dp.kernels.moments.walk import turn
 from pymc_dp.sampling import registered_routes
 from tests.geweke import check_invariance, normal_records
 

@@ -14,7 +14,7 @@ from pytensor.compile.mode import Mode
 from scipy import integrate, stats
 
 import pymc_dp as dp
-from pymc_dp.release import FeasibleMoments, PrivateReleaseRV
+from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV
 
 Z = np.array([34.3, 2224.8])
 NOISE = np.array([9.3, 900.0])

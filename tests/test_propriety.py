@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.graphs import power_law
+from pymc_dp.graphs.questions import power_law
 
 ONE = dp.LaplaceMechanism(1.0)
 

@@ -12,9 +12,9 @@ from pymc.step_methods.compound import CompoundStep
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.graphs import PLAIN_MODE
-from pymc_dp.starting import feasible_point
-from pymc_dp.steps.base import point_function
+from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.step_methods.base import point_function
 from tests.test_calibration import simuk_ranks
 
 DRAWS, BINS = 49, 10  # ranks 0..49 in 10 bins of five
@@ -186,13 +186,15 @@ def two_blocks():
 def records_alone(model):
     """Parameters move with the records, by interweaving, and in no other way."""
     with model:
-        return [dp.RecordMetropolis(dp.records.privatized(model))]
+        return [dp.RecordMetropolis(dp.reading.model.privatized(model))]
 
 
 def records_without_moves(model):
     chosen = dp.steps(model)
     with model:
-        first = dp.RecordMetropolis(dp.records.privatized(model), interweave=False, restart=False)
+        first = dp.RecordMetropolis(
+            dp.reading.model.privatized(model), interweave=False, restart=False
+        )
     return [first, *chosen[1:]]
 
 

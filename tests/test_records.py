@@ -10,9 +10,9 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_dp as dp
-from pymc_dp.graphs import is_linear
-from pymc_dp.records import privatized, read_records, record_count
-from pymc_dp.statistics import LinearStatistic, NotLinearError, linear_statistics
+from pymc_dp.graphs.questions import is_linear
+from pymc_dp.reading.model import privatized, read_records, record_count
+from pymc_dp.reading.statistic import LinearStatistic, NotLinearError, linear_statistics
 
 N = 43
 PLAIN = Mode(linker="py", optimizer="fast_compile")

@@ -12,13 +12,13 @@ from pymc.step_methods.compound import CompoundStep
 
 import pymc_dp as dp
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.gaussian import (
+from pymc_dp.kernels.draws.log_concave import draw_tilted_gamma, draw_tilted_normal
+from pymc_dp.kernels.moments.gaussian_chain import (
     draw_inverse_gamma_below,
     draw_normal_between,
     mean_range,
 )
-from pymc_dp.kernels.logconcave import draw_tilted_gamma, draw_tilted_normal
-from pymc_dp.starting import feasible_point
+from pymc_dp.reading.bounds import feasible_point
 from tests.conftest import GAUSSIAN_CASES, reference_model
 
 EXACT = [c for c in GAUSSIAN_CASES if c["name"] != "n10_e02_uncon_flat"]  # truncated on request

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp import regression
+from pymc_dp.routes import regression
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
 LAPLACE = dp.LaplaceMechanism

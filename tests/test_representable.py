@@ -6,9 +6,9 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.blocks import blocks
-from pymc_dp.engine import Engine
-from pymc_dp.starting import feasible_point
+from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.reading.groups import blocks
+from pymc_dp.step_methods.records.engine import Engine
 
 
 def truncated_exponential(rate, upper=2.0, **kwargs):

@@ -9,7 +9,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_dp as dp
-from pymc_dp.regression import covered
+from pymc_dp.routes.regression import covered
 
 PLAIN = Mode(linker="py", optimizer=None)
 SUMS = [40.0, 60.0, 90.0, 150.0, 400.0]

@@ -13,9 +13,9 @@ from pytensor.compile.mode import Mode
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.kernels.regression_law import gaussian_moments, row_law
-from pymc_dp.row_latents import Linearised, row_latents
-from pymc_dp.row_sums import (
+from pymc_dp.kernels.moments.clt_law import gaussian_moments, row_law
+from pymc_dp.laws.moments.latents import Linearised, row_latents
+from pymc_dp.laws.moments.sums import (
     ExactLatents,
     column_products,
     moment_latents,

@@ -9,10 +9,10 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
-from pymc_dp.additive import NotAdditiveError
 from pymc_dp.ladder.collapse import integrable
-from pymc_dp.records import release_statistic
-from pymc_dp.rows import read_rows
+from pymc_dp.reading.columns import read_rows
+from pymc_dp.reading.model import release_statistic
+from pymc_dp.reading.sums import NotAdditiveError
 
 N = 30
 PLAIN = Mode(linker="py", optimizer=None)

@@ -9,7 +9,7 @@ from pytensor.graph.replace import vectorize_graph
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp import fused
+from pymc_dp.routes import gaussian as fused
 from tests.conftest import gaussian_model
 
 PRIOR = {"mu_0": 0.3, "kappa_0": 0.5, "nu_0": 6.0, "sigma_0_sq": 0.05}

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.graphs import power_law
-from pymc_dp.records import check_values
+from pymc_dp.graphs.questions import power_law
+from pymc_dp.reading.model import check_values
 from pymc_dp.sampling import _public, routes
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}

@@ -10,8 +10,8 @@ from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 from pytensor.tensor.random.basic import _gamma, cauchy, exponential, normal
 from scipy import stats
 
-from pymc_dp import tilting
-from pymc_dp.kernels import tilting as kernels
+from pymc_dp.kernels.functions import tilting as kernels
+from pymc_dp.laws import tilting
 
 INF = np.inf
 

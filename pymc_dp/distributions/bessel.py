@@ -9,9 +9,9 @@ from pytensor.link.numba.dispatch import basic as numba_basic
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.kernel_ops import KernelOp
+from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels import njit, version_of
-from pymc_dp.kernels.bessel import bessel_logcdf, bessel_mean, bessel_parts, draw_bessel
+from pymc_dp.kernels.functions.bessel import bessel_logcdf, bessel_mean, bessel_parts, draw_bessel
 from pymc_dp.mechanisms.base import as_float
 
 __all__ = ["Bessel"]

@@ -11,7 +11,7 @@ from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.shape_utils import implicit_size_from_params, rv_size_is_none
 from pytensor.tensor.random.utils import normalize_size_param
 
-from pymc_dp.graphs import known_value
+from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.base import as_float
 from pymc_dp.mechanisms.lattice import LARGEST, IntegerNoise
 

@@ -9,8 +9,8 @@ from pytensor.link.numba.dispatch import basic as numba_basic
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.kernel_ops import KernelOp
-from pymc_dp.kernels.bessel import skellam_logcdf, skellam_parts
+from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.kernels.functions.bessel import skellam_logcdf, skellam_parts
 from pymc_dp.mechanisms.base import as_float
 
 __all__ = ["Skellam"]

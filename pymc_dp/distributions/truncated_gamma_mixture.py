@@ -12,13 +12,8 @@ from pytensor.tensor.random.basic import _gamma
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.kernels import njit, version_of
-from pymc_dp.kernels.logconcave import draw_tilted_gamma
-from pymc_dp.tilting import (
-    gamma_logpdf,
-    laplace_log_marginal,
-    log_tilted_mass,
-    logaddexp,
-)
+from pymc_dp.kernels.draws.log_concave import draw_tilted_gamma
+from pymc_dp.laws.tilting import gamma_logpdf, laplace_log_marginal, log_tilted_mass, logaddexp
 
 __all__ = ["TruncatedGammaMixture"]
 

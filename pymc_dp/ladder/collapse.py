@@ -17,22 +17,15 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-import pymc_dp.ladder.counts
-import pymc_dp.ladder.gaussian
-import pymc_dp.ladder.latent_counts
-import pymc_dp.ladder.rows  # noqa: F401 (these register their rules)
-from pymc_dp.blocks import Block
-from pymc_dp.graphs import depends_on, known_shape
-from pymc_dp.ladder.rules import (
-    Change,
-    Reading,
-    Rung,
-    change,
-    is_rows,
-    read,
-    record_groups,
-)
-from pymc_dp.records import (
+import pymc_dp.laws.counts.records
+import pymc_dp.laws.latent_counts
+import pymc_dp.laws.moments.columns
+import pymc_dp.laws.moments.one_column  # noqa: F401
+from pymc_dp.graphs.questions import depends_on, known_shape
+from pymc_dp.laws.rungs import Change, Reading, Rung, change, is_rows, read, record_groups
+from pymc_dp.reading.bounds import feasible_start
+from pymc_dp.reading.groups import Block
+from pymc_dp.reading.model import (
     as_model,
     check_values,
     children,
@@ -41,8 +34,7 @@ from pymc_dp.records import (
     releases,
     with_known_lengths,
 )
-from pymc_dp.starting import feasible_start
-from pymc_dp.steps import choose_steps
+from pymc_dp.step_methods import choose_steps
 
 _log = logging.getLogger("pymc.dp")
 

@@ -12,22 +12,22 @@ from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
 from xarray import DataTree
 
-from pymc_dp.draws import per_draw
-from pymc_dp.graphs import depends_on, known_shape
+from pymc_dp.graphs.draws import per_draw
+from pymc_dp.graphs.questions import depends_on, known_shape
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.feasible import draw_feasible, make_problem
+from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
-from pymc_dp.ladder.gaussian import names
-from pymc_dp.ladder.new_rows import draw_normal, predict_rows
-from pymc_dp.ladder.rules import change, is_rows, read, record_groups, recovered, rules_of
+from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
-from pymc_dp.marginal import (
+from pymc_dp.laws.moments.one_column import names
+from pymc_dp.laws.one_value import (
     FeasibleReleaseRV,
     IntegratedReleaseRV,
     MarginalReleaseRV,
     moment_noises,
 )
-from pymc_dp.records import (
+from pymc_dp.laws.rungs import change, is_rows, read, record_groups, recovered, rules_of
+from pymc_dp.reading.model import (
     PrivatizedRecords,
     as_model,
     privatized,
@@ -36,7 +36,7 @@ from pymc_dp.records import (
     releases,
     with_known_lengths,
 )
-from pymc_dp.steps.base import as_row
+from pymc_dp.step_methods.base import as_row
 
 
 def recover(

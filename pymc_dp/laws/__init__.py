@@ -125,4 +125,4 @@ def _law_name(law: type[Op]) -> str:
     return law.__name__.removesuffix("RV")
 
 
-from pymc_dp.laws import counts, gamma, mixture, normal, poisson  # noqa: E402, F401 (register themselves)
+from pymc_dp.laws import count_sums, gamma, mixture, normal, poisson  # noqa: E402, F401 (register themselves)

@@ -19,13 +19,13 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.gradient import disconnected_grad
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV
 
-from pymc_dp.graphs import known_value
+from pymc_dp.graphs.questions import known_value
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.logconcave import draw_log_concave, draw_tilted_gamma
+from pymc_dp.kernels.draws.log_concave import draw_log_concave, draw_tilted_gamma
 from pymc_dp.laws import Pair, register_pair
+from pymc_dp.laws.tilting import laplace_log_marginal
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import as_float
-from pymc_dp.tilting import laplace_log_marginal
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 _FALL = 40.0

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytensor.tensor as pt
 
-from pymc_dp.compiled import Piece, from_source
+from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.kernels import njit
 from pymc_dp.laws import Pair, find_pair, register_law
-from pymc_dp.laws.counts import FAMILIES, CountSum, count_draw, noise_of
+from pymc_dp.laws.count_sums import FAMILIES, CountSum, count_draw, noise_of
 from pymc_dp.mechanisms.base import Mechanism, as_float
 
 

@@ -1,12 +1,12 @@
-"""Poisson counts under Laplace and under two-sided geometric noise; see `kernels.poisson_mass`."""
+"""Poisson counts under Laplace and two-sided geometric noise; see `kernels.counts.poisson`."""
 
 import math
 
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import PoissonRV
 
-from pymc_dp.kernel_ops import KernelOp
-from pymc_dp.kernels.poisson_mass import draw_poisson_two_sided, poisson_two_sided
+from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.kernels.counts.poisson import draw_poisson_two_sided, poisson_two_sided
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import as_float

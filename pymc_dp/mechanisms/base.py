@@ -19,7 +19,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 
-from pymc_dp.graphs import known_value
+from pymc_dp.graphs.questions import known_value
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -265,7 +265,7 @@ class Mechanism(ABC):
             Passed to `pymc_dp.release.release_rv`.
         """
         # Imported late: the release module needs this one.
-        from pymc_dp.release import release_rv
+        from pymc_dp.mechanisms.release import release_rv
 
         return release_rv(statistic, self, **kwargs)
 

@@ -12,7 +12,7 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 from pytensor.raise_op import Assert
 
-from pymc_dp.graphs import known_value
+from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,

@@ -13,9 +13,9 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.kernel_ops import KernelOp
-from pymc_dp.kernels import discrete_gaussian as kernels
+from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels import njit, version_of
+from pymc_dp.kernels.draws import discrete_gaussian as kernels
 from pymc_dp.mechanisms.base import (
     MechanismExample,
     check_positive,

@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 
-from pymc_dp.graphs import known_value
+from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,

@@ -13,9 +13,9 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 from pytensor.raise_op import Assert
 
-from pymc_dp.graphs import known_value
-from pymc_dp.kernel_ops import KernelOp
-from pymc_dp.kernels import randomized_response as kernels
+from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.kernels.functions import reported_counts as kernels
 from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
 from xarray import DataTree
 
-from pymc_dp.draws import entry_labels, result
+from pymc_dp.graphs.draws import entry_labels, result
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.neural.fit import (
     Run,

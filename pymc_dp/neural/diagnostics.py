@@ -14,7 +14,7 @@ from pymc.util import get_random_generator
 from scipy import stats
 from xarray import DataTree
 
-from pymc_dp.draws import dims_of, per_draw
+from pymc_dp.graphs.draws import dims_of, per_draw
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.fit import check_counts, check_installed, read_problem
 from pymc_dp.neural.noise import Noise, spans

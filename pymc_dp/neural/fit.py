@@ -25,7 +25,7 @@ from pymc.util import get_random_generator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from xarray import DataTree
 
-from pymc_dp.draws import result
+from pymc_dp.graphs.draws import result
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.ensemble import ensemble_draws, resample
 from pymc_dp.neural.noise import Channel, Noise, has_atoms, spans

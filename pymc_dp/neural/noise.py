@@ -21,8 +21,8 @@ import pytensor.tensor as pt
 from pytensor.compile.io import In
 from scipy.stats import qmc
 
-from pymc_dp.graphs import PLAIN_MODE, known_value
-from pymc_dp.kernels.randomized_response import binomial_quantiles
+from pymc_dp.graphs.questions import PLAIN_MODE, known_value
+from pymc_dp.kernels.functions.reported_counts import binomial_quantiles
 from pymc_dp.mechanisms import BinomialMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise

@@ -10,13 +10,8 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.graphs import known_value
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    positive_argument,
-    registered_mechanisms,
-    show,
-)
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.mechanisms.base import Mechanism, positive_argument, registered_mechanisms, show
 from pymc_dp.published.record import Privacy, Release
 
 FORMAT, VERSION = "pymc_dp release", 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_dp.graphs import known_value
+from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.base import Mechanism, check_attainable, refuse_unless
 
 if TYPE_CHECKING:

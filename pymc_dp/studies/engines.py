@@ -20,12 +20,12 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.draws import compile_draws
-from pymc_dp.graphs import PLAIN_MODE, known_value, nearest_rvs
-from pymc_dp.marginal import all_releases
+from pymc_dp.graphs.draws import compile_draws
+from pymc_dp.graphs.questions import PLAIN_MODE, known_value, nearest_rvs
+from pymc_dp.laws.one_value import all_releases
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
-from pymc_dp.records import is_tagged, parents, privatized, release_statistic, releases
+from pymc_dp.reading.model import is_tagged, parents, privatized, release_statistic, releases
 from pymc_dp.sampling import sample
 
 Released = dict[str, np.ndarray]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_dp.fused import GaussianChain
-from pymc_dp.kernels.gaussian import is_feasible
+from pymc_dp.kernels.moments.gaussian_chain import is_feasible
+from pymc_dp.routes.gaussian import GaussianChain
 from pymc_dp.studies.engines import (
     ChainSampler,
     Compiled,

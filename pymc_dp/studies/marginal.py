@@ -12,15 +12,9 @@ import pytensor
 from pytensor.gradient import NullTypeGradError
 
 from pymc_dp.ladder.collapse import collapse
-from pymc_dp.records import releases
+from pymc_dp.reading.model import releases
 from pymc_dp.sampling import nuts_rate
-from pymc_dp.studies.engines import (
-    Compiled,
-    Released,
-    anything_released,
-    flat,
-    register_compiled,
-)
+from pymc_dp.studies.engines import Compiled, Released, anything_released, flat, register_compiled
 
 
 @register_compiled

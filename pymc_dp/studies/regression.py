@@ -6,7 +6,7 @@ from functools import partial
 
 import pymc as pm
 
-from pymc_dp.regression import RegressionChain
+from pymc_dp.routes.regression import RegressionChain
 from pymc_dp.studies.engines import (
     ChainSampler,
     Compiled,

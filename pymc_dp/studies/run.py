@@ -26,8 +26,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pymc_dp.draws import entry_labels
-from pymc_dp.marginal import all_releases
+from pymc_dp.graphs.draws import entry_labels
+from pymc_dp.laws.one_value import all_releases
 from pymc_dp.sampling import NEURAL, routes
 from pymc_dp.studies import gaussian, marginal, regression  # noqa: F401  they register themselves
 from pymc_dp.studies.checkpoint import Batch, Checkpoint

@@ -10,8 +10,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
-from pymc_dp import tilting
 from pymc_dp.distributions import bessel
+from pymc_dp.laws import tilting
 from tests.models import gaussian
 
 pytestmark = pytest.mark.compiled

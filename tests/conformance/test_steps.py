@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.steps import FeasibleSlice, registered_steps
+from pymc_dp.step_methods import FeasibleSlice, registered_steps
 from tests.models import bernoulli, factorization, gaussian, normal, poisson, statistics, table
 
 

@@ -14,7 +14,7 @@ from pymc.testing import BaseTestDistributionRandom, assert_support_point_is_exp
 from scipy import stats
 
 from pymc_dp.distributions import Bessel, Skellam
-from pymc_dp.kernels import bessel as kernels
+from pymc_dp.kernels.functions import bessel as kernels
 
 INF = np.inf
 

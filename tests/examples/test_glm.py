@@ -8,7 +8,7 @@ from matplotlib.image import imread
 from pytensor.graph.replace import graph_replace
 
 from pymc_dp.examples import glm
-from pymc_dp.graphs import PLAIN_MODE
+from pymc_dp.graphs.questions import PLAIN_MODE
 
 DRAWS, SEED = 200, 1
 

@@ -14,7 +14,7 @@ from scipy import integrate, linalg, stats
 
 from pymc_dp.examples import comparison, sir
 from pymc_dp.examples import sir_simulator as simulator
-from pymc_dp.graphs import PLAIN_MODE
+from pymc_dp.graphs.questions import PLAIN_MODE
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "data" / "neural.json").read_text())["sir"]
 SEED = 3

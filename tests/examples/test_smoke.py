@@ -36,7 +36,7 @@ def test_all_but_the_sampling(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pm, "sample", prior)
     pictures = {"cirrhosis": 3, "glm": 1, "opendp_releases": 1}.get(name, 0)
     module.main([*arguments, *(["--output", str(tmp_path)] if pictures else [])])
-    assert any(dp.records.releases(model) for model in models)
+    assert any(dp.reading.model.releases(model) for model in models)
     assert capsys.readouterr().out.count("\n") > 5
     made = [imread(path) for path in tmp_path.glob("*.png")]
     assert len(made) == pictures

@@ -12,9 +12,9 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
-from pymc_dp.count_marginal import WHOLE
-from pymc_dp.records import release_statistic
-from pymc_dp.steps import choose_steps
+from pymc_dp.laws.counts.marginal import WHOLE
+from pymc_dp.reading.model import release_statistic
+from pymc_dp.step_methods import choose_steps
 from tests.fuzz.grammar import (
     AFTER,
     CHANGED,
@@ -241,7 +241,7 @@ def check(spec, outcomes, draws):
         # Counts are few here: as of many, only those near the mode are summed over, in one of two.
         whole = spec.seed % 2 * WHOLE
         try:
-            with mock.patch("pymc_dp.ladder.counts.WHOLE", whole):
+            with mock.patch("pymc_dp.laws.counts.records.WHOLE", whole):
                 collapsed = build()
         except REFUSALS as error:
             if not ("'x'" in str(error) or "'z" in str(error)):

@@ -26,9 +26,8 @@ def package(tmp_path):
     (package / "kernels" / "functions").mkdir(parents=True)
     (package / "__init__.py").touch()
     shutil.copy(FOLDER / "__init__.py", package / "kernels")
-    shutil.copy(FOLDER / "loader.py", package / "kernels" / "functions")
-    caller = (FOLDER / "randomized_response.py").read_text()
-    caller = caller.replace("pymc_dp.kernels.loader", "pymc_dp.kernels.functions.loader")
+    shutil.copy(FOLDER / "functions" / "count_masses.py", package / "kernels" / "functions")
+    caller = (FOLDER / "functions" / "reported_counts.py").read_text()
     (package / "kernels" / "caller.py").write_text(caller)
     return package
 
@@ -51,7 +50,7 @@ def test_a_caller_sees_the_edit_of_a_kernel_in_another_file(package):
     before, said = call(package)
     assert said.count("Compiling") == 1
     assert call(package) == (before, "")  # from disk, and nothing to say
-    callee = package / "kernels" / "functions" / "loader.py"
+    callee = package / "kernels" / "functions" / "count_masses.py"
     source, first_line = callee.read_text(), "    if n < 16.0:\n"
     assert source.count(first_line) == 1
     callee.write_text(
@@ -83,7 +82,7 @@ def test_where_the_sources_cannot_be_written_the_users_folder_is_used(package, t
 @pytest.mark.nightly
 def test_a_full_disk_is_no_error_and_leaves_no_old_code(package):
     before, _ = call(package)
-    callee = package / "kernels" / "functions" / "loader.py"
+    callee = package / "kernels" / "functions" / "count_masses.py"
     callee.write_text(callee.read_text() + "\n# changed\n")
     full = """
 import numba.core.caching as caching
@@ -109,7 +108,7 @@ def test_a_damaged_file_is_no_error(package):
 def test_closures_are_kept_by_what_they_hold(package):
     (package / "kernels" / "maker.py").write_text("""
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.functions.loader import log_binomial
+from pymc_dp.kernels.functions.count_masses import log_binomial
 
 @njit
 def half(x):
@@ -154,7 +153,7 @@ print(make({})(3.0))
     source = package / "kernels" / "maker.py"
     source.write_text(source.read_text().replace("0.5 * x", "0.25 * x"))
     assert run("half, 1")[0] == 175.0
-    callee = package / "kernels" / "functions" / "loader.py"
+    callee = package / "kernels" / "functions" / "count_masses.py"
     callee.write_text(callee.read_text() + "\n# changed\n")
     assert "Compiling" in run("half, 1")[1]
     # Without a name of their own, compiled in each process: nothing says that it is kept.

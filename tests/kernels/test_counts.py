@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.counts import log_binomial, log_rising, make_table_sweep
+from pymc_dp.kernels.counts.exchanges import log_binomial, log_rising, make_table_sweep
 
 DRAWS = 30_000
 P_VALUE = 1e-3  # fixed seeds; a wrong sampler gives 1e-10 and less

@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.factorization import (
+from pymc_dp.kernels.counts.factorization import (
     BESSEL,
     DIRECT,
     KNOWN,
@@ -26,11 +26,7 @@ from pymc_dp.kernels.factorization import (
     start_state,
     sweep,
 )
-from pymc_dp.kernels.released_counts import (
-    draw_count,
-    draw_count_augmented,
-    start_augmentation,
-)
+from pymc_dp.kernels.counts.released import draw_count, draw_count_augmented, start_augmentation
 
 [REFERENCE] = [
     case

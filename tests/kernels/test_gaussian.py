@@ -7,7 +7,7 @@ import arviz as az
 import numpy as np
 import pytest
 
-from pymc_dp.kernels.gaussian import GaussianModel, run_sweeps
+from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "gaussian.json").read_text())["cases"]
 # The published sampler cuts sigma2 at (n - 1) / (2 n eps2); we do so only when asked, in a model.

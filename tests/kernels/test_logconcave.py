@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate, stats
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.logconcave import (
+from pymc_dp.kernels.draws.log_concave import (
     _draw_power_exponential,
     draw_log_concave,
     draw_log_gamma,

@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from pymc_dp.kernels.poisson_mass import draw_poisson_two_sided, poisson_two_sided
+from pymc_dp.kernels.counts.poisson import draw_poisson_two_sided, poisson_two_sided
 
 CASES = [
     case

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_dp.kernels import regression as chain
-from pymc_dp.kernels import regression_law as law
-from pymc_dp.row_sums import read_moments
+from pymc_dp.kernels.moments import clt_chain as chain
+from pymc_dp.kernels.moments import clt_law as law
+from pymc_dp.laws.moments.sums import read_moments
 
 CASES = {
     c["id"]: c

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_dp.kernels.regression_exact import (
+from pymc_dp.kernels.moments.regression_chain import (
     RegressionModel,
     log_density,
     products_of_features,
@@ -19,7 +19,7 @@ from pymc_dp.kernels.regression_exact import (
     tune_proposal,
     unpack,
 )
-from pymc_dp.regression import moments, start
+from pymc_dp.routes.regression import moments, start
 
 DATA = Path(__file__).parents[1] / "data" / "regression.json"
 CASES = {case["id"]: case for case in json.loads(DATA.read_text())["cases"]}

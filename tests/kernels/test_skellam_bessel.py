@@ -9,8 +9,8 @@ import pytest
 from scipy import special, stats
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.poisson_mass import draw_poisson_two_sided
-from pymc_dp.kernels.skellam_bessel import draw_count, draw_rates, draw_skellam_bessel
+from pymc_dp.kernels.counts.poisson import draw_poisson_two_sided
+from pymc_dp.kernels.counts.skellam_bessel import draw_count, draw_rates, draw_skellam_bessel
 
 CASES = [
     case

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from pymc_dp.kernels import count_laws
-from pymc_dp.kernels.count_sums import ADDITIVE, make_count_draw
-from pymc_dp.kernels.tables import Gaps, Releases, make_cell_sweep, make_pair_sweep, sums_of
+from pymc_dp.kernels.counts import laws as count_laws
+from pymc_dp.kernels.counts.sums import ADDITIVE, make_count_draw
+from pymc_dp.kernels.counts.tables import Gaps, Releases, make_cell_sweep, make_pair_sweep, sums_of
 
 # Two tables of three cells: a noisy value of each cell, and of sums over (0, 1), 2, (3, 4), 5, in
 # which cell 1 counts twice.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from pymc_dp.kernels import gamma_ratio, normal_mass, quadrature, tilting
+from pymc_dp.kernels.functions import gamma_ratio, normal_mass, quadrature, tilting
 
 INF = math.inf
 

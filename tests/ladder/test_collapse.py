@@ -15,7 +15,7 @@ from rich.console import Console
 from scipy import integrate, stats
 
 import pymc_dp as dp
-from pymc_dp.steps import choose_steps
+from pymc_dp.step_methods import choose_steps
 
 Z = np.array([34.3, 2224.8])
 NOISE = np.array([9.3, 900.0])

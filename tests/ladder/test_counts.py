@@ -13,9 +13,9 @@ from pytensor.graph.replace import clone_replace
 from scipy import integrate, special, stats
 
 import pymc_dp as dp
-from pymc_dp.count_marginal import count_marginal_rv, tally
-from pymc_dp.counting import is_concave, probes, read_statistic
-from pymc_dp.ladder import rules
+from pymc_dp.laws import rungs as rules
+from pymc_dp.laws.counts.marginal import count_marginal_rv, tally
+from pymc_dp.reading.counts import is_concave, probes, read_statistic
 from pymc_dp.sampling import routes
 from tests.record_models import RECORD_CASES, RECORD_MODELS, TwoSidedGeometric
 

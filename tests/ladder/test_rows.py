@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.kernels.regression_law import gaussian_moments, row_law
+from pymc_dp.kernels.moments.clt_law import gaussian_moments, row_law
 from pymc_dp.ladder.collapse import integrable
-from pymc_dp.ladder.rows import covariate_moments
-from pymc_dp.regression import box
-from pymc_dp.row_sums import read_moments
-from pymc_dp.rows import read_rows
+from pymc_dp.laws.moments.columns import covariate_moments
+from pymc_dp.laws.moments.sums import read_moments
+from pymc_dp.reading.columns import read_rows
+from pymc_dp.routes.regression import box
 from pymc_dp.sampling import routes
 
 DATA = Path(__file__).parents[1] / "data" / "regression.json"

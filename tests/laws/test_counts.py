@@ -10,9 +10,10 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
-from pymc_dp.kernels import count_laws, count_sums
+from pymc_dp.kernels.counts import laws as count_laws
+from pymc_dp.kernels.counts import sums as count_sums
 from pymc_dp.laws import find_pair, row_sampler
-from pymc_dp.laws.counts import FAMILIES, CountSum
+from pymc_dp.laws.count_sums import FAMILIES, CountSum
 
 LAWS = {
     "PoissonRV": lambda mu: stats.poisson(mu),

@@ -8,7 +8,7 @@ from pytensor.compile.mode import Mode
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.kernels import discrete_gaussian as kernels
+from pymc_dp.kernels.draws import discrete_gaussian as kernels
 from pymc_dp.mechanisms import DiscreteGaussianMechanism
 
 PYTHON = Mode(linker="py", optimizer=None)

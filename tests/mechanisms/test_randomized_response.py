@@ -13,7 +13,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pymc_dp as dp
-from pymc_dp.kernels import randomized_response as kernels
+from pymc_dp.kernels.functions import reported_counts as kernels
 from pymc_dp.mechanisms import LaplaceMechanism, RandomizedResponse, RandomizedResponseCount
 
 PYTHON = Mode(linker="py", optimizer=None)

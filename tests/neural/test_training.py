@@ -10,12 +10,7 @@ import pymc_dp as dp  # noqa: E402
 from pymc_dp.neural.density import build_density  # noqa: E402
 from pymc_dp.neural.noise import Channel, Noise  # noqa: E402
 from pymc_dp.neural.settings import Training  # noqa: E402
-from pymc_dp.neural.training import (  # noqa: E402
-    Simulations,
-    Trainer,
-    atomic_loss,
-    direct_loss,
-)
+from pymc_dp.neural.training import Simulations, Trainer, atomic_loss, direct_loss  # noqa: E402
 
 torch.set_num_threads(1)  # the fastest for tables and networks of this size
 

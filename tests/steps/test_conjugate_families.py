@@ -11,8 +11,8 @@ from pytensor.graph.replace import clone_replace, vectorize_graph
 from scipy import integrate, stats
 
 import pymc_dp as dp
-from pymc_dp.steps.conjugacy import registry
-from pymc_dp.steps.conjugate import NotConjugateError, conditional
+from pymc_dp.step_methods.conjugacy import registry
+from pymc_dp.step_methods.conjugate import NotConjugateError, conditional
 
 DRAWS = 10_000
 REAL = np.array([0.4, -1.3, 2.2, 0.9])
@@ -360,7 +360,7 @@ def test_every_registered_pair_has_a_case():
         rv = model["p"]
         family, _ = conditional(model, rv)
         priors.add((family, type(rv.owner.op)))
-        pairs |= {(family, type(c.owner.op)) for c in dp.records.children(model, rv)}
+        pairs |= {(family, type(c.owner.op)) for c in dp.reading.model.children(model, rv)}
     assert priors == set(registry.registered_priors())
     assert pairs == set(registry.registered_children())
 

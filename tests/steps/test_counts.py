@@ -11,8 +11,8 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.mechanisms.base import Mechanism, as_float
-from pymc_dp.steps import choose_steps
-from pymc_dp.steps.counts import CountGibbs
+from pymc_dp.step_methods import choose_steps
+from pymc_dp.step_methods.counts import CountGibbs
 from tests.record_models import RECORD_CASES, RECORD_MODELS
 
 LAPLACE, GAUSS = dp.LaplaceMechanism, dp.GaussianMechanism

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.steps import choose_steps
+from pymc_dp.step_methods import choose_steps
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 SCALE = -1 / np.log(0.5)

@@ -12,7 +12,7 @@ import pytest
 from pymc.sampling.mcmc import assign_step_methods
 
 import pymc_dp as dp
-from pymc_dp.steps import choose_steps
+from pymc_dp.step_methods import choose_steps
 
 CASES = [
     case

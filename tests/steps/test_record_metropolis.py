@@ -14,11 +14,11 @@ from pytensor import scalar as ps
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp import engine
-from pymc_dp.additive import additive
 from pymc_dp.mechanisms.base import Mechanism, as_float
-from pymc_dp.starting import feasible_point
-from pymc_dp.steps.adaptation import WalkAdaptation
+from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.reading.sums import additive
+from pymc_dp.step_methods.records import engine
+from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 from tests.record_models import RECORD_MODELS
 
 

@@ -10,8 +10,8 @@ from pymc.sampling.mcmc import assign_step_methods
 from scipy import integrate, interpolate, stats
 
 import pymc_dp as dp
-from pymc_dp.starting import feasible_point
-from pymc_dp.steps import FeasibleSlice, choose_steps
+from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.step_methods import FeasibleSlice, choose_steps
 
 Z = np.array([34.3, 2224.8])
 NOISE = np.array([9.3, 900.0])

@@ -6,8 +6,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.kernels.tables import Releases, sums_of
-from pymc_dp.steps.tables import TableGibbs
+from pymc_dp.kernels.counts.tables import Releases, sums_of
+from pymc_dp.step_methods.tables import TableGibbs
 
 COUNTY = np.array([0, 0, 1, 1, 1, 2])
 

@@ -1,0 +1,1 @@
+"""PyTensor tools that know nothing of privacy."""

@@ -1,0 +1,129 @@
+"""Results: draws as ArviZ holds them, and expressions of a model evaluated at draws."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import arviz_base
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.pytensorf import compile as pm_compile
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import vectorize_graph
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
+
+from pymc_dp.graphs.questions import nearest_rvs
+
+
+def per_draw(posterior: xr.Dataset, graph: TensorVariable) -> np.ndarray:
+    """Evaluate a graph of a model's free variables at every posterior draw, in one call.
+
+    Returns an array with one leading dimension for chains and draws together.
+    """
+    needed = nearest_rvs([graph])
+    missing = [rv.name for rv in needed if rv.name not in posterior]
+    if missing:
+        raise ValueError(
+            f"the posterior has no {', '.join(missing)}: every free variable of the model is "
+            f"needed (was var_names= given to the sampler?)"
+        )
+    values, batched = [], {}
+    for rv in needed:
+        data = posterior[rv.name].to_numpy()
+        values.append(data.reshape(-1, *data.shape[2:]).astype(rv.dtype))
+        batched[rv] = rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name)
+    [output] = vectorize_graph([graph], batched)
+    found = pm.compile(list(batched.values()), output, on_unused_input="ignore")(*values)
+    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    shape = found.shape[found.ndim - graph.type.ndim :]
+    return np.ascontiguousarray(np.broadcast_to(found, (draws, *shape)))
+
+
+@contextmanager
+def python_is_meant() -> Iterator[None]:
+    """Compile without PyTensor's warning that a random function of the user runs as Python."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
+        yield
+
+
+def compile_draws(
+    inputs: Sequence[Variable], outputs: Variable | Sequence[Variable]
+) -> tuple[Callable[..., Any], list[SharedVariable]]:
+    """Compile a function that draws random variables; return it with its generators."""
+    with python_is_meant():
+        function = pm_compile(inputs, outputs, on_unused_input="ignore", random_seed=0)
+    generators = [
+        v for v in function.get_shared() if isinstance(v, SharedVariable)
+        and isinstance(v.type, RandomType)
+    ]  # fmt: skip
+    return function, generators
+
+
+def entry_labels(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return the names of the entries of variables, ``beta[0]``."""
+    return [
+        f"{name}[{', '.join(map(str, index))}]" if index else name
+        for name, shape in shapes.items()
+        for index in np.ndindex(*shape)
+    ]
+
+
+def dims_of(
+    model: pm.Model, names: Iterable[str]
+) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
+    """Return the dimensions that a model names for some variables, and their coordinates."""
+    dims = {name: list(own) for name in names if (own := model.named_vars_to_dims.get(name))}
+    used = {dim for own in dims.values() for dim in own}
+    return dims, {d: list(v) for d, v in model.coords.items() if d in used and v is not None}
+
+
+def result(
+    model: pm.Model,
+    posterior: dict[str, np.ndarray],
+    stats: dict[str, np.ndarray],
+    observed: dict[str, np.ndarray],
+    attributes: dict[str, Any],
+    deterministics: Iterable[TensorVariable] = (),
+) -> DataTree:
+    """Join draws as PyMC does.
+
+    Parameters
+    ----------
+    model : pm.Model
+        Names dimensions and coordinates.
+    posterior, stats : dict
+        Draws of variables, and statistics of the sampler, of shapes (chains, draws, ...).
+    observed : dict
+        Observed values by name.
+    attributes : dict
+        Attributes of the posterior.
+    deterministics : iterable of TensorVariable
+        Expressions of the variables, evaluated at every draw.
+    """
+    deterministics = list(deterministics)
+    dims, coords = dims_of(model, [*observed, *posterior, *(d.name for d in deterministics)])
+    tree = arviz_base.from_dict(
+        {"posterior": posterior, "sample_stats": stats, "observed_data": observed},
+        dims=dims,
+        coords=coords,
+        attrs={"posterior": {"inference_library": "pymc_dp"} | attributes},
+    )
+    dataset = tree["posterior"].to_dataset()
+    shape = dataset.sizes["chain"], dataset.sizes["draw"]
+    for deterministic in deterministics:
+        values = per_draw(dataset, deterministic)
+        named = model.named_vars_to_dims.get(deterministic.name)
+        named = named or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
+        shaped = values.reshape(*shape, *values.shape[1:])
+        dataset[deterministic.name] = (("chain", "draw", *named), shaped)
+        dataset = dataset.assign_coords({d: coords[d] for d in named if d in coords})
+    tree["posterior"] = DataTree(dataset)
+    return tree

@@ -1,0 +1,112 @@
+"""Graphs read as polynomials: exact, by the ops that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from pytensor import scalar as ps
+from pytensor.graph.basic import Variable
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.subtensor import Subtensor
+
+from pymc_dp.graphs.questions import keeps_values, known_value
+from pymc_dp.reading.sums.forms import NotAdditiveError, refusal
+
+type Coefficient = Any  # a number or a scalar graph
+Monomial = tuple[int, ...]  # the numbers of its variables, in order
+Polynomial = dict[Monomial, Coefficient]
+
+_MOST_POWER = 4
+
+
+def constant(value: Coefficient) -> Polynomial:
+    """Return a polynomial of degree 0."""
+    return {(): value}
+
+
+def added(a: Polynomial, b: Polynomial) -> Polynomial:
+    """Return a sum; what cancels exactly is gone."""
+    total = dict(a)
+    for monomial, coefficient in b.items():
+        total[monomial] = total[monomial] + coefficient if monomial in total else coefficient
+    return {m: c for m, c in total.items() if not (isinstance(c, float) and c == 0.0)}
+
+
+def multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
+    """Return a product."""
+    total: Polynomial = {}
+    for left, c in a.items():
+        for right, d in b.items():
+            total = added(total, {tuple(sorted((*left, *right))): c * d})
+    return total
+
+
+def degree(polynomial: Polynomial) -> int:
+    """Return the highest number of factors of a term."""
+    return max((len(monomial) for monomial in polynomial), default=0)
+
+
+def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | None]) -> Polynomial:
+    """Read a graph as a polynomial, elementwise.
+
+    Parameters
+    ----------
+    graph : Variable
+        Scalar or tensor graph of elementwise ops.
+    leaf : callable
+        Polynomials of the graph's leaves; None for what is to be read through.
+
+    Raises
+    ------
+    NotAdditiveError
+        Naming the op that makes it something else.
+    """
+    memo: dict[Variable, Polynomial] = {}
+
+    def read(variable: Variable) -> Polynomial:
+        if variable not in memo:
+            known = leaf(variable)
+            memo[variable] = _node(variable) if known is None else known
+        return memo[variable]
+
+    def _node(variable: Variable) -> Polynomial:
+        node = variable.owner
+        if node is None:
+            raise NotAdditiveError(f"{variable} is no part of a polynomial")
+        op = node.op.scalar_op if isinstance(node.op, Elemwise) else node.op
+        match op:
+            case DimShuffle():
+                return read(node.inputs[0])
+            case _ if keeps_values(op, node.inputs[0]):
+                return read(node.inputs[0])
+            case Subtensor() if all(node.inputs[0].type.broadcastable):  # its only entry
+                return read(node.inputs[0])
+            case ps.Second():
+                return read(node.inputs[1])
+            case ps.Add():
+                return reduce(added, map(read, node.inputs))
+            case ps.Sub():
+                left, right = map(read, node.inputs)
+                return added(left, multiplied(constant(-1.0), right))
+            case ps.Neg():
+                return multiplied(constant(-1.0), read(node.inputs[0]))
+            case ps.Mul():
+                return reduce(multiplied, map(read, node.inputs))
+            case ps.TrueDiv():
+                left, right = map(read, node.inputs)
+                if set(right) == {()}:
+                    return multiplied(left, constant(1.0 / right[()]))
+            case ps.Sqr():
+                return multiplied(read(node.inputs[0]), read(node.inputs[0]))
+            case ps.Pow():
+                power = known_value(node.inputs[1], fixed=True)
+                if power is not None and np.all(power == power.flat[0]):
+                    k = float(power.flat[0])
+                    if k in range(1, _MOST_POWER + 1):
+                        return reduce(multiplied, [read(node.inputs[0])] * int(k))
+        raise refusal(node.op)
+
+    return read(graph)

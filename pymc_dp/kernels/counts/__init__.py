@@ -1,0 +1,1 @@
+"""Sums over a count, draws of counts, sweeps over tables."""

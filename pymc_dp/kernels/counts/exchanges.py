@@ -1,0 +1,306 @@
+r"""Exact draws of the counts of a table given noisy releases of them.
+
+A move exchanges records between two cells j and l, of which t together are kept: the conditional
+of :math:`c = n_j` on :math:`0, \ldots, t` is proportional to :math:`w_j(c)\, w_l(t - c)\,
+\eta(z \mid c)`, with the prior's weights
+
+- :math:`w(c) = p^c / c!` for given probabilities (a binomial count),
+- :math:`w(c) = \Gamma(c + a) / c!` with the probabilities integrated out of a Dirichlet law (a
+  beta-binomial count). For a < 1 this is not log-concave, but a mixture of what is:
+  :math:`\Gamma(c + a) \Gamma(1 - a) / c! = \int_0^1 u^{c + a - 1} (1 - u)^{-a} du`; drawing
+  :math:`u \mid c \sim \mathrm{Beta}(c + a, 1 - a)` first leaves the weight :math:`u^c`.
+
+The noise enters as ``log_eta(counts, rows, *data)``, the log density of the release's entries
+`rows` (or of all entries); nothing is assumed of it but, for `concave`, that it is log-concave
+along every move. A log-concave mass is drawn by rejection from an envelope that is flat around the
+mode and exponential beyond, at a cost that does not depend on t; any other by listing it.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.functions.count_masses import HALF_LOG_2PI, log_binomial
+
+_jit = njit(cache=True, nogil=True, error_model="numpy")
+_jit_here = njit(nogil=True, error_model="numpy")  # of parts, kept along with the whole
+
+_TINY_LOG = -1e300  # of a probability that is zero in double precision
+
+
+@_jit
+def _stirling(x):
+    """Return log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), x > 0."""
+    if x < 12.0:
+        return math.lgamma(x) - ((x - 0.5) * math.log(x) - x + HALF_LOG_2PI)
+    q = 1.0 / (x * x)
+    s = -1.0 / 1680.0 + q * (1.0 / 1188.0 - q * (691.0 / 360360.0))
+    return (1.0 / 12.0 + q * (-1.0 / 360.0 + q * (1.0 / 1260.0 + q * s))) / x
+
+
+@_jit
+def log_rising(c, a):
+    """Log of Gamma(c + a) / c!, c >= 0, a > 0, accurate for large c."""
+    x, d = c + 1.0, a - 1.0
+    if x + d < 12.0 or x < 12.0:
+        return math.lgamma(c + a) - math.lgamma(x)
+    rise = (x + d - 0.5) * math.log1p(d / x) - d
+    return rise + d * math.log(x) + _stirling(x + d) - _stirling(x)
+
+
+@_jit
+def _log_weight(c, a, log_u):
+    """Log weight of a cell with its probability integrated out; see the module."""
+    return log_rising(c, a) if math.isnan(log_u) else c * log_u
+
+
+@_jit
+def _log_mixing(rng, c, a, concave):
+    """Draw log u, u ~ Beta(c + a, 1 - a), where log-concavity needs it; NaN where not."""
+    if a >= 1.0 or not concave:
+        return math.nan
+    x, y = rng.standard_gamma(c + a), rng.standard_gamma(1.0 - a)
+    return -math.log1p(y / x) if x > 0.0 else _TINY_LOG
+
+
+def make_table_draw(log_eta: Callable) -> Callable:
+    """Return the function that draws a table from all of its states, where moves leave gaps.
+
+    Parameters
+    ----------
+    log_eta : compiled callable ``(counts, rows, *data)``
+        Log density of the release; see the module. It looks at all of it.
+
+    Returns
+    -------
+    callable
+        As that of `make_table_sweep`, with all states in the place of `slopes`, one in each row.
+    """
+
+    @_jit
+    def draw_table(rng, counts, states, weights, integrated, concave, rounds, data):
+        rows = np.empty(0, dtype=np.int64)
+        values = np.empty(states.shape[0])
+        for i in range(values.size):
+            prior = 0.0
+            for j in range(counts.size):
+                c, w = states[i, j], weights[j]
+                if integrated:
+                    prior += log_rising(c, w)
+                elif c > 0.0:
+                    prior += c * math.log(w) - math.lgamma(c + 1.0) if w > 0.0 else -math.inf
+            values[i] = prior
+            if prior > -math.inf:
+                values[i] += log_eta(states[i], rows, *data)
+        top = values.max()
+        if not abs(top) < math.inf:
+            return False
+        cumulative = np.cumsum(np.exp(values - top))
+        u = rng.random() * cumulative[-1]
+        drawn = min(np.searchsorted(cumulative, u, "right"), values.size - 1)
+        counts[:] = states[drawn]
+        return True
+
+    return draw_table
+
+
+def make_table_sweep(log_eta: Callable) -> Callable:
+    """Return the function that draws a table's counts given a release of them, in place.
+
+    Parameters
+    ----------
+    log_eta : compiled callable ``(counts, rows, *data)``
+        Log density of the release; see the module.
+
+    Returns
+    -------
+    callable
+        See its docstring.
+    """
+
+    @_jit_here
+    def log_mass(c, data, counts, rows, j, j_prior, k, k_prior, integrated):
+        """Log mass of cell j holding c and cell k the rest of `j_prior[0]`; writes the counts."""
+        total = j_prior[0]
+        counts[j], counts[k] = c, total - c
+        if integrated:
+            prior = _log_weight(c, j_prior[1], j_prior[2]) + _log_weight(total - c, *k_prior)
+        else:
+            prior = log_binomial(c, total, *k_prior)
+        if prior == -math.inf:
+            return prior
+        return prior + log_eta(counts, rows, *data)
+
+    @_jit_here
+    def rises(c, *args):
+        """Whether the mass of c + 1 is larger than that of c."""
+        return log_mass(c + 1.0, *args) > log_mass(c, *args)
+
+    @_jit_here
+    def find_mode(start, total, *args):
+        """First c at which a log-concave mass does not rise any more: gallop, then bisect."""
+        step = 1.0
+        if start < total and rises(start, *args):
+            low = start
+            while True:
+                high = min(low + step, total)
+                if high == total or not rises(high, *args):
+                    break
+                low, step = high, 2.0 * step
+        else:
+            high = start
+            while True:
+                low = high - step
+                if low < 0.0:
+                    low = -1.0
+                    break
+                if rises(low, *args):
+                    break
+                high, step = low, 2.0 * step
+        while high - low > 1.0:
+            middle = math.floor(0.5 * (low + high))
+            if rises(middle, *args):
+                low = middle
+            else:
+                high = middle
+        return high
+
+    @_jit_here
+    def find_tail(mode, top, side, room, *args):
+        """Find where a log-concave mass has dropped by one, and an exponential bound beyond.
+
+        Returns the distance d from the mode, the log of the bound at d relative to the mode, and
+        its slope. The chord that gives the slope spans half of d: rounding does not decide it.
+        """
+        near, far = 0.0, 1.0
+        while far < room and top - log_mass(mode + side * far, *args) < 1.0:
+            near, far = far, 2.0 * far
+        far = min(far, room)
+        if far < 1.0 or top - log_mass(mode + side * far, *args) < 1.0:
+            return room + 1.0, -math.inf, -math.inf
+        while far - near > max(1.0, 0.1 * far):
+            middle = math.floor(0.5 * (near + far))
+            if top - log_mass(mode + side * middle, *args) < 1.0:
+                near = middle
+            else:
+                far = middle
+        half = math.floor(0.5 * far)
+        height = log_mass(mode + side * far, *args) - top
+        if height == -math.inf:
+            return far, height, height
+        rise = log_mass(mode + side * half, *args) - top - height
+        return far, height, -rise / (far - half)
+
+    @_jit_here
+    def draw_concave(rng, start, total, *args):
+        """Draw from a log-concave mass by rejection; -1 if it is zero or NaN."""
+        mode = find_mode(start, total, *args)
+        top = log_mass(mode, *args)
+        if not abs(top) < math.inf:
+            return -1.0
+        right, right_height, right_slope = find_tail(mode, top, 1.0, total - mode, *args)
+        left, left_height, left_slope = find_tail(mode, top, -1.0, mode, *args)
+        flat = left + right - 1.0
+        right_mass = math.exp(right_height) / -math.expm1(right_slope)
+        left_mass = math.exp(left_height) / -math.expm1(left_slope)
+        while True:
+            u = rng.random() * (flat + right_mass + left_mass)
+            if u < flat:
+                offset, height = math.floor(u) - (left - 1.0), 0.0
+            else:
+                side = 1.0 if u < flat + right_mass else -1.0
+                first, height, slope = right, right_height, right_slope
+                if side < 0.0:
+                    first, height, slope = left, left_height, left_slope
+                further = math.floor(math.log(1.0 - rng.random()) / slope)
+                offset, height = side * (first + further), height + slope * further
+            c = mode + offset
+            if c < 0.0 or c > total:
+                continue
+            if math.log(1.0 - rng.random()) + height <= log_mass(c, *args) - top:
+                return c
+
+    @_jit_here
+    def draw_listed(rng, total, *args):
+        """Draw from any mass by listing all of it; -1 if it is zero or NaN."""
+        values = np.empty(int(total) + 1)
+        for c in range(values.size):
+            values[c] = log_mass(float(c), *args)
+        top = values.max()
+        if not abs(top) < math.inf:
+            return -1.0
+        cumulative = np.cumsum(np.exp(values - top))
+        u = rng.random() * cumulative[-1]
+        return float(min(np.searchsorted(cumulative, u, "right"), values.size - 1))
+
+    @_jit_here
+    def draw_pair(rng, counts, rows, j, k, weights, integrated, concave, data):
+        """Draw the counts of cells j and k given their sum; False leaves them as they were."""
+        start, rest = counts[j], counts[k]
+        total = start + rest
+        if total == 0.0:
+            return True
+        a, b = weights[j], weights[k]
+        if integrated:
+            j_prior = (total, a, _log_mixing(rng, start, a, concave))
+            k_prior = (b, _log_mixing(rng, rest, b, concave))
+        else:
+            j_prior = (total, 0.0, 0.0)
+            k_prior = (a / (a + b), b / (a + b))
+        args = (data, counts, rows, j, j_prior, k, k_prior, integrated)
+        if concave:
+            drawn = draw_concave(rng, start, total, *args)
+        else:
+            drawn = draw_listed(rng, total, *args)
+        if drawn < 0.0:
+            counts[j], counts[k] = start, rest
+            return False
+        counts[j], counts[k] = drawn, total - drawn
+        return True
+
+    @_jit
+    def sweep_table(rng, counts, slopes, weights, integrated, concave, rounds, data):
+        """Draw counts, two cells at a time given their sum, in a random order of the cells.
+
+        Every round pairs each cell with the next one of a random cycle; two cells are one pair.
+
+        Parameters
+        ----------
+        rng : numpy Generator
+        counts : float array, updated in place.
+        slopes : matrix (entries of the release, cells), where the release is linear in the counts
+            and log_eta looks at the entries `rows` alone; no rows where it looks at all of it.
+        weights : the cells' probabilities, or the parameters of their Dirichlet law.
+        integrated : whether `weights` are the latter.
+        concave : whether log_eta is concave along every move; if not, all values are listed.
+        rounds : int
+        data : tuple, passed to log_eta.
+
+        Returns
+        -------
+        bool
+            False if the mass is zero or NaN.
+        """
+        cells = counts.size
+        order = np.arange(cells)
+        rows = np.empty(slopes.shape[0], dtype=np.int64)
+        for _ in range(rounds if cells > 2 else 1):
+            for i in range(cells - 1, 0, -1):
+                other = int(rng.random() * (i + 1))
+                order[i], order[other] = order[other], order[i]
+            for i in range(cells if cells > 2 else cells - 1):
+                j, k = order[i], order[(i + 1) % cells]
+                size = 0
+                for row in range(slopes.shape[0]):
+                    if slopes[row, j] != slopes[row, k]:
+                        rows[size] = row
+                        size += 1
+                if not draw_pair(
+                    rng, counts, rows[:size], j, k, weights, integrated, concave, data
+                ):
+                    return False
+        return True
+
+    return sweep_table

@@ -1,0 +1,144 @@
+r"""A Poisson count seen through noise that is exponential on both sides of the release.
+
+With :math:`a = e^{-\lambda}`, :math:`k = \lfloor z \rfloor`, :math:`\delta = z - k`,
+
+.. math::
+
+    \sum_s \mathrm{Poisson}(s \mid \mu)\, e^{-\lambda |z - s|}
+        = e^{-\lambda \delta} A + e^{\lambda \delta} B, \qquad
+    A = \sum_{s \le k} \mathrm{Poisson}(s \mid \mu)\, a^{k - s}, \quad
+    B = \sum_{s > k} \mathrm{Poisson}(s \mid \mu)\, a^{s - k} .
+
+Both are cut Poisson masses of the rates :math:`\mu / a` and :math:`\mu a`. Where such a mass is a
+tail, it is :math:`\mathrm{Poisson}(k \mid \mu)` times a sum of falling positive terms, in which
+:math:`e^{\mu / a}` cancels; else it is one minus a tail. Everything follows from
+:math:`\lambda = -\log a`: a itself underflows.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.counts.laws import POISSON
+from pymc_dp.kernels.counts.sums import ADDITIVE, make_count_draw, make_count_sum
+from pymc_dp.kernels.functions.count_masses import log_poisson, propose_offset
+from pymc_dp.kernels.functions.gamma_ratio import g_parts, h_parts
+
+_jit = njit(cache=True, nogil=True, error_model="numpy")
+
+_walk, _sum = make_count_draw(POISSON, ADDITIVE), make_count_sum(POISSON, ADDITIVE)
+_STEEP = 0.2  # rate of the noise beyond which a sum over all counts is short
+_FEW = 400.0  # counts up to which sums are shorter than quadrature
+
+
+@_jit
+def _below(k, rate):
+    """Sum of (k - 1) ... (k - j) / rate^j over j >= 0, for k >= 1 and rate >= k."""
+    if k > _FEW and rate < 2.0 * k:
+        # The same for k, times rate / k, by the upper incomplete gamma function.
+        total = rate * h_parts(k + 1.0, rate - k - 1.0, rate, math.inf)[0]
+        return (total - 1.0) * rate / k
+    total = term = 1.0
+    inverse = 1.0 / rate
+    j = k - 1.0
+    while j > 0.0 and term > 1e-17 * total:
+        term *= j * inverse
+        total += term
+        j -= 1.0
+    return total
+
+
+@_jit
+def _above(k, rate):
+    """Sum of rate^j / ((k + 1) ... (k + j)) over j >= 1, for 0 <= rate <= k + 1."""
+    if k > _FEW and rate > 0.5 * k:
+        return rate * g_parts(k + 1.0, k + 1.0 - rate, rate, math.inf)[0]
+    total, term, j = 0.0, 1.0, k
+    while True:
+        j += 1.0
+        term *= rate / j
+        total += term
+        if term <= 1e-17 * total:
+            return total
+
+
+@_jit
+def poisson_two_sided(k, lam, delta, mu):
+    """Log of the sum of the module for a whole k, 0 <= delta < 1; its derivatives by delta, mu."""
+    if not (mu >= 0.0 and lam > 0.0) or math.isinf(mu) or math.isnan(k):
+        return math.nan, math.nan, math.nan
+    if k < 0.0 or (mu == 0.0 and k == 0.0 and delta == 0.0):
+        # All of the law lies to the right (s >= 0 > z), or is 0 itself.
+        slope = math.expm1(-lam)
+        side = lam if k < 0.0 else -lam
+        return side * (k + delta) + mu * slope, side, slope
+    if mu == 0.0:
+        # A count of one is nearer to z or not; the first term alone is left.
+        slope = math.exp(-lam * (abs(k + delta - 1.0) - (k + delta))) - 1.0
+        return -lam * (k + delta), -lam, slope
+    if k > _FEW and lam > _STEEP:
+        return _sum(k + delta, (lam, 0.0), (mu,))
+    # Masses relative to exp(top), and derivatives by mu relative to it.
+    here = log_poisson(k, mu)
+    log_left, log_right = here, here
+    log_up = math.log(mu) + lam  # of the rate mu / a
+    if k == 0.0 or log_up >= math.log(k + 1.0):
+        # A / Poisson(k) = 1 + (k / rate) M, and its derivative in units of Poisson(k).
+        m = _below(k, math.exp(min(log_up, 700.0))) if k > 0.0 else 0.0
+        left = 1.0 + k * math.exp(-log_up) * m
+        left_slope = k / mu * m - left
+    else:
+        up = math.exp(log_up)
+        tail = math.exp(log_poisson(k, up) + math.log(_above(k, up)))
+        log_left = mu * math.expm1(lam) - lam * k
+        left = 1.0 - tail
+        left_slope = left * math.expm1(lam) - math.exp(here - log_left + lam)
+    down = mu * math.exp(-lam)
+    if down <= k + 1.0:
+        right = _above(k, down)
+        right_slope = right * math.expm1(-lam) + math.exp(-lam)
+    else:
+        tail = math.exp(log_poisson(k, down))
+        tail *= 1.0 + k / down * _below(k, down) if k > 0.0 else 1.0
+        log_right = mu * math.expm1(-lam) + lam * k
+        right = 1.0 - tail
+        right_slope = right * math.expm1(-lam) + math.exp(here - log_right - lam)
+    log_left -= lam * delta
+    log_right += lam * delta
+    top = max(log_left, log_right)
+    wl, wr = math.exp(log_left - top), math.exp(log_right - top)
+    total = wl * left + wr * right
+    by_delta = lam * (wr * right - wl * left) / total
+    return top + math.log(total), by_delta, (wl * left_slope + wr * right_slope) / total
+
+
+@_jit
+def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
+    """Draw a Poisson count given its release z with noise of scale `noise` on both sides.
+
+    Small counts are drawn by a walk outwards from the mode, see `kernels.counts.sums`. For large
+    ones the cost does not grow: the conditional is log-concave, and a draw is accepted or rejected
+    from the envelope of Devroye (1987), flat around the mode and exponential beyond. A count has no
+    other ends than [0, inf): lo and hi are those of every draw of its kind.
+    """
+    if mu < _FEW and z < _FEW:
+        return _walk(rng, z, (1.0 / noise, 0.0), (mu,), lo, hi)
+    # numpy's floor is a double; math.floor would be an integer here, which overflows.
+    lam, k = 1.0 / noise, np.floor(z)
+    left = min(k, np.floor(mu * math.exp(min(lam, 700.0))))
+    right = max(k + 1.0, np.floor(mu * math.exp(-lam)))
+    top_left = log_poisson(left, mu) - lam * abs(z - left)
+    mode, top = max(right, 0.0), log_poisson(max(right, 0.0), mu) - lam * abs(z - max(right, 0.0))
+    if top_left >= top:
+        mode, top = left, top_left
+    total = poisson_two_sided(k, lam, z - k, mu)[0]
+    if not top > -math.inf or math.isnan(total):
+        return math.nan
+    height = math.exp(top - total)
+    while True:
+        offset, log_cap = propose_offset(rng, height)
+        s = mode + offset
+        log_mass = log_poisson(s, mu) - lam * abs(z - s)
+        if s >= 0.0 and math.log(1.0 - rng.random()) + log_cap <= log_mass - top:
+            return s

@@ -1,0 +1,87 @@
+r"""Poisson counts under two-sided geometric noise, by the augmentation of Schein et al. (2019).
+
+A release :math:`z = y + g_1 - g_2` of :math:`y \sim \mathrm{Poisson}(\mu)`, the :math:`g_i`
+geometric with mass :math:`(1 - \alpha) \alpha^g`, which are Poisson counts of random rates: given
+:math:`\lambda_i \sim \mathrm{Exponential}` of mean :math:`\alpha / (1 - \alpha)`,
+:math:`g_i \sim \mathrm{Poisson}(\lambda_i)`. Then
+
+.. math::
+
+    m = \min(y + g_1, g_2) \mid z &\sim
+        \mathrm{Bessel}(|z|, 2 \sqrt{(\lambda_1 + \mu) \lambda_2}), \qquad
+        y + g_1 = m + \max(z, 0), \\
+    y \mid y + g_1 &\sim \mathrm{Binomial}(y + g_1, \mu / (\mu + \lambda_1)), \\
+    \lambda_i \mid g_i &\sim \mathrm{Gamma}(1 + g_i, \text{rate } 1 / \alpha) .
+
+Given y and z the noise has an exact law, too: with :math:`d = z - y`, :math:`\min(g_1, g_2)` is
+geometric of ratio :math:`\alpha^2` and :math:`g_1 - g_2 = d`. So all that is auxiliary is drawn
+afresh, and y is the whole state of the chain. Rates are kept in units of :math:`\alpha` until they
+meet, since :math:`\alpha = e^{-1 / b}` itself underflows.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.functions.bessel import draw_bessel
+
+_jit = njit(cache=True, nogil=True, error_model="numpy")
+
+
+@_jit
+def draw_rates(rng, y, z, scale):
+    r"""Draw :math:`\lambda_i / \alpha` given the count and its release."""
+    d = z - y
+    both = np.floor(0.5 * scale * rng.standard_exponential())  # geometric of ratio alpha^2
+    first, second = both + max(d, 0.0), both + max(-d, 0.0)
+    return rng.standard_gamma(1.0 + first), rng.standard_gamma(1.0 + second)
+
+
+@_jit
+def draw_count(rng, z, scale, mu, first, second):
+    r"""Draw the count given its release and the rates :math:`\lambda_i / \alpha`; NaN if unusable.
+
+    The binomial law is drawn from the side of the smaller probability, which keeps its digits.
+    """
+    log_alpha = -1.0 / scale
+    alpha = math.exp(log_alpha)
+    a = 2.0 * math.sqrt(alpha * first + mu) * math.sqrt(alpha * second)
+    if not (mu >= 0.0 and scale > 0.0 and math.isfinite(z) and math.isfinite(a)):
+        return math.nan
+    total = draw_bessel(rng, abs(z), a) + max(z, 0.0)
+    if mu <= 0.0:
+        return 0.0
+    odds = log_alpha + math.log(first) - math.log(mu)  # of being noise, in logs
+    if odds > 0.0:
+        return float(rng.binomial(int(total), 1.0 / (1.0 + math.exp(min(odds, 700.0)))))
+    return total - rng.binomial(int(total), math.exp(odds) / (1.0 + math.exp(odds)))
+
+
+@_jit
+def draw_skellam_bessel(rng, y, z, scale, mu):
+    """Move each count of an array once, by drawing the rates given it and then the count anew.
+
+    Parameters
+    ----------
+    rng : Generator
+        Random generator.
+    y : ndarray
+        Counts of the last sweep.
+    z : ndarray
+        Their releases, whole numbers.
+    scale : ndarray
+        Scale b of the noise of each, in counts.
+    mu : ndarray
+        Rate of each count.
+
+    Returns
+    -------
+    ndarray
+        New counts; NaN where a release or a parameter is no number of its kind.
+    """
+    out = np.empty(y.size)
+    for i in range(y.size):
+        first, second = draw_rates(rng, y[i], z[i], scale[i])
+        out[i] = draw_count(rng, z[i], scale[i], mu[i], first, second)
+    return out

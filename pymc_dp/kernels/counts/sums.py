@@ -1,0 +1,337 @@
+r"""Sums over a count: the law of its noisy release, its derivatives, and exact draws of the count.
+
+With a law f of the count y and noise :math:`\eta(z \mid y)`, both unimodal in y, the terms
+:math:`f(y)\, \eta(z \mid y)` are summed outwards from a mode, each from the last by a ratio; there
+may be two, and it need not be the larger one, since the ends do not depend on where a sum began.
+A side ends where what is left is less than `REST` of the sum. With r the last ratio, what is left
+is at most :math:`t\, r / (1 - r)` after a term t, since ratios of log-concave terms fall; where f
+is not log-concave it is at most :math:`\eta(z \mid y)` on the way down, since f sums to one. Sums
+of more than `_MOST` terms on a side, and counts beyond 2**53, are NaN.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.counts.laws import CountLaw
+
+_jit = njit(cache=True, nogil=True, error_model="numpy")
+
+REST = 1e-18
+"""What a sum may leave out, relative to itself."""
+_LARGE = 1e200  # terms this large are scaled down
+_WHOLE = 2.0**53  # beyond, y + 1 is y
+_MOST = 20_000_000.0  # terms of a sum; seconds
+
+
+class CountNoise(NamedTuple):
+    """Noise of a release, log-concave in the count; p is the tuple of its parameters.
+
+    Attributes
+    ----------
+    key : of compiled code; None if it cannot be kept.
+    center : ``(z, p)`` to a count from which z might have come.
+    log_noise : ``(z, y, p)`` to log eta(z | y).
+    begin : ``(z, y, side, p)`` to a state, for steps from y to y + side, y + 2 side, ...
+    advance : ``(z, y, side, state, p)`` to eta(z | y + side) / eta(z | y) and the next state.
+    slope : ``(z, y, p)`` to the derivative of log eta by z; 0 where z is discrete.
+    """
+
+    key: str | None
+    center: Callable
+    log_noise: Callable
+    begin: Callable
+    advance: Callable
+    slope: Callable
+
+
+# --- exp(-lam |z - y| - tau (z - y)^2 / 2), p = (lam, tau) ----------------------------------------
+
+
+@_jit
+def _itself(z, p):
+    return z
+
+
+@_jit
+def _additive_log_noise(z, y, p):
+    e = z - y
+    return -p[0] * abs(e) - 0.5 * p[1] * e * e
+
+
+@_jit
+def _additive_begin(z, y, side, p):
+    return math.exp(p[1] * (side * (z - y) - 0.5)), math.exp(-p[1]), math.exp(-p[0])
+
+
+@_jit
+def _additive_advance(z, y, side, state, p):
+    normal, fall, decay = state
+    ahead = side * (z - y)
+    if ahead <= 0.0:
+        factor = decay
+    elif ahead >= 1.0:
+        factor = 1.0 / decay
+    else:
+        factor = math.exp(p[0] * (2.0 * ahead - 1.0))
+    return normal * factor, (normal * fall, fall, decay)
+
+
+@_jit
+def _additive_slope(z, y, p):
+    e = z - y
+    return -p[1] * e - (p[0] if e >= 0.0 else -p[0])  # at a kink, from the right
+
+
+@_jit
+def _no_slope(z, y, p):
+    return 0.0
+
+
+ADDITIVE = CountNoise(
+    "additive", _itself, _additive_log_noise, _additive_begin, _additive_advance, _additive_slope
+)
+ADDITIVE_ON_LATTICE = ADDITIVE._replace(key="lattice", slope=_no_slope)
+
+
+def stepwise(
+    center: Callable, log_noise: Callable, slope: Callable | None, key: str | None
+) -> CountNoise:
+    """Noise known by its log density only; these functions take p unpacked."""
+
+    @njit(nogil=True, error_model="numpy")
+    def find_center(z, p):
+        found = center(z, *p)
+        return z if math.isnan(found) else found
+
+    @njit(nogil=True, error_model="numpy")
+    def log_density(z, y, p):
+        return log_noise(z, y, *p)
+
+    @njit(nogil=True, error_model="numpy")
+    def begin(z, y, side, p):
+        return log_noise(z, y, *p)
+
+    @njit(nogil=True, error_model="numpy")
+    def advance(z, y, side, state, p):
+        ahead = log_noise(z, y + side, *p)
+        return math.exp(ahead - state), ahead
+
+    if slope is None:
+        return CountNoise(key, find_center, log_density, begin, advance, _no_slope)
+
+    @njit(nogil=True, error_model="numpy")
+    def by_z(z, y, p):
+        return slope(z, y, *p)
+
+    return CountNoise(key, find_center, log_density, begin, advance, by_z)
+
+
+# --- The sum ------------------------------------------------------------------------------------
+
+
+def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
+    """Make ``(z, p, theta, lo, hi)`` to about the largest term in [lo, hi]."""
+    up, law_mode, log_noise, find_center = law.up, law.mode, noise.log_noise, noise.center
+
+    @njit(nogil=True, error_model="numpy")
+    def rises(y, z, center, p, theta):
+        here, ahead = log_noise(z, y, p), log_noise(z, y + 1.0, p)
+        if here == -math.inf:  # away from what could not have been released
+            return y < center
+        return math.log(up(y, theta)) + ahead - here > 0.0
+
+    @njit(nogil=True, error_model="numpy")
+    def find_mode(z, p, theta, lo, hi):
+        center, lo, hi = find_center(z, p), max(lo, -_WHOLE), min(hi, _WHOLE)
+        first = min(max(law_mode(theta), lo), hi)
+        second = min(max(np.floor(center), lo), hi)
+        low, high = min(first, second), max(first, second)
+        # The largest term y is the first that does not rise: low - 1 rises, high does not.
+        step = 1.0
+        while high < hi and rises(high, z, center, p, theta):
+            low, high, step = high + 1.0, min(high + step, hi), 2.0 * step
+        step = 1.0
+        while low > lo and not rises(low - 1.0, z, center, p, theta):
+            high, low, step = low - 1.0, max(low - step, lo), 2.0 * step
+        while low < high:
+            middle = low + np.floor(0.5 * (high - low))
+            if rises(middle, z, center, p, theta):
+                low = middle + 1.0
+            else:
+                high = middle
+        return low
+
+    return find_mode
+
+
+def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
+    """Make ``(z, p, theta)`` to log p(z), its derivative by z and those by theta."""
+    valid, support, log_mass, up, growth, change, start, score, edge = (
+        law.valid,
+        law.support,
+        law.log_mass,
+        law.up,
+        law.growth,
+        law.change,
+        law.start,
+        law.score,
+        law.edge,
+    )
+    log_noise, begin, advance, slope = noise.log_noise, noise.begin, noise.advance, noise.slope
+    find_mode = _make_mode(law, noise)
+
+    @_jit
+    def count_sum(z, p, theta):
+        if not valid(theta) or math.isnan(z):
+            return (math.nan, math.nan, *score(math.nan, math.nan, theta))
+        lo, hi = support(theta)
+        mode = find_mode(z, p, theta, lo, hi)
+        log_top, log_law = log_noise(z, mode, p), log_mass(mode, theta)
+        if not log_top + log_law > -math.inf or abs(mode) == _WHOLE:
+            log_p = math.nan if abs(mode) == _WHOLE else log_top + log_law
+            return (log_p, math.nan, *score(math.nan, math.nan, theta))
+        if lo == hi:
+            above = math.exp(log_noise(z, lo + 1.0, p) - log_top)
+            below = math.exp(log_noise(z, lo - 1.0, p) - log_top)
+            return (log_top + log_law, slope(z, lo, p), *edge(above, below, theta))
+        # The largest term is 1; moments of y and T around their values there.
+        total, first, extra, slopes = 1.0, 0.0, 0.0, slope(z, mode, p)
+        y, t, term, state = mode, 0.0, 1.0, begin(z, mode, 1.0, p)
+        while y < hi:
+            if y - mode > _MOST:
+                total = math.nan
+                break
+            factor, state = advance(z, y, 1.0, state, p)
+            ratio = up(y, theta) * factor
+            t += change(y, theta)
+            y += 1.0
+            term *= ratio
+            total += term
+            first += term * (y - mode)
+            extra += term * t
+            slopes += term * slope(z, y, p)
+            ratio *= growth(y - 1.0, theta)
+            if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
+                break
+            if total > _LARGE:
+                total, first, extra, slopes, term = (
+                    total / _LARGE,
+                    first / _LARGE,
+                    extra / _LARGE,
+                    slopes / _LARGE,
+                    term / _LARGE,
+                )
+                log_top += math.log(_LARGE)
+        scale = math.exp(log_noise(z, mode, p) - log_top)
+        y, t, term, state = mode, 0.0, scale, begin(z, mode, -1.0, p)
+        law_there = math.exp(log_law)
+        concave = growth(lo, theta) == 1.0
+        while y > lo:
+            if mode - y > _MOST:
+                total = math.nan
+                break
+            factor, state = advance(z, y, -1.0, state, p)
+            y -= 1.0
+            law_ratio = 1.0 / up(y, theta)
+            law_there *= law_ratio
+            ratio = law_ratio * factor
+            t -= change(y, theta)
+            term *= ratio
+            total += term
+            first += term * (y - mode)
+            extra += term * t
+            slopes += term * slope(z, y, p)
+            if concave:
+                if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
+                    break
+            elif factor <= 1.0 and not term > REST * total * law_there:
+                break
+        mean, t_mean = mode + first / total, start(mode, theta) + extra / total
+        log_p = log_top + log_law + math.log(total)
+        return (log_p, slopes / total, *score(mean, t_mean, theta))
+
+    return count_sum
+
+
+def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
+    """Make ``(rng, z, p, theta, lo, hi, step, rest)`` to an exact draw of the count, in [lo, hi].
+
+    It is one of `rest` + `step` k, k whole, all counts by default. A release of another form may
+    have left these only; law and noise are walked through as ever, what lies between is skipped.
+    """
+    valid, support, log_mass, up, growth = (
+        law.valid,
+        law.support,
+        law.log_mass,
+        law.up,
+        law.growth,
+    )
+    log_noise, begin, advance = noise.log_noise, noise.begin, noise.advance
+    find_mode = _make_mode(law, noise)
+
+    @_jit
+    def count_draw(rng, z, p, theta, lo, hi, step=1.0, rest=0.0):
+        if not valid(theta) or math.isnan(z):
+            return math.nan
+        low, high = support(theta)
+        lo, hi = max(lo, low), min(hi, high)
+        if not lo <= hi:
+            return math.nan
+        mode = find_mode(z, p, theta, lo, hi)
+        log_law = log_mass(mode, theta)
+        if not log_noise(z, mode, p) + log_law > -math.inf or abs(mode) == _WHOLE:
+            return math.nan
+        concave = growth(lo, theta) == 1.0
+        # Two rounds of the same walk: the first finds the sum, the second where it is exceeded.
+        target, found = math.inf, math.nan
+        for _ in range(2):
+            total, term, y = 0.0, 1.0, mode
+            if step == 1.0 or (y - rest) % step == 0.0:
+                total, found = 1.0, y
+            if total > target:
+                return y
+            state = begin(z, mode, 1.0, p)
+            while y < hi:
+                if y - mode > _MOST:
+                    return math.nan
+                factor, state = advance(z, y, 1.0, state, p)
+                ratio = up(y, theta) * factor
+                y += 1.0
+                term *= ratio
+                if step == 1.0 or (y - rest) % step == 0.0:
+                    total, found = total + term, y
+                    if total > target:
+                        return y
+                ratio *= growth(y - 1.0, theta)
+                if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
+                    break
+            y, term, state = mode, 1.0, begin(z, mode, -1.0, p)
+            law_there = math.exp(log_law)
+            while y > lo:
+                if mode - y > _MOST:
+                    return math.nan
+                factor, state = advance(z, y, -1.0, state, p)
+                y -= 1.0
+                law_ratio = 1.0 / up(y, theta)
+                law_there *= law_ratio
+                ratio = law_ratio * factor
+                term *= ratio
+                if step == 1.0 or (y - rest) % step == 0.0:
+                    total, found = total + term, y
+                    if total > target:
+                        return y
+                if concave:
+                    if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
+                        break
+                elif factor <= 1.0 and not term > REST * total * law_there:
+                    break
+            if total == 0.0:
+                return math.nan
+            target = total * rng.random()
+        return found  # the sum itself, but for rounding
+
+    return count_draw

@@ -1,0 +1,298 @@
+r"""Tables of counts whose cells, and sums of cells, were released with noise.
+
+Release m has the value z_m, noise of rate lam_m and precision tau_m around
+:math:`S_m = \sum_i a_{mi} y_i`, its log density being -lam |z - S| - tau (z - S)^2 / 2 up to a
+constant. As a function of one cell, or of one of two cells with a fixed sum, that is again such an
+expression for every release, so that the cell is drawn exactly by `kernels.counts.sums`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.counts.laws import BINOMIAL, POISSON, CountLaw
+from pymc_dp.kernels.counts.sums import CountNoise, make_count_draw
+
+_jit = njit(cache=True, nogil=True, error_model="numpy")
+
+
+class Releases(NamedTuple):
+    """Noisy sums over the cells of a table, and which cells are in them.
+
+    Attributes
+    ----------
+    z, lam, tau : value, rate and precision of every sum.
+    first : the entries of cell i are first[i] ... first[i + 1] - 1.
+    which, weight : of every entry, the sum and the coefficient a of the cell in it.
+    """
+
+    z: np.ndarray
+    lam: np.ndarray
+    tau: np.ndarray
+    first: np.ndarray
+    which: np.ndarray
+    weight: np.ndarray
+
+
+class Gaps(NamedTuple):
+    """Which counts whole-number noise leaves possible, where a statistic is not whole for all.
+
+    Attributes
+    ----------
+    step, rest : of cell i, the possible counts are rest[i] + step[i] k; 0 for cells of a sum below.
+    first, cells : the cells of sum g are cells[first[g]], ..., cells[first[g + 1] - 1].
+    which, sum_step, sum_rest : of every sum, the release that it alone is in, and its possible
+        values. Its cells are in no other.
+    """
+
+    step: np.ndarray
+    rest: np.ndarray
+    first: np.ndarray
+    cells: np.ndarray
+    which: np.ndarray
+    sum_step: np.ndarray
+    sum_rest: np.ndarray
+
+
+# --- Several releases as the noise of one count; p = (tau, center, kinks, lam, decay, number) ----
+
+
+@_jit
+def _center(z, p):
+    tau, center, kinks, _, _, number = p
+    if tau > 0.0 or number == 0:
+        return center
+    return kinks[0]
+
+
+@_jit
+def _log_noise(z, y, p):
+    tau, center, kinks, lam, _, number = p
+    total = -0.5 * tau * (center - y) ** 2
+    for k in range(number):
+        total -= lam[k] * abs(kinks[k] - y)
+    return total
+
+
+@_jit
+def _begin(z, y, side, p):
+    return math.exp(p[0] * (side * (p[1] - y) - 0.5)), math.exp(-p[0])
+
+
+@_jit
+def _advance(z, y, side, state, p):
+    _, _, kinks, lam, decay, number = p
+    normal, fall = state
+    factor = normal
+    for k in range(number):
+        ahead = side * (kinks[k] - y)
+        if ahead <= 0.0:
+            factor *= decay[k]
+        elif ahead >= 1.0:
+            factor /= decay[k]
+        else:
+            factor *= math.exp(lam[k] * (2.0 * ahead - 1.0))
+    return factor, (normal * fall, fall)
+
+
+@_jit
+def _slope(z, y, p):
+    return 0.0
+
+
+SEVERAL = CountNoise("several", _center, _log_noise, _begin, _advance, _slope)
+
+# --- What the releases say of a cell --------------------------------------------------------------
+
+
+@_jit
+def sums_of(y, releases):
+    """Return S_m for every release."""
+    sums = np.zeros(releases.z.size)
+    for i in range(y.size):
+        for e in range(releases.first[i], releases.first[i + 1]):
+            sums[releases.which[e]] += releases.weight[e] * y[i]
+    return sums
+
+
+@_jit
+def _coefficient(releases, i, m):
+    for e in range(releases.first[i], releases.first[i + 1]):
+        if releases.which[e] == m:
+            return releases.weight[e]
+    return 0.0
+
+
+@_jit
+def _gather(releases, sums, y, i, j, kinks, lam, decay):
+    """Return the noise of cell i as p; where j >= 0, cell j moves the other way."""
+    tau, weighted, number = 0.0, 0.0, 0
+    for side in range(2):
+        cell = i if side == 0 else j
+        if cell < 0:
+            break
+        for e in range(releases.first[cell], releases.first[cell + 1]):
+            m = releases.which[e]
+            if side == 0:
+                slope = releases.weight[e] - (_coefficient(releases, j, m) if j >= 0 else 0.0)
+            elif _coefficient(releases, i, m) != 0.0:
+                continue  # met with the first cell
+            else:
+                slope = -releases.weight[e]
+            if slope == 0.0:
+                continue
+            where = y[i] + (releases.z[m] - sums[m]) / slope
+            if releases.tau[m] > 0.0:
+                precision = releases.tau[m] * slope * slope
+                tau += precision
+                weighted += precision * (where - y[i])
+            if releases.lam[m] > 0.0:
+                kinks[number], lam[number] = where, releases.lam[m] * abs(slope)
+                decay[number] = math.exp(-lam[number])
+                number += 1
+    center = y[i] + (weighted / tau if tau > 0.0 else 0.0)
+    return tau, center, kinks, lam, decay, number
+
+
+@_jit
+def _put(releases, sums, y, i, value):
+    change = value - y[i]
+    if change != 0.0:
+        y[i] = value
+        for e in range(releases.first[i], releases.first[i + 1]):
+            sums[releases.which[e]] += releases.weight[e] * change
+
+
+@_jit
+def most_releases(releases):
+    """Return the largest number of releases that one cell is in."""
+    most = 0
+    for i in range(releases.first.size - 1):
+        most = max(most, releases.first[i + 1] - releases.first[i])
+    return most
+
+
+# --- Sweeps ---------------------------------------------------------------------------------------
+
+
+def make_cell_sweep(law: CountLaw) -> Callable:
+    """Make ``(rng, y, theta, releases, gaps)``, which draws every cell once given the others.
+
+    Column i of `theta` holds the law's parameters for cell i. It returns whether every cell could
+    be drawn.
+    """
+    draw = make_count_draw(law, SEVERAL)
+    width = law.n_parameters
+
+    @_jit
+    def cell_sweep(rng, y, theta, releases, gaps):
+        sums, most = sums_of(y, releases), most_releases(releases)
+        kinks, lam, decay = np.empty(most), np.empty(most), np.empty(most)
+        for i in range(y.size):
+            step, rest = gaps.step[i], gaps.rest[i]
+            if step == 0.0:
+                continue
+            p = _gather(releases, sums, y, i, -1, kinks, lam, decay)
+            column = _column(theta, i, width)
+            drawn = draw(rng, 0.0, p, column, -math.inf, math.inf, step, rest)
+            if math.isnan(drawn):
+                return False
+            _put(releases, sums, y, i, drawn)
+        return True
+
+    return cell_sweep
+
+
+@njit(inline="always")
+def _column(theta, i, width):
+    if width == 1:
+        return (theta[0, i],)
+    if width == 2:
+        return theta[0, i], theta[1, i]
+    return theta[0, i], theta[1, i], theta[2, i]
+
+
+def make_pair_sweep() -> Callable:
+    """Make ``(rng, y, rates, block, releases, gaps)``, which draws pairs of cells given their sum.
+
+    Blocks of `block` neighbouring cells keep their totals; within one the counts are multinomial
+    with probabilities in proportion to `rates`. Every cell is paired with its neighbour, which is
+    often in the same sums, and with any other of its block. It returns whether every pair could be
+    drawn.
+    """
+    draw = make_count_draw(BINOMIAL, SEVERAL)
+
+    @njit(nogil=True, error_model="numpy")
+    def draw_pair(rng, y, rates, i, j, releases, gaps, sums, scratch):
+        total, both = y[i] + y[j], rates[i] + rates[j]
+        a, b = gaps.step[i], gaps.step[j]
+        if total == 0.0 or i == j or a * b == 0.0:
+            return True
+        step = a if a % b == 0.0 else b if b % a == 0.0 else a * b  # keeps both possible
+        share = rates[i] / both
+        if (share == 0.0 or share == 1.0) and step == 1.0:
+            drawn = total * share
+        else:
+            p = _gather(releases, sums, y, i, j, scratch[0], scratch[1], scratch[2])
+            drawn = draw(rng, 0.0, p, (total, share), -math.inf, math.inf, step, y[i])
+        if math.isnan(drawn):
+            return False
+        _put(releases, sums, y, i, drawn)
+        _put(releases, sums, y, j, total - drawn)
+        return True
+
+    @_jit
+    def pair_sweep(rng, y, rates, block, releases, gaps):
+        sums = sums_of(y, releases)
+        scratch = np.empty((3, 2 * most_releases(releases)))
+        good = True
+        for start in range(0, y.size, block):
+            for k in range(rng.integers(0, 2), block - 1, 2):
+                i = start + k
+                good &= draw_pair(rng, y, rates, i, i + 1, releases, gaps, sums, scratch)
+            for k in range(block):
+                j = start + int(rng.random() * block)
+                good &= draw_pair(rng, y, rates, start + k, j, releases, gaps, sums, scratch)
+        return good
+
+    return pair_sweep
+
+
+def make_sum_sweep() -> Callable:
+    """Make ``(rng, y, rates, releases, gaps)``, which draws Poisson cells with the sum they are in.
+
+    Their sum is Poisson, and given it they are multinomial: that is a draw of all of them from
+    their joint conditional, which moves by one cell do not find a way through. It returns whether
+    every sum could be drawn.
+    """
+    draw = make_count_draw(POISSON, SEVERAL)
+
+    @_jit
+    def sum_sweep(rng, y, rates, releases, gaps):
+        kinks, lam, decay = np.empty(1), np.empty(1), np.empty(1)
+        for g in range(gaps.which.size):
+            cells = gaps.cells[gaps.first[g] : gaps.first[g + 1]]
+            m, weight = gaps.which[g], releases.weight[releases.first[cells[0]]]
+            where = releases.z[m] / weight
+            precision = releases.tau[m] * weight * weight
+            kinks[0], lam[0] = where, releases.lam[m] * abs(weight)
+            decay[0] = math.exp(-lam[0])
+            p = (precision, where, kinks, lam, decay, 1 if lam[0] > 0.0 else 0)
+            rate = rates[cells].sum()
+            drawn = draw(
+                rng, 0.0, p, (rate,), -math.inf, math.inf, gaps.sum_step[g], gaps.sum_rest[g]
+            )
+            if math.isnan(drawn):
+                return False
+            for k in range(cells.size):
+                share = min(rates[cells[k]] / rate, 1.0) if rate > 0.0 else 1.0
+                last = k == cells.size - 1
+                y[cells[k]] = drawn if last else rng.binomial(int(drawn), share)
+                drawn -= y[cells[k]]
+                rate -= rates[cells[k]]
+        return True
+
+    return sum_sweep

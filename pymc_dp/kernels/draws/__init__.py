@@ -1,0 +1,1 @@
+"""Exact draws from laws of one variable."""

@@ -1,0 +1,1 @@
+"""Special functions that keep their digits."""

@@ -1,0 +1,1 @@
+"""The law of a noisy sum, by Fourier inversion."""

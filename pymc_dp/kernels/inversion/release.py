@@ -1,0 +1,284 @@
+"""Density of one or two noisy sums of iid records from quadrature nodes of the records' law."""
+
+import math
+
+import numpy as np
+
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.functions.count_masses import log_binomial
+from pymc_dp.kernels.inversion.line import TOLERANCE, line
+from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
+from pymc_dp.kernels.inversion.plane import plane
+
+_FALL = 40.0  # fall of the log of a term at which a sum stops
+
+
+_SPAN = 0.5 * (NODES[-1] - NODES[0])  # of the nodes of a panel
+# The last four Legendre coefficients of a function given at the nodes of a panel.
+_LAST = np.array([
+    (2 * k + 1) / 2 * WEIGHTS * np.polynomial.legendre.Legendre.basis(k)(NODES)
+    for k in range(RULE - 4, RULE)
+])  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _unresolved(value):
+    """Estimate the quadrature error of a function on a panel, relative to its largest value.
+
+    The rule is exact to degree 2 RULE - 1: the last coefficients are extrapolated to there by the
+    ratio in which they fall off.
+    """
+    c = np.zeros(4)
+    largest = 0.0
+    for j in range(RULE):
+        largest = max(largest, abs(value[j]))
+        for k in range(4):
+            c[k] += _LAST[k, j] * value[j]
+    if largest == 0.0:
+        return 0.0
+    before, after = max(abs(c[0]), abs(c[1])), max(abs(c[2]), abs(c[3]))
+    ratio = min(after / before, 1.0) if before > 0.0 else 1.0
+    return after / largest * ratio ** (RULE // 2)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _resolution(log_weight, h, used):
+    """Estimate the error of the quadrature of the tilted laws that a density was computed from."""
+    size, dim = h.shape
+    lw, value = np.empty(size), np.empty(RULE)
+    error = 0.0
+    for row in range(used.shape[0]):
+        if math.isnan(used[row].sum()):
+            continue
+        top = -math.inf
+        for j in range(size):
+            lw[j] = log_weight[j]
+            for i in range(dim):
+                lw[j] += used[row, i] * h[j, i]
+            if lw[j] > top:
+                top = lw[j]
+        total = 0.0
+        for j in range(size):
+            lw[j] = math.exp(lw[j] - top) if lw[j] > -math.inf else 0.0
+            total += lw[j]
+        for start in range(0, size, RULE):
+            share = lw[start : start + RULE].sum() / total
+            if share < 1e-16:
+                continue
+            worst = 0.0
+            for i in range(dim + 1):
+                if i == 0:
+                    for j in range(RULE):
+                        value[j] = lw[start + j] / WEIGHTS[j]
+                else:
+                    first = h[start, i - 1]
+                    change = h[start + RULE - 1, i - 1] - first
+                    if change == 0.0:
+                        continue
+                    for j in range(RULE):
+                        value[j] = lw[start + j] / WEIGHTS[j] * (h[start + j, i - 1] - first)
+                worst = max(worst, _unresolved(value))
+            error += share * worst
+    return error
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _log_noise(e, b, sg):
+    """Log density of noise of one kind, and its derivative."""
+    if b > 0.0:
+        return -abs(e) / b - math.log(2.0 * b), -np.sign(e) / b
+    r = e / sg
+    return -0.5 * r * r - math.log(sg * math.sqrt(2.0 * math.pi)), -r / sg
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _log_binomial(k, n, lp, lq):
+    """Log of the binomial mass, right also where a probability underflows."""
+    if k == 0.0:
+        return n * lq
+    if k == n:
+        return n * lp
+    p, q = math.exp(lp), math.exp(lq)
+    if n * p < 1e-290 or n * q < 1e-290:
+        ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        return ways + k * lp + (n - k) * lq
+    return log_binomial(k, n, p, q)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def two_values(lw, h, n, z, b, sg, slope, grad):
+    """Log density where a record contributes one of two values, by the sum over their count."""
+    # Log masses that keep the digits of the smaller one.
+    lq, lp = lw[0], lw[1]
+    dim = z.size
+    lo, hi = 0.0, n
+    while lo < hi:  # the terms are log-concave: bisect for the largest
+        k = math.floor(0.5 * (lo + hi))
+        change = math.log((n - k) / (k + 1.0)) + lp - lq
+        for i in range(dim):
+            jump = h[1, i] - h[0, i]
+            e = z[i] - n * h[0, i] - k * jump
+            change += _log_noise(e - jump, b[i], sg[i])[0] - _log_noise(e, b[i], sg[i])[0]
+        if change > 0.0:
+            lo = k + 1.0
+        else:
+            hi = k
+    mode = lo
+    log_mode = _log_binomial(mode, n, lp, lq)
+    total = mean = 0.0
+    slope[:] = 0.0
+    reference = 0.0
+    for direction in (1.0, -1.0):
+        k = mode if direction > 0 else mode - 1.0
+        log_mass = 0.0 if direction > 0 else math.log(mode / (n - mode + 1.0)) + lq - lp
+        if direction < 0 and mode == 0.0:
+            break
+        while 0.0 <= k <= n:
+            term = log_mass
+            for i in range(dim):
+                e = z[i] - n * h[0, i] - k * (h[1, i] - h[0, i])
+                term += _log_noise(e, b[i], sg[i])[0]
+            if k == mode:
+                reference = term
+            if term < reference - _FALL:
+                break
+            weight = math.exp(term - reference)
+            total += weight
+            mean += weight * (k - mode)
+            for i in range(dim):
+                e = z[i] - n * h[0, i] - k * (h[1, i] - h[0, i])
+                slope[i] += weight * _log_noise(e, b[i], sg[i])[1]
+            if direction > 0:
+                log_mass += math.log((n - k) / (k + 1.0)) + lp - lq if k < n else 0.0
+            else:
+                log_mass += math.log(k / (n - k + 1.0)) + lq - lp if k > 0 else 0.0
+            k += direction
+    slope /= total
+    grad[1] = mode + mean / total
+    grad[0] = n - grad[1]
+    return log_mode + reference + math.log(total)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _gather(log_weight, h, cut):
+    """Normalise the law, and make one atom of nodes with equal values, as where h clips.
+
+    Returns the group of each node, -1 without mass, the groups' log masses, values, panel widths
+    and shares of mass where the law was cut, the log of the total mass, and the number of atoms.
+    """
+    size, dim = h.shape
+    group = np.full(size, -1)
+    value, width = np.empty((size, dim)), np.empty((size, dim))
+    mass, tail = np.empty(size), np.empty(size)
+    atoms = np.empty(size, dtype=np.int64)
+    count = n_atoms = 0
+    top = -math.inf
+    for j in range(size):
+        if log_weight[j] > top:
+            top = log_weight[j]
+    total = 0.0
+    for j in range(size):
+        if log_weight[j] > -math.inf:
+            total += math.exp(log_weight[j] - top)
+    log_total = top + math.log(total) if abs(top) < math.inf else math.nan
+    spread = np.empty(dim)
+    for start in range(0, size, RULE):
+        end = start + RULE
+        if not log_weight[start:end].max() > -math.inf:
+            continue
+        for i in range(dim):
+            spread[i] = (h[start:end, i].max() - h[start:end, i].min()) / _SPAN
+        constant = spread.max() == 0.0
+        for j in range(start, end):
+            if not log_weight[j] > -math.inf:
+                continue
+            own = log_weight[j] - log_total
+            if constant:
+                for a in range(n_atoms):
+                    if (value[atoms[a]] == h[j]).all():
+                        group[j] = atoms[a]
+            if group[j] >= 0:
+                g = group[j]
+                both = max(mass[g], own) + math.log1p(math.exp(-abs(mass[g] - own)))
+                tail[g] = tail[g] * math.exp(mass[g] - both) + cut[j] * math.exp(own - both)
+                mass[g] = both
+                continue
+            group[j] = count
+            value[count], width[count], mass[count], tail[count] = h[j], spread, own, cut[j]
+            if constant:
+                atoms[n_atoms] = count
+                n_atoms += 1
+            count += 1
+    return (
+        group, mass[:count], value[:count], width[:count], tail[:count], log_total, n_atoms,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _spread_out(log_weight, log_total, group, mass, grad, n):
+    """Pass the derivatives by the groups on to the nodes of the normalised law."""
+    result = np.zeros(log_weight.size)
+    for j in range(log_weight.size):
+        if group[j] >= 0:
+            own = log_weight[j] - log_total
+            result[j] = math.exp(own - mass[group[j]]) * grad[group[j]] - n * math.exp(own)
+    return result
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _missed(log_weight, h, used, n, log_total):
+    """Estimate the relative error of a density that is due to the quadrature of the law.
+
+    What it misses moves the mean of the sum in proportion. A constant factor of the density does no
+    harm: only for mass that was not found is the total looked at.
+    """
+    return _resolution(log_weight, h, used) * (1.0 + math.sqrt(n)) + abs(log_total)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def release_line(log_weight, h, cut, n, z, b, sg):
+    """Log density of one sum, and its derivatives by z and by the log weights.
+
+    Parameters
+    ----------
+    log_weight, h, cut : log masses of the nodes, their (size, 1) values, and which of them lie
+        where the law was cut. RULE nodes in a row are a panel.
+    n, z, b, sg : number of records, release, Laplace scale and Gaussian standard deviation; the
+        last three have length 1.
+
+    Returns
+    -------
+    Three vectors; NaN where the relative error may exceed `TOLERANCE`.
+    """
+    group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
+    slope, grad, used = np.zeros(1), np.zeros(mass.size), np.zeros((3, 1))
+    logp, error = math.nan, 0.0
+    if n_atoms == mass.size == 2:
+        logp = two_values(mass, value, n, z, b, sg, slope, grad)
+    elif mass.size > 0 and np.isfinite(value).all():
+        logp, slope[0], error = line(
+            mass, value[:, 0].copy(), width[:, 0].copy(), tail, n, z[0], b[0], sg[0],
+            grad, used[:, 0],
+        )  # fmt: skip
+    if not error + _missed(log_weight, h, used, n, log_total) < TOLERANCE:
+        logp = math.nan
+    if math.isnan(logp):
+        slope[:], grad[:] = math.nan, math.nan
+    return np.array([logp]), slope, _spread_out(log_weight, log_total, group, mass, grad, n)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def release_plane(log_weight, h, cut, n, z, b, sg):
+    """Log density of two sums, as `release_line`."""
+    group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
+    slope, grad, used = np.zeros(2), np.zeros(mass.size), np.zeros((17, 2))
+    logp, error = math.nan, 0.0
+    if n_atoms == mass.size == 2:
+        logp = two_values(mass, value, n, z, b, sg, slope, grad)
+    elif mass.size > 0 and np.isfinite(value).all():
+        logp, error = plane(mass, value, width, tail, n, z, b, sg, slope, grad, used)
+    if not error + _missed(log_weight, h, used, n, log_total) < TOLERANCE:
+        logp = math.nan
+    if math.isnan(logp):
+        slope[:], grad[:] = math.nan, math.nan
+    return np.array([logp]), slope, _spread_out(log_weight, log_total, group, mass, grad, n)

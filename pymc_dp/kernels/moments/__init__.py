@@ -1,0 +1,1 @@
+"""Chains on means, variances and sums of products; the feasible region."""

@@ -1,0 +1,528 @@
+r"""Exact inference for a linear regression from noisy sums over Normal rows, one compiled chain.
+
+Rows :math:`(x_i, y_i)` with :math:`x \sim N_p(\mu_x, T)` and
+:math:`y \mid x \sim N(\theta'\tilde x, \sigma^2)`, :math:`\tilde x = (1, x)`, have the sufficient
+statistics :math:`U = \tilde X'\tilde X`, :math:`\tilde X'y` and :math:`y'y`. Under a
+normal-inverse-gamma prior the parameters integrate out:
+
+.. math::
+
+    p(s) \propto p(U)\, |U|^{-1/2}\, \mathrm{RSS}^{\nu/2 - 1}\, |\Lambda_n|^{-1/2}\,
+    b_n^{-a_n}, \qquad \nu = n - p - 1,
+
+with p(U) a Normal mean times a Wishart scatter, or their marginal under a normal-inverse-Wishart
+law of :math:`(\mu_x, T)`. What is left is a law of the statistics alone, times the noise; random-
+walk Metropolis explores it in the coordinates in which it is closest to Normal: the mean of x, the
+Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the least-squares
+slopes and the logarithm of the residual sum of squares. With the mean of y in place of the
+intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as it is
+when x is shifted. The parameters are drawn exactly given the statistics. The cost of a sweep does
+not depend on n.
+
+Where a mean is far from zero, a released sum of squares tells more about that mean than about the
+scatter: the two have to move together, along a line in the scatter matrix S of (x, y) itself, which
+is a curve in the coordinates. So a step of the means is followed by :math:`K\,(S_{new} - S)`, with
+a matrix K that stays as it is: a random walk in the means less :math:`K S`, whose Jacobian is one.
+
+Where the noise hides X'y but not y'y, slopes and residuals share a known total, and slopes of both
+signs are possible; where it hides X'X, slopes and the scatter of x share a known product. Each
+draw has a step along either ridge (`write_turned`, `write_stretched`), besides the random walk.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.moments.bounds import feasible_parameters, feasible_sums
+from pymc_dp.kernels.moments.walk import random_size, turn
+
+
+class RegressionModel(NamedTuple):
+    """What a sweep conditions on.
+
+    Released entry k is ``offset[k] + weights[k] @ sums[terms[k]]`` with noise of Laplace rate
+    ``lam[k]`` and Gaussian precision ``tau[k]`` (0 where it has none). The sums are those of the
+    columns (x, y), then of the products of two of them, row by row of the upper triangle.
+    `hierarchical`: the law of x is not N(mean_x, inverse of precision_x) but has the
+    normal-inverse-Wishart prior (mean_x, kappa, psi, nu). `bounded`: the rows of a simple
+    regression lie in the `box` (ax, bx, ay, by), and the density is cut to the feasible sums and
+    parameters, without a normaliser.
+    """
+
+    n: float
+    z: np.ndarray
+    lam: np.ndarray
+    tau: np.ndarray
+    offset: np.ndarray
+    terms: np.ndarray
+    weights: np.ndarray
+    mean_x: np.ndarray
+    precision_x: np.ndarray
+    hierarchical: bool
+    kappa: float
+    psi: np.ndarray
+    nu: float
+    mean_theta: np.ndarray
+    precision_theta: np.ndarray
+    shape: float
+    rate: float
+    bounded: bool
+    box: np.ndarray
+
+
+class Proposal(NamedTuple):
+    """A random walk: steps `factor` @ normal, then of the means `shear` @ change of the scatter."""
+
+    factor: np.ndarray
+    shear: np.ndarray
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cholesky(a):
+    """Lower Cholesky factor; NaN on the diagonal where the matrix is not positive definite."""
+    d = a.shape[0]
+    out = np.zeros((d, d))
+    for i in range(d):
+        for j in range(i + 1):
+            total = a[i, j]
+            for k in range(j):
+                total -= out[i, k] * out[j, k]
+            if i == j:
+                out[i, i] = math.sqrt(total) if total > 0.0 else math.nan
+            else:
+                out[i, j] = total / out[j, j]
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def forward_solve(lower, b):
+    """Solve L x = b."""
+    x = np.empty_like(b)
+    for i in range(b.size):
+        total = b[i]
+        for k in range(i):
+            total -= lower[i, k] * x[k]
+        x[i] = total / lower[i, i]
+    return x
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def backward_solve(lower, b):
+    """Solve L' x = b."""
+    x = np.empty_like(b)
+    for i in range(b.size - 1, -1, -1):
+        total = b[i]
+        for k in range(i + 1, b.size):
+            total -= lower[k, i] * x[k]
+        x[i] = total / lower[i, i]
+    return x
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def unpack(c, p):
+    """Return the mean of x, the Cholesky factor of its scatter, the coefficients and the RSS."""
+    lower = np.zeros((p, p))
+    at = p
+    for i in range(p):
+        for j in range(i):
+            lower[i, j] = c[at]
+            at += 1
+        lower[i, i] = math.exp(c[at])
+        at += 1
+    theta = c[at : at + p + 1].copy()
+    for i in range(p):
+        theta[0] -= theta[i + 1] * c[i]
+    return c[:p], lower, theta, math.exp(c[at + p + 1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scatter(c, p):
+    """Return the sums of products of deviations of (x, y), row by row of the upper triangle."""
+    out = np.empty((p + 1) * (p + 2) // 2)
+    write_scatter(c, p, out)
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_scatter(c, p, out):
+    """Write `scatter`; columns of the factor give their part one by one, and take no space."""
+    out[:] = 0.0
+    first_slope = p + p * (p + 1) // 2 + 1
+    out[-1] = math.exp(c[-1])
+    for k in range(p):
+        diagonal = math.exp(c[p + k * (k + 1) // 2 + k])
+        fitted = diagonal * c[first_slope + k]  # by the slopes, of y along column k
+        for j in range(k + 1, p):
+            fitted += c[p + j * (j + 1) // 2 + k] * c[first_slope + j]
+        for i in range(k, p):
+            own = diagonal if i == k else c[p + i * (i + 1) // 2 + k]
+            row = i * (p + 1) - i * (i - 1) // 2 - i  # of the upper triangle, less i
+            for j in range(i, p):
+                other = diagonal if j == k else c[p + j * (j + 1) // 2 + k]
+                out[row + j] += own * other
+            out[row + p] += own * fitted
+        out[-1] += fitted * fitted
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def products_of_features(n, mean, lower):
+    """Return U, the sums of products of (1, x)."""
+    p = mean.size
+    u = np.empty((p + 1, p + 1))
+    u[0, 0] = n
+    for i in range(p):
+        u[0, i + 1] = u[i + 1, 0] = n * mean[i]
+        for j in range(i + 1):
+            total = n * mean[i] * mean[j]
+            for k in range(j + 1):
+                total += lower[i, k] * lower[j, k]
+            u[i + 1, j + 1] = u[j + 1, i + 1] = total
+    return u
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sums(u, theta, rss):
+    """Return the sums of the columns and of their products, as a vector."""
+    d = theta.size
+    xy = u @ theta
+    yy = rss + theta @ xy
+    q = d
+    out = np.empty(q + q * (q + 1) // 2)
+    for i in range(d - 1):
+        out[i] = u[0, i + 1]
+    out[d - 1] = xy[0]
+    at = q
+    for i in range(d - 1):
+        for j in range(i, d - 1):
+            out[at] = u[i + 1, j + 1]
+            at += 1
+        out[at] = xy[i + 1]
+        at += 1
+    out[at] = yy
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def log_law_of_x(model, mean, lower):
+    """Log density of the mean and scatter matrix of x, but for powers of the latter's diagonal."""
+    p = mean.size
+    n = model.n
+    if model.hierarchical:
+        psi = model.psi.copy()
+        weight = model.kappa * n / (model.kappa + n)
+        for i in range(p):
+            for j in range(p):
+                shift = (mean[i] - model.mean_x[i]) * (mean[j] - model.mean_x[j])
+                total = weight * shift
+                for k in range(min(i, j) + 1):
+                    total += lower[i, k] * lower[j, k]
+                psi[i, j] += total
+        factor = cholesky(psi)
+        log_det = 0.0
+        for i in range(p):
+            log_det += 2.0 * math.log(factor[i, i])
+        return -0.5 * (model.nu + n) * log_det
+    total = 0.0
+    for i in range(p):
+        for j in range(p):
+            second = n * (mean[i] - model.mean_x[i]) * (mean[j] - model.mean_x[j])
+            for k in range(min(i, j) + 1):
+                second += lower[i, k] * lower[j, k]
+            total += model.precision_x[i, j] * second
+    return -0.5 * total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def posterior(model, u, theta, rss):
+    """Return the Cholesky factor of Lambda_n, mu_n, a_n and b_n of the normal-inverse-gamma law."""
+    precision = u + model.precision_theta
+    factor = cholesky(precision)
+    shift = theta - model.mean_theta
+    pull = model.precision_theta @ shift
+    half = forward_solve(factor, pull)
+    # (U^-1 + Lambda_0^-1)^-1 = Lambda_0 - Lambda_0 Lambda_n^-1 Lambda_0, which is never negative
+    quadratic = max(shift @ pull - half @ half, 0.0)
+    mean = theta - backward_solve(factor, half)
+    return factor, mean, model.shape + 0.5 * model.n, model.rate + 0.5 * (rss + quadratic)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def distance(model, s, k):
+    """Return the distance of a released value from its statistic of the sums."""
+    released = model.offset[k]
+    for j in range(model.terms.shape[1]):
+        released += model.weights[k, j] * s[model.terms[k, j]]
+    return model.z[k] - released
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def distances(model, c):
+    """Return the distance of every released value from its statistic."""
+    mean, lower, theta, rss = unpack(c, model.mean_x.size)
+    s = sums(products_of_features(model.n, mean, lower), theta, rss)
+    out = np.empty(model.z.size)
+    for k in range(out.size):
+        out[k] = distance(model, s, k)
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def log_density(model, c):
+    """Log density of the statistics' coordinates, given what was released."""
+    p = model.mean_x.size
+    mean, lower, theta, rss = unpack(c, p)
+    if not (rss > 0.0 and rss < math.inf):
+        return -math.inf
+    n = model.n
+    u = products_of_features(n, mean, lower)
+    factor, _, a, b = posterior(model, u, theta, rss)
+    total = log_law_of_x(model, mean, lower) - a * math.log(b)
+    total += 0.5 * (n - p - 1.0) * math.log(rss)  # density and logarithm
+    for i in range(p + 1):
+        total -= math.log(factor[i, i])
+    for i in range(p):  # Wishart density, |U|^(1/2), and the change of variables
+        total += (n - p - 2.0 + 1.0 + p - i + 1.0) * math.log(lower[i, i])
+    s = sums(u, theta, rss)
+    for k in range(model.z.size):
+        apart = distance(model, s, k)
+        total -= model.lam[k] * abs(apart) + 0.5 * model.tau[k] * apart * apart
+    return total if total == total else -math.inf
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def draw_parameters(rng, model, c):
+    """Draw the coefficients and the error variance given the statistics' coordinates."""
+    mean_x, lower, theta, rss = unpack(c, model.mean_x.size)
+    u = products_of_features(model.n, mean_x, lower)
+    factor, mean, a, b = posterior(model, u, theta, rss)
+    sigma2 = b / rng.standard_gamma(a)
+    e = np.empty(theta.size)
+    for i in range(theta.size):
+        e[i] = rng.standard_normal()
+    return mean + math.sqrt(sigma2) * backward_solve(factor, e), sigma2
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def feasible(model, c, theta, sigma2):
+    """Say whether statistics and parameters are possible for rows in the box."""
+    mean, lower, estimate, rss = unpack(c, 1)
+    total = sums(products_of_features(model.n, mean, lower), estimate, rss)
+    s = np.array([total[0], total[2], total[1], total[3], total[4]])
+    return feasible_sums(s, model.n, model.box) and feasible_parameters(theta, sigma2, model.box)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_turned(rng, c, p, out):
+    """Write c with its slopes and residuals turned; return the log of the Jacobian.
+
+    The scatter of y is the squared length of (slopes of y along the columns of the factor of x's,
+    root of the RSS), which stays, as all but the slopes and the RSS does.
+    """
+    _, lower, theta, rss = unpack(c, p)
+    direction = np.empty(p + 1)
+    for k in range(p):
+        direction[k] = 0.0
+        for j in range(k, p):
+            direction[k] += lower[j, k] * theta[j + 1]
+    direction[p] = math.sqrt(rss)
+    turn(rng, direction)
+    out[:] = c
+    out[-1] = 2.0 * math.log(direction[p])
+    for j in range(p - 1, -1, -1):
+        slope = direction[j]
+        for i in range(j + 1, p):
+            slope -= lower[i, j] * out[c.size - p - 1 + i]
+        out[c.size - p - 1 + j] = slope / lower[j, j]
+    return 0.5 * (c[-1] - out[-1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_stretched(rng, c, p, out):
+    """Write c with x stretched about its mean; return the log of the Jacobian.
+
+    The slopes shrink by as much, so that the scatter of y and the residuals stay.
+    """
+    stretch = random_size(rng) * (1.0 if rng.random() < 0.5 else -1.0)
+    factor, at = math.exp(stretch), p
+    out[:] = c
+    for i in range(p):
+        for j in range(i + 1):
+            out[at] = out[at] + stretch if i == j else out[at] * factor
+            at += 1
+    out[at + 1 : at + 1 + p] /= factor
+    return stretch * (0.5 * p * (p - 1) - p)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_metropolis(rng, c, theta, sigma2, model, proposal, steps):
+    """Take random-walk steps, a turn and a stretch; draw the parameters given the statistics.
+
+    With `bounded` the parameters are proposed together with the statistics, from their exact law
+    given them, which leaves the acceptance probability as it is but for the indicators. Returns the
+    last point, its parameters and the share of accepted steps of the walk.
+    """
+    p = model.mean_x.size
+    current, s = log_density(model, c), scatter(c, p)
+    c, proposed, new_s, e = c.copy(), np.empty(c.size), np.empty(s.size), np.empty(c.size)
+    accepted = 0
+    for step in range(steps + 2):
+        log_jacobian = 0.0
+        if step < steps:
+            for i in range(c.size):
+                e[i] = rng.standard_normal()
+            for i in range(c.size):
+                proposed[i] = c[i]
+                for j in range(i + 1):
+                    proposed[i] += proposal.factor[i, j] * e[j]
+        elif step == steps:
+            log_jacobian = write_turned(rng, c, p, proposed)
+        else:
+            log_jacobian = write_stretched(rng, c, p, proposed)
+        write_scatter(proposed, p, new_s)
+        for i in range(p + 1):
+            at = i if i < p else c.size - p - 2
+            for j in range(s.size):
+                proposed[at] += proposal.shear[i, j] * (new_s[j] - s[j])
+        there = log_density(model, proposed)
+        if math.log(rng.random()) < there - current + log_jacobian:
+            if model.bounded:
+                new_theta, new_sigma2 = draw_parameters(rng, model, proposed)
+                if not feasible(model, proposed, new_theta, new_sigma2):
+                    continue
+                theta, sigma2 = new_theta, new_sigma2
+            c, proposed, s, new_s, current = proposed, c, new_s, s, there
+            accepted += step < steps
+    if not model.bounded:
+        theta, sigma2 = draw_parameters(rng, model, c)
+    return c, theta, sigma2, accepted / steps
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_sweeps(rng, c, theta, sigma2, model, proposal, steps, out):
+    """Fill rows with (theta, sigma2, c), each `steps` steps after the one before.
+
+    Returns the last point and its parameters.
+    """
+    d = theta.size
+    for row in range(out.shape[0]):
+        c, theta, sigma2, _ = run_metropolis(rng, c, theta, sigma2, model, proposal, steps)
+        out[row, :d] = theta
+        out[row, d] = sigma2
+        out[row, d + 1 :] = c
+    return c, theta, sigma2
+
+
+def law_before_release(model, c):
+    """Return a rough precision matrix of the coordinates by their law.
+
+    The sums of n rows are near what the parameters say they are: a proposal's shape needs no more.
+    """
+    n, p = model.n, model.mean_x.size
+    mean, lower, _, rss = unpack(c, p)
+    spread = (lower @ lower.T / n).diagonal()
+    weak = 1.0 / model.kappa if model.hierarchical else 0.0
+    degrees = 1.0 / model.nu if model.hierarchical else 0.0
+    variances = list(spread * (1.0 / n + weak))
+    for i in range(p):
+        variances += [spread[i] * (1.0 + n * degrees)] * i + [0.5 / n + 0.5 * degrees]
+    u = products_of_features(n, mean, lower)
+    sigma2 = (2.0 * model.rate + rss) / (2.0 * model.shape + n)
+    u += 1e-12 * np.trace(u) * np.eye(len(u))  # rows that are all alike tell of no slope
+    of_theta = sigma2 * (np.linalg.inv(u) + np.linalg.inv(model.precision_theta))
+    variances += [1.0] * (p + 1) + [2.0 / (n - p - 1.0) + 1.0 / model.shape]
+    precision = np.diag(1.0 / np.array(variances))
+    at = slice(-p - 2, -1)
+    turn = np.eye(p + 1)
+    turn[0, 1:] = mean
+    precision[at, at] = np.linalg.inv(turn @ of_theta @ turn.T)
+    return precision
+
+
+def proposal_shape(model, c):
+    """Return a proposal that suits the posterior near a point: Gauss-Newton."""
+    p = model.mean_x.size
+    means = [*range(p), c.size - p - 2]
+    precision = law_before_release(model, c)
+    jacobian = np.empty((model.z.size, c.size))
+    moved = np.empty(((p + 1) * (p + 2) // 2, c.size))  # of the scatter
+    for i, step in enumerate(1e-4 / np.sqrt(np.diag(precision))):
+        e = np.zeros(c.size)
+        e[i] = step
+        jacobian[:, i] = (distances(model, c + e) - distances(model, c - e)) / (2.0 * step)
+        moved[:, i] = (scatter(c + e, p) - scatter(c - e, p)) / (2.0 * step)
+    sharpness = (0.5 * model.lam**2 + model.tau)[:, None]
+
+    # What the means are expected to be, given the scatter and the release, is linear in the scatter
+    of_scatter = np.zeros((model.z.size, len(moved)))
+    for k, (terms, weights) in enumerate(zip(model.terms, model.weights, strict=True)):
+        products = terms > p
+        np.subtract.at(of_scatter[k], terms[products] - p - 1, weights[products])
+    of_means = jacobian[:, means]
+    known = precision[np.ix_(means, means)] + of_means.T @ (sharpness * of_means)
+    shear = -np.linalg.solve(known, of_means.T @ (sharpness * of_scatter))
+
+    back = np.eye(c.size)  # from the coordinates of the walk
+    back[means] += shear @ moved
+    jacobian = jacobian @ back
+    precision = back.T @ precision @ back + jacobian.T @ (sharpness * jacobian)
+    scale = np.sqrt(np.diag(precision))
+    values, vectors = np.linalg.eigh(precision / np.outer(scale, scale))
+    cov = (vectors / np.maximum(values, 1e-12 * values[-1])) @ vectors.T
+    factor = np.linalg.cholesky(cov / np.outer(scale, scale) + 1e-300 * np.eye(c.size))
+    return Proposal(factor, shear)
+
+
+def tune_proposal(rng, c, theta, sigma2, model, steps):
+    """Adapt the proposal; return the point, its parameters and the proposal.
+
+    What was released is approached from afar: the first rounds have a noise as large as the
+    distance to it, a little less from round to round, with proposals of the shape that
+    `proposal_shape` expects. The rounds after these take the covariance matrix of their own draws,
+    each longer than the one before, and steer the size towards the acceptance of optimal scaling.
+    """
+    d = c.size
+    target = 0.44 if d == 1 else 0.25 + 0.1 / d
+    length, done = max(20 * d, 100), 0
+    precision = model.lam + np.sqrt(model.tau)
+    cooling = 1.0 / max(float(np.max(precision * np.abs(distances(model, c)), initial=1.0)), 1.0)
+    size = 2.38 / math.sqrt(d)
+    expected = True  # by the shape that the law gives, for want of draws
+    while done < steps or cooling < 1.0:
+        warm = model._replace(lam=model.lam * cooling, tau=model.tau * cooling**2)
+        if expected:
+            proposal = proposal_shape(warm, c)
+        points = np.empty((max(length // 5, 2), d))
+        for i in range(len(points)):
+            sized = Proposal(size * proposal.factor, proposal.shear)
+            c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, warm, sized, 5)
+            points[i] = walked(c, proposal.shear)
+            size *= math.exp((share - target) * 5.0 / (5.0 + 0.2 * i))
+        done += 5 * len(points)
+        if cooling < 1.0:
+            cooling = min(1.2 * cooling, 1.0)
+            continue
+        length = int(1.5 * length)
+        expected = len(points) < 4 * d
+        if not expected:
+            proposal = Proposal(empirical_shape(points), proposal.shear)
+            size = 2.38 / math.sqrt(d)
+    return c, theta, sigma2, Proposal(size * proposal.factor, proposal.shear)
+
+
+def walked(c, shear):
+    """Return the coordinates of the walk: the means less their shear."""
+    out, p = c.copy(), len(shear) - 1
+    out[[*range(p), c.size - p - 2]] -= shear @ scatter(c, p)
+    return out
+
+
+def empirical_shape(points):
+    """Return a factor of the covariance matrix of draws, its correlations shrunk."""
+    d = points.shape[1]
+    own = np.cov(points.T).reshape(d, d)
+    scale = np.sqrt(np.diag(own) + 1e-300)
+    shrink = min(0.5, d / len(points))
+    correlation = (1.0 - shrink) * own / np.outer(scale, scale) + shrink * np.eye(d)
+    return scale[:, None] * np.linalg.cholesky(correlation)

@@ -1,0 +1,309 @@
+"""Counts of every kind under every log-concave mechanism, by sums; see `kernels.counts.sums`.
+
+A law of counts that has a closed form under some mechanism registers that pair on its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, singledispatch
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.op import Op
+from pytensor.scalar.basic import float64
+from pytensor.scalar.math import sigmoid
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.basic import (
+    BernoulliRV,
+    BinomialRV,
+    GeometricRV,
+    HyperGeometricRV,
+    NegBinomialRV,
+    PoissonRV,
+)
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.compiled import Piece, from_graph, from_source
+from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.kernels.counts import laws as kernels
+from pymc_dp.kernels.counts.laws import CountLaw
+from pymc_dp.kernels.counts.sums import (
+    ADDITIVE,
+    ADDITIVE_ON_LATTICE,
+    CountNoise,
+    make_count_draw,
+    make_count_sum,
+    stepwise,
+)
+from pymc_dp.laws import Pair, register_law
+from pymc_dp.mechanisms import (
+    DiscreteGaussianMechanism,
+    GaussianMechanism,
+    GeometricMechanism,
+    LaplaceMechanism,
+)
+from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How the sums see a mechanism.
+
+    Attributes
+    ----------
+    kernel : the compiled noise, up to a factor where there are `rates`.
+    arguments : source of the tuple of its parameters, from the mechanism's, n0, n1, ...
+    rates : the same as a function, where they are the rate and the precision of added noise.
+    within : the noise of a release that satisfies a condition, and the condition's source; it
+        takes fewer parameters, the last.
+    """
+
+    kernel: CountNoise
+    arguments: str
+    rates: Callable | None = None
+    within: tuple[Noise, str] | None = None
+
+
+@lru_cache(maxsize=64)
+def noise_of(mechanism: Mechanism) -> Noise:
+    """Return the noise of a mechanism, compiled once for each: sums and draws share it."""
+    return _noise(mechanism)
+
+
+@singledispatch
+def _noise(mechanism: Mechanism) -> Noise:
+    """Compile the noise of a mechanism that is not registered from its `logp`."""
+    if not mechanism.log_concave:
+        raise NotImplementedError(
+            f"the probability of a release of {type(mechanism).__name__} is not known to be "
+            f"log-concave in the count, so that a sum over counts may miss some. If it is, say so "
+            f"in the class: its property `log_concave` returns True"
+        )
+    z, y = pt.dscalars("z", "y")
+    parameters = [pt.dscalar() for _ in mechanism.parameters]
+    mechanism = mechanism.with_parameters(*parameters)
+    logp = mechanism.logp(z, y)
+    names = _names("n", len(parameters))
+    center = _compiled([z, *parameters], mechanism.typical_statistic(z), ["z", *names])
+    log_noise = _compiled([z, y, *parameters], logp, ["z", "y", *names])
+    slope = None
+    if not mechanism.is_discrete:
+        slope = _compiled([z, y, *parameters], pytensor.grad(logp, z), ["z", "y", *names])
+    pieces = [center, log_noise, *([slope] if slope else [])]
+    key = None if any(piece.key is None for piece in pieces) else repr([p.key for p in pieces])
+    kernel = stepwise(center.function, log_noise.function, slope and slope.function, key)
+    return Noise(kernel, _tuple(names))
+
+
+@_noise.register
+def _clipped(mechanism: ClippedMechanism) -> Noise:
+    """Between the limits it is the noise that was clipped, which costs less than intervals."""
+    present = [bound is not None for bound in (mechanism.lower, mechanism.upper)]
+    own = iter(_names("n", sum(present)))
+    tests = [f"{next(own)} < z"] if present[0] else []
+    tests += [f"z < {next(own)}"] if present[1] else []
+    whole = _noise.dispatch(object)(mechanism)
+    inner = noise_of(mechanism.inner)
+    names = _names("n", len(mechanism.parameters))
+    shifted = dict(zip(_names("n", len(names)), names[sum(present) :], strict=False))
+    arguments = re.sub(r"n\d+", lambda found: shifted[found[0]], inner.arguments)
+    return replace(whole, within=(replace(inner, arguments=arguments), " and ".join(tests)))
+
+
+def _compiled(inputs: list[TensorVariable], graph: TensorVariable, names: list[str]) -> Piece:
+    inner = from_graph(inputs, [graph])
+    arrays = ", ".join(f"np.asarray({name})" for name in names)
+    body = f"inner({arrays})[0].item()"
+    return from_source("of_scalars", ", ".join(names), body, inner=inner, np=Piece(np, "numpy"))
+
+
+def _names(letter: str, count: int) -> list[str]:
+    return [f"{letter}{i}" for i in range(count)]
+
+
+def _tuple(names: list[str]) -> str:
+    return f"({', '.join(names)},)" if names else "()"
+
+
+def _rate(scale):
+    return 1.0 / scale, 0.0 * scale
+
+
+def _precision(sigma):
+    return 0.0 * sigma, sigma**-2.0
+
+
+_LAPLACE = Noise(ADDITIVE, "(1.0 / n0, 0.0)", _rate)
+_GEOMETRIC = Noise(ADDITIVE_ON_LATTICE, "(1.0 / n0, 0.0)", _rate)
+_GAUSSIAN = Noise(ADDITIVE, "(0.0, 1.0 / n0 / n0)", _precision)
+_DISCRETE_GAUSSIAN = Noise(ADDITIVE_ON_LATTICE, "(0.0, 1.0 / n0 / n0)", _precision)
+_noise.register(LaplaceMechanism)(lambda mechanism: _LAPLACE)
+_noise.register(GeometricMechanism)(lambda mechanism: _GEOMETRIC)
+_noise.register(GaussianMechanism)(lambda mechanism: _GAUSSIAN)
+_noise.register(DiscreteGaussianMechanism)(lambda mechanism: _DISCRETE_GAUSSIAN)
+
+
+class CountSum(KernelOp):
+    """Log of the sum over a count of its law times the noise.
+
+    Inputs are the parameters of the mechanism, those of the law that have no derivative, the
+    release and the other parameters of the law.
+    """
+
+    nin = 0
+
+    def __init__(self, law: CountLaw, mechanism: Mechanism):
+        self.law, self.mechanism = law, mechanism
+        noise = noise_of(mechanism)
+        noises, thetas = _names("n", len(mechanism.parameters)), _names("t", law.n_parameters)
+        self.fixed = len(noises) + law.fixed
+        self.nin = self.fixed + 1 + law.n_parameters - law.fixed
+        self.nout = 1 + self.nin - self.fixed
+        super().__init__(name=f"{law.name}_count_sum")
+        self.output_types_preference = lambda *_: [float64] * self.nout
+        sums = {"kernel": Piece(make_count_sum(law, noise.kernel), _key("sum", law, noise))}
+        body = f"kernel(z, {noise.arguments}, {_tuple(thetas)})"
+        if noise.within is not None:
+            within, test = noise.within
+            sums["within"] = Piece(make_count_sum(law, within.kernel), _key("sum", law, within))
+            body = f"within(z, {within.arguments}, {_tuple(thetas)}) if {test} else {body}"
+        piece = from_source(
+            "count_sum",
+            ", ".join([*noises, *thetas[: law.fixed], "z", *thetas[law.fixed :]]),
+            body,
+            **sums,
+        )
+        self.kernel, self._key = piece
+
+    def __reduce__(self):
+        """Pickle what it is made from: other processes cannot load compiled code."""
+        return CountSum, (self.law, self.mechanism)
+
+    @property
+    def key(self) -> str | None:
+        """See `KernelOp.key`."""
+        return self._key
+
+    def __eq__(self, other):
+        """Compare by the code."""
+        return self is other or (
+            type(other) is CountSum and self.key is not None and self.key == other.key
+        )
+
+    def __hash__(self):
+        """Hash the code."""
+        return hash((CountSum, self.key))
+
+
+def _key(what: str, law: CountLaw, noise: Noise) -> str | None:
+    return noise.kernel.key and f"{what} {law.name} {noise.kernel.key} {noise.arguments}"
+
+
+@dataclass(frozen=True)
+class CountFamily:
+    """A law of counts as PyMC has it: `theta` maps the parameters of its op to the kernel's."""
+
+    law: CountLaw
+    theta: Callable
+    examples: tuple[tuple[float, ...], ...]
+
+
+FAMILIES: dict[type[Op], CountFamily] = {}
+
+
+def count_pair(op: Op, mechanism: Mechanism) -> Pair:
+    """Build the pair of a law of counts and a mechanism."""
+    family = FAMILIES[type(op)]
+    law, theta, examples = family.law, family.theta, family.examples
+    noise = noise_of(mechanism)
+    sums = CountSum(law, mechanism)
+
+    def log_marginal(mechanism, value, *parameters):
+        value = as_float(value)
+        thetas = [as_float(p) for p in theta(*parameters)]
+        fixed, free = thetas[: law.fixed], thetas[law.fixed :]
+        logp = sums.on(*mechanism.parameters, *fixed, value, *free)
+        return logp + log_constant(mechanism, value)
+
+    draw = count_draw(law, noise, len(mechanism.parameters)).function
+    return Pair(type(op), type(mechanism), log_marginal, draw, examples, parameters=theta)
+
+
+@lru_cache(maxsize=128)
+def count_draw(law: CountLaw, noise: Noise, n_noise: int, *, spaced: bool = False) -> Piece:
+    """Compile the draw of a `Pair`; with `spaced`, over the counts of a step and a rest only."""
+    noises, names = _names("n", n_noise), _names("t", law.n_parameters)
+    more = ["step", "rest"] if spaced else []
+    return from_source(
+        "draw",
+        ", ".join(["rng", "z", *noises, "lo", "hi", *names, *more]),
+        ", ".join([f"kernel(rng, z, {noise.arguments}, {_tuple(names)}, lo, hi", *more]) + ")",
+        kernel=Piece(make_count_draw(law, noise.kernel), _key("draw", law, noise)),
+    )
+
+
+@singledispatch
+def log_constant(mechanism: Mechanism, value: TensorVariable) -> TensorVariable | float:
+    """Return what the sums leave out of the log density; -inf where nothing can be released."""
+    if not mechanism.is_scale_noise:
+        return 0.0
+    constant = mechanism.logp(0.0, 0.0)
+    whole = pt.eq(value, pt.floor(value))
+    return pt.switch(whole, constant, -math.inf) if mechanism.is_discrete else constant
+
+
+@log_constant.register
+def _log_constant_clipped(mechanism: ClippedMechanism, value):
+    inside = pt.and_(
+        value > (-np.inf if mechanism.lower is None else mechanism.lower),
+        value < (np.inf if mechanism.upper is None else mechanism.upper),
+    )
+    return pt.switch(inside, log_constant(mechanism.inner, value), 0.0)
+
+
+def _same(*parameters):
+    return parameters
+
+
+def _single_trial(p):
+    return 1.0, p
+
+
+def _with_failure(n, p):
+    """Return p, n and 1 - p, which is exact where PyMC has made p a sigmoid, of mu and alpha."""
+    node = p.owner
+    while node is not None and isinstance(node.op, DimShuffle | Alloc):
+        node = node.inputs[0].owner
+    if node is not None and getattr(node.op, "scalar_op", None) == sigmoid:
+        return p, n, pt.sigmoid(-node.inputs[0])
+    return p, n, 1.0 - p
+
+
+class Atom:
+    """The law of a count that is known, in the form of a random variable's op."""
+
+    def __call__(self, value, rng=None, return_next_rng=False):
+        """Return the generator and the value."""
+        return rng, pt.as_tensor(value)
+
+
+for _op, _family in {
+    PoissonRV: CountFamily(kernels.POISSON, _same, ((0.02,), (3.5,), (140.0,))),
+    BinomialRV: CountFamily(kernels.BINOMIAL, _same, ((12.0, 0.3), (400.0, 0.98))),
+    BernoulliRV: CountFamily(kernels.BINOMIAL, _single_trial, ((0.3,),)),
+    NegBinomialRV: CountFamily(kernels.NEGATIVE_BINOMIAL, _with_failure, ((0.4, 0.05), (9.0, 0.2))),
+    GeometricRV: CountFamily(kernels.GEOMETRIC, _same, ((0.15,), (0.9,))),
+    HyperGeometricRV: CountFamily(
+        kernels.HYPERGEOMETRIC, _same, ((8.0, 40.0, 12.0), (300.0, 20.0, 90.0))
+    ),
+    Atom: CountFamily(kernels.ATOM, _same, ((4.0,),)),
+}.items():
+    FAMILIES[_op] = _family
+    register_law(_op, count_pair, _family.examples)

@@ -1,0 +1,86 @@
+"""Read the law of a confidential value from an unregistered PyMC distribution."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import pytensor.tensor as pt
+from pymc.distributions.distribution import DiracDeltaRV
+from pymc.distributions.mixture import MixtureRV
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type_other import NoneTypeT
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.laws.count_sums import FAMILIES, Atom
+from pymc_dp.laws.mixture import MixtureLaw
+
+
+def read_law(variable: TensorVariable) -> tuple[Any, list[TensorVariable]]:
+    """Return the law of a random variable and its parameters, one for each independent value.
+
+    The law is the op, or what takes its place for laws that are composed of others; it draws by
+    ``law(*parameters, rng=rng, return_next_rng=True)``.
+    """
+    return _read(variable.owner.op, variable.owner)
+
+
+@singledispatch
+def _read(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
+    raise NotImplementedError(f"{op} cannot be integrated out")
+
+
+@_read.register
+def _read_random_variable(op: RandomVariable, node):
+    parameters = op.dist_params(node)
+    if any(op.ndims_params):
+        raise NotImplementedError(
+            f"{op}, which has vectors for parameters, cannot be integrated out"
+        )
+    return op, _sized(parameters, op.size_param(node), node)
+
+
+@_read.register
+def _read_atom(op: DiracDeltaRV, node):
+    size, value = node.inputs
+    return Atom(), _sized([value], size, node)
+
+
+@_read.register
+def _read_mixture(op: MixtureRV, node):
+    _, weights, *components = node.inputs
+    if components[0].owner.op.ndim_supp:
+        raise NotImplementedError("a mixture of vectors cannot be integrated out")
+    count = weights.type.shape[-1]
+    if count is None:
+        raise NotImplementedError(
+            "a mixture cannot be integrated out whose number of components is not known"
+        )
+    if len(components) == 1:  # its last axis holds the components
+        law, stacked = read_law(components[0])
+        full = pt.broadcast_arrays(*stacked)
+        laws = [(law, [p[..., k] for p in full]) for k in range(count)]
+    else:
+        laws = [read_law(component) for component in components]
+    for law, _ in laws:
+        if type(law) not in FAMILIES:
+            known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
+            raise NotImplementedError(
+                f"a mixture with {law} as a component cannot be integrated out; components may "
+                f"be {known}"
+            )
+    mixture = MixtureLaw(tuple(law for law, _ in laws), tuple(len(p) for _, p in laws))
+    return mixture, [
+        *(weights[..., k] for k in range(count)),
+        *(p for _, parameters in laws for p in parameters),
+    ]
+
+
+def _sized(parameters, size, node) -> list[TensorVariable]:
+    if isinstance(size.type, NoneTypeT):
+        return list(parameters)
+    shape = node.outputs[-1].type.shape
+    # The size of a component that PyMC has resized may be read off the component it was.
+    return [pt.broadcast_to(p, size if None in shape else shape) for p in parameters]

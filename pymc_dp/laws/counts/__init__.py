@@ -1,0 +1,1 @@
+"""Records with finitely many values, as their counts."""

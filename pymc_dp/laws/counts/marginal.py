@@ -1,0 +1,295 @@
+r"""Releases of records with finitely many values, the records integrated out.
+
+Binary records enter a statistic through the number of ones c alone:
+
+.. math::
+
+    p(z \mid p) = \sum_{c=0}^n \mathrm{Binomial}(c; n, p)\, \eta(z \mid s(c)).
+
+All of the sum is taken for n up to `WHOLE`, and where nothing is known of its terms. Where the
+statistic is linear in c and the noise log-concave, the terms are log-concave in c: the sum is then
+taken around their mode until they have dropped by `_DROP` in log on both sides. From there on
+they fall faster than geometrically, at a rate of at least _DROP / d a step at the distance d, so
+that what is left out is less than exp(-_DROP) (1 + d / _DROP) of the sum on each side. Since
+:math:`-\partial_c^2 \log \mathrm{Binomial} \ge 4/n`, d is at most about
+:math:`1.25 \sqrt{n\, \mathtt{DROP} / 2}`: the relative error is below 1e-11 for n = 1e9, wherever
+z is.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.distributions.distribution import _support_point
+from pymc.logprob.abstract import _logprob
+from pytensor.gradient import disconnected_grad, disconnected_type
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+from pytensor.scalar import basic as ps
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.kernels import version_of
+from pymc_dp.kernels.functions.count_masses import log_binomial as binomial_kernel
+from pymc_dp.laws.one_value import IntegratedReleaseRV
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.reading.counts import CountStatistic
+
+WHOLE = 2_000
+_DROP = 36.0
+_TINY, _NEVER = np.float64(1e-290), np.float64(-1e300)  # zero and its log, kept out of NaN
+
+
+class LogBinomial(KernelOp):
+    """Log mass of a binomial count; inputs c, n, p, q = 1 - p.
+
+    The derivatives in p and q are those of c log p + (n - c) log q; c and n are integers.
+    """
+
+    nin = fixed = 4
+    kernel = staticmethod(binomial_kernel)
+
+    def pullback(self, inputs, outputs, output_gradients):
+        """Return the gradients of the inputs."""
+        c, n, p, q = inputs
+        [gradient] = output_gradients
+        return [
+            c.zeros_like(dtype="float64"),
+            n.zeros_like(dtype="float64"),
+            gradient * c / ps.maximum(p, _TINY),
+            gradient * (n - c) / ps.maximum(q, _TINY),
+        ]
+
+
+def log_binomial(count: TensorVariable, n: int, p: TensorVariable) -> TensorVariable:
+    """Log mass of a binomial count, accurate for large n."""
+    return LogBinomial.apply(count, np.float64(n), p, 1.0 - p)
+
+
+def log_sum(terms: TensorVariable, axis: int = -1) -> TensorVariable:
+    """Log of a sum of exponentials; minus infinity if all the terms are."""
+    terms = pt.maximum(terms, _NEVER)
+    top = disconnected_grad(pt.max(terms, axis=axis, keepdims=True))
+    total = pt.log(pt.sum(pt.exp(terms - top), axis=axis)) + top.squeeze(axis)
+    return pt.switch(top.squeeze(axis) > 0.5 * _NEVER, total, -np.inf)
+
+
+class CountRange(Op):
+    """The counts from a first to a last one, and the logarithms of their weights, which are 0.
+
+    JAX has no lengths that depend on values: there `longest` counts come, those too many with the
+    weight 0. No gradient passes.
+    """
+
+    __props__ = ("longest",)
+
+    def __init__(self, longest: int):
+        self.longest = longest
+
+    def make_node(self, first, last):
+        """Apply to two whole numbers."""
+        ends = [pt.as_tensor(i).astype("int64") for i in (first, last)]
+        return Apply(self, ends, [pt.dvector(), pt.dvector()])
+
+    def connection_pattern(self, node):
+        """Disconnect every input."""
+        return [[False, False] for _ in node.inputs]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return no gradient."""
+        return [disconnected_type() for _ in inputs]
+
+    def perform(self, node, inputs, output_storage):
+        """Count."""
+        counts = np.arange(inputs[0], inputs[1] + 1, dtype="float64")
+        output_storage[0][0], output_storage[1][0] = counts, np.zeros(counts.size)
+
+
+@register_funcify_default_op_cache_key(CountRange)
+def _numba_count_range(op, node, **kwargs):
+    @numba_njit
+    def count_range(first, last):
+        counts = np.arange(first.item(), last.item() + 1).astype(np.float64)
+        return counts, np.zeros(counts.size)
+
+    return count_range, version_of(__file__)
+
+
+def window(log_mass: Callable[[TensorVariable], TensorVariable], n: int) -> list[TensorVariable]:
+    """Return `CountRange` around the mode of a log-concave mass on 0, ..., n; see the module."""
+    parts, width = 256, n
+    low, high = pt.constant(0), pt.constant(n)
+    while True:
+        points = low + (pt.arange(parts + 1) * (high - low)) // parts
+        best = pt.argmax(pt.maximum(log_mass(points), _NEVER))
+        if width <= parts:
+            break
+        low, high = points[pt.maximum(best - 1, 0)], points[pt.minimum(best + 1, parts)]
+        width = 2 * (width // parts + 1)
+    mode = points[best]
+    steps = np.unique(np.minimum(np.ceil(1.25 ** np.arange(np.log(n) / np.log(1.25) + 1)), n))
+    steps = steps.astype("int64")
+    ends = []
+    for side in (-1, 1):
+        reached = pt.clip(mode + side * steps, 0, n)
+        far = log_mass(mode) - pt.maximum(log_mass(reached), _NEVER) > _DROP
+        far = pt.set_subtensor(far[-1], np.array(True))
+        ends.append(reached[pt.argmax(far)])
+    longest = min(n, 2 * math.ceil(1.25 * math.sqrt(0.5 * n * _DROP)) + 4) + 1
+    return CountRange(longest)(*ends, return_list=True)
+
+
+class CountMarginalRV(IntegratedReleaseRV):
+    """A release of binary records, their number of ones integrated out.
+
+    Inputs are the rngs of the count and of the noise, the probability of a one and the mechanism's
+    parameters. The log density is one number for all entries of the release.
+    """
+
+    _print_name = ("CountMarginal", "\\operatorname{CountMarginal}")
+    statistic: CountStatistic
+    n: int
+    whole: bool
+
+    @property
+    def nuts_rate(self) -> float:
+        """Effective draws a second; the number of terms grows like the square root of n."""
+        return 5_000.0 / (1.0 + math.sqrt(self.n) / 50.0)
+
+    def log_eta(self, counts, value, *parameters) -> TensorVariable:
+        """Log density of a release for each of several counts."""
+        mechanism = self.mechanism.with_parameters(*parameters)
+        each = mechanism.logp(value, self.statistic.of_binary(counts.astype("float64"), self.n))
+        return each.sum(axis=tuple(range(1, each.type.ndim)))
+
+
+class ReportsMarginalRV(IntegratedReleaseRV):
+    """Reports of every single record, the records integrated out.
+
+    Inputs are the rngs of the records and of the noise, the probabilities of the records' values
+    and the mechanism's parameters. The log density is one number for all of the reports:
+    equal reports are counted once, so that it costs as much as there are different ones.
+    """
+
+    _print_name = ("ReportsMarginal", "\\operatorname{ReportsMarginal}")
+    values: np.ndarray
+    n: int
+
+    def log_joint(self, value, probabilities, *parameters) -> TensorVariable:
+        """Log probability of (report, record's value), with one row for each report."""
+        log_p = pt.log(pt.maximum(probabilities, _TINY))
+        mechanism = self.mechanism.with_parameters(
+            *(p.dimshuffle(0, "x") if p.type.ndim else p for p in parameters)
+        )
+        return log_p + mechanism.logp(value.dimshuffle(0, "x"), self.values)
+
+
+def _signature(inputs, ndim: int) -> str:
+    """All axes are core axes: a release has one density."""
+    letters = iter(string.ascii_lowercase)
+    cores = [",".join(next(letters) for _ in range(v.type.ndim)) for v in inputs]
+    core = ",".join(next(letters) for _ in range(ndim))
+    return f"[rng],[rng],{','.join(f'({c})' for c in cores)}->[rng],[rng],({core})"
+
+
+def _build(cls, mechanism: Mechanism, first: TensorVariable, draw_statistic, **attributes):
+    inputs = [first, *mechanism.parameters]
+    rngs = [pt.random.shared_rng(seed=None) for _ in range(2)]
+    dummies = [v.type() for v in [*rngs, *inputs]]
+    next_rng, confidential = draw_statistic(dummies[0], dummies[2])
+    next_noise_rng, draw = mechanism.with_parameters(*dummies[3:]).noise_sample(
+        dummies[1], confidential
+    )
+    op = cls(
+        dummies,
+        [next_rng, next_noise_rng, draw],
+        extended_signature=_signature(inputs, draw.type.ndim),
+    )
+    op.mechanism = mechanism
+    for name, attribute in attributes.items():
+        setattr(op, name, attribute)
+    return op(*rngs, *inputs)
+
+
+def count_marginal_rv(
+    statistic: CountStatistic, mechanism: Mechanism, p, n: int, *, name: str, whole: bool
+) -> TensorVariable:
+    """Build the release of n binary records with the probability p of a one.
+
+    `whole` says to sum over all counts; if not, the terms must be log-concave in the count.
+    """
+
+    def draw(rng, p):
+        rng, ones = pt.random.binomial(n, p, rng=rng, return_next_rng=True)
+        return rng, statistic.of_binary(ones.astype("float64"), n)
+
+    return _build(CountMarginalRV, mechanism, p, draw, statistic=statistic, n=n, names=(name,), whole=whole)  # fmt: skip  # noqa: E501
+
+
+def reports_marginal_rv(
+    values: np.ndarray, mechanism: Mechanism, probabilities, n: int, *, name: str
+) -> TensorVariable:
+    """Build the reports of n records, each of its value's statistic in `values`."""
+
+    def draw(rng, probabilities):
+        rng, codes = pt.random.categorical(probabilities, size=(n,), rng=rng, return_next_rng=True)
+        return rng, pt.constant(values)[codes]
+
+    return _build(ReportsMarginalRV, mechanism, probabilities, draw, values=values, n=n, names=(name,))  # fmt: skip  # noqa: E501
+
+
+@_logprob.register(CountMarginalRV)
+def _count_logprob(op, values, _, __, p, *parameters, **kwargs):
+    [value] = values
+    if op.whole:
+        counts, log_weights = pt.arange(op.n + 1), 0.0
+    else:
+        held = disconnected_grad(p)
+        counts, log_weights = window(
+            lambda c: (
+                log_binomial(c, op.n, held)
+                + op.log_eta(pt.atleast_1d(c), value, *parameters).reshape(c.shape)
+            ),
+            op.n,
+        )
+    terms = log_binomial(counts, op.n, p) + op.log_eta(counts, value, *parameters)
+    return log_sum(terms + log_weights)
+
+
+def tally(
+    mechanism: Mechanism, value: TensorVariable, parameters
+) -> tuple[TensorVariable, TensorVariable]:
+    """Return the different reports and how often each occurs, counted once if they are constant.
+
+    Where they differ in the noise's parameters, or can change (pm.Data) and may be anything, each
+    is its own.
+    """
+    known = known_value(value, fixed=True)
+    shared = not any(p.type.ndim for p in parameters)
+    if shared and known is None and mechanism.outcomes is not None:
+        outcomes = pt.constant(mechanism.outcomes)
+        return outcomes, pt.eq(value.dimshuffle(0, "x"), outcomes).sum(axis=0).astype("float64")
+    if known is None or not shared:
+        return value, pt.ones_like(value, dtype="float64")
+    different, times = np.unique(known, return_counts=True)
+    return pt.constant(different), pt.constant(times.astype("float64"))
+
+
+@_logprob.register(ReportsMarginalRV)
+def _reports_logprob(op, values, _, __, probabilities, *parameters, **kwargs):
+    [value] = values
+    reports, times = tally(op.mechanism, value, parameters)
+    total = (times * log_sum(op.log_joint(reports, probabilities, *parameters))).sum()
+    return pt.switch(pt.eq(times.sum(), value.size), total, -np.inf)  # no outcome: not counted
+
+
+@_support_point.register(CountMarginalRV)
+@_support_point.register(ReportsMarginalRV)
+def _support_point_zeros(op, rv, *inputs):
+    return pt.zeros(rv.shape)

@@ -1,0 +1,292 @@
+"""Collapse rules for identically distributed records with finitely many values: their counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.draws import per_draw
+from pymc_dp.graphs.questions import PLAIN_MODE, depends_on, known_shape, known_value, nearest_rvs
+from pymc_dp.laws.counts.marginal import (
+    WHOLE,
+    CountMarginalRV,
+    ReportsMarginalRV,
+    count_marginal_rv,
+    reports_marginal_rv,
+    tally,
+)
+from pymc_dp.laws.rungs import Change, recovered, register_rungs
+from pymc_dp.mechanisms.release import PrivateReleaseRV, release_rv
+from pymc_dp.reading.counts import (
+    MOST_LISTED,
+    CountStatistic,
+    NotCountableError,
+    elementwise_values,
+    is_concave,
+    probes,
+    read_statistic,
+)
+from pymc_dp.reading.model import (
+    check_transform,
+    leaves_gaps,
+    record_count,
+    release_statistic,
+    releases,
+    unbroadcast,
+)
+from pymc_dp.reading.sums import NotAdditiveError
+from pymc_dp.step_methods.counts import compile_noise
+
+
+@dataclass(frozen=True)
+class CountRelease:
+    """A release of counts, or of a function of every single record.
+
+    Attributes
+    ----------
+    rv : the release.
+    statistic : in terms of the counts; for reports of single records, the value of the statistic
+        for each value of a record.
+    """
+
+    rv: TensorVariable
+    statistic: CountStatistic | np.ndarray
+
+    @property
+    def op(self) -> PrivateReleaseRV:
+        """The release's op."""
+        return self.rv.owner.op
+
+    @property
+    def mechanism(self):
+        """The noise, with the parameters of this graph."""
+        count = len(self.op.mechanism.parameters)
+        return self.op.mechanism.with_parameters(*self.rv.owner.inputs[2 : 2 + count])
+
+
+@dataclass(frozen=True)
+class CountedRecords:
+    """Identically distributed records with values 0, ..., cells - 1, and all of their releases."""
+
+    rv: TensorVariable
+    n: int
+    cells: int
+    parameter: TensorVariable  # the probability of a one, or the vector of probabilities
+    releases: tuple[CountRelease, ...]
+
+    @property
+    def name(self) -> str:
+        """The records' name."""
+        return self.rv.name
+
+    @property
+    def binary(self) -> bool:
+        """Whether the parameter is the probability of a one."""
+        return self.parameter.type.ndim == 0
+
+    @property
+    def latent(self) -> str:
+        """Name of the count of ones, or of the vector of counts."""
+        return f"{self.name}_count" if self.binary else f"{self.name}_counts"
+
+    @property
+    def probabilities(self) -> TensorVariable:
+        """The vector of probabilities."""
+        p = self.parameter
+        return pt.stack([1.0 - p, p]) if self.binary else p
+
+
+def read(model: pm.Model, records: TensorVariable) -> CountedRecords:
+    """Read Bernoulli or Categorical records and their releases."""
+    check_transform(model, records)
+    n = record_count(records)
+    [parameter] = records.owner.op.dist_params(records.owner)
+    if isinstance(records.owner.op, BernoulliRV):
+        parameter, cells = unbroadcast(parameter, records), 2
+    else:
+        parameter, cells = _one_simplex(parameter, records)
+    mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
+    found = tuple(_read_release(release, records, n, cells) for release in mine)
+    return CountedRecords(records, n, cells, parameter, found)
+
+
+def _one_simplex(p: TensorVariable, records: TensorVariable) -> tuple[TensorVariable, int]:
+    """Return the vector of probabilities that all the records share, and its length."""
+    if not all(p.type.broadcastable[:-1]):
+        raise ValueError(
+            f"the records {records.name!r} are not identically distributed: their probabilities "
+            f"have {p.type.ndim} dimensions. Write one vector p= for all of {records.name!r}, or "
+            f"sample on the records"
+        )
+    cells = known_shape(p)[-1]
+    if cells is None:
+        raise ValueError(
+            f"the number of values of the records {records.name!r} is not known: give their "
+            f"probabilities a shape="
+        )
+    node = p.owner
+    while p.type.ndim > 1 and isinstance(getattr(node, "op", None), DimShuffle):
+        p, node = node.inputs[0], node.inputs[0].owner
+    return (p if p.type.ndim == 1 else p.reshape((cells,))), cells
+
+
+def _read_release(release, records, n, cells) -> CountRelease:
+    statistic = release_statistic(release)
+    others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
+    if others:
+        raise NotCountableError(
+            f"the release {release.name!r} mixes the records {records.name!r} with "
+            f"{', '.join(repr(o.name) for o in others)}"
+        )
+    values = elementwise_values(statistic, records, cells)
+    if values is not None:
+        return CountRelease(release, values)
+    try:
+        return CountRelease(release, read_statistic(statistic, records, n, cells))
+    except (NotAdditiveError, NotCountableError) as error:
+        raise NotCountableError(
+            f"the statistic of the release {release.name!r} is no function of the counts of "
+            f"{records.name!r}: {error}"
+        ) from None
+
+
+def describe(model: pm.Model, records: TensorVariable, release: TensorVariable) -> str:
+    """Say what a release is in terms of the counts."""
+    [found] = [r for r in read(model, records).releases if r.rv is release]
+    if isinstance(found.statistic, np.ndarray):
+        return f"every one of {records.name}"
+    kind = "a function of" if found.statistic.affine is None else "linear in"
+    return f"{kind} the counts of {records.name}"
+
+
+def statistics_rung(model: pm.Model, group: CountedRecords) -> Change:
+    """Keep the counts as a latent variable."""
+    change = Change()
+    if group.binary:
+        counts = pm.Binomial.dist(n=group.n, p=group.parameter)
+    else:
+        counts = pm.Multinomial.dist(n=group.n, p=group.parameter)
+    change.added[group.latent] = (counts, None)
+    for release in group.releases:
+        if isinstance(release.statistic, np.ndarray):
+            raise NotImplementedError(
+                f"the release {release.rv.name!r} reports every one of the records {group.name!r}: "
+                f"it is no function of their counts. Use to='marginal'"
+            )
+        as_float = counts.astype(pytensor.config.floatX)
+        statistic = (
+            release.statistic.of_binary(as_float, group.n)
+            if group.binary
+            else release.statistic.of(as_float)
+        )
+        change.replaced[release.rv] = release_rv(statistic, release.mechanism)
+    return change
+
+
+def marginal_rung(model: pm.Model, group: CountedRecords) -> Change:
+    """Integrate the counts out, too."""
+    if len(group.releases) > 1:
+        raise NotImplementedError(
+            f"the records {group.name!r} are released more than once (in "
+            f"{', '.join(repr(r.rv.name) for r in group.releases)}): the releases are dependent. "
+            f"Write them as one release of a list, or use to='statistics'"
+        )
+    [release] = group.releases
+    statistic, mechanism = release.statistic, release.mechanism
+    if isinstance(statistic, np.ndarray):
+        new = reports_marginal_rv(
+            statistic, mechanism, group.probabilities, group.n, name=group.latent
+        )
+    elif not group.binary:
+        raise NotImplementedError(
+            f"the records {group.name!r} are Categorical: the counts of their {group.cells} values "
+            f"have no marginal. Use to='statistics'"
+        )
+    else:
+        whole = group.n <= WHOLE or not _terms_are_concave(model, group, release)
+        if whole and group.n > MOST_LISTED:
+            raise NotImplementedError(
+                f"the density of the release {release.rv.name!r} is not known to be log-concave in "
+                f"the number of ones among {group.name!r}, as it is for a sum or mean under "
+                f"log-concave noise (the property `log_concave` of a mechanism), and the sum over "
+                f"{group.n + 1} counts is too long"
+            )
+        new = count_marginal_rv(
+            statistic, mechanism, group.parameter, group.n, name=group.latent, whole=whole
+        )
+    return Change(replaced={release.rv: new})
+
+
+def _terms_are_concave(model: pm.Model, group: CountedRecords, release: CountRelease) -> bool:
+    """Whether the density of a release is known to be log-concave in the number of ones.
+
+    The mechanism says so; what masses on whole numbers make of other statistics is tried. Where the
+    published value is not known, one that is typical of half ones stands for it.
+    """
+    statistic = release.statistic
+    assert isinstance(statistic, CountStatistic)
+    if statistic.affine is None or not release.mechanism.log_concave or leaves_gaps(release.rv):
+        return False
+    if not release.mechanism.is_discrete:
+        return True
+    value = model.rvs_to_values[release.rv]
+    observed = value.data if isinstance(value, Constant) else None
+    if observed is None:
+        observed = statistic.of_binary(pt.constant(float(group.n // 2)), group.n)
+        observed = known_value(observed)
+        if observed is None:
+            return False
+    counts = pt.dvector("counts")
+    each = release.mechanism.logp(observed, statistic.of_binary(counts, group.n))
+    total = each.sum(axis=tuple(range(1, each.type.ndim)))
+    return is_concave(*probes(group.n, pytensor.function([counts], total, mode=PLAIN_MODE)))
+
+
+@recovered.register
+def _recover_counts(op: CountMarginalRV, rv, value, posterior, rng):
+    """Draw the number of ones given p and the release, exactly."""
+    _, _, p, *parameters = rv.owner.inputs
+    counts, rows = pt.dvector("counts"), pt.lvector("rows")
+    log_eta = op.log_eta(counts[1:], value, *parameters)[0]
+    noise = compile_noise(log_eta, counts, rows, np.empty((0, 2)))
+    probabilities = per_draw(posterior, p)
+    drawn = np.empty(probabilities.size, dtype="int64")
+    concave, data = not op.whole, noise.read({})
+    state = np.array([op.n - op.n // 2, op.n // 2], dtype=float)
+    for i, chance in enumerate(probabilities):
+        weights = np.array([1.0 - chance, chance])
+        if not noise.draw(rng, state, weights, False, concave, data):
+            raise ValueError(f"{op.names[0]!r} cannot be drawn: no count explains the release")
+        drawn[i] = state[1]
+    dims = posterior.sizes["chain"], posterior.sizes["draw"]
+    return {op.names[0]: (["chain", "draw"], drawn.reshape(dims))}
+
+
+@recovered.register
+def _recover_from_reports(op: ReportsMarginalRV, rv, value, posterior, rng):
+    """Draw the counts given the reports: those with equal reports are exchangeable."""
+    _, _, probabilities, *parameters = rv.owner.inputs
+    reports, times = tally(op.mechanism, value, parameters)
+    joint = per_draw(posterior, op.log_joint(reports, probabilities, *parameters))
+    chance = np.exp(joint - joint.max(axis=-1, keepdims=True))
+    chance /= chance.sum(axis=-1, keepdims=True)
+    counts = rng.multinomial(times.eval().astype(int), chance).sum(axis=-2)
+    dims = posterior.sizes["chain"], posterior.sizes["draw"]
+    [name] = op.names
+    if name.endswith("_count"):
+        return {name: (["chain", "draw"], counts[:, 1].reshape(dims))}
+    return {name: (["chain", "draw", f"{name}_dim_0"], counts.reshape(*dims, -1))}
+
+
+for _law in (BernoulliRV, CategoricalRV):
+    register_rungs(
+        _law, read=read, describe=describe, statistics=statistics_rung, marginal=marginal_rung
+    )

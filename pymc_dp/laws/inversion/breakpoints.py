@@ -1,0 +1,279 @@
+r"""Reading a statistic as :math:`a + \sum_i h(x_i)`, with the points where h is not smooth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor import scalar as ps
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import keeps_values
+from pymc_dp.reading.sums import Additive, NotAdditiveError, additive
+
+_SMOOTH = (
+    ps.Add, ps.Sub, ps.Neg, ps.Mul, ps.Sqr, ps.Exp, ps.Expm1, ps.Identity, ps.Second, ps.Sin,
+    ps.Cos, ps.Tanh, ps.ArcTan, ps.math.Sigmoid, ps.math.Softplus, ps.math.Erf,
+)  # fmt: skip
+_COMPARISONS = (ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ)
+_EXTREMES = (ps.Maximum, ps.Minimum)
+_LOGICAL = (ps.AND, ps.OR, ps.XOR, ps.Invert)
+_SINGULAR_AT_ZERO = (ps.Log, ps.Log2, ps.Log10, ps.Sqrt, ps.Reciprocal)
+
+
+@dataclass(frozen=True)
+class Summand:
+    r"""A scalar statistic :math:`a + \sum_i h(x_i)` of records.
+
+    Attributes
+    ----------
+    h : what one record contributes, elementwise in `record`.
+    offset : a, free of the records.
+    breakpoints : values of the record between which h is smooth, in no order; NaN is no point.
+    """
+
+    h: TensorVariable
+    offset: TensorVariable
+    breakpoints: tuple[TensorVariable, ...]
+
+
+def read_summand(
+    entry: TensorVariable,
+    records: TensorVariable,
+    n: int,
+    record: TensorVariable,
+    *,
+    positive: bool,
+) -> Summand:
+    """Read a scalar statistic; `record` stands for the records, a vector of any length.
+
+    Parameters
+    ----------
+    entry, records, n : the statistic, and the n records that it is computed from.
+    record : stand-in vector.
+    positive : whether the support of a record starts at zero.
+
+    Raises
+    ------
+    NotAdditiveError
+        If the statistic is no such sum, or h is not piecewise smooth as far as can be read.
+    """
+    form = additive(entry, {records: n})
+    offset, coefficients = _affine(form)
+    h: TensorVariable = pt.zeros((), dtype="float64")
+    for total, vector in zip(form.sums, form.maps, strict=True):
+        if total in coefficients:
+            h = h + coefficients[total] * vector
+    if not coefficients:
+        raise NotAdditiveError("it does not depend on the records")
+    h = h.astype("float64")
+    replace = {records: record, form.centers: pt.zeros(len(form.columns), dtype="float64")}
+    h, offset = clone_replace([h, pt.as_tensor(offset)], replace, rebuild_strict=False)
+    h = rewrite_graph(h, include=("canonicalize",))
+    reader = _Breakpoints(record, positive)
+    reader.visit(h)
+    return Summand(h, offset.astype("float64"), tuple(reader.found))
+
+
+def _affine(form: Additive):
+    """Write the statistic as offset + sum_k c_k S_k; returns the offset and the c_k by S_k."""
+    public = dict(form.public)
+
+    def read(node):
+        if not isinstance(node, Variable):
+            return node, {}
+        if node in form.sums:
+            return 0.0, {node: 1.0}
+        if node in public:
+            return public[node].astype("float64"), {}
+        if isinstance(node, Constant):
+            return float(node.data), {}
+        op = node.owner.op
+        parts = [read(i) for i in node.owner.inputs]
+        touched = [k for k, (_, c) in enumerate(parts) if c]
+        constants = [a for a, _ in parts]
+        if not touched:
+            return Elemwise(op)(*constants), {}
+        signs = [1.0] * len(parts)
+        match op:
+            case _ if keeps_values(op, node.owner.inputs[0]):
+                pass
+            case ps.Add():
+                pass
+            case ps.Sub():
+                signs = [1.0, -1.0]
+            case ps.Neg():
+                signs = [-1.0]
+            case ps.Mul() if len(touched) == 1:
+                factor = 1.0
+                for k, a in enumerate(constants):
+                    factor = factor * (1.0 if k == touched[0] else a)
+                offset, linear = parts[touched[0]]
+                return offset * factor, {s: c * factor for s, c in linear.items()}
+            case ps.TrueDiv() if touched == [0]:
+                offset, linear = parts[0]
+                return offset / constants[1], {s: c / constants[1] for s, c in linear.items()}
+            case _:
+                raise NotAdditiveError(
+                    f"`{getattr(op, 'name', None) or op}` makes it a function of sums that is no "
+                    f"sum itself: release the sums, as in [x.sum(), (x**2).sum()]"
+                )
+        total: dict = {}
+        for sign, (_, linear) in zip(signs, parts, strict=True):
+            for s, c in linear.items():
+                total[s] = total.get(s, 0.0) + sign * c
+        return sum(sign * a for sign, a in zip(signs, constants, strict=True)), total
+
+    return read(form.outer)
+
+
+class _Breakpoints:
+    """Visits an elementwise expression of a record and collects where it is not smooth."""
+
+    def __init__(self, record: TensorVariable, positive: bool):
+        self.record, self.positive = record, positive
+        self.found: list[TensorVariable] = []
+        self._seen: set[Variable] = set()
+
+    def touches(self, variable: Variable) -> bool:
+        return self.record in ancestors([variable])
+
+    def fail(self, op, why: str):
+        name = getattr(op, "name", None) or type(op).__name__.lower()
+        raise NotAdditiveError(f"`{name}` of a record {why}")
+
+    def visit(self, variable: Variable) -> None:
+        if variable is self.record or variable in self._seen:
+            return
+        self._seen.add(variable)
+        if not self.touches(variable):
+            if not all(variable.type.broadcastable):
+                raise NotAdditiveError(
+                    "it weighs or selects the records one by one, so that they do not contribute "
+                    "alike"
+                )
+            return
+        node = variable.owner
+        if isinstance(node.op, DimShuffle):
+            return self.visit(node.inputs[0])
+        if not isinstance(node.op, Elemwise):
+            self.fail(node.op, "is not computed record by record")
+        for i in node.inputs:
+            self.visit(i)
+        self._collect(node.op.scalar_op, node.inputs)
+
+    def _collect(self, op, inputs) -> None:
+        touched = [i for i in inputs if self.touches(i)]
+        match op:
+            case ps.Clip():
+                if touched != [inputs[0]]:
+                    self.fail(op, "has bounds that depend on the record")
+                self.found += self.roots(inputs[0], inputs[1]) + self.roots(inputs[0], inputs[2])
+            case ps.Abs() | ps.Sign():
+                self.found += self.roots(inputs[0], pt.zeros(()))
+            case ps.Switch():
+                if inputs[0].type.dtype != "bool":
+                    self.fail(op, "chooses by a number: write a comparison as its condition")
+            case ps.TrueDiv() if touched == [inputs[0]]:
+                pass
+            case ps.Pow() if self._whole(inputs[1]):
+                pass
+            case ps.Pow() if touched == [inputs[0]]:
+                self._off_zero(op, inputs[0])
+            case ps.Cast():
+                smooth = np.dtype(op.o_type.dtype).kind == "f"
+                if not (smooth or keeps_values(op, inputs[0])):
+                    self.fail(op, "rounds it")
+            case _ if isinstance(op, _SINGULAR_AT_ZERO):
+                self._off_zero(op, inputs[0])
+            case _ if isinstance(op, _COMPARISONS + _EXTREMES):
+                if len(inputs) != 2 or len(touched) != 1:
+                    self.fail(op, "compares more than the record with one number")
+                [level] = [i for i in inputs if i not in touched]
+                self.found += self.roots(touched[0], level)
+            case _ if not isinstance(op, _SMOOTH + _LOGICAL):
+                self.fail(op, "has no registered smooth pieces")
+
+    @staticmethod
+    def _whole(exponent: Variable) -> bool:
+        while exponent.owner is not None and isinstance(exponent.owner.op, DimShuffle):
+            exponent = exponent.owner.inputs[0]
+        if not isinstance(exponent, Constant):
+            return False
+        value = float(exponent.data.squeeze())
+        return value >= 0 and value == int(value)
+
+    def _off_zero(self, op, inner: Variable) -> None:
+        """Require an argument that is positive: singular at most at the end of the support."""
+        node = inner.owner
+        if node is not None and isinstance(node.op, Elemwise):
+            if isinstance(node.op.scalar_op, ps.Clip) and self._positive(node.inputs[1]):
+                return
+            scaled = all(i is self.record or self._positive(i) for i in node.inputs)
+            if isinstance(node.op.scalar_op, ps.Mul) and scaled:
+                inner = self.record
+        if not (inner is self.record and self.positive):
+            self.fail(op, "may be singular: clip the record to positive values first")
+
+    @staticmethod
+    def _positive(variable: Variable) -> bool:
+        while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+            variable = variable.owner.inputs[0]
+        return isinstance(variable, Constant) and float(variable.data.squeeze()) > 0
+
+    def roots(self, expression: Variable, level: Variable) -> list[TensorVariable]:
+        """Solve expression = level for the record; more points than that do no harm."""
+        if expression is self.record:
+            return [level.squeeze().astype("float64")]
+        node = expression.owner
+        if isinstance(node.op, DimShuffle):
+            return self.roots(node.inputs[0], level)
+        op = node.op.scalar_op
+        touched = [k for k, i in enumerate(node.inputs) if self.touches(i)]
+        if len(touched) == 1:
+            [k] = touched
+            inner = node.inputs[k]
+            others = [i for j, i in enumerate(node.inputs) if j != k]
+            inverse = self._inverse(op, k, others)
+            if inverse is not None:
+                return [x for value in inverse(level) for x in self.roots(inner, value)]
+        self.fail(op, "cannot be solved for the point where it crosses a bound: clip or compare "
+                      "the record itself, or a scaled or shifted one")  # fmt: skip
+        return []
+
+    @staticmethod
+    def _inverse(op, k: int, others: Sequence[Variable]) -> Callable | None:
+        match op:
+            case ps.Add():
+                return lambda c: [c - sum(others)]
+            case ps.Sub():
+                return (lambda c: [c + others[0]]) if k == 0 else lambda c: [others[0] - c]
+            case ps.Neg():
+                return lambda c: [-c]
+            case ps.Mul():
+                return lambda c: [c / pt.prod(pt.stack([o.squeeze() for o in others]))]
+            case ps.TrueDiv() if k == 0:
+                return lambda c: [c * others[0]]
+            case ps.Exp():
+                return lambda c: [pt.log(c)]
+            case ps.Log():
+                return lambda c: [pt.exp(c)]
+            case ps.Sqrt():
+                return lambda c: [pt.sqr(c)]
+            case ps.Sqr():
+                return lambda c: [pt.sqrt(c), -pt.sqrt(c)]
+            case ps.Pow() if k == 0:
+                # The root of the wrong parity is a point too many, which does no harm.
+                return lambda c: [s * pt.abs(c) ** (1.0 / others[0].squeeze()) for s in (1, -1)]
+            case ps.Abs():
+                return lambda c: [c, -c]
+            case ps.Cast() | ps.Identity() | ps.Clip():
+                return lambda c: [c]
+        return None

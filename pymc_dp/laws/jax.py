@@ -1,0 +1,129 @@
+"""The package's ops for JAX, which calls their compiled kernels back.
+
+PyTensor asks for this module when it compiles a graph to JAX; see `kernel_ops`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytensor.tensor as pt
+from jax.custom_derivatives import SymbolicZero
+from pytensor.gradient import DisconnectedType, disconnected_type
+from pytensor.graph.fg import FunctionGraph
+from pytensor.link.jax.dispatch import jax_funcify
+from pytensor.scalar.basic import float64
+from pytensor.tensor.elemwise import Elemwise
+
+from pymc_dp.graphs.compiled import from_graph, from_source
+from pymc_dp.graphs.ops import Held, KernelOp
+from pymc_dp.laws.counts.marginal import CountRange
+from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
+from pymc_dp.laws.one_value import FeasibleEdges
+
+
+@lru_cache(maxsize=256)
+def _compiled(op, types):
+    # Not a PyTensor function: chains may call it at the same time, and that keeps its inputs.
+    inputs = [t() for t in types]
+    inner = from_graph(inputs, op(*inputs, return_list=True))
+    return from_source("on_host", "*inputs", "inner(*inputs)", inner=inner).function
+
+
+def _differentiable(op, node, call):
+    """Give a JAX function from the inputs to the outputs of a node the gradient of its op."""
+    evaluate = jax.custom_vjp(call)
+
+    def forward(*inputs):
+        inputs = tuple(x.value for x in inputs)
+        outputs = evaluate(*inputs)
+        return outputs, (inputs, outputs)
+
+    def backward(kept, cotangents):
+        inputs, outputs = ([v.type() for v in part] for part in (node.inputs, node.outputs))
+        connected = [not isinstance(g, SymbolicZero) for g in cotangents]
+        seeds = [v.type() if c else disconnected_type() for v, c in zip(outputs, connected, strict=True)]  # fmt: skip  # noqa: E501
+        gradients = op.pullback(inputs, outputs, seeds)
+        moved = [not isinstance(g.type, DisconnectedType) for g in gradients]
+        if not any(moved):
+            return (None,) * len(moved)
+        graph = FunctionGraph(
+            [*inputs, *outputs, *(s for s, c in zip(seeds, connected, strict=True) if c)],
+            [g for g, m in zip(gradients, moved, strict=True) if m],
+            clone=False,
+        )
+        values = [*kept[0], *kept[1], *(g for g, c in zip(cotangents, connected, strict=True) if c)]
+        found = iter(jax_funcify(graph)(*values))
+        return tuple(jnp.asarray(next(found)) if m else None for m in moved)
+
+    # Symbolic zeros tell, as PyTensor's disconnected gradients do, which outputs are looked at.
+    evaluate.defvjp(forward, backward, symbolic_zeros=True)
+    return evaluate
+
+
+def _doubles(inputs):
+    if not jax.config.jax_enable_x64:
+        raise TypeError("pymc_dp needs double precision: set pytensor.config.floatX = 'float64'")
+    return [jnp.asarray(x, dtype="float64") for x in inputs]
+
+
+@jax_funcify.register(KernelOp)
+def _jax_funcify_kernel_op(op, **kwargs):
+    function = _compiled(Elemwise(op), (pt.dvector,) * op.nin)
+
+    def on_host(*inputs):
+        outputs = function(*(np.array(x).ravel() for x in inputs))
+        return tuple(np.reshape(o, inputs[0].shape) for o in outputs)
+
+    def call(*inputs):
+        shapes = (jax.ShapeDtypeStruct(inputs[0].shape, "float64"),) * op.nout
+        return jax.pure_callback(on_host, shapes, *inputs, vmap_method="broadcast_all")
+
+    evaluate = _differentiable(op, op.make_node(*(float64() for _ in range(op.nin))), call)
+
+    def kernel_op(*inputs):
+        outputs = evaluate(*jnp.broadcast_arrays(*_doubles(inputs)))
+        return outputs if op.nout > 1 else outputs[0]
+
+    return kernel_op
+
+
+@jax_funcify.register(FeasibleEdges)
+@jax_funcify.register(Panels)
+@jax_funcify.register(Reaches)
+@jax_funcify.register(ReleaseDensity)
+def _jax_funcify_op(op, node, **kwargs):
+    function = _compiled(op, tuple(v.type for v in node.inputs))
+
+    def on_host(*inputs):
+        return tuple(function(*(np.array(x) for x in inputs)))
+
+    def call(*inputs):
+        known = op.make_node(*(pt.tensor(dtype="float64", shape=x.shape) for x in inputs))
+        shapes = tuple(jax.ShapeDtypeStruct(o.type.shape, "float64") for o in known.outputs)
+        return jax.pure_callback(on_host, shapes, *inputs, vmap_method="sequential")
+
+    evaluate = _differentiable(op, node, call)
+
+    def tensor_op(*inputs):
+        outputs = evaluate(*_doubles(inputs))
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return tensor_op
+
+
+@jax_funcify.register(CountRange)
+def _jax_funcify_count_range(op, **kwargs):
+    def count_range(first, last):
+        counts = first + jnp.arange(op.longest)
+        return jnp.minimum(counts, last) + 0.0, jnp.where(counts <= last, 0.0, -jnp.inf)
+
+    return count_range
+
+
+@jax_funcify.register(Held)
+def _jax_funcify_held(op, **kwargs):
+    return jax.lax.stop_gradient

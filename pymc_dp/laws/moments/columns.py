@@ -1,0 +1,418 @@
+"""Collapse rules for rows of several columns: a regression, or a multivariate Normal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import (
+    BernoulliRV,
+    BetaRV,
+    BinomialRV,
+    ExponentialRV,
+    GammaRV,
+    NormalRV,
+    PoissonRV,
+    UniformRV,
+)
+from pytensor.tensor.variable import TensorVariable
+from scipy import stats
+
+from pymc_dp.graphs.polynomials import degree
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
+from pymc_dp.laws.moments.latents import row_latents
+from pymc_dp.laws.moments.suggested import linear_releases, notes, suggested_sample
+from pymc_dp.laws.moments.sums import (
+    ExactLatents,
+    Moments,
+    RowLaw,
+    RowSums,
+    moment_latents,
+    moment_law,
+    moment_sums,
+    normal_law,
+    normal_release_rv,
+    normal_sums,
+    read_moments,
+)
+from pymc_dp.laws.rungs import Change, register_rungs
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
+from pymc_dp.reading.columns import RowRelease, Rows, read_rows, same_for_all
+from pymc_dp.reading.groups import Block
+from pymc_dp.reading.propriety import check_proper_rows
+from pymc_dp.reading.sums import NotAdditiveError
+
+_log = logging.getLogger("pymc.dp")
+
+# What was said of the moments of a model: every route reads them, and once is enough.
+_said: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
+
+
+def read(model: pm.Model, block: Block) -> Rows:
+    """Read rows and their releases."""
+    rows = read_rows(model, block)
+    check_proper_rows(model, rows)
+    return rows
+
+
+def describe(model: pm.Model, block: Block, release: TensorVariable) -> str:
+    """Say what the entries of a release are."""
+    rows = read_rows(model, block)
+    [found] = [r for r in rows.releases if r.rv is release]
+    try:
+        entries = [_terms(p, rows) for p in found.linear(rows.n)]
+    except NotAdditiveError:
+        return f"a function of {len(found.maps)} sums over the rows {', '.join(rows.labels)}"
+    return ", ".join(entries)
+
+
+def _terms(polynomial, rows: Rows) -> str:
+    """Write a linear function of sums in words."""
+    terms = []
+    for monomial, factor in polynomial.items():
+        what = "·".join(rows.labels[j] for j in monomial)
+        if not monomial:
+            terms.append(f"{factor:g}" if len(polynomial) > 1 else f"{factor:g} (public)")
+        elif abs(factor - 1) < 1e-12:
+            terms.append(f"Σ {what}")
+        else:
+            terms.append(f"{factor:g} × Σ {what}")
+    return " + ".join(terms) or "0"
+
+
+def statistics_rung(
+    model: pm.Model, rows: Rows, *, approximate: str | None = None, moments: Any = None
+) -> Change:
+    """Keep the sample mean and covariance matrix of the rows, as functions of latents."""
+    if approximate == "clt":
+        clt, used = _clt(model, rows, moments)
+        known = linear_releases(model, rows, used)
+        at = pt.zeros(clt.latents)
+        linear = [release.linearised(clt.law, at, rows.n) for release in known]
+        latents = row_latents(clt.latents, releases=linear)
+        sums = clt.sums(latents[0])
+    else:
+        _require_rows(rows)
+        mean, root = rows.law()
+        exact, used = ExactLatents(rows.width, rows.n), rows.releases
+        linear = []
+        if known := linear_releases(model, rows, used):
+            sample = suggested_sample(rows, known, mean, root)
+            law, at = exact.tangent(*sample), exact.at(mean, root, *sample)
+            linear = [release.linearised(law, at, rows.n) for release in known]
+        latents = row_latents(exact.size, exact.alpha, linear)
+        sums = exact.sums(mean, root, latents[0])
+    change = Change(added={f"{rows.name}_sums_standard": latents})
+    return _with_sums(change, rows, sums, used)
+
+
+def _require_rows(rows: Rows) -> None:
+    if rows.n <= rows.width:
+        raise NotImplementedError(
+            f"there are {rows.n} rows of {rows.width} columns ({', '.join(rows.labels)}): their "
+            f"covariance matrix has a density from {rows.width + 1} rows on. Sample with "
+            f"rung='records'"
+        )
+
+
+def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
+    mean, cov = sums.moments(rows.n)
+    change.deterministics[f"{rows.name}_mean"] = mean
+    change.deterministics[f"{rows.name}_cov"] = cov
+    for release in used:
+        statistic = release.expression(rows.n, sums.center, sums.first, sums.second)
+        op = release.rv.owner.op
+        region = None
+        if op.region is not None:
+            if rows.width != 2 or op.region is not FeasibleRegression:
+                bounded = ", ".join(repr(rv.name) for rv in record_bounds(release.rv, rows.records))
+                raise NotImplementedError(
+                    f"the release {release.name!r} states bounds= of {bounded}: on the sums of the "
+                    f"rows {', '.join(rows.labels)} only those of a simple regression are kept, "
+                    f"stated for both columns in one release. Sample with rung='records'"
+                )
+            _, _, law = op.split(release.rv.owner.inputs)
+            total, products = mean * rows.n, (rows.n - 1) * cov + rows.n * pt.outer(mean, mean)
+            own = total[0], products[0, 0], total[1], products[0, 1], products[1, 1]
+            region = FeasibleRegression(*law[:3], *own)
+        change.replaced[release.rv] = release_rv(
+            statistic, release.mechanism, moments=region, bounds=op.bounds, n=op.n
+        )
+    change.dropped |= {r.name for r in rows.releases if r not in used}
+    return change
+
+
+def marginal_rung(
+    model: pm.Model, rows: Rows, *, approximate: str | None = None, moments: Any = None
+) -> Change:
+    """Integrate the sums out, which are Normal by the central limit theorem."""
+    if approximate is None:
+        rows.law()  # or why they have none
+        raise NotImplementedError(
+            f"the sums over the rows {rows.name!r} follow a Wishart law, which has no marginal in "
+            f"closed form: use to='statistics', or approximate='clt'"
+        )
+    clt, used = _clt(model, rows, moments)
+    if len(used) > 1:
+        raise NotImplementedError(
+            f"the rows {rows.name!r} have several releases "
+            f"({', '.join(repr(r.name) for r in used)}), which depend on each other: declare one "
+            f"release of pt.concatenate([...]), or use to='statistics'"
+        )
+    [release] = used
+    if release.rv.owner.op.bounds is not None:
+        raise NotImplementedError(
+            f"the release {release.name!r} states bounds=, which cut the law of the sums: use "
+            f"to='statistics'"
+        )
+    mechanism = release.mechanism
+    if not isinstance(mechanism, LaplaceMechanism | GaussianMechanism):
+        raise NotImplementedError(
+            f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
+            f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
+        )
+    try:
+        polynomials = release.linear_graphs(rows.n)
+    except NotAdditiveError as error:
+        raise NotImplementedError(
+            f"the statistic of the release {release.name!r}: {error}, so that it is not Normal. "
+            f"Use to='statistics'"
+        ) from None
+    mean, factor = clt.law.of(polynomials, rows.n)
+    change = Change()
+    shape = tuple(int(length) for length in known_shape(release.rv) if length is not None)
+    variance = None
+    if isinstance(mechanism, LaplaceMechanism):
+        scale = pt.broadcast_to(mechanism.scale, shape).ravel()
+        variance = pm.Exponential.dist(scale=2 * scale**2, shape=int(np.prod(shape)))
+        transform = pm.distributions.transforms.log
+        change.added[f"{release.name}_noise_variance"] = (variance, transform)
+    change.replaced[release.rv] = normal_release_rv(
+        mean,
+        factor,
+        mechanism,
+        shape=shape,
+        names=(f"{rows.name}_mean", f"{rows.name}_cov"),
+        variance=variance,
+    )
+    change.dropped |= {r.name for r in rows.releases if r is not release}
+    return change
+
+
+# --- The central limit theorem ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Clt:
+    """The central limit theorem for some rows.
+
+    Attributes
+    ----------
+    latents : number of standard Normal latents.
+    sums : the sums over the rows as a function of them.
+    law : the law of the sums.
+    """
+
+    latents: int
+    sums: Callable[[TensorVariable], RowSums]
+    law: RowLaw
+
+
+def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRelease, ...]]:
+    """Return the Normal law of the sums, and the releases of sums."""
+    used = releases_of_sums(rows, moments)
+    if moments is None and all(link.root is not None for link in rows.links):
+        mean, root = rows.law()
+        width = rows.width
+        count = width + width * (width + 1) // 2
+        law = normal_law(mean, root, width)
+        return _Clt(count, lambda z: normal_sums(mean, root, rows.n, width, z), law), used
+    response = rows.links[-1]
+    if response.sigma is None or response.coefficients is None:
+        raise NotImplementedError(
+            f"the rows {rows.name!r} have no Normal response: moments of covariates are for a "
+            f"regression, y = pm.Normal('y', a + x @ b, sigma, shape=n)"
+        )
+    found = covariate_moments(model, rows, moments)
+    _check_fixed(model, rows, moments)
+    intercept, *slopes = (pt.as_tensor(c) for c in response.coefficients)
+    parts = found, intercept, pt.stack(slopes), response.sigma
+    clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
+    return clt, used
+
+
+def _check_fixed(model: pm.Model, rows: Rows, moments: Any) -> None:
+    """Refuse moments that may change: a collapsed model, unlike a chain, reads them only once."""
+    sources: dict[str, list] = {}
+    if moments is None:
+        for link in rows.links[:-1]:
+            sources[link.rv.name] = link.rv.owner.op.dist_params(link.rv.owner)
+    elif isinstance(moments, str):
+        for release in rows.releases:
+            entries = [(m, c) for p in release.linear_graphs(rows.n) for m, c in p.items()]
+            if any(m and max(m) < rows.width - 1 for m, _ in entries):
+                graphs = [c for _, c in entries if isinstance(c, Variable)]
+                sources[release.name] = [model.rvs_to_values[release.rv], *graphs]
+    for name, graphs in sources.items():
+        changing = [v for v in ancestors(graphs) if isinstance(v, SharedVariable)]
+        if changing:
+            raise NotImplementedError(
+                f"the moments of the covariates are read from {name!r}, which depends on "
+                f"{changing[0].name!r}: a collapsed model holds them as numbers, and "
+                f"pm.set_data would not reach them. Write a number in the place of "
+                f"{changing[0].name!r}, or state moments= as an array"
+            )
+
+
+def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
+    """Return the releases whose law is that of sums; the others may be used up as moments."""
+    wide = [r for r in rows.releases if r.degree > 2]
+    if wide and not (isinstance(moments, str) and moments == "released"):
+        raise NotImplementedError(
+            f"the release {wide[0].name!r} is of products of {wide[0].degree} columns, whose law "
+            f"is not known: write moments='released' to take the published values for the moments "
+            f"of the covariates"
+        )
+    return tuple(r for r in rows.releases if r.degree <= 2)
+
+
+def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> Moments:
+    """Return the moments of the covariates: stated, released, or those of their law."""
+    covariates = rows.links[:-1]
+    unknown = nearest_rvs([p for c in covariates for p in c.rv.owner.op.dist_params(c.rv.owner)])
+    unknown = [rv for rv in unknown if rv not in rows.records]
+    if moments is not None and unknown:
+        raise NotImplementedError(
+            f"moments= take the place of the law of the covariates, and nothing is left to learn "
+            f"about {unknown[0].name!r}: write numbers in its place"
+        )
+    if moments is None:
+        found = _law_moments(covariates)
+    elif isinstance(moments, str):
+        found = read_moments(_released_moments(model, rows, moments))
+    else:
+        found = read_moments(moments)
+    if found.moved > 0.9:
+        raise ValueError(
+            f"the moments of the covariates of {rows.name!r} are those of no distribution, and far "
+            f"from any: are they E x, E x^2, E x^3, E x^4, in this order? If they were released, "
+            f"they hold nothing but noise: state a law of the covariates"
+        )
+    if found.moved and _said.get(model) != found.moved:
+        _said[model] = found.moved
+        _log.warning(
+            "The moments of the covariates of %r are those of no distribution: they were replaced "
+            "by the nearest that are (by %.2g of the largest eigenvalue)",
+            rows.name,
+            found.moved,
+        )
+    if found.width != rows.width - 1:
+        raise ValueError(
+            f"moments= are of {found.width} covariates; the rows {rows.name!r} have "
+            f"{rows.width - 1}: {', '.join(rows.labels[:-1])}"
+        )
+    return found
+
+
+def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
+    """Take the published sums of products of covariates for their moments."""
+    if moments != "released":
+        raise ValueError(f"moments={moments!r}: write an array, or 'released'")
+    for release in rows.releases:
+        degrees = {degree({m: 1.0 for m in p if m}) for p in release.linear(rows.n)}
+        if max(degrees) > 2 >= min(degrees):
+            raise NotImplementedError(
+                f"moments='released' uses {release.name!r} up, with sums of at most two columns in "
+                f"it that say more than moments: declare two releases"
+            )
+    published: dict[tuple[int, ...], float] = {(): 1.0}
+    for release in sorted(rows.releases, key=lambda r: -r.degree):
+        value = known_value(model.rvs_to_values[release.rv])
+        if value is None or release.rv not in model.observed_RVs:
+            raise ValueError(f"moments='released': {release.name!r} has no published value")
+        for z, polynomial in zip(value.flat, release.linear(rows.n), strict=True):
+            powers = [m for m in polynomial if m]
+            if len(powers) == 1:
+                [power] = powers
+                moment = (z - polynomial.get((), 0.0)) / polynomial[power] / rows.n
+                published.setdefault(power, float(moment))
+    d = rows.width  # covariates and the intercept
+    fourth = np.empty((d, d, d, d))
+    for index in np.ndindex(*fourth.shape):
+        power = tuple(sorted(k - 1 for k in index if k))
+        if power not in published:
+            what = "·".join(rows.labels[k] for k in power)
+            raise ValueError(
+                f"moments='released': the sum of {what} was not released; the sums of all products "
+                f"of up to four covariates are needed"
+            )
+        fourth[index] = published[power]
+    return fourth
+
+
+# Laws of a covariate as scipy's, for their moments.
+_SCIPY: dict[type, Callable] = {
+    BernoulliRV: lambda p: stats.bernoulli(p),
+    BetaRV: lambda a, b: stats.beta(a, b),
+    BinomialRV: lambda n, p: stats.binom(n, p),
+    ExponentialRV: lambda scale: stats.expon(scale=scale),
+    NormalRV: lambda mean, sd: stats.norm(mean, sd),
+    GammaRV: lambda shape, scale: stats.gamma(shape, scale=scale),
+    PoissonRV: lambda mu: stats.poisson(mu),
+    UniformRV: lambda low, high: stats.uniform(low, high - low),
+}
+
+
+def _law_moments(covariates) -> Moments:
+    """Return the moments up to order four of independent covariates with known laws."""
+    means, central = [0.0], [np.ones(5)]  # of each feature, the central moments 0 to 4
+    for link in covariates:
+        node = link.rv.owner
+        law = next((law for op, law in _SCIPY.items() if isinstance(node.op, op)), None)
+        own = [same_for_all(link.rv, p) for p in node.op.dist_params(node)]
+        known = [None if nearest_rvs([p]) else known_value(p) for p in own]
+        parameters = [np.asarray(p, "float64") for p in known if p is not None]
+        if law is None or len(parameters) < len(known):
+            raise NotImplementedError(
+                f"the moments of the covariate {link.rv.name!r} are not known: give it one of "
+                f"{', '.join(op.__name__.removesuffix('RV') for op in _SCIPY)} with numbers for "
+                f"parameters, all covariates a Normal law, or write moments="
+            )
+        for j in range(link.width):
+            at_j = [np.ravel(p)[j if np.size(p) > 1 else 0] for p in parameters]
+            mean, variance, skew, kurtosis = map(float, law(*at_j).stats("mvsk"))
+            if not 0.0 < variance < np.inf:
+                raise ValueError(
+                    f"the covariate {link.rv.name!r} has the variance {variance}: write parameters "
+                    f"of a law that varies"
+                )
+            means.append(mean)
+            powers = np.array([0.0, 1.0, skew * np.sqrt(variance), (kurtosis + 3.0) * variance])
+            central.append(np.append(1.0, powers * [1.0, variance, variance, variance]))
+    table = np.vstack(central)
+    d = len(table)
+    index = np.indices((d, d, d, d)).reshape(4, -1)
+    found = np.ones(index.shape[1])
+    for j in range(1, d):
+        found *= table[j, (index == j).sum(axis=0)]
+    return read_moments(found.reshape(d, d, d, d)).shifted(np.array(means[1:]))
+
+
+register_rungs(
+    Block,
+    read=read,
+    describe=describe,
+    notes=notes,
+    statistics=statistics_rung,
+    marginal=marginal_rung,
+)

@@ -1,0 +1,128 @@
+"""Releases of sums over rows as numbers: which sample they suggest, and what is wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.polynomials import Polynomial
+from pymc_dp.laws.moments.latents import Linearised
+from pymc_dp.laws.moments.sums import RowLaw, column_products, linear_map, nearest_sample
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.reading.bounds import starting_values
+from pymc_dp.reading.columns import RowRelease, Rows
+from pymc_dp.reading.sums import NotAdditiveError
+
+_IMPOSSIBLE = 10.0  # standard deviations of the noise
+
+
+@dataclass(frozen=True)
+class LinearRelease:
+    """An observed release of sums under Laplace or Gaussian noise.
+
+    Attributes
+    ----------
+    name : the release's name.
+    polynomials : each entry as a constant and multiples of sums.
+    value, variance : vectors of the published values and of the variances of the noise.
+    """
+
+    name: str
+    polynomials: list[Polynomial]
+    value: TensorVariable
+    variance: TensorVariable
+
+    def linearised(self, law: RowLaw, at: TensorVariable, n: int) -> Linearised:
+        """Return the release as a linear function of the latents; `law` has the sums at these."""
+        mean, factor = law.of(self.polynomials, n)
+        return Linearised(factor, self.value - mean + factor @ at, self.variance)
+
+
+def linear_releases(
+    model: pm.Model, rows: Rows, releases: Sequence[RowRelease]
+) -> list[LinearRelease]:
+    """Return the releases that are read as numbers; others are left out."""
+    found = []
+    for release in releases:
+        if release.rv not in model.observed_RVs or release.degree > 2:
+            continue
+        match release.mechanism:
+            case LaplaceMechanism(scale=scale):
+                variance = 2.0 * scale**2
+            case GaussianMechanism(sigma=sigma):
+                variance = sigma**2
+            case _:
+                continue
+        with contextlib.suppress(NotAdditiveError):
+            polynomials = release.linear_graphs(rows.n)
+            value = model.rvs_to_values[release.rv].astype("float64")
+            variance = pt.broadcast_to(variance, value.shape).ravel()
+            found.append(LinearRelease(release.name, polynomials, value.ravel(), variance))
+    return found
+
+
+def suggested_sample(
+    rows: Rows, known: list[LinearRelease], mean: TensorVariable, root: TensorVariable
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of a sample, and the factor of its scatter, that releases suggest.
+
+    What the releases leave open is as the starting values of the model have it: `mean` and `root`
+    are those of the law of the rows.
+    """
+    matrix, z, sd = _numbers(rows, known)
+    start_mean, start_root = starting_values([mean, root])
+    return nearest_sample(matrix, z, sd, rows.n, (start_mean, np.sqrt(rows.n - 1) * start_root))
+
+
+def notes(model: pm.Model, rows: Rows) -> list[str]:
+    """Say what is wrong with published values: a draw of noise counted twice, sums of no data."""
+    known = linear_releases(model, rows, rows.releases)
+    if not known:
+        return []
+    matrix, z, sd = _numbers(rows, known)
+    names = [release.name for release in known for _ in release.polynomials]
+    labels = column_products(rows.width)
+    found = []
+    for row in np.unique(matrix, axis=0):
+        [mine] = np.nonzero((matrix == row).all(axis=1))
+        if row.any() and mine.size > 1 and np.unique(z[mine]).size < mine.size:
+            product = labels[int(np.flatnonzero(row)[0])]
+            found.append(
+                f"{names[mine[0]]!r}: the sum of {'·'.join(rows.labels[c] for c in product)} is "
+                f"released {mine.size} times with the same value, which separate draws of noise do "
+                f"not give: release each number once, of a symmetric matrix X'X the upper "
+                f"triangle, (X.T @ X)[np.triu_indices(d)]"
+            )
+    if rows.n > rows.width:
+        mean, factor = nearest_sample(
+            matrix, z, sd, rows.n, (np.zeros(rows.width), np.sqrt(rows.n) * np.eye(rows.width))
+        )
+        second = factor @ factor.T + rows.n * np.outer(mean, mean)
+        sums = np.concatenate([rows.n * mean, second[np.triu_indices(rows.width)]])
+        distance = np.abs(matrix @ sums - z) / sd
+        worst = int(np.argmax(distance))
+        if distance[worst] > _IMPOSSIBLE:
+            found.append(
+                f"{names[worst]!r}: no {rows.n} rows have these sums: entry "
+                f"{worst - names.index(names[worst])} is {distance[worst]:.3g} standard deviations "
+                f"of the noise from the nearest that rows have. Check the units, the order of the "
+                f"entries, the number of rows and the noise"
+            )
+    return found
+
+
+def _numbers(rows: Rows, known: list[LinearRelease]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the matrix from sums to releases, the values without constants, and the noise's sd."""
+    polynomials = [p for release in known for p in release.polynomials]
+    matrix, offset = map(pt.as_tensor, linear_map(polynomials, column_products(rows.width)))
+    value, variance = (
+        pt.concatenate([getattr(r, part) for r in known]) for part in ("value", "variance")
+    )
+    found = starting_values([matrix, value - offset, pt.sqrt(variance)])
+    return found[0], found[1], found[2]

@@ -1,0 +1,358 @@
+r"""The noise behind a record: maps :math:`x = T(u; \theta)` whose u is free of the parameters.
+
+Interweaving moves the parameters with u held fixed (Yu & Meng 2011). A record law says here how a
+record moves along. What it has to keep is the pair of laws: from :math:`x \sim f(\cdot \mid
+\theta)` follows :math:`x' \sim f(\cdot \mid \theta')`, and the way back has the same joint law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, singledispatch
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.censored import CensoredRV
+from pymc.distributions.continuous import (
+    HalfCauchyRV,
+    HalfStudentTRV,
+    MoyalRV,
+    TruncatedNormalRV,
+    WeibullBetaRV,
+)
+from pymc.distributions.discrete import DiscreteUniformRV
+from pymc.distributions.distribution import DiracDeltaRV
+from pymc.distributions.mixture import MixtureRV
+from pymc.distributions.truncated import TruncatedRV
+from pytensor import scalar as ps
+from pytensor.graph.basic import equal_computations
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.basic import (
+    BernoulliRV,
+    BinomialRV,
+    CategoricalRV,
+    CauchyRV,
+    ExponentialRV,
+    GammaRV,
+    GeometricRV,
+    GumbelRV,
+    HalfNormalRV,
+    InvGammaRV,
+    LaplaceRV,
+    LogisticRV,
+    LogNormalRV,
+    MvNormalRV,
+    NegBinomialRV,
+    NormalRV,
+    ParetoRV,
+    PoissonRV,
+    StudentTRV,
+    UniformRV,
+)
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.laws.tails import Tails, cut_law, cut_quantile, cut_tails, log_tails, quantile
+
+Draw = Callable[..., TensorVariable]
+
+_MOST_EVENTS = 2.0**53
+
+
+@singledispatch
+def transport(
+    op, old: TensorVariable, new: TensorVariable, value: TensorVariable, draw: Draw
+) -> TensorVariable:
+    r"""Move records from one set of parameters to another, with the noise behind them held fixed.
+
+    Dispatched on the op of the records' law. The default goes through the distribution function of
+    a continuous law, :math:`x' = F^{-1}(F(x; \theta); \theta')`, where PyMC has it and its
+    inverse. Where it cannot be resolved the result is NaN: such a move has to be refused.
+
+    Parameters
+    ----------
+    op : Op
+        Op of the law.
+    old, new : TensorVariable
+        Random variables of the law under the two sets of parameters.
+    value : TensorVariable
+        Records under the old parameters.
+    draw : callable
+        ``draw(law, *parameters)`` gives fresh random numbers, a function of pytensor.tensor.random.
+
+    Raises
+    ------
+    NotImplementedError
+        If there is no such map: the parameters then move given the records alone.
+    """
+    if not _is_continuous(old):
+        raise NotImplementedError(f"no coupling of {op} records is registered")
+    return quantile(op, new, log_tails(op, old, value))
+
+
+def _is_continuous(rv: TensorVariable) -> bool:
+    """Whether no value of a variable has a positive probability, as far as its op shows."""
+    return rv.dtype.startswith("float") and not _has_atoms(rv.owner.op)
+
+
+def _has_atoms(op) -> bool:
+    for node in {v.owner for v in ancestors(getattr(op, "inner_outputs", ()))} - {None}:
+        if isinstance(node.op, Elemwise):
+            found = isinstance(node.op.scalar_op, ps.Clip | ps.Maximum | ps.Minimum)
+        elif isinstance(node.op, RandomVariable):
+            found = not node.outputs[-1].dtype.startswith("float")
+        else:
+            found = _has_atoms(node.op)
+        if found:
+            return True
+    return False
+
+
+def _parameters(*rvs: TensorVariable) -> list[TensorVariable]:
+    return [p for rv in rvs for p in rv.owner.op.dist_params(rv.owner)]
+
+
+@transport.register(NormalRV)
+@transport.register(LaplaceRV)
+@transport.register(LogisticRV)
+@transport.register(CauchyRV)
+@transport.register(HalfNormalRV)
+@transport.register(GumbelRV)
+@transport.register(MoyalRV)
+def _location_scale(op, old, new, value, draw):
+    loc, scale, new_loc, new_scale = _parameters(old, new)
+    return new_loc + (value - loc) * (new_scale / scale)
+
+
+@transport.register
+def _uniform(op: UniformRV, old, new, value, draw):
+    low, high, new_low, new_high = _parameters(old, new)
+    return new_low + (value - low) * ((new_high - new_low) / (high - low))
+
+
+@transport.register(ExponentialRV)
+@transport.register(HalfCauchyRV)
+def _scale(op, old, new, value, draw):
+    scale, new_scale = _parameters(old, new)
+    return value * (new_scale / scale)
+
+
+@transport.register
+def _log_normal(op: LogNormalRV, old, new, value, draw):
+    mu, sigma, new_mu, new_sigma = _parameters(old, new)
+    return pt.exp(new_mu + (pt.log(value) - mu) * (new_sigma / sigma))
+
+
+@transport.register(GammaRV)
+@transport.register(InvGammaRV)
+@transport.register(HalfStudentTRV)
+def _shape_scale(op, old, new, value, draw):
+    shape, scale, new_shape, new_scale = _parameters(old, new)
+    if equal_computations([shape], [new_shape]):
+        return value * (new_scale / scale)
+    return transport.dispatch(object)(op, old, new, value, draw)
+
+
+@transport.register(StudentTRV)
+def _student_t(op, old, new, value, draw):
+    nu, loc, scale, new_nu, new_loc, new_scale = _parameters(old, new)
+    if equal_computations([nu], [new_nu]):
+        return new_loc + (value - loc) * (new_scale / scale)
+    return transport.dispatch(object)(op, old, new, value, draw)
+
+
+@transport.register
+def _weibull(op: WeibullBetaRV, old, new, value, draw):
+    alpha, beta, new_alpha, new_beta = _parameters(old, new)
+    return new_beta * (value / beta) ** (alpha / new_alpha)
+
+
+@transport.register
+def _pareto(op: ParetoRV, old, new, value, draw):
+    alpha, m, new_alpha, new_m = _parameters(old, new)
+    return new_m * (value / m) ** (alpha / new_alpha)
+
+
+@transport.register(MvNormalRV)
+def _mv_normal(op, old, new, value, draw):
+    mu, cov, new_mu, new_cov = _parameters(old, new)
+    if equal_computations([cov], [new_cov]):
+        return value - mu + new_mu
+    if not all([*cov.type.broadcastable[:-2], *new_cov.type.broadcastable[:-2]]):
+        raise NotImplementedError("no coupling of MvNormal records of several covariances")
+    one = (0,) * (cov.type.ndim - 2)
+    root, new_root = pt.linalg.cholesky(cov[one]), pt.linalg.cholesky(new_cov[one])
+    change = new_root @ pt.linalg.solve_triangular(root, np.eye(cov.type.shape[-1]), lower=True)
+    return pt.dot(value - mu, change.T) + new_mu
+
+
+@transport.register(DiracDeltaRV)
+def _dirac(op, old, new, value, draw):
+    return pt.broadcast_to(new.owner.inputs[-1], value.shape).astype(value.dtype)
+
+
+@transport.register(TruncatedRV)
+@transport.register(TruncatedNormalRV)
+def _truncated(op, old, new, value, draw):
+    here, there = cut_law(old), cut_law(new)
+    if not _is_continuous(here.law):
+        raise NotImplementedError(f"no coupling of {op} records is registered")
+    return cut_quantile(there, cut_tails(here, value))
+
+
+@transport.register(CensoredRV)
+def _censored(op, old, new, value, draw):
+    # What lies beyond a bound is drawn afresh; all of it moves as uncensored values do.
+    (law, lower, upper), (new_law, new_lower, new_upper) = old.owner.inputs, new.owner.inputs
+    if not _is_continuous(law):
+        raise NotImplementedError(f"no coupling of censored {law.owner.op} records is registered")
+    base = law.owner.op
+    low, high = (log_tails(base, law, bound) for bound in (lower, upper))
+    share = pt.log(draw(pt.random.uniform, pt.zeros_like(value), 1.0))
+    below, above = share + low.below, share + high.above
+    beyond = Tails(
+        pt.where(value <= lower, below, pt.log1mexp(above)),
+        pt.where(value <= lower, pt.log1mexp(below), above),
+    )
+    inside = (value > lower) & (value < upper)
+    half = np.log(0.5)
+    beyond = Tails(*(pt.where(inside, half, tail) for tail in beyond))
+    whole = pt.where(inside, value, quantile(base, law, beyond))
+    moved = transport(base, law, new_law, whole, draw)
+    return pt.minimum(pt.maximum(moved, new_lower), new_upper)
+
+
+# --- Counts and codes -----------------------------------------------------------------------------
+# NaN and infinite parameters, at which the records have no density, must not reach a generator.
+
+
+def _chance(p: TensorVariable) -> TensorVariable:
+    return pt.where(p >= 0.0, pt.minimum(p, 1.0), 0.0)
+
+
+def _thinned(rate, new_rate, value, draw):
+    # Thinning and superposition: the two counts share the events that both rates have.
+    more = new_rate - rate
+    more = pt.where((more > 0.0) & (more < _MOST_EVENTS), more, 0.0)
+    gained = draw(pt.random.poisson, more + pt.zeros_like(value))
+    kept = draw(pt.random.binomial, value, _chance(new_rate / rate) + pt.zeros_like(value))
+    return pt.where(new_rate >= rate, value + gained, kept)
+
+
+@transport.register
+def _poisson(op: PoissonRV, old, new, value, draw):
+    return _thinned(*_parameters(old, new), value, draw)
+
+
+@transport.register
+def _negative_binomial(op: NegBinomialRV, old, new, value, draw):
+    # A Poisson count with a Gamma rate, which is drawn given the count and moves like a Gamma.
+    alpha, p, new_alpha, new_p = _parameters(old, new)
+    if not equal_computations([alpha], [new_alpha]):
+        raise NotImplementedError("NegativeBinomial records move along with their mean only")
+    rate = (1.0 - p) * draw(partial(pt.random.gamma, scale=1.0), alpha + value)
+    new_rate = rate * (1.0 - new_p) * p / ((1.0 - p) * new_p)
+    return _thinned(rate, new_rate, value, draw)
+
+
+@transport.register
+def _bernoulli(op: BernoulliRV, old, new, value, draw):
+    p, new_p = _parameters(old, new)
+    u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
+    up = pt.where(value > 0, 1.0, (new_p - p) / (1.0 - p))
+    down = pt.where(value > 0, new_p / p, 0.0)
+    return (u < pt.where(new_p >= p, up, down)).astype(value.dtype)
+
+
+@transport.register
+def _binomial(op: BinomialRV, old, new, value, draw):
+    trials, p, new_trials, new_p = _parameters(old, new)
+    if not equal_computations([trials], [new_trials]):
+        raise NotImplementedError("Binomial records move along with their probability only")
+    # Failures turn into successes where the probability grows, and back where it falls.
+    zeros = pt.zeros_like(value)
+    gained = draw(pt.random.binomial, trials - value, _chance((new_p - p) / (1.0 - p)) + zeros)
+    kept = draw(pt.random.binomial, value, _chance(new_p / p) + zeros)
+    return pt.where(new_p >= p, value + gained, kept)
+
+
+@transport.register
+def _geometric(op: GeometricRV, old, new, value, draw):
+    # The waiting time in whole steps of an exponential clock, which stood within the last step.
+    [step, new_step] = (-pt.log1p(-p) for p in _parameters(old, new))
+    u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
+    time = (value - 1) * step - pt.log1p(u * pt.expm1(-step))
+    steps = pt.ceil(time / new_step)
+    return pt.where(steps >= 1.0, pt.minimum(steps, _MOST_EVENTS), 1.0).astype(value.dtype)
+
+
+@transport.register
+def _discrete_uniform(op: DiscreteUniformRV, old, new, value, draw):
+    low, high, new_low, new_high = _parameters(old, new)
+    u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
+    share = (value - low + u) / (high - low + 1.0)
+    moved = new_low + pt.floor(share * (new_high - new_low + 1.0))
+    return pt.minimum(moved, new_high).astype(value.dtype)
+
+
+@transport.register
+def _categorical(op: CategoricalRV, old, new, value, draw):
+    p, new_p = _parameters(old, new)
+    return _moved_codes(p, new_p, value, draw)
+
+
+def _moved_codes(p, new_p, code, draw):
+    # A code stays with the largest probability that there is, else goes to one that gains.
+    at = code[..., None]
+    everywhere = pt.zeros((*code.shape, 1))
+    old, new = (pt.take_along_axis(q + everywhere, at, axis=-1)[..., 0] for q in (p, new_p))
+    u, v = (draw(pt.random.uniform, pt.zeros_like(code, dtype="float64"), 1.0) for _ in range(2))
+    gains = pt.cumsum(pt.maximum(new_p - p, 0.0), axis=-1)
+    other = (v[..., None] * gains[..., -1:] >= gains[..., :-1]).sum(axis=-1)
+    return pt.where(u * old < new, code, other).astype(code.dtype)
+
+
+def _atoms_first(op, laws, value, densities):
+    """Log densities of the components, those of continuous ones zero where a point mass lies."""
+    points = [isinstance(law.owner.op, DiracDeltaRV) for law in laws]
+    if not all(p or _is_continuous(law) for p, law in zip(points, laws, strict=True)):
+        raise NotImplementedError(f"no coupling of {op} records with point masses is registered")
+    if not any(points) or len(laws) == 1:
+        return densities
+    places = [law.owner.inputs[-1] for p, law in zip(points, laws, strict=True) if p]
+    at_point = pt.any(pt.stack([pt.eq(value, place) for place in places]), axis=0)
+    return pt.where(at_point[..., None] & ~pt.constant(points), -np.inf, densities)
+
+
+@transport.register(MixtureRV)
+def _mixture(op, old, new, value, draw):
+    # Labels are drawn given the records; a record whose label moves is drawn afresh.
+    def parts(rv):
+        _, weights, *components = rv.owner.inputs
+        return weights, components
+
+    (weights, laws), (new_weights, new_laws) = parts(old), parts(new)
+    if any(law.owner.op.ndim_supp for law in laws):
+        raise NotImplementedError("no coupling of mixtures of vectors is registered")
+    if len(laws) == 1:  # has the components along its last axis
+        at = pt.broadcast_to(value[..., None], (*value.shape, weights.shape[-1]))
+        densities = pm.logp(laws[0], at)
+        moved = transport(laws[0].owner.op, laws[0], new_laws[0], at, draw)
+        fresh = new_laws[0]
+    else:
+        densities = pt.stack([pm.logp(law, value) for law in laws], axis=-1)
+        pairs = zip(laws, new_laws, strict=True)
+        moved = [transport(law.owner.op, law, other, value, draw) for law, other in pairs]
+        moved = pt.stack(moved, axis=-1)
+        fresh = pt.stack(new_laws, axis=-1)
+    if value.dtype.startswith("float"):
+        densities = _atoms_first(op, laws, value, densities)
+    chances = pt.special.softmax(pt.log(weights) + densities, axis=-1)
+    u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
+    label = (u[..., None] > pt.cumsum(chances, axis=-1)[..., :-1]).sum(axis=-1)
+    new_label = _moved_codes(weights, new_weights, label, draw)
+    stays = pt.eq(label, new_label)[..., None]
+    result = pt.where(stays, moved, fresh.astype(moved.dtype))
+    return pt.take_along_axis(result, new_label[..., None], axis=-1)[..., 0].astype(value.dtype)

@@ -1,0 +1,1 @@
+"""What a model says was released, in one form."""

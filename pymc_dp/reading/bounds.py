@@ -1,0 +1,67 @@
+"""Starting values inside the feasible region of bounded records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+from pymc.distributions.distribution import support_point
+from pymc.initial_point import make_initial_point_fn
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import known_value, nearest_rvs, power_law
+from pymc_dp.reading.model import privatized, read_records
+
+
+def feasible_start(model: pm.Model) -> dict[str, np.ndarray]:
+    """Return starting values for the mean and spread of bounded records that start outside.
+
+    The model's own starting values are kept where they are feasible: the mean is moved off the
+    ends of the bounds, the spread shrunk until the variance is at most half of what is possible.
+    """
+    start: dict[str, np.ndarray] = {}
+    for records in privatized(model):
+        try:
+            group = read_records(model, records)
+        except (ValueError, NotImplementedError):
+            continue
+        sources = nearest_rvs([group.variance])
+        power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
+        if group.bounds is None or power is None or not 0 < power[1] < np.inf:
+            continue
+        lower, upper = group.bounds
+        margin = 0.1 * (upper - lower)
+        mean = _own_start(group.mean)
+        moved = float(np.clip(mean, lower + margin, upper - margin))
+        if moved != mean and group.mean in model.free_RVs:
+            start[group.mean.name] = np.array(moved)
+        c, k = power
+        cap = 0.5 * (moved - lower) * (upper - moved)
+        if c * _own_start(sources[0]) ** k > cap:
+            start[sources[0].name] = np.array((cap / c) ** (1 / k))
+    return start
+
+
+def _own_start(variable) -> float:
+    """Return where PyMC starts a scalar."""
+    return float(np.squeeze(starting_values([variable])[0]))
+
+
+def starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:
+    """Evaluate graphs where PyMC starts the variables that they depend on."""
+    while above := nearest_rvs(graphs):
+        graphs = graph_replace(graphs, {rv: support_point(rv) for rv in above}, strict=False)
+    found = [known_value(graph) for graph in graphs]
+    for graph, value in zip(graphs, found, strict=True):
+        if value is None:
+            raise NotImplementedError(f"where `{graph}` starts is not known: give initvals=")
+    return [value for value in found if value is not None]
+
+
+def feasible_point(model: pm.Model, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return the model's initial point, with bounded records' parameters moved inside.
+
+    The seed matters to variables with ``initval="prior"``.
+    """
+    start = {model[name]: value for name, value in feasible_start(model).items()}
+    return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(seed)

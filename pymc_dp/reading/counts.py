@@ -1,0 +1,330 @@
+"""Statistics of records with finitely many values, as functions of the values' counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor import scalar as ps
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.scalar.basic import ScalarVariable
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import depends_on, keeps_values, known_value
+from pymc_dp.reading.sums import Number, additive
+
+
+class NotCountableError(NotImplementedError):
+    """A statistic that is no function of the counts of the records' values; says why."""
+
+
+_MOST_ENTRIES = 4096
+
+# Counts that are gone through one by one where the noise is not known to be log-concave in them.
+MOST_LISTED = 100_000
+
+# Between neighbours of the counts that are possible: a draw walks through what lies between.
+MOST_APART = 1000
+_ROUNDING = 2.0**-44  # of coefficients, relative
+
+
+@dataclass(frozen=True)
+class CountStatistic:
+    """A statistic ``outer(values @ counts)`` of how often each value occurs.
+
+    Attributes
+    ----------
+    values : array (sums, cells): the additive maps, evaluated at the values of a record.
+    sums : the scalars in `entries` that stand for the rows of ``values @ counts``.
+    entries : the entries of the statistic, in C order.
+    shape : the shape of the statistic.
+    """
+
+    values: np.ndarray
+    sums: tuple[ScalarVariable, ...]
+    entries: tuple[Number, ...]
+    shape: tuple[int, ...]
+
+    @cached_property
+    def affine(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Slopes (entries, cells) and constants where all entries are linear in the counts."""
+        found = [_affine(entry, self.sums) for entry in self.entries]
+        if any(row is None for row in found):
+            return None
+        rows = np.array(found, dtype="float64").reshape(len(found), 1 + len(self.sums))
+        return rows[:, 1:] @ self.values, rows[:, 0]
+
+    def of(self, counts: TensorVariable) -> TensorVariable:
+        """Write the statistic in terms of counts, whose last axis is that of the cells."""
+        batch = counts.type.ndim - 1
+        if self.affine is not None:
+            slopes, constants = self.affine
+            identity = np.array_equal(slopes, np.eye(self.values.shape[1]))
+            flat = counts if identity else pt.dot(counts, slopes.T)
+            if constants.any():
+                flat = flat + constants
+        else:
+            sums = pt.dot(counts, self.values.T)
+            known = {scalar: sums[..., i] for i, scalar in enumerate(self.sums)}
+            memo: dict = {}
+            parts = [_as_tensor(entry, known, memo) for entry in self.entries]
+            flat = pt.stack(pt.broadcast_arrays(*parts, counts[..., 0])[:-1], axis=-1)
+        if len(self.shape) == 1:
+            return flat
+        return flat.reshape((*(counts.shape[i] for i in range(batch)), *self.shape))
+
+    def of_binary(self, ones: TensorVariable, n: int) -> TensorVariable:
+        """Write the statistic of n binary records in terms of the number of ones (any shape)."""
+        if self.affine is None:
+            return self.of(pt.stack([n - ones, ones], axis=-1))
+        slopes, constants = self.affine
+        start = (constants + n * slopes[:, 0]).reshape(self.shape)
+        slope = (slopes[:, 1] - slopes[:, 0]).reshape(self.shape)
+        ones = ones.dimshuffle(*range(ones.type.ndim), *["x"] * len(self.shape))
+        scaled = ones if np.all(slope == 1.0) and slope.size == 1 else slope * ones
+        return scaled + start if start.any() else scaled
+
+
+def possible_counts(slope: float, constant: float) -> tuple[int, int] | None:
+    """Return (step, rest), ``slope * y + constant`` being whole for y = rest + step k alone.
+
+    The slope is a ratio of whole numbers, but for rounding, as 1 / n of a mean of n. None where it
+    is not, where `step` would exceed `MOST_APART`, and where no count y is possible.
+    """
+    ratio = Fraction(slope).limit_denominator(MOST_APART)
+    step = ratio.denominator
+    shift = round(constant * step)
+    error = max(abs(slope - float(ratio)), abs(constant - shift / step))
+    if error > _ROUNDING * max(1.0, abs(slope), abs(constant)):
+        return None
+    return step, -shift * pow(ratio.numerator, -1, step) % step
+
+
+def read_statistic(
+    statistic: TensorVariable, records: TensorVariable, n: int, cells: int
+) -> CountStatistic:
+    """Read a statistic of records with values 0, ..., cells - 1 as a function of their counts.
+
+    Nothing of size n is evaluated.
+
+    Raises
+    ------
+    NotAdditiveError
+        Naming the op that makes it something else than a function of sums over the records.
+    NotCountableError
+        A sum that depends on the records' positions, on data that can change, or is not finite.
+    """
+    if n == 1:
+        return _of_one_record(statistic, records, cells)
+    _check_positions(statistic, records)
+    size = math.prod(1 if length is None else length for length in statistic.type.shape)
+    if size > _MOST_ENTRIES:
+        raise NotCountableError(
+            f"it has {size} entries; a function of counts has at most {_MOST_ENTRIES}"
+        )
+    reading = additive(statistic, {records: n})
+    # Every value twice, and as many as there are no records: positions would make a difference.
+    codes = np.tile(np.arange(cells), 3 if 2 * cells == n else 2)
+    given = {
+        records: pt.constant(codes.astype(records.dtype)),
+        reading.centers: pt.constant(np.zeros(len(reading.columns))),
+    }
+    values = np.array([_values(m, given, codes.size, cells) for m in reading.maps])
+    public = {scalar: float(_number(graph, given)) for scalar, graph in reading.public}
+    memo: dict = {}
+    return CountStatistic(
+        values=values.reshape(len(reading.maps), cells),
+        sums=reading.sums,
+        entries=tuple(_fixed(entry, public, memo) for entry in reading.entries.flat),
+        shape=reading.entries.shape,
+    )
+
+
+def _of_one_record(statistic, records, cells) -> CountStatistic:
+    """Any function of a single record is linear in which value it has."""
+    found = np.array([
+        _number(statistic, {records: pt.constant(np.array([k], dtype=records.dtype))})
+        for k in range(cells)
+    ])  # fmt: skip
+    values = found.reshape(cells, -1).T
+    if not np.all(np.isfinite(values)):
+        raise NotCountableError(f"it is not finite for records of some value: {values}")
+    sums = tuple(ps.float64(f"s{i}") for i in range(values.shape[0]))
+    return CountStatistic(values, sums, sums, found.shape[1:])
+
+
+def elementwise_values(
+    statistic: TensorVariable, records: TensorVariable, cells: int
+) -> np.ndarray | None:
+    """Return the statistic of each value if its entry i is a function of record i alone.
+
+    The function must be the same for all records; None if it is not such a statistic.
+    """
+
+    def is_elementwise(variable):
+        if variable is records:
+            return True
+        if not depends_on(variable, records):
+            return all(variable.type.broadcastable) and not _changeable(variable)
+        node = variable.owner
+        return isinstance(node.op, Elemwise) and all(is_elementwise(i) for i in node.inputs)
+
+    if statistic.type.ndim != 1 or not is_elementwise(statistic):
+        return None
+    codes = pt.constant(np.arange(cells).astype(records.dtype))
+    found = known_value(clone_replace(statistic, {records: codes}, rebuild_strict=False))
+    return None if found is None else found.astype("float64")
+
+
+def _check_positions(statistic: TensorVariable, records: TensorVariable) -> None:
+    """Refuse an index that drops the records' axis: before anything of its length is built."""
+    [length] = records.type.shape
+    for variable in ancestors([statistic], blockers=[records]):
+        node = variable.owner
+        if node is None or not isinstance(node.op, Subtensor | AdvancedSubtensor):
+            continue
+        per_record = depends_on(node.inputs[0], records) and length in node.inputs[0].type.shape
+        if per_record and length not in variable.type.shape:
+            raise NotCountableError("it takes some of the records by their position")
+
+
+def _changeable(graph: Variable) -> list[Variable]:
+    return [v for v in graph_inputs([graph]) if not isinstance(v, Constant)]
+
+
+def _number(graph: TensorVariable, given: dict) -> np.ndarray:
+    replaced = clone_replace(graph, given, rebuild_strict=False)
+    value = known_value(replaced, fixed=True)
+    if value is None:
+        raise NotCountableError(
+            f"`{_changeable(replaced)[0]}` in it is neither a number nor computed from the records"
+        )
+    return value.astype("float64")
+
+
+def _values(graph: TensorVariable, given: dict, length: int, cells: int) -> np.ndarray:
+    """Evaluate a map over the records at each of their values."""
+    try:
+        found = np.broadcast_to(_number(graph, given), (length,)).reshape(-1, cells)
+    except NotCountableError:
+        raise
+    except Exception:  # shapes that do not fit: it has an entry for each of the records
+        found = np.array([[0.0], [1.0]])
+    if not np.array_equal(found[0], found[1], equal_nan=True):
+        raise NotCountableError("it does not treat all records alike")
+    if not np.all(np.isfinite(found[0])):
+        raise NotCountableError(f"it is not finite for records of some value: {found[0]}")
+    return found[0]
+
+
+def _fixed(entry: Number, known: dict, memo: dict) -> Number:
+    """Replace scalars of an expression by numbers."""
+    if not isinstance(entry, Variable):
+        return float(entry)
+    if entry in memo:
+        return memo[entry]
+    if isinstance(entry, Constant):
+        result: Number = float(entry.data)
+    elif entry in known:
+        result = known[entry]
+    elif entry.owner is None:
+        result = entry
+    else:
+        inputs = [_fixed(i, known, memo) for i in entry.owner.inputs]
+        if all(not isinstance(i, Variable) for i in inputs):
+            dtypes = [i.type.dtype for i in entry.owner.inputs]
+            typed = [np.asarray(i).astype(d)[()] for i, d in zip(inputs, dtypes, strict=True)]
+            result = float(entry.owner.op.impl(*typed))
+        else:
+            result = entry.owner.op(*(
+                i if isinstance(i, Variable) else ps.constant(i, dtype=old.type.dtype)
+                for i, old in zip(inputs, entry.owner.inputs, strict=True)
+            ))  # fmt: skip
+    memo[entry] = result
+    return result
+
+
+def _affine(entry: Number, sums: tuple[ScalarVariable, ...]) -> np.ndarray | None:
+    """Return (constant, *coefficients of the sums) of a linear expression; None if it is not."""
+    if not isinstance(entry, Variable) or isinstance(entry, Constant):
+        row = np.zeros(1 + len(sums))
+        row[0] = float(entry.data if isinstance(entry, Constant) else entry)
+        return row
+    if entry.owner is None:
+        return np.eye(1 + len(sums))[1 + sums.index(entry)]
+    found = [_affine(i, sums) for i in entry.owner.inputs]
+    parts = [row for row in found if row is not None]
+    if len(parts) < len(found):
+        return None
+    fixed = [not row[1:].any() for row in parts]
+    match entry.owner.op:
+        case ps.Add():
+            return np.sum(parts, axis=0)
+        case ps.Sub():
+            return parts[0] - parts[1]
+        case ps.Neg():
+            return -parts[0]
+        case op if keeps_values(op, entry.owner.inputs[0]):
+            return parts[0]
+        case ps.Mul() if sum(not f for f in fixed) <= 1:
+            factor = math.prod(row[0] for row, f in zip(parts, fixed, strict=True) if f)
+            return factor * next((r for r, f in zip(parts, fixed, strict=True) if not f), np.eye(1 + len(sums))[0])  # fmt: skip  # noqa: E501
+        case ps.TrueDiv() if fixed[1]:
+            return parts[0] / parts[1][0]
+    return None
+
+
+def _as_tensor(entry: Number, known: dict[ScalarVariable, TensorVariable], memo: dict):
+    """Write a scalar expression with tensors for its scalars."""
+    if not isinstance(entry, Variable):
+        return pt.constant(float(entry))
+    if entry in known:
+        return known[entry]
+    if isinstance(entry, Constant):
+        return pt.constant(entry.data)
+    if entry not in memo:
+        node = entry.owner
+        inputs = [_as_tensor(i, known, memo) for i in node.inputs]
+        outputs = Elemwise(node.op)(*inputs, return_list=True)
+        memo[entry] = outputs[node.outputs.index(entry)]
+    return memo[entry]
+
+
+def is_concave(points: np.ndarray, values: np.ndarray) -> bool:
+    """Whether the values at increasing points lie on a concave function, but for rounding.
+
+    Minus infinity is allowed at both ends.
+    """
+    finite = np.flatnonzero(np.isfinite(values))
+    if finite.size == 0 or np.any(np.isnan(values) | np.isposinf(values)):
+        return False
+    inside = slice(finite[0], finite[-1] + 1)
+    x, y = points[inside], values[inside]
+    if not np.all(np.isfinite(y)):
+        return False
+    share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
+    chord = y[:-2] * (1.0 - share) + y[2:] * share
+    size = np.abs(y[:-2]) + np.abs(y[1:-1]) + np.abs(y[2:])
+    return bool(np.all(y[1:-1] >= chord - 1e-12 * (1.0 + size)))
+
+
+def probes(n: int, log_density) -> tuple[np.ndarray, np.ndarray]:
+    """Evaluate a function of a count at points of all scales around its maximum on 0, ..., n."""
+    points = np.unique(np.linspace(0, n, 65).round())
+    for _ in range(4):  # zoom in on the maximum
+        best = points[np.argmax(log_density(points))]
+        steps = np.concatenate([[0.0], 2.0 ** np.arange(np.ceil(np.log2(n + 1.0)))])
+        around = np.concatenate([best - steps, best + steps])
+        around = around[(around >= 0) & (around <= n)]
+        if np.isin(around, points).all():
+            break
+        points = np.union1d(points, around)
+    return points, log_density(points)

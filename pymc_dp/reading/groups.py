@@ -1,0 +1,301 @@
+"""Which variables of a model form one record, and what depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.custom import CustomSymbolicDistRV
+from pymc.logprob.basic import logp
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import depends_on, known_shape, nearest_rvs
+from pymc_dp.reading.model import (
+    children,
+    is_component,
+    parents,
+    record_length,
+    release_statistic,
+    releases,
+)
+from pymc_dp.reading.sums import (
+    Additive,
+    NotAdditiveError,
+    UnrelatedAxesError,
+    additive,
+    is_rowwise,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Confidential records: one or several variables, entry i of each belonging to record i.
+
+    Attributes
+    ----------
+    records : the variables, parents before children.
+    n : the number of records.
+    factors : the other variables and potentials of the model that are computed from them.
+    """
+
+    records: tuple[TensorVariable, ...]
+    n: int
+    factors: tuple[TensorVariable, ...]
+
+    @property
+    def name(self) -> str:
+        """Names of the variables."""
+        return ", ".join(rv.name for rv in self.records)
+
+
+def has_record_axis(rv: TensorVariable) -> bool:
+    """Whether a variable is a batch of independent draws along its first axis.
+
+    That a `pm.CustomDist` with a graph is one follows from the graph, not from its shape: its
+    entries may depend on each other where no ndim_supp= or signature= says so.
+    """
+    op = rv.owner.op
+    ndim_supp = getattr(op, "ndim_supp", 0)
+    if ndim_supp is None or rv.type.ndim - ndim_supp < 1:
+        return False
+    return ndim_supp > 0 or not isinstance(op, CustomSymbolicDistRV) or _has_separate_rows(rv)
+
+
+def _has_separate_rows(rv: TensorVariable) -> bool:
+    """Whether entry i of a user's law is made of entries i of what it draws, and of no others."""
+    graph, drawn = _opened(rv)
+    n = known_shape(graph)[0] or known_shape(rv)[0]
+    if n is None:
+        return True  # to be refused with the reason: `record_length`
+    outside = ancestors([graph], blockers=nearest_rvs([graph]))
+    if any(isinstance(v.type, RandomType) for v in outside):
+        return False  # drawn by something that is no random variable: a Scan
+    given = nearest_rvs(rv.owner.inputs)
+    return bool(drawn) and all(
+        _is_separate(d, n, given) and is_rowwise(graph, d, n, rv.type.ndim) for d in drawn
+    )
+
+
+def _is_separate(drawn: TensorVariable, n: int, given: Sequence[TensorVariable]) -> bool:
+    """Whether entries of what is drawn inside a law are independent, given what it depends on."""
+    if not has_record_axis(drawn) or known_shape(drawn)[0] != n:
+        return False
+    above = [v for v in nearest_rvs(drawn.owner.inputs) if v not in given]
+    components = [v for v in above if v in drawn.owner.inputs]
+    return all(v in given for c in components for v in parents(c)) and all(
+        _is_separate(v, n, given) and _rowwise(drawn, v) for v in above if v not in components
+    )
+
+
+def _opened(rv: TensorVariable) -> tuple[TensorVariable, list[TensorVariable]]:
+    """Return the graph of a user's law, and the variables that are drawn inside of it."""
+    node = rv.owner
+    graph = inline_ofg_node(node)[node.outputs.index(rv)]
+    given = nearest_rvs(node.inputs)
+    return graph, [v for v in nearest_rvs([graph]) if v not in given]
+
+
+def record_variables(model: pm.Model) -> list[TensorVariable]:
+    """Return the confidential records that feed some release, in model order.
+
+    A vector that is a parameter of other records in the same release, the coefficients of a
+    regression say, is none.
+    """
+    feeding = nearest_rvs([release_statistic(r) for r in releases(model)])
+    found = [rv for rv in model.free_RVs if rv in feeding and has_record_axis(rv)]
+    return [
+        rv
+        for rv in found
+        if all(_rowwise(child, rv) for child in found if child is not rv and _parent(child, rv))
+    ]
+
+
+def _parent(child: TensorVariable, rv: TensorVariable) -> bool:
+    return rv in parents(child)
+
+
+def _rowwise(child: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether entry i of `child` depends on entry i of `rv` alone.
+
+    If it depends on it by the components of a mixture, say, which are variables of their own, the
+    answer is no: they are not drawn along.
+    """
+    if not has_record_axis(child) or record_length(child) != record_length(rv):
+        return False
+    n, op = record_length(rv), child.owner.op
+    if isinstance(op, CustomSymbolicDistRV) and not op.ndim_supp:
+        graph, drawn = _opened(child)
+        return (not depends_on(graph, rv) or is_rowwise(graph, rv, n, child.type.ndim)) and all(
+            _rowwise(d, rv) for d in drawn if _parent(d, rv)
+        )
+    if rv not in nearest_rvs(child.owner.inputs):
+        return not _parent(child, rv)
+    if any(is_component(v) and _parent(v, rv) for v in nearest_rvs(child.owner.inputs)):
+        return False
+    batch = child.type.ndim - op.ndim_supp
+    cores = dict(zip(op.dist_params(child.owner), op.ndims_params, strict=True))
+    return all(
+        p in cores and is_rowwise(p, rv, n, batch + cores[p])
+        for p in child.owner.inputs
+        if isinstance(p, TensorVariable) and depends_on(p, rv)
+    )
+
+
+def blocks(model: pm.Model, records: Sequence[TensorVariable]) -> list[Block]:
+    """Group records that are drawn together: rows of several variables, one given another.
+
+    Vectors that records depend on entry by entry belong to the record too, if nothing else
+    depends on them.
+    """
+    members = list(records)
+    for rv in reversed(model.free_RVs):  # children first
+        if rv in members or not has_record_axis(rv):
+            continue
+        below = children(model, rv)
+        above = [m for m in members if _parent(rv, m)]
+        by_rows = all(c in members and _rowwise(c, rv) for c in below)
+        if below and by_rows and all(_rowwise(rv, m) for m in above):
+            members.append(rv)
+    members = [rv for rv in model.free_RVs if rv in members]
+    found = []
+    while members:
+        group = [members[0]]
+        while True:
+            more = next((v for v in members if v not in group and _belongs(v, group)), None)
+            if more is None:
+                break
+            group.append(more)
+        ordered = tuple(rv for rv in members if rv in group)
+        members = [rv for rv in members if rv not in group]
+        factors = dict.fromkeys(c for rv in ordered for c in children(model, rv) if c not in group)
+        found.append(Block(ordered, record_length(ordered[0]), tuple(factors)))
+    return found
+
+
+def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
+    """Whether a variable is drawn row by row with a group: every dependence has to be rowwise.
+
+    One that is not, beside another that is, keeps it out: it is a factor of the group, and the
+    group of it, or one of its parameters.
+    """
+    pairs = [(rv, other) for other in group if _parent(rv, other)]
+    pairs += [(other, rv) for other in group if _parent(other, rv)]
+    return bool(pairs) and all(_rowwise(child, above) for child, above in pairs)
+
+
+def tag_records(model: pm.Model, exact: Mapping[TensorVariable, str] | None = None) -> None:
+    """Tag what is confidential: `pm.sample` then assigns its step.
+
+    Tags are strings, which survive in copies of the model: ``dp_release`` names the releases of
+    records, ``dp_step`` the step of counts that have an exact draw given their release. Continuous
+    values that are released one by one, and in no aggregate, are left to NUTS.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    exact : mapping of TensorVariable to str, optional
+        Counts and the name of their step.
+    """
+    exact = exact or {}
+    for rv in model.free_RVs:
+        if rv in exact:
+            rv.tag.dp_step = exact[rv]
+        elif hasattr(rv.tag, "dp_step"):
+            del rv.tag.dp_step
+    aggregated = [
+        rv for rv in record_variables(model) if rv not in exact and not _released_singly(model, rv)
+    ]
+    members = {
+        rv: ",".join(f.name for f in block.factors if f in releases(model))
+        for block in blocks(model, aggregated)
+        for rv in block.records
+    }
+    for rv in model.free_RVs:
+        if members.get(rv):
+            rv.tag.dp_release = members[rv]
+        elif hasattr(rv.tag, "dp_release"):
+            del rv.tag.dp_release
+
+
+def _released_singly(model: pm.Model, rv: TensorVariable) -> bool:
+    if not rv.dtype.startswith("float"):
+        return False
+    statistics = [release_statistic(r) for r in releases(model)]
+    return all(
+        is_rowwise(s, rv, record_length(rv), rv.type.ndim) for s in statistics if depends_on(s, rv)
+    )
+
+
+def parameters(model: pm.Model, block: Block) -> list[TensorVariable]:
+    """Return the continuous parameters of the records, theirs included, in model order."""
+    above = set(ancestors(list(block.records))) - set(block.records)
+    others = set(record_variables(model))
+    return [
+        rv
+        for rv in model.free_RVs
+        if rv in above
+        and rv not in others
+        and rv not in block.factors  # it depends on the records, and they on it
+        and rv.dtype.startswith("float")
+    ]
+
+
+def transform_parents(model: pm.Model, rv: TensorVariable) -> list[TensorVariable]:
+    """Return the variables that the transform of a free variable is computed from."""
+    transform = model.rvs_to_transforms.get(rv)
+    if transform is None:
+        return []
+    value = model.rvs_to_values[rv]
+    return nearest_rvs([transform.backward(value, *rv.owner.inputs)])
+
+
+def factor_density(model: pm.Model, block: Block) -> TensorVariable:
+    """Log density of all that is computed from the records, the releases above all."""
+    total = pt.zeros((), dtype="float64")
+    for factor in block.factors:
+        if factor in model.potentials:
+            total += factor.sum()
+        else:
+            value = model.rvs_to_values[factor]
+            transform = model.rvs_to_transforms.get(factor)
+            if transform is not None:
+                if transform_parents(model, factor):
+                    raise ValueError(
+                        f"{factor.name!r} depends on the records {block.name!r}, and its transform "
+                        f"on other variables: give {factor.name!r} default_transform=None"
+                    )
+                value = transform.backward(value, *factor.owner.inputs)
+            total += logp(factor, value, warn_rvs=False).sum()
+    return total
+
+
+def read_block(model: pm.Model, block: Block) -> Additive:
+    """Read what is computed from some records as a function of sums over them; see `additive`."""
+    return additive(factor_density(model, block), dict.fromkeys(block.records, block.n))
+
+
+def check_axes(model: pm.Model) -> None:
+    """Refuse statistics that pair the records of one variable with all those of another."""
+    found = record_variables(model)
+    for release in releases(model):
+        statistic = release_statistic(release)
+        mine = {rv: record_length(rv) for rv in found if depends_on(statistic, rv)}
+        if len(mine) < 2:
+            continue
+        try:
+            additive(statistic.sum(), mine)
+        except UnrelatedAxesError:
+            names = " with those of ".join(repr(rv.name) for rv in mine)
+            raise ValueError(
+                f"the statistic of {release.name!r} pairs the records of {names}, each with every "
+                f"other: write what the curator summed over single records, (x * y).sum() say, or "
+                f"combine sums, x.sum() * y.sum()"
+            ) from None
+        except NotAdditiveError:
+            pass

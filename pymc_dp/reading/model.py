@@ -1,0 +1,331 @@
+"""Reading a model: which records were privatized, and what a release says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.transforms import _default_transform
+from pymc.model.transform.optimization import freeze_dims_and_data
+from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import depends_on, is_whole, known_shape, known_value, nearest_rvs
+from pymc_dp.mechanisms.base import as_float, check_attainable
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.statistic import LinearStatistic, NotLinearError, linear_statistics
+
+
+def as_model(model: pm.Model | None, call: str) -> pm.Model:
+    """Return the model of the argument or of the context; `call` shows how to pass it."""
+    if model is None:
+        try:
+            return pm.modelcontext(None)
+        except TypeError:
+            raise TypeError(f"no model: write {call}, or call it within `with model:`") from None
+    if not isinstance(model, pm.Model):
+        raise TypeError(f"a pm.Model is needed, not a {type(model).__name__}: write {call}")
+    return model
+
+
+def with_known_lengths(model: pm.Model) -> pm.Model:
+    """Return the model with numbers for the lengths of its records and of what is released.
+
+    `dims` and `pm.Data` make them variables, which a reading cannot go by; nor can it by indices
+    that change. PyMC freezes the dims and data that decide a length, and the whole numbers from
+    which a statistic is computed, in a copy, which `pm.set_data` then refuses to change. The copy's
+    variables have the names of the model's.
+    """
+    shaped = [v for v in (*privatized(model), *releases(model)) if None in v.type.shape]
+    lengths = [v.shape for v in shaped]
+    if lengths:
+        lengths = rewrite_graph(lengths, include=("ShapeOpt", "canonicalize"))
+    deciding = set(ancestors(lengths))
+    statistics = [release_statistic(release) for release in releases(model)]
+    used = set(ancestors(statistics, blockers=model.basic_RVs))
+    dims = [name for name, length in model.dim_lengths.items() if length in deciding | used]
+    whole = {v for v in model.data_vars if np.dtype(v.dtype).kind in "biu"}
+    data = [v.name for v in model.data_vars if v in deciding | (used & whole)]
+    if not dims and not data:
+        return model
+    known = freeze_dims_and_data(model, dims=dims, data=data)
+    for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
+        known[rv.name].tag.__update__(rv.tag)
+    return known
+
+
+def prior_value(parameter: Any, name: str | None) -> np.ndarray:
+    """Return a parameter of a prior; refuse one that is random, by the name of the variable."""
+    value = known_value(pt.as_tensor(parameter))
+    if value is None:
+        raise NotImplementedError(f"the prior of {name!r} has random parameters")
+    return value
+
+
+def prior_number(parameter: Any, name: str | None) -> float:
+    """Return a parameter of a prior that is one number."""
+    return float(np.squeeze(prior_value(parameter, name)))
+
+
+def is_tagged(rv: Variable) -> bool:
+    """Whether `PrivateObservation` tagged a variable as records that have a step of ours."""
+    return isinstance(getattr(rv.tag, "dp_release", None), str)
+
+
+def is_component(variable: Variable) -> bool:
+    """Whether a random variable is part of another's law: it has no name, no model knows it."""
+    return variable.name is None
+
+
+def parents(rv: TensorVariable) -> list[TensorVariable]:
+    """Return the random variables that the law of `rv` is computed from.
+
+    Those of the components of a mixture, or of what is censored, are among them.
+    """
+    found: dict[TensorVariable, None] = {}
+    for variable in nearest_rvs(rv.owner.inputs):
+        found[variable] = None
+        if is_component(variable):
+            found |= dict.fromkeys(parents(variable))
+    return list(found)
+
+
+def children(model: pm.Model, rv: TensorVariable) -> list[TensorVariable]:
+    """Model variables (random ones and potentials) computed directly from `rv`."""
+    found = []
+    for other in model.basic_RVs:
+        if other is not rv and rv in parents(other):
+            found.append(other)
+    found += [p for p in model.potentials if depends_on(p, rv)]
+    return found
+
+
+def releases(model: pm.Model) -> list[TensorVariable]:
+    """Return the releases of a model, in the order in which they were declared."""
+    return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, PrivateReleaseRV)]
+
+
+def check_values(model: pm.Model) -> None:
+    """Check published values and noise again: `pm.set_data` may have changed them."""
+    for release in releases(model):
+        if release not in model.observed_RVs:
+            continue
+        published = as_published(model.rvs_to_values[release])
+        value = known_value(published)
+        shape = release.type.shape
+        if value is not None and (
+            value.ndim != len(shape)
+            or any(e not in (None, s) for e, s in zip(shape, value.shape, strict=False))
+            or not np.all(np.isfinite(np.asarray(value, dtype="float64")))
+        ):
+            raise ValueError(
+                f"{release.name!r}: the observed value {value} is not a finite array of shape "
+                f"{shape}; was it changed by pm.set_data?"
+            )
+        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        wrong = mechanism.wrong_parameter()
+        if wrong is not None:
+            raise ValueError(
+                f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
+            )
+        check_attainable(release.name, mechanism, published)
+
+
+def as_published(value: TensorVariable) -> TensorVariable:
+    """Return an observed value as it was given: PyMC cuts data to whole numbers by a cast."""
+    while isinstance(value.owner and getattr(value.owner.op, "scalar_op", None), Cast):
+        [value] = value.owner.inputs
+    return value
+
+
+@singledispatch
+def record_moments(op, rv: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+    """Mean and variance of one record, unbroadcast; dispatched on the record RV's op.
+
+    Register an implementation for a new record law; it is called with the op and the RV.
+    """
+    raise NotImplementedError(
+        f"the records {rv.name!r} follow {op}, whose mean and variance are not registered: "
+        "records with Normal(mu, sigma) are supported"
+    )
+
+
+@record_moments.register
+def _normal_moments(op: NormalRV, rv):
+    # Integer parameters are small integers in the graph, whose powers overflow.
+    mu, sigma = (as_float(unbroadcast(p, rv)) for p in op.dist_params(rv.owner))
+    return mu, sigma**2
+
+
+def unbroadcast(parameter: TensorVariable, rv: TensorVariable) -> TensorVariable:
+    """Return the scalar that a parameter of identically distributed records repeats."""
+    if all(parameter.type.broadcastable):
+        node = parameter.owner
+        if node is not None and isinstance(node.op, DimShuffle) and node.inputs[0].type.ndim == 0:
+            return node.inputs[0]
+        return parameter.squeeze() if parameter.type.ndim else parameter
+    raise ValueError(
+        f"the records {rv.name!r} are not identically distributed: one of the parameters has "
+        f"{parameter.type.ndim} dimension(s). Sample on the records; or, where the records differ "
+        f"by covariates that are confidential too, declare these as records"
+    )
+
+
+def record_count(rv: TensorVariable) -> int:
+    """Return the number of records, without drawing any."""
+    if rv.type.ndim != 1:
+        raise ValueError(
+            f"the records {rv.name!r} have {rv.type.ndim} dimensions; a vector is needed: write "
+            f"shape=n (one record per entry)"
+        )
+    return record_length(rv)
+
+
+def record_length(rv: TensorVariable) -> int:
+    """Return the length of the records' first axis, without drawing any."""
+    [length, *_] = known_shape(rv)
+    if length is None:
+        raise ValueError(
+            f"the number of records {rv.name!r} is not known: give {rv.name!r} a shape= or dims="
+        )
+    return length
+
+
+@dataclass(frozen=True)
+class LinearRelease:
+    """One release of a mean, sum or variance, as found in a model."""
+
+    rv: TensorVariable
+    components: tuple[LinearStatistic, ...]
+
+    @property
+    def op(self) -> PrivateReleaseRV:
+        """The release's op."""
+        return self.rv.owner.op
+
+    @property
+    def name(self) -> str:
+        """The release's name."""
+        return self.rv.name
+
+    @property
+    def parameters(self) -> list[TensorVariable]:
+        """The mechanism's parameters in this graph."""
+        return list(self.rv.owner.inputs[2 : 2 + len(self.op.mechanism.parameters)])
+
+
+@dataclass(frozen=True)
+class PrivatizedRecords:
+    """Identically distributed records with every release of them, as found in a model."""
+
+    rv: TensorVariable
+    n: int
+    mean: TensorVariable
+    variance: TensorVariable
+    releases: tuple[LinearRelease, ...]
+
+    @property
+    def name(self) -> str:
+        """The records' name."""
+        return self.rv.name
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Publicly known bounds of the records."""
+        return next((r.op.bounds for r in self.releases if r.op.bounds is not None), None)
+
+    @property
+    def uses_mean(self) -> bool:
+        """Whether some release depends on the sample mean."""
+        return any(c.mean for r in self.releases for c in r.components)
+
+    @property
+    def uses_variance(self) -> bool:
+        """Whether some release depends on the sample variance."""
+        return any(c.variance for r in self.releases for c in r.components)
+
+
+def release_statistic(release: TensorVariable) -> TensorVariable:
+    """Return the confidential statistic that a release adds noise to."""
+    return release.owner.inputs[1]
+
+
+def leaves_gaps(release: TensorVariable) -> bool:
+    """Whether whole-number noise makes the records impossible for which a statistic is not whole.
+
+    Between those that are possible, moves by one record or by one count then find no way.
+    """
+    mechanism = release.owner.op.mechanism
+    while hasattr(mechanism, "inner"):
+        mechanism = mechanism.inner
+    return mechanism.takes_whole and not is_whole(release_statistic(release))
+
+
+def read_records(
+    model: pm.Model, records: TensorVariable, pending: Sequence[TensorVariable] = ()
+) -> PrivatizedRecords:
+    """Read records and all of their releases; errors name what cannot be read.
+
+    `pending` are further releases that are not registered with the model yet.
+    """
+    check_transform(model, records)
+    n = record_count(records)
+    mean, variance = record_moments(records.owner.op, records)
+    found = []
+    for release in [*releases(model), *pending]:
+        if not depends_on(release_statistic(release), records):
+            continue
+        others = [rv for rv in nearest_rvs([release_statistic(release)]) if rv is not records]
+        if others:
+            raise NotLinearError(
+                f"the release {release.name!r} mixes the records {records.name!r} with "
+                f"{', '.join(repr(o.name) for o in others)}"
+            )
+        try:
+            components = linear_statistics(release_statistic(release), records, n)
+        except NotLinearError as error:
+            raise NotLinearError(
+                f"the statistic of the release {release.name!r}: {error}"
+            ) from None
+        found.append(LinearRelease(release, tuple(components)))
+    return PrivatizedRecords(records, n, mean, variance, tuple(found))
+
+
+def check_transform(model: pm.Model, rv: TensorVariable) -> None:
+    """Refuse a transform that the user put on a variable: it may cut the variable's support."""
+    actual = model.rvs_to_transforms.get(rv)
+    default = _default_transform(rv.owner.op, rv)
+    if actual is not None and not _same_transform(actual, default, rv):
+        raise NotImplementedError(
+            f"{rv.name!r} has the transform {type(actual).__name__}, which is not its default one "
+            f"and may cut its support: leave transform= out, and state the support by the "
+            f"distribution (pm.Uniform, pm.Truncated)"
+        )
+
+
+def _same_transform(actual, default, rv: TensorVariable) -> bool:
+    """Whether two transforms are the same function."""
+    if type(actual) is not type(default):
+        return False
+    value = rv.type("value")
+    forward = [[t.forward(value, *rv.owner.inputs)] for t in (actual, default)]
+    return equal_computations(*forward)
+
+
+def privatized(model: pm.Model) -> list[TensorVariable]:
+    """Return the vectors of records that feed some release, in model order."""
+    feeding = nearest_rvs([release_statistic(r) for r in releases(model)])
+    # A vector that is one draw, of the counts of a table say, is none.
+    return [
+        rv for rv in model.free_RVs if rv in feeding and rv.type.ndim > (rv.owner.op.ndim_supp or 0)
+    ]

@@ -1,0 +1,203 @@
+r"""Reading an expression of records as a function of sums over them.
+
+The expression, usually the log density of the releases, is interpreted node by node. A value is
+
+- *public*: computed without the records; kept as its graph,
+- *aggregate*: an array of scalar expressions of sums over the records (`forms`),
+- *per record*: an array of rows, each :math:`\sum_k c_k \prod_{j \in k} b_j(x_i)`, with aggregate
+  coefficients :math:`c_k` and per-record maps :math:`b_j` (`rows`).
+
+A sum over the records turns a row into :math:`\sum_k c_k S_k` with
+:math:`S_k = \sum_i \prod_{j \in k} b_j(x_i)`. That covers sums, means, counts, histograms,
+clipping, cross products, variances, covariances and central moments, and whatever is computed from
+them. The records themselves enter as :math:`x - c` with a constant c near their mean, so that
+powers do not cancel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import ScalarVariable
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import known_shape, nearest_rvs
+from pymc_dp.reading.sums.forms import NotAdditiveError, UnrelatedAxesError
+from pymc_dp.reading.sums.reader import Reader
+from pymc_dp.reading.sums.tables import Row, Table
+
+__all__ = [
+    "Additive",
+    "NotAdditiveError",
+    "Number",
+    "UnrelatedAxesError",
+    "additive",
+    "is_rowwise",
+    "row_vectors",
+]
+
+Number = float | ScalarVariable
+
+
+@dataclass(frozen=True)
+class Additive:
+    """An expression ``entries(sums, public)`` with ``sums[k] = maps[k].sum()``.
+
+    Attributes
+    ----------
+    maps : vectors over the records, in terms of the records, `centers` and public variables.
+    sums : the scalars in `entries` that stand for their sums.
+    entries : array of the expression's entries: scalar graphs or numbers.
+    public : scalars in `entries` and the graphs that they stand for, free of the records.
+    centers : vector of constants, one for each column of the records, to be put near their means.
+    columns : (record variable, index of its column) for each of the centers.
+    """
+
+    maps: tuple[TensorVariable, ...]
+    sums: tuple[ScalarVariable, ...]
+    entries: np.ndarray
+    public: tuple[tuple[ScalarVariable, TensorVariable], ...]
+    centers: TensorVariable
+    columns: tuple[tuple[TensorVariable, tuple[int, ...]], ...]
+
+    @property
+    def outer(self) -> float | ScalarVariable:
+        """The only entry of a scalar expression."""
+        return self.entries[()]
+
+
+def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> Additive:
+    """Read an expression as a function of sums over records.
+
+    Parameters
+    ----------
+    expression : TensorVariable
+        Function of the records, random variables with the records on their first axis.
+    records : dict
+        Variables of the same record, each with the number of records.
+
+    Raises
+    ------
+    NotAdditiveError
+        Naming the op that makes it something else.
+    """
+    reader, graph, back = _reader(expression, records)
+    try:
+        entries = reader.entries(graph)
+    except RecursionError:
+        raise NotAdditiveError("its graph is too deep to be read") from None
+    used = set(ancestors([e for e in entries.flat if isinstance(e, Variable)]))
+    sums = [(s, m) for s, m in reader.ledger.maps.items() if s in used]
+    public = [(s, g) for s, g in reader.ledger.graphs.items() if s in used]
+    return Additive(
+        maps=_replaced([m for _, m in sums], back),
+        sums=tuple(s for s, _ in sums),
+        entries=entries,
+        public=tuple(
+            zip([s for s, _ in public], _replaced([g for _, g in public], back), strict=True)
+        ),
+        centers=reader.centers,
+        columns=tuple((back[v], index) for v, index in reader.columns),
+    )
+
+
+def is_rowwise(expression: TensorVariable, rv: TensorVariable, n: int, ndim: int) -> bool:
+    """Whether entry i of `expression`, broadcast to `ndim` axes, uses entry i of `rv` alone."""
+    if expression.type.ndim != ndim:
+        return False
+    try:
+        reader, graph, _ = _reader(expression, {rv: n}, keep_axis=True)
+        value = reader.read(graph)
+    except (NotAdditiveError, RecursionError):
+        return False
+    return (
+        isinstance(value, Table)
+        and value.axis == 0
+        and value.layout is None
+        and all(isinstance(e, Row) and e.pure is not None for e in value.entries.flat)
+    )
+
+
+def row_vectors(expression: TensorVariable, records: dict[TensorVariable, int]) -> np.ndarray:
+    """Read an expression with the records on its first axis as vectors, elementwise in them.
+
+    Parameters
+    ----------
+    expression : TensorVariable
+        Of shape (n, ...), entry i in terms of record i, or of none.
+    records : dict
+        The variables of a record, each with the number of records.
+
+    Returns
+    -------
+    ndarray of TensorVariable
+        A vector for each trailing entry of the expression: contractions over other axes than that
+        of the records are written out.
+
+    Raises
+    ------
+    NotAdditiveError
+        If an aggregate of the records is part of it.
+    """
+    reader, graph, back = _reader(expression, records, keep_axis=True)
+    value = reader.read(graph)
+    if not isinstance(value, Table) or value.axis != 0 or value.layout is not None:
+        raise NotAdditiveError("its first axis is not that of the records")
+    rows = value.entries.reshape(value.entries.shape[1:])
+    if not all(isinstance(e, Row) and e.pure is not None for e in rows.flat):
+        raise NotAdditiveError("an aggregate of the records is part of it")
+    vectors = np.empty(rows.shape, dtype=object)
+    vectors.flat = _replaced([row.pure for row in rows.flat], back)
+    return vectors
+
+
+def _reader(
+    expression: TensorVariable, records: dict[TensorVariable, int], *, keep_axis: bool = False
+):
+    """Return a reader, the graph for it, and which random variables its inputs stand for."""
+    stand_ins = {}
+    for rv in nearest_rvs([expression]):
+        shape = (records[rv], *known_shape(rv)[1:]) if rv in records else known_shape(rv)
+        stand_ins[rv] = pt.TensorType(rv.dtype, shape)(rv.name)
+    graph = _inlined(clone_replace(expression, stand_ins, rebuild_strict=False))
+    graph = rewrite_graph(graph, include=("canonicalize", "ShapeOpt"))
+    mine = [rv for rv in records if rv in stand_ins]
+    known = {stand_ins[rv]: _categories(rv) for rv in mine}
+    categories = {v: k for v, k in known.items() if k is not None}
+    reader = Reader([stand_ins[rv] for rv in mine], max(records.values()), categories, keep_axis)
+    return reader, graph, {v: rv for rv, v in stand_ins.items()}
+
+
+def _inlined(graph: TensorVariable) -> TensorVariable:
+    """Replace ops that are graphs of their own, softmax say, by these graphs."""
+    while True:
+        packed = [v for v in ancestors([graph]) if v.owner and isinstance(v.owner.op, OpFromGraph)]
+        if not packed:
+            return graph
+        node = packed[0].owner
+        outputs = dict(zip(node.outputs, inline_ofg_node(node), strict=True))
+        [graph] = graph_replace([graph], outputs, strict=False)
+
+
+def _categories(rv: TensorVariable) -> int | None:
+    """Return the number of values of Bernoulli and Categorical records."""
+    match rv.owner.op if rv.owner else None:
+        case BernoulliRV():
+            return 2
+        case CategoricalRV() as op:
+            [p] = op.dist_params(rv.owner)
+            return p.type.shape[-1]
+    return None
+
+
+def _replaced(graphs: list[TensorVariable], by: dict) -> tuple[TensorVariable, ...]:
+    return tuple(graph_replace(graphs, by, strict=False)) if graphs else ()

@@ -1,0 +1,386 @@
+"""Reading a graph node by node: which tables of rows and of forms it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor import scalar as ps
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import (
+    Alloc,
+    ExtractDiag,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    TensorFromScalar,
+)
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp, SearchsortedOp
+from pytensor.tensor.math import Argmax, Dot
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.sort import ArgSortOp, SortOp
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    Subtensor,
+    indices_from_subtensor,
+)
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.reading.sums.forms import NotAdditiveError, refusal
+from pymc_dp.reading.sums.reductions import accumulated, reduced
+from pymc_dp.reading.sums.shapes import appended, indexed, joined, reordered, repeated, reshaped
+from pymc_dp.reading.sums.tables import Entry, Layout, Ledger, Row, Table, common_layout, mapped
+
+_MOST_ENTRIES = 4096  # of a table
+
+
+@dataclass
+class Public:
+    """A value that is computed without the records; kept as its graph."""
+
+    graph: TensorVariable
+
+
+class Reader:
+    """Reads graphs of the records.
+
+    Parameters
+    ----------
+    records : variables of the record, the records on their first axis.
+    n : the number of records.
+    categories : the number of values of those that are codes.
+    keep_axis : whether a single record has an axis; else its values are sums.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[TensorVariable],
+        n: int,
+        categories: dict[TensorVariable, int],
+        keep_axis: bool = False,
+    ):
+        self.n = n
+        self.ledger = Ledger(n, dict.fromkeys(records, True))
+        self.centers = pt.vector("centers", dtype="float64")
+        self.columns: list[tuple[TensorVariable, tuple[int, ...]]] = []
+        self._categories = categories
+        self._vectors: dict[tuple, TensorVariable] = {}
+        self._memo: dict[Variable, Public | Table] = {}
+        for rv in records:
+            table = self._memo[rv] = self._record(rv)
+            if n == 1 and not keep_axis:
+                sums = mapped(lambda row: self.ledger.total([row], None), [table.entries])
+                self._memo[rv] = Table(sums)
+
+    def _record(self, rv: TensorVariable) -> Table:
+        shape = rv.type.shape[1:]
+        if any(s is None for s in shape):
+            raise NotAdditiveError(
+                f"the width of the records {rv.name!r} is not known: give shape="
+            )
+        rows = np.empty((1, *shape), dtype=object)
+        for index in np.ndindex(*shape):
+            center = self.centers[len(self.columns)]
+            self.columns.append((rv, index))
+            rows[0, *index] = self.ledger.column(rv[(slice(None), *index)], center)
+        return Table(rows, 0)
+
+    def read(self, variable: TensorVariable) -> Public | Table:
+        """Return what a variable is."""
+        if variable not in self._memo:
+            touches = self.ledger.touches(variable)
+            self._memo[variable] = self._node(variable) if touches else Public(variable)
+        return self._memo[variable]
+
+    def entries(self, variable: TensorVariable) -> np.ndarray:
+        """Return the entries of a tensor without an axis of records: scalar graphs or numbers."""
+        return mapped(self.ledger.scalars.graph, [self._aggregate(self.read(variable)).entries])
+
+    # --- Nodes ----------------------------------------------------------------------------------
+
+    def _node(self, variable: TensorVariable) -> Public | Table:
+        node = variable.owner
+        op, inputs = node.op, node.inputs
+        if isinstance(op, Blockwise) and op.batch_ndim(node) == 0:
+            op = op.core_op
+        match op:
+            case Elemwise():
+                return self._elemwise(op.scalar_op, inputs)
+            case CAReduce():
+                return reduced(self.ledger, variable, self._table(self.read(inputs[0])))
+            case Dot() if variable.type.dtype == "bool":
+                raise refusal(op)  # its sum means or
+            case Dot():
+                return self.read(_as_sum_of_products(*inputs))
+            case CumOp():
+                return accumulated(self.ledger, variable, self._table(self.read(inputs[0])))
+            case DimShuffle():
+                return reordered(self._table(self.read(inputs[0])), op.new_order)
+            case Subtensor() | AdvancedSubtensor():
+                return self._subtensor(variable, op, inputs)
+            case AdvancedIncSubtensor():
+                return self._bincount(op, inputs)
+            case ExtractDiag():
+                whole = self._aggregate(self.read(inputs[0])).entries
+                return Table(whole.diagonal(op.offset, op.axis1, op.axis2))
+            case Join():
+                return self._join(op.axis % variable.type.ndim, inputs)
+            case MakeVector():
+                parts = [self._aggregate(self.read(i)).entries for i in inputs]
+                return Table(np.array([part[()] for part in parts], dtype=object))
+            case Alloc():
+                return self._alloc(inputs)
+            case Reshape():
+                shape = [int(s) for s in np.atleast_1d(self._known(inputs[1]))]
+                return reshaped(self._table(self.read(inputs[0])), shape, self.n)
+            case CheckAndRaise() | SpecifyShape() | TensorFromScalar() | ScalarFromTensor():
+                return self.read(inputs[0])
+        return self._row_by_row(variable)
+
+    def _elemwise(self, op: ps.ScalarOp, inputs: Sequence[TensorVariable]) -> Table:
+        tables = self._aligned(inputs)
+        axis, layout = common_layout(tables)
+        dtypes = [i.type.dtype for i in inputs]
+        entries = mapped(lambda *e: self.ledger.apply(op, e, dtypes), [t.entries for t in tables])
+        return Table(entries, axis, layout)
+
+    def _aligned(self, inputs: Sequence[TensorVariable]) -> list[Table]:
+        """Return operands as tables, with public vectors as rows where they meet the records."""
+        values = [self.read(i) for i in inputs]
+        axis, layout = common_layout([v for v in values if isinstance(v, Table)])
+        if axis is None:
+            axis = self._axis_of_public_rows(values)
+        if axis is None:
+            return [self._aggregate(v) for v in values]
+        tables = []
+        for v in values:
+            if isinstance(v, Public) and not v.graph.type.broadcastable[axis]:
+                tables.append(self._rows_of(v.graph, axis, layout))
+                continue
+            table = self._table(v)
+            if table.axis is None and table.entries.shape[axis] != 1:
+                raise NotAdditiveError("it combines the records with a vector of statistics")
+            tables.append(table)
+        return tables
+
+    def _axis_of_public_rows(self, values: Sequence[Public | Table]) -> int | None:
+        """Return the axis along which public values, one for each record, meet statistics."""
+        public = [self._shape(v.graph) for v in values if isinstance(v, Public)]
+        tables = [v.entries.shape for v in values if isinstance(v, Table)]
+        for axis in range(len(tables[0])):
+            if all(t[axis] == 1 for t in tables) and any(p[axis] == self.n for p in public):
+                return axis
+        return None
+
+    def _table(self, value: Public | Table) -> Table:
+        if isinstance(value, Table):
+            return value
+        entries = self._empty(self._shape(value.graph))
+        for index in np.ndindex(*entries.shape):
+            entries[index] = self.ledger.public_form(value.graph, index)
+        return Table(entries)
+
+    def _aggregate(self, value: Public | Table) -> Table:
+        table = self._table(value)
+        if table.axis is not None:
+            raise NotAdditiveError("it still has one value per record")
+        return table
+
+    def _rows_of(self, graph: TensorVariable, axis: int, layout: Layout | None = None) -> Table:
+        """Return the rows of a tensor that has one entry per position along an axis."""
+        blocks = 1 if layout is None else int(layout.blocks.max(initial=0)) + 1
+        shape = list(self._shape(graph))
+        shape[axis] = blocks
+        entries = self._empty(shape)
+        for index in np.ndindex(*shape):
+            if (graph, axis, index) not in self._vectors:
+                at = (*index[:axis], slice(None), *index[axis + 1 :])
+                self._vectors[graph, axis, index] = graph[at]
+            vector = self._vectors[graph, axis, index]
+            if layout is not None:
+                vector = self._spread(vector, layout, index[axis])
+            entries[index] = Row(None, vector)
+        return Table(entries, axis, layout)
+
+    def _spread(self, vector: TensorVariable, layout: Layout, block: int) -> TensorVariable:
+        """Put values of positions where their records are."""
+        here = layout.blocks == block
+        records = layout.records[here]
+        if layout.mask is not None or len(np.unique(records)) < len(records):
+            raise NotAdditiveError(
+                "it combines a selection of the records with a vector: select from both, as in "
+                "(x * w)[mask]"
+            )
+        return pt.zeros(self.n, dtype=vector.dtype)[records].set(vector[np.flatnonzero(here)])
+
+    def _shape(self, graph: TensorVariable) -> tuple[int, ...]:
+        shape = graph.type.shape
+        return tuple(self._known(graph.shape)) if None in shape else shape
+
+    @staticmethod
+    def _empty(shape: Sequence[int]) -> np.ndarray:
+        if np.prod(shape) > _MOST_ENTRIES:
+            raise NotAdditiveError(f"it has too many entries ({np.prod(shape)})")
+        return np.empty(shape, dtype=object)
+
+    def _known(self, graph: TensorVariable) -> np.ndarray:
+        """Evaluate what has to be known while reading: shapes and indices."""
+        if self.ledger.touches(graph):
+            raise NotAdditiveError("the records decide on the shape or the entries that it takes")
+        try:
+            value = known_value(graph)
+        except Exception:  # whatever keeps it from being computed: it is not known
+            value = None
+        if value is None:
+            raise NotAdditiveError(f"`{graph}`, a shape or an index, is not known")
+        return value[()]
+
+    # --- Shapes and indices ---------------------------------------------------------------------
+
+    def _join(self, axis: int, inputs: Sequence[TensorVariable]) -> Table:
+        values = [self.read(i) for i in inputs]
+        tables = [v for v in values if isinstance(v, Table)]
+        if len(tables) == len(values) and all(t.axis == axis for t in tables):
+            return appended(tables, axis, self.n)
+        return joined(self._aligned(inputs), axis)
+
+    def _alloc(self, inputs: Sequence[TensorVariable]) -> Table:
+        shape = [int(self._known(i)) for i in inputs[1:]]
+        table = self._table(self.read(inputs[0]))
+        if table.axis is None and self.n in shape:
+            # Read as one value for each record, to be combined with theirs.
+            axis = shape.index(self.n)
+            new = tuple(range(len(shape) - table.entries.ndim))
+            aligned = np.expand_dims(table.entries, new)
+            if aligned.shape[axis] == 1:
+                table = Table(aligned, axis)
+        if np.prod(shape) > _MOST_ENTRIES * (1 if table.axis is None else self.n):
+            raise NotAdditiveError("it repeats a statistic too often")
+        return repeated(table, shape, self.n)
+
+    def _subtensor(
+        self, variable: TensorVariable, op, inputs: Sequence[Variable]
+    ) -> Table | Public:
+        source = self.read(inputs[0])
+        index = list(indices_from_subtensor(inputs[1:], op.idx_list))
+        by_records = [i for i in index if isinstance(i, Variable) and self.ledger.touches(i)]
+        if by_records:
+            return self._chosen_by_records(variable, source, index, by_records)
+        return indexed(self._table(source), [self._constant(i) for i in index], self.n)
+
+    def _constant(self, index):
+        """Evaluate the variables in an index; slices stay."""
+        if isinstance(index, slice):
+            return slice(*(self._constant(i) for i in (index.start, index.stop, index.step)))
+        return self._known(pt.as_tensor(index)) if isinstance(index, Variable) else index
+
+    def _chosen_by_records(self, variable, source, index, by_records) -> Public | Table:
+        """Read ``x[mask]`` with a condition on the records, and ``values[k]`` with their codes."""
+        [chosen, *others] = by_records
+        at = next(i for i, v in enumerate(index) if v is chosen)
+        rows = self._table(self.read(chosen))
+        pure = rows.entries.flat[0].pure if rows.axis == 0 and rows.entries.ndim == 1 else None
+        if others or pure is None or rows.layout is not None:
+            raise NotAdditiveError("the records decide on the entries that it takes")
+        if chosen.type.dtype == "bool":
+            if isinstance(source, Public):
+                source = self._rows_of(source.graph, at)
+            if source.axis != at or source.layout is not None:
+                raise NotAdditiveError("a condition on the records selects something else")
+            index[at] = slice(None)
+            table = indexed(source, [self._constant(i) for i in index], self.n)
+            blocks = np.zeros(self.n, dtype=int)
+            return Table(table.entries, table.axis, Layout(np.arange(self.n), blocks, pure))
+        if len(index) > 1 or (isinstance(source, Table) and source.axis is not None):
+            raise NotAdditiveError("the records decide on the entries that it takes")
+        if isinstance(source, Public):
+            return self._rows_of(variable, 0)
+        # The sum of the values, each times whether it is the one.
+        [size, *rest] = source.entries.shape
+        code = chosen if self._values(chosen) <= size else pt.mod(chosen, size)  # from the end
+        code = code.dimshuffle(0, "x", *["x"] * len(rest))
+        is_it = pt.eq(code, np.arange(size).reshape(1, size, *[1] * len(rest)))
+        values = variable.owner.inputs[0]
+        return self.read((is_it * values.dimshuffle("x", *range(values.ndim))).sum(axis=1))
+
+    def _bincount(
+        self, op: AdvancedIncSubtensor, inputs: Sequence[TensorVariable]
+    ) -> Public | Table:
+        """Count codes: as many counts as there can be."""
+        target, added, *index = inputs
+        zeros = isinstance(target.owner and target.owner.op, Alloc) and target.type.ndim == 1
+        if not zeros or len(index) != 1 or op.set_instead_of_inc:
+            raise refusal(op)
+        start, size = target.owner.inputs
+        bounds = [size, *(size.owner.inputs if size.owner else ())]
+        lengths = [int(i.data) for i in bounds if isinstance(i, Constant)]
+        if not (lengths and max(lengths) >= self._values(index[0])):
+            raise NotAdditiveError(
+                "`bincount` may have as many entries as the data: give it minlength= the number "
+                "of categories, of Categorical or Bernoulli records, or write "
+                "pt.eq(x[:, None], np.arange(k)).sum(0)"
+            )
+        equal = pt.eq(index[0][:, None], np.arange(max(lengths)))
+        weight = added[:, None] if added.type.ndim else added
+        return self.read(start + pt.switch(equal, weight, 0).sum(0))
+
+    def _values(self, codes: TensorVariable) -> float:
+        """Return the number of values 0, 1, ... that codes can have."""
+        above = set(ancestors([codes]))
+        used = [rv for rv in self._categories if rv in above]
+        sizes = [range(self._categories[rv]) for rv in used]
+        if any(rv.type.ndim != 1 for rv in used) or np.prod([len(s) for s in sizes]) > 1e6:
+            return np.inf
+        grid = np.array(list(product(*sizes))).T
+        all_of = {rv: pt.constant(g.astype(rv.dtype)) for rv, g in zip(used, grid, strict=True)}
+        try:
+            found = known_value(clone_replace(codes, all_of, rebuild_strict=False), fixed=True)
+        except Exception:  # values of each record
+            return np.inf
+        # Where it is not known, other records are part of it, or what may change.
+        return np.inf if found is None or found.min() < 0 else found.max() + 1
+
+    # --- Ops that work on each record's own values ----------------------------------------------
+
+    def _row_by_row(self, variable: TensorVariable) -> Table:
+        """Keep an op that does not reach across records, of values that hold no aggregate."""
+        node: Apply = variable.owner
+        values = [self.read(i) for i in node.inputs]
+        tables = [v for v in values if isinstance(v, Table)]
+        axis, layout = common_layout(tables)
+        pure = all(t.axis is not None and all(map(_is_pure, t.entries.flat)) for t in tables)
+        dropped: tuple[int, ...] = ()
+        match node.op:
+            case Blockwise() as op:
+                apart = axis is not None and axis < op.batch_ndim(node)
+            case SortOp() | ArgSortOp() as op:
+                apart = op.axis is not None and axis != op.axis % tables[0].entries.ndim
+            case Argmax() as op:
+                dropped = op.axis or ()
+                apart = bool(dropped) and axis not in dropped
+            case SearchsortedOp():
+                apart = isinstance(values[0], Public)
+            case _:
+                apart = False
+        if axis is None or layout is not None or not (apart and pure):
+            raise refusal(node.op)
+        return self._rows_of(variable, axis - sum(a < axis for a in dropped))
+
+
+def _is_pure(entry: Entry) -> bool:
+    return isinstance(entry, Row) and entry.pure is not None
+
+
+def _as_sum_of_products(a: TensorVariable, b: TensorVariable) -> TensorVariable:
+    """Return a matrix product as what it is."""
+    return (a[:, :, None] * b[None, :, :]).sum(axis=1)

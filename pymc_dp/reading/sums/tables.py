@@ -1,0 +1,343 @@
+"""Rows, the values of one entry of a tensor for all records, and tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor import scalar as ps
+from pytensor.graph.basic import Constant, Variable, equal_computations
+from pytensor.scalar.basic import ScalarVariable
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import keeps_values
+from pymc_dp.reading.sums.forms import (
+    Form,
+    NotAdditiveError,
+    Scalars,
+    UnrelatedAxesError,
+    added,
+    node,
+    refusal,
+)
+
+_MOST_TERMS = 64  # of one row
+_MOST_POWER = 8
+
+Key = tuple[int, ...]  # a product of base maps, by their numbers
+Terms = dict[Key, Form]
+
+
+@dataclass
+class Row:
+    """One value for each record.
+
+    `terms` maps products of base maps to coefficients; `pure` is the vector itself, where no
+    aggregate is part of it. At least one of them is known.
+    """
+
+    terms: Terms | None
+    pure: TensorVariable | None
+
+
+Entry = Form | Row
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which records stand along an axis, where that is not all of them in order.
+
+    Attributes
+    ----------
+    records : the record at each position.
+    blocks : for each position, the entry of the table that has its row.
+    mask : the positions that are kept, truth values of the records; None for all.
+    """
+
+    records: np.ndarray
+    blocks: np.ndarray
+    mask: TensorVariable | None = None
+
+    def taken(self, chosen) -> Layout:
+        """Return the layout of some positions."""
+        return Layout(self.records[chosen], self.blocks[chosen], self.mask)
+
+    def equals(self, other: Layout | None) -> bool:
+        """Whether positions mean the same."""
+        if other is None or (self.mask is None) != (other.mask is None):
+            return False
+        return (
+            np.array_equal(self.records, other.records)
+            and np.array_equal(self.blocks, other.blocks)
+            and (self.mask is None or equal_computations([self.mask], [other.mask]))
+        )
+
+
+def whole(n: int) -> Layout:
+    """Return the layout of all records in order."""
+    return Layout(np.arange(n), np.zeros(n, dtype=int))
+
+
+@dataclass
+class Table:
+    """The entries of a tensor.
+
+    Along `axis`, where there is one, are the records: entries hold there a row, or one for each
+    block of the layout (None: all records in order).
+    """
+
+    entries: np.ndarray
+    axis: int | None = None
+    layout: Layout | None = None
+
+
+@dataclass
+class Ledger:
+    """Rows and their sums: what is summed for one result is there for the next."""
+
+    n: int
+    touching: dict[Variable, bool]  # starts with the records
+    bases: list[TensorVariable] = field(default_factory=list)
+    sums: dict[tuple, ScalarVariable] = field(default_factory=dict)
+    maps: dict[ScalarVariable, TensorVariable] = field(default_factory=dict)
+    public: dict[tuple, ScalarVariable] = field(default_factory=dict)
+    graphs: dict[ScalarVariable, TensorVariable] = field(default_factory=dict)
+    scalars: Scalars = field(default_factory=Scalars)
+    made: dict[tuple, TensorVariable] = field(default_factory=dict)
+
+    def touches(self, variable: Variable) -> bool:
+        """Whether a variable is computed from the records."""
+        if variable not in self.touching:
+            inputs = [] if variable.owner is None else variable.owner.inputs
+            self.touching[variable] = any([self.touches(i) for i in inputs])
+        return self.touching[variable]
+
+    # --- Public values and base maps ------------------------------------------------------------
+
+    def public_form(self, graph: TensorVariable, index: tuple[int, ...] = ()) -> Form:
+        """Return the form of an entry of a public tensor."""
+        if isinstance(graph, Constant):
+            return Form(float(graph.data[index]))
+        key = (graph, index)
+        if key not in self.public:
+            symbol = self.public[key] = ps.float64(f"p{len(self.public)}")
+            self.graphs[symbol] = graph[index] if index else graph
+        return Form(0.0, {self.public[key]: 1.0})
+
+    def column(self, column: TensorVariable, center: TensorVariable) -> Row:
+        """Return the row of a column of the records, centred."""
+        if not column.dtype.startswith("float"):
+            center = pt.round(center)  # so that counts stay whole numbers
+        return Row({(self.base(column - center),): Form(1.0), (): self.public_form(center)}, column)
+
+    def base(self, vector: TensorVariable) -> int:
+        """Return the number of a base map; truth values stay what they are, for `_merged`."""
+        while _is_cast_of_bool(vector):
+            [vector] = vector.owner.inputs
+        for number, known in enumerate(self.bases):
+            if known is vector:
+                return number
+        self.bases.append(vector)
+        return len(self.bases) - 1
+
+    def terms(self, entry: Entry) -> Terms:
+        """Terms of an entry; a vector without any is a base map of its own."""
+        if isinstance(entry, Form):
+            return {(): entry}
+        return self.as_base(entry.pure) if entry.terms is None else entry.terms
+
+    def as_base(self, vector: TensorVariable) -> Terms:
+        """Return the terms of a vector that is a base map of its own."""
+        return {(self.base(vector),): Form(1.0)}
+
+    def vector(self, entry: Entry, dtype: str) -> TensorVariable | None:
+        """Return an operand as a graph over the records; None if an aggregate is part of it."""
+        if isinstance(entry, Row):
+            return entry.pure
+        if not entry.weights:
+            kind = "int64" if np.dtype(dtype).kind in "iu" else dtype
+            return pt.constant(np.asarray(entry.constant).astype(kind))
+        if any(symbol not in self.graphs for symbol in entry.weights):
+            return None
+        total = pt.add(entry.constant, *(w * self.graphs[s] for s, w in entry.weights.items()))
+        return total.astype(dtype)
+
+    # --- Arithmetic -----------------------------------------------------------------------------
+
+    def apply(self, op: ps.ScalarOp, entries: Sequence[Entry], dtypes: Sequence[str]) -> Entry:
+        """Apply a scalar op to entries; `dtypes` are those of the operands."""
+        forms = [e for e in entries if isinstance(e, Form)]
+        if len(forms) == len(entries):
+            return self.scalars.apply(op, forms, dtypes)
+        vectors = [self.vector(e, dtype) for e, dtype in zip(entries, dtypes, strict=True)]
+        pure = None
+        if not any(v is None for v in vectors):
+            pure = node(self.made, Elemwise(op), vectors)
+        polynomial = any(isinstance(e, Row) and e.terms is not None for e in entries)
+        # Without them, a map of its own does the same with fewer terms.
+        terms = self._polynomial(op, entries, dtypes) if polynomial or pure is None else None
+        if pure is None and terms is None:
+            raise refusal(op)
+        return Row(terms, pure)
+
+    def _polynomial(
+        self, op: ps.ScalarOp, entries: Sequence[Entry], dtypes: Sequence[str]
+    ) -> Terms | None:
+        """Terms of a result that stays a polynomial of the base maps."""
+        first, *rest = entries
+        match op:
+            case ps.Identity():
+                return self.terms(first)
+            case ps.Cast() if op.o_type.dtype.startswith("f") and keeps_values(op, dtypes[0]):
+                return self.terms(first)
+            case ps.Second():
+                return self.terms(rest[0])
+            case ps.Neg():
+                return self._scaled(first, Form(-1.0))
+            case ps.Add() if set(dtypes) == {"bool"}:
+                return self._either(entries)
+            case ps.Add():
+                return self._added([self.terms(e) for e in entries])
+            case ps.Sub():
+                return self._added([self.terms(first), self._scaled(rest[0], Form(-1.0))])
+            case ps.Mul():
+                return self._product(entries)
+            case ps.Sqr():
+                return self._product([first, first])
+            case ps.Pow() if isinstance(rest[0], Form) and not rest[0].weights:
+                power = rest[0].constant
+                if power in range(1, _MOST_POWER + 1):
+                    return self._product([first] * int(power))
+            case ps.TrueDiv() if isinstance(rest[0], Form):
+                one = self.scalars.apply(ps.true_div, [Form(1.0), rest[0]], ["float64"] * 2)
+                return self._scaled(first, one)
+        return None
+
+    def _either(self, entries: Sequence[Entry]) -> Terms | None:
+        """Return the terms of a sum of truth values, which means or: a + b - a b."""
+        total = self.terms(entries[0])
+        for entry in entries[1:]:
+            both = self._product([Row(total, None), entry])
+            if both is None:
+                return None
+            less = self._scaled(Row(both, None), Form(-1.0))
+            either = self._added([total, self.terms(entry), less])
+            if either is None:
+                return None
+            total = either
+        return total
+
+    def _scaled(self, entry: Entry, factor: Form) -> Terms:
+        return {k: self.scalars.product(c, factor) for k, c in self.terms(entry).items()}
+
+    def _added(self, parts: Sequence[Terms]) -> Terms | None:
+        collected: dict[Key, list[Form]] = {}
+        for part in parts:
+            for key, form in part.items():
+                collected.setdefault(key, []).append(form)
+        if len(collected) > _MOST_TERMS:
+            return None
+        total = {key: added(forms) for key, forms in collected.items()}
+        return {k: c for k, c in total.items() if c.weights or c.constant != 0.0}
+
+    def _product(self, entries: Sequence[Entry]) -> Terms | None:
+        total: Terms | None = self.terms(entries[0])
+        for entry in entries[1:]:
+            factor = self.terms(entry)
+            if total is None or len(total) * len(factor) > 4 * _MOST_TERMS:
+                return None
+            pairs = product(total.items(), factor.items())
+            total = self._added(
+                [{self._merged(i, j): self.scalars.product(c, d)} for (i, c), (j, d) in pairs]
+            )
+        return total
+
+    def _merged(self, i: Key, j: Key) -> Key:
+        """Return the product of two keys; the square of a truth value is that value."""
+        return tuple(sorted([*i, *(k for k in j if k not in i or self.bases[k].dtype != "bool")]))
+
+    # --- Sums -----------------------------------------------------------------------------------
+
+    def total(self, entries: Sequence[Entry], layout: Layout | None) -> Form:
+        """Sum the entries along the axis of the records, and over it."""
+        if layout is None:
+            return self._sum(entries[0], None, None)
+        forms = []
+        for block, entry in enumerate(entries):
+            of_block = layout.records[layout.blocks == block]
+            weights = np.bincount(of_block, minlength=self.n).astype("float64")
+            forms.append(self._sum(entry, None if np.all(weights == 1) else weights, layout.mask))
+        return added(forms)
+
+    def _sum(self, entry: Entry, weights, mask) -> Form:
+        suffix = None if weights is None else weights.tobytes(), mask
+        terms = self.terms(entry)
+        if isinstance(entry, Row) and entry.pure is not None:
+            known = {k for k in terms if (k, *suffix) in self.sums}
+            new = [
+                k for k in terms if k not in known and any(self.touches(self.bases[j]) for j in k)
+            ]
+            if len(new) > 1:
+                terms = self.as_base(entry.pure)  # one sum is enough
+        sums = [(c, self._sum_of(key, weights, mask)) for key, c in terms.items()]
+        total = added([self.scalars.product(c, value) for c, value in sums])
+        if mask is None or all(s in self.graphs for c, _ in sums for s in c.weights):
+            return total
+        # Where nothing is selected, the sum is zero, and its coefficients (a mean) may be NaN.
+        some = self.scalars.apply(ps.gt, [self._sum_of((), weights, mask), Form()], ["float64"] * 2)
+        return self.scalars.apply(ps.switch, [some, total, Form()], ["bool", "float64", "float64"])
+
+    def _sum_of(self, product_of: Key, weights, mask) -> Form:
+        """Return the form of the sum of a product of base maps."""
+        if not product_of and mask is None:
+            return Form(float(self.n if weights is None else weights.sum()))
+        if not product_of:
+            return self._sum_of((self.base(mask),), weights, None)
+        key = (product_of, None if weights is None else weights.tobytes(), mask)
+        if key not in self.sums:
+            vector = pt.mul(*(self.bases[k] for k in product_of)).astype("float64")
+            # Records outside of the selection may have any value, NaN too.
+            if weights is not None:
+                vector = pt.where(weights != 0, vector * weights, 0.0)
+            if mask is not None:
+                vector = pt.where(mask, vector, 0.0)
+            if self.touches(vector):
+                symbol = self.sums[key] = ps.float64(f"s{len(self.maps)}")
+                self.maps[symbol] = vector
+            else:
+                [self.sums[key]] = self.public_form(vector.sum()).weights
+        return Form(0.0, {self.sums[key]: 1.0})
+
+
+def common_layout(tables: Sequence[Table]) -> tuple[int | None, Layout | None]:
+    """Return the axis of the records and its layout, which the tables have to share."""
+    with_records = [t for t in tables if t.axis is not None]
+    if not with_records:
+        return None, None
+    if len({t.axis for t in with_records}) > 1:
+        raise UnrelatedAxesError("it combines two unrelated axes of records")
+    first, *others = with_records
+    for t in others:
+        same = t.layout is None if first.layout is None else first.layout.equals(t.layout)
+        if not same:
+            raise NotAdditiveError("it combines different selections of the records")
+    return first.axis, first.layout
+
+
+def _is_cast_of_bool(vector: TensorVariable) -> bool:
+    node = vector.owner
+    is_cast = node and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, ps.Cast)
+    return bool(is_cast) and node.inputs[0].dtype == "bool"
+
+
+def mapped(function, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Apply a function to the entries of arrays, which broadcast."""
+    arrays = np.broadcast_arrays(*arrays)
+    result = np.empty(arrays[0].shape, dtype=object)
+    for index in np.ndindex(*result.shape):
+        result[index] = function(*(a[index] for a in arrays))
+    return result

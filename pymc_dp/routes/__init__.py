@@ -1,0 +1,1 @@
+"""Ways to sample a model, each with what it is expected to give."""

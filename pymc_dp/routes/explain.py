@@ -1,0 +1,190 @@
+"""`explain`: what the package sees in a model, and what it would do."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from html import escape
+
+import pymc as pm
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.ladder.collapse import collapse, dropped_deterministics
+from pymc_dp.laws.one_value import IntegratedReleaseRV
+from pymc_dp.laws.rungs import describe, notes, record_groups
+from pymc_dp.mechanisms.release import record_bounds
+from pymc_dp.reading.groups import blocks, read_block
+from pymc_dp.reading.model import (
+    as_model,
+    is_tagged,
+    privatized,
+    record_length,
+    release_statistic,
+    releases,
+    with_known_lengths,
+)
+from pymc_dp.reading.sums import NotAdditiveError
+from pymc_dp.step_methods import choose_steps
+
+_AFRESH = "computed afresh"
+
+
+@dataclass
+class Explanation:
+    """Tables that print as text, in rich, and as HTML in Jupyter.
+
+    Attributes
+    ----------
+    tables : list of (title, columns, rows)
+        The content, as strings.
+    notes : list of str
+        What did not fit into a table.
+    """
+
+    tables: list[tuple[str, list[str], list[list[str]]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render with rich."""
+        for title, columns, rows in self.tables:
+            table = Table(title=title, title_justify="left")
+            for column in columns:
+                table.add_column(column, overflow="fold")
+            for row in rows:
+                table.add_row(*(Text(cell) for cell in row))
+            yield table
+        yield from map(Text, self.notes)
+
+    def __str__(self) -> str:
+        """Render as plain text."""
+        console = Console(width=110, color_system=None, force_terminal=False)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for title, columns, rows in self.tables:
+            head = "".join(f"<th>{escape(c)}</th>" for c in columns)
+            body = "".join(
+                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+                for row in rows
+            )
+            parts.append(
+                f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead>"
+                f"<tbody>{body}</tbody></table>"
+            )
+        return "".join(parts + [f"<p>{escape(note)}</p>" for note in self.notes])
+
+
+def explain(model: pm.Model | None = None) -> Explanation:
+    """Explain a model: what its releases tell, which rungs are open, who samples what.
+
+    Nothing of the size of the records is evaluated.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Returns
+    -------
+    Explanation
+        Three tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample`
+        (open or why not, cost of a sweep), steps of `dp.steps` on the rungs with latent variables.
+    """
+    from pymc_dp.sampling import routes
+
+    model = with_known_lengths(as_model(model, "dp.explain(model)"))
+    result = Explanation()
+    rows = [_release_row(model, release) for release in releases(model)]
+    for rv in model.basic_RVs:
+        if isinstance(rv.owner.op, IntegratedReleaseRV):
+            what = ", ".join(rv.owner.op.names) or "the records"
+            rows.append([rv.name, f"integrated out: {what}", _short(rv.owner.op.mechanism), "-"])
+    if not rows:
+        raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")
+    result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
+
+    if privatized(model):
+        table = routes(model)
+        best = max(rate for _, rate, _ in table)
+        rows = []
+        told: dict[str, str] = {}
+        slow = any(_AFRESH in row[1] for row in result.tables[0][2])
+        for route, rate, reason in sorted(table, key=lambda entry: -entry[1]):
+            state = reason if reason else ("open, dp.sample takes it" if rate == best else "open")
+            if reason in told:
+                state = f"as for {told[reason]}"
+            elif reason:
+                told[reason] = route.name
+            cost = "does not depend on n"
+            if route.rung == "records":
+                cost = "grows with n²" if slow else "grows with n"
+            rows.append([route.rung, route.name, state, cost])
+        result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
+
+    rows = []
+    rungs = {"records": model} if privatized(model) else {"as written": model}
+    if privatized(model):
+        with suppress(ValueError, NotImplementedError):  # the reason stands among the routes
+            rungs["statistics"] = collapse(model, "statistics")
+    for name, on in rungs.items():
+        chosen = choose_steps(on)
+        rows += [
+            [name, rv.name, chosen[rv].__name__ if rv in chosen else "NUTS"] for rv in on.free_RVs
+        ]
+    result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
+
+    result.notes += notes(model)
+    dropped = dropped_deterministics(model)
+    if dropped:
+        result.notes.append(
+            "Collapsed models drop these Deterministics of the records: "
+            + ", ".join(d.name for d in dropped)
+        )
+    return result
+
+
+def _release_row(model, release) -> list[str]:
+    op = release.owner.op
+    reading = _reading(model, release)
+    records = [rv for group in record_groups(model) for rv in group.records]
+    stated = record_bounds(release, records)
+    bounds = ", ".join(f"{rv.name} in [{a:g}, {b:g}]" for rv, (a, b) in stated.items()) or "-"
+    return [release.name, reading, _short(op.mechanism), bounds]
+
+
+def _reading(model, release) -> str:
+    """Say what a release's statistic is: by the rules of the records' law, else by its sums."""
+    sources = nearest_rvs([release_statistic(release)])
+    names = ", ".join(rv.name for rv in sources)
+    for group in record_groups(model):
+        if sources and set(sources) <= set(group.records):
+            with suppress(NotImplementedError, ValueError):
+                found = describe(model, group, release)
+                return f"{found} (n = {record_length(group.records[0])})"
+    tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
+    parts = []
+    for block in blocks(model, tagged):
+        if release not in block.factors:
+            continue
+        alone = replace(block, factors=(release,))
+        try:
+            count = len(read_block(model, alone).maps)
+            what = f"a function of {count} sum{'s' if count > 1 else ''} over the records"
+        except NotAdditiveError as error:
+            what = f"{_AFRESH} for every record, because {error}"
+        parts.append(f"of {block.name}: {what} (n = {block.n})")
+    return "; ".join(parts) or names
+
+
+def _short(mechanism) -> str:
+    """Write a mechanism with four significant digits."""
+    return re.sub(r"\d+\.\d{4,}(e[-+]\d+)?", lambda m: f"{float(m[0]):.4g}", repr(mechanism))

@@ -1,0 +1,296 @@
+"""The fused Gibbs route: whole chains in one compiled loop, no PyMC inside."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
+from pytensor.tensor.random.basic import (
+    ExponentialRV,
+    GammaRV,
+    HalfNormalRV,
+    InvGammaRV,
+    NormalRV,
+)
+from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
+
+from pymc_dp.graphs.questions import nearest_rvs, power_law
+from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
+from pymc_dp.ladder.collapse import collapsible
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.reading.model import PrivatizedRecords, check_transform, prior_number
+from pymc_dp.routes.chain import as_tree, run_chains
+from pymc_dp.step_methods.base import published_values
+
+_log = logging.getLogger("pymc.dp")
+
+# Sweeps to a recorded draw: at this many, draws are nearly independent and recording is not
+# what takes the time.
+SWEEPS = 10
+
+
+def rate(model: pm.Model) -> float:
+    """Return expected effective draws a second; raise where the kernel does not cover the model."""
+    covered(model)
+    return 100_000.0
+
+
+def covered(model: pm.Model) -> PrivatizedRecords:
+    """Return the records if the fused kernel covers the whole model; say what it does not."""
+    groups = collapsible(model)
+    if len(groups) != 1:
+        raise NotImplementedError("it covers one vector of records")
+    [group] = groups
+    if not isinstance(group, PrivatizedRecords):
+        raise NotImplementedError("it covers one vector of Normal records of one mean and variance")
+    released = [r.rv for r in group.releases]
+    others = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
+    if others:
+        raise NotImplementedError(f"it does not cover {others[0].name!r}")
+    if any(rv not in model.observed_RVs for rv in released):
+        raise NotImplementedError("a release has no observed value")
+    for release in group.releases:
+        if type(release.op.mechanism) not in (LaplaceMechanism, GaussianMechanism):
+            raise NotImplementedError(
+                f"it does not cover {type(release.op.mechanism).__name__} (in {release.name!r})"
+            )
+    for which in ("mean", "variance"):
+        if sum(bool(getattr(c, which)) for r in group.releases for c in r.components) > 1:
+            raise NotImplementedError(f"the {which} of {group.name!r} is released more than once")
+    if group.n < 3 and any(
+        c.variance and isinstance(r.op.mechanism, GaussianMechanism)
+        for r in group.releases
+        for c in r.components
+    ):
+        raise NotImplementedError("a variance of n = 2 records under Gaussian noise")
+    if any(bool(c.mean) == bool(c.variance) for r in group.releases for c in r.components):
+        raise NotImplementedError("an entry of a release is neither a mean nor a variance")
+    mean = group.mean
+    spread, power = _spread(group)
+    for parameter in (mean, spread):
+        if parameter in model.free_RVs:
+            check_transform(model, parameter)
+    extra = [rv.name for rv in model.free_RVs if rv not in (mean, spread, group.rv)]
+    if extra:
+        raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
+    if (type(spread.owner.op), power) not in _SPREAD_PRIORS:
+        known = ", ".join(
+            f"{op.__name__.removesuffix('RV')} on the {'variance' if k == 1 else 'sd'}"
+            for op, k in _SPREAD_PRIORS
+        )
+        raise NotImplementedError(f"the prior of {spread.name!r} is none of: {known}")
+    if nearest_rvs(spread.owner.inputs):
+        raise NotImplementedError(f"the prior of {spread.name!r} has random parameters")
+    has_mean, has_variance = (
+        used or group.bounds is not None for used in (group.uses_mean, group.uses_variance)
+    )
+    shape = _prior(spread, power)[0] + (has_mean + (group.n - 1) * has_variance) / 2
+    if shape < 0 or (shape == 0 and group.bounds is None):
+        raise NotImplementedError(f"there are too few records for the prior of {spread.name!r}")
+    if mean.owner is None or not isinstance(mean.owner.op, NormalRV | FlatRV):
+        raise NotImplementedError("the records' mean has no Normal or flat prior")
+    if isinstance(mean.owner.op, NormalRV):
+        location, sd = mean.owner.op.dist_params(mean.owner)
+        if nearest_rvs([location]):
+            raise NotImplementedError(f"the prior location of {mean.name!r} is random")
+        sources = nearest_rvs([sd])
+        own = power_law(sd**2, spread) if sources == [spread] else None
+        if sources and (own is None or abs(own[1] - power) > 1e-9):
+            raise NotImplementedError(
+                f"the prior spread of {mean.name!r} is neither a number nor proportional to the "
+                f"square root of {spread.name!r}"
+            )
+    if any(v.type.ndim for v in (mean, spread)):
+        raise NotImplementedError("it covers scalar parameters")
+    return group
+
+
+# Priors of the spread by op and by the power k in variance = spread^k: a function of the op's
+# parameters to (a0, b0, c0) of the density v^(-a0-1) exp(-b0/v - c0 v) that it gives the variance.
+_SPREAD_PRIORS: dict[tuple[type, int], Callable[..., tuple[float, float, float]]] = {
+    (InvGammaRV, 1): lambda alpha, beta: (alpha, beta, 0.0),
+    (HalfFlatRV, 1): lambda: (-1.0, 0.0, 0.0),
+    (HalfFlatRV, 2): lambda: (-0.5, 0.0, 0.0),
+    (HalfNormalRV, 2): lambda loc, sigma: (-0.5, 0.0, 0.5 / sigma**2),
+    (GammaRV, 1): lambda alpha, scale: (-alpha, 0.0, 1.0 / scale),
+    (ExponentialRV, 1): lambda scale: (-1.0, 0.0, 1.0 / scale),
+}
+
+
+def _spread(group: PrivatizedRecords) -> tuple[TensorVariable, int]:
+    """Return the free variable behind the records' variance, and k in variance = spread^k."""
+    sources = nearest_rvs([group.variance])
+    power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
+    if power is None or abs(power[0] - 1) > 1e-9 or abs(power[1] - round(power[1], 0)) > 1e-9:
+        raise NotImplementedError(
+            f"it covers {group.name!r} = Normal(mu, sigma) or Normal(mu, sqrt(sigma2)) with a free "
+            f"sigma or sigma2"
+        )
+    return sources[0], round(power[1])
+
+
+def _prior(spread: TensorVariable, power: int) -> tuple[float, float, float]:
+    op = spread.owner.op
+    return _SPREAD_PRIORS[type(op), power](
+        *(prior_number(p, spread.name) for p in op.dist_params(spread.owner))
+    )
+
+
+def _place(component) -> tuple[str, float, float]:
+    """Return the kernel's field of a released value z, which holds (z - offset) / factor."""
+    field, factor = ("z_mean", component.mean) if component.mean else ("z_var", component.variance)
+    return field, component.constant, factor
+
+
+def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
+    """Read the numbers that the kernel needs, noise and observed values as they are now."""
+    mean = group.mean
+    spread, power = _spread(group)
+    a0, b0, c0 = _prior(spread, power)
+    fields: dict[str, Any] = {
+        "n": float(group.n),
+        "mu0": 0.0,
+        "kappa0": 0.0,
+        "tau0": 0.0,
+        "a0": a0,
+        "b0": b0,
+        "c0": c0,
+        "bounded": group.bounds is not None,
+        "lo": group.bounds[0] if group.bounds else 0.0,
+        "hi": group.bounds[1] if group.bounds else 0.0,
+    }
+    if isinstance(mean.owner.op, NormalRV):
+        location, sd = mean.owner.op.dist_params(mean.owner)
+        fields["mu0"] = prior_number(location, mean.name)
+        if nearest_rvs([sd]):
+            factor, _ = power_law(sd**2, spread) or (np.nan, 0.0)  # `covered` checked it
+            fields["kappa0"] = 1.0 / factor
+        else:
+            fields["tau0"] = prior_number(sd, mean.name) ** -2
+    for which in ("mean", "var"):
+        used = group.uses_mean if which == "mean" else group.uses_variance
+        fields[f"has_{which}"] = float(used or group.bounds is not None)
+        fields[f"lam_{which}"] = fields[f"tau_{which}"] = fields[f"z_{which}"] = 0.0
+    for release in group.releases:
+        entries = zip(
+            *published_values(model, release.rv, release.parameters),
+            release.components,
+            strict=True,
+        )
+        for z, scale, c in entries:
+            field, offset, factor = _place(c)
+            fields[field] = float((z - offset) / factor)
+            which, scale = field.removeprefix("z_"), float(scale / abs(factor))
+            if isinstance(release.op.mechanism, LaplaceMechanism):
+                fields[f"lam_{which}"] = 1.0 / scale
+            else:
+                fields[f"tau_{which}"] = scale**-2
+    return GaussianModel(**fields)
+
+
+def start(kernel: GaussianModel, rng: np.random.Generator) -> tuple[float, float, float, float]:
+    """Return a dispersed starting state that is possible under the kernel's model."""
+    jitter = rng.random()
+    if kernel.bounded:
+        width = kernel.hi - kernel.lo
+        mean = kernel.lo + width * (0.3 + 0.4 * jitter)
+        variance = 0.05 * width**2
+        return mean, variance, mean, variance
+    noise_var = (1.0 / kernel.lam_var if kernel.lam_var > 0 else 0.0) + (
+        kernel.tau_var**-0.5 if kernel.tau_var > 0 else 0.0
+    )
+    if kernel.has_var:
+        variance = max(kernel.z_var, 0.1 * noise_var, 1e-300) * (0.5 + jitter)
+    else:
+        variance = kernel.b0 / max(kernel.a0, 1.0) if kernel.b0 > 0 else 1.0
+        variance = 0.5 / kernel.c0 if kernel.c0 > 0 else variance
+    mean = kernel.z_mean if kernel.has_mean else kernel.mu0
+    return mean, variance, mean, variance
+
+
+@dataclass(frozen=True)
+class GaussianChain:
+    """A chain of the kernel for one model and what was released.
+
+    Attributes
+    ----------
+    kernel : GaussianModel
+    names : (str, str)
+        Those of the mean and the spread.
+    power : int
+        The variance is the spread to this power.
+    entries : dict
+        By release, what each of its values is: a field of the kernel, an offset and a factor.
+    """
+
+    kernel: GaussianModel
+    names: tuple[str, str]
+    power: int
+    entries: dict[str, list[tuple[str, float, float]]]
+
+    @classmethod
+    def read(cls, model: pm.Model) -> GaussianChain:
+        """Read a model that the kernel covers."""
+        group = covered(model)
+        spread, power = _spread(group)
+        entries = {r.name: [_place(c) for c in r.components] for r in group.releases}
+        return cls(kernel_model(model, group), (group.mean.name, spread.name), power, entries)
+
+    def given(self, released: Mapping[str, np.ndarray]) -> GaussianChain:
+        """Return the chain for other released values."""
+        fields: dict[str, Any] = {
+            field: float((z - offset) / factor)
+            for name, entries in self.entries.items()
+            for z, (field, offset, factor) in zip(
+                np.ravel(released[name]).tolist(), entries, strict=True
+            )
+        }
+        kernel = self.kernel._replace(**fields)
+        return GaussianChain(kernel, self.names, self.power, self.entries)
+
+    def begin(self, rng: np.random.Generator, tune: int, thin: int = SWEEPS):
+        """Return a state after the draws to be discarded."""
+        out = np.empty((tune, 2))
+        return run_sweeps(rng, start(self.kernel, rng), self.kernel, thin, out)
+
+    def advance(self, rng: np.random.Generator, state, draws: int, thin: int = SWEEPS):
+        """Return the next state, and a row (mean, variance) for each draw."""
+        out = np.empty((draws, 2))
+        return run_sweeps(rng, state, self.kernel, thin, out), out
+
+    def values(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return draws by name; rows (..., 2)."""
+        mean, spread = self.names
+        own = rows[..., 1] ** (1 / self.power) if self.power > 1 else rows[..., 1]
+        return {mean: rows[..., 0], spread: own}
+
+
+def sample(
+    model: pm.Model, *, tune: int = 1000, compute_convergence_checks: bool = True, **kwargs: Any
+) -> DataTree:
+    """Run the fused kernel on every chain; `tune` draws are discarded."""
+    chain = GaussianChain.read(model)
+    rng = np.random.default_rng(0)
+    chain.advance(rng, chain.begin(rng, 1, 1), 1, 1)  # compile
+
+    out, seconds = run_chains(lambda rng: chain.begin(rng, tune), chain.advance, **kwargs)
+    _log.info("%d Gibbs sweeps to a draw, %.2f seconds", SWEEPS, seconds)
+    parameters = chain.values(out)
+    posterior = {rv.name: parameters[rv.name] for rv in model.free_RVs if rv.name in parameters}
+    # each recorded draw is this many sweeps after the one before it
+    stats = {"sweeps": np.full(out.shape[:2], SWEEPS)}
+    attributes = {"route": "fused Gibbs", "sampling_time": seconds, "tuning_steps": tune}
+    return as_tree(
+        model,
+        posterior,
+        stats,
+        [model[name] for name in chain.entries],
+        attributes,
+        checks=compute_convergence_checks,
+    )

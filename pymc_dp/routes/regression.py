@@ -1,0 +1,680 @@
+"""The exact route for linear regressions with a conjugate prior: chains of one compiled kernel."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.multivariate import MvNormalRV, WishartRV
+from pymc.util import get_random_generator
+from pytensor import scalar as ps
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.linalg import MatrixInverse
+from pytensor.tensor.random.basic import InvGammaRV, NormalRV
+from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
+
+from pymc_dp.graphs.polynomials import Polynomial, constant, degree, read_polynomial
+from pymc_dp.graphs.questions import (
+    entry_of,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    power,
+    power_law,
+)
+from pymc_dp.kernels.moments.bounds import central_point
+from pymc_dp.kernels.moments.regression_chain import (
+    RegressionModel,
+    proposal_shape,
+    run_sweeps,
+    tune_proposal,
+)
+from pymc_dp.ladder.collapse import collapsible
+from pymc_dp.laws.moments.sums import column_products, nearest_sample
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.release import (
+    FeasibleMoments,
+    FeasibleRegression,
+    law_is_feasible,
+    record_bounds,
+)
+from pymc_dp.reading.columns import Link, Rows
+from pymc_dp.reading.model import check_transform, prior_number, prior_value
+from pymc_dp.reading.sums import NotAdditiveError
+from pymc_dp.routes.chain import as_tree, run_chains
+from pymc_dp.step_methods.base import published_values
+
+_log = logging.getLogger("pymc.dp")
+
+
+@dataclass(frozen=True)
+class NormalInverseGamma:
+    r"""A conjugate prior: :math:`v \sim IG(a, b)`, :math:`\beta \mid v \sim N(m, v\, C)`.
+
+    Attributes
+    ----------
+    variance : the variable v with which the variance is ``factor * v``.
+    factor : its factor.
+    shape, rate : a and b of the variance itself.
+    entries : the variable and index of each entry of beta.
+    mean, cov : m and C, for a variance of one.
+    """
+
+    variance: TensorVariable
+    factor: float
+    shape: float
+    rate: float
+    entries: list[tuple[TensorVariable, tuple[int, ...]]]
+    mean: np.ndarray
+    cov: np.ndarray
+
+    @property
+    def variables(self) -> list[TensorVariable]:
+        """The variables whose prior it is."""
+        return [self.variance, *dict.fromkeys(rv for rv, _ in self.entries)]
+
+    @property
+    def kappa(self) -> float:
+        """How many observations the prior of a single mean is worth."""
+        return 1.0 / float(self.cov[0, 0])
+
+    @property
+    def psi(self) -> np.ndarray:
+        """Scale of the inverse Wishart law of the variance, as a matrix of one entry."""
+        return np.array([[2.0 * self.rate]])
+
+    @property
+    def nu(self) -> float:
+        """Its degrees of freedom."""
+        return 2.0 * self.shape
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the variables that hold the entries."""
+        return {rv.name: _shape(rv) for rv in dict.fromkeys(rv for rv, _ in self.entries)}
+
+    def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
+        """Return draws by name; `beta` has the entries on its last axis."""
+        own = variance / self.factor
+        found = {self.variance.name: own.reshape(*own.shape, *[1] * self.variance.type.ndim)}
+        for name, shape in self.shapes.items():
+            mine = [k for k, (own, _) in enumerate(self.entries) if own.name == name]
+            found[name] = beta[..., mine].reshape(*beta.shape[:-1], *shape)
+        return found
+
+
+@dataclass(frozen=True)
+class NormalWishart:
+    r"""A conjugate prior: :math:`T \sim W(\nu, \Psi^{-1})`, mean N(m, inverse of kappa T).
+
+    Attributes
+    ----------
+    precision, location : the variables T and mu.
+    nu, psi, kappa, mean : the numbers of the prior.
+    """
+
+    precision: TensorVariable
+    location: TensorVariable
+    nu: float
+    psi: np.ndarray
+    kappa: float
+    mean: np.ndarray
+
+    @property
+    def variables(self) -> list[TensorVariable]:
+        """The variables whose prior it is."""
+        return [self.precision, self.location]
+
+    def values(self, mean: np.ndarray, cov: np.ndarray) -> dict[str, np.ndarray]:
+        """Return draws by name."""
+        return {self.location.name: mean, self.precision.name: np.linalg.inv(cov)}
+
+
+@dataclass(frozen=True)
+class ConjugateRegression:
+    """A regression that the kernel covers wholly.
+
+    Attributes
+    ----------
+    rows : the rows and their releases.
+    prior : that of the coefficients' variables and the error variance.
+    matrix, offset : the coefficients (intercept first) are ``matrix @ beta + offset``.
+    covariate : the mean and covariance matrix of the covariates, or the conjugate prior of both;
+        None for another law.
+    """
+
+    rows: Rows
+    prior: NormalInverseGamma
+    matrix: np.ndarray
+    offset: np.ndarray
+    covariate: tuple[np.ndarray, np.ndarray] | NormalInverseGamma | NormalWishart | None
+
+    def values(self, theta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
+        """Return draws of the prior's variables by name, from those of the coefficients."""
+        beta = np.linalg.solve(self.matrix, (theta - self.offset)[..., None])[..., 0]
+        return self.prior.values(beta, variance)
+
+
+def rate(model: pm.Model) -> float:
+    """Return expected effective draws a second; raise where the kernel does not cover the model."""
+    d = covered(model).rows.width
+    return 1e6 / d**2.8
+
+
+def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
+    """Read a regression that a kernel covers wholly; say what it does not cover.
+
+    `gaussian` says that the covariates have to be Normal, with a law that the exact kernel covers.
+    """
+    rows, *others = collapsible(model)
+    if others or not isinstance(rows, Rows):
+        raise NotImplementedError("it covers one regression of rows (x, y)")
+    released = [r.rv for r in rows.releases]
+    factors = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
+    if factors:
+        raise NotImplementedError(f"it does not cover {factors[0].name!r}")
+    for release in rows.releases:
+        if release.rv not in model.observed_RVs:
+            raise NotImplementedError("a release has no observed value")
+        if not isinstance(release.mechanism, LaplaceMechanism | GaussianMechanism):
+            raise NotImplementedError(
+                f"it does not cover {type(release.mechanism).__name__} (in {release.name!r})"
+            )
+        if release.degree > 2 and gaussian:
+            raise NotImplementedError(
+                f"{release.name!r} is of products of {release.degree} columns"
+            )
+        try:
+            release.linear(rows.n)
+        except NotAdditiveError as error:
+            raise NotImplementedError(f"the statistic of {release.name!r}: {error}") from None
+    *covariates, response = rows.links
+    if response.coefficients is None or response.sigma is None:
+        raise NotImplementedError(f"{response.rv.name!r} is no response to the other columns")
+    if rows.n < rows.width + 1:
+        raise NotImplementedError(f"{rows.n} rows of {rows.width} columns are too few")
+    prior = _read_prior(model, response.coefficients, response.sigma, response)
+    matrix, offset = _linear_map(response.coefficients, prior.entries, response)
+    if matrix.shape[0] != matrix.shape[1] or np.linalg.matrix_rank(matrix) < len(matrix):
+        own = response.rv.name
+        why = f"the coefficients of {own!r} are no invertible linear function of " + ", ".join(
+            dict.fromkeys(repr(rv.name) for rv, _ in prior.entries)
+        )
+        if not matrix[0].any():
+            why = (
+                f"the intercept of {own!r} is a number: the kernel is for intercepts with a prior, "
+                f"{own} = pm.Normal({own!r}, a + x @ b, ...)"
+            )
+        raise NotImplementedError(why)
+    try:
+        covariate = _read_covariates(model, rows, covariates)
+    except NotImplementedError:
+        if gaussian:
+            raise
+        covariate = None
+    mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
+    if isinstance(covariate, NormalInverseGamma | NormalWishart):
+        others = covariate.variables
+        shared = [rv.name for rv in others if rv in mine]
+        if shared:
+            raise NotImplementedError(
+                f"{shared[0]!r} is part of the law of the covariates and of that of "
+                f"{response.rv.name!r}"
+            )
+        mine += others
+    box(rows)
+    extra = [rv.name for rv in model.free_RVs if rv not in mine]
+    if extra:
+        raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
+    for rv in dict.fromkeys(mine):
+        check_transform(model, rv)
+    return ConjugateRegression(rows, prior, matrix, offset, covariate)
+
+
+def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> NormalInverseGamma:
+    """Read the prior of what a Normal variable's mean and standard deviation are computed from."""
+    name = link.rv.name
+    variance = sigma**2
+    sources = nearest_rvs([variance])
+    law = power_law(variance, sources[0], positive=True) if len(sources) == 1 else None
+    if law is None or law[1] != 1 or not isinstance(sources[0].owner.op, InvGammaRV):
+        raise NotImplementedError(
+            f"the variance of {name!r} has no inverse gamma prior: the kernel is for "
+            f"sigma2 = pm.InverseGamma(...), {name!r} = pm.Normal(..., pm.math.sqrt(sigma2))"
+        )
+    [spread] = sources
+    factor = law[0]
+    alpha, beta = (prior_number(p, spread.name) for p in spread.owner.op.dist_params(spread.owner))
+    entries: list[tuple[TensorVariable, tuple[int, ...]]] = []
+    locations, blocks = [], []
+    graphs = [m for m in means if isinstance(m, Variable)]
+    for rv in [rv for rv in model.free_RVs if rv in nearest_rvs(graphs)]:
+        op = rv.owner.op
+        if rv.type.ndim > 1 or not isinstance(op, NormalRV | MvNormalRV):
+            raise NotImplementedError(f"the prior of {rv.name!r} is not Normal")
+        width = math.prod(_shape(rv))
+        location, scale = op.dist_params(rv.owner)
+        location = _unfilled(location)
+        cov = scale**2 if isinstance(op, NormalRV) else scale
+        if nearest_rvs([cov]) != [spread] or power(cov, spread, positive=True) != 1:
+            raise NotImplementedError(
+                f"the prior of {rv.name!r} is not conjugate: its standard deviation has to be "
+                f"proportional to that of {name!r} (of several, pm.MvNormal(..., cov=C * sigma2))"
+            )
+        if nearest_rvs([location]):
+            raise NotImplementedError(
+                f"the prior of {rv.name!r} is not conjugate: its mean has to be a number"
+            )
+        value = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
+        at_one = graph_replace(cov, {spread: pt.constant(value)}, strict=False)
+        unit = prior_value(at_one, rv.name)
+        if isinstance(op, NormalRV):
+            unit = np.diag(np.broadcast_to(unit, (width,)))
+        blocks.append(unit)
+        locations.append(np.broadcast_to(np.asarray(known_value(location)), (width,)))
+        entries += [(rv, (k,) if rv.type.ndim else ()) for k in range(width)]
+    cov = np.zeros((len(entries), len(entries)))
+    at = 0
+    for unit in blocks:
+        cov[at : at + len(unit), at : at + len(unit)] = unit
+        at += len(unit)
+    mean = np.concatenate(locations) if locations else np.zeros(0)
+    return NormalInverseGamma(spread, factor, alpha, beta * factor, entries, mean, cov)
+
+
+def _unfilled(graph: TensorVariable) -> TensorVariable:
+    """Return what was broadcast to the shape of something else, as MvNormal does with its mean."""
+    while graph.owner is not None:
+        op = getattr(graph.owner.op, "scalar_op", graph.owner.op)
+        if not isinstance(op, ps.Second | DimShuffle):
+            break
+        graph = graph.owner.inputs[-1]
+    return graph
+
+
+def _shape(rv: TensorVariable) -> tuple[int, ...]:
+    shape = tuple(length for length in known_shape(rv) if length is not None)
+    if len(shape) < rv.type.ndim:
+        raise NotImplementedError(f"the shape of {rv.name!r} is not known")
+    return shape
+
+
+def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
+    """Read scalars as linear functions of entries of variables."""
+
+    def leaf(variable: Variable) -> Polynomial | None:
+        found = entry_of(variable) if nearest_rvs([variable]) else None
+        if found in entries:
+            return {(entries.index(found),): 1.0}
+        if not nearest_rvs([variable]):
+            value = known_value(variable)
+            if value is not None and value.size == 1:
+                return constant(float(value.ravel()[0]))
+        return None
+
+    matrix, offset = np.zeros((len(graphs), len(entries))), np.zeros(len(graphs))
+    for row, graph in enumerate(graphs):
+        try:
+            found = read_polynomial(graph, leaf) if isinstance(graph, Variable) else constant(graph)
+        except NotAdditiveError as error:
+            raise NotImplementedError(f"a coefficient of {link.rv.name!r}: {error}") from None
+        if degree(found) > 1:
+            raise NotImplementedError(
+                f"a coefficient of {link.rv.name!r} is a product of variables"
+            )
+        for monomial, value in found.items():
+            if monomial:
+                matrix[row, monomial[0]] = value
+            else:
+                offset[row] = value
+    return matrix, offset
+
+
+def _read_covariates(model: pm.Model, rows: Rows, links):
+    """Return the law of the covariates, or the conjugate prior of that of a single one."""
+    mean, root = rows.law(links)
+    known_mean, known_root = map(known_value, (mean, root))
+    if known_mean is not None and known_root is not None:
+        return known_mean, known_root @ known_root.T
+    [link, *others] = links
+    if not others and link.sigma is None:
+        return _read_wishart(model, link)
+    if others or link.intercept is None:
+        raise NotImplementedError(
+            "it covers covariates with a known law, one with a conjugate prior, or several as one "
+            "pm.MvNormal with a Wishart precision"
+        )
+    location = link.rv.owner.op.dist_params(link.rv.owner)[0].squeeze()
+    prior = _read_prior(model, [location], link.sigma, link)
+    matrix, offset = _linear_map([location], prior.entries, link)
+    if matrix.shape != (1, 1) or matrix[0, 0] != 1.0 or offset[0] != 0.0:
+        raise NotImplementedError(f"the mean of {link.rv.name!r} is no free variable")
+    return prior
+
+
+def _read_wishart(model: pm.Model, link: Link) -> NormalWishart:
+    """Read the prior of the mean and precision of several covariates."""
+    name = link.rv.name
+    reason = NotImplementedError(
+        f"the law of {name!r} is not known, nor is its prior conjugate: "
+        f"T = pm.Wishart('T', nu, V), mu = pm.MvNormal('mu', m, tau=kappa * T), "
+        f"{name!r} = pm.MvNormal(..., mu, tau=T)"
+    )
+    if not isinstance(link.rv.owner.op, MvNormalRV):
+        raise reason
+    location, cov = map(_unfilled, link.rv.owner.op.dist_params(link.rv.owner))
+    if location not in model.free_RVs or not isinstance(location.owner.op, MvNormalRV):
+        raise reason
+    mean, own_cov = map(_unfilled, location.owner.op.dist_params(location.owner))
+    factors = []
+    for matrix in (cov, own_cov):
+        if not isinstance(getattr(matrix.owner.op, "core_op", None), MatrixInverse):
+            raise reason
+        [inner] = matrix.owner.inputs
+        [precision, *others] = nearest_rvs([inner])
+        if others or not isinstance(precision.owner.op, WishartRV) or power(inner, precision) != 1:
+            raise reason
+        ones = pt.ones(precision.type.shape, dtype=precision.dtype)
+        at_one = known_value(graph_replace(inner, {precision: ones}, strict=False))
+        if at_one is None or np.ptp(at_one) > 0.0:
+            raise reason
+        factors.append((precision, float(at_one.flat[0])))
+    [(precision, unit), (same, kappa)] = factors
+    if precision is not same or unit != 1.0 or nearest_rvs([mean]):
+        raise reason
+    nu, root = precision.owner.inputs[-2:]
+    root = prior_value(root, precision.name)
+    center = np.broadcast_to(np.asarray(known_value(mean), "float64"), (link.width,))
+    psi = np.linalg.inv(root @ root.T)
+    return NormalWishart(precision, location, prior_number(nu, precision.name), psi, kappa, center)
+
+
+def kernel_model(model: pm.Model, regression: ConjugateRegression) -> RegressionModel:
+    """Read the numbers that the kernel needs, noise and observed values as they are now."""
+    rows, prior = regression.rows, regression.prior
+    order = {product: k for k, product in enumerate(column_products(rows.width))}
+    offset, weights, z, lam, tau = [], [], [], [], []
+    for release in rows.releases:
+        for polynomial in release.linear(rows.n):
+            weights.append({order[m]: value for m, value in polynomial.items() if m})
+            offset.append(polynomial.get((), 0.0))
+        value, scale = published_values(model, release.rv, release.mechanism.parameters)
+        z.append(value)
+        laplace = isinstance(release.mechanism, LaplaceMechanism)
+        lam.append(1.0 / scale if laplace else np.zeros(scale.size))
+        tau.append(np.zeros(scale.size) if laplace else scale**-2.0)
+    terms = max(1, *map(len, weights))  # of the entry with the most sums; some have none
+    padded = [list(row.items()) + [(0, 0.0)] * (terms - len(row)) for row in weights]
+    matrix = regression.matrix
+    fields: dict[str, Any] = {
+        "n": float(rows.n),
+        "z": np.concatenate(z),
+        "lam": np.concatenate(lam),
+        "tau": np.concatenate(tau),
+        "offset": np.array(offset, dtype="float64"),
+        "terms": np.array([[k for k, _ in row] for row in padded]),
+        "weights": np.array([[value for _, value in row] for row in padded], dtype="float64"),
+        "mean_theta": matrix @ prior.mean + regression.offset,
+        "precision_theta": np.linalg.inv(matrix @ prior.cov @ matrix.T),
+        "shape": prior.shape,
+        "rate": prior.rate,
+    } | box(rows)
+    found = regression.covariate
+    if isinstance(found, NormalInverseGamma | NormalWishart):
+        fields |= {
+            "mean_x": np.ascontiguousarray(found.mean),
+            "precision_x": np.eye(len(found.psi)),
+            "hierarchical": True,
+            "kappa": found.kappa,
+            "psi": found.psi,
+            "nu": found.nu,
+        }
+    elif found is not None:
+        fields |= {
+            "mean_x": np.ascontiguousarray(found[0]),
+            "precision_x": np.linalg.inv(found[1]),
+            "hierarchical": False,
+            "kappa": 1.0,
+            "psi": found[1],
+            "nu": 1.0,
+        }
+    return RegressionModel(**fields)
+
+
+def box(rows: Rows) -> dict[str, Any]:
+    """Return the fields of the bounds that the releases state.
+
+    Those of the covariate's own release are among those of the box, but for its law: the kernel
+    does not confine it, which makes no difference to a known law that is feasible.
+    """
+    stated: dict = {}
+    for release in rows.releases:
+        stated |= record_bounds(release.rv, rows.records)
+    if not stated:
+        return {"bounded": False, "box": np.zeros(4)}
+    regions = [r.rv.owner.op.split(r.rv.owner.inputs)[2] for r in rows.releases]
+    if rows.width != 2 or not any(isinstance(region, FeasibleRegression) for region in regions):
+        raise NotImplementedError(
+            f"bounds= of {', '.join(repr(rv.name) for rv in stated)} are no box: it covers those "
+            f"of both columns of a simple regression, stated in one release"
+        )
+    x, y = rows.records
+    for region in regions:
+        if isinstance(region, FeasibleMoments):
+            feasible = law_is_feasible(region.law_mean, region.law_variance, *stated[x])
+            if not known_value(feasible):
+                raise NotImplementedError(f"bounds= of {x.name!r} confine its law, too")
+    (ax, bx), (ay, by) = stated[x], stated[y]
+    return {"bounded": True, "box": np.array([ax, bx, ay, by])}
+
+
+def start(kernel: RegressionModel, rng: np.random.Generator):
+    """Return coordinates near what the release says, scattered, theta and sigma2.
+
+    With bounds they are in the middle of the feasible region.
+    """
+    p, n = kernel.mean_x.size, kernel.n
+    cov = kernel.psi / max(kernel.nu - p - 1, 1.0) if kernel.hierarchical else kernel.psi
+    mean, theta = kernel.mean_x, kernel.mean_theta
+    sigma2 = kernel.rate / max(kernel.shape, 1.0) * (0.5 + rng.random())
+    if kernel.bounded:
+        s, theta, sigma2 = central_point(n, kernel.box)
+        mean, cov = s[:1] / n, np.array([[s[1] / n - (s[0] / n) ** 2]])
+        sigma2 *= 0.5 + 0.5 * rng.random()
+    root = np.linalg.cholesky(cov)
+    rows = np.block([[root, np.zeros((p, 1))], [theta[1:] @ root, np.sqrt(sigma2)]])
+    mean, factor = np.append(mean, theta[0] + mean @ theta[1:]), np.sqrt(n - 1) * rows
+    if not kernel.bounded and kernel.weights.any():
+        products = (p + 1) * (p + 4) // 2
+        matrix = np.zeros((kernel.z.size, products))
+        np.add.at(matrix, (np.arange(kernel.z.size)[:, None], kernel.terms), kernel.weights)
+        sd = 1.0 / np.where(kernel.lam > 0.0, kernel.lam * np.sqrt(0.5), np.sqrt(kernel.tau))
+        before = np.diag(factor)
+        mean, factor = nearest_sample(matrix, kernel.z - kernel.offset, sd, int(n), (mean, factor))
+        at = np.diag_indices(p + 1)  # sums of no data lead to the edge of what data have
+        least = 1e-2 * np.maximum(before, np.sqrt((factor**2).sum(axis=1)))
+        factor[at] = np.maximum(factor[at], least)
+    lower, last = factor[:p, :p], factor[p]
+    slope = np.linalg.solve(lower.T, last[:p])
+    packed = [lower[i, j] if j < i else np.log(lower[i, i]) for i in range(p) for j in range(i + 1)]
+    c = np.concatenate([mean[:p], packed, [mean[p]], slope, [2.0 * np.log(last[p])]])
+    if not kernel.bounded:
+        c += 2.0 * proposal_shape(kernel, c).factor @ rng.standard_normal(c.size)
+    return c, np.append(mean[p] - mean[:p] @ slope, slope), last[p] ** 2 / (n - p - 1)
+
+
+def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sample mean and covariance matrix of the columns at coordinates of the kernel."""
+    mean_x = coordinates[..., :p]
+    lower = np.zeros((*coordinates.shape[:-1], p, p))
+    at = p
+    for i in range(p):
+        for j in range(i + 1):
+            own = coordinates[..., at]
+            lower[..., i, j] = np.exp(own) if i == j else own
+            at += 1
+    theta = coordinates[..., at : at + p + 1]
+    slope = theta[..., 1:]
+    scatter_x = lower @ np.swapaxes(lower, -1, -2)
+    scatter_xy = (scatter_x @ slope[..., None])[..., 0]
+    scatter = np.empty((*coordinates.shape[:-1], p + 1, p + 1))
+    scatter[..., :p, :p] = scatter_x
+    scatter[..., :p, p] = scatter[..., p, :p] = scatter_xy
+    scatter[..., p, p] = np.exp(coordinates[..., -1]) + (slope * scatter_xy).sum(-1)
+    mean_y = theta[..., :1]
+    return np.concatenate([mean_x, mean_y], axis=-1), scatter / (n - 1)
+
+
+@dataclass(frozen=True)
+class RegressionChain:
+    """A chain of the kernel for one model and what was released.
+
+    Attributes
+    ----------
+    kernel : RegressionModel
+    regression : ConjugateRegression
+    """
+
+    kernel: RegressionModel
+    regression: ConjugateRegression
+
+    @classmethod
+    def read(cls, model: pm.Model) -> RegressionChain:
+        """Read a model that the kernel covers."""
+        regression = covered(model)
+        return cls(kernel_model(model, regression), regression)
+
+    @property
+    def variables(self) -> list[TensorVariable]:
+        """The model's variables that it draws."""
+        law = self.regression.covariate
+        own = law.variables if isinstance(law, NormalInverseGamma | NormalWishart) else []
+        return [*self.regression.prior.variables, *own]
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        p = self.regression.rows.width - 1
+        return p + p * (p + 1) // 2 + p + 2
+
+    @property
+    def sweeps(self) -> int:
+        """Steps to a draw."""
+        return 5 * self.size
+
+    def given(self, released: Mapping[str, np.ndarray]) -> RegressionChain:
+        """Return the chain for other released values."""
+        z = [np.ravel(released[r.name]) for r in self.regression.rows.releases]
+        return replace(self, kernel=self.kernel._replace(z=np.concatenate(z).astype("float64")))
+
+    def begin(self, rng: np.random.Generator, tune: int, thin: int | None = None):
+        """Return a state with its proposal, adapted during `tune` draws' worth of steps."""
+        steps = tune * (thin or self.sweeps)
+        return tune_proposal(rng, *start(self.kernel, rng), self.kernel, steps)
+
+    def advance(self, rng: np.random.Generator, state, draws: int, thin: int | None = None):
+        """Return the next state, and a row (theta, variance, coordinates) for each draw."""
+        *point, proposal = state
+        out = np.empty((draws, self.regression.rows.width + 1 + self.size))
+        point = run_sweeps(rng, *point, self.kernel, proposal, thin or self.sweeps, out)
+        return (*point, proposal), out
+
+    def moments(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sample mean and covariance matrix of the columns."""
+        width = self.regression.rows.width
+        return moments(rows[..., width + 1 :], width - 1, self.regression.rows.n)
+
+    def values(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return draws by name; a law of the covariates is drawn given their moments."""
+        p, law = self.regression.rows.width - 1, self.regression.covariate
+        found = self.regression.values(rows[..., : p + 1], rows[..., p + 1])
+        if isinstance(law, NormalInverseGamma | NormalWishart):
+            mean, cov = self.moments(rows)
+            n = self.regression.rows.n
+            found |= _draw_covariate(rng, law, mean[..., :p], cov[..., :p, :p], n)
+        return found
+
+
+def sample(
+    model: pm.Model,
+    *,
+    tune: int = 1000,
+    compute_convergence_checks: bool = True,
+    random_seed=None,
+    **kwargs: Any,
+) -> DataTree:
+    """Run the kernel on every chain: `tune` draws' worth of steps adapt the proposal."""
+    chain = RegressionChain.read(model)
+    if tune < 1:
+        raise ValueError(
+            f"tune={tune}: the chain has to learn the sizes of its steps; write tune=500"
+        )
+    point = start(chain.kernel, np.random.default_rng(0))  # compiled after this
+    chain.advance(np.random.default_rng(0), (*point, proposal_shape(chain.kernel, point[0])), 1)
+    found, seconds = run_chains(
+        lambda rng: chain.begin(rng, tune), chain.advance, random_seed=random_seed, **kwargs
+    )
+    _log.info("%d Metropolis steps to a draw, %.2f seconds", chain.sweeps, seconds)
+    rng = get_random_generator(random_seed).spawn(len(found) + 1)[-1]  # none of the chains'
+    values = chain.values(found, rng)
+    mean, cov = chain.moments(found)
+    rows = chain.regression.rows
+    attributes = {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune}
+    return regression_tree(
+        model, rows, values, mean, cov, chain.sweeps, attributes, checks=compute_convergence_checks
+    )
+
+
+def regression_tree(
+    model: pm.Model,
+    rows: Rows,
+    values: dict[str, np.ndarray],
+    mean: np.ndarray,
+    cov: np.ndarray,
+    sweeps: int,
+    attributes: dict[str, Any],
+    *,
+    checks: bool,
+) -> DataTree:
+    """Return draws of the parameters and of the rows' sample moments as PyMC does."""
+    posterior = {rv.name: values[rv.name] for rv in model.free_RVs if rv.name in values}
+    posterior |= {f"{rows.name}_mean": mean, f"{rows.name}_cov": cov}
+    stats = {"sweeps": np.full(mean.shape[:2], sweeps)}
+    released = [r.rv for r in rows.releases]
+    return as_tree(model, posterior, stats, released, attributes, checks=checks)
+
+
+def _draw_covariate(rng, prior: NormalInverseGamma | NormalWishart, mean, cov, n: int):
+    """Draw the mean and covariance matrix of the covariates given those of the sample."""
+    p, kappa = len(prior.psi), prior.kappa
+    shift = mean - prior.mean
+    psi = prior.psi + (n - 1) * cov
+    psi = psi + kappa * n / (kappa + n) * shift[..., :, None] * shift[..., None, :]
+    bartlett = np.zeros(psi.shape)  # of a Wishart law, whose inverse has the scale psi
+    below = np.tril_indices(p, -1)
+    bartlett[..., *below] = rng.standard_normal((*mean.shape[:-1], len(below[0])))
+    for i in range(p):
+        chi2 = 2.0 * rng.standard_gamma((prior.nu + n - i) / 2, size=mean.shape[:-1])
+        bartlett[..., i, i] = np.sqrt(chi2)
+    # W = L A A' L' with LL' = psi^-1; its inverse is RR' with R = (L A)'^-1.
+    root = np.linalg.cholesky(np.linalg.inv(psi))
+    inverse = np.linalg.inv(np.swapaxes(root @ bartlett, -1, -2))
+    center = (kappa * prior.mean + n * mean) / (kappa + n)
+    e = rng.standard_normal(mean.shape)[..., None]
+    location = center + (inverse @ e)[..., 0] / np.sqrt(kappa + n)
+    return covariate_values(prior, location, inverse @ np.swapaxes(inverse, -1, -2))
+
+
+def covariate_values(prior: NormalInverseGamma | NormalWishart, mean, cov) -> dict[str, np.ndarray]:
+    """Return draws of the law of the covariates by name, from means and covariance matrices."""
+    return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)

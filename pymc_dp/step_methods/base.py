@@ -1,0 +1,143 @@
+"""What the differential-privacy steps share: reading parameters from the point, writing draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.logprob.transforms import LogOddsTransform, LogTransform, SimplexTransform
+from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_random_generator
+from pytensor.graph.traversal import explicit_graph_inputs
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import nearest_rvs
+
+
+def point_function(
+    model: pm.Model, outputs: Sequence[TensorVariable] | TensorVariable
+) -> tuple[Callable, list[str]]:
+    """Compile a function of the point's values; returns it with the names of its inputs.
+
+    Observed data and shared noise scales are read at each call.
+    """
+    single = not isinstance(outputs, list | tuple)
+    graphs = model.replace_rvs_by_values([outputs] if single else list(outputs))
+    needed = set(explicit_graph_inputs(graphs))
+    inputs = [v for v in model.value_vars if v in needed]
+    # Not pm.compile: nothing here is random, and carrying generators along would cost 50 us a call.
+    function = pytensor.function(
+        inputs, graphs[0] if single else graphs, trust_input=True, on_unused_input="ignore"
+    )
+    return function, [v.name for v in inputs]
+
+
+def published_values(
+    model: pm.Model, release: TensorVariable, parameters: Sequence[TensorVariable]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the observed entries of a release and the noise scale of each, as they are now."""
+    value = model.rvs_to_values[release].astype("float64")
+    observed, noise = point_function(model, [value, *parameters])[0]()
+    return np.ravel(observed), np.broadcast_to(noise, np.shape(observed)).ravel()
+
+
+def value_writer(model: pm.Model, rv: TensorVariable) -> Callable:
+    """Return a function from a value of `rv` to its value variable's (transformed) value."""
+    transform = model.rvs_to_transforms[rv]
+    if type(transform) in _WRITERS:
+        return _WRITERS[type(transform)]
+    value = rv.type("value")
+    forward = transform.forward(value, *rv.owner.inputs)
+    if nearest_rvs([forward]):
+        raise NotImplementedError(
+            f"{rv.name!r} has the transform {transform}, whose parameters are random: pass "
+            f"default_transform=None to {rv.name!r}"
+        )
+    return pytensor.function([value], forward)
+
+
+def _log(value):
+    return np.asarray(np.log(value))  # of a 0-d array, numpy would return a scalar
+
+
+def _log_odds(value):
+    return np.asarray(np.log(value) - np.log1p(-np.asarray(value)))
+
+
+def _centred_logs(value):
+    logs = np.log(value)
+    return logs[..., :-1] - logs.mean(axis=-1, keepdims=True)
+
+
+# Transforms without parameters: a compiled function would cost 10 us a call.
+_WRITERS: dict[type, Callable] = {
+    type(None): np.asarray,
+    LogTransform: _log,
+    LogOddsTransform: _log_odds,
+    SimplexTransform: _centred_logs,
+}
+
+
+@dataclass_state
+class DPStepState(StepMethodState):
+    """State of a step without tuning: its random generator."""
+
+
+class DPStep(BlockedStep):
+    """A Gibbs step: draws its variables from their full conditional.
+
+    Subclasses say in `competence_tag` under which tag `pm.sample` assigns them by itself.
+    """
+
+    default_blocked = True
+    _state_class = DPStepState
+
+    def __init__(self, vars, *, model=None, rng=None, initial_point=None, compile_kwargs=None, blocked=True):  # fmt: skip  # noqa: E501
+        model = pm.modelcontext(model)
+        self.vars = pm.util.get_value_vars_from_user_vars(vars, model)
+        self.rng = get_random_generator(rng)
+        self.model_rvs = [model.values_to_rvs[v] for v in self.vars]
+        self._prepare(model, initial_point)
+        del self.model_rvs  # only needed to prepare; keeps the pickled step small
+
+    def _prepare(self, model: pm.Model, initial_point) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def competence(cls, var, has_grad=None):
+        """IDEAL for variables tagged with this step's name, which `dp.collapse` does."""
+        tagged = getattr(var.tag, "dp_step", None) == cls.__name__
+        return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
+
+
+def as_row(*columns: TensorVariable) -> TensorVariable:
+    """Broadcast expressions against each other and lay them out, one column for each entry."""
+    broadcast = pt.broadcast_arrays(*(pt.as_tensor(c).astype("float64") for c in columns))
+    return pt.stack([c.ravel() for c in broadcast])
+
+
+def as_scalar(expression: TensorVariable) -> TensorVariable:
+    """Return an expression as a scalar double."""
+    return pt.as_tensor(expression).astype("float64").squeeze()
+
+
+def unusable(name: str) -> ValueError:
+    """Say that what a step reads from the model, a pm.Data perhaps, is no release any more."""
+    return ValueError(
+        f"{name!r} cannot be drawn: the statistic, the value or the noise of its release, or a "
+        f"parameter of its law, is NaN, has the wrong shape or is no positive scale. Check the "
+        f"pm.Data of the model"
+    )
+
+
+def infeasible(name: str) -> ValueError:
+    """Say that a chain stands where the bounds of the records leave a variable no room."""
+    return ValueError(
+        f"the chain started outside of the feasible region of the bounds: there is no room for "
+        f"{name!r}. Give pm.sample(initvals={{...}}) a mean and a variance that records within the "
+        f"bounds can have, or use dp.sample, which does"
+    )

@@ -1,0 +1,81 @@
+r"""Probabilities: Beta and Uniform(0, 1) priors of the probability of a counted event.
+
+The natural parameters are :math:`(a, b)` of the density :math:`p^{a-1} (1-p)^{b-1}`: successes
+add to a, failures to b.
+"""
+
+from __future__ import annotations
+
+from pytensor.tensor.random.basic import (
+    BernoulliRV,
+    BetaRV,
+    BinomialRV,
+    GeometricRV,
+    NegBinomialRV,
+    UniformRV,
+)
+
+from pymc_dp.step_methods.conjugacy.registry import (
+    Contribution,
+    NotConjugateError,
+    constant_or_none,
+    inside,
+    parameters,
+    register_child,
+    register_family,
+    register_prior,
+    require_free,
+    require_itself,
+    total,
+    uniform_bounds,
+)
+
+
+@register_family("beta")
+def _draw(rng, a, b, lower, upper):
+    return inside(rng.beta(a, b), 0.0, 1.0)
+
+
+@register_prior(BetaRV, "beta")
+def _beta_prior(rv):
+    alpha, beta = parameters(rv)
+    return Contribution(alpha, beta)
+
+
+@register_prior(UniformRV, "beta")
+def _uniform_prior(rv):
+    if [constant_or_none(bound) for bound in uniform_bounds(rv)] != [0.0, 1.0]:
+        raise NotConjugateError("its prior is not uniform on (0, 1)")
+    return Contribution(1.0, 1.0)
+
+
+@register_child("beta", BernoulliRV)
+def _bernoulli(rv, child, value):
+    [p] = parameters(child)
+    require_itself(p, rv, child, "probability")
+    successes = value.sum()
+    return Contribution(successes, value.size - successes)
+
+
+@register_child("beta", BinomialRV)
+def _binomial(rv, child, value):
+    n, p = parameters(child)
+    require_itself(p, rv, child, "probability")
+    require_free(n, rv, child, "number of trials")
+    successes = value.sum()
+    return Contribution(successes, total(n, value) - successes)
+
+
+@register_child("beta", GeometricRV)
+def _geometric(rv, child, value):
+    [p] = parameters(child)
+    require_itself(p, rv, child, "probability")
+    return Contribution(value.size, value.sum() - value.size)
+
+
+@register_child("beta", NegBinomialRV)
+def _negative_binomial(rv, child, value):
+    n, p = parameters(child)
+    require_itself(p, rv, child, "probability")
+    require_free(n, rv, child, "number of successes")
+    return Contribution(total(n, value), value.sum())

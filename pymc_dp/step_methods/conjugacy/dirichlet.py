@@ -1,0 +1,51 @@
+r"""Vectors of probabilities: a Dirichlet prior of the probabilities of categories.
+
+The first natural parameter is the vector of concentrations, to which the counts of the
+categories add up; there is no second one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.random.basic import CategoricalRV, DirichletRV, MultinomialRV
+
+from pymc_dp.kernels.draws.log_concave import TINY
+from pymc_dp.step_methods.conjugacy.registry import (
+    Contribution,
+    parameters,
+    register_child,
+    register_family,
+    register_prior,
+    require_free,
+    require_itself,
+)
+
+
+@register_family("dirichlet")
+def _draw(rng, *row):
+    *concentration, _, _, _ = row
+    p = np.maximum(rng.dirichlet(concentration), TINY)  # the transform takes logs
+    return p / p.sum()
+
+
+@register_prior(DirichletRV, "dirichlet")
+def _dirichlet_prior(rv):
+    [concentration] = parameters(rv)
+    return Contribution(concentration)
+
+
+@register_child("dirichlet", CategoricalRV)
+def _categorical(rv, child, value):
+    [p] = parameters(child)
+    require_itself(p, rv, child, "vector of probabilities")
+    [concentration] = parameters(rv)  # as long as p, which must not be read itself
+    return Contribution(pt.zeros_like(concentration)[value.ravel()].inc(1.0))
+
+
+@register_child("dirichlet", MultinomialRV)
+def _multinomial(rv, child, value):
+    n, p = parameters(child)
+    require_itself(p, rv, child, "vector of probabilities")
+    require_free(n, rv, child, "number of trials")
+    return Contribution(value.sum(axis=tuple(range(value.type.ndim - 1))))

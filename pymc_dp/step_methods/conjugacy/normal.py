@@ -1,0 +1,79 @@
+r"""Locations: Normal, flat and uniform priors, whose children are Normal with a linear location.
+
+The natural parameters are the precision :math:`\tau` and the precision-weighted location
+:math:`\tau m` of :math:`N(m, 1/\tau)`, cut to a range perhaps.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pymc.distributions.continuous import FlatRV
+from pytensor.tensor.random.basic import NormalRV, UniformRV
+
+from pymc_dp.graphs.questions import depends_on, is_linear
+from pymc_dp.kernels.moments.gaussian_chain import draw_normal_between
+from pymc_dp.mechanisms.release import PrivateReleaseRV, mean_range
+from pymc_dp.step_methods.conjugacy.registry import (
+    Contribution,
+    NotConjugateError,
+    at_value,
+    bounded_moments,
+    inside,
+    parameters,
+    register_child,
+    register_family,
+    register_prior,
+    require_free,
+    total,
+    uniform_bounds,
+)
+
+
+@register_family("normal")
+def _draw(rng, precision, weighted, lower, upper):
+    if precision == 0.0 and upper - lower < math.inf:  # a uniform prior, and nothing else
+        return inside(rng.uniform(lower, upper), lower, upper)
+    mean = weighted / precision
+    if lower == -math.inf and upper == math.inf:
+        return mean + rng.standard_normal() / math.sqrt(precision)
+    return inside(draw_normal_between(rng, precision, mean, lower, upper), lower, upper)
+
+
+@register_prior(NormalRV, "normal")
+def _normal_prior(rv):
+    mu, sigma = parameters(rv)
+    precision = 1.0 / sigma**2
+    return Contribution(precision, mu * precision)
+
+
+@register_prior(FlatRV, "normal")
+def _flat_prior(rv):
+    return Contribution()
+
+
+@register_prior(UniformRV, "normal")
+def _uniform_prior(rv):
+    lower, upper = uniform_bounds(rv)
+    return Contribution(lower=lower, upper=upper)
+
+
+@register_child("normal", NormalRV)
+def _location(rv, child, value):
+    mu, sigma = parameters(child)
+    require_free(sigma, rv, child, "spread")
+    if not is_linear(mu, rv):
+        raise NotConjugateError(f"the location of {child.name!r} is not linear in it")
+    at_zero, at_one = (at_value(mu, rv, x) for x in (0.0, 1.0))
+    slope = at_one - at_zero
+    weight = slope / sigma**2
+    return Contribution(total(slope * weight, value), (weight * (value - at_zero)).sum())
+
+
+@register_child("normal", PrivateReleaseRV)
+def _feasible_mean(rv, child, value):
+    moments, (lower, upper) = bounded_moments(rv, child)
+    if moments.law_mean is not rv or depends_on(moments.law_variance, rv):
+        raise NotConjugateError(f"the bounds of {child.name!r} need it to be the records' mean")
+    low, high = mean_range(moments.law_variance, lower, upper)
+    return Contribution(lower=low, upper=high)

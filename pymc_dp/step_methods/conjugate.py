@@ -1,0 +1,161 @@
+"""Conjugate Gibbs updates, put together from what the prior and each child contribute.
+
+A conjugate family has natural parameters that add up over the prior and the children of a
+parameter; the modules of `pymc_dp.steps.conjugacy` say which priors and children belong to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+import pymc_dp.step_methods.conjugacy  # noqa: F401 (its modules register themselves)
+from pymc_dp.reading.model import check_transform, children
+from pymc_dp.step_methods.base import DPStep, infeasible, point_function, value_writer
+from pymc_dp.step_methods.conjugacy.registry import (
+    Contribution,
+    NotConjugateError,
+    find_child,
+    find_draw,
+    find_families,
+    registered_priors,
+)
+
+__all__ = ["ConjugateGibbs", "NotConjugateError", "conditional"]
+
+
+def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorVariable, ...]]:
+    """Return the family and (first, second, lower, upper) of a parameter's full conditional.
+
+    Raises
+    ------
+    NotConjugateError
+        Naming the prior or the child without a conjugate pair.
+    """
+    op = rv.owner.op
+    families = find_families(op)
+    if not families:
+        names = [prior.__name__.removesuffix("RV") for _, prior in registered_priors()]
+        raise NotConjugateError(
+            f"{rv.name!r} has the prior {op}; there are conjugate updates for "
+            f"{', '.join(dict.fromkeys(names))}"
+        )
+    if rv.type.ndim != op.ndim_supp:
+        raise NotConjugateError(
+            f"{rv.name!r} is not a scalar"
+            if op.ndim_supp == 0
+            else f"{rv.name!r} is a batch of vectors, not one vector"
+        )
+    _check_support(model, rv)
+    offspring = children(model, rv)
+    # Reasons of families that know nothing of these children would only distract.
+    fitting = {f: p for f, p in families.items() if all(_pair(f, child) for child in offspring)}
+    reasons = []
+    for family, prior in (fitting or families).items():
+        try:
+            return family, _combine(_contributions(model, rv, offspring, family, prior))
+        except NotConjugateError as error:
+            reasons.append(str(error))
+    raise NotConjugateError(
+        f"{rv.name!r} has no conjugate update: {'; '.join(dict.fromkeys(reasons))}"
+    )
+
+
+def _check_support(model: pm.Model, rv: TensorVariable) -> None:
+    """Refuse transforms other than the default one, which may cut the support."""
+    try:
+        check_transform(model, rv)
+    except NotImplementedError as error:
+        raise NotConjugateError(str(error)) from None
+
+
+def _pair(family: str, child: TensorVariable) -> Callable | None:
+    return None if child.owner is None else find_child(family, child.owner.op)
+
+
+def _contributions(model, rv, offspring, family, prior) -> list[Contribution]:
+    parts = []
+    for child in offspring:
+        pair = _pair(family, child)
+        if pair is None:
+            raise NotConjugateError(f"its child {child.name!r} is not conjugate to its prior")
+        # A free child is read from the point, its value transformed back.
+        value = child if child in model.free_RVs else model.rvs_to_values[child]
+        parts.append(pair(rv, child, value))
+    return [prior(rv), *parts]
+
+
+def _combine(parts: Sequence[Contribution]) -> tuple[TensorVariable, ...]:
+    first = sum((p.first for p in parts[1:]), start=pt.as_tensor(parts[0].first))
+    second = sum((p.second for p in parts[1:]), start=pt.as_tensor(parts[0].second))
+    lower, upper = pt.as_tensor(-math.inf), pt.as_tensor(math.inf)
+    for p in parts:
+        lower = lower if p.lower is None else pt.maximum(lower, p.lower)
+        upper = upper if p.upper is None else pt.minimum(upper, p.upper)
+    return first, second, lower, upper
+
+
+class ConjugateGibbs(DPStep):
+    r"""Draw parameters from their conjugate full conditionals, one after the other.
+
+    The parameters are scalars, or one vector of probabilities each. Their children, observed or
+    not, are records, statistics or other parameters:
+
+    ==========================  =========================================================
+    prior                       children
+    ==========================  =========================================================
+    Normal, Flat                Normal with a location that is linear in it
+    InverseGamma                Normal (variance), Exponential, Gamma (scale), each
+                                proportional to it; Poisson, InverseGamma, inversely
+    Gamma, Exponential          Normal (precision), Exponential, Gamma, Poisson (rate),
+                                InverseGamma (scale), each proportional to it
+    Beta, Uniform(0, 1)         Bernoulli, Binomial, Geometric, NegativeBinomial
+    Dirichlet                   Categorical, Multinomial
+    Uniform                     those of Normal, InverseGamma and Gamma priors, and of a
+                                standard deviation, by a draw cut to its bounds
+    HalfFlat                    those of InverseGamma and Gamma priors, and of a
+                                standard deviation
+    ==========================  =========================================================
+
+    A prior of a mean that scales with the variance (normal-inverse-gamma) is covered by both.
+    Where a release states bounds of the records, the draws are cut to the feasible region.
+
+    For example, for records :math:`x_i \sim \mathrm{Exponential}(\lambda)` and
+    :math:`\lambda \sim \mathrm{Gamma}(a, b)`, the draw is from
+    :math:`\mathrm{Gamma}(a + n, b + \sum_i x_i)`.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Parameters of the model.
+    model : pm.Model, optional
+        The model of the context by default.
+    """
+
+    name = "dp_conjugate"
+
+    def _prepare(self, model, initial_point):
+        self._updates = []
+        for rv in self.model_rvs:
+            try:
+                family, natural = conditional(model, rv)
+            except NotConjugateError as error:
+                raise ValueError(f"ConjugateGibbs cannot update {rv.name!r}: {error}") from None
+            row = pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in natural])
+            function, inputs = point_function(model, row)
+            name = model.rvs_to_values[rv].name
+            draw, write = find_draw(family), value_writer(model, rv)
+            self._updates.append((name, function, inputs, draw, write))
+
+    def step(self, point):
+        """Draw every parameter once."""
+        for name, function, inputs, draw, write in self._updates:
+            row = function(*[point[i] for i in inputs]).tolist()
+            if not row[-2] < row[-1]:  # the range
+                raise infeasible(name)
+            point = {**point, name: write(draw(self.rng, *row))}
+        return point, [{}]

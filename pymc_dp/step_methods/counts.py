@@ -1,0 +1,409 @@
+"""Exact draws of confidential counts, with their probabilities where those are conjugate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.logprob.utils import ParameterValueError
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import graph_inputs
+from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.random.basic import BinomialRV, MultinomialRV
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    Subtensor,
+)
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.compiled import Piece, from_graph, from_source
+from pymc_dp.graphs.questions import keeps_values, known_value, nearest_rvs, substitute, varies_with
+from pymc_dp.kernels.counts import exchanges as kernels
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.counts import MOST_LISTED, is_concave, probes
+from pymc_dp.reading.model import children, leaves_gaps, release_statistic
+from pymc_dp.step_methods.base import DPStep, point_function, unusable, value_writer
+from pymc_dp.step_methods.conjugacy.registry import find_draw, find_families, require_itself
+from pymc_dp.step_methods.conjugate import NotConjugateError, conditional
+
+_ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
+_SMALL = 16  # constants larger than this are data of compiled code, not part of it
+_FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choosing some
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The log density of releases as a compiled function of the counts.
+
+    Attributes
+    ----------
+    log_eta : ``(counts, rows, *data)`` to a float; see `kernels.counts.exchanges`.
+    sweep : the kernel's sweep over a table with it; it takes `data` one by one.
+    data : what `log_eta` reads besides: shared variables, large constants, values of the point.
+    slopes : as the kernel's sweep takes them; of a listed table, all of its states.
+    source : what `compile_noise` made it from.
+    listed : whether `sweep` draws from a list of all states.
+    """
+
+    log_eta: Callable
+    sweep: Callable
+    data: tuple[Variable, ...]
+    slopes: np.ndarray
+    source: tuple[TensorVariable, TensorVariable, TensorVariable]
+    listed: bool = False
+
+    def __reduce__(self):
+        """Pickle the graph, not what was compiled, which other processes cannot load."""
+        return compile_noise, (*self.source, self.slopes, self.listed)
+
+    def read(self, point: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return the values of `data`, at the point for what belongs to it."""
+        return tuple(
+            np.asarray(
+                v.data
+                if isinstance(v, Constant)
+                else v.get_value()
+                if isinstance(v, SharedVariable)
+                else point[v.name],
+                order="C",
+            )
+            for v in self.data
+        )
+
+    def draw(self, rng, counts, weights, integrated, concave, data, rounds=1) -> bool:
+        """Draw the counts in place; False if no counts explain the releases."""
+        return self.sweep(rng, counts, self.slopes, weights, integrated, concave, rounds, *data)
+
+    def is_concave(self, cells: int, n: int, data: Sequence[np.ndarray]) -> bool:
+        """Whether the log density looks concave on moves of all n records to the next cell.
+
+        That is no proof, but finds what a mass on whole numbers makes of statistics between them.
+        """
+        slopes = self.slopes
+        for k in range(1, cells):
+            rows = np.flatnonzero(slopes[:, k - 1] != slopes[:, k])
+            if len(slopes) and not rows.size:
+                continue
+
+            def log_density(points, k=k, rows=rows):
+                found = np.empty(points.size)
+                for i, c in enumerate(points):
+                    counts = np.zeros(cells)
+                    counts[k - 1], counts[k] = n - c, c
+                    found[i] = self.log_eta(counts, rows, *data)
+                return found
+
+            if not is_concave(*probes(n, log_density)):
+                return False
+        return True
+
+
+def compile_noise(
+    log_eta: TensorVariable,
+    counts: TensorVariable,
+    rows: TensorVariable,
+    slopes: np.ndarray,
+    listed: bool = False,
+) -> Noise:
+    """Compile a log density in terms of `counts` and, where it looks at some entries, `rows`."""
+    source = log_eta, counts, rows
+    data = [
+        v
+        for v in graph_inputs([log_eta])
+        if v not in (counts, rows) and not (isinstance(v, Constant) and np.size(v.data) <= _SMALL)
+    ]
+    own = [v.type() for v in data]
+    if data:
+        [log_eta] = graph_replace([log_eta], dict(zip(data, own, strict=True)))
+    inner = from_graph([counts, rows, *own], [log_eta.astype("float64")])
+    piece = from_source("log_eta", "k, rows, *data", "inner(k, rows, *data)[0].item()", inner=inner)
+    make = kernels.make_table_draw if listed else kernels.make_table_sweep
+    key = piece.key and f"{make.__name__}({piece.key})"
+    names = ", ".join(f"d{i}" for i in range(len(data)))
+    arguments = "rng, counts, slopes, weights, integrated, concave, rounds"
+    sweep = from_source(
+        "sweep",
+        f"{arguments}, {names}",
+        f"kernel({arguments}, ({names}{',' if data else ''}))",
+        kernel=Piece(make(piece.function), key),
+    )
+    return Noise(piece.function, sweep.function, tuple(data), slopes, source, listed)
+
+
+class CountGibbs(DPStep):
+    r"""Draw confidential counts exactly from their full conditional given the releases.
+
+    A binomial count c of n has :math:`p(c \mid p, z) \propto \mathrm{Binomial}(c; n, p)\,
+    \eta(z \mid c)`; the cells of a multinomial table are drawn two at a time given their sum. Where
+    the noise is log-concave and the statistic linear in the counts, a draw costs the same
+    for any n; else all values of a count are listed, up to 100,000.
+
+    Where the noise is of whole numbers and the statistic is not for every count, as a mean, the
+    other counts are impossible: then all states of a table are listed, up to 100,000.
+
+    Given the counts, their probabilities would move by :math:`n^{-1/2}` only, however little the
+    releases tell. So where they have a Beta, Uniform(0, 1) or Dirichlet prior and no other child,
+    and are among `vars`, the counts are drawn with them integrated out (beta-binomial, Dirichlet-
+    multinomial), and they are drawn after the counts: together one draw from the joint conditional.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Binomial counts and Multinomial tables with no children but releases, and the probabilities
+        of these that are to be drawn along with them.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that cannot be drawn, and why.
+    """
+
+    name = "dp_count"
+
+    def _prepare(self, model, initial_point):
+        self._tables = []
+        counted = [rv for rv in self.model_rvs if is_count(rv)]
+        owners = {rv: count_parameter(model, rv) for rv in counted}
+        for rv in self.model_rvs:
+            if rv not in counted and rv not in owners.values():
+                raise ValueError(
+                    f"CountGibbs cannot update {rv.name!r}: it is neither a Binomial or "
+                    f"Multinomial count nor the conjugate probability of one among vars="
+                )
+        point = initial_point or model.initial_point()
+        for rv in counted:
+            check_count(model, rv)
+            parameter = owners[rv] if owners[rv] in self.model_rvs else None
+            self._tables.append(_table(model, rv, parameter, point))
+
+    def step(self, point):
+        """Draw every table, and its probabilities, once."""
+        for table in self._tables:
+            point = table.update(self.rng, point)
+        return point, [{}]
+
+
+@dataclass
+class _Table:
+    name: str
+    noise: Noise
+    concave: bool
+    weights: Callable  # of the cells, after the total
+    inputs: list[str]
+    binary: bool
+    parameter: str | None
+    draw: Callable | None  # of the parameter's value
+    listed: int | None  # the total of the tables that are listed, if they are
+
+    def update(self, rng, point):
+        total, *weights = self.weights(*[point[i] for i in self.inputs])
+        if self.listed is not None and total != self.listed:
+            raise unusable(self.name)  # a pm.Data has changed
+        weights = np.array(weights)
+        old = point[self.name]
+        counts = np.array([total - old, old], dtype=float) if self.binary else old.astype(float)
+        integrated, data = self.parameter is not None, self.noise.read(point)
+        try:
+            drew = self.noise.draw(rng, counts, weights, integrated, self.concave, data, _ROUNDS)
+        except ParameterValueError:  # of the mechanism: a pm.Data has changed
+            drew = False
+        if not drew:
+            raise unusable(self.name)
+        drawn = counts[1] if self.binary else counts
+        point = {**point, self.name: np.asarray(drawn, dtype=old.dtype)}
+        if self.draw is not None:
+            posterior = weights + counts
+            natural = posterior[::-1] if self.binary else [*posterior, 0.0]
+            point[self.parameter] = self.draw(rng, natural)
+        return point
+
+
+def _table(model, rv, parameter, point) -> _Table:
+    binary = isinstance(rv.owner.op, BinomialRV)
+    n, p = rv.owner.op.dist_params(rv.owner)
+    if parameter is None:
+        weights, value = pt.stack([1.0 - p, p]) if binary else p, None
+        draw = None
+    else:
+        family, _ = conditional(model, parameter)
+        prior = find_families(parameter.owner.op)[family](parameter)
+        weights = pt.stack([prior.second, prior.first]) if binary else prior.first
+        value = model.rvs_to_values[parameter].name
+        draw = partial(_draw_parameter, find_draw(family), value_writer(model, parameter))
+    row = pt.concatenate(
+        [pt.atleast_1d(pt.as_tensor(x)).astype("float64").ravel() for x in (n, weights)]
+    )
+    function, inputs = point_function(model, row)
+    cells = 2 if binary else known_cells(rv)
+    total = int(function(*[point[i] for i in inputs])[0])
+    found = children(model, rv)
+    gaps = [release for release in found if leaves_gaps(release)]
+    states = _states(rv, total, cells, gaps[0]) if gaps and not binary else None
+    noise = _noise(model, rv, binary, cells, states)
+    mechanisms = [release.owner.op.mechanism for release in found]
+    concave = all(is_linear_in(release_statistic(release), rv) for release in found)
+    concave = concave and not gaps and all(m.log_concave for m in mechanisms)
+    if concave and any(m.is_discrete for m in mechanisms):
+        concave = noise.is_concave(cells, total, noise.read(point))
+    if not concave and total > MOST_LISTED and states is None:
+        raise ValueError(
+            f"CountGibbs cannot update {rv.name!r}: the density of its releases "
+            f"{', '.join(repr(c.name) for c in found)} is not known to be log-concave in it, or "
+            f"their statistics are not linear, and its {total} + 1 values are too many to list. "
+            f"Release a sum or mean under log-concave noise (a mechanism's property `log_concave`)"
+        )
+    name = model.rvs_to_values[rv].name
+    listed = None if states is None else total
+    table = _Table(name, noise, concave, function, inputs, binary, value, draw, listed)
+    with suppress(ValueError):  # compiled once, before the chains' processes start
+        table.update(np.random.default_rng(0), point)
+    return table
+
+
+def _draw_parameter(draw, write, rng, natural):
+    return write(draw(rng, *natural, -np.inf, np.inf))
+
+
+def _states(rv, total: int, cells: int, release) -> np.ndarray:
+    """List all tables with a total: moves of two cells might not reach some of them."""
+    size = math.comb(total + cells - 1, cells - 1)
+    if size * cells > MOST_LISTED * 10:
+        raise ValueError(
+            f"CountGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, so "
+            f"that tables for which its statistic is no whole number are impossible, and its "
+            f"{size} tables are too many to list. Write a statistic that is whole for all of them, "
+            f"such as a sum"
+        )
+    # Where the bars are among the stars.
+    bars = np.array(list(combinations(range(total + cells - 1), cells - 1)), dtype=np.int64)
+    ends = np.full((len(bars), 1), total + cells - 1)
+    edges = np.hstack([np.full((len(bars), 1), -1), bars.reshape(len(bars), -1), ends])
+    return (np.diff(edges, axis=1) - 1).astype("float64")
+
+
+def _noise(model, rv, binary, cells, states: np.ndarray | None) -> Noise:
+    """Compile the log density of all releases of a count."""
+    counts, rows = pt.vector("counts", dtype="float64", shape=(cells,)), pt.lvector("rows")
+    latent = (counts[1] if binary else counts).astype(rv.dtype)
+    found = children(model, rv)
+    slopes = np.empty((0, cells)) if states is None else states
+    total = pt.constant(0.0)
+    for release in found:
+        statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        value = model.rvs_to_values[release]
+        given = substitute(statistic, {rv: latent})
+        if len(found) == 1 and not binary and states is None and is_linear_in(statistic, rv):
+            lines = _lines(given, counts, cells)
+            if lines is not None and lines[0].shape[0] > _FEW_ENTRIES:
+                slopes, constants = lines
+                shape = [statistic.shape[i] for i in range(statistic.type.ndim)]
+                mechanism = mechanism.with_parameters(
+                    *(pt.broadcast_to(p, shape).ravel()[rows] for p in mechanism.parameters)
+                )
+                value = value.ravel()[rows]
+                given = pt.dot(pt.constant(slopes)[rows], counts) + pt.constant(constants)[rows]
+        total = total + mechanism.logp(value, given).sum()
+    [graph] = model.replace_rvs_by_values([total])
+    return compile_noise(
+        graph, counts, rows, np.ascontiguousarray(slopes), listed=states is not None
+    )
+
+
+def _lines(statistic, counts, cells) -> tuple[np.ndarray, np.ndarray] | None:
+    """Slopes and constants of a linear statistic's entries; None if they are not numbers."""
+    found = []
+    for unit in np.vstack([np.zeros(cells), np.eye(cells)]):
+        [graph] = graph_replace([statistic], {counts: pt.constant(unit)}, strict=False)
+        value = known_value(graph, fixed=True)
+        if value is None:
+            return None
+        found.append(value.ravel())
+    return (np.array(found[1:]) - found[0]).T, found[0]
+
+
+def is_linear_in(entry: TensorVariable, rv: TensorVariable) -> bool:
+    """Decide linearity by the ops on the way; entries of `rv` may be picked, summed and stacked."""
+    if entry is rv or not varies_with(entry, rv):
+        return True
+    node = entry.owner
+    touched = [i for i in node.inputs if varies_with(i, rv)]
+    if not all(is_linear_in(i, rv) for i in touched):
+        return False
+    match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
+        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Sum() | Reshape():
+            return touched == [node.inputs[0]]
+        case op if keeps_values(op, node.inputs[0]):
+            return touched == [node.inputs[0]]
+        case AdvancedIncSubtensor() as op:
+            return not op.set_instead_of_inc and not set(touched) - set(node.inputs[:2])
+        case MakeVector() | Join() | ps.Add() | ps.Sub() | ps.Neg():
+            return True
+        case ps.Mul() | Dot():
+            return len(touched) == 1
+        case ps.TrueDiv():
+            return touched == [node.inputs[0]]
+    return False
+
+
+def is_count(rv: TensorVariable) -> bool:
+    """Whether a variable is a binomial count or a multinomial table."""
+    op = rv.owner.op
+    return isinstance(op, BinomialRV | MultinomialRV) and rv.type.ndim == op.ndim_supp
+
+
+def known_cells(rv: TensorVariable) -> int:
+    """Return the number of cells of a table."""
+    if rv.type.shape[0] is None:
+        raise ValueError(f"CountGibbs cannot update {rv.name!r}: the number of cells is not known")
+    return rv.type.shape[0]
+
+
+def check_count(model: pm.Model, rv: TensorVariable) -> None:
+    """Refuse, with a ValueError, a count that has other children than releases."""
+    if not is_count(rv):
+        raise ValueError(f"CountGibbs cannot update {rv.name!r}: it is no Binomial or Multinomial")
+    if nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]]):
+        raise ValueError(f"CountGibbs cannot update {rv.name!r}: its number of trials is random")
+    found = children(model, rv)
+    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    if wrong or not found:
+        what = (
+            f"{wrong[0].name!r}, which is no release, depends on it"
+            if wrong
+            else "no release of it"
+        )
+        raise ValueError(f"CountGibbs cannot update {rv.name!r}: {what}")
+    if isinstance(rv.owner.op, MultinomialRV):
+        known_cells(rv)
+
+
+def count_parameter(model: pm.Model, rv: TensorVariable) -> TensorVariable | None:
+    """Return the probabilities of a count if they can be integrated out, else None."""
+    _, p = rv.owner.op.dist_params(rv.owner)
+    sources = nearest_rvs([p])
+    if len(sources) != 1 or sources[0] not in model.free_RVs:
+        return None
+    [parameter] = sources
+    try:
+        require_itself(p, parameter, rv, "probability")
+        family, _ = conditional(model, parameter)
+    except NotConjugateError:
+        return None
+    mine = children(model, parameter) == [rv] and family in ("beta", "dirichlet")
+    return parameter if mine else None

@@ -1,0 +1,406 @@
+"""Record-additive Metropolis within Gibbs, with interweaving moves of the parameters."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import ClassVar
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import DiracDeltaRV
+from pymc.distributions.mixture import MixtureRV
+from pymc.logprob.basic import logp
+from pymc.step_methods.compound import Competence
+from pymc.step_methods.state import dataclass_state
+from pytensor.graph.traversal import ancestors
+
+from pymc_dp.graphs.questions import depends_on
+from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.reading.columns import read_rows
+from pymc_dp.reading.groups import Block, blocks, check_axes, has_record_axis
+from pymc_dp.reading.model import (
+    is_tagged,
+    leaves_gaps,
+    read_records,
+    record_length,
+    release_statistic,
+    releases,
+)
+from pymc_dp.reading.privacy import Loss, stated_loss
+from pymc_dp.reading.propriety import check_proper, check_proper_rows
+from pymc_dp.reading.sums import is_rowwise
+from pymc_dp.step_methods.base import DPStep, DPStepState, unusable
+from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkState
+from pymc_dp.step_methods.records.engine import Engine, plain_function
+
+_log = logging.getLogger("pymc.dp")
+
+_PROPOSALS_PER_DRAW = 2_000  # several sweeps over few records cost no more than PyMC's own loop
+_MOST_SWEEPS = 20
+_MANY = 100_000
+_TRIES = 1_000
+_REFUSED, _REFUSED_EACH = 3, 0.01  # refused records to warn of: in all, and to a sweep
+
+
+@dataclass_state
+class RecordMetropolisState(DPStepState):
+    """Whether the records were drawn from their law yet, and what the moves learned.
+
+    The records live in the point; the sums and their centres are computed from them.
+    """
+
+    started: bool
+    tune: bool
+    walks: list[WalkState]
+
+
+class RecordMetropolis(DPStep):
+    r"""Update confidential records one by one, and move their parameters along with them.
+
+    Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability
+    :math:`\min\{1, \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels (Ju, Awan, Gong & Rao,
+    2022). Where the log density of the releases is a function of sums over the records, whatever
+    the statistic, a proposal costs O(1); else the statistic is computed afresh, O(n), still
+    exact. Variables with one entry for each record (a row :math:`x_i`, :math:`y_i \mid x_i`) are
+    proposed together.
+
+    After each sweep the continuous parameters move by random walks that hold the noise behind the
+    records fixed (interweaving, Yu & Meng 2011), tuned during warm-up: they keep the chain
+    mixing where the privacy noise is larger than the sampling error, and complement the
+    updates of the parameters given the records by another step.
+
+    The first call in a chain puts the parameters of the records back to their starting values and
+    draws the records from f: PyMC starts every record at its mean, where a step that runs
+    before this one would let the spread collapse.
+
+    The posterior is cut to records that double precision can hold. Where a law has a share p of its
+    mass beyond that, closer to one than 2e-16 in a Beta law with a tiny second parameter, say, the
+    parameters are weighted by :math:`(1 - p)^n`. The step counts such draws after warm-up, and
+    warns where there are more than one in 100 sweeps.
+
+    Beside NUTS for the parameters, divergences may appear: the records, and so the target of NUTS,
+    change at every draw. A higher ``target_accept`` helps.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Confidential records: unobserved variables with one entry for each record along their first
+        axis, of any law that PyMC can draw from.
+    sweeps : int, optional
+        Sweeps to a recorded draw; by default 2,000 proposals' worth, at least one and at most 20.
+    interweave : bool, default True
+        Whether to move the parameters along with the records.
+    restart : bool, default True
+        Whether the first call puts the parameters back, too. Not needed, and in the way of
+        ``initvals=``, where this step is the first of the list.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Notes
+    -----
+    Statistics in ``sample_stats``: ``dp_record_accept``, the accepted share of the proposals of
+    records; ``dp_record_lowest``, the lowest acceptance probability of the draw; and
+    ``dp_record_move``, the accepted share of the interweaving moves.
+    """
+
+    name = "dp_record"
+    default_blocked = True
+    _state_class = RecordMetropolisState
+    stats_dtypes_shapes: ClassVar[dict] = {
+        "dp_record_accept": (np.float64, []),
+        "dp_record_lowest": (np.float64, []),
+        "dp_record_move": (np.float64, []),
+    }
+
+    def __init__(
+        self,
+        vars,
+        *,
+        sweeps: int | None = None,
+        interweave: bool = True,
+        restart: bool = True,
+        **kwargs,
+    ):
+        if sweeps is not None and sweeps < 1:
+            raise ValueError(f"sweeps={sweeps}: write the number of sweeps to a draw, at least 1")
+        self.sweeps, self.interweave, self.restart = sweeps, interweave, restart
+        observed = set(pm.modelcontext(kwargs.get("model")).observed_RVs)
+        for rv in observed & set(vars):
+            raise ValueError(
+                f"RecordMetropolis cannot update {rv.name!r}: it is observed. Declare confidential "
+                f"records without observed=, and what was published of them with "
+                f"dp.PrivateObservation"
+            )
+        super().__init__(vars, **kwargs)
+
+    def _prepare(self, model, initial_point):
+        point = feasible_point(model) if initial_point is None else initial_point
+        for rv in self.model_rvs:
+            _check_records(model, rv)
+            _check_atoms(model, rv, point)
+            check_gaps(model, rv)
+        check_axes(model)
+        found = blocks(model, self.model_rvs)
+        for block in found:
+            for rv in block.records:
+                _check_transform(model, rv)
+            _check_rows(model, block)
+        self.engines = [Engine(model, block, point) for block in found]
+        # Variables of the same record that were not named belong to this step, too.
+        own = [rv for engine in self.engines for rv in engine.block.records]
+        self.vars = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in own]
+        self._losses = [stated_loss(model, engine.block) for engine in self.engines]
+        for engine in self.engines:
+            _say_what_is_slow(engine, self.interweave)
+        above = set(ancestors(own)) - set(own)
+        names = [model.rvs_to_values[v].name for v in model.free_RVs if v in above]
+        self._start = {name: np.asarray(point[name]) for name in names if self.restart}
+        self._reset()
+
+        # Chains that PyMC starts at different places start there.
+        varied = [v.name for v in model.free_RVs if _starts_at_random(model, v) and v in above]
+        self._varied_start = model if varied and self.restart else None
+        self.tune = True
+
+    @property
+    def walks(self) -> list[WalkState]:
+        """What the moves learned, for each block of records."""
+        return [walk.sampling_state for walk in self._walks]
+
+    @walks.setter
+    def walks(self, states: list[WalkState]) -> None:
+        for walk, state in zip(self._walks, states, strict=True):
+            walk.sampling_state = state
+
+    def _starting_values(self) -> dict[str, np.ndarray]:
+        """Return the starting values of the records' ancestors, by the chain's own generator."""
+        if self._varied_start is None:
+            return self._start
+        point = feasible_point(self._varied_start, int(self.rng.integers(2**31)))
+        return {name: point[name] for name in self._start}
+
+    def _reset(self) -> None:
+        self.started = False
+        self._warned = False
+        self._cuts = {engine.block.name: (0, 0) for engine in self.engines if engine.is_cut}
+        self._walks = [WalkAdaptation(engine.size) for engine in self.engines]
+
+    def setup_chain(self, rng, tune, draws):
+        """Forget the last chain."""
+        super().setup_chain(rng, tune, draws)
+        self.tune = tune > 0
+        self._reset()
+
+    def step(self, point):
+        """Sweep over all records."""
+        if not self.started:
+            point = {**point, **self._starting_values()}
+        accepted = proposed = moved = tried = 0.0
+        lowest = 0.0
+        for engine, walk, loss in zip(self.engines, self._walks, self._losses, strict=True):
+            theta = engine.theta(point)
+            if self.started:
+                x = engine.records(point)
+            else:
+                x, theta = self._first_records(engine, theta, engine.env(point))
+            engine.center(x)  # so that the sums do not cancel
+            env = engine.env(point)
+            n = engine.block.n
+            sweeps = self.sweeps or int(np.clip(_PROPOSALS_PER_DRAW // max(n, 1), 1, _MOST_SWEEPS))
+            moves = (
+                walk.moves if n <= _MANY else min(walk.moves, walk.scales.size)
+            )  # each costs O(n)
+            moves = moves if self.interweave and not engine.fixed else 0
+            x, theta, took, low, moves_tried, moves_taken, refused = engine.sweep(
+                self.rng, x, theta, env, walk.axes, walk.scales, sweeps, moves, walk.turn
+            )
+            if math.isnan(low):
+                raise unusable(engine.block.name)
+            if self.tune:
+                walk.update(theta, moves_tried, moves_taken)
+            walk.turn += sweeps * moves
+            accepted, proposed = accepted + took, proposed + n * sweeps
+            moved, tried = moved + moves_taken.sum(), tried + moves_tried.sum()
+            lowest = min(lowest, low)
+            point = engine.update(point, x, theta)
+            self._check_loss(loss, low)
+            self._check_cut(engine, refused, sweeps)
+        self.started = True
+        stats = {
+            "dp_record_accept": accepted / proposed,
+            "dp_record_lowest": math.exp(lowest),
+            "dp_record_move": moved / tried if tried else math.nan,
+        }
+        return point, [stats]
+
+    def _first_records(self, engine: Engine, theta, env):
+        """Draw records, and parameters if need be, at which the releases are possible."""
+        tries = int(np.clip(2_000_000 // max(engine.block.n, 1), 20, _TRIES))
+        density = -math.inf
+        for k in range(2 * tries):
+            # First at the starting values, then farther and farther from them.
+            spread = max(0.0, k / tries - 1.0) * 10.0
+            here = theta + spread * self.rng.standard_normal(theta.size)
+            x = engine.draw(self.rng, here, env)
+            density = engine.log_density(x, here, env)
+            if math.isfinite(density):
+                engine.check(x, here, env)
+                return x, here
+        names = ", ".join(repr(f.name) for f in engine.block.factors)
+        raise ValueError(
+            f"{engine.block.name!r} cannot be drawn: in {2 * tries} draws from their law the log "
+            f"density of {names} was {density} every time. The statistic, the observed value or "
+            f"the noise is NaN, of the wrong shape, no positive scale, or nothing that the "
+            f"mechanism can publish: check them and the pm.Data of the model, or give initvals= "
+            f"under which it is possible"
+        )
+
+    def _check_loss(self, loss: Loss | None, lowest: float) -> None:
+        """Warn once where an acceptance probability contradicts the stated privacy loss."""
+        if loss is None or self._warned or not loss.contradicted(lowest):
+            return
+        self._warned = True
+        _log.warning(loss.contradiction(lowest))
+
+    def _check_cut(self, engine: Engine, refused: int, sweeps: int) -> None:
+        """Warn once where the point cannot hold a share of the records that matters."""
+        name = engine.block.name
+        if self.tune or name not in self._cuts:
+            return
+        refused, sweeps = np.add(self._cuts[name], (refused, sweeps))
+        self._cuts[name] = refused, sweeps
+        if refused < _REFUSED or refused < _REFUSED_EACH * sweeps:
+            return
+        del self._cuts[name]
+        _log.warning(
+            f"In {sweeps} sweeps, {refused} draws of {name!r} were so close to an end of the "
+            f"support, or so large, that double precision cannot hold them. The posterior is cut "
+            f"to records that it can hold, which disfavours parameters that make others likely. "
+            f"Give these a prior that keeps the law of {name!r} away from the ends"
+        )
+
+    @classmethod
+    def competence(cls, var, has_grad=None):
+        """IDEAL for records that `PrivateObservation` tagged."""
+        return Competence.IDEAL if is_tagged(var) else Competence.INCOMPATIBLE
+
+    @staticmethod
+    def _progressbar_config(n_chains=1):
+        from rich.progress import TextColumn
+        from rich.table import Column
+
+        columns = [
+            TextColumn("{task.fields[dp_accept]:0.2f}", table_column=Column("DP accept", ratio=1))
+        ]
+        return columns, {"dp_accept": [0.0] * n_chains}
+
+    @staticmethod
+    def _make_progressbar_update_functions():
+        def update(step_stats):
+            return {"dp_accept": step_stats["dp_record_accept"]}
+
+        return (update,)
+
+
+def _starts_at_random(model: pm.Model, rv) -> bool:
+    start = model.rvs_to_initial_values.get(rv)
+    return isinstance(start, str) and start == "prior"
+
+
+def _check_records(model: pm.Model, rv) -> None:
+    if not has_record_axis(rv):
+        raise ValueError(
+            f"RecordMetropolis cannot update {rv.name!r}, which is a single draw of "
+            f"{rv.owner.op}, not a batch of records: write shape=(n, ...) with the records on the "
+            f"first axis"
+        )
+    try:
+        group = read_records(model, rv)
+    except (ValueError, NotImplementedError):
+        return  # its law is not one whose posterior is known to be improper
+    check_proper(model, group)
+
+
+def check_gaps(model: pm.Model, rv) -> None:
+    """Refuse releases between whose possible values moves by one record find no way."""
+    n = record_length(rv)
+    for release in releases(model):
+        statistic = release_statistic(release)
+        if n == 1 or not leaves_gaps(release) or not depends_on(statistic, rv):
+            continue
+        if not is_rowwise(statistic, rv, n, rv.type.ndim):
+            raise ValueError(
+                f"RecordMetropolis cannot update {rv.name!r}: the release {release.name!r} has "
+                f"whole-number noise, so that records for which its statistic is no whole number "
+                f"are impossible, and moves by one record do not cross them. Of Bernoulli and "
+                f"Categorical records, sample the counts: "
+                f'dp.sample(dp.collapse(model, "statistics")). If the statistic is a whole number, '
+                f'write it as one: .astype("int64")'
+            )
+
+
+def _check_rows(model: pm.Model, block: Block) -> None:
+    try:
+        rows = read_rows(model, block)
+    except (ValueError, NotImplementedError):
+        return  # as above
+    check_proper_rows(model, rows)
+
+
+def _check_transform(model: pm.Model, rv) -> None:
+    """Refuse transforms that tie records together: a record alone could not move."""
+    transform = model.rvs_to_transforms.get(rv)
+    if transform is None:
+        return
+    if transform.ndim_supp is None:
+        ties = not is_rowwise(
+            transform.forward(rv, *rv.owner.inputs), rv, record_length(rv), rv.type.ndim
+        )
+    else:
+        axes = getattr(transform, "zerosum_axes", range(-transform.ndim_supp, 0))
+        ties = any(axis % rv.type.ndim == 0 for axis in axes)
+    if ties:
+        raise ValueError(
+            f"RecordMetropolis cannot update {rv.name!r}: its transform "
+            f"{type(transform).__name__} ties the records together, which have to be independent. "
+            f"Leave transform= out"
+        )
+
+
+def _check_atoms(model: pm.Model, rv, point) -> None:
+    """Refuse mixtures whose density PyMC adds to probabilities: its parameters would be wrong."""
+    if not isinstance(rv.owner.op, MixtureRV) or not rv.dtype.startswith("float"):
+        return
+    _, _, *laws = rv.owner.inputs
+    points = [law for law in laws if isinstance(law.owner.op, DiracDeltaRV)]
+    others = [law for law in laws if law not in points]
+    densities = [
+        logp(law, p.owner.inputs[-1], warn_rvs=False).max() for law in others for p in points
+    ]
+    if not densities:
+        return
+    [highest] = model.replace_rvs_by_values([pt.max(pt.stack(densities))])
+    function = plain_function(model.value_vars, highest)
+    if function(*(point[v.name] for v in model.value_vars)) > -np.inf:
+        raise ValueError(
+            f"RecordMetropolis cannot update {rv.name!r}: PyMC adds the density of its continuous "
+            f"component to the probability of its DiracDelta where both lie, so that parameters "
+            f"given the records would be wrong. Write a label for each record, "
+            f"pm.Bernoulli('label', ...), and release label * value"
+        )
+
+
+def _say_what_is_slow(engine: Engine, interweave: bool) -> None:
+    name = engine.block.name
+    if engine.in_full:
+        _log.warning(
+            f"RecordMetropolis computes the statistic of {name!r} afresh for every record, because "
+            f"{engine.in_full}: exact, but each sweep takes a time that grows like n squared"
+        )
+    if interweave and engine.fixed:
+        _log.warning(
+            f"The parameters of {name!r} do not move along with the records, because "
+            f"{engine.fixed}: exact, but slow to mix where the noise is large"
+        )

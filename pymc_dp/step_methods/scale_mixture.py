@@ -1,0 +1,95 @@
+"""Gibbs for Normal statistics under Laplace noise through the scale mixture of normals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+
+from pymc_dp.kernels.draws.scale_mixture import draw_independent, draw_joint
+from pymc_dp.mechanisms import LaplaceMechanism
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.model import children, release_statistic
+from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
+from pymc_dp.step_methods.two_sided import entry_of
+
+
+class LaplaceScaleMixtureGibbs(DPStep):
+    r"""Draw a Normal or jointly Normal statistic under Laplace noise by augmentation.
+
+    Each call draws :math:`1/\omega_j^2 \mid s_j` from its inverse Gaussian, then
+    :math:`s \mid \omega, z \sim N(A^{-1} h, A^{-1})`,
+    :math:`A = V^{-1} + \mathrm{diag}(\omega^{-2})`,
+    :math:`h = V^{-1} m + \omega^{-2} z`.
+    For one statistic at a time `TwoSidedGibbs` needs no
+    augmentation and mixes better; this step is for statistics that are correlated a priori.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Normal or MvNormal statistics, each the content of one release under Laplace noise.
+    model : pm.Model, optional
+        The model of the context by default.
+    """
+
+    name = "dp_scale_mixture"
+
+    def _prepare(self, model, initial_point):
+        self._updates = []
+        for rv in self.model_rvs:
+            law = rv.owner.op
+            if not isinstance(law, NormalRV | MvNormalRV):
+                raise ValueError(
+                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}, which follows {law}: it "
+                    f"updates Normal and MvNormal variables; write TwoSidedGibbs for others"
+                )
+            found = children(model, rv)
+            if len(found) != 1 or not isinstance(found[0].owner.op, PrivateReleaseRV):
+                raise ValueError(
+                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must feed one release "
+                    f"and nothing else, and feeds {[c.name for c in found]}"
+                )
+            [release] = found
+            _, mechanism, moments = release.owner.op.split(release.owner.inputs)
+            if type(mechanism) is not LaplaceMechanism or moments is not None:
+                raise ValueError(
+                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: the release "
+                    f"{release.name!r} must carry Laplace noise, without bounds; write "
+                    f"TwoSidedGibbs"
+                )
+            joint = isinstance(law, MvNormalRV)
+            if model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
+                raise ValueError(
+                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must be a plain "
+                    f"variable without transform=, an MvNormal one of them a single vector"
+                )
+            if joint and release_statistic(release) is not rv:
+                raise ValueError(
+                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: the statistic of "
+                    f"{release.name!r} must be {rv.name!r} itself"
+                )
+            z, noise, factor, constant = entry_of(
+                "LaplaceScaleMixtureGibbs", model, rv, release, mechanism
+            )
+            mean, spread = law.dist_params(rv.owner)
+            z, noise = (z - constant) / factor, noise / pt.abs(factor)
+            if joint:
+                outputs = [as_row(z, noise, mean), spread]
+            else:
+                outputs = [as_row(z, noise, mean, spread)]
+            function, inputs = point_function(model, outputs)
+            name = model.rvs_to_values[rv].name
+            self._updates.append(
+                (name, function, inputs, draw_joint if joint else draw_independent)
+            )
+
+    def step(self, point):
+        """Update every statistic once."""
+        for name, function, inputs, draw in self._updates:
+            rows, *cov = function(*[point[i] for i in inputs])
+            if np.isnan(rows).any() or not (rows[1] > 0).all():
+                raise unusable(name)
+            old = point[name]
+            drawn = draw(self.rng, old.ravel().copy(), *rows, *cov)
+            point = {**point, name: drawn.reshape(old.shape)}
+        return point, [{}]

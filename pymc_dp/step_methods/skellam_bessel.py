@@ -1,0 +1,86 @@
+"""Gibbs for Poisson counts under two-sided geometric noise through the Skellam and Bessel laws."""
+
+from __future__ import annotations
+
+import numpy as np
+from pytensor.tensor.random.basic import PoissonRV
+
+from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.kernels.counts.skellam_bessel import draw_skellam_bessel
+from pymc_dp.mechanisms import GeometricMechanism
+from pymc_dp.step_methods.base import as_row, point_function, unusable
+from pymc_dp.step_methods.two_sided import TwoSidedGibbs, latent_conditional, released_factor
+
+
+class SkellamBesselGibbs(TwoSidedGibbs):
+    r"""Draw latent Poisson counts under two-sided geometric noise by augmentation [1]_.
+
+    A release is :math:`z = y + g_1 - g_2` with geometric :math:`g_i`, which are Poisson counts of
+    exponential rates :math:`\lambda_i`. Each call draws :math:`g_i, \lambda_i \mid y, z`, then
+    :math:`m \sim \mathrm{Bessel}(|z|, 2 \sqrt{(\lambda_1 + \mu) \lambda_2})` and
+    :math:`y \sim \mathrm{Binomial}(m + \max(z, 0), \mu / (\mu + \lambda_1))`. The auxiliary rates
+    are drawn afresh given y, which leaves nothing to carry from call to call.
+
+    `TwoSidedGibbs` draws the same counts exactly, without augmentation, and is what `dp.steps` and
+    `pm.sample` choose; this step is the published method, to be asked for by name.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Latent Poisson counts y, of any shape, each released element by element as y or -y plus a
+        constant, by one `GeometricMechanism`, and used for nothing else.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Another law or mechanism, another factor, more than one release or another child: it names
+        the variable.
+
+    References
+    ----------
+    .. [1] Schein, A., Wu, Z. S., Schofield, A., Zhou, M., Wallach, H. (2019). Locally private
+       Bayesian inference for count models. ICML.
+    """
+
+    name = "dp_skellam_bessel"
+    laws = (PoissonRV,)
+    mechanisms = (GeometricMechanism,)
+
+    def _prepare(self, model, initial_point):
+        self._moves = []
+        point = model.initial_point() if initial_point is None else initial_point
+        for rv in self.model_rvs:
+            columns, _, _ = latent_conditional(type(self), model, rv)
+            factor = released_factor(type(self), model, rv)
+            if nearest_rvs([factor]) or not _is_unit(model, factor, point):
+                raise ValueError(
+                    f"SkellamBesselGibbs cannot update {rv.name!r}: it must be released as it is, "
+                    f"without a factor other than 1 and -1; write TwoSidedGibbs"
+                )
+            if model.rvs_to_transforms[rv] is not None:
+                raise ValueError(
+                    f"SkellamBesselGibbs cannot update {rv.name!r}, which has a transform: leave "
+                    f"transform= out, or write TwoSidedGibbs"
+                )
+            z, noise, _, _, mu = columns
+            function, inputs = point_function(model, as_row(z, noise, mu))
+            self._moves.append((model.rvs_to_values[rv].name, function, inputs))
+
+    def step(self, point):
+        """Move every count once."""
+        for name, function, inputs in self._moves:
+            z, noise, mu = function(*[point[i] for i in inputs])
+            old = point[name]
+            drawn = draw_skellam_bessel(self.rng, old.ravel().astype(float), z, noise, mu)
+            if np.isnan(drawn).any() or not np.array_equal(z, np.floor(z)):
+                raise unusable(name)
+            point = {**point, name: drawn.reshape(old.shape).astype(old.dtype)}
+        return point, [{}]
+
+
+def _is_unit(model, factor, point) -> bool:
+    """Whether a factor without random variables is 1 or -1; its shape may be that of a value."""
+    function, inputs = point_function(model, factor)
+    return bool(np.all(np.abs(function(*[point[i] for i in inputs])) == 1.0))

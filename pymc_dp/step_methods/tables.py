@@ -1,0 +1,383 @@
+"""Exact draws of tables of counts that were released cell by cell and in sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import DisconnectedInputError
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import MakeVector
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Sum
+from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.compiled import Piece, from_source
+from pymc_dp.graphs.questions import (
+    is_whole,
+    keeps_values,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    substitute,
+    varies_with,
+)
+from pymc_dp.kernels.counts import tables as kernels
+from pymc_dp.laws.count_sums import FAMILIES, noise_of
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.counts import MOST_APART, possible_counts
+from pymc_dp.reading.model import children, release_statistic
+from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
+from pymc_dp.step_methods.counts import is_linear_in
+
+
+class TableGibbs(DPStep):
+    r"""Draw tables of confidential counts exactly, given noisy cells and noisy sums of cells.
+
+    A release m of the counts y has the statistic :math:`S_m = \sum_i a_{mi} y_i`, a cell, a sum
+    over cells such as a county of its tracts, or a weighted one. Given all other cells, one cell
+    has the conditional
+
+    .. math::
+
+        p(y_i \mid \ldots) \propto f(y_i) \prod_m \eta_m(z_m \mid S_m),
+
+    which is drawn from exactly, by a walk outwards from its mode. The cells of a multinomial table
+    are drawn two at a time given their sum, so that its total is kept in every draw; with a batch
+    of tables, each keeps its own. Poisson tables are drawn both ways: single cells move the sums,
+    pairs move where the sums are known well. The cost of a sweep grows with the number of cells, of
+    releases that a cell is in, and with the width of the conditionals.
+
+    Where whole-number noise is added to a statistic that is not whole for all counts, as half a
+    count or the mean of Poisson counts, the other counts are impossible: cells are drawn over those
+    that are left, and Poisson cells that share such an entry together with their sum.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Multinomial, Poisson, Binomial, NegativeBinomial or other registered counts, of any
+        shape, with no children but releases. The statistic of each release is linear in the
+        counts; each cell is in at most one entry of it. The noise is Laplace, geometric,
+        Gaussian or discrete Gaussian.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that cannot be drawn, and why.
+    """
+
+    name = "dp_table"
+
+    def _prepare(self, model, initial_point):
+        self._tables = [_table(model, rv) for rv in self.model_rvs]
+        point = initial_point or model.initial_point()
+        for table in self._tables:  # compiled once, before the chains' processes start
+            table.update(np.random.default_rng(0), point)
+
+    def setup_chain(self, rng, tune, draws):
+        """Begin a chain; the coefficients of the statistics must be those of when it was made."""
+        super().setup_chain(rng, tune, draws)
+        for table in self._tables:
+            for data, value in table.data:
+                if not np.array_equal(data.get_value(borrow=True), value):
+                    raise ValueError(
+                        f"{table.name!r} cannot be drawn: {data.name!r} has changed, and a "
+                        f"statistic of it. Make the step anew: dp.TableGibbs([...])"
+                    )
+
+    def step(self, point):
+        """Draw every table once."""
+        for table in self._tables:
+            point = {**point, table.name: table.update(self.rng, point)}
+        return point, [{}]
+
+
+class _Table(NamedTuple):
+    """A latent table and how its parameters and releases are read from the point.
+
+    Attributes
+    ----------
+    law : type of the op whose sweep it gets.
+    block : cells with a fixed total; 0 where there is none.
+    first, which, weight : see `kernels.counts.tables.Releases`.
+    gaps : which counts are possible.
+    data : shared variables that coefficients were computed from, with their values.
+    read : compiled; returns z, lam and tau of all releases, totals, and rows of law parameters.
+    """
+
+    name: str
+    law: type
+    block: int
+    first: np.ndarray
+    which: np.ndarray
+    weight: np.ndarray
+    gaps: kernels.Gaps
+    data: list[tuple[SharedVariable, np.ndarray]]
+    read: Callable
+    inputs: list[str]
+
+    def update(self, rng, point) -> np.ndarray:
+        """Return a new draw."""
+        z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
+        old = point[self.name]
+        counts = old.astype("float64").ravel()
+        released = kernels.Releases(z, lam, tau, self.first, self.which, self.weight)
+        good = not np.isnan(z).any() and (lam + tau > 0).all()
+        rates = theta[-1]
+        if self.block:
+            good = good and np.isfinite(rates).all() and (rates >= 0).all()
+            _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
+        else:
+            good = good and _cell_sweep(self.law)(rng, counts, np.array(theta), released, self.gaps)
+        if self.gaps.which.size:
+            good = good and _sum_sweep()(rng, counts, rates, released, self.gaps)
+        if self.block or self.law is PoissonRV:
+            block = self.block or counts.size
+            good = good and _pair_sweep()(rng, counts, rates, block, released, self.gaps)
+        if not good:
+            raise unusable(self.name)
+        return counts.reshape(old.shape).astype(old.dtype)
+
+
+def _restore(counts, totals, rates) -> None:
+    """Give tables their public totals, in proportion to the rates, where a start has others."""
+    for row in np.flatnonzero(counts.sum(axis=1) != totals):
+        share = totals[row] * rates[row] / rates[row].sum()
+        counts[row] = np.floor(share)
+        rest = int(totals[row] - counts[row].sum())
+        counts[row, np.argsort(counts[row] - share)[:rest]] += 1
+
+
+@cache
+def _pair_sweep() -> Callable:
+    piece = Piece(kernels.make_pair_sweep(), "make_pair_sweep")
+    return _with_releases("rng, y, rates, block", piece)
+
+
+@cache
+def _sum_sweep() -> Callable:
+    return _with_releases("rng, y, rates", Piece(kernels.make_sum_sweep(), "make_sum_sweep"))
+
+
+@cache
+def _cell_sweep(law: type) -> Callable:
+    family = FAMILIES[law].law
+    piece = Piece(kernels.make_cell_sweep(family), f"make_cell_sweep {family.name}")
+    return _with_releases("rng, y, theta", piece)
+
+
+def _with_releases(arguments: str, kernel: Piece) -> Callable:
+    return from_source(
+        "sweep",
+        f"{arguments}, releases, gaps",
+        f"kernel({arguments}, releases, gaps)",
+        kernel=kernel,
+    ).function
+
+
+def _table(model: pm.Model, rv: TensorVariable) -> _Table:
+    check_table(model, rv)
+    found = children(model, rv)
+    op, shape = rv.owner.op, _shape(rv)
+    size = math.prod(shape)
+    columns, entries, broken, offset = [], [], [], 0
+    for release in found:
+        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        statistic = release_statistic(release)
+        cell, where, weight = _incidence(rv, release, statistic, size)
+        constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
+        if mechanism.is_discrete and not (is_whole(pt.constant(weight)) and is_whole(constant)):
+            broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
+        [scale], rates = mechanism.parameters, noise_of(mechanism).rates
+        assert rates is not None  # it is noise added at a scale
+        z = model.rvs_to_values[release] - constant
+        columns.append(as_row(z, *rates(pt.switch(scale > 0, scale, np.nan))))
+        entries.append((cell, where + offset, weight))
+        offset += math.prod(_shape(statistic))
+    cell, which, weight = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+    order = np.argsort(cell, kind="stable")
+    first = np.searchsorted(cell[order], np.arange(size + 1))
+    released = pt.concatenate(columns, axis=1)
+    parameters = op.dist_params(rv.owner)
+    if isinstance(op, MultinomialRV):
+        block = shape[-1]
+        n, p = parameters
+        totals = pt.broadcast_to(n, shape[:-1]).astype("float64").ravel()
+        theta = [pt.broadcast_to(p, shape).astype("float64").ravel()]
+    else:
+        block, totals = 0, pt.zeros(0)
+        family = FAMILIES[type(op)]
+        theta = [
+            pt.broadcast_to(pt.as_tensor(t), shape).astype("float64").ravel()
+            for t in family.theta(*parameters)
+        ]
+    read, inputs = point_function(model, [*(released[k] for k in range(3)), totals, *theta])
+    name = model.rvs_to_values[rv].name
+    gaps = _gaps(rv, broken, np.diff(first))
+    table = first, which[order], np.asarray(weight[order])
+    roots = ancestors(list(map(release_statistic, found)), blockers=[rv])
+    shared = [v for v in roots if isinstance(v, SharedVariable)]
+    data = [(v, v.get_value()) for v in shared if not isinstance(v.type, RandomType)]
+    return _Table(name, type(op), block, *table, gaps, data, read, inputs)
+
+
+def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
+    """Return (entry, cells, step, rest) where whole noise leaves some values of a sum only."""
+    known = known_value(constant, fixed=True)
+    found = []
+    for entry in np.unique(where):
+        mine = where == entry
+        slope, *others = np.unique(weight[mine])
+        possible = None
+        if known is not None and not others:
+            possible = possible_counts(float(slope), float(known.ravel()[entry]))
+        if possible is None:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, "
+                f"and an entry of its statistic is neither whole for every count nor one sum over "
+                f"cells times a ratio of whole numbers of at most {MOST_APART}. Write a statistic "
+                f"that is whole, such as a sum"
+            )
+        if possible[0] > 1:
+            found.append((entry + offset, cell[mine], *possible))
+    return found
+
+
+def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
+    """Return which counts are possible; `times` says how many entries each cell is in."""
+    step, rest = np.ones(times.size), np.zeros(times.size)
+    sums = [found for found in broken if found[1].size > 1]
+    for _, cells, *possible in broken:
+        if cells.size == 1 and step[cells] == 1:
+            step[cells], rest[cells] = possible
+        elif cells.size > 1 and isinstance(rv.owner.op, PoissonRV) and (times[cells] == 1).all():
+            step[cells] = 0  # drawn with their sum
+        else:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: whole-number noise leaves only some values "
+                f"of a sum over its cells possible, and they are not Poisson, or some are in "
+                f"another release, too. Write a statistic that is whole for all counts, such as a "
+                f"sum"
+            )
+    if isinstance(rv.owner.op, MultinomialRV) and (step != 1).any():
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}: whole-number noise leaves only some values of "
+            f"its cells possible. Write CountGibbs, which lists small tables, or a statistic that "
+            f"is whole for all counts, such as a sum"
+        )
+    which, cells, *possible = zip(*sums, strict=True) if sums else ((), (), (), ())
+    first = np.cumsum([0, *map(len, cells)])
+    numbers = [np.array(values, dtype=float) for values in possible]
+    joined = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
+    return kernels.Gaps(step, rest, first, joined, np.array(which, dtype=np.int64), *numbers)
+
+
+def _shape(variable: TensorVariable) -> tuple[int, ...]:
+    shape = known_shape(variable)
+    if None in shape:
+        raise ValueError(f"TableGibbs cannot read {variable.name or variable}: its shape is open")
+    return tuple(length or 0 for length in shape)
+
+
+def check_table(model: pm.Model, rv: TensorVariable) -> None:
+    """Refuse, with a ValueError, what is no table of counts with noisy sums."""
+    op = rv.owner.op
+    if not isinstance(op, MultinomialRV) and type(op) not in FAMILIES:
+        known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}, which follows {op}: it updates Multinomial, "
+            f"{known} variables"
+        )
+    if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
+        raise ValueError(f"TableGibbs cannot update {rv.name!r}: its number of trials is random")
+    _shape(rv)
+    found = children(model, rv)
+    if not found:
+        raise ValueError(f"TableGibbs cannot update {rv.name!r}: no release of it")
+    for release in found:
+        if not isinstance(getattr(release.owner, "op", None), PrivateReleaseRV):
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: {release.name!r}, which is no release, "
+                f"depends on it"
+            )
+        mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
+        if not mechanism.is_scale_noise:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: its release {release.name!r} is made by "
+                f"{type(mechanism).__name__}; the noise must be Laplace, geometric, Gaussian or "
+                f"discrete Gaussian, and not clipped or rounded. Write RecordMetropolis"
+            )
+        if not varies_with(statistic, rv) or not is_linear_in(statistic, rv):
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is not "
+                f"linear in it. Write RecordMetropolis"
+            )
+        others = [other for other in nearest_rvs([statistic]) if other is not rv]
+        if others:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is one "
+                f"of {others[0].name!r}, too. Write RecordMetropolis for both"
+            )
+
+
+def _in_doubles(expression, rv, table):
+    """Write a linear expression of `rv` with doubles in its place: integers have no gradient."""
+    if expression is rv:
+        return table
+    if not varies_with(expression, rv):
+        return expression
+    node = expression.owner
+    inputs = [_in_doubles(i, rv, table) for i in node.inputs]
+    match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
+        case Sum() as op:
+            return inputs[0].sum(axis=op.axis)
+        case MakeVector():
+            return pt.stack(inputs)
+        case op if keeps_values(op, node.inputs[0]):
+            return inputs[0]
+    return node.op.make_node(*inputs).outputs[node.outputs.index(expression)]
+
+
+def _incidence(rv, release, statistic, size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find in which entry of a linear statistic every cell is, and with what coefficient.
+
+    Where each cell is in one entry only, the gradient of the entries' sum is the coefficient, and
+    that of their sum weighted by 1, 2, 3, ... the coefficient times the entry's number.
+    """
+    cells = pt.dvector("cells")
+    given = _in_doubles(statistic, rv, cells.reshape(_shape(rv)))
+    given = given.astype("float64").ravel()
+    number = pt.arange(1, given.size + 1).astype("float64")
+    try:
+        slopes = pytensor.grad(given.sum(), cells), pytensor.grad((given * number).sum(), cells)
+    except (DisconnectedInputError, NotImplementedError) as error:
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}: its coefficients in the statistic of "
+            f"{release.name!r} cannot be read ({error}). Write RecordMetropolis"
+        ) from None
+    function = pytensor.function([cells], [given, *slopes])
+    nothing, weight, numbered = function(np.zeros(size))
+    cell = np.flatnonzero(weight)
+    where = np.rint(numbered[cell] / weight[cell]).astype("int64") - 1
+    # One entry to a cell, as a random table shows.
+    some = np.random.default_rng(0).random(size)
+    expected = np.bincount(
+        where.clip(0, nothing.size - 1), weights=weight[cell] * some[cell], minlength=nothing.size
+    )
+    if not np.allclose(function(some)[0] - nothing, expected, rtol=1e-9, atol=1e-9):
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}: one of its cells is in several entries of the "
+            f"statistic of {release.name!r}. Make these several releases, or write RecordMetropolis"
+        )
+    return cell, where, weight[cell]

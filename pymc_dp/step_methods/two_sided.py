@@ -1,0 +1,304 @@
+"""Exact draws of a latent statistic given its noisy release."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.random.basic import GammaRV, NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import (
+    depends_on,
+    is_itself,
+    is_linear,
+    is_whole,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    substitute,
+)
+from pymc_dp.laws import find_pair, require_pair, row_sampler
+from pymc_dp.laws.count_sums import FAMILIES, count_draw, noise_of
+from pymc_dp.mechanisms import LaplaceMechanism
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
+from pymc_dp.reading.counts import MOST_APART, possible_counts
+from pymc_dp.reading.model import children, release_statistic
+from pymc_dp.step_methods.base import (
+    DPStep,
+    as_row,
+    infeasible,
+    point_function,
+    unusable,
+    value_writer,
+)
+
+
+class TwoSidedGibbs(DPStep):
+    r"""Draw a latent statistic s exactly from its full conditional given a release.
+
+    For Laplace noise of rate :math:`\lambda` around a statistic with law f,
+
+    .. math::
+
+        p(s \mid z) \propto f(s)\, e^{-\lambda |z - s|}
+
+    is f tilted by :math:`+\lambda` left of z and by :math:`-\lambda` right of it; both pieces stay
+    in the law's family, so that s is drawn in O(1) without augmentation and without a restriction
+    on :math:`\lambda`. Gaussian noise on a Normal or Gamma statistic is drawn exactly, too.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Latent statistics with a registered law (Normal, Gamma, Exponential, and counts), each the
+        affine content of one entry of one release and of nothing else.
+    model : pm.Model, optional
+        The model of the context by default.
+    """
+
+    name = "dp_two_sided"
+    laws: tuple[type, ...] | None = None
+    mechanisms: tuple[type[Mechanism], ...] | None = None
+
+    def _prepare(self, model, initial_point):
+        self._updates = []
+        for rv in self.model_rvs:
+            columns, n_noise, draw = latent_conditional(type(self), model, rv)
+            function, inputs = point_function(model, as_row(*columns))
+            name, sample = model.rvs_to_values[rv].name, row_sampler(draw, len(columns))
+            self._updates.append((name, function, inputs, n_noise, sample, value_writer(model, rv)))
+
+    def step(self, point):
+        """Draw every variable once."""
+        for name, function, inputs, n_noise, sample, write in self._updates:
+            rows = function(*[point[i] for i in inputs])
+            # A mechanism's last parameter is the size of its noise.
+            if np.isnan(rows).any() or not (rows[n_noise] > 0).all():
+                raise unusable(name)
+            if not (rows[n_noise + 1] < rows[n_noise + 2]).all():
+                raise infeasible(name)
+            drawn = sample(self.rng, rows).reshape(point[name].shape)
+            if np.isnan(drawn).any():
+                raise unusable(name)
+            point = {**point, name: write(drawn).astype(point[name].dtype)}
+        return point, [{}]
+
+
+class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
+    r"""Draw a latent variance from its truncated gamma mixture (Kazan & Reiter).
+
+    The conditional of :math:`S^2 \sim \mathrm{Gamma}(a, \beta)` under a release z with Laplace
+    noise of rate :math:`\lambda` is :math:`\mathrm{TGM}(a, \beta, \lambda, z)`, cut to the
+    feasible range where the records are bounded. No restriction :math:`\beta > \lambda`, which the
+    paper needs.
+    """
+
+    name = "dp_tgm"
+    laws = (GammaRV,)
+    mechanisms = (LaplaceMechanism,)
+
+
+def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVariable):
+    """Return (z, *noise, lo, hi, *law parameters) as graphs, how many `noise`, and the draw."""
+    cls = step.__name__
+    law = rv.owner.op
+    if step.laws is not None and not isinstance(law, step.laws):
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}, which follows {law}: it updates "
+            f"{', '.join(t.__name__.removesuffix('RV') for t in step.laws)} variables; write "
+            f"TwoSidedGibbs for others"
+        )
+    found = children(model, rv)
+    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    if wrong:
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}: {wrong[0].name!r} depends on it too, and is not a "
+            f"release. {_instead(rv)}"
+        )
+    entries = [c for c in found if depends_on(release_statistic(c), rv)]
+    if len(entries) > 1 or not found:
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}: it must feed exactly one release, and feeds "
+            f"{[c.name for c in entries]}. {_instead(rv)}"
+        )
+    low, high = _feasible_range(cls, rv, found)
+    parameters = law.dist_params(rv.owner)
+    if not entries:  # bounded records whose other moment was released: no noise on this one
+        pair = find_pair(law, LaplaceMechanism(1.0))
+        zero = pt.zeros(model.rvs_to_values[rv].shape)
+        columns = (zero, zero + np.inf, low, high, *pair.parameters(*parameters))
+        return columns, 1, pair.draw
+    [release] = entries
+    _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+    if step.mechanisms is not None and type(mechanism) not in step.mechanisms:
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}: its release {release.name!r} uses "
+            f"{type(mechanism).__name__}; write TwoSidedGibbs"
+        )
+    try:
+        pair = require_pair(law, mechanism, parameters)
+    except NotImplementedError as error:
+        raise ValueError(f"{cls} cannot update {rv.name!r}: {error}") from None
+    if is_itself(release_statistic(release), rv):
+        z, noise = model.rvs_to_values[release], mechanism.parameters
+    elif mechanism.is_scale_noise:
+        z, scale, factor, constant = entry_of(cls, model, rv, release, mechanism)
+        possible = _possible(cls, rv, release, mechanism, factor, constant)
+        if mechanism.is_discrete and possible is None:  # what was whole may not be in other data
+            whole = [pt.eq(c, pt.round(c)).all() for c in (factor, constant)]
+            z = pt.switch(pt.and_(*whole), z, np.nan)
+        z, noise = (z - constant) / factor, (scale / pt.abs(factor),)
+        if possible is not None:
+            family = FAMILIES[type(law)]
+            draw = count_draw(family.law, noise_of(mechanism), 1, spaced=True).function
+            columns = (z, *noise, low, high, *family.theta(*parameters), *possible)
+            return columns, 1, draw
+    else:
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}: under {type(mechanism).__name__} it must be "
+            f"released as it is, with nothing added, multiplied or stacked"
+        )
+    columns = (z, *noise, low, high, *pair.parameters(*parameters))
+    return columns, len(noise), pair.draw
+
+
+def _possible(cls, rv, release, mechanism, factor, constant):
+    """Return (step, rest) of the counts that whole-number noise leaves; None where all are.
+
+    A statistic that is not whole cannot have been released.
+    """
+    if not mechanism.is_discrete or all(is_whole(pt.as_tensor(c)) for c in (factor, constant)):
+        return None
+    slopes, starts = (known_value(pt.as_tensor(c), fixed=True) for c in (factor, constant))
+    found: list[tuple[int, int] | None] = [None]
+    if type(rv.owner.op) in FAMILIES and slopes is not None and starts is not None:
+        factors, constants = np.broadcast_arrays(slopes, starts)
+        pairs = zip(factors.ravel(), constants.ravel(), strict=True)
+        found = [possible_counts(float(slope), float(start)) for slope, start in pairs]
+    if None in found:
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}: {type(mechanism).__name__} releases whole numbers, "
+            f"and the statistic of {release.name!r} is not known to be one for every count, nor is "
+            f"it a count times a ratio of whole numbers of at most {MOST_APART}. {_instead(rv)}"
+        )
+    return tuple(np.array(found, dtype=float).T.reshape(2, *factors.shape))
+
+
+def _instead(rv: TensorVariable) -> str:
+    """Say what samples a latent without an exact draw: `pm.sample` may have chosen this step."""
+    if rv.dtype.startswith("float"):
+        return "Leave it to NUTS: pm.sample(step=pm.NUTS())"
+    other = "dp.RecordMetropolis" if rv.type.ndim else "pm.Metropolis"
+    return f"Write pm.sample(step={other}([{rv.name}]))"
+
+
+def is_exact_count(model: pm.Model, rv: TensorVariable) -> bool:
+    """Whether a variable is a count with an exact draw given its one release, of nothing else.
+
+    Such a count is for `TwoSidedGibbs`. Whatever the model says later,
+    the step checks again.
+    """
+    if rv.dtype.startswith("float"):
+        return False
+    try:
+        columns, _, _ = latent_conditional(TwoSidedGibbs, model, rv)
+    except ValueError:
+        return False
+    return not nearest_rvs(list(columns[:2]))
+
+
+def released_factor(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVariable):
+    """Return the factor that a variable is multiplied by in its one release."""
+    [release] = children(model, rv)
+    _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+    return entry_of(step.__name__, model, rv, release, mechanism)[2]
+
+
+def entry_of(cls, model, rv, release, mechanism):
+    """Find the entry of a release that is ``factor * rv + constant`` and its value and noise."""
+    statistic = release_statistic(release)
+    value = model.rvs_to_values[release]
+    [noise] = mechanism.parameters
+    if statistic.type.ndim == 0 or statistic.type.ndim == rv.type.ndim:
+        entry = statistic
+        if not _elementwise(statistic, rv) or _stretched(statistic, rv):
+            raise ValueError(
+                f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not an "
+                f"element-by-element function of it"
+            )
+    else:
+        node = statistic.owner
+        listed = node is not None and isinstance(node.op, MakeVector | Join)
+        parts = node.inputs if listed else []
+        touched = [j for j, part in enumerate(parts) if depends_on(part, rv)]
+        if len(touched) != 1 or any(p.type.shape not in ((), (1,)) for p in parts):
+            raise ValueError(
+                f"{cls} cannot update {rv.name!r}: it must be one entry of the statistic of "
+                f"{release.name!r}, written as a list [..., {rv.name}, ...]"
+            )
+        [j] = touched
+        entry, value = parts[j].squeeze(), value[j]
+        noise = pt.broadcast_to(noise, (len(parts),))[j]
+    known = known_shape(rv)
+    shape = model.rvs_to_values[rv].shape if None in known else known
+    at = [substitute(entry, {rv: pt.full(shape, np.array(x, dtype=rv.dtype))}) for x in (0, 1)]
+    if entry is not rv and not is_linear(entry, rv):
+        raise ValueError(
+            f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not linear "
+            f"in it"
+        )
+    return value, noise, at[1] - at[0], at[0]
+
+
+def _elementwise(statistic, rv) -> bool:
+    if statistic is rv:
+        return True
+    node = statistic.owner
+    if node is None or not depends_on(statistic, rv):
+        return True
+    if isinstance(node.op, DimShuffle) and rv.type.ndim > 1:  # it may swap axes
+        return False
+    return isinstance(node.op, Elemwise | DimShuffle | ViewOp) and all(
+        _elementwise(i, rv) for i in node.inputs
+    )
+
+
+def _stretched(statistic, rv) -> bool:
+    """Whether one element of the variable feeds several entries, by broadcasting."""
+    return statistic.type.ndim > 0 and any(
+        one and not still_one
+        for one, still_one in zip(rv.type.broadcastable, statistic.type.broadcastable, strict=True)
+    )
+
+
+def _feasible_range(cls, rv, found):
+    """Range of a sample moment that bounds of the records impose."""
+    low, high = -math.inf, math.inf
+    if isinstance(rv.owner.op, NormalRV) is False:
+        low = 0.0
+    for release in found:
+        op = release.owner.op
+        if op.bounds is None:
+            continue
+        _, _, moments = op.split(release.owner.inputs)
+        low, high = _moment_range(cls, rv, release, moments, op.n, *op.bounds)
+    return pt.as_tensor(low), pt.as_tensor(high)
+
+
+def _moment_range(cls, rv, release, moments, n, lower, upper):
+    match moments:
+        case FeasibleMoments(_, _, mean, variance):
+            if rv is mean and not depends_on(variance, rv):
+                return mean_range((n - 1) / n * variance, lower, upper)
+            if rv is variance and not depends_on(mean, rv):
+                return pt.as_tensor(0.0), n / (n - 1) * variance_cap(mean, lower, upper)
+    raise ValueError(
+        f"{cls} cannot update {rv.name!r}: the bounds of {release.name!r} depend on it in another "
+        f"way than through a sample mean or variance"
+    )
