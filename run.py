@@ -40,11 +40,13 @@ OLDEST, TOO_NEW = (3, 12), (3, 15)  # PyMC 6 has the same limits
 # The versions that the continuous integration runs come first.
 NAMES = ("python3.13", "python3.12", "python3.14", "python3", "python")
 
-CHECKS = (
-    ("ruff", "check", "."),
-    ("ruff", "format", "--check", "."),
-    ("mypy",),
-)
+CHECKS = {
+    "ruff check": ("-m", "ruff", "check", "."),
+    "ruff format": ("-m", "ruff", "format", "--check", "."),
+    "mypy": ("-m", "mypy"),
+    # Who may import whom; it is a command only.
+    "lint-imports": ("-c", "from importlinter.cli import lint_imports_command as run; run()"),
+}
 # Folders of tests that have processes of their own, because compiling and torch keep memory. The
 # kernels, and what is little else, come first: the others load them from disk.
 KERNELS, NETWORKS = (("kernels",), ("distributions", "laws")), ("neural",)
@@ -224,16 +226,18 @@ def test(args: list[str], night: bool, neural: bool) -> int:
     pytest = ("pytest", *(["--night"] if night else []))
     if args:
         return call(["-m", *pytest, *workers(args), *args], cwd=ROOT)
+    runs = dict(CHECKS)
+    for part in parts(neural):
+        runs["pytest .. " + part[-1]] = ("-m", *pytest, *workers(part), *part)
     failed, first = [], 0
     # All of them, also after a failure, so that one run shows everything there is to repair.
-    for check in (*CHECKS, *((*pytest, *workers(part), *part) for part in parts(neural))):
-        say("run.py: " + " ".join(check))
-        code = call(["-m", *check], cwd=ROOT)
+    for name, command in runs.items():
+        say("run.py: " + (name if name in CHECKS else " ".join(command[1:])))
+        code = call(list(command), cwd=ROOT)
         if code == 130:
             return code
         if code:
-            names = {"ruff": " ".join(check[:2]), "pytest": "pytest .. " + check[-1]}
-            failed.append(names.get(check[0], check[0]))
+            failed.append(name)
             first = first or code
     if not neural:
         say("run.py: tests/neural was left out: python3 run.py test --neural installs torch for it")

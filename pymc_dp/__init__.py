@@ -5,6 +5,7 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import pymc_dp.graphs.to_jax  # noqa: F401 (from here on JAX knows the package's ops)
 from pymc_dp.distributions import (
     Bessel,
     DiscreteGaussian,

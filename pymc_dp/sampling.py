@@ -1,44 +1,32 @@
-"""`sample`: the fastest exact route for a model, and the table it is chosen from."""
+"""`sample`: the fastest exact route for a model."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
 import pymc as pm
 from xarray import DataTree
 
-from pymc_dp.graphs.questions import known_shape
-from pymc_dp.ladder.collapse import collapse
 from pymc_dp.laws.moments.sums import read_moments
 from pymc_dp.laws.one_value import IntegratedReleaseRV, all_releases
-from pymc_dp.laws.rungs import notes, record_groups
+from pymc_dp.laws.rungs import notes
 from pymc_dp.mechanisms.base import check_attainable
-from pymc_dp.mechanisms.release import FeasibleRegression
-from pymc_dp.reading.bounds import feasible_start
-from pymc_dp.reading.groups import blocks, read_block
 from pymc_dp.reading.model import (
     as_model,
     as_published,
     check_values,
-    children,
-    is_tagged,
     privatized,
     releases,
     with_known_lengths,
 )
-from pymc_dp.reading.sums import NotAdditiveError
-from pymc_dp.routes import clt as clt_regression
-from pymc_dp.routes import gaussian as fused
-from pymc_dp.routes import regression
+from pymc_dp.routes import routes
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
-from pymc_dp.step_methods import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
-from pymc_dp.step_methods.records import check_gaps
+from pymc_dp.routes.gibbs import on_records
+from pymc_dp.routes.given import initial_values
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -46,65 +34,6 @@ _log = logging.getLogger("pymc.dp")
 Rung = Literal["auto", "records", "statistics", "marginal"]
 
 NEURAL = ("sppe", "sple")  # functions of pymc_dp.neural
-
-
-@dataclass(frozen=True)
-class Route:
-    """One way to sample a model.
-
-    Attributes
-    ----------
-    name, rung : str
-        What it is called and the rung of the ladder on which it samples.
-    rate : callable
-        Model to expected effective draws a second of the slowest parameter, measured on two cores
-        on the blood-lead example (`benchmarks/`); raises ValueError or NotImplementedError with
-        the reason where the route is shut.
-    run : callable
-        ``(model, **pm.sample arguments)`` to the result.
-    arguments : frozenset of str, optional
-        The arguments of `pm.sample` that the route takes, where it does not take them all.
-    approximate : str, optional
-        The approximation that it samples; `rate` and `run` then take ``moments=``, too.
-    steps : bool, optional
-        Whether some variables get steps of ours, so that it is not for ``nuts_sampler=``.
-    """
-
-    name: str
-    rung: str
-    rate: Callable[..., float]
-    run: Callable[..., DataTree]
-    arguments: frozenset[str] | None = None
-    approximate: str | None = None
-    steps: bool = False
-
-
-_ROUTES: list[Route] = []
-
-
-def register_route(route: Route) -> None:
-    """Add a route to the table."""
-    _ROUTES.append(route)
-
-
-def registered_routes() -> tuple[Route, ...]:
-    """Return the table, in which the tests of conformance look for what has no test."""
-    return tuple(_ROUTES)
-
-
-def routes(
-    model: pm.Model, approximate: str | None = None, **options: Any
-) -> list[tuple[Route, float, str]]:
-    """Return every route with its expected rate (0 where it is shut) and the reason why it is."""
-    table = []
-    for route in _ROUTES:
-        if route.approximate != approximate:
-            continue
-        try:
-            table.append((route, route.rate(model, **options), ""))
-        except (ValueError, NotImplementedError) as error:
-            table.append((route, 0.0, str(error)))
-    return table
 
 
 def sample(
@@ -202,13 +131,13 @@ def _by_best_route(
     ):
         _log.info("Route: the model as written, with the given steps or records")
         advice = "Without step= and records in var_names=, dp.sample takes the fastest route."
-        return _records(model, **kwargs), advice
+        return on_records(model, **kwargs), advice
     if rung != "auto" and not records:
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
 
     model = with_known_lengths(model)
     if kwargs.get("initvals"):  # of variables of the model as it was given
-        kwargs["initvals"] = _merged({}, kwargs["initvals"])
+        kwargs["initvals"] = initial_values({}, kwargs["initvals"])
     nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
     open_routes, better = [], []
     shut: dict[str, list[str]] = {}
@@ -264,207 +193,3 @@ def _as_written(model, **kwargs):
             f"{str(error).strip()}\nIf a part of the model has no density, but can be drawn from, "
             "dp.neural.sppe and dp.neural.sple take the model as it is"
         ) from error
-
-
-def _marginal(model, **kwargs):
-    return pm.sample(model=collapse(model, "marginal"), **kwargs)
-
-
-def _statistics(model, **kwargs):
-    collapsed = collapse(model, "statistics")
-    with collapsed:
-        if "step" not in kwargs:
-            kwargs["step"] = steps(collapsed)
-        return pm.sample(**kwargs)
-
-
-def _nuts_on_statistics(model, **kwargs):
-    return pm.sample(model=collapse(model, "statistics"), **kwargs)
-
-
-def _clt_statistics_rate(model, moments):
-    collapse(model, "statistics", approximate="clt", moments=moments)
-    if any(r.owner.op.bounds is not None for r in releases(model)):
-        raise ValueError("the walls of bounds= stop NUTS")
-    return 1_000.0
-
-
-def _clt_statistics(model, moments, **kwargs):
-    collapsed = collapse(model, "statistics", approximate="clt", moments=moments)
-    return pm.sample(model=collapsed, **kwargs)
-
-
-def _clt_marginal_rate(model, moments):
-    collapse(model, "marginal", approximate="clt", moments=moments)
-    return 500.0
-
-
-def _clt_marginal(model, moments, **kwargs):
-    collapsed = collapse(model, "marginal", approximate="clt", moments=moments)
-    return pm.sample(model=collapsed, **kwargs)
-
-
-def _records(model, **kwargs):
-    if kwargs.get("var_names") is None:
-        kwargs["var_names"] = _public(model)
-    start = feasible_start(model)
-    if start:
-        kwargs["initvals"] = _merged(start, kwargs.get("initvals"))
-    with model:
-        if "step" not in kwargs:
-            kwargs["step"] = steps(model)
-        return pm.sample(**kwargs)
-
-
-def _merged(start, initvals):
-    """Put initial values by name, for all chains or for each, over those that are ours."""
-    if initvals is None or isinstance(initvals, Mapping):
-        own = {getattr(rv, "name", rv): value for rv, value in (initvals or {}).items()}
-        return {**start, **own}
-    return [_merged(start, of_chain) for of_chain in initvals]
-
-
-def _nuts_on_records(model, **kwargs):
-    if kwargs.get("var_names") is None:
-        kwargs["var_names"] = _public(model)
-    # PyMC starts every record at its mean, where the gradient of a spread does not exist.
-    scattered = {rv.name: "prior" for rv in privatized(model)}
-    kwargs["initvals"] = _merged(scattered, kwargs.get("initvals"))
-    _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
-    with model:
-        kwargs.setdefault("step", pm.NUTS(target_accept=kwargs.pop("target_accept", 0.9)))
-        return pm.sample(**kwargs)
-
-
-def _public(model):
-    """Names of all variables but vectors of records, where there are others; says which are not."""
-    hidden = [rv for rv in model.free_RVs if is_tagged(rv)]
-    hidden += [
-        rv
-        for rv in privatized(model)
-        if rv not in hidden and set(children(model, rv)) <= set(releases(model))
-    ]
-    public = [rv.name for rv in model.unobserved_RVs if rv not in hidden]
-    if not public:
-        return [rv.name for rv in model.unobserved_RVs]
-    if hidden:
-        names = ", ".join(repr(rv.name) for rv in hidden)
-        _log.info("Left out of the result, unless var_names= names them: %s", names)
-    return public
-
-
-def _marginal_rate(model):
-    return nuts_rate(collapse(model, "marginal"))
-
-
-def nuts_rate(marginal: pm.Model) -> float:
-    """Return the effective draws a second to be expected of NUTS without confidential values."""
-    ops = [rv.owner.op for rv in marginal.basic_RVs]
-    return min(op.nuts_rate for op in ops if isinstance(op, IntegratedReleaseRV))
-
-
-def _statistics_rate(model):
-    collapsed = collapse(model, "statistics")
-    chosen = choose_steps(collapsed)
-    if not chosen:
-        raise ValueError("no variable has a step of its own there")
-    if all(chosen.get(rv) is CountGibbs for rv in collapsed.free_RVs):
-        return 8_000.0  # draws are nearly independent
-    return 200.0  # without interweaving: where the noise dominates, much less
-
-
-def _nuts_on_statistics_rate(model):
-    collapsed = collapse(model, "statistics")
-    if any(r.owner.op.region is FeasibleRegression for r in releases(collapsed)):
-        raise ValueError("the walls of bounds= stop NUTS")
-    if choose_steps(collapsed):
-        raise ValueError("variables have steps of their own there")
-    columns = max(_columns(group) for group in record_groups(model))
-    return 800.0 / columns**2
-
-
-def _records_rate(model):
-    tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
-    if not tagged:
-        raise ValueError("the confidential values are released one by one, not in sums of records")
-    for rv in tagged:
-        check_gaps(model, rv)
-    seconds = 2e-4 if set(tagged) | set(choose_steps(model)) >= set(model.free_RVs) else 1e-3
-    found = blocks(model, tagged)
-    if any(_columns(block) > 1 for block in found):
-        seconds = 7e-3  # the parameters of a regression follow its rows slowly
-    for block in found:
-        try:
-            read_block(model, block)
-            seconds += block.n * 5e-8
-        except NotAdditiveError:
-            seconds += block.n * 1e-6 + block.n**2 * 1e-8
-        seconds *= _columns(block) ** 2
-    return 1.0 / seconds
-
-
-def _columns(block) -> int:
-    """Return the number of columns of a record: the more, the slower are its steps."""
-    return sum(known_shape(rv)[1] or 1 if rv.type.ndim == 2 else 1 for rv in block.records)
-
-
-def _counts_rate(model):
-    chosen = choose_steps(model)
-    exact = (TwoSidedGibbs, TableGibbs)
-    others = [rv.name for rv in privatized(model) if chosen.get(rv) not in exact]
-    if others:
-        raise ValueError(f"{others[0]!r} has no exact draw given its releases")
-    return 1_000.0
-
-
-def _nuts_on_records_rate(model):
-    discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
-    if discrete:
-        raise ValueError(f"{discrete[0]!r} is discrete")
-    if any(r.owner.op.bounds is not None for r in releases(model)):
-        raise ValueError("the walls of bounds= stop NUTS")
-    return 1.0
-
-
-register_route(Route("fused Gibbs", "statistics", fused.rate, fused.sample, ARGUMENTS))
-register_route(
-    Route("exact regression", "statistics", regression.rate, regression.sample, ARGUMENTS)
-)
-register_route(
-    Route(
-        "regression by the central limit theorem",
-        "statistics",
-        clt_regression.rate,
-        clt_regression.sample,
-        ARGUMENTS,
-        approximate="clt",
-    )
-)
-register_route(
-    Route(
-        "NUTS on the sums, Normal by the central limit theorem",
-        "statistics",
-        _clt_statistics_rate,
-        _clt_statistics,
-        approximate="clt",
-    )
-)
-register_route(
-    Route(
-        "NUTS on the marginal, by the central limit theorem",
-        "marginal",
-        _clt_marginal_rate,
-        _clt_marginal,
-        approximate="clt",
-    )
-)
-register_route(Route("NUTS on the marginal", "marginal", _marginal_rate, _marginal))
-register_route(
-    Route("Gibbs on the statistics", "statistics", _statistics_rate, _statistics, steps=True)
-)
-register_route(
-    Route("NUTS on the statistics", "statistics", _nuts_on_statistics_rate, _nuts_on_statistics)
-)
-register_route(Route("Metropolis on the records", "records", _records_rate, _records, steps=True))
-register_route(Route("exact draws of the counts", "records", _counts_rate, _records, steps=True))
-register_route(Route("NUTS on the records", "records", _nuts_on_records_rate, _nuts_on_records))

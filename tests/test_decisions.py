@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.sampling import routes
+from pymc_dp.routes import routes
 from pymc_dp.step_methods import choose_steps
 from tests.models import MODELS
 

@@ -10,7 +10,7 @@ from pymc_dp.kernels.moments import clt_law as regression_law
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments import regression_chain as exact
 from pymc_dp.kernels.moments.walk import turn
-from pymc_dp.sampling import registered_routes
+from pymc_dp.routes import registered_routes
 from tests.geweke import check_invariance, normal_records
 
 

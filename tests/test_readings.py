@@ -12,7 +12,7 @@ from scipy import integrate, special, stats
 
 import pymc_dp as dp
 from pymc_dp.reading.counts import possible_counts
-from pymc_dp.sampling import routes
+from pymc_dp.routes import routes
 from pymc_dp.step_methods import choose_steps
 
 OWN = {"fused Gibbs", "exact regression"}  # routes with densities of their own

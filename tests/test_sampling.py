@@ -11,7 +11,8 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.graphs.questions import power_law
 from pymc_dp.reading.model import check_values
-from pymc_dp.sampling import _public, routes
+from pymc_dp.routes import routes
+from pymc_dp.routes.given import public
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -218,11 +219,11 @@ def test_what_is_left_out_of_the_result():
         dp.PrivateObservation(
             "z", (x - p[group]).clip(-1, 1).sum(), dp.LaplaceMechanism(1.0), observed=1.0
         )
-    assert _public(model) == ["p"]
+    assert public(model) == ["p"]
     with pm.Model() as model:
         rate = pm.Gamma("rate", 2, 1, shape=3)
         dp.PrivateObservation("z", rate, dp.LaplaceMechanism(1.0), observed=np.ones(3))
-    assert _public(model) == ["rate"]
+    assert public(model) == ["rate"]
 
 
 def test_arguments():

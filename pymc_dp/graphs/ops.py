@@ -1,14 +1,11 @@
-"""Numba kernels as elementwise PyTensor ops that come with their derivatives."""
+"""Numba kernels as PyTensor ops, elementwise ones with their derivatives."""
 
 from collections.abc import Callable
 
 import pytensor.tensor as pt
-from pytensor.compile import optdb
-from pytensor.gradient import DisconnectedGrad, DisconnectedType
+from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
-from pytensor.graph.features import ReplaceValidate
 from pytensor.graph.op import Op
-from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.link.numba.dispatch import basic as numba_basic
 from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_op_cache_key
 from pytensor.scalar.basic import ScalarOp, float64
@@ -76,6 +73,24 @@ def _numba_funcify_kernel_op(op, node, **kwargs):
     return evaluate, scalar_op_cache_key(op, kernel_version=version_of(__file__), kernel=op.key)
 
 
+class HostOp(Op):
+    """An op of doubles whose compiled code JAX calls back, unless it has a method `in_jax`."""
+
+
+class Placement(HostOp):
+    """Where to look, not what is there: no gradient passes."""
+
+    __props__: tuple[str, ...] = ()
+
+    def connection_pattern(self, node):
+        """Disconnect every input."""
+        return [[False] * len(node.outputs) for _ in node.inputs]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return no gradient."""
+        return [disconnected_type() for _ in inputs]
+
+
 class Held(Op):
     """`disconnected_grad` for JAX: PyTensor rewrites its own away, and JAX derives through it."""
 
@@ -88,24 +103,3 @@ class Held(Op):
     def perform(self, node, inputs, output_storage):
         """Return it as it is."""
         output_storage[0][0] = inputs[0]
-
-
-class _ForJax(GraphRewriter):
-    """Have JAX know the package's ops, without the package importing it."""
-
-    def add_requirements(self, fgraph):
-        """Make the graph's variables replaceable."""
-        fgraph.attach_feature(ReplaceValidate())
-
-    def apply(self, fgraph):
-        """Register the ops, and keep what gradients must not pass."""
-        import pymc_dp.laws.jax  # noqa: F401
-
-        for node in fgraph.toposort():
-            if isinstance(node.op, DisconnectedGrad):
-                fgraph.replace(node.outputs[0], Held()(*node.inputs), reason="pymc_dp_jax")
-
-
-# Rewrites of this name run on every graph that is compiled to JAX, and on no other; this one before
-# PyTensor simplifies.
-optdb.register("pymc_dp_jax", _ForJax(), "jax", position=0.05)

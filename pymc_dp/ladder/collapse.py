@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 import pymc_dp.laws.counts.records
+import pymc_dp.laws.inversion.rule
 import pymc_dp.laws.latent_counts
 import pymc_dp.laws.moments.columns
 import pymc_dp.laws.moments.one_column  # noqa: F401

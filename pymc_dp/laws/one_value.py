@@ -11,13 +11,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
-from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_dp.graphs.ops import Placement
 from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.moments import feasible
 from pymc_dp.laws import find_pair, require_pair
@@ -271,11 +270,8 @@ def feasible_release_rv(components, m, v, mechanism, *, n, bounds, names, ndim) 
     return op(*inputs)
 
 
-class FeasibleEdges(Op):
-    """Edges of the quadrature over the feasible region; where to look, not what is there.
-
-    Its gradient is not needed: moving the edges does not change the integral.
-    """
+class FeasibleEdges(Placement):
+    """Edges of the quadrature over the feasible region; the integral does not depend on them."""
 
     __props__ = ("n", "lower", "upper")
 
@@ -286,14 +282,6 @@ class FeasibleEdges(Op):
         """Apply to (m, v, lam1, tau1, z1, lam2, tau2, z2)."""
         doubles = [pt.as_tensor(i).astype("float64") for i in inputs]
         return Apply(self, doubles, [pt.vector(shape=(feasible.EDGES,), dtype="float64")])
-
-    def connection_pattern(self, node):
-        """Disconnect every input."""
-        return [[False] for _ in node.inputs]
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Return no gradient."""
-        return [disconnected_type() for _ in inputs]
 
     def perform(self, node, inputs, output_storage):
         """Place the edges."""

@@ -35,13 +35,11 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.questions import depends_on
-from pymc_dp.laws.inversion.release import characteristic_marginal
 from pymc_dp.reading.groups import Block, blocks, has_record_axis
 from pymc_dp.reading.model import (
     check_transform,
     children,
     privatized,
-    record_count,
     release_statistic,
     releases,
 )
@@ -94,6 +92,15 @@ _RULES: dict[type, dict[str, Callable]] = {}
 def register_rungs(law: type, **rules: Callable) -> None:
     """Register the rules of a record law: `read`, `describe`, `statistics` and `marginal`."""
     _RULES[law] = rules
+
+
+_LAST_RESORTS: list[Callable] = []
+
+
+def register_last_resort(rule: Callable) -> Callable:
+    """Register ``(model, records) -> Change``: a marginal of continuous records without a rule."""
+    _LAST_RESORTS.append(rule)
+    return rule
 
 
 def record_groups(model: pm.Model) -> list[Block]:
@@ -185,20 +192,19 @@ def change(model: pm.Model, group: Block, to: Rung, **approximation: Any) -> Cha
         single = not is_rows(group) and group.records[0].dtype.startswith("float")
         if to == "statistics" or not single:
             raise
-        return _by_inversion(model, group.records[0], reason)
+        return _last_resort(model, group.records[0], reason)
 
 
-def _by_inversion(model: pm.Model, records: TensorVariable, reason: Exception) -> Change:
-    """Integrate continuous records out by their characteristic function, for want of a rule."""
+def _last_resort(model: pm.Model, records: TensorVariable, reason: Exception) -> Change:
+    """Integrate continuous records out for want of a rule of their law."""
     check_transform(model, records)
-    mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
-    if any(r.owner.op.bounds is not None for r in mine):
-        raise reason
-    try:
-        found = characteristic_marginal(records, record_count(records), mine)
-    except (NotImplementedError, ValueError) as error:
-        raise type(reason)(f"{reason}; nor by inversion: {error}") from None
-    return Change(replaced=found)
+    reasons = [str(reason)]
+    for rule in _LAST_RESORTS:
+        try:
+            return rule(model, records)
+        except (NotImplementedError, ValueError) as error:
+            reasons.append(str(error))
+    raise type(reason)("; nor ".join(r for r in reasons if r)) from None
 
 
 @singledispatch

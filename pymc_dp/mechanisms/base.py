@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
 
 
+_POSTPROCESSED: dict[str, Callable] = {}
+
+
 class Mechanism(ABC):
     r"""A randomised release of a statistic, with noise of a public and known law.
 
@@ -279,9 +282,7 @@ class Mechanism(ABC):
         lower, upper : tensor_like, optional
             Clipping bounds; None leaves that side alone.
         """
-        from pymc_dp.mechanisms.postprocessed import ClippedMechanism
-
-        return ClippedMechanism(self, lower, upper)
+        return _POSTPROCESSED["clipped"](self, lower, upper)
 
     def rounded(self, digits: int = 0) -> RoundedMechanism:
         """Return the mechanism whose release is afterwards rounded, as by `round(z, digits)`.
@@ -291,9 +292,7 @@ class Mechanism(ABC):
         digits : int, default 0
             Decimal places; negative ones round to tens, hundreds, ...
         """
-        from pymc_dp.mechanisms.postprocessed import RoundedMechanism
-
-        return RoundedMechanism(self, digits)
+        return _POSTPROCESSED["rounded"](self, digits)
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
         """Assert inside the graph what could not be verified when the mechanism was built."""
@@ -339,6 +338,11 @@ class MechanismExample:
 
 
 _REGISTRY: dict[type[Mechanism], Callable[[], Sequence[MechanismExample]]] = {}
+
+
+def register_postprocessing(name: str, make: Callable[..., Mechanism]) -> None:
+    """Say what the method of this name returns; it cannot know what is built on its class."""
+    _POSTPROCESSED[name] = make
 
 
 def register_mechanism(

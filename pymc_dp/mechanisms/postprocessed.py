@@ -19,6 +19,7 @@ from pymc_dp.mechanisms.base import (
     as_integer,
     as_parameter,
     register_mechanism,
+    register_postprocessing,
     show,
 )
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
@@ -472,5 +473,7 @@ def _rounded_examples() -> Sequence[MechanismExample]:
     ]
 
 
+register_postprocessing("clipped", ClippedMechanism)
+register_postprocessing("rounded", RoundedMechanism)
 register_mechanism(ClippedMechanism, examples=_clipped_examples)
 register_mechanism(RoundedMechanism, examples=_rounded_examples)

@@ -9,10 +9,12 @@ import numpy as np
 
 from pymc_dp.mechanisms import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.base import refuse_unless
-from pymc_dp.published.record import Privacy, Release
+from pymc_dp.published.privacy import Privacy
 
 
-def read(rows: Any, *, value: str, variance: str, label: str | None, **fields: Any) -> Release:
+def read(
+    rows: Any, *, value: str, variance: str, label: str | None, **fields: Any
+) -> dict[str, Any]:
     """Read rows of a file or a data frame; see `Release.from_nmf`."""
     columns = [value, variance, *([label] if label else [])]
     if isinstance(rows, str | PathLike):
@@ -55,7 +57,7 @@ def read(rows: Any, *, value: str, variance: str, label: str | None, **fields: A
         inner = tuple(f"{value}_{axis}" for axis in range(1, counts.ndim))
         described |= {"dims": (label, *inner), "coords": {label: rows[label].to_list()}}
     mechanism = DiscreteGaussianMechanism(sigma)
-    return Release(counts.astype("int64"), mechanism, **(described | fields))
+    return {"value": counts.astype("int64"), "mechanism": mechanism, **(described | fields)}
 
 
 def _parquet(path: Any) -> Any:

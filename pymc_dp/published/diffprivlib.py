@@ -18,10 +18,10 @@ from pymc_dp.mechanisms import (
     Mechanism,
     RandomizedResponse,
 )
-from pymc_dp.published.record import Privacy, Release
+from pymc_dp.published.privacy import Privacy
 
 
-def read(mechanism: Any, value: Any, **fields: Any) -> Release:
+def read(mechanism: Any, value: Any, **fields: Any) -> dict[str, Any]:
     """Read the noise of a released value; see `Release.from_diffprivlib`."""
     name = type(mechanism).__name__
     if name not in _READERS:
@@ -44,7 +44,8 @@ def read(mechanism: Any, value: Any, **fields: Any) -> Release:
         measure = "approximate" if delta else "pure"
         privacy = Privacy(measure=measure, epsilon=epsilon, delta=delta or None)
     source = f"diffprivlib {name}"
-    return Release(value, noise, **{"privacy": privacy, "source": source, **fields})
+    own = {"value": value, "mechanism": noise, "privacy": privacy, "source": source}
+    return own | fields
 
 
 def _positive(mechanism: Any, scale: float) -> float:

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.base import Mechanism, positive_argument, registered_mechanisms, show
-from pymc_dp.published.record import Privacy, Release
+from pymc_dp.published.privacy import Privacy
 
 FORMAT, VERSION = "pymc_dp release", 1
 
@@ -24,7 +24,7 @@ _VARIANCES = {
 _STATED = "stated_epsilon"
 
 
-def encode(release: Release) -> str:
+def encode(release: Any) -> str:
     """Return a release as JSON text; see `Release.to_json`."""
     document = {
         "format": FORMAT,
@@ -40,8 +40,8 @@ def encode(release: Release) -> str:
     return json.dumps(_present(document), ensure_ascii=False, allow_nan=False)
 
 
-def decode(text: str) -> Release:
-    """Read a release from JSON text; see `Release.from_json`."""
+def decode(text: str, known: list[str]) -> dict[str, Any]:
+    """Read the fields of a release, of which these are known; see `Release.from_json`."""
     if not isinstance(text, str):
         raise TypeError(f"from_json: JSON text is needed, got {type(text).__name__}")
     try:
@@ -59,7 +59,6 @@ def decode(text: str) -> Release:
             f"{VERSION}"
         )
     del document["format"], document["version"]
-    known = [field.name for field in fields(Release)]
     _check_fields("release", document, known, required=("value", "mechanism"))
     document["value"] = _number("value", document["value"])
     document["mechanism"] = _mechanism("mechanism", document["mechanism"])
@@ -67,7 +66,7 @@ def decode(text: str) -> Release:
         privacy = _mapping("privacy", document["privacy"])
         _check_fields("privacy", privacy, [field.name for field in fields(Privacy)])
         document["privacy"] = Privacy(**privacy)
-    return Release(**document)
+    return document
 
 
 def _present(document: Mapping[str, Any]) -> dict[str, Any]:

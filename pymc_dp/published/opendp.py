@@ -19,7 +19,7 @@ from pymc_dp.mechanisms import (
     Mechanism,
     RandomizedResponse,
 )
-from pymc_dp.published.record import Privacy, Release
+from pymc_dp.published.privacy import Privacy
 
 # Combinators that leave the noise as it is, with the argument that holds the measurement.
 _AROUND = {
@@ -47,7 +47,7 @@ _INSTEAD = "write dp.Release(value, mechanism) with the mechanism that was used"
 
 def read(
     made_by: Any, value: Any, *, d_in: Any = None, sensitivity: Any = None, **fields: Any
-) -> Release:
+) -> dict[str, Any]:
     """Read the noise of a released value; see `Release.from_opendp`."""
     if hasattr(made_by, "summarize"):
         raise TypeError(
@@ -71,7 +71,8 @@ def read(
     privacy = None if d_in is None else _loss(measurement, d_in)
     if sensitivity is not None:
         _check_scale(mechanism, privacy, sensitivity, d_in)
-    return Release(value, mechanism, **{"privacy": privacy, "source": "OpenDP", **fields})
+    own = {"value": value, "mechanism": mechanism, "privacy": privacy, "source": "OpenDP"}
+    return own | fields
 
 
 def _noise_of(measurement: Any) -> tuple[str, Mapping[str, Any]]:
@@ -170,7 +171,9 @@ def _check_scale(mechanism: Mechanism, privacy: Privacy | None, sensitivity: Any
         )
 
 
-def read_summary(summary: Any, frame: Any, column: str | None = None, **fields: Any) -> Release:
+def read_summary(
+    summary: Any, frame: Any, column: str | None = None, **fields: Any
+) -> dict[str, Any]:
     """Read one column of a released data frame; see `Release.from_opendp_summary`."""
     for name, table in (("summary", summary), ("frame", frame)):
         if not hasattr(table, "columns") or hasattr(table, "collect"):
@@ -235,7 +238,7 @@ def read_summary(summary: Any, frame: Any, column: str | None = None, **fields: 
         )
     if "dims" in fields and "coords" not in fields:
         described.pop("coords", None)
-    return Release(value, noisy, **(described | fields))
+    return {"value": value, "mechanism": noisy, **(described | fields)}
 
 
 def _is_number(x: Any) -> bool:

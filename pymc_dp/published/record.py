@@ -1,10 +1,10 @@
-"""`Release`, the record of what a curator published, and `Privacy`, the loss stated with it."""
+"""`Release`, the record of what a curator published."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,77 +12,13 @@ import numpy as np
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.base import Mechanism, check_attainable, refuse_unless
+from pymc_dp.published import census, diffprivlib, encoding, opendp
+from pymc_dp.published.privacy import Privacy, check_text
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Labels = Mapping[str, Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Privacy:
-    r"""The privacy loss that was stated with a release.
-
-    It is provenance: inference needs the noise alone, which the mechanism holds.
-
-    Parameters
-    ----------
-    unit : str, optional
-        Whose contribution is protected, "one person" say.
-    neighbouring : str, optional
-        When two data sets are neighbours: "add or remove one record", "replace one record", or the
-        producer's own word, "SymmetricDistance" say.
-    measure : str, optional
-        What the loss is measured by, "pure", "approximate" or "zero-concentrated" say.
-    epsilon : float, optional
-        Loss :math:`\varepsilon > 0` of (approximate) differential privacy.
-    rho : float, optional
-        Loss :math:`\rho > 0` of zero-concentrated differential privacy.
-    delta : float, optional
-        Probability :math:`0 < \delta < 1` beside one of the two losses.
-
-    Raises
-    ------
-    ValueError
-        A loss that is not finite and positive, a `delta` that is not in (0, 1) or stands alone.
-    TypeError
-        A loss that is no number, or a text that is none.
-
-    Examples
-    --------
-    >>> import pymc_dp as dp
-    >>> dp.Privacy(unit="one person", measure="pure", epsilon=0.5).epsilon
-    0.5
-    """
-
-    unit: str | None = None
-    neighbouring: str | None = None
-    measure: str | None = None
-    epsilon: float | None = None
-    rho: float | None = None
-    delta: float | None = None
-
-    def __post_init__(self) -> None:
-        """Validate the texts and the losses."""
-        for name in ("unit", "neighbouring", "measure"):
-            _check_text("Privacy", name, getattr(self, name))
-        for name, below in (("epsilon", np.inf), ("rho", np.inf), ("delta", 1.0)):
-            loss = getattr(self, name)
-            if loss is None:
-                continue
-            if isinstance(loss, bool) or not isinstance(loss, int | float | np.number):
-                raise TypeError(f"Privacy: {name} must be a number, got {loss!r}")
-            if not 0 < loss < below:
-                rule = "finite and > 0" if np.isinf(below) else "> 0 and < 1"
-                raise ValueError(
-                    f"Privacy: {name} must be {rule}, got {loss!r}. Leave it out where none was "
-                    f"stated."
-                )
-            object.__setattr__(self, name, float(loss))
-        if self.delta is not None and self.epsilon is None and self.rho is None:
-            raise ValueError(
-                f"Privacy: delta={self.delta} belongs to a loss: write epsilon= or rho= beside it"
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +90,7 @@ class Release:
         check_attainable(self.name or "Release", self.mechanism, value)
         value.flags.writeable = False
         for name in ("name", "source"):
-            _check_text("Release", name, getattr(self, name))
+            check_text("Release", name, getattr(self, name))
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
             raise TypeError(
                 f"Release: privacy must be a dp.Privacy, got {type(self.privacy).__name__}"
@@ -193,9 +129,7 @@ class Release:
         TypeError
             The mechanism is of a class that is not registered.
         """
-        from pymc_dp.published.encoding import encode
-
-        return encode(self)
+        return encoding.encode(self)
 
     @classmethod
     def from_json(cls, text: str) -> Release:
@@ -226,13 +160,17 @@ class Release:
         TypeError
             A field of the wrong kind.
         """
-        from pymc_dp.published.encoding import decode
-
-        return decode(text)
+        return cls(**encoding.decode(text, [field.name for field in fields(cls)]))
 
     @classmethod
     def from_opendp(
-        cls, made_by: Any, value: ArrayLike, *, d_in: Any = None, sensitivity: Any = None, **fields
+        cls,
+        made_by: Any,
+        value: ArrayLike,
+        *,
+        d_in: Any = None,
+        sensitivity: Any = None,
+        **described,
     ) -> Release:
         r"""Read the noise of a value that OpenDP released.
 
@@ -258,7 +196,7 @@ class Release:
             :math:`\Delta_1 / \varepsilon` or :math:`\Delta_2 / \sqrt{2 \rho}` within a relative
             1e-6 (OpenDP relaxes the sensitivity of floats by less), which it is not where `d_in`
             is not the distance that the loss was meant for. Needs `d_in`.
-        **fields
+        **described
             `name`, `dims`, `coords`, `privacy` and `source` of the release.
 
         Raises
@@ -275,13 +213,12 @@ class Release:
         >>> query = context.query().clamp((0.0, 100.0)).sum().laplace()  # doctest: +SKIP
         >>> release = dp.Release.from_opendp(query, query.release())  # doctest: +SKIP
         """
-        from pymc_dp.published.opendp import read
-
-        return read(made_by, value, d_in=d_in, sensitivity=sensitivity, **fields)
+        found = opendp.read(made_by, value, d_in=d_in, sensitivity=sensitivity, **described)
+        return cls(**found)
 
     @classmethod
     def from_opendp_summary(
-        cls, summary: Any, frame: Any, column: str | None = None, **fields
+        cls, summary: Any, frame: Any, column: str | None = None, **described
     ) -> Release:
         """Read one column of a data frame that an OpenDP Polars query released.
 
@@ -297,7 +234,7 @@ class Release:
             ``query.release().collect()``.
         column : str, optional
             Which column; may be left out where there is only one.
-        **fields
+        **described
             `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
 
         Raises
@@ -309,12 +246,10 @@ class Release:
         TypeError
             A frame that is none, or was not collected.
         """
-        from pymc_dp.published.opendp import read_summary
-
-        return read_summary(summary, frame, column, **fields)
+        return cls(**opendp.read_summary(summary, frame, column, **described))
 
     @classmethod
-    def from_diffprivlib(cls, mechanism: Any, value: ArrayLike, **fields) -> Release:
+    def from_diffprivlib(cls, mechanism: Any, value: ArrayLike, **described) -> Release:
         r"""Read the noise of a value that a mechanism object of diffprivlib released.
 
         ======================  ===================================================================
@@ -336,7 +271,7 @@ class Release:
             for these, state the mechanism yourself.
         value : array_like
             What it returned, or an array of what several calls returned.
-        **fields
+        **described
             `name`, `dims`, `coords`, `privacy` (by default the object's epsilon and delta) and
             `source` of the release.
 
@@ -345,9 +280,7 @@ class Release:
         ValueError
             Another mechanism, or one without noise.
         """
-        from pymc_dp.published.diffprivlib import read
-
-        return read(mechanism, value, **fields)
+        return cls(**diffprivlib.read(mechanism, value, **described))
 
     @classmethod
     def from_nmf(
@@ -357,7 +290,7 @@ class Release:
         value: str = "value",
         variance: str = "variance",
         label: str | None = None,
-        **fields,
+        **described,
     ) -> Release:
         r"""Read rows of a Census noisy measurement file: counts with discrete Gaussian noise.
 
@@ -379,7 +312,7 @@ class Release:
             value then has one row for each.
         label : str, optional
             Column that labels the rows. It becomes the first dimension.
-        **fields
+        **described
             `name`, `dims`, `coords`, `privacy` and `source` of the release.
 
         Raises
@@ -390,9 +323,8 @@ class Release:
         ImportError
             A path without pandas and pyarrow, the extra ``[parquet]``.
         """
-        from pymc_dp.published.census import read
-
-        return read(rows, value=value, variance=variance, label=label, **fields)
+        found = census.read(rows, value=value, variance=variance, label=label, **described)
+        return cls(**found)
 
 
 def _numbers(value: Any) -> np.ndarray:
@@ -427,11 +359,6 @@ def _broadcasts(shape: tuple[int | None, ...], onto: tuple[int, ...]) -> bool:
     return len(shape) <= len(onto) and all(
         a is None or a in (b, 1) for a, b in zip(reversed(shape), reversed(onto), strict=False)
     )
-
-
-def _check_text(owner: str, name: str, text: Any) -> None:
-    if text is not None and not isinstance(text, str):
-        raise TypeError(f"{owner}: {name} must be text, got {text!r}")
 
 
 def _dims(dims: Any, shape: tuple[int, ...]) -> tuple[str, ...] | None:

@@ -27,7 +27,12 @@ from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.polynomials import (
+from pymc_dp.graphs.questions import depends_on, known_shape, known_value, nearest_rvs
+from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.reading.groups import Block
+from pymc_dp.reading.model import check_transform, record_length, release_statistic, releases
+from pymc_dp.reading.sums import Additive, NotAdditiveError, additive, row_vectors
+from pymc_dp.reading.sums.polynomials import (
     Coefficient,
     Monomial,
     Polynomial,
@@ -36,11 +41,6 @@ from pymc_dp.graphs.polynomials import (
     degree,
     read_polynomial,
 )
-from pymc_dp.graphs.questions import depends_on, known_shape, known_value, nearest_rvs
-from pymc_dp.mechanisms.base import Mechanism, as_float
-from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import check_transform, record_length, release_statistic, releases
-from pymc_dp.reading.sums import Additive, NotAdditiveError, additive, row_vectors
 
 
 @dataclass(frozen=True)

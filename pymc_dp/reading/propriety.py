@@ -14,7 +14,6 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.polynomials import Polynomial, constant, degree, read_polynomial
 from pymc_dp.graphs.questions import depends_on, entry_of, nearest_rvs, power_law
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
@@ -22,6 +21,7 @@ from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.columns import Link, Rows
 from pymc_dp.reading.model import PrivatizedRecords, check_transform, children
 from pymc_dp.reading.sums import NotAdditiveError
+from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_polynomial
 
 
 def check_possible(model: pm.Model, read: PrivatizedRecords) -> None:

@@ -25,7 +25,8 @@ from pymc_dp.laws.moments.columns import covariate_moments, releases_of_sums
 from pymc_dp.laws.moments.sums import feature_products
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.reading.columns import Rows
-from pymc_dp.routes.chain import run_chains
+from pymc_dp.routes import Route, register_route
+from pymc_dp.routes.chain import ARGUMENTS, run_chains
 from pymc_dp.routes.regression import (
     ConjugateRegression,
     NormalInverseGamma,
@@ -252,3 +253,15 @@ def _sample_moments(sums: np.ndarray, d: int, n: int) -> tuple[np.ndarray, np.nd
 
 
 METHODS: dict[str, Callable[..., DataTree]] = {"bernstein-sheldon": published, "naive": naive}
+
+
+register_route(
+    Route(
+        "regression by the central limit theorem",
+        "statistics",
+        rate,
+        sample,
+        ARGUMENTS,
+        approximate="clt",
+    )
+)

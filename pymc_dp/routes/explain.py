@@ -28,6 +28,7 @@ from pymc_dp.reading.model import (
     with_known_lengths,
 )
 from pymc_dp.reading.sums import NotAdditiveError
+from pymc_dp.routes import routes
 from pymc_dp.step_methods import choose_steps
 
 _AFRESH = "computed afresh"
@@ -99,8 +100,6 @@ def explain(model: pm.Model | None = None) -> Explanation:
         Three tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample`
         (open or why not, cost of a sweep), steps of `dp.steps` on the rungs with latent variables.
     """
-    from pymc_dp.sampling import routes
-
     model = with_known_lengths(as_model(model, "dp.explain(model)"))
     result = Explanation()
     rows = [_release_row(model, release) for release in releases(model)]

@@ -25,7 +25,8 @@ from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.reading.model import PrivatizedRecords, check_transform, prior_number
-from pymc_dp.routes.chain import as_tree, run_chains
+from pymc_dp.routes import Route, register_route
+from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
 from pymc_dp.step_methods.base import published_values
 
 _log = logging.getLogger("pymc.dp")
@@ -294,3 +295,6 @@ def sample(
         attributes,
         checks=compute_convergence_checks,
     )
+
+
+register_route(Route("fused Gibbs", "statistics", rate, sample, ARGUMENTS))

@@ -23,7 +23,6 @@ from pytensor.tensor.random.basic import InvGammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
-from pymc_dp.graphs.polynomials import Polynomial, constant, degree, read_polynomial
 from pymc_dp.graphs.questions import (
     entry_of,
     known_shape,
@@ -51,7 +50,9 @@ from pymc_dp.mechanisms.release import (
 from pymc_dp.reading.columns import Link, Rows
 from pymc_dp.reading.model import check_transform, prior_number, prior_value
 from pymc_dp.reading.sums import NotAdditiveError
-from pymc_dp.routes.chain import as_tree, run_chains
+from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_polynomial
+from pymc_dp.routes import Route, register_route
+from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
 from pymc_dp.step_methods.base import published_values
 
 _log = logging.getLogger("pymc.dp")
@@ -678,3 +679,6 @@ def _draw_covariate(rng, prior: NormalInverseGamma | NormalWishart, mean, cov, n
 def covariate_values(prior: NormalInverseGamma | NormalWishart, mean, cov) -> dict[str, np.ndarray]:
     """Return draws of the law of the covariates by name, from means and covariance matrices."""
     return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)
+
+
+register_route(Route("exact regression", "statistics", rate, sample, ARGUMENTS))

@@ -13,7 +13,7 @@ from pytensor.gradient import NullTypeGradError
 
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.reading.model import releases
-from pymc_dp.sampling import nuts_rate
+from pymc_dp.routes.nuts import nuts_rate
 from pymc_dp.studies.engines import Compiled, Released, anything_released, flat, register_compiled
 
 

@@ -28,7 +28,8 @@ from rich.progress import (
 
 from pymc_dp.graphs.draws import entry_labels
 from pymc_dp.laws.one_value import all_releases
-from pymc_dp.sampling import NEURAL, routes
+from pymc_dp.routes import routes
+from pymc_dp.sampling import NEURAL
 from pymc_dp.studies import gaussian, marginal, regression  # noqa: F401  they register themselves
 from pymc_dp.studies.checkpoint import Batch, Checkpoint
 from pymc_dp.studies.engines import (

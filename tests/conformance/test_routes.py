@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import pymc_dp as dp
-from pymc_dp import sampling
-from pymc_dp.sampling import registered_routes
+from pymc_dp import routes
+from pymc_dp.routes import registered_routes
 from tests.models import gaussian, poisson, regression
 
 SHORT = {
@@ -51,7 +51,7 @@ def test_short_run(name, caplog, monkeypatch):
     model = build()
     if name == "NUTS on the records":  # the last resort: no small model shuts all the others
         [last] = [route for route in registered_routes() if route.name == name]
-        monkeypatch.setattr(sampling, "_ROUTES", [last])
+        monkeypatch.setattr(routes, "_ROUTES", [last])
     with caplog.at_level(logging.INFO, logger="pymc.dp"):
         idata = dp.sample(model, **SHORT, **options)
     assert f"Route: {name} (rung: " in caplog.text

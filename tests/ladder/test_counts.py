@@ -13,10 +13,10 @@ from pytensor.graph.replace import clone_replace
 from scipy import integrate, special, stats
 
 import pymc_dp as dp
-from pymc_dp.laws import rungs as rules
 from pymc_dp.laws.counts.marginal import count_marginal_rv, tally
+from pymc_dp.laws.inversion import rule
 from pymc_dp.reading.counts import is_concave, probes, read_statistic
-from pymc_dp.sampling import routes
+from pymc_dp.routes import routes
 from tests.record_models import RECORD_CASES, RECORD_MODELS, TwoSidedGeometric
 
 LAPLACE, GAUSS = dp.LaplaceMechanism, dp.GaussianMechanism
@@ -508,7 +508,7 @@ def test_inversion_is_the_last_resort(monkeypatch):
             raise NotImplementedError("too hard")
         return {releases[0]: pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0)}
 
-    monkeypatch.setattr(rules, "characteristic_marginal", characteristic_marginal)
+    monkeypatch.setattr(rule, "characteristic_marginal", characteristic_marginal)
     with pm.Model() as model:
         scale = pm.HalfNormal("scale")
         x = pm.Gamma("x", 2, scale, shape=9)

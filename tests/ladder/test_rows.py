@@ -16,8 +16,8 @@ from pymc_dp.ladder.collapse import integrable
 from pymc_dp.laws.moments.columns import covariate_moments
 from pymc_dp.laws.moments.sums import read_moments
 from pymc_dp.reading.columns import read_rows
+from pymc_dp.routes import routes
 from pymc_dp.routes.regression import box
-from pymc_dp.sampling import routes
 
 DATA = Path(__file__).parents[1] / "data" / "regression.json"
 CASES = {case["id"]: case for case in json.loads(DATA.read_text())["cases"]}

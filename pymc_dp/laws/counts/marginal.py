@@ -26,14 +26,13 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import _support_point
 from pymc.logprob.abstract import _logprob
-from pytensor.gradient import disconnected_grad, disconnected_type
+from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.graphs.ops import KernelOp, Placement
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.functions.count_masses import log_binomial as binomial_kernel
@@ -80,11 +79,11 @@ def log_sum(terms: TensorVariable, axis: int = -1) -> TensorVariable:
     return pt.switch(top.squeeze(axis) > 0.5 * _NEVER, total, -np.inf)
 
 
-class CountRange(Op):
+class CountRange(Placement):
     """The counts from a first to a last one, and the logarithms of their weights, which are 0.
 
     JAX has no lengths that depend on values: there `longest` counts come, those too many with the
-    weight 0. No gradient passes.
+    weight 0.
     """
 
     __props__ = ("longest",)
@@ -97,13 +96,12 @@ class CountRange(Op):
         ends = [pt.as_tensor(i).astype("int64") for i in (first, last)]
         return Apply(self, ends, [pt.dvector(), pt.dvector()])
 
-    def connection_pattern(self, node):
-        """Disconnect every input."""
-        return [[False, False] for _ in node.inputs]
+    def in_jax(self, first, last):
+        """Count in JAX."""
+        import jax.numpy as jnp
 
-    def pullback(self, inputs, outputs, cotangents):
-        """Return no gradient."""
-        return [disconnected_type() for _ in inputs]
+        counts = first + jnp.arange(self.longest)
+        return jnp.minimum(counts, last) + 0.0, jnp.where(counts <= last, 0.0, -jnp.inf)
 
     def perform(self, node, inputs, output_storage):
         """Count."""

@@ -15,6 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import PLAIN_MODE, depends_on, known_shape, known_value, nearest_rvs
+from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import (
     WHOLE,
     CountMarginalRV,
@@ -43,7 +44,6 @@ from pymc_dp.reading.model import (
     unbroadcast,
 )
 from pymc_dp.reading.sums import NotAdditiveError
-from pymc_dp.step_methods.counts import compile_noise
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from hashlib import sha256
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
+from pymc_dp.graphs.ops import HostOp, Placement
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.inversion import nodes as law_nodes
 from pymc_dp.kernels.inversion.release import release_line, release_plane
@@ -24,21 +24,7 @@ def _key(op) -> str:
     return sha256(repr((type(op).__name__, op._props(), version_of(__file__))).encode()).hexdigest()
 
 
-class _Placement(Op):
-    """Where to look, not what is there: no gradient passes."""
-
-    __props__: tuple[str, ...] = ()
-
-    def connection_pattern(self, node):
-        """Disconnect every input."""
-        return [[False] * len(node.outputs) for _ in node.inputs]
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Return no gradient."""
-        return [disconnected_type() for _ in inputs]
-
-
-class Reaches(_Placement):
+class Reaches(Placement):
     """How far the pieces of a law matter on either side; see `law_nodes.reaches`."""
 
     def make_node(self, y, g, h, target, tilt):
@@ -62,7 +48,7 @@ def _numba_reaches(op, node, **kwargs):
     return reaches, _key(op)
 
 
-class Panels(_Placement):
+class Panels(Placement):
     """Quadrature nodes, their log weights and cut ends; see `law_nodes.panels`."""
 
     __props__ = ("count",)
@@ -96,7 +82,7 @@ def _numba_panels(op, node, **kwargs):
     return panels, _key(op)
 
 
-class ReleaseDensity(Op):
+class ReleaseDensity(HostOp):
     """Log density of a release, with its derivatives; see `inversion_release.release_line`.
 
     The gradient of the first output *is* the other outputs of the same node. Second derivatives are

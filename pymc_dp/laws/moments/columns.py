@@ -27,7 +27,6 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
-from pymc_dp.graphs.polynomials import degree
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
 from pymc_dp.laws.moments.latents import row_latents
 from pymc_dp.laws.moments.suggested import linear_releases, notes, suggested_sample
@@ -51,6 +50,7 @@ from pymc_dp.reading.columns import RowRelease, Rows, read_rows, same_for_all
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.propriety import check_proper_rows
 from pymc_dp.reading.sums import NotAdditiveError
+from pymc_dp.reading.sums.polynomials import degree
 
 _log = logging.getLogger("pymc.dp")
 

@@ -11,13 +11,13 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.polynomials import Polynomial
 from pymc_dp.laws.moments.latents import Linearised
 from pymc_dp.laws.moments.sums import RowLaw, column_products, linear_map, nearest_sample
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.columns import RowRelease, Rows
 from pymc_dp.reading.sums import NotAdditiveError
+from pymc_dp.reading.sums.polynomials import Polynomial
 
 _IMPOSSIBLE = 10.0  # standard deviations of the noise
 

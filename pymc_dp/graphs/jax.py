@@ -1,6 +1,6 @@
 """The package's ops for JAX, which calls their compiled kernels back.
 
-PyTensor asks for this module when it compiles a graph to JAX; see `kernel_ops`.
+PyTensor asks for this module when it compiles a graph to JAX; see `graphs.to_jax`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from pytensor.scalar.basic import float64
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_dp.graphs.compiled import from_graph, from_source
-from pymc_dp.graphs.ops import Held, KernelOp
-from pymc_dp.laws.counts.marginal import CountRange
-from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
-from pymc_dp.laws.one_value import FeasibleEdges
+from pymc_dp.graphs.ops import Held, HostOp, KernelOp
 
 
 @lru_cache(maxsize=256)
@@ -91,11 +88,10 @@ def _jax_funcify_kernel_op(op, **kwargs):
     return kernel_op
 
 
-@jax_funcify.register(FeasibleEdges)
-@jax_funcify.register(Panels)
-@jax_funcify.register(Reaches)
-@jax_funcify.register(ReleaseDensity)
-def _jax_funcify_op(op, node, **kwargs):
+@jax_funcify.register(HostOp)
+def _jax_funcify_host_op(op, node, **kwargs):
+    if hasattr(op, "in_jax"):
+        return op.in_jax
     function = _compiled(op, tuple(v.type for v in node.inputs))
 
     def on_host(*inputs):
@@ -113,15 +109,6 @@ def _jax_funcify_op(op, node, **kwargs):
         return outputs if len(outputs) > 1 else outputs[0]
 
     return tensor_op
-
-
-@jax_funcify.register(CountRange)
-def _jax_funcify_count_range(op, **kwargs):
-    def count_range(first, last):
-        counts = first + jnp.arange(op.longest)
-        return jnp.minimum(counts, last) + 0.0, jnp.where(counts <= last, 0.0, -jnp.inf)
-
-    return count_range
 
 
 @jax_funcify.register(Held)
