@@ -11,6 +11,7 @@ import pytest
 from scipy import integrate, special, stats
 
 import pymc_dp as dp
+from pymc_dp.graphs.questions import power
 from pymc_dp.reading.counts import possible_counts
 from pymc_dp.routes import routes
 from pymc_dp.step_methods import choose_steps
@@ -177,6 +178,8 @@ def test_sums_by_a_matrix_of_whole_numbers_leave_no_gaps(matrix):
         (0.5, 0.3, None),
         (np.sqrt(0.5), 0.0, None),
         (1 / 1009, 0.0, None),
+        (0.5 + 4e-8, 1e6, None),
+        (1e-15, 0.0, None),
     ],
 )
 def test_possible_counts(slope, constant, expected):
@@ -244,6 +247,41 @@ def test_coefficients_that_were_whole_are_looked_at_again(step):
     pm.set_data({"twice": 0.5}, model=model)
     with model, pytest.raises(ValueError, match=r"'y' cannot be drawn"):
         pm.sample(1, tune=0, chains=1, cores=1, step=[own], progressbar=False)
+
+
+def test_a_cast_of_what_is_whole_now_may_come_to_round():
+    with pm.Model() as model:
+        y, c = pm.Poisson("y", 3.0, shape=2), pm.Data("c", 2.0)
+        cut = (c * y).astype("int64")
+        dp.PrivateObservation("z", cut, dp.GeometricMechanism(1.0), observed=[4, 6])
+    with model, pytest.raises(ValueError, match="'y'"):
+        dp.TwoSidedGibbs([y])
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_gaps_that_data_open_are_noticed(records):
+    with pm.Model() as model:
+        p, c = pm.Beta("p", 1, 1), pm.Data("c", 1.0)
+        if records:
+            x = pm.Bernoulli("x", p, shape=20)
+            dp.PrivateObservation("z", c * x.sum(), dp.GeometricMechanism(1.0), observed=6)
+            step = dp.RecordMetropolis([x])
+        else:
+            k = pm.Binomial("k", 20, p)
+            dp.PrivateObservation("z", c * k, dp.GeometricMechanism(1.0), observed=6)
+            step = dp.CountGibbs([k, p])
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+    pm.set_data({"c": 0.5}, model=model)
+    with pytest.raises(ValueError, match=r"cannot be drawn: 'c' has changed.*Make the step anew"):
+        step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+
+
+def test_several_exponents_and_exponentials_are_no_power():
+    v = pm.HalfNormal.dist()
+    assert power(v ** np.array([0.5, 1.0]), v) is None
+    assert power(pt.exp(v) * v, v) is None
+    assert power(1 / pt.exp(v), v) is None
+    assert power(pt.exp(v) * pt.exp(2 * v), v) == np.inf
 
 
 def test_an_exponent_that_may_change_is_no_power():

@@ -95,18 +95,29 @@ def keeps_values(op: Op, given: Variable | str) -> bool:
             target = np.dtype(cast.o_type.dtype)
             if target.kind == "f":
                 return target.itemsize >= 4
-            whole = np.dtype(dtype).kind == "f" and not isinstance(given, str) and is_whole(given)
+            whole = (
+                np.dtype(dtype).kind == "f"
+                and not isinstance(given, str)
+                and is_whole(given, fixed=True)
+            )
             return (whole and target == np.int64) or np.can_cast(dtype, target)
         case ps.Floor() | ps.Ceil() | ps.Trunc() if dtype is not None:
             return np.dtype(dtype).kind in "biu"
     return False
 
 
-def is_whole(graph: Variable) -> bool:
-    """Whether every value of a graph is known to be a whole number."""
+def is_whole(graph: Variable, *, fixed: bool = False) -> bool:
+    """Whether every value of a graph is known to be a whole number.
+
+    Of what `pm.Data` holds, that now; with ``fixed`` any that it may come to hold.
+    """
+
+    def all_whole(graphs) -> bool:
+        return all(is_whole(g, fixed=fixed) for g in graphs)
+
     if np.dtype(graph.type.dtype).kind in "biu":
         return True
-    value, node = known_value(graph), graph.owner
+    value, node = known_value(graph, fixed=fixed), graph.owner
     if value is not None:
         return bool(np.all(value == np.round(value)))
     if node is None:
@@ -117,21 +128,21 @@ def is_whole(graph: Variable) -> bool:
         ):
             return True
         case ps.Add() | ps.Sub() | ps.Mul() | ps.Neg() | ps.Abs() | ps.Sqr():
-            return all(is_whole(i) for i in node.inputs)
+            return all_whole(node.inputs)
         case Join() | MakeVector() | ps.ScalarMaximum() | ps.ScalarMinimum():
-            return all(is_whole(i) for i in node.inputs)
+            return all_whole(node.inputs)
         case op if isinstance(getattr(op, "core_op", op), Dot):
-            return all(is_whole(i) for i in node.inputs)
+            return all_whole(node.inputs)
         case ps.Switch():
-            return all(is_whole(i) for i in node.inputs[1:])
+            return all_whole(node.inputs[1:])
         case ps.Second():
-            return is_whole(node.inputs[1])
+            return all_whole(node.inputs[1:2])
         case IncSubtensor() | AdvancedIncSubtensor():
-            return all(is_whole(i) for i in node.inputs[:2])
+            return all_whole(node.inputs[:2])
         case Sum() | Reshape() | DimShuffle() | Subtensor() | AdvancedSubtensor() | Alloc():
-            return is_whole(node.inputs[0])
+            return all_whole(node.inputs[:1])
         case ps.Identity() | ps.Cast() | ViewOp() | SpecifyShape() | CheckAndRaise():
-            return is_whole(node.inputs[0])
+            return all_whole(node.inputs[:1])
     return False
 
 
@@ -270,7 +281,8 @@ def power(
         case ps.Sign() if positive:
             return 0.0
         case ps.Mul():
-            return sum(exponents)
+            other = any(k not in (0, math.inf) for k in exponents)
+            return None if other and math.inf in exponents else sum(exponents)
         case ps.TrueDiv():
             return None if math.inf in exponents else exponents[0] - exponents[1]
         case ps.Sqr():
@@ -278,10 +290,12 @@ def power(
         case ps.Sqrt():
             return exponents[0] / 2
         case ps.Reciprocal():
-            return -exponents[0]
+            return None if exponents[0] == math.inf else -exponents[0]
         case ps.Pow() if exponents[1] == 0:
             exponent = known_value(node.inputs[1], fixed=True)
-            return None if exponent is None else exponents[0] * float(np.squeeze(exponent))
+            if exponent is None or exponent.size != 1 or exponents[0] == math.inf:
+                return None
+            return exponents[0] * float(exponent.item())
         case ps.Exp() if exponents[0] == 1:
             return math.inf
     return None

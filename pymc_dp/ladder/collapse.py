@@ -23,6 +23,7 @@ import pymc_dp.laws.latent_counts
 import pymc_dp.laws.moments.columns
 import pymc_dp.laws.moments.one_column  # noqa: F401
 from pymc_dp.graphs.questions import depends_on, known_shape
+from pymc_dp.laws.one_value import all_releases
 from pymc_dp.laws.rungs import Change, Reading, Rung, change, is_rows, read, record_groups
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.groups import Block
@@ -138,6 +139,11 @@ def integrable(model: pm.Model) -> list[Block]:
             f"and pass initvals= to the sampler"
         )
     if not privatized(model):
+        if not releases(model) and all_releases(model):
+            raise ValueError(
+                "there is nothing to collapse: the confidential values are integrated out in the "
+                "model as it is. Call pm.sample or dp.sample on it"
+            )
         raise ValueError(
             "there are no records to integrate out: the model has no release of a vector of "
             "unobserved records"

@@ -97,15 +97,13 @@ def possible_counts(slope: float, constant: float) -> tuple[int, int] | None:
     """Return (step, rest), ``slope * y + constant`` being whole for y = rest + step k alone.
 
     The slope is a ratio of whole numbers, but for rounding, as 1 / n of a mean of n. None where it
-    is not, where `step` would exceed `MOST_APART`, and where no count y is possible.
+    is none, where `step` would exceed `MOST_APART`, and where that leaves no count y.
     """
     ratio = Fraction(slope).limit_denominator(MOST_APART)
-    step = ratio.denominator
-    shift = round(constant * step)
-    error = max(abs(slope - float(ratio)), abs(constant - shift / step))
-    if error > _ROUNDING * max(1.0, abs(slope), abs(constant)):
-        return None
-    return step, -shift * pow(ratio.numerator, -1, step) % step
+    step, shift = ratio.denominator, round(constant * ratio.denominator)
+    near = abs(slope - float(ratio)) <= _ROUNDING * abs(slope)
+    near &= abs(constant - shift / step) <= _ROUNDING * max(1.0, abs(constant))
+    return (step, -shift * pow(ratio.numerator, -1, step) % step) if near else None
 
 
 def read_statistic(
@@ -205,7 +203,8 @@ def _number(graph: TensorVariable, given: dict) -> np.ndarray:
     value = known_value(replaced, fixed=True)
     if value is None:
         raise NotCountableError(
-            f"`{_changeable(replaced)[0]}` in it is neither a number nor computed from the records"
+            f"`{_changeable(replaced)[0]}` in it is neither a number nor computed from the records: "
+            f"write a number, or sample with the records"
         )
     return value.astype("float64")
 

@@ -260,15 +260,20 @@ def release_statistic(release: TensorVariable) -> TensorVariable:
     return release.owner.inputs[1]
 
 
+def takes_whole(release: TensorVariable) -> bool:
+    """Whether the noise of a release is of whole numbers, before any rounding or clipping."""
+    mechanism = release.owner.op.mechanism
+    while hasattr(mechanism, "inner"):
+        mechanism = mechanism.inner
+    return mechanism.takes_whole
+
+
 def leaves_gaps(release: TensorVariable) -> bool:
     """Whether whole-number noise makes the records impossible for which a statistic is not whole.
 
     Between those that are possible, moves by one record or by one count then find no way.
     """
-    mechanism = release.owner.op.mechanism
-    while hasattr(mechanism, "inner"):
-        mechanism = mechanism.inner
-    return mechanism.takes_whole and not is_whole(release_statistic(release))
+    return takes_whole(release) and not is_whole(release_statistic(release))
 
 
 def read_records(

@@ -162,7 +162,9 @@ class _Reader:
         if value is not None:
             return value
         return self.fail(
-            variable, f"`{variable}` in it is neither a number nor computed from the records"
+            variable,
+            f"`{variable}` in it is neither a number nor computed from the records: "
+            f"write a number, or sample with the records",
         )
 
     def components(self, variable: Variable) -> list[LinearStatistic]:

@@ -12,10 +12,12 @@ from pymc.logprob.transforms import LogOddsTransform, LogTransform, SimplexTrans
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
-from pytensor.graph.traversal import explicit_graph_inputs
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.reading.model import release_statistic, takes_whole
 
 
 def point_function(
@@ -101,11 +103,30 @@ class DPStep(BlockedStep):
         self.vars = pm.util.get_value_vars_from_user_vars(vars, model)
         self.rng = get_random_generator(rng)
         self.model_rvs = [model.values_to_rvs[v] for v in self.vars]
+        self._held: list[tuple[SharedVariable, np.ndarray]] = []
         self._prepare(model, initial_point)
         del self.model_rvs  # only needed to prepare; keeps the pickled step small
 
     def _prepare(self, model: pm.Model, initial_point) -> None:
         raise NotImplementedError
+
+    def _hold_whole(self, found: Sequence[TensorVariable]) -> None:
+        """Remember the data that decide whether the statistics of releases are whole numbers.
+
+        Whole-number noise leaves only such, which is found out once; integers cannot become others.
+        """
+        whole = [release_statistic(r) for r in found if takes_whole(r)]
+        roots = ancestors(whole, blockers=nearest_rvs(whole)) if whole else ()
+        for data in roots:
+            if isinstance(data, SharedVariable) and str(data.type.dtype).startswith("float"):
+                self._held.append((data, data.get_value()))
+
+    def setup_chain(self, rng, tune, draws):
+        """Begin a chain; refuse one where data changed of which something was read once."""
+        super().setup_chain(rng, tune, draws)
+        for data, value in self._held:
+            if not np.array_equal(data.get_value(borrow=True), value):
+                raise changed(self.vars[0].name, repr(data.name))
 
     @classmethod
     def competence(cls, var, has_grad=None):
@@ -129,8 +150,16 @@ def unusable(name: str) -> ValueError:
     """Say that what a step reads from the model, a pm.Data perhaps, is no release any more."""
     return ValueError(
         f"{name!r} cannot be drawn: the statistic, the value or the noise of its release, or a "
-        f"parameter of its law, is NaN, has the wrong shape or is no positive scale. Check the "
-        f"pm.Data of the model"
+        f"parameter of its law, is NaN, has the wrong shape, is no positive scale, or not whole "
+        f"where the noise is. Check the pm.Data of the model"
+    )
+
+
+def changed(name: str, data: str) -> ValueError:
+    """Say that a step was made for other data."""
+    return ValueError(
+        f"{name!r} cannot be drawn: {data} has changed since the step was made, and with it what "
+        f"is possible, or a coefficient. Make the step anew; without step=, pm.sample does"
     )
 
 

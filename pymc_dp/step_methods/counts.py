@@ -85,6 +85,7 @@ class CountGibbs(DPStep):
         point = initial_point or model.initial_point()
         for rv in counted:
             check_count(model, rv)
+            self._hold_whole(children(model, rv))
             parameter = owners[rv] if owners[rv] in self.model_rvs else None
             self._tables.append(_table(model, rv, parameter, point))
 

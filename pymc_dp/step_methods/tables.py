@@ -23,7 +23,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.graphs.questions import (
-    is_whole,
     keeps_values,
     known_shape,
     known_value,
@@ -35,8 +34,8 @@ from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import FAMILIES, noise_of
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
-from pymc_dp.reading.model import children, release_statistic
-from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
+from pymc_dp.reading.model import children, leaves_gaps, release_statistic
+from pymc_dp.step_methods.base import DPStep, as_row, changed, point_function, unusable
 from pymc_dp.step_methods.counts import is_linear_in
 
 
@@ -89,18 +88,35 @@ class TableGibbs(DPStep):
         """Begin a chain; the coefficients of the statistics must be those of when it was made."""
         super().setup_chain(rng, tune, draws)
         for table in self._tables:
-            for data, value in table.data:
-                if not np.array_equal(data.get_value(borrow=True), value):
-                    raise ValueError(
-                        f"{table.name!r} cannot be drawn: {data.name!r} has changed, and a "
-                        f"statistic of it. Make the step anew: dp.TableGibbs([...])"
-                    )
+            for data, function, weights in table.entries.coefficients:
+                if not np.array_equal(function(np.zeros(weights.size))[1], weights):
+                    raise changed(table.name, data)
 
     def step(self, point):
         """Draw every table once."""
         for table in self._tables:
             point = {**point, table.name: table.update(self.rng, point)}
         return point, [{}]
+
+
+class _Entries(NamedTuple):
+    """Which cells of a table are in the entries of its releases.
+
+    Attributes
+    ----------
+    first, which, weight : see `kernels.counts.tables.Releases`.
+    gaps : which counts are possible.
+    constants : of the statistic of each release, what it is of an empty table.
+    coefficients : the names of data that may decide them, a function of cells whose second value
+        they are, and their values when the table was read.
+    """
+
+    first: np.ndarray
+    which: np.ndarray
+    weight: np.ndarray
+    gaps: kernels.Gaps
+    constants: list[TensorVariable]
+    coefficients: list[tuple[str, Callable, np.ndarray]]
 
 
 class _Table(NamedTuple):
@@ -110,20 +126,14 @@ class _Table(NamedTuple):
     ----------
     law : type of the op whose sweep it gets.
     block : cells with a fixed total; 0 where there is none.
-    first, which, weight : see `kernels.counts.tables.Releases`.
-    gaps : which counts are possible.
-    data : shared variables that coefficients were computed from, with their values.
+    entries : which cells are in what was released of them.
     read : compiled; returns z, lam and tau of all releases, totals, and rows of law parameters.
     """
 
     name: str
     law: type
     block: int
-    first: np.ndarray
-    which: np.ndarray
-    weight: np.ndarray
-    gaps: kernels.Gaps
-    data: list[tuple[SharedVariable, np.ndarray]]
+    entries: _Entries
     read: Callable
     inputs: list[str]
 
@@ -132,19 +142,20 @@ class _Table(NamedTuple):
         z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
         old = point[self.name]
         counts = old.astype("float64").ravel()
-        released = kernels.Releases(z, lam, tau, self.first, self.which, self.weight)
+        first, which, weight, gaps, *_ = self.entries
+        released = kernels.Releases(z, lam, tau, first, which, weight)
         good = not np.isnan(z).any() and (lam + tau > 0).all()
         rates = theta[-1]
         if self.block:
             good = good and np.isfinite(rates).all() and (rates >= 0).all()
             _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
         else:
-            good = good and _cell_sweep(self.law)(rng, counts, np.array(theta), released, self.gaps)
-        if self.gaps.which.size:
-            good = good and _sum_sweep()(rng, counts, rates, released, self.gaps)
+            good = good and _cell_sweep(self.law)(rng, counts, np.array(theta), released, gaps)
+        if gaps.which.size:
+            good = good and _sum_sweep()(rng, counts, rates, released, gaps)
         if self.block or self.law is PoissonRV:
             block = self.block or counts.size
-            good = good and _pair_sweep()(rng, counts, rates, block, released, self.gaps)
+            good = good and _pair_sweep()(rng, counts, rates, block, released, gaps)
         if not good:
             raise unusable(self.name)
         return counts.reshape(old.shape).astype(old.dtype)
@@ -190,24 +201,16 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
     check_table(model, rv)
     found = children(model, rv)
     op, shape = rv.owner.op, _shape(rv)
-    size = math.prod(shape)
-    columns, entries, broken, offset = [], [], [], 0
-    for release in found:
+    entries = _read_entries(rv, found)
+    columns = []
+    for release, constant in zip(found, entries.constants, strict=True):
         _, mechanism, _ = release.owner.op.split(release.owner.inputs)
-        statistic = release_statistic(release)
-        cell, where, weight = _incidence(rv, release, statistic, size)
-        constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
-        if mechanism.is_discrete and not (is_whole(pt.constant(weight)) and is_whole(constant)):
-            broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
         [scale], rates = mechanism.parameters, noise_of(mechanism).rates
         assert rates is not None  # it is noise added at a scale
         z = model.rvs_to_values[release] - constant
+        if mechanism.is_discrete and known_value(constant, fixed=True) is None:
+            z = pt.switch(pt.eq(constant, pt.round(constant)), z, np.nan)
         columns.append(as_row(z, *rates(pt.switch(scale > 0, scale, np.nan))))
-        entries.append((cell, where + offset, weight))
-        offset += math.prod(_shape(statistic))
-    cell, which, weight = (np.concatenate(parts) for parts in zip(*entries, strict=True))
-    order = np.argsort(cell, kind="stable")
-    first = np.searchsorted(cell[order], np.arange(size + 1))
     released = pt.concatenate(columns, axis=1)
     parameters = op.dist_params(rv.owner)
     if isinstance(op, MultinomialRV):
@@ -224,12 +227,35 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
         ]
     read, inputs = point_function(model, [*(released[k] for k in range(3)), totals, *theta])
     name = model.rvs_to_values[rv].name
+    return _Table(name, type(op), block, entries, read, inputs)
+
+
+def _read_entries(rv: TensorVariable, found: list[TensorVariable]) -> _Entries:
+    """Read the linear statistics of releases; refuse what leaves gaps that no draw crosses."""
+    shape = _shape(rv)
+    size, offset = math.prod(shape), 0
+    parts, broken, constants, coefficients = [], [], [], []
+    for release in found:
+        statistic = release_statistic(release)
+        cell, where, weight, function = _incidence(rv, release, statistic, size)
+        constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
+        if leaves_gaps(release):
+            broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
+        shared = [v for v in ancestors([statistic], blockers=[rv]) if isinstance(v, SharedVariable)]
+        data = [repr(v.name) for v in shared if not isinstance(v.type, RandomType)]
+        if data:
+            weights = np.zeros(size)
+            weights[cell] = weight
+            coefficients.append((" or ".join(data), function, weights))
+        parts.append((cell, where + offset, weight))
+        constants.append(constant)
+        offset += math.prod(_shape(statistic))
+    cell, which, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.argsort(cell, kind="stable")
+    first = np.searchsorted(cell[order], np.arange(size + 1))
     gaps = _gaps(rv, broken, np.diff(first))
-    table = first, which[order], np.asarray(weight[order])
-    roots = ancestors(list(map(release_statistic, found)), blockers=[rv])
-    shared = [v for v in roots if isinstance(v, SharedVariable)]
-    data = [(v, v.get_value()) for v in shared if not isinstance(v.type, RandomType)]
-    return _Table(name, type(op), block, *table, gaps, data, read, inputs)
+    weight = np.asarray(weight[order])
+    return _Entries(first, which[order], weight, gaps, constants, coefficients)
 
 
 def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
@@ -239,15 +265,17 @@ def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
     for entry in np.unique(where):
         mine = where == entry
         slope, *others = np.unique(weight[mine])
-        possible = None
-        if known is not None and not others:
-            possible = possible_counts(float(slope), float(known.ravel()[entry]))
+        start = None if known is None else float(known.ravel()[entry])
+        if start is not None and start.is_integer() and not (weight[mine] % 1.0).any():
+            continue
+        possible = None if start is None or others else possible_counts(float(slope), start)
         if possible is None:
+            data = "" if start is not None else " (pm.Data may change)"
             raise ValueError(
                 f"TableGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, "
                 f"and an entry of its statistic is neither whole for every count nor one sum over "
-                f"cells times a ratio of whole numbers of at most {MOST_APART}. Write a statistic "
-                f"that is whole, such as a sum"
+                f"cells times a ratio of whole numbers of at most {MOST_APART}{data}. Write a "
+                f"statistic that is whole, such as a sum"
             )
         if possible[0] > 1:
             found.append((entry + offset, cell[mine], *possible))
@@ -261,6 +289,11 @@ def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
     for _, cells, *possible in broken:
         if cells.size == 1 and step[cells] == 1:
             step[cells], rest[cells] = possible
+        elif cells.size == 1:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: whole-number noise leaves gaps between the "
+                f"values of one of its cells in two entries. Release it once"
+            )
         elif cells.size > 1 and isinstance(rv.owner.op, PoissonRV) and (times[cells] == 1).all():
             step[cells] = 0  # drawn with their sum
         else:
@@ -291,7 +324,10 @@ def _shape(variable: TensorVariable) -> tuple[int, ...]:
 
 
 def check_table(model: pm.Model, rv: TensorVariable) -> None:
-    """Refuse, with a ValueError, what is no table of counts with noisy sums."""
+    """Refuse, with a ValueError, what is no table of counts with noisy sums.
+
+    How the cells enter is read where whole-number noise may leave gaps; else the step does it.
+    """
     op = rv.owner.op
     if not isinstance(op, MultinomialRV) and type(op) not in FAMILIES:
         known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
@@ -329,6 +365,8 @@ def check_table(model: pm.Model, rv: TensorVariable) -> None:
                 f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is one "
                 f"of {others[0].name!r}, too. Write RecordMetropolis for both"
             )
+    if any(map(leaves_gaps, found)):
+        _read_entries(rv, found)
 
 
 def _in_doubles(expression, rv, table):
@@ -349,7 +387,7 @@ def _in_doubles(expression, rv, table):
     return node.op.make_node(*inputs).outputs[node.outputs.index(expression)]
 
 
-def _incidence(rv, release, statistic, size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _incidence(rv, release, statistic, size) -> tuple[np.ndarray, np.ndarray, np.ndarray, Callable]:
     """Find in which entry of a linear statistic every cell is, and with what coefficient.
 
     Where each cell is in one entry only, the gradient of the entries' sum is the coefficient, and
@@ -380,4 +418,4 @@ def _incidence(rv, release, statistic, size) -> tuple[np.ndarray, np.ndarray, np
             f"TableGibbs cannot update {rv.name!r}: one of its cells is in several entries of the "
             f"statistic of {release.name!r}. Make these several releases, or write RecordMetropolis"
         )
-    return cell, where, weight[cell]
+    return cell, where, weight[cell], function

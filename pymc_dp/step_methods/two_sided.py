@@ -182,10 +182,12 @@ def _possible(cls, rv, release, mechanism, factor, constant):
         pairs = zip(factors.ravel(), constants.ravel(), strict=True)
         found = [possible_counts(float(slope), float(start)) for slope, start in pairs]
     if None in found:
+        data = "" if slopes is not None and starts is not None else ": pm.Data may change"
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: {type(mechanism).__name__} releases whole numbers, "
             f"and the statistic of {release.name!r} is not known to be one for every count, nor is "
-            f"it a count times a ratio of whole numbers of at most {MOST_APART}. {_instead(rv)}"
+            f"it a count times a ratio of whole numbers of at most {MOST_APART}{data}. "
+            f"{_instead(rv)}"
         )
     return tuple(np.array(found, dtype=float).T.reshape(2, *factors.shape))
 

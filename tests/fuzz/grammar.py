@@ -56,7 +56,7 @@ def _into_zeros(x, n):
 
 # Public data of a model: as it is built, and as it is changed to afterwards.
 DATA = {"half": 0.5, "which": 0, "two": 2.0, "power": 2}
-CHANGED = {"half": 0.3, "which": 1, "two": 3.0, "power": 1}
+CHANGED = {"half": 0.3, "which": 1, "two": 1.5, "power": 1}
 
 
 def _data(name):

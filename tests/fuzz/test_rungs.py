@@ -119,26 +119,32 @@ def statistics_of(x, name):
     raise KeyError(name)
 
 
-def check_steps(model, spec, z, outcomes, draws):
+def check_steps(model, spec, z, outcomes, draws, made=None):
     """One transition of every step leaves the posterior as it is, where draws of it are known.
 
     The starts are records and parameters from the prior, weighted by scipy's density of the noise.
+    Steps that were `made` for other data may refuse these. Returns the steps.
     """
-    chosen = {}
-    for rv, step in choose_steps(model).items():
-        chosen.setdefault(step, []).append(model.rvs_to_values[rv])
-    if spec.seed % RECORDS_EVERY != RECORDS_EVERY - 1:
-        chosen.pop(dp.RecordMetropolis, None)
-    if not chosen:
-        return
+    if made is None:
+        chosen = {}
+        for rv, step in choose_steps(model).items():
+            chosen.setdefault(step, []).append(model.rvs_to_values[rv])
+        if spec.seed % RECORDS_EVERY != RECORDS_EVERY - 1:
+            chosen.pop(dp.RecordMetropolis, None)
+        made = [cls(own, model=model) for cls, own in chosen.items()]
+        changed = ""
+    else:
+        changed = " after a change"
+    if not made:
+        return made
     rng = np.random.default_rng(2)
     parameters = spec.draw_prior(rng, 400 * draws)
     x = spec.draw(rng, parameters, 400 * draws)
     logs = spec.log_likelihood(z, x)
     weights = np.exp(logs - logs.max()) if logs.max() > -np.inf else np.zeros(len(logs))
     if not weights.sum() ** 2 > 2 * draws * (weights**2).sum():
-        outcomes["steps doubtful"] += 1
-        return
+        outcomes["steps doubtful" + changed] += 1
+        return made
     picked = rng.choice(len(x), size=draws, p=weights / weights.sum())
     given = dict(zip(spec.priors, (p[picked] for p in parameters), strict=True))
     free = free_variables(model, spec)
@@ -146,7 +152,7 @@ def check_steps(model, spec, z, outcomes, draws):
         starts = [given[n] if n in given else statistics_of(x[picked], n) for n in map(str, free)]
     except KeyError:
         outcomes["steps of other statistics"] += 1
-        return
+        return made
     values = to_values(model, free)
     back = model.compile_fn(
         model.replace_rvs_by_values(free),
@@ -154,9 +160,15 @@ def check_steps(model, spec, z, outcomes, draws):
         on_unused_input="ignore",
     )
     names = [model.rvs_to_values[rv].name for rv in free]
-    for cls, own in chosen.items():
-        step = cls(own, model=model)
-        step.setup_chain(np.random.default_rng(3), tune=0, draws=1)
+    for step in made:
+        name = type(step).__name__ + changed
+        try:
+            step.setup_chain(np.random.default_rng(3), tune=0, draws=1)
+        except ValueError as error:
+            if not (changed and "has changed since the step was made" in str(error)):
+                raise
+            outcomes[f"step {name} refused"] += 1
+            continue
         if isinstance(step, dp.RecordMetropolis):
             step.started, step.sweeps = True, 1  # from the records that are given
         changes = []
@@ -167,11 +179,11 @@ def check_steps(model, spec, z, outcomes, draws):
         changes = np.array(changes)
         error = changes.std(0) / np.sqrt(draws)
         same = np.abs(changes.mean(0)) <= SIGMAS * error + 1e-9
-        name = type(step).__name__
         moved = bool(changes.any())  # where a release leaves one possibility, it cannot
         what = "wrong" if not same.all() else "agreed" if moved else "stood still"
         outcomes[f"step {name} {what}"] += 1
         assert same.all(), (name, changes.mean(0), error)
+    return made
 
 
 def functions(spec, values):
@@ -250,8 +262,9 @@ def check(spec, outcomes, draws):
             continue
         truth = truth or [spec.log_density(p, z, rng, 40 * draws) for p in points]
         compare(rung, densities(collapsed, spec, points, z, draws), truth, outcomes)
+        made = None
         if rung == "statistics" and not spec.seed % STEPS_EVERY:
-            check_steps(collapsed, spec, z, outcomes, draws)
+            made = check_steps(collapsed, spec, z, outcomes, draws)
         frozen, changed = set_data(collapsed, CHANGED)
         outcomes.update([f"{rung} with data frozen"] * bool(frozen))
         if changed and not frozen:
@@ -259,11 +272,19 @@ def check(spec, outcomes, draws):
                 other = [spec.log_density(p, z, rng, 40 * draws) for p in points]
             found = densities(collapsed, spec, points, z, draws)
             compare(f"{rung} with changed data", found, other, outcomes)
+            if made is not None:
+                with mock.patch.dict(DATA, CHANGED):
+                    check_steps(collapsed, spec, z, outcomes, draws, made)
         set_data(collapsed, DATA)  # others may share them
     if spec.latent and (
         spec.seed % RECORDS_EVERY == RECORDS_EVERY - 1 or not spec.seed % STEPS_EVERY
     ):
-        check_steps(model, spec, z, outcomes, draws)
+        made = check_steps(model, spec, z, outcomes, draws)
+        frozen, changed = set_data(model, CHANGED)
+        if changed and not frozen:
+            with mock.patch.dict(DATA, CHANGED):
+                check_steps(model, spec, z, outcomes, draws, made)
+        set_data(model, DATA)
 
 
 def fault(spec, draws):

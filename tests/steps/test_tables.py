@@ -1,9 +1,12 @@
 """TableGibbs: how tables and their releases are read from a model, and what is refused."""
 
+import itertools
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.counts.tables import Releases, sums_of
@@ -29,7 +32,7 @@ def geography(batch=True):
 
 def released(table, point):
     z, lam, tau, *_ = table.read(*[point[i] for i in table.inputs])
-    return Releases(z, lam, tau, table.first, table.which, table.weight)
+    return Releases(z, lam, tau, *table.entries[:3])
 
 
 def test_reads_cells_and_sums():
@@ -137,6 +140,18 @@ def test_what_is_refused_is_named():
         dp.PrivateObservation("z", y / 2, noise, observed=[1, 2, 1, 0])
         return y
 
+    def two_gaps():
+        y = pm.Poisson("y", 4.0, shape=2)
+        dp.PrivateObservation("z", y / 2, noise, observed=[1, 2])
+        dp.PrivateObservation("w", (y + 1) / 3, noise, observed=[1, 2])
+        return y
+
+    def sum_beside_a_cell():
+        y = pm.Poisson("y", 4.0, shape=4)
+        dp.PrivateObservation("z", y.mean(), noise, observed=2)
+        dp.PrivateObservation("w", y[0], noise, observed=2)
+        return y
+
     def mean_of_others():
         y = pm.NegativeBinomial("y", n=2.0, p=0.3, shape=4)
         dp.PrivateObservation("z", y.mean(), noise, observed=9)
@@ -163,11 +178,84 @@ def test_what_is_refused_is_named():
     refused(overlapping, "'y': one of its cells is in several entries of the statistic of 'z'")
     refused(off_the_whole_numbers, "'y': 'z' has whole-number noise, and an entry .*Write a")
     refused(half_a_table, "'y': whole-number noise leaves .*Write CountGibbs")
+    refused(two_gaps, "'y': whole-number noise leaves gaps .* one of its cells in two entries")
+    refused(sum_beside_a_cell, "'y': whole-number noise leaves .* in another release, too")
     refused(mean_of_others, "'y': whole-number noise leaves .* they are not Poisson.*Write a")
     refused(another_child, "'y': 'x', which is no release")
     refused(together, "'y': the statistic of 'z' is one of 'x', too")
     refused(continuous, "'y', which follows .*it updates Multinomial, Poisson, Binomial")
     refused(lambda: pm.Poisson("y", 4.0, shape=3), "'y': no release of it")
+
+
+def test_one_entry_with_gaps_is_none_of_another():
+    with pm.Model() as model:
+        y = pm.Poisson("y", 4.0, shape=3)
+        both = [y[0] / 2, 2 * y[1] + 3 * y[2]]
+        dp.PrivateObservation("z", both, dp.GeometricMechanism(1.0), observed=[1, 12])
+    [table] = TableGibbs([y], model=model)._tables
+    np.testing.assert_array_equal(table.entries.gaps.step, [2, 1, 1])
+
+
+def test_a_constant_may_change_a_coefficient_may_not():
+    with pm.Model():
+        c, k = pm.Data("c", 1.0), pm.Data("k", 2.0)
+        y = pm.Poisson("y", 4.0, shape=2)
+        dp.PrivateObservation("z", k * y + c, dp.GaussianMechanism(1.0), observed=[5.0, 7.0])
+        step = TableGibbs([y])
+        pm.set_data({"c": 0.5})
+        step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+        pm.set_data({"k": 3.0})
+    with pytest.raises(ValueError, match=r"'y' cannot be drawn: .*'k' has changed"):
+        step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+
+
+# Whole-number noise leaves gaps; each model is small enough to write all states out.
+
+
+def two_sums():
+    y = pm.Poisson("y", np.array([1.0, 2.0, 0.5, 1.5]))
+    dp.PrivateObservation("other", y[:0].sum(), dp.LaplaceMechanism(1.0), observed=0.0)
+    sums = [(y[:2].sum() + 1) / 2, (2 * y[2:].sum() + 1) / 3]
+    dp.PrivateObservation("z", sums, dp.DiscreteGaussianMechanism(0.8), observed=[2, 1])
+    return (9, 9, 7, 8)
+
+
+def two_steps():
+    y = pm.Poisson("y", np.array([2.0, 3.0]))
+    parts = [(y[0] + 1) / 2, (y[1] + 2) / 3]
+    dp.PrivateObservation("z", parts, dp.GeometricMechanism(1.0), observed=[2, 1])
+    dp.PrivateObservation("sum", y.sum(), dp.GaussianMechanism(0.5), observed=6.0)
+    return (18, 18)
+
+
+def no_rate():
+    y = pm.Poisson("y", np.array([2.0, 0.0, 3.0]))
+    dp.PrivateObservation("z", (y.sum() + 2) / 3, dp.GeometricMechanism(1.0), observed=2)
+    return (16, 3, 16)
+
+
+@pytest.mark.parametrize("build", [two_sums, two_steps, no_rate])
+def test_gaps_against_all_states(build):
+    """One step from draws of the posterior leaves it as it is, and no state is impossible."""
+    with pm.Model() as model:
+        top = build()
+    step = TableGibbs([model["y"]], model=model)
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+    density = model.compile_fn(model.logp(), inputs=model.value_vars, point_fn=False)
+    states = np.array(list(itertools.product(*map(range, top))))
+    log_weight = np.array([float(density(state)) for state in states])
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    number = {tuple(state): i for i, state in enumerate(states.tolist())}
+    counts, draws = np.zeros(len(states)), 8_000
+    for start in np.random.default_rng(7).choice(len(states), size=draws, p=weight):
+        point, _ = step.step({"y": states[start]})
+        counts[number[tuple(point["y"].tolist())]] += 1
+    assert counts[weight == 0].sum() == 0
+    common = weight * draws > 5
+    seen = np.append(counts[common], draws - counts[common].sum())
+    expected = np.append(weight[common], 1 - weight[common].sum()) * draws
+    assert stats.chisquare(seen, expected).pvalue > 1e-3
 
 
 def test_a_scale_that_is_no_scale_is_noticed():

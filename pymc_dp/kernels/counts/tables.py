@@ -231,9 +231,11 @@ def make_pair_sweep() -> Callable:
         a, b = gaps.step[i], gaps.step[j]
         if total == 0.0 or i == j or a * b == 0.0:
             return True
-        step = a if a % b == 0.0 else b if b % a == 0.0 else a * b  # keeps both possible
+        step = a * b / math.gcd(int(a), int(b))  # keeps both possible
         share = rates[i] / both
-        if (share == 0.0 or share == 1.0) and step == 1.0:
+        if share == 0.0 or share == 1.0:
+            if step > 1.0:  # all of them in one cell may be impossible
+                return True
             drawn = total * share
         else:
             p = _gather(releases, sums, y, i, j, scratch[0], scratch[1], scratch[2])
@@ -281,18 +283,16 @@ def make_sum_sweep() -> Callable:
             kinks[0], lam[0] = where, releases.lam[m] * abs(weight)
             decay[0] = math.exp(-lam[0])
             p = (precision, where, kinks, lam, decay, 1 if lam[0] > 0.0 else 0)
-            rate = rates[cells].sum()
-            drawn = draw(
-                rng, 0.0, p, (rate,), -math.inf, math.inf, gaps.sum_step[g], gaps.sum_rest[g]
-            )
-            if math.isnan(drawn):
+            rate = np.cumsum(rates[cells])  # of the first cells together
+            law, step, rest = (rate[-1],), gaps.sum_step[g], gaps.sum_rest[g]
+            left = draw(rng, 0.0, p, law, -math.inf, math.inf, step, rest)
+            if math.isnan(left):
                 return False
-            for k in range(cells.size):
-                share = min(rates[cells[k]] / rate, 1.0) if rate > 0.0 else 1.0
-                last = k == cells.size - 1
-                y[cells[k]] = drawn if last else rng.binomial(int(drawn), share)
-                drawn -= y[cells[k]]
-                rate -= rates[cells[k]]
+            for k in range(cells.size - 1, 0, -1):
+                share = rates[cells[k]] / rate[k] if left > 0.0 else 0.0
+                y[cells[k]] = rng.binomial(int(left), min(share, 1.0))
+                left -= y[cells[k]]
+            y[cells[0]] = left
         return True
 
     return sum_sweep

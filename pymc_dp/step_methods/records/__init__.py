@@ -15,8 +15,9 @@ from pymc.logprob.basic import logp
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 
-from pymc_dp.graphs.questions import depends_on
+from pymc_dp.graphs.questions import depends_on, nearest_rvs
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.columns import read_rows
 from pymc_dp.reading.groups import Block, blocks, check_axes, has_record_axis
@@ -141,6 +142,10 @@ class RecordMetropolis(DPStep):
             _check_records(model, rv)
             _check_atoms(model, rv, point)
             check_gaps(model, rv)
+        mine = set(self.model_rvs)
+        self._hold_whole(
+            [r for r in releases(model) if mine & set(nearest_rvs(r.owner.inputs[1:2]))]
+        )
         check_axes(model)
         found = blocks(model, self.model_rvs)
         for block in found:
@@ -331,13 +336,17 @@ def check_gaps(model: pm.Model, rv) -> None:
         if n == 1 or not leaves_gaps(release) or not depends_on(statistic, rv):
             continue
         if not is_rowwise(statistic, rv, n, rv.type.ndim):
+            counts = ""
+            if isinstance(rv.owner.op, BernoulliRV | CategoricalRV):
+                counts = (
+                    " or, where it counts values wherever they stand, sample the counts: "
+                    'dp.sample(dp.collapse(model, "statistics"))'
+                )
             raise ValueError(
                 f"RecordMetropolis cannot update {rv.name!r}: the release {release.name!r} has "
                 f"whole-number noise, so that records for which its statistic is no whole number "
-                f"are impossible, and moves by one record do not cross them. Of Bernoulli and "
-                f"Categorical records, sample the counts: "
-                f'dp.sample(dp.collapse(model, "statistics")). If the statistic is a whole number, '
-                f'write it as one: .astype("int64")'
+                f"are impossible, and moves by one record do not cross them. If it is whole for "
+                f"all records, write that: pt.round(...). Else release a sum{counts}"
             )
 
 
