@@ -290,12 +290,13 @@ def power(
         case ps.Sqrt():
             return exponents[0] / 2
         case ps.Reciprocal():
-            return None if exponents[0] == math.inf else -exponents[0]
+            return exponents[0] if exponents[0] == math.inf else -exponents[0]
         case ps.Pow() if exponents[1] == 0:
             exponent = known_value(node.inputs[1], fixed=True)
-            if exponent is None or exponent.size != 1 or exponents[0] == math.inf:
+            if exponent is None or exponent.size != 1:
                 return None
-            return exponents[0] * float(exponent.item())
+            k = float(exponent.item())
+            return exponents[0] if exponents[0] == math.inf and k else exponents[0] * k
         case ps.Exp() if exponents[0] == 1:
             return math.inf
     return None

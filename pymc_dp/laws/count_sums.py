@@ -58,16 +58,14 @@ class Noise:
 
     Attributes
     ----------
-    kernel : the compiled noise, up to a factor where there are `rates`.
+    kernel : the compiled noise, up to a factor where the mechanism has `rates`.
     arguments : source of the tuple of its parameters, from the mechanism's, n0, n1, ...
-    rates : the same as a function, where they are the rate and the precision of added noise.
     within : the noise of a release that satisfies a condition, and the condition's source; it
         takes fewer parameters, the last.
     """
 
     kernel: CountNoise
     arguments: str
-    rates: Callable | None = None
     within: tuple[Noise, str] | None = None
 
 
@@ -132,18 +130,10 @@ def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)},)" if names else "()"
 
 
-def _rate(scale):
-    return 1.0 / scale, 0.0 * scale
-
-
-def _precision(sigma):
-    return 0.0 * sigma, sigma**-2.0
-
-
-_LAPLACE = Noise(ADDITIVE, "(1.0 / n0, 0.0)", _rate)
-_GEOMETRIC = Noise(ADDITIVE_ON_LATTICE, "(1.0 / n0, 0.0)", _rate)
-_GAUSSIAN = Noise(ADDITIVE, "(0.0, 1.0 / n0 / n0)", _precision)
-_DISCRETE_GAUSSIAN = Noise(ADDITIVE_ON_LATTICE, "(0.0, 1.0 / n0 / n0)", _precision)
+_LAPLACE = Noise(ADDITIVE, "(1.0 / n0, 0.0)")
+_GEOMETRIC = Noise(ADDITIVE_ON_LATTICE, "(1.0 / n0, 0.0)")
+_GAUSSIAN = Noise(ADDITIVE, "(0.0, 1.0 / n0 / n0)")
+_DISCRETE_GAUSSIAN = Noise(ADDITIVE_ON_LATTICE, "(0.0, 1.0 / n0 / n0)")
 _noise.register(LaplaceMechanism)(lambda mechanism: _LAPLACE)
 _noise.register(GeometricMechanism)(lambda mechanism: _GEOMETRIC)
 _noise.register(GaussianMechanism)(lambda mechanism: _GAUSSIAN)
@@ -252,7 +242,7 @@ def count_draw(law: CountLaw, noise: Noise, n_noise: int, *, spaced: bool = Fals
 @singledispatch
 def log_constant(mechanism: Mechanism, value: TensorVariable) -> TensorVariable | float:
     """Return what the sums leave out of the log density; -inf where nothing can be released."""
-    if not mechanism.is_scale_noise:
+    if mechanism.rates is None:
         return 0.0
     constant = mechanism.logp(0.0, 0.0)
     whole = pt.eq(value, pt.floor(value))

@@ -229,17 +229,13 @@ def moment_noises(components, mechanism, value, stacked: bool):
     The value and the noise are those of the moment itself, its factor and constant taken out.
     """
     noises = {}
-    zero = pt.constant(0.0)
     for j, component in enumerate(components):
         which = "mean" if component.mean else "variance"
         factor = component.mean or component.variance
         [noise] = mechanism.parameters
         scale = as_float(_entry(noise, j, len(components)) if stacked else noise) / abs(factor)
         z = ((value[j] if stacked else value) - component.constant) / factor
-        if isinstance(mechanism, LaplaceMechanism):
-            noises[which] = 1 / scale, zero, z
-        else:
-            noises[which] = zero, 1 / scale**2, z
+        noises[which] = (*mechanism.with_parameters(scale).rates, z)
     return noises
 
 

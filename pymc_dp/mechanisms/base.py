@@ -74,9 +74,13 @@ class Mechanism(ABC):
         return False
 
     @property
-    def is_scale_noise(self) -> bool:
-        """Whether the one parameter is a scale b, and eta depends on s through (z - s) / b only."""
-        return False
+    def rates(self) -> tuple[TensorVariable, TensorVariable] | None:
+        r"""Rate and precision :math:`(\lambda, \tau)` of noise that is added, None of other noise.
+
+        Then :math:`\log \eta(z \mid s) = c - \lambda |z - s| - \tau (z - s)^2 / 2` where c does not
+        depend on s. There is one parameter, a scale b, and eta depends on (z - s) / b only.
+        """
+        return None
 
     @property
     def is_discrete(self) -> bool:
@@ -338,6 +342,11 @@ class MechanismExample:
 
 
 _REGISTRY: dict[type[Mechanism], Callable[[], Sequence[MechanismExample]]] = {}
+
+
+def has_continuous_rates(mechanism: Mechanism) -> bool:
+    """Whether a mechanism adds noise with a density and `rates`."""
+    return mechanism.rates is not None and not mechanism.is_discrete
 
 
 def register_postprocessing(name: str, make: Callable[..., Mechanism]) -> None:

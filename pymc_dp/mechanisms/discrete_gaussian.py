@@ -18,6 +18,7 @@ from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.draws import discrete_gaussian as kernels
 from pymc_dp.mechanisms.base import (
     MechanismExample,
+    as_float,
     check_positive,
     positive_argument,
     positive_parameter,
@@ -146,9 +147,10 @@ class DiscreteGaussianMechanism(IntegerNoise):
         return 0.5 * (sensitivity / required_value(sigma, mechanism=_NAME, name="sigma")) ** 2
 
     @property
-    def is_scale_noise(self) -> bool:
-        """It is noise added at a scale."""
-        return True
+    def rates(self) -> tuple[TensorVariable, TensorVariable]:
+        """See `Mechanism.rates`."""
+        (sigma,) = self.parameters
+        return pt.constant(0.0), as_float(sigma) ** -2.0
 
     @property
     def log_concave(self) -> bool:

@@ -239,9 +239,10 @@ class GaussianMechanism(Mechanism):
         return sensitivity / required_value(sigma, mechanism=_NAME, name="sigma")
 
     @property
-    def is_scale_noise(self) -> bool:
-        """It is noise added at a scale."""
-        return True
+    def rates(self) -> tuple[TensorVariable, TensorVariable]:
+        """See `Mechanism.rates`."""
+        (sigma,) = self.parameters
+        return pt.constant(0.0), as_float(sigma) ** -2.0
 
     @property
     def log_concave(self) -> bool:

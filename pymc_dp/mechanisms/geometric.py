@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 
 from pymc_dp.mechanisms.base import (
     MechanismExample,
+    as_float,
     check_positive,
     positive_argument,
     positive_parameter,
@@ -167,9 +168,10 @@ class GeometricMechanism(IntegerNoise):
         return sensitivity / required_value(scale, mechanism=_NAME, name="scale")
 
     @property
-    def is_scale_noise(self) -> bool:
-        """It is noise added at a scale."""
-        return True
+    def rates(self) -> tuple[TensorVariable, TensorVariable]:
+        """See `Mechanism.rates`."""
+        (scale,) = self.parameters
+        return 1.0 / as_float(scale), pt.constant(0.0)
 
     @property
     def log_concave(self) -> bool:

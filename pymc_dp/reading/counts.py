@@ -203,8 +203,8 @@ def _number(graph: TensorVariable, given: dict) -> np.ndarray:
     value = known_value(replaced, fixed=True)
     if value is None:
         raise NotCountableError(
-            f"`{_changeable(replaced)[0]}` in it is neither a number nor computed from the records: "
-            f"write a number, or sample with the records"
+            f"`{_changeable(replaced)[0]}` in it is neither a number nor computed from the "
+            f"records: write a number, or sample with the records"
         )
     return value.astype("float64")
 

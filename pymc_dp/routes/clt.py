@@ -23,7 +23,6 @@ from pymc_dp.kernels.moments.clt_chain import (
 from pymc_dp.kernels.moments.clt_law import cross_products, gaussian_moments
 from pymc_dp.laws.moments.columns import covariate_moments, releases_of_sums
 from pymc_dp.laws.moments.sums import feature_products
-from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.reading.columns import Rows
 from pymc_dp.routes import Route, register_route
 from pymc_dp.routes.chain import ARGUMENTS, run_chains
@@ -61,8 +60,8 @@ def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
     order = feature_products(rows.width)
     z, laplace, gaussian = (np.zeros(len(order)) for _ in range(3))
     for release in releases_of_sums(rows, moments):
-        values, scales = published_values(model, release.rv, release.mechanism.parameters)
-        for own, scale, polynomial in zip(values, scales, release.linear(rows.n), strict=True):
+        entries = zip(*published_values(model, release.rv), release.linear(rows.n), strict=True)
+        for own, lam, tau, polynomial in entries:
             powers = [m for m in polynomial if m]
             if not powers:
                 continue  # the public number of rows
@@ -77,8 +76,10 @@ def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
                 what = "·".join(rows.labels[c] for c in power)
                 raise NotImplementedError(f"the sum of {what} is released more than once")
             z[k] = (own - polynomial.get((), 0.0)) / polynomial[power]
-            target = laplace if isinstance(release.mechanism, LaplaceMechanism) else gaussian
-            target[k] = scale / abs(polynomial[power])
+            if lam > 0.0:
+                laplace[k] = 1.0 / lam / abs(polynomial[power])
+            else:
+                gaussian[k] = tau**-0.5 / abs(polynomial[power])
     return ReleasedSums(z, laplace, gaussian)
 
 

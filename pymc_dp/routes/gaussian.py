@@ -23,7 +23,8 @@ from xarray import DataTree
 from pymc_dp.graphs.questions import nearest_rvs, power_law
 from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms import GaussianMechanism
+from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.reading.model import PrivatizedRecords, check_transform, prior_number
 from pymc_dp.routes import Route, register_route
 from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
@@ -57,7 +58,7 @@ def covered(model: pm.Model) -> PrivatizedRecords:
     if any(rv not in model.observed_RVs for rv in released):
         raise NotImplementedError("a release has no observed value")
     for release in group.releases:
-        if type(release.op.mechanism) not in (LaplaceMechanism, GaussianMechanism):
+        if not has_continuous_rates(release.op.mechanism):
             raise NotImplementedError(
                 f"it does not cover {type(release.op.mechanism).__name__} (in {release.name!r})"
             )
@@ -179,19 +180,13 @@ def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
         fields[f"has_{which}"] = float(used or group.bounds is not None)
         fields[f"lam_{which}"] = fields[f"tau_{which}"] = fields[f"z_{which}"] = 0.0
     for release in group.releases:
-        entries = zip(
-            *published_values(model, release.rv, release.parameters),
-            release.components,
-            strict=True,
-        )
-        for z, scale, c in entries:
+        entries = zip(*published_values(model, release.rv), release.components, strict=True)
+        for z, lam, tau, c in entries:
             field, offset, factor = _place(c)
+            which = field.removeprefix("z_")
             fields[field] = float((z - offset) / factor)
-            which, scale = field.removeprefix("z_"), float(scale / abs(factor))
-            if isinstance(release.op.mechanism, LaplaceMechanism):
-                fields[f"lam_{which}"] = 1.0 / scale
-            else:
-                fields[f"tau_{which}"] = scale**-2
+            fields[f"lam_{which}"] = float(lam * abs(factor))
+            fields[f"tau_{which}"] = float(tau * factor**2)
     return GaussianModel(**fields)
 
 

@@ -40,7 +40,7 @@ from pymc_dp.kernels.moments.regression_chain import (
 )
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.laws.moments.sums import column_products, nearest_sample
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
     FeasibleRegression,
@@ -187,7 +187,7 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
     for release in rows.releases:
         if release.rv not in model.observed_RVs:
             raise NotImplementedError("a release has no observed value")
-        if not isinstance(release.mechanism, LaplaceMechanism | GaussianMechanism):
+        if not has_continuous_rates(release.mechanism):
             raise NotImplementedError(
                 f"it does not cover {type(release.mechanism).__name__} (in {release.name!r})"
             )
@@ -409,11 +409,10 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         for polynomial in release.linear(rows.n):
             weights.append({order[m]: value for m, value in polynomial.items() if m})
             offset.append(polynomial.get((), 0.0))
-        value, scale = published_values(model, release.rv, release.mechanism.parameters)
+        value, *rates = published_values(model, release.rv)
         z.append(value)
-        laplace = isinstance(release.mechanism, LaplaceMechanism)
-        lam.append(1.0 / scale if laplace else np.zeros(scale.size))
-        tau.append(np.zeros(scale.size) if laplace else scale**-2.0)
+        lam.append(rates[0])
+        tau.append(rates[1])
     terms = max(1, *map(len, weights))  # of the entry with the most sums; some have none
     padded = [list(row.items()) + [(0, 0.0)] * (terms - len(row)) for row in weights]
     matrix = regression.matrix

@@ -39,12 +39,14 @@ def point_function(
 
 
 def published_values(
-    model: pm.Model, release: TensorVariable, parameters: Sequence[TensorVariable]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the observed entries of a release and the noise scale of each, as they are now."""
+    model: pm.Model, release: TensorVariable
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the observed entries of a release and the rates of their noise, as they are now."""
+    _, mechanism, _ = release.owner.op.split(release.owner.inputs)
     value = model.rvs_to_values[release].astype("float64")
-    observed, noise = point_function(model, [value, *parameters])[0]()
-    return np.ravel(observed), np.broadcast_to(noise, np.shape(observed)).ravel()
+    observed, *rates = point_function(model, [value, *mechanism.rates])[0]()
+    lam, tau = (np.broadcast_to(rate, np.shape(observed)).ravel() for rate in rates)
+    return np.ravel(observed), lam, tau
 
 
 def value_writer(model: pm.Model, rv: TensorVariable) -> Callable:

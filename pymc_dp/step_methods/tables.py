@@ -31,7 +31,7 @@ from pymc_dp.graphs.questions import (
     varies_with,
 )
 from pymc_dp.kernels.counts import tables as kernels
-from pymc_dp.laws.count_sums import FAMILIES, noise_of
+from pymc_dp.laws.count_sums import FAMILIES
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import children, leaves_gaps, release_statistic
@@ -205,12 +205,12 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
     columns = []
     for release, constant in zip(found, entries.constants, strict=True):
         _, mechanism, _ = release.owner.op.split(release.owner.inputs)
-        [scale], rates = mechanism.parameters, noise_of(mechanism).rates
-        assert rates is not None  # it is noise added at a scale
+        [scale] = mechanism.parameters
+        rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
         z = model.rvs_to_values[release] - constant
         if mechanism.is_discrete and known_value(constant, fixed=True) is None:
             z = pt.switch(pt.eq(constant, pt.round(constant)), z, np.nan)
-        columns.append(as_row(z, *rates(pt.switch(scale > 0, scale, np.nan))))
+        columns.append(as_row(z, *rates))
     released = pt.concatenate(columns, axis=1)
     parameters = op.dist_params(rv.owner)
     if isinstance(op, MultinomialRV):
@@ -348,7 +348,7 @@ def check_table(model: pm.Model, rv: TensorVariable) -> None:
                 f"depends on it"
             )
         mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
-        if not mechanism.is_scale_noise:
+        if mechanism.rates is None:
             raise ValueError(
                 f"TableGibbs cannot update {rv.name!r}: its release {release.name!r} is made by "
                 f"{type(mechanism).__name__}; the noise must be Laplace, geometric, Gaussian or "

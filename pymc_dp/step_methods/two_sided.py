@@ -147,7 +147,7 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
         raise ValueError(f"{cls} cannot update {rv.name!r}: {error}") from None
     if is_itself(release_statistic(release), rv):
         z, noise = model.rvs_to_values[release], mechanism.parameters
-    elif mechanism.is_scale_noise:
+    elif mechanism.rates is not None:
         z, scale, factor, constant = entry_of(cls, model, rv, release, mechanism)
         possible = _possible(cls, rv, release, mechanism, factor, constant)
         if mechanism.is_discrete and possible is None:  # what was whole may not be in other data

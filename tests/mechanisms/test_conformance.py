@@ -107,6 +107,22 @@ def test_normalised(example):
     assert evaluate(everything) == 0.0
 
 
+def test_rates(example):
+    """They give the log density but for a constant; its one parameter is a scale."""
+    mechanism, s = example.mechanism, example.statistic
+    if mechanism.rates is None:
+        return
+    lam, tau = evaluate(*map(pt.as_tensor, mechanism.rates))
+    z = points_of(example)
+    error = np.abs(z - s)
+    expected = -lam * error - 0.5 * tau * error**2
+    found = evaluate(mechanism.logp(z, s))
+    np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-10, atol=1e-9)
+    [scale] = mechanism.parameters
+    twice = evaluate(*map(pt.as_tensor, mechanism.with_parameters(2.0 * scale).rates))
+    np.testing.assert_allclose(twice, [lam / 2, tau / 4], rtol=1e-12)
+
+
 def test_zero_outside_the_support(example):
     mechanism, s = example.mechanism, example.statistic
     outside = []

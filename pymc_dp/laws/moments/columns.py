@@ -44,7 +44,8 @@ from pymc_dp.laws.moments.sums import (
     read_moments,
 )
 from pymc_dp.laws.rungs import Change, register_rungs
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms import LaplaceMechanism
+from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.columns import RowRelease, Rows, read_rows, same_for_all
 from pymc_dp.reading.groups import Block
@@ -176,7 +177,7 @@ def marginal_rung(
             f"to='statistics'"
         )
     mechanism = release.mechanism
-    if not isinstance(mechanism, LaplaceMechanism | GaussianMechanism):
+    if not has_continuous_rates(mechanism):
         raise NotImplementedError(
             f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
             f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"

@@ -17,7 +17,7 @@ from pymc_dp.graphs.questions import power_law
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.one_value import Statistic, feasible_release_rv, stacked_release_rv
 from pymc_dp.laws.rungs import Change, register_rungs
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
 from pymc_dp.reading.model import LinearRelease, PrivatizedRecords, read_records
 from pymc_dp.reading.propriety import check_proper
@@ -165,7 +165,7 @@ def _bounded(model: pm.Model, group: PrivatizedRecords) -> Change:
         )
     [release] = group.releases
     mechanism = release.op.mechanism
-    if type(mechanism) not in (LaplaceMechanism, GaussianMechanism):
+    if not has_continuous_rates(mechanism):
         raise NotImplementedError(
             f"the release {release.name!r} of bounded records has no marginal under "
             f"{type(mechanism).__name__}: LaplaceMechanism and GaussianMechanism are supported. "
