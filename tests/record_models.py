@@ -8,7 +8,8 @@ import pymc as pm
 import pytensor.tensor as pt
 
 import pymc_dp as dp
-from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import Mechanism
 
 RECORD_CASES = json.loads((Path(__file__).parent / "data" / "records.json").read_text())["cases"]
 

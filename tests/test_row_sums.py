@@ -14,18 +14,15 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.moments.clt_law import gaussian_moments, row_law
+from pymc_dp.laws.moments.clt import moment_latents, moment_law, moment_sums, read_moments
 from pymc_dp.laws.moments.latents import Linearised, row_latents
 from pymc_dp.laws.moments.sums import (
     ExactLatents,
     column_products,
-    moment_latents,
-    moment_law,
-    moment_sums,
     nearest_sample,
     normal_law,
     normal_release_rv,
     normal_sums,
-    read_moments,
 )
 
 CASES = json.loads((Path(__file__).parent / "data" / "regression.json").read_text())["cases"]

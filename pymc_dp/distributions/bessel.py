@@ -12,7 +12,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.functions.bessel import bessel_logcdf, bessel_mean, bessel_parts, draw_bessel
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 
 __all__ = ["Bessel"]
 

@@ -5,7 +5,7 @@ from pymc.distributions.discrete import Discrete
 
 from pymc_dp.distributions.integer_noise import IntegerNoiseRV, as_location, checked, location_point
 from pymc_dp.mechanisms import GeometricMechanism
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 
 __all__ = ["DiscreteLaplace"]
 

@@ -12,7 +12,7 @@ from pymc.distributions.shape_utils import implicit_size_from_params, rv_size_is
 from pytensor.tensor.random.utils import normalize_size_param
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.lattice import LARGEST, IntegerNoise
 
 

@@ -11,7 +11,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels.functions.bessel import skellam_logcdf, skellam_parts
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 
 __all__ = ["Skellam"]
 

@@ -48,7 +48,8 @@ from pymc_dp.mechanisms import (
     GeometricMechanism,
     LaplaceMechanism,
 )
-from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 
 

@@ -25,7 +25,7 @@ from pymc_dp.kernels.draws.log_concave import draw_log_concave, draw_tilted_gamm
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.laws.tilting import laplace_log_marginal
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 _FALL = 40.0

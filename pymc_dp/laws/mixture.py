@@ -11,7 +11,8 @@ from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.kernels import njit
 from pymc_dp.laws import Pair, find_pair, register_law
 from pymc_dp.laws.count_sums import FAMILIES, CountSum, count_draw, noise_of
-from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import Mechanism
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pymc_dp.kernels.draws.log_concave import draw_tilted_normal
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.laws.tilting import laplace_log_marginal
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 
 
 def _log_marginal_laplace(mechanism, value, mu, sigma):

@@ -23,7 +23,7 @@ from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.tilting import laplace_log_marginal, log_tilted_mass
 from pymc_dp.mechanisms import LaplaceMechanism
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, law_is_feasible
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels.counts.poisson import draw_poisson_two_sided, poisson_two_sided
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 
 _EXAMPLES = ((0.02,), (3.5,), (140.0,))
 

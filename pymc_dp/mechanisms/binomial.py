@@ -13,17 +13,15 @@ from pytensor.graph.basic import Constant
 from pytensor.raise_op import Assert
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    MechanismExample,
+from pymc_dp.mechanisms.arguments import (
     as_float,
     positive_argument,
     positive_parameter,
-    register_mechanism,
     required_value,
 )
+from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import whole_parameter
-from pymc_dp.mechanisms.randomized_response import count_interval, count_quantile
+from pymc_dp.mechanisms.response_count import count_interval, count_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -16,15 +16,14 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.draws import discrete_gaussian as kernels
-from pymc_dp.mechanisms.base import (
-    MechanismExample,
+from pymc_dp.mechanisms.arguments import (
     as_float,
     check_positive,
     positive_argument,
     positive_parameter,
-    register_mechanism,
     required_value,
 )
+from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
 
 if TYPE_CHECKING:

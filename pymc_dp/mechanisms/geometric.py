@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.mechanisms.base import (
-    MechanismExample,
+from pymc_dp.mechanisms.arguments import (
     as_float,
     check_positive,
     positive_argument,
     positive_parameter,
-    register_mechanism,
     required_value,
 )
+from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
 
 if TYPE_CHECKING:

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    MechanismExample,
+from pymc_dp.mechanisms.arguments import (
     as_float,
     check_positive,
     nan_outside_unit,
     positive_argument,
     positive_parameter,
-    register_mechanism,
     required_value,
     standard_interval,
 )
+from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

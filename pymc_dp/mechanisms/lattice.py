@@ -11,13 +11,8 @@ from pytensor.gradient import disconnected_grad
 from pytensor.raise_op import Assert
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    as_float,
-    as_parameter,
-    nan_outside_unit,
-    refuse_unless,
-)
+from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit, refuse_unless
+from pymc_dp.mechanisms.base import Mechanism
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable

@@ -12,15 +12,12 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.questions import known_value
+from pymc_dp.mechanisms.arguments import as_float, as_integer, as_parameter, show
 from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,
-    as_float,
-    as_integer,
-    as_parameter,
     register_mechanism,
     register_postprocessing,
-    show,
 )
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism

@@ -21,15 +21,9 @@ from xarray import DataTree
 
 from pymc_dp.graphs.draws import entry_labels, result
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
-from pymc_dp.neural.fit import (
-    Run,
-    check_counts,
-    read_problem,
-    supported_draws,
-    warn_of_leakage,
-    warn_of_range,
-)
+from pymc_dp.neural.fit import read_problem
 from pymc_dp.neural.noise import GradedNoise
+from pymc_dp.neural.run import Run, check_counts, supported_draws, warn_of_leakage, warn_of_range
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Problem, Simulator
 

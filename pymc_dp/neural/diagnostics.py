@@ -16,8 +16,9 @@ from xarray import DataTree
 
 from pymc_dp.graphs.draws import dims_of, per_draw
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.neural.fit import check_counts, check_installed, read_problem
+from pymc_dp.neural.fit import check_installed, read_problem
 from pymc_dp.neural.noise import Noise, spans
+from pymc_dp.neural.run import check_counts
 from pymc_dp.neural.simulator import Simulator
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pymc_dp.mechanisms import DiscreteGaussianMechanism
-from pymc_dp.mechanisms.base import refuse_unless
+from pymc_dp.mechanisms.arguments import refuse_unless
 from pymc_dp.published.privacy import Privacy
 
 

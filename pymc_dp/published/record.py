@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, refuse_unless
+from pymc_dp.mechanisms.arguments import refuse_unless
+from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.published import census, diffprivlib, encoding, opendp
 from pymc_dp.published.privacy import Privacy, check_text
 

@@ -7,37 +7,24 @@ covariance :math:`R R'` that is the same for all rows: a chain of linear regress
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pymc as pm
-import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import ScalarVariable
-from pytensor.tensor.basic import Alloc
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import NormalRV
-from pytensor.tensor.shape import SpecifyShape
-from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import depends_on, known_shape, known_value, nearest_rvs
-from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.graphs.questions import depends_on, known_shape
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.reading.column_sums import RowRelease, _Leaves, _read_release
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import check_transform, record_length, release_statistic, releases
-from pymc_dp.reading.sums import Additive, NotAdditiveError, additive, row_vectors
+from pymc_dp.reading.sums import NotAdditiveError, row_vectors
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
-    Monomial,
     Polynomial,
-    added,
-    constant,
     degree,
     read_polynomial,
 )
@@ -64,133 +51,6 @@ class Link:
     root: TensorVariable | None = None
     coefficients: tuple[Coefficient, ...] | None = None
     sigma: TensorVariable | None = None
-
-
-@dataclass(frozen=True)
-class RowRelease:
-    """A release of rows: a function of sums of products of at most two columns, or of more.
-
-    Attributes
-    ----------
-    rv : the release.
-    additive : its statistic as a function of sums.
-    columns : the number of the row's column for each column of `additive`.
-    maps : each summed map as a polynomial in deviations d_j = r_j - c_j (numbered j) and centers
-        c_j (numbered -1 - j).
-    """
-
-    rv: TensorVariable
-    additive: Additive
-    columns: tuple[int, ...]
-    maps: tuple[Polynomial, ...]
-
-    @property
-    def name(self) -> str:
-        """The release's name."""
-        return self.rv.name
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """The noise, with the parameters of this graph."""
-        _, mechanism, _ = self.rv.owner.op.split(self.rv.owner.inputs)
-        return mechanism
-
-    @property
-    def degree(self) -> int:
-        """The most columns that are multiplied with each other."""
-        return max((degree({_deviations(m): 1.0 for m in p}) for p in self.maps), default=0)
-
-    def expression(
-        self,
-        n: int,
-        center: TensorVariable,
-        first: TensorVariable | None,
-        second: TensorVariable,
-    ) -> TensorVariable:
-        """Return the statistic of n rows in terms of the sums of their deviations from a center.
-
-        Parameters
-        ----------
-        n : int
-            Number of rows.
-        center : vector
-            A number for each column. At the mean nothing large is summed, and large means do not
-            cancel.
-        first : vector or None
-            Sums of the deviations; None for a center at the mean, where they are zero.
-        second : matrix
-            Sums of the products of two deviations.
-        """
-        values: dict[ScalarVariable, TensorVariable] = {}
-        for symbol, polynomial in zip(self.additive.sums, self.maps, strict=True):
-            total = pt.zeros(())
-            for monomial, coefficient in polynomial.items():
-                match _deviations(monomial):
-                    case ():
-                        moment = n
-                    case (j,):
-                        if first is None:
-                            continue
-                        moment = first[j]
-                    case (i, j):
-                        moment = second[i, j]
-                    case _:
-                        raise NotImplementedError(
-                            f"the release {self.name!r} is of products of {self.degree} columns: "
-                            f"sums of single columns and of products of two have a known law"
-                        )
-                total += math.prod(
-                    [center[-1 - k] for k in monomial if k < 0], start=coefficient * moment
-                )
-            values[symbol] = total
-        for symbol, graph in self.additive.public:
-            values[symbol] = _at_center(graph, self.additive.centers, center[list(self.columns)])
-        entries = [_as_tensor(e, values) for e in self.additive.entries.flat]
-        return pt.stack(entries).reshape(self.additive.entries.shape)
-
-    def linear(self, n: int) -> list[Polynomial]:
-        """Return `linear_graphs` with the numbers that `pm.Data` holds now."""
-        found = [{m: _number(c) for m, c in p.items()} for p in self.linear_graphs(n)]
-        return [{m: c for m, c in p.items() if c != 0.0} for p in found]
-
-    def linear_graphs(self, n: int) -> list[Polynomial]:
-        """Return each entry as a constant and multiples of sums of products of columns.
-
-        Coefficients that depend on `pm.Data` are graphs, the others numbers.
-
-        Raises
-        ------
-        NotAdditiveError
-            If an entry is no linear function of sums.
-        """
-        zeros = pt.zeros(len(self.columns))
-        public = {
-            symbol: _coefficient(_at_center(graph, self.additive.centers, zeros))
-            for symbol, graph in self.additive.public
-        }
-        order = {symbol: k for k, symbol in enumerate(self.additive.sums)}
-
-        def leaf(variable: Variable) -> Polynomial | None:
-            if variable in order:
-                return {(order[variable],): 1.0}
-            if variable in public:
-                return constant(public[variable])
-            return constant(float(variable.data)) if isinstance(variable, Constant) else None
-
-        found = []
-        for entry in self.additive.entries.flat:
-            sums = read_polynomial(entry, leaf) if isinstance(entry, Variable) else constant(entry)
-            if degree(sums) > 1:
-                raise NotAdditiveError("it multiplies sums with each other")
-            total = constant(_coefficient(sums.get((), 0.0)))
-            for (k,), factor in ((m, c) for m, c in sums.items() if m):
-                for monomial, c in self.maps[k].items():
-                    if all(j >= 0 for j in monomial):
-                        rows = 1.0 if monomial else float(n)
-                        own = _coefficient(factor) * _coefficient(c) * rows
-                        total = added(total, {monomial: own})
-            found.append(total)
-        return found
 
 
 @dataclass(frozen=True)
@@ -397,136 +257,3 @@ def _law_name(rv: TensorVariable) -> str:
 
 
 # --- Releases -----------------------------------------------------------------------------------
-
-
-def _read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
-    statistic = release_statistic(rv)
-    records = {record: n for record, _ in columns}
-    others = [v for v in nearest_rvs([statistic]) if v not in records]
-    if others:
-        raise NotImplementedError(
-            f"the release {rv.name!r} mixes records with {', '.join(repr(o.name) for o in others)}"
-        )
-    used = {record: n for record in records if depends_on(statistic, record)}
-    try:
-        read = additive(statistic, used)
-        mine = tuple(columns.index(column) for column in read.columns)
-        maps = tuple(read_polynomial(m, _Leaves(columns, read.centers, mine)) for m in read.maps)
-    except NotAdditiveError as error:
-        raise NotImplementedError(
-            f"the statistic of the release {rv.name!r}: {error}. Rows have a known law for sums "
-            f"and products of their columns; sample with rung='records'"
-        ) from None
-    return RowRelease(rv, read, mine, maps)
-
-
-class _Leaves:
-    """The leaves of an elementwise graph over rows: columns, their centers, and numbers."""
-
-    def __init__(self, columns, centers, mine: Sequence[int] = ()):
-        self.columns, self.centers, self.mine = columns, centers, mine
-        self.records = {record for record, _ in columns}
-
-    def __call__(self, variable: Variable) -> Polynomial | None:
-        found = self._column(variable)
-        if found is not None:
-            j = self.columns.index(found)
-            return {(j,): 1.0} if self.centers is None else {(j,): 1.0, (-1 - j,): 1.0}
-        center = self._center(variable)
-        if center is not None:
-            return {(-1 - self.mine[center],): 1.0}
-        above = set(ancestors([variable], blockers=list(self.records)))
-        if self.records & above or self.centers in above:
-            return None
-        return _same_in_every_row(variable)
-
-    def _column(self, variable: Variable):
-        index: list[Variable] = []
-        node = variable.owner
-        if node is not None and isinstance(node.op, Subtensor):
-            variable, *index = node.inputs
-            first, *_ = node.op.idx_list
-        if variable.owner is not None and isinstance(variable.owner.op, SpecifyShape):
-            variable = variable.owner.inputs[0]  # known from dims= or pm.Data
-        if variable not in self.records:
-            return None
-        if index and first != slice(None, None, None):
-            raise NotAdditiveError("it selects some of the rows")
-        return variable, tuple(int(i.data) for i in index)
-
-    def _center(self, variable: Variable) -> int | None:
-        """Return the number of a center; those of counts are rounded, and summed around 0 here."""
-        node = variable.owner
-        if node is not None and isinstance(getattr(node.op, "scalar_op", None), ps.RoundHalfToEven):
-            node = node.inputs[0].owner
-        if node is None or node.inputs[0] is not self.centers:
-            return None
-        return int(node.inputs[1].data)
-
-
-def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
-    """Return a public value that is the same in every row; None for what is to be read through.
-
-    What `pm.Data` holds may change: a scalar stays a graph, and a vector of equal numbers may
-    become one that is not.
-    """
-    node = variable.owner
-    if all(variable.type.broadcastable):
-        number = known_value(variable, fixed=True)
-        if number is not None:
-            return constant(float(number.flat[0]))
-        return constant(as_float(variable.squeeze() if variable.type.ndim else variable))
-    if node is not None and isinstance(node.op, Elemwise):
-        return None
-    source = node.inputs[0] if node is not None and isinstance(node.op, Subtensor) else variable
-    if source.owner is not None and isinstance(source.owner.op, Alloc):  # never made: n is large
-        [filled, *_] = source.owner.inputs
-        if all(filled.type.broadcastable):
-            return _same_in_every_row(filled)
-    value = known_value(variable, fixed=True)
-    if value is not None and value.size and np.all(value == value.flat[0]):
-        return constant(float(value.flat[0]))
-    raise NotAdditiveError("a public vector differs from row to row, or may do so (pm.Data)")
-
-
-def _coefficient(value: Coefficient) -> Coefficient:
-    """Return a number, or the graph of one that may change."""
-    if not isinstance(value, Variable):
-        return float(value)
-    known = known_value(value, fixed=True)
-    if known is None:
-        return as_float(value.squeeze() if value.type.ndim else value)
-    return float(np.squeeze(known))
-
-
-def _number(coefficient: Coefficient) -> float:
-    """Return a coefficient as it stands now."""
-    value = known_value(coefficient) if isinstance(coefficient, Variable) else coefficient
-    if value is None:
-        raise NotAdditiveError("a coefficient of it is random")
-    return float(np.squeeze(value))
-
-
-def _deviations(monomial: Monomial) -> Monomial:
-    return tuple(k for k in monomial if k >= 0)
-
-
-def _at_center(graph: TensorVariable, centers: TensorVariable, value) -> TensorVariable:
-    return graph_replace([graph], {centers: value}, strict=False)[0]
-
-
-def _as_tensor(entry, values: dict) -> TensorVariable:
-    """Write a graph of scalars with tensors."""
-    if not isinstance(entry, Variable):
-        return pt.as_tensor(np.float64(entry))
-    memo = dict(values)
-
-    def write(scalar):
-        if scalar not in memo:
-            if isinstance(scalar, Constant):
-                memo[scalar] = pt.constant(scalar.data)
-            else:
-                memo[scalar] = Elemwise(scalar.owner.op)(*map(write, scalar.owner.inputs))
-        return memo[scalar]
-
-    return write(entry)

@@ -21,7 +21,8 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.questions import depends_on, is_whole, known_shape, known_value, nearest_rvs
-from pymc_dp.mechanisms.base import as_float, check_attainable
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.statistic import LinearStatistic, NotLinearError, linear_statistics
 

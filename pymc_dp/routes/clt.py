@@ -26,10 +26,9 @@ from pymc_dp.laws.moments.sums import feature_products
 from pymc_dp.reading.columns import Rows
 from pymc_dp.routes import Route, register_route
 from pymc_dp.routes.chain import ARGUMENTS, run_chains
+from pymc_dp.routes.priors import NormalInverseGamma, NormalWishart
 from pymc_dp.routes.regression import (
     ConjugateRegression,
-    NormalInverseGamma,
-    NormalWishart,
     box,
     covariate_values,
     covered,

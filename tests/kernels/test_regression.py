@@ -10,7 +10,7 @@ from scipy import stats
 
 from pymc_dp.kernels.moments import clt_chain as chain
 from pymc_dp.kernels.moments import clt_law as law
-from pymc_dp.laws.moments.sums import read_moments
+from pymc_dp.laws.moments.clt import read_moments
 
 CASES = {
     c["id"]: c

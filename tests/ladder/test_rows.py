@@ -13,8 +13,8 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.kernels.moments.clt_law import gaussian_moments, row_law
 from pymc_dp.ladder.collapse import integrable
+from pymc_dp.laws.moments.clt import read_moments
 from pymc_dp.laws.moments.columns import covariate_moments
-from pymc_dp.laws.moments.sums import read_moments
 from pymc_dp.reading.columns import read_rows
 from pymc_dp.routes import routes
 from pymc_dp.routes.regression import box

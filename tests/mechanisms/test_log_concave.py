@@ -7,7 +7,8 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_dp as dp
-from pymc_dp.mechanisms.base import Mechanism, as_float, mechanism_examples
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import Mechanism, mechanism_examples
 
 PLAIN = Mode(linker="py", optimizer=None)
 EXAMPLES = list(mechanism_examples())

@@ -289,7 +289,7 @@ def test_rounds_follow_after_a_new_network_takes_over(
 
 
 def test_a_posterior_at_the_border_of_its_box_is_warned_of(caplog):
-    from pymc_dp.neural.fit import warn_of_border
+    from pymc_dp.neural.run import warn_of_border
     from pymc_dp.neural.training import Box
 
     box = Box.around(np.array([0.0, 0.0]), np.array([1.0, 2.0]))
@@ -505,9 +505,9 @@ def test_arguments_are_checked():
 @pytest.mark.filterwarnings("ignore:Numba will use object mode")
 def test_network_model_predicts_releases_and_has_gradients():
     """The network is an ordinary observed variable of a PyMC model."""
-    from pymc_dp.neural.fit import Run
     from pymc_dp.neural.likelihood import NetworkLogLikelihood, network_model
     from pymc_dp.neural.noise import Noise
+    from pymc_dp.neural.run import Run
     from pymc_dp.neural.simulator import model_problem
 
     problem = model_problem(conjugate_model())
@@ -573,8 +573,9 @@ def test_an_offset_moves_the_posterior_and_changes_nothing_else():
 
 
 def test_an_offset_does_not_change_the_likelihood():
-    from pymc_dp.neural.fit import Run, _noise, read_problem
+    from pymc_dp.neural.fit import _noise, read_problem
     from pymc_dp.neural.likelihood import NetworkLogLikelihood
+    from pymc_dp.neural.run import Run
 
     found = []
     for offset in (0.0, 1e9):
@@ -624,7 +625,7 @@ def test_leakage_is_warned_of(caplog):
 
 
 def test_draws_that_are_never_inside_are_given_up():
-    from pymc_dp.neural.fit import supported_draws
+    from pymc_dp.neural.run import supported_draws
     from pymc_dp.neural.simulator import model_problem
 
     class Far:

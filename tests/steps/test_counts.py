@@ -10,7 +10,8 @@ from pymc.model.transform.conditioning import remove_value_transforms
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.step_methods import choose_steps
 from pymc_dp.step_methods.counts import CountGibbs
 from tests.record_models import RECORD_CASES, RECORD_MODELS

@@ -14,7 +14,8 @@ from pytensor import scalar as ps
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.mechanisms.base import Mechanism, as_float
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.sums import additive
 from pymc_dp.step_methods.records import engine

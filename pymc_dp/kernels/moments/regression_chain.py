@@ -35,6 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_dp.kernels import njit
+from pymc_dp.kernels.functions.linear_algebra import backward_solve, cholesky, forward_solve
 from pymc_dp.kernels.moments.bounds import feasible_parameters, feasible_sums
 from pymc_dp.kernels.moments.walk import random_size, turn
 
@@ -77,47 +78,6 @@ class Proposal(NamedTuple):
 
     factor: np.ndarray
     shear: np.ndarray
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def cholesky(a):
-    """Lower Cholesky factor; NaN on the diagonal where the matrix is not positive definite."""
-    d = a.shape[0]
-    out = np.zeros((d, d))
-    for i in range(d):
-        for j in range(i + 1):
-            total = a[i, j]
-            for k in range(j):
-                total -= out[i, k] * out[j, k]
-            if i == j:
-                out[i, i] = math.sqrt(total) if total > 0.0 else math.nan
-            else:
-                out[i, j] = total / out[j, j]
-    return out
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def forward_solve(lower, b):
-    """Solve L x = b."""
-    x = np.empty_like(b)
-    for i in range(b.size):
-        total = b[i]
-        for k in range(i):
-            total -= lower[i, k] * x[k]
-        x[i] = total / lower[i, i]
-    return x
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def backward_solve(lower, b):
-    """Solve L' x = b."""
-    x = np.empty_like(b)
-    for i in range(b.size - 1, -1, -1):
-        total = b[i]
-        for k in range(i + 1, b.size):
-            total -= lower[k, i] * x[k]
-        x[i] = total / lower[i, i]
-    return x
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

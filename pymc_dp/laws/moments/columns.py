@@ -28,26 +28,23 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
+from pymc_dp.laws.moments.clt import Moments, moment_latents, moment_law, moment_sums, read_moments
 from pymc_dp.laws.moments.latents import row_latents
 from pymc_dp.laws.moments.suggested import linear_releases, notes, suggested_sample
 from pymc_dp.laws.moments.sums import (
     ExactLatents,
-    Moments,
     RowLaw,
     RowSums,
-    moment_latents,
-    moment_law,
-    moment_sums,
     normal_law,
     normal_release_rv,
     normal_sums,
-    read_moments,
 )
 from pymc_dp.laws.rungs import Change, register_rungs
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
-from pymc_dp.reading.columns import RowRelease, Rows, read_rows, same_for_all
+from pymc_dp.reading.column_sums import RowRelease
+from pymc_dp.reading.columns import Rows, read_rows, same_for_all
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.propriety import check_proper_rows
 from pymc_dp.reading.sums import NotAdditiveError

@@ -15,7 +15,8 @@ from pymc_dp.laws.moments.latents import Linearised
 from pymc_dp.laws.moments.sums import RowLaw, column_products, linear_map, nearest_sample
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.reading.bounds import starting_values
-from pymc_dp.reading.columns import RowRelease, Rows
+from pymc_dp.reading.column_sums import RowRelease
+from pymc_dp.reading.columns import Rows
 from pymc_dp.reading.sums import NotAdditiveError
 from pymc_dp.reading.sums.polynomials import Polynomial
 

@@ -13,7 +13,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs, power, substitute
-from pymc_dp.mechanisms.base import as_float
+from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.release import FeasibleMoments
 
 
