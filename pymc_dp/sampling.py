@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pymc as pm
 from xarray import DataTree
 
+from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.moments.clt import read_moments
-from pymc_dp.laws.one_value import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.rungs import notes
 from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.reading.model import (

@@ -14,14 +14,15 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.moments.clt_law import gaussian_moments, row_law
+from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.clt import moment_latents, moment_law, moment_sums, read_moments
 from pymc_dp.laws.moments.latents import Linearised, row_latents
 from pymc_dp.laws.moments.sums import (
     ExactLatents,
+    NormalStatistics,
     column_products,
     nearest_sample,
     normal_law,
-    normal_release_rv,
     normal_sums,
 )
 
@@ -392,13 +393,8 @@ def test_normal_release():
     k, count = 4, 3
     mean, factor = RNG.normal(size=k), RNG.normal(size=(k, count))
     sigma = np.array([[0.5, 1.0], [2.0, 0.7]])
-    rv = normal_release_rv(
-        pt.constant(mean),
-        pt.constant(factor),
-        dp.GaussianMechanism(sigma),
-        shape=(2, 2),
-        names=("s",),
-    )
+    law = NormalStatistics((2, 2), ("s",))
+    rv = integrated_release(law, dp.GaussianMechanism(sigma), mean, factor)
     z = RNG.normal(size=(2, 2))
     law = stats.multivariate_normal(mean, factor @ factor.T + np.diag(sigma.ravel() ** 2))
     assert pm.logp(rv, z).eval() == pytest.approx(law.logpdf(z.ravel()), rel=1e-12)

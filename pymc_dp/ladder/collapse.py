@@ -23,7 +23,7 @@ import pymc_dp.laws.latent_counts
 import pymc_dp.laws.moments.columns
 import pymc_dp.laws.moments.one_column  # noqa: F401
 from pymc_dp.graphs.questions import depends_on, known_shape
-from pymc_dp.laws.one_value import all_releases
+from pymc_dp.laws.integrated import all_releases
 from pymc_dp.laws.rungs import Change, Reading, Rung, change, is_rows, read, record_groups
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.groups import Block

@@ -19,14 +19,11 @@ from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
+from pymc_dp.laws.integrated import IntegratedReleaseRV, recovered
+from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises
 from pymc_dp.laws.moments.one_column import names
-from pymc_dp.laws.one_value import (
-    FeasibleReleaseRV,
-    IntegratedReleaseRV,
-    MarginalReleaseRV,
-    moment_noises,
-)
-from pymc_dp.laws.rungs import change, is_rows, read, record_groups, recovered, rules_of
+from pymc_dp.laws.one_value import Independent
+from pymc_dp.laws.rungs import change, is_rows, read, record_groups, rules_of
 from pymc_dp.reading.model import (
     PrivatizedRecords,
     as_model,
@@ -74,7 +71,7 @@ def recover(
             op_names, moments = names(rv), _moments_of_group(model, rv)
             found.update(_draw_feasible(op_names, moments, rv.n, rv.bounds, posterior, rng))
         else:
-            found.update(recovered(rv.owner.op, rv, value, posterior, rng))
+            found.update(recovered(rv.owner.op.law, rv, value, posterior, rng))
     result = idata.copy()
     result["posterior"] = DataTree(posterior.assign(found))
     return result
@@ -86,7 +83,7 @@ def _integrated_out(model: pm.Model, posterior: xr.Dataset):
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             any_found = True
-            found = rv.owner.op.names
+            found = rv.owner.op.law.names
             if not found or not set(found) <= set(posterior):
                 yield rv, model.rvs_to_values[rv]
     for group in integrable(model) if privatized(model) else []:
@@ -108,7 +105,7 @@ def _integrated_out(model: pm.Model, posterior: xr.Dataset):
             continue
         for release, rv in change(model, group, "marginal").replaced.items():
             rv.name = release.name
-            if not set(rv.owner.op.names) & set(posterior):
+            if not set(rv.owner.op.law.names) & set(posterior):
                 yield rv, model.rvs_to_values[release]
     if not any_found:
         raise ValueError("nothing was integrated out of this model: there is nothing to recover")
@@ -133,26 +130,27 @@ def _moments_of_group(model: pm.Model, group: PrivatizedRecords):
 
 
 @recovered.register
-def _recover_independent(op: MarginalReleaseRV, rv, value, posterior, rng):
-    inputs = rv.owner.inputs
+def _recover_independent(law: Independent, rv, value, posterior, rng):
+    noise, parameters = rv.owner.op.split(rv.owner.inputs)
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     found = {}
-    for statistic, law, mechanism, z in op.standardised(inputs, value):
+    for statistic, own, mechanism, z in law.standardised(value, noise, *parameters):
         pair = find_pair(statistic.law, mechanism)
-        columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*law)]
+        columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*own)]
         rows = per_draw(posterior, as_row(*columns))
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
         drawn = row_sampler(pair.draw, len(rows))(rng, rows)
-        shape = dims + (() if op.stacked else known_shape(rv))
+        shape = dims + (() if law.stacked else known_shape(rv))
         coords = ["chain", "draw"] + [f"{statistic.name}_dim_{i}" for i in range(len(shape) - 2)]
         found[statistic.name] = (coords, drawn.reshape(shape))
     return found
 
 
 @recovered.register
-def _recover_feasible(op: FeasibleReleaseRV, rv, value, posterior, rng):
-    moments = op.problem(rv.owner.inputs, value)
-    return _draw_feasible(op.names, moments, op.n, op.bounds, posterior, rng)
+def _recover_feasible(law: BoundedMoments, rv, value, posterior, rng):
+    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+    moments = law.problem(value, mechanism, *parameters)
+    return _draw_feasible(law.names, moments, law.n, law.bounds, posterior, rng)
 
 
 def _draw_feasible(op_names, moments, n, bounds, posterior, rng):

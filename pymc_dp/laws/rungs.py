@@ -12,8 +12,7 @@ several columns, and
 
 `records` is the record variable, and for rows their `Block`.
 
-What a rule leaves without a latent variable, `recovered` draws; it is dispatched on the op of the
-release that the rule made.
+What a rule leaves without a latent variable, `laws.integrated.recovered` draws.
 """
 
 from __future__ import annotations
@@ -22,15 +21,12 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import singledispatch
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import pymc as pm
-import xarray as xr
 from pymc.distributions.multivariate import MvNormalRV
 from pymc.logprob.transforms import Transform
-from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -205,22 +201,3 @@ def _last_resort(model: pm.Model, records: TensorVariable, reason: Exception) ->
         except (NotImplementedError, ValueError) as error:
             reasons.append(str(error))
     raise type(reason)("; nor ".join(r for r in reasons if r)) from None
-
-
-@singledispatch
-def recovered(
-    op: Op,
-    rv: TensorVariable,
-    value: TensorVariable,
-    posterior: xr.Dataset,
-    rng: np.random.Generator,
-) -> dict[str, Any]:
-    """Draw what was integrated out of a release given posterior draws of the parameters.
-
-    Dispatched on the release's op. Returns what xarray takes as variables: by name, a pair of
-    dimension names, chain and draw first, and an array.
-    """
-    raise NotImplementedError(
-        f"what was integrated out of {rv.name!r} cannot be drawn: "
-        "sample the model itself with rung='records'"
-    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import as_float, show
@@ -343,6 +343,13 @@ _REGISTRY: dict[type[Mechanism], Callable[[], Sequence[MechanismExample]]] = {}
 def has_continuous_rates(mechanism: Mechanism) -> bool:
     """Whether a mechanism adds noise with a density and `rates`."""
     return mechanism.rates is not None and not mechanism.is_discrete
+
+
+def has_kink(mechanism: Mechanism) -> bool:
+    """Whether the noise of a mechanism with `rates` is Laplace's: its precision is 0."""
+    assert mechanism.rates is not None
+    _, tau = mechanism.rates
+    return isinstance(tau, Constant) and not np.any(tau.data)
 
 
 def register_postprocessing(name: str, make: Callable[..., Mechanism]) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.ladder.collapse import collapse, dropped_deterministics
-from pymc_dp.laws.one_value import IntegratedReleaseRV
+from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.rungs import describe, notes, record_groups
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.groups import blocks, read_block
@@ -105,7 +105,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
     rows = [_release_row(model, release) for release in releases(model)]
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
-            what = ", ".join(rv.owner.op.names) or "the records"
+            what = ", ".join(rv.owner.op.law.names) or "the records"
             rows.append([rv.name, f"integrated out: {what}", _short(rv.owner.op.mechanism), "-"])
     if not rows:
         raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")

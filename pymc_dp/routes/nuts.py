@@ -7,7 +7,7 @@ import logging
 import pymc as pm
 
 from pymc_dp.ladder.collapse import collapse
-from pymc_dp.laws.one_value import IntegratedReleaseRV
+from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.rungs import record_groups
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.model import privatized, releases
@@ -25,7 +25,7 @@ def _marginal_rate(model):
 def nuts_rate(marginal: pm.Model) -> float:
     """Return the effective draws a second to be expected of NUTS without confidential values."""
     ops = [rv.owner.op for rv in marginal.basic_RVs]
-    return min(op.nuts_rate for op in ops if isinstance(op, IntegratedReleaseRV))
+    return min(op.law.rate for op in ops if isinstance(op, IntegratedReleaseRV))
 
 
 def _marginal(model, **kwargs):

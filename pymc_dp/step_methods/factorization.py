@@ -21,7 +21,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.questions import depends_on, nearest_rvs
 from pymc_dp.kernels.counts import factorization as kernel
-from pymc_dp.laws.one_value import MarginalReleaseRV
+from pymc_dp.laws.integrated import IntegratedReleaseRV
+from pymc_dp.laws.one_value import Independent
 from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
 from pymc_dp.reading.model import check_transform, children
 from pymc_dp.step_methods.base import DPStep, DPStepState, point_function, unusable, value_writer
@@ -82,9 +83,11 @@ def _see_poisson(op: PoissonRV, model, child, drawn):
 
 
 @_see.register
-def _see_release(op: MarginalReleaseRV, model, child, drawn):
-    value = model.rvs_to_values[child]
-    first, *rest = op.standardised(child.owner.inputs, value)
+def _see_release(op: IntegratedReleaseRV, model, child, drawn):
+    if not isinstance(op.law, Independent):
+        return None
+    mechanism, parameters = op.split(child.owner.inputs)
+    first, *rest = op.law.standardised(model.rvs_to_values[child], mechanism, *parameters)
     statistic, law, mechanism, value = first
     if rest or not isinstance(statistic.law, PoissonRV):
         return None

@@ -22,7 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.draws import compile_draws
 from pymc_dp.graphs.questions import PLAIN_MODE, known_value, nearest_rvs
-from pymc_dp.laws.one_value import all_releases
+from pymc_dp.laws.integrated import all_releases
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.reading.model import is_tagged, parents, privatized, release_statistic, releases

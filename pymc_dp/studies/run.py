@@ -27,7 +27,7 @@ from rich.progress import (
 )
 
 from pymc_dp.graphs.draws import entry_labels
-from pymc_dp.laws.one_value import all_releases
+from pymc_dp.laws.integrated import all_releases
 from pymc_dp.routes import routes
 from pymc_dp.sampling import NEURAL
 from pymc_dp.studies import gaussian, marginal, regression  # noqa: F401  they register themselves

@@ -13,7 +13,8 @@ from pytensor.graph.replace import clone_replace
 from scipy import integrate, special, stats
 
 import pymc_dp as dp
-from pymc_dp.laws.counts.marginal import count_marginal_rv, tally
+from pymc_dp.laws.counts.marginal import OnesAmongRecords, tally
+from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion import rule
 from pymc_dp.reading.counts import is_concave, probes, read_statistic
 from pymc_dp.routes import routes
@@ -253,7 +254,7 @@ def test_window_leaves_nothing_out(mechanism):
     statistic = read_statistic(x.sum(), x, n, 2)
     p, z = pt.dscalar("p"), pt.dscalar("z")
     both = [
-        pm.logp(count_marginal_rv(statistic, mechanism, p, n, name="c", whole=whole), z)
+        pm.logp(integrated_release(OnesAmongRecords(statistic, n, ("c",), whole), mechanism, p), z)
         for whole in (True, False)
     ]
     function = pytensor.function([p, z], [*both, *(pt.grad(b, p) for b in both)])
@@ -272,7 +273,9 @@ def test_beyond_the_range_it_is_the_generating_function(n):
     statistic = read_statistic(x.sum(), x, n, 2)
     p, z, scale = (pt.dscalar(name) for name in ("p", "z", "scale"))
     mechanism = LAPLACE(1.0).with_parameters(scale)
-    logp = pm.logp(count_marginal_rv(statistic, mechanism, p, n, name="c", whole=False), z)
+    logp = pm.logp(
+        integrated_release(OnesAmongRecords(statistic, n, ("c",), False), mechanism, p), z
+    )
     density = pytensor.function([p, z, scale], [logp, pt.grad(logp, p)])
     for rate in (1e-4, 0.5, 2.0):
         for z_ in (n + 3.0, 40.0 * n, -7.0):
@@ -305,7 +308,7 @@ def test_long_sums_need_log_concavity():
     with pytest.raises(NotImplementedError, match=r"'z' is not known to be log-concave .* 'x'"):
         dp.collapse(model, "marginal")
     model = bernoulli(10**6, lambda x: x.sum(), LAPLACE(3.0).clipped(0, 10**6), 0.0)
-    assert not dp.collapse(model, "marginal")["z"].owner.op.whole
+    assert not dp.collapse(model, "marginal")["z"].owner.op.law.whole
 
 
 # --- References -----------------------------------------------------------------------------------
@@ -382,7 +385,7 @@ def test_reports_are_counted_once_where_they_can_be(kind):
     assert slope == pytest.approx((density(0.3 + 1e-6) - density(0.3 - 1e-6)) / 2e-6, rel=1e-7)
     release = dp.collapse(model, "marginal")["z"]
     value = model.rvs_to_values[model["z"]]
-    different, times = tally(release.owner.op.mechanism, value, release.owner.inputs[3:])
+    different, times = tally(release.owner.op.split(release.owner.inputs)[0], value)
     counted = [1.0] * 11 if kind == "one noise each" else [4.0, 7.0]
     assert times.eval(mode=PLAIN).tolist() == counted
     assert different.eval(mode=PLAIN).size == len(counted)

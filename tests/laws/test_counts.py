@@ -269,7 +269,7 @@ def test_mixtures(case):
     drawn = pm.draw(model["z"], 2000, random_seed=1).ravel()
     assert abs(drawn.mean() - law(y) @ y) < 4 * drawn.std() / drawn.size**0.5
     # Draws of the count given the release.
-    pair = find_pair(model["z"].owner.op.statistics[0].law, mechanism)
+    pair = find_pair(model["z"].owner.op.law.statistics[0].law, mechanism)
     columns = [*mechanism.parameters, -np.inf, np.inf]
     columns += pair.parameters(*model["z"].owner.inputs[2:-1])
     numbers = [float(np.ravel(c.eval() if hasattr(c, "eval") else c)[0]) for c in columns]

@@ -19,13 +19,11 @@ z is.
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc.distributions.distribution import _support_point
-from pymc.logprob.abstract import _logprob
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
@@ -36,7 +34,7 @@ from pymc_dp.graphs.ops import KernelOp, Placement
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.functions.count_masses import log_binomial as binomial_kernel
-from pymc_dp.laws.one_value import IntegratedReleaseRV
+from pymc_dp.laws.integrated import Integrated
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.counts import CountStatistic
 
@@ -143,133 +141,95 @@ def window(log_mass: Callable[[TensorVariable], TensorVariable], n: int) -> list
     return CountRange(longest)(*ends, return_list=True)
 
 
-class CountMarginalRV(IntegratedReleaseRV):
-    """A release of binary records, their number of ones integrated out.
+@dataclass(frozen=True, eq=False)
+class OnesAmongRecords(Integrated):
+    """The number of ones among n binary records; its parameter is their probability.
 
-    Inputs are the rngs of the count and of the noise, the probability of a one and the mechanism's
-    parameters. The log density is one number for all entries of the release.
+    The log density is one number for all entries of the release.
+
+    Attributes
+    ----------
+    whole : whether to sum over all counts; if not, the terms must be log-concave in the count.
     """
 
-    _print_name = ("CountMarginal", "\\operatorname{CountMarginal}")
     statistic: CountStatistic
     n: int
+    names: tuple[str, ...]
     whole: bool
 
     @property
-    def nuts_rate(self) -> float:
+    def rate(self) -> float:  # type: ignore[override]
         """Effective draws a second; the number of terms grows like the square root of n."""
         return 5_000.0 / (1.0 + math.sqrt(self.n) / 50.0)
 
-    def log_eta(self, counts, value, *parameters) -> TensorVariable:
+    def draw(self, rng, p):
+        """See `Integrated.draw`."""
+        rng, ones = pt.random.binomial(self.n, p, rng=rng, return_next_rng=True)
+        return rng, self.statistic.of_binary(ones.astype("float64"), self.n)
+
+    def log_eta(self, counts, value, mechanism: Mechanism) -> TensorVariable:
         """Log density of a release for each of several counts."""
-        mechanism = self.mechanism.with_parameters(*parameters)
         each = mechanism.logp(value, self.statistic.of_binary(counts.astype("float64"), self.n))
         return each.sum(axis=tuple(range(1, each.type.ndim)))
 
+    def logp(self, value, mechanism, p):
+        """See `Integrated.logp`."""
+        if self.whole:
+            counts, log_weights = pt.arange(self.n + 1), 0.0
+        else:
+            held = disconnected_grad(p)
+            counts, log_weights = window(
+                lambda c: (
+                    log_binomial(c, self.n, held)
+                    + self.log_eta(pt.atleast_1d(c), value, mechanism).reshape(c.shape)
+                ),
+                self.n,
+            )
+        terms = log_binomial(counts, self.n, p) + self.log_eta(counts, value, mechanism)
+        return log_sum(terms + log_weights)
 
-class ReportsMarginalRV(IntegratedReleaseRV):
-    """Reports of every single record, the records integrated out.
 
-    Inputs are the rngs of the records and of the noise, the probabilities of the records' values
-    and the mechanism's parameters. The log density is one number for all of the reports:
-    equal reports are counted once, so that it costs as much as there are different ones.
+@dataclass(frozen=True, eq=False)
+class ReportedRecords(Integrated):
+    """Records that are reported one by one; the parameter is the probabilities of their values.
+
+    The log density is one number for all of the reports: equal reports are counted once, so that it
+    costs as much as there are different ones. `values` holds the statistic of each value.
     """
 
-    _print_name = ("ReportsMarginal", "\\operatorname{ReportsMarginal}")
     values: np.ndarray
     n: int
+    names: tuple[str, ...]
 
-    def log_joint(self, value, probabilities, *parameters) -> TensorVariable:
+    def draw(self, rng, probabilities):
+        """See `Integrated.draw`."""
+        size = (self.n,)
+        rng, codes = pt.random.categorical(probabilities, size=size, rng=rng, return_next_rng=True)
+        return rng, pt.constant(self.values)[codes]
+
+    def log_joint(self, value, mechanism: Mechanism, probabilities) -> TensorVariable:
         """Log probability of (report, record's value), with one row for each report."""
         log_p = pt.log(pt.maximum(probabilities, _TINY))
-        mechanism = self.mechanism.with_parameters(
-            *(p.dimshuffle(0, "x") if p.type.ndim else p for p in parameters)
-        )
+        each = (p.dimshuffle(0, "x") if p.type.ndim else p for p in mechanism.parameters)
+        mechanism = mechanism.with_parameters(*each)
         return log_p + mechanism.logp(value.dimshuffle(0, "x"), self.values)
 
-
-def _signature(inputs, ndim: int) -> str:
-    """All axes are core axes: a release has one density."""
-    letters = iter(string.ascii_lowercase)
-    cores = [",".join(next(letters) for _ in range(v.type.ndim)) for v in inputs]
-    core = ",".join(next(letters) for _ in range(ndim))
-    return f"[rng],[rng],{','.join(f'({c})' for c in cores)}->[rng],[rng],({core})"
-
-
-def _build(cls, mechanism: Mechanism, first: TensorVariable, draw_statistic, **attributes):
-    inputs = [first, *mechanism.parameters]
-    rngs = [pt.random.shared_rng(seed=None) for _ in range(2)]
-    dummies = [v.type() for v in [*rngs, *inputs]]
-    next_rng, confidential = draw_statistic(dummies[0], dummies[2])
-    next_noise_rng, draw = mechanism.with_parameters(*dummies[3:]).noise_sample(
-        dummies[1], confidential
-    )
-    op = cls(
-        dummies,
-        [next_rng, next_noise_rng, draw],
-        extended_signature=_signature(inputs, draw.type.ndim),
-    )
-    op.mechanism = mechanism
-    for name, attribute in attributes.items():
-        setattr(op, name, attribute)
-    return op(*rngs, *inputs)
+    def logp(self, value, mechanism, probabilities):
+        """See `Integrated.logp`."""
+        reports, times = tally(mechanism, value)
+        total = (times * log_sum(self.log_joint(reports, mechanism, probabilities))).sum()
+        # What is no outcome is not counted.
+        return pt.switch(pt.eq(times.sum(), value.size), total, -np.inf)
 
 
-def count_marginal_rv(
-    statistic: CountStatistic, mechanism: Mechanism, p, n: int, *, name: str, whole: bool
-) -> TensorVariable:
-    """Build the release of n binary records with the probability p of a one.
-
-    `whole` says to sum over all counts; if not, the terms must be log-concave in the count.
-    """
-
-    def draw(rng, p):
-        rng, ones = pt.random.binomial(n, p, rng=rng, return_next_rng=True)
-        return rng, statistic.of_binary(ones.astype("float64"), n)
-
-    return _build(CountMarginalRV, mechanism, p, draw, statistic=statistic, n=n, names=(name,), whole=whole)  # fmt: skip  # noqa: E501
-
-
-def reports_marginal_rv(
-    values: np.ndarray, mechanism: Mechanism, probabilities, n: int, *, name: str
-) -> TensorVariable:
-    """Build the reports of n records, each of its value's statistic in `values`."""
-
-    def draw(rng, probabilities):
-        rng, codes = pt.random.categorical(probabilities, size=(n,), rng=rng, return_next_rng=True)
-        return rng, pt.constant(values)[codes]
-
-    return _build(ReportsMarginalRV, mechanism, probabilities, draw, values=values, n=n, names=(name,))  # fmt: skip  # noqa: E501
-
-
-@_logprob.register(CountMarginalRV)
-def _count_logprob(op, values, _, __, p, *parameters, **kwargs):
-    [value] = values
-    if op.whole:
-        counts, log_weights = pt.arange(op.n + 1), 0.0
-    else:
-        held = disconnected_grad(p)
-        counts, log_weights = window(
-            lambda c: (
-                log_binomial(c, op.n, held)
-                + op.log_eta(pt.atleast_1d(c), value, *parameters).reshape(c.shape)
-            ),
-            op.n,
-        )
-    terms = log_binomial(counts, op.n, p) + op.log_eta(counts, value, *parameters)
-    return log_sum(terms + log_weights)
-
-
-def tally(
-    mechanism: Mechanism, value: TensorVariable, parameters
-) -> tuple[TensorVariable, TensorVariable]:
+def tally(mechanism: Mechanism, value: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
     """Return the different reports and how often each occurs, counted once if they are constant.
 
     Where they differ in the noise's parameters, or can change (pm.Data) and may be anything, each
     is its own.
     """
     known = known_value(value, fixed=True)
-    shared = not any(p.type.ndim for p in parameters)
+    shared = not any(p.type.ndim for p in mechanism.parameters)
     if shared and known is None and mechanism.outcomes is not None:
         outcomes = pt.constant(mechanism.outcomes)
         return outcomes, pt.eq(value.dimshuffle(0, "x"), outcomes).sum(axis=0).astype("float64")
@@ -277,17 +237,3 @@ def tally(
         return value, pt.ones_like(value, dtype="float64")
     different, times = np.unique(known, return_counts=True)
     return pt.constant(different), pt.constant(times.astype("float64"))
-
-
-@_logprob.register(ReportsMarginalRV)
-def _reports_logprob(op, values, _, __, probabilities, *parameters, **kwargs):
-    [value] = values
-    reports, times = tally(op.mechanism, value, parameters)
-    total = (times * log_sum(op.log_joint(reports, probabilities, *parameters))).sum()
-    return pt.switch(pt.eq(times.sum(), value.size), total, -np.inf)  # no outcome: not counted
-
-
-@_support_point.register(CountMarginalRV)
-@_support_point.register(ReportsMarginalRV)
-def _support_point_zeros(op, rv, *inputs):
-    return pt.zeros(rv.shape)

@@ -18,13 +18,12 @@ from pymc_dp.graphs.questions import PLAIN_MODE, depends_on, known_shape, known_
 from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import (
     WHOLE,
-    CountMarginalRV,
-    ReportsMarginalRV,
-    count_marginal_rv,
-    reports_marginal_rv,
+    OnesAmongRecords,
+    ReportedRecords,
     tally,
 )
-from pymc_dp.laws.rungs import Change, recovered, register_rungs
+from pymc_dp.laws.integrated import integrated_release, recovered
+from pymc_dp.laws.rungs import Change, register_rungs
 from pymc_dp.mechanisms.release import PrivateReleaseRV, release_rv
 from pymc_dp.reading.counts import (
     MOST_LISTED,
@@ -202,9 +201,8 @@ def marginal_rung(model: pm.Model, group: CountedRecords) -> Change:
     [release] = group.releases
     statistic, mechanism = release.statistic, release.mechanism
     if isinstance(statistic, np.ndarray):
-        new = reports_marginal_rv(
-            statistic, mechanism, group.probabilities, group.n, name=group.latent
-        )
+        reported = ReportedRecords(statistic, group.n, (group.latent,))
+        new = integrated_release(reported, mechanism, group.probabilities)
     elif not group.binary:
         raise NotImplementedError(
             f"the records {group.name!r} are Categorical: the counts of their {group.cells} values "
@@ -219,9 +217,8 @@ def marginal_rung(model: pm.Model, group: CountedRecords) -> Change:
                 f"log-concave noise (the property `log_concave` of a mechanism), and the sum over "
                 f"{group.n + 1} counts is too long"
             )
-        new = count_marginal_rv(
-            statistic, mechanism, group.parameter, group.n, name=group.latent, whole=whole
-        )
+        ones = OnesAmongRecords(statistic, group.n, (group.latent,), whole)
+        new = integrated_release(ones, mechanism, group.parameter)
     return Change(replaced={release.rv: new})
 
 
@@ -251,36 +248,36 @@ def _terms_are_concave(model: pm.Model, group: CountedRecords, release: CountRel
 
 
 @recovered.register
-def _recover_counts(op: CountMarginalRV, rv, value, posterior, rng):
+def _recover_counts(law: OnesAmongRecords, rv, value, posterior, rng):
     """Draw the number of ones given p and the release, exactly."""
-    _, _, p, *parameters = rv.owner.inputs
+    mechanism, [p] = rv.owner.op.split(rv.owner.inputs)
     counts, rows = pt.dvector("counts"), pt.lvector("rows")
-    log_eta = op.log_eta(counts[1:], value, *parameters)[0]
+    log_eta = law.log_eta(counts[1:], value, mechanism)[0]
     noise = compile_noise(log_eta, counts, rows, np.empty((0, 2)))
     probabilities = per_draw(posterior, p)
     drawn = np.empty(probabilities.size, dtype="int64")
-    concave, data = not op.whole, noise.read({})
-    state = np.array([op.n - op.n // 2, op.n // 2], dtype=float)
+    concave, data = not law.whole, noise.read({})
+    state = np.array([law.n - law.n // 2, law.n // 2], dtype=float)
     for i, chance in enumerate(probabilities):
         weights = np.array([1.0 - chance, chance])
         if not noise.draw(rng, state, weights, False, concave, data):
-            raise ValueError(f"{op.names[0]!r} cannot be drawn: no count explains the release")
+            raise ValueError(f"{law.names[0]!r} cannot be drawn: no count explains the release")
         drawn[i] = state[1]
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
-    return {op.names[0]: (["chain", "draw"], drawn.reshape(dims))}
+    return {law.names[0]: (["chain", "draw"], drawn.reshape(dims))}
 
 
 @recovered.register
-def _recover_from_reports(op: ReportsMarginalRV, rv, value, posterior, rng):
+def _recover_from_reports(law: ReportedRecords, rv, value, posterior, rng):
     """Draw the counts given the reports: those with equal reports are exchangeable."""
-    _, _, probabilities, *parameters = rv.owner.inputs
-    reports, times = tally(op.mechanism, value, parameters)
-    joint = per_draw(posterior, op.log_joint(reports, probabilities, *parameters))
+    mechanism, [probabilities] = rv.owner.op.split(rv.owner.inputs)
+    reports, times = tally(mechanism, value)
+    joint = per_draw(posterior, law.log_joint(reports, mechanism, probabilities))
     chance = np.exp(joint - joint.max(axis=-1, keepdims=True))
     chance /= chance.sum(axis=-1, keepdims=True)
     counts = rng.multinomial(times.eval().astype(int), chance).sum(axis=-2)
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
-    [name] = op.names
+    [name] = law.names
     if name.endswith("_count"):
         return {name: (["chain", "draw"], counts[:, 1].reshape(dims))}
     return {name: (["chain", "draw", f"{name}_dim_0"], counts.reshape(*dims, -1))}

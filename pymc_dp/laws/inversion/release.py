@@ -32,19 +32,19 @@ References
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import singledispatch
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import _support_point
-from pymc.logprob.abstract import _logprob
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.questions import known_value, nearest_rvs
+from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.ops import ReleaseDensity
 from pymc_dp.laws.inversion.quadrature import (
@@ -55,8 +55,7 @@ from pymc_dp.laws.inversion.quadrature import (
     statistics,
     support,
 )
-from pymc_dp.laws.one_value import IntegratedReleaseRV
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.model import unbroadcast
 from pymc_dp.reading.sums import NotAdditiveError
@@ -67,67 +66,91 @@ if TYPE_CHECKING:
     from pymc_dp.mechanisms.base import Mechanism
 
 
-@singledispatch
 def noise_parts(mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
     r"""Laplace scale b and Gaussian standard deviation :math:`\sigma` of a mechanism's noise.
 
-    The noise has the characteristic function :math:`e^{-\sigma^2 w^2 / 2} / (1 + b^2 w^2)`; either
-    may be zero, not both. Register an implementation for a new mechanism of that kind.
+    The noise has the characteristic function :math:`e^{-\sigma^2 w^2 / 2} / (1 + b^2 w^2)`; one of
+    them is zero.
     """
-    known = sorted(c.__name__ for c in noise_parts.registry if c is not object)
-    raise NotImplementedError(
-        f"no characteristic function is registered for {type(mechanism).__name__}; "
-        f"known: {', '.join(known)}"
-    )
+    if not has_continuous_rates(mechanism):
+        raise NotImplementedError(
+            f"no characteristic function is known of {type(mechanism).__name__}: LaplaceMechanism "
+            f"and GaussianMechanism have one, and others with continuous noise and `rates`"
+        )
+    assert mechanism.rates is not None
+    lam, tau = mechanism.rates
+    if has_kink(mechanism):
+        return 1.0 / lam, pt.zeros_like(lam)
+    return pt.zeros_like(tau), tau**-0.5
 
 
-@noise_parts.register
-def _laplace_parts(mechanism: LaplaceMechanism):
-    return mechanism.scale, pt.zeros_like(mechanism.scale)
+@dataclass(frozen=True, eq=False)
+class InvertedSums(Integrated):
+    """One or two sums over iid records; a draw draws n records.
 
-
-@noise_parts.register
-def _gaussian_parts(mechanism: GaussianMechanism):
-    return pt.zeros_like(mechanism.sigma), mechanism.sigma
-
-
-class CharacteristicReleaseRV(IntegratedReleaseRV):
-    """A release of one or two sums over iid records, the records integrated out.
-
-    Inputs are the rngs of the noise and of the records, the parameters of the records' law, the
-    public variables in the statistic and the mechanism's parameters. A draw draws n records.
+    Parameters are those of the records' law and the public variables in the statistic. For these
+    `public` stand in `statistic` and in `summands`, and `records` for the records.
     """
 
-    _print_name = ("CharacteristicRelease", "\\operatorname{CharacteristicRelease}")
-    names = ()
     law: RandomVariable
     n: int
+    statistic: TensorVariable
+    records: TensorVariable
     summands: tuple[Summand, ...]
     record: TensorVariable
     public: tuple[TensorVariable, ...]
-    """Stand-ins for the public variables, in `summands`."""
+    names = ()
 
     @property
-    def nuts_rate(self) -> float:
+    def rate(self) -> float:  # type: ignore[override]
         """Effective draws a second: a gradient takes 0.2 ms for one statistic, 5 ms for two."""
         return 100.0 if len(self.summands) == 1 else 10.0
 
-    def split(self, inputs):
-        """Return the law of one record, the summands and the mechanism with these inputs."""
-        rest = list(inputs[2:])
-        noises = len(self.mechanism.parameters)
-        given = rest[len(rest) - noises - len(self.public) : len(rest) - noises]
-        parameters = rest[: len(rest) - noises - len(self.public)]
-        _, law = self.law(*parameters, rng=inputs[1], return_next_rng=True)
-        replace = dict(zip(self.public, given, strict=True))
+    def _split(self, parameters):
+        count = len(parameters) - len(self.public)
+        return parameters[:count], dict(zip(self.public, parameters[count:], strict=True))
+
+    def draw(self, rng, *parameters):
+        """See `Integrated.draw`."""
+        own, public = self._split(parameters)
+        # Everything is drawn here; nothing of size n is built where only the density is wanted.
+        rng, records = self.law(*own, size=(self.n,), rng=rng, return_next_rng=True)
+        replace = {self.records: records, **public}
+        return rng, graph_replace([self.statistic], replace, strict=False)[0]
+
+    def _given(self, parameters):
+        """Return the law of one record and the summands."""
+        own, public = self._split(parameters)
+        rng = pt.random.shared_rng(seed=None)  # of a draw that nothing makes
+        _, law = self.law(*own, rng=rng, return_next_rng=True)
         graphs = [g for s in self.summands for g in (s.h, s.offset, *s.breakpoints)]
         # `clone_replace` would copy what these are computed from.
-        graphs = iter(graph_replace(graphs, replace, strict=False))
-        summands = [
-            Summand(next(graphs), next(graphs), tuple(next(graphs) for _ in s.breakpoints))
-            for s in self.summands
-        ]
-        return law, summands, self.mechanism.with_parameters(*rest[len(rest) - noises :])
+        return law, _like(self.summands, graph_replace(graphs, public, strict=False))
+
+    def logp(self, value, mechanism, *parameters):
+        """See `Integrated.logp`."""
+        law, summands = self._given(parameters)
+        dim = len(summands)
+        z = pt.broadcast_to(value.astype("float64"), (dim,)) - pt.stack(
+            [s.offset for s in summands]
+        )
+        laplace, gaussian = (
+            pt.broadcast_to(part.astype("float64"), (dim,)) for part in noise_parts(mechanism)
+        )
+        log_weight, nodes, cut = quadrature(
+            law, self.n, summands, self.record, z, laplace, gaussian
+        )
+        h = statistics(summands, self.record, backward(law, nodes))
+        log_weight = log_weight + log_density(law, nodes)
+        return ReleaseDensity(self.n, dim)(log_weight, h, cut, z, laplace, gaussian)[0][0]
+
+    def support_point(self, rv, *parameters):
+        """See `Integrated.support_point`."""
+        law, summands = self._given(parameters)
+        x = _support_point(law.owner.op, law, *law.owner.inputs).astype("float64")
+        offset = pt.stack([s.offset for s in summands])
+        point = offset + self.n * statistics(summands, self.record, x)
+        return point if rv.type.ndim else point[0]
 
 
 def characteristic_marginal(
@@ -209,7 +232,7 @@ def _release(release, records, n, parameters, positive) -> TensorVariable:
             raise NotImplementedError(
                 f"the statistic of the release {name!r} of {records.name!r}: {error}"
             ) from None
-    if isinstance(mechanism, LaplaceMechanism) and _steps(summands, record) > 2:
+    if has_kink(mechanism) and _steps(summands, record) > 2:
         raise NotImplementedError(
             f"the release {name!r} counts the records {records.name!r} in more than two classes, "
             f"which makes it discrete but for Laplace noise: release one count, or use "
@@ -258,63 +281,19 @@ def _build(records, n, parameters, statistic, mechanism, summands, record) -> Te
         for v in graph_inputs([statistic], blockers=[records])
         if v is not records and not isinstance(v, Constant)
     ]
-    inputs = [
-        pt.random.shared_rng(seed=None),
-        pt.random.shared_rng(seed=None),
-        *parameters,
-        *public,
-        *mechanism.parameters,
-    ]
-    dummies = [variable.type() for variable in inputs]
-    rng, rng_records = dummies[:2]
-    law_dummies = dummies[2 : 2 + len(parameters)]
-    stand_ins = dict(zip(public, dummies[2 + len(parameters) :][: len(public)], strict=True))
-    next_records, draw = records.owner.op(
-        *law_dummies, size=(n,), rng=rng_records, return_next_rng=True
-    )
-    # Everything is drawn here; nothing of size n is built where only the density is wanted.
-    [confidential] = graph_replace([statistic], {records: draw, **stand_ins}, strict=False)
-    noise = dummies[len(dummies) - len(mechanism.parameters) :]
-    next_rng, release = mechanism.with_parameters(*noise).noise_sample(rng, confidential)
-    signature = ",".join("()" if v.type.ndim == 0 else "(k)" for v in inputs[2:])
-    op = CharacteristicReleaseRV(
-        dummies,
-        [next_rng, next_records, release],
-        extended_signature=f"[rng],[rng],{signature}->[rng],[rng],"
-        f"{'()' if release.type.ndim == 0 else '(k)'}",
-    )
-    op.law, op.n, op.mechanism, op.record = records.owner.op, n, mechanism, record
+    # What the law keeps is no part of the model.
+    own = {v: v.type() for v in public}
+    drawn = records.type()
+    [statistic] = graph_replace([statistic], {records: drawn, **own}, strict=False)
     graphs = [g for s in summands for g in (s.h, s.offset, *s.breakpoints)]
-    replaced = iter(clone_replace(graphs, stand_ins, rebuild_strict=False))
-    op.summands = tuple(
-        Summand(next(replaced), next(replaced), tuple(next(replaced) for _ in s.breakpoints))
-        for s in summands
+    summands = _like(summands, clone_replace(graphs, own, rebuild_strict=False))
+    law = InvertedSums(records.owner.op, n, statistic, drawn, summands, record, tuple(own.values()))
+    return integrated_release(law, mechanism, *parameters, *public)
+
+
+def _like(summands: Sequence[Summand], graphs: Sequence[TensorVariable]) -> tuple[Summand, ...]:
+    """Return summands of other graphs."""
+    rest = iter(graphs)
+    return tuple(
+        Summand(next(rest), next(rest), tuple(next(rest) for _ in s.breakpoints)) for s in summands
     )
-    op.public = tuple(stand_ins.values())
-    return op(*inputs)
-
-
-@_logprob.register(CharacteristicReleaseRV)
-def _characteristic_logprob(op, values, *inputs, **kwargs):
-    [value] = values
-    law, summands, mechanism = op.split(inputs)
-    dim = len(summands)
-    offset = pt.stack([s.offset for s in summands])
-    z = pt.broadcast_to(value.astype("float64"), (dim,)) - offset
-    laplace, gaussian = (
-        pt.broadcast_to(part.astype("float64"), (dim,)) for part in noise_parts(mechanism)
-    )
-    log_weight, nodes, cut = quadrature(law, op.n, summands, op.record, z, laplace, gaussian)
-    h = statistics(summands, op.record, backward(law, nodes))
-    return ReleaseDensity(op.n, dim)(
-        log_weight + log_density(law, nodes), h, cut, z, laplace, gaussian
-    )[0][0]
-
-
-@_support_point.register(CharacteristicReleaseRV)
-def _characteristic_support_point(op, rv, *inputs):
-    law, summands, _ = op.split(inputs)
-    x = _support_point(law.owner.op, law, *law.owner.inputs).astype("float64")
-    offset = pt.stack([s.offset for s in summands])
-    point = offset + op.n * statistics(summands, op.record, x)
-    return point if rv.type.ndim else point[0]

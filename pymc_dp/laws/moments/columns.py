@@ -28,20 +28,20 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
+from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.clt import Moments, moment_latents, moment_law, moment_sums, read_moments
 from pymc_dp.laws.moments.latents import row_latents
 from pymc_dp.laws.moments.suggested import linear_releases, notes, suggested_sample
 from pymc_dp.laws.moments.sums import (
     ExactLatents,
+    NormalStatistics,
     RowLaw,
     RowSums,
     normal_law,
-    normal_release_rv,
     normal_sums,
 )
 from pymc_dp.laws.rungs import Change, register_rungs
-from pymc_dp.mechanisms import LaplaceMechanism
-from pymc_dp.mechanisms.base import has_continuous_rates
+from pymc_dp.mechanisms.base import has_kink
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, read_rows, same_for_all
@@ -174,7 +174,7 @@ def marginal_rung(
             f"to='statistics'"
         )
     mechanism = release.mechanism
-    if not has_continuous_rates(mechanism):
+    if mechanism.rates is None or mechanism.is_discrete:
         raise NotImplementedError(
             f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
             f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
@@ -189,20 +189,15 @@ def marginal_rung(
     mean, factor = clt.law.of(polynomials, rows.n)
     change = Change()
     shape = tuple(int(length) for length in known_shape(release.rv) if length is not None)
-    variance = None
-    if isinstance(mechanism, LaplaceMechanism):
-        scale = pt.broadcast_to(mechanism.scale, shape).ravel()
+    variances = []
+    if has_kink(mechanism):
+        scale = pt.broadcast_to(1.0 / mechanism.rates[0], shape).ravel()
         variance = pm.Exponential.dist(scale=2 * scale**2, shape=int(np.prod(shape)))
         transform = pm.distributions.transforms.log
         change.added[f"{release.name}_noise_variance"] = (variance, transform)
-    change.replaced[release.rv] = normal_release_rv(
-        mean,
-        factor,
-        mechanism,
-        shape=shape,
-        names=(f"{rows.name}_mean", f"{rows.name}_cov"),
-        variance=variance,
-    )
+        variances = [variance]
+    law = NormalStatistics(shape, (f"{rows.name}_mean", f"{rows.name}_cov"))
+    change.replaced[release.rv] = integrated_release(law, mechanism, mean, factor, *variances)
     change.dropped |= {r.name for r in rows.releases if r is not release}
     return change
 

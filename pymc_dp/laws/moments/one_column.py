@@ -15,7 +15,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.questions import power_law
 from pymc_dp.laws import require_pair
-from pymc_dp.laws.one_value import Statistic, feasible_release_rv, stacked_release_rv
+from pymc_dp.laws.integrated import integrated_release
+from pymc_dp.laws.moments.feasible import BoundedMoments
+from pymc_dp.laws.one_value import Statistic, stacked_release_rv
 from pymc_dp.laws.rungs import Change, register_rungs
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
@@ -157,6 +159,7 @@ def _require_pair(release, law, parameters) -> None:
 
 
 def _bounded(model: pm.Model, group: PrivatizedRecords) -> Change:
+    assert group.bounds is not None
     if len(group.releases) > 1:
         raise NotImplementedError(
             f"the bounded records {group.name!r} have several releases "
@@ -173,16 +176,15 @@ def _bounded(model: pm.Model, group: PrivatizedRecords) -> Change:
         )
     change = Change()
     change.transforms = _cut_priors(model, group)
-    change.replaced[release.rv] = feasible_release_rv(
-        release.components,
-        group.mean,
-        group.variance,
-        _mechanism(release),
-        n=group.n,
-        bounds=group.bounds,
-        names=names(group),
-        ndim=release.rv.type.ndim,
+    law = BoundedMoments(
+        tuple(release.components),
+        group.n,
+        group.bounds,
+        names(group),
+        stacked=release.rv.type.ndim > 0,
     )
+    moments = group.mean, group.variance
+    change.replaced[release.rv] = integrated_release(law, _mechanism(release), *moments)
     return change
 
 

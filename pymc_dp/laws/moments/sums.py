@@ -12,22 +12,17 @@ that their covariance matrix is positive semidefinite by construction and need n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc.distributions.distribution import _support_point
-from pymc.logprob.abstract import _logprob
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 from scipy import optimize
 
-from pymc_dp.laws.one_value import IntegratedReleaseRV
-from pymc_dp.mechanisms import GaussianMechanism
+from pymc_dp.laws.integrated import Integrated
 from pymc_dp.mechanisms.arguments import as_float
-from pymc_dp.mechanisms.base import Mechanism
 
 # What E x^4 differs by from the fourth power of E x, relatively, about 6 var(x) / (E x)^2: below,
 # rounding leaves its fourth central moment less than three digits.
@@ -321,82 +316,35 @@ def normal_law(mean, root, width: int) -> RowLaw:
     return RowLaw(column_products(width), pt.concatenate([mean, second]), factor)
 
 
-class NormalReleaseRV(IntegratedReleaseRV):
-    r"""A release of jointly Normal statistics :math:`s = m + F e`, integrated out.
+@dataclass(frozen=True)
+class NormalStatistics(Integrated):
+    r"""Jointly Normal statistics :math:`s = m + F e`, raveled; parameters are m, F and perhaps w.
 
     Given the variances of the noise, :math:`z \sim N(m, FF' + \mathrm{diag}(w))`. Gaussian noise
     has known ones; those of Laplace noise are variables of the model,
     :math:`w_j \sim \mathrm{Exp}(1/(2 b_j^2))`. Draws are made with fresh noise of the mechanism.
-
-    Inputs are two rngs, m, F, the mechanism's parameters and, under Laplace noise, w.
     """
 
-    _print_name = ("NormalRelease", "\\operatorname{NormalRelease}")
     shape: tuple[int, ...]
+    names: tuple[str, ...]
 
-    @property
-    def nuts_rate(self) -> float:
-        """Effective draws a second to be expected of NUTS on it, see `sampling.Route`."""
-        return 5_000.0
+    def draw(self, rng, mean, factor, *variances):
+        """See `Integrated.draw`."""
+        rng, e = pt.random.normal(size=(factor.shape[1],), rng=rng, return_next_rng=True)
+        return rng, (mean + factor @ e).reshape(self.shape)
 
-    def law(self, inputs):
-        """Return the mean, the factor and the variances of the noise."""
-        _, _, mean, factor, *rest = inputs
-        if isinstance(self.mechanism, GaussianMechanism):
-            [sigma] = rest
-            return mean, factor, pt.broadcast_to(sigma**2, self.shape).ravel()
-        return mean, factor, rest[-1]
+    def logp(self, value, mechanism, mean, factor, *variances):
+        """See `Integrated.logp`."""
+        if variances:
+            [noise] = variances
+        else:
+            noise = pt.broadcast_to(1.0 / mechanism.rates[1], self.shape).ravel()
+        chol = pt.linalg.cholesky(factor @ factor.T + pt.diag(noise))
+        residual = pt.linalg.solve_triangular(chol, value.ravel() - mean, lower=True, b_ndim=1)
+        k = int(np.prod(self.shape))
+        log_det = pt.log(pt.diagonal(chol)).sum()
+        return -0.5 * (residual**2).sum() - log_det - 0.5 * k * np.log(2 * np.pi)
 
-
-def normal_release_rv(
-    mean: TensorVariable,
-    factor: TensorVariable,
-    mechanism: Mechanism,
-    *,
-    shape: Sequence[int],
-    names: tuple[str, ...],
-    variance: TensorVariable | None = None,
-) -> TensorVariable:
-    """Build the release of jointly Normal statistics, raveled in `mean` and `factor`."""
-    inputs = [
-        *(pt.random.shared_rng(seed=None) for _ in range(2)),
-        mean,
-        factor,
-        *mechanism.parameters,
-        *([] if variance is None else [variance]),
-    ]
-    dummies = [variable.type() for variable in inputs]
-    rng, rng_statistic, m, f, *rest = dummies
-    next_statistic, e = pt.random.normal(
-        size=(f.shape[1],), rng=rng_statistic, return_next_rng=True
-    )
-    statistic = (m + f @ e).reshape(tuple(shape))
-    own = mechanism.with_parameters(*rest[: len(mechanism.parameters)])
-    next_rng, draw = own.noise_sample(rng, statistic)
-    cores = ",".join(f"({','.join(f'i{k}_{j}' for j in range(v.type.ndim))})"
-                     for k, v in enumerate(dummies[2:]))  # fmt: skip
-    out = ",".join(f"o{j}" for j in range(len(shape)))
-    op = NormalReleaseRV(
-        dummies,
-        [next_rng, next_statistic, draw],
-        extended_signature=f"[rng],[rng],{cores}->[rng],[rng],({out})",
-    )
-    op.mechanism, op.names, op.shape = mechanism, names, tuple(shape)
-    return op(*inputs)
-
-
-@_logprob.register(NormalReleaseRV)
-def _normal_release_logprob(op, values, *inputs, **kwargs):
-    [value] = values
-    mean, factor, noise = op.law(inputs)
-    chol = pt.linalg.cholesky(factor @ factor.T + pt.diag(noise))
-    residual = pt.linalg.solve_triangular(chol, value.ravel() - mean, lower=True, b_ndim=1)
-    k = int(np.prod(op.shape))
-    return (
-        -0.5 * (residual**2).sum() - pt.log(pt.diagonal(chol)).sum() - 0.5 * k * np.log(2 * np.pi)
-    )
-
-
-@_support_point.register(NormalReleaseRV)
-def _normal_release_support_point(op, rv, *inputs):
-    return inputs[2].reshape(op.shape)
+    def support_point(self, rv, mean, *others):
+        """See `Integrated.support_point`."""
+        return mean.reshape(self.shape)

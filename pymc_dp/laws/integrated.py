@@ -1,0 +1,131 @@
+"""A release whose confidential value is integrated out: one random variable, for any law of it."""
+
+from __future__ import annotations
+
+import string
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pytensor.tensor as pt
+import xarray as xr
+from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
+from pymc.logprob.abstract import _logprob
+
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+
+if TYPE_CHECKING:
+    import pymc as pm
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_dp.mechanisms.base import Mechanism
+
+
+class Integrated(ABC):
+    """What is known of a confidential value that is integrated out of its release.
+
+    Subclasses are frozen dataclasses. Their methods take the parameters of the law, graphs, as
+    `integrated_release` is given them.
+
+    Attributes
+    ----------
+    names : names under which `recover` draws what was integrated out.
+    rate : effective draws a second to be expected of NUTS, see `routes.Route`.
+    elementwise : whether each entry of the release has a density of its own.
+    """
+
+    names: tuple[str, ...]
+    rate: float = 5_000.0
+    elementwise: ClassVar[bool] = False
+
+    @abstractmethod
+    def draw(self, rng, *parameters) -> tuple[Any, TensorVariable]:
+        """Return the next generator and a draw of the confidential value."""
+
+    @abstractmethod
+    def logp(self, value: TensorVariable, mechanism: Mechanism, *parameters) -> TensorVariable:
+        """Log density of a release."""
+
+    def support_point(self, rv: TensorVariable, *parameters) -> TensorVariable:
+        """Return a value of the release that is possible."""
+        return pt.zeros(rv.shape)
+
+
+class IntegratedReleaseRV(SymbolicRandomVariable):
+    """A release whose confidential value is integrated out.
+
+    Inputs are the generators of the value and of the noise, the parameters of the value's law and
+    those of the mechanism.
+    """
+
+    _print_name = ("IntegratedRelease", "\\operatorname{IntegratedRelease}")
+    law: Integrated
+    mechanism: Mechanism
+
+    def split(self, inputs: Sequence[TensorVariable]) -> tuple[Mechanism, list[TensorVariable]]:
+        """Return the mechanism with these inputs and the parameters of the value's law."""
+        count = len(inputs) - len(self.mechanism.parameters)
+        return self.mechanism.with_parameters(*inputs[count:]), list(inputs[2:count])
+
+
+def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> TensorVariable:
+    """Build the release of a value that is integrated out (not registered with any model)."""
+    rngs = [pt.random.shared_rng(seed=None) for _ in range(2)]
+    inputs = [*rngs, *map(pt.as_tensor, parameters), *mechanism.parameters]
+    rng, noise_rng, *dummies = [variable.type() for variable in inputs]
+    own = dummies[: len(parameters)]
+    next_rng, confidential = law.draw(rng, *own)
+    noise = mechanism.with_parameters(*dummies[len(parameters) :])
+    next_noise_rng, draw = noise.noise_sample(noise_rng, confidential)
+    letters = iter(string.ascii_letters)
+
+    def core(variable) -> str:
+        axes = 0 if law.elementwise else variable.type.ndim
+        return f"({','.join(next(letters) for _ in range(axes))})"
+
+    cores = ",".join(map(core, dummies))
+    op = IntegratedReleaseRV(
+        [rng, noise_rng, *dummies],
+        [next_rng, next_noise_rng, draw],
+        extended_signature=f"[rng],[rng],{cores}->[rng],[rng],{core(draw)}",
+    )
+    op.law, op.mechanism = law, mechanism
+    return op(*inputs)
+
+
+@_logprob.register(IntegratedReleaseRV)
+def _integrated_logprob(op, values, *inputs, **kwargs):
+    mechanism, parameters = op.split(inputs)
+    return op.law.logp(values[0], mechanism, *parameters)
+
+
+@_support_point.register(IntegratedReleaseRV)
+def _integrated_support_point(op, rv, *inputs):
+    return op.law.support_point(rv, *op.split(inputs)[1])
+
+
+def all_releases(model: pm.Model) -> list[TensorVariable]:
+    """Return the releases of a model, those whose confidential values are integrated out too."""
+    kinds = PrivateReleaseRV | IntegratedReleaseRV
+    return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, kinds)]
+
+
+@singledispatch
+def recovered(
+    law: Integrated,
+    rv: TensorVariable,
+    value: TensorVariable,
+    posterior: xr.Dataset,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """Draw what was integrated out of a release given posterior draws of the parameters.
+
+    Dispatched on its law. Returns what xarray takes as variables: by name, a pair of dimension
+    names, chain and draw first, and an array.
+    """
+    raise NotImplementedError(
+        f"what was integrated out of {rv.name!r} cannot be drawn: "
+        "sample the model itself with rung='records'"
+    )
