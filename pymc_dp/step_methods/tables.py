@@ -270,7 +270,7 @@ def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
             continue
         possible = None if start is None or others else possible_counts(float(slope), start)
         if possible is None:
-            data = "" if start is not None else " (pm.Data may change)"
+            data = " (pm.Data may change)" if start is None else ""
             raise ValueError(
                 f"TableGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, "
                 f"and an entry of its statistic is neither whole for every count nor one sum over "

@@ -182,7 +182,8 @@ def _possible(cls, rv, release, mechanism, factor, constant):
         pairs = zip(factors.ravel(), constants.ravel(), strict=True)
         found = [possible_counts(float(slope), float(start)) for slope, start in pairs]
     if None in found:
-        data = "" if slopes is not None and starts is not None else ": pm.Data may change"
+        now = all(known_value(pt.as_tensor(c)) is not None for c in (factor, constant))
+        data = ": pm.Data may change" if now and (slopes is None or starts is None) else ""
         raise ValueError(
             f"{cls} cannot update {rv.name!r}: {type(mechanism).__name__} releases whole numbers, "
             f"and the statistic of {release.name!r} is not known to be one for every count, nor is "
