@@ -131,8 +131,14 @@ def check_steps(model, spec, z, outcomes, draws, made=None):
             chosen.setdefault(step, []).append(model.rvs_to_values[rv])
         if spec.seed % RECORDS_EVERY != RECORDS_EVERY - 1:
             chosen.pop(dp.RecordMetropolis, None)
-        made = [cls(own, model=model) for cls, own in chosen.items()]
-        changed = ""
+        made, changed = [], ""
+        for cls, own in chosen.items():
+            try:
+                made.append(cls(own, model=model))
+            except ValueError as error:
+                if "'x'" not in str(error):
+                    raise
+                outcomes[f"step {cls.__name__} declined: {_kind(str(error))}"] += 1
     else:
         changed = " after a change"
     if not made:
