@@ -7,16 +7,15 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
+from pymc_dp.graphs.linear import is_linear, is_linear_in
 from pymc_dp.graphs.questions import (
     is_itself,
-    is_linear,
     is_whole,
     keeps_values,
     known_value,
     power,
 )
 from pymc_dp.graphs.ranges import check_wraparound
-from pymc_dp.step_methods.counts import is_linear_in
 from tests.models import random_exponent, random_half, random_shape
 
 

@@ -10,7 +10,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import is_linear
+from pymc_dp.graphs.linear import is_linear
 from pymc_dp.reading.model import privatized, read_records, record_count
 from pymc_dp.reading.statistic import LinearStatistic, NotLinearError, linear_statistics
 

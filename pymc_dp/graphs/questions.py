@@ -203,26 +203,6 @@ def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
     return variable.type.shape if shape is None else tuple(int(length) for length in shape)
 
 
-def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
-    """Decide linearity by the ops on the way: sums, and products and quotients with constants."""
-    if entry is rv or not depends_on(entry, rv):
-        return True
-    node = entry.owner
-    touched = [i for i in node.inputs if depends_on(i, rv)]
-    if isinstance(node.op, DimShuffle) or keeps_values(node.op, node.inputs[0]):
-        return touched == node.inputs[:1] and is_linear(node.inputs[0], rv)
-    if not isinstance(node.op, Elemwise) or not all(is_linear(i, rv) for i in touched):
-        return False
-    match node.op.scalar_op:
-        case ps.Add() | ps.Sub() | ps.Neg():
-            return True
-        case ps.Mul():
-            return len(touched) == 1
-        case ps.TrueDiv():
-            return touched == [node.inputs[0]]
-    return False
-
-
 def power_law(
     expression: TensorVariable, variable: TensorVariable, *, positive: bool = False
 ) -> tuple[float, float] | None:

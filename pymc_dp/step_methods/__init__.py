@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pymc as pm
 from pymc.step_methods import STEP_METHODS
@@ -11,12 +12,13 @@ from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.questions import depends_on, is_itself, nearest_rvs
-from pymc_dp.reading.model import as_model, is_tagged, leaves_gaps, release_statistic, releases
-from pymc_dp.step_methods.conjugate import ConjugateGibbs, NotConjugateError, conditional
-from pymc_dp.step_methods.counts import CountGibbs, check_count, count_parameter, known_cells
-from pymc_dp.step_methods.factorization import FactorizationGibbs, find_factorizations
+from pymc_dp.reading.model import as_model, leaves_gaps, release_statistic, releases
+from pymc_dp.step_methods.conjugate import ConjugateGibbs
+from pymc_dp.step_methods.counts import CountGibbs, check_count
+from pymc_dp.step_methods.factorization import FactorizationGibbs
 from pymc_dp.step_methods.feasible_slice import FeasibleSlice
 from pymc_dp.step_methods.records import RecordMetropolis
+from pymc_dp.step_methods.registry import accepted, registered_steps
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
 from pymc_dp.step_methods.tables import TableGibbs, check_table
@@ -24,7 +26,6 @@ from pymc_dp.step_methods.two_sided import (
     TruncatedGammaMixtureGibbs,
     TwoSidedGibbs,
     is_exact_count,
-    latent_conditional,
 )
 
 __all__ = [
@@ -41,75 +42,25 @@ __all__ = [
     "choose_steps",
     "exact_step",
     "register_steps",
+    "registered_steps",
     "steps",
 ]
-
-_CELLS = 200  # of a table whose pairs all see every release
-
-# In this order: latents before the parameters that depend on them.
-_ALL = (
-    RecordMetropolis,
-    FactorizationGibbs,
-    CountGibbs,
-    TableGibbs,
-    TwoSidedGibbs,
-    TruncatedGammaMixtureGibbs,
-    ConjugateGibbs,
-    FeasibleSlice,
-    LaplaceScaleMixtureGibbs,
-)
-
-# Steps for several variables that belong together: functions of a model to one list of variables
-# for each step.
-_GROUPS: dict[type[BlockedStep], Callable[[pm.Model], list[list[TensorVariable]]]] = {
-    FactorizationGibbs: find_factorizations,
-}
-
-
-def registered_steps() -> tuple[type[BlockedStep], ...]:
-    """Return all steps, in the order in which they are chosen, for the tests of conformance."""
-    return _ALL
 
 
 def register_steps() -> None:
     """Put the steps in front of PyMC's, once; ties of competence go to the first."""
-    for step in reversed(_ALL):
+    for step in reversed(registered_steps()):
         if step not in STEP_METHODS:
             STEP_METHODS.insert(0, step)
 
 
-def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
-    """Return the step that suits each free variable; those left out are for NUTS."""
-    chosen: dict[TensorVariable, type[BlockedStep]] = {}
-    for step, groups in _GROUPS.items():
-        chosen |= {rv: step for group in groups(model) for rv in group}
-    touched = [rv for r in releases(model) for rv in nearest_rvs(r.owner.inputs)]
-    for rv in model.free_RVs:
-        if rv in chosen:
-            continue
-        if is_tagged(rv):
-            chosen[rv] = RecordMetropolis
-            continue
-        if rv not in touched and not _feeds(model, rv, touched):
-            continue
-        table = _accepts(lambda rv=rv: check_table(model, rv))
-        if _accepts(lambda rv=rv: check_count(model, rv)):
-            cells = known_cells(rv) if rv.type.ndim else 2
-            if not table or cells <= _CELLS:
-                together = [rv, count_parameter(model, rv)]  # the probabilities are drawn along
-                chosen |= {member: CountGibbs for member in together if member is not None}
-                continue
-        for step in (TruncatedGammaMixtureGibbs, TwoSidedGibbs):
-            if _accepts(lambda step=step, rv=rv: latent_conditional(step, model, rv)):
-                chosen[rv] = step
-                break
-        else:
-            if table:
-                chosen[rv] = TableGibbs
-            elif _accepts(lambda rv=rv: conditional(model, rv)):
-                chosen[rv] = ConjugateGibbs
-            elif _shapes_feasible_region(model, rv):
-                chosen[rv] = FeasibleSlice
+def _claimed(model: pm.Model) -> list[tuple[Any, list[TensorVariable]]]:
+    """Return steps with the variables of each instance, in the order in which they are drawn."""
+    left, found = list(model.free_RVs), []
+    for step in registered_steps():
+        for group in step.claims(model, left):
+            found.append((step, [rv for rv in model.free_RVs if rv in group]))
+            left = [rv for rv in left if rv not in group]
     # A latent statistic without an exact draw is best moved together with its parameters: NUTS.
     latents = [
         rv
@@ -117,9 +68,14 @@ def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
         if rv in model.free_RVs
     ]
     unbounded = all(r.owner.op.bounds is None for r in releases(model))
-    if unbounded and any(rv not in chosen for rv in latents):
-        return {rv: step for rv, step in chosen.items() if rv in latents}
-    return chosen
+    if unbounded and any(rv in left for rv in latents):
+        found = [(step, [rv for rv in group if rv in latents]) for step, group in found]
+    return [(step, group) for step, group in found if group]
+
+
+def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
+    """Return the step that suits each free variable; those left out are for NUTS."""
+    return {rv: step for step, group in _claimed(model) for rv in group}
 
 
 def exact_step(model: pm.Model, rv: TensorVariable) -> str | None:
@@ -137,31 +93,11 @@ def exact_step(model: pm.Model, rv: TensorVariable) -> str | None:
     by_cell = any(is_itself(release_statistic(r), rv) for r in mine)
     by_cell |= isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
     vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
-    if (by_cell or vector) and _accepts(lambda: check_table(model, rv)):
+    if (by_cell or vector) and accepted(partial(check_table, model), [rv]):
         return TableGibbs.__name__
-    if vector and _accepts(lambda: check_count(model, rv)):
+    if vector and accepted(partial(check_count, model), [rv]):
         return CountGibbs.__name__
     return None
-
-
-def _accepts(build: Callable) -> bool:
-    try:
-        build()
-    except (NotConjugateError, ValueError):
-        return False
-    return True
-
-
-def _feeds(model: pm.Model, rv: TensorVariable, touched: list[TensorVariable]) -> bool:
-    return any(rv in nearest_rvs(t.owner.inputs) for t in touched if t.owner is not None)
-
-
-def _shapes_feasible_region(model: pm.Model, rv: TensorVariable) -> bool:
-    for release in releases(model):
-        _, _, moments = release.owner.op.split(release.owner.inputs)
-        if moments is not None and rv in nearest_rvs(list(moments)):
-            return True
-    return False
 
 
 def steps(model: pm.Model | None = None) -> list[BlockedStep]:
@@ -178,22 +114,17 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
         The model of the context by default.
     """
     model = as_model(model, "dp.steps(model)")
-    chosen = choose_steps(model)
-    if not releases(model) and not chosen:
+    found = _claimed(model)
+    if not releases(model) and not found:
         raise ValueError(
             "no step applies: the model has no release of its own variables "
             "(dp.PrivateObservation); a model collapsed to its marginal is for NUTS"
         )
-    built: list[BlockedStep] = []
-    for cls in _ALL:
-        mine = [rv for rv in model.free_RVs if chosen.get(rv) is cls]
-        if cls is RecordMetropolis and mine:  # the first of the list: nothing has run before it
-            built.append(cls([model.rvs_to_values[rv] for rv in mine], model=model, restart=False))
-        elif cls in _GROUPS:
-            for group in _GROUPS[cls](model):
-                built.append(cls([model.rvs_to_values[rv] for rv in group], model=model))
-        elif cls is FeasibleSlice:
-            built += [cls([model.rvs_to_values[rv]], model=model) for rv in mine]
-        elif mine:
-            built.append(cls([model.rvs_to_values[rv] for rv in mine], model=model))
-    return built
+    return [
+        step(
+            [model.rvs_to_values[rv] for rv in group],
+            model=model,
+            **getattr(step, "chosen_options", {}),
+        )
+        for step, group in found
+    ]

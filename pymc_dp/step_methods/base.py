@@ -131,6 +131,11 @@ class DPStep(BlockedStep):
                 raise changed(self.vars[0].name, repr(data.name))
 
     @classmethod
+    def claims(cls, model: pm.Model, left: list[TensorVariable]) -> list[list[TensorVariable]]:
+        """Return which of the variables that are left this step suits best; see `register_step`."""
+        return []
+
+    @classmethod
     def competence(cls, var, has_grad=None):
         """IDEAL for variables tagged with this step's name, which `dp.collapse` does."""
         tagged = getattr(var.tag, "dp_step", None) == cls.__name__

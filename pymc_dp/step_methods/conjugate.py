@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -24,6 +25,7 @@ from pymc_dp.step_methods.conjugacy.registry import (
     find_families,
     registered_priors,
 )
+from pymc_dp.step_methods.registry import accepted, concerned, register_step
 
 __all__ = ["ConjugateGibbs", "NotConjugateError", "conditional"]
 
@@ -99,6 +101,7 @@ def _combine(parts: Sequence[Contribution]) -> tuple[TensorVariable, ...]:
     return first, second, lower, upper
 
 
+@register_step(70)
 class ConjugateGibbs(DPStep):
     r"""Draw parameters from their conjugate full conditionals, one after the other.
 
@@ -137,6 +140,12 @@ class ConjugateGibbs(DPStep):
     """
 
     name = "dp_conjugate"
+
+    @classmethod
+    def claims(cls, model, left):
+        """Claim parameters with a conjugate update."""
+        found = accepted(partial(conditional, model), concerned(model, left))
+        return [found] if found else []
 
     def _prepare(self, model, initial_point):
         self._updates = []

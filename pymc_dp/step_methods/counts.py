@@ -14,20 +14,11 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.replace import graph_replace
-from pytensor.scalar import basic as ps
-from pytensor.tensor.basic import Join, MakeVector
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.random.basic import BinomialRV, MultinomialRV
-from pytensor.tensor.shape import Reshape
-from pytensor.tensor.subtensor import (
-    AdvancedIncSubtensor,
-    AdvancedSubtensor,
-    Subtensor,
-)
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import keeps_values, known_value, nearest_rvs, substitute, varies_with
+from pymc_dp.graphs.linear import is_linear_in
+from pymc_dp.graphs.questions import known_value, nearest_rvs, substitute
 from pymc_dp.laws.counts.density import Noise, compile_noise
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_LISTED
@@ -35,11 +26,15 @@ from pymc_dp.reading.model import children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import DPStep, point_function, unusable, value_writer
 from pymc_dp.step_methods.conjugacy.registry import find_draw, find_families, require_itself
 from pymc_dp.step_methods.conjugate import NotConjugateError, conditional
+from pymc_dp.step_methods.registry import accepted, concerned, register_step
+from pymc_dp.step_methods.tables import check_table
 
+_CELLS = 200  # of a table whose pairs all see every release
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
 _FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choosing some
 
 
+@register_step(30)
 class CountGibbs(DPStep):
     r"""Draw confidential counts exactly from their full conditional given the releases.
 
@@ -71,6 +66,16 @@ class CountGibbs(DPStep):
     """
 
     name = "dp_count"
+
+    @classmethod
+    def claims(cls, model, left):
+        """Claim binomial counts and small tables, with their conjugate probabilities."""
+        found = accepted(partial(check_count, model), concerned(model, left))
+        large = [rv for rv in found if rv.type.ndim and known_cells(rv) > _CELLS]
+        others = accepted(partial(check_table, model), large)  # left to `TableGibbs`
+        mine = [rv for rv in found if rv not in others]
+        mine += [p for rv in mine if (p := count_parameter(model, rv)) is not None]
+        return [mine] if mine else []
 
     def _prepare(self, model, initial_point):
         self._tables = []
@@ -232,30 +237,6 @@ def _lines(statistic, counts, cells) -> tuple[np.ndarray, np.ndarray] | None:
             return None
         found.append(value.ravel())
     return (np.array(found[1:]) - found[0]).T, found[0]
-
-
-def is_linear_in(entry: TensorVariable, rv: TensorVariable) -> bool:
-    """Decide linearity by the ops on the way; entries of `rv` may be picked, summed and stacked."""
-    if entry is rv or not varies_with(entry, rv):
-        return True
-    node = entry.owner
-    touched = [i for i in node.inputs if varies_with(i, rv)]
-    if not all(is_linear_in(i, rv) for i in touched):
-        return False
-    match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
-        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Sum() | Reshape():
-            return touched == [node.inputs[0]]
-        case op if keeps_values(op, node.inputs[0]):
-            return touched == [node.inputs[0]]
-        case AdvancedIncSubtensor() as op:
-            return not op.set_instead_of_inc and not set(touched) - set(node.inputs[:2])
-        case MakeVector() | Join() | ps.Add() | ps.Sub() | ps.Neg():
-            return True
-        case ps.Mul() | Dot():
-            return len(touched) == 1
-        case ps.TrueDiv():
-            return touched == [node.inputs[0]]
-    return False
 
 
 def is_count(rv: TensorVariable) -> bool:

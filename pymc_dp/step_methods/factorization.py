@@ -27,6 +27,7 @@ from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
 from pymc_dp.reading.model import check_transform, children
 from pymc_dp.step_methods.base import DPStep, DPStepState, point_function, unusable, value_writer
 from pymc_dp.step_methods.conjugacy.registry import find_families
+from pymc_dp.step_methods.registry import register_step
 from pymc_dp.step_methods.two_sided import TwoSidedGibbs, latent_conditional
 
 Method = Literal["direct", "bessel"]
@@ -194,6 +195,7 @@ class FactorizationState(DPStepState):
     augmentation: np.ndarray | None
 
 
+@register_step(20)
 class FactorizationGibbs(DPStep):
     r"""Update the factors of a Poisson factorization by Gibbs sweeps.
 
@@ -247,6 +249,11 @@ class FactorizationGibbs(DPStep):
 
     name = "dp_factorization"
     _state_class = FactorizationState
+
+    @classmethod
+    def claims(cls, model, left):
+        """Claim the factors of each Poisson factorization, with its latent counts."""
+        return find_factorizations(model)
 
     def __init__(self, vars, *, method: Method = "direct", sweeps: int = 1, threads: int = 1, **kwargs):  # fmt: skip  # noqa: E501
         known = list(_METHODS[GeometricMechanism])

@@ -3,7 +3,12 @@
 import pymc as pm
 from pymc.step_methods.compound import Competence
 
+from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.reading.model import releases
+from pymc_dp.step_methods.registry import concerned, register_step
 
+
+@register_step(80)
 class FeasibleSlice(pm.Slice):
     """PyMC's slice sampler, assigned to parameters behind the walls of a feasible region.
 
@@ -11,6 +16,13 @@ class FeasibleSlice(pm.Slice):
     """
 
     name = "dp_slice"
+
+    @classmethod
+    def claims(cls, model, left):
+        """Claim parameters that shape a feasible region, one by one."""
+        moments = [r.owner.op.split(r.owner.inputs)[2] for r in releases(model)]
+        shaping = nearest_rvs([m for found in moments if found is not None for m in found])
+        return [[rv] for rv in concerned(model, left) if rv in shaping]
 
     @staticmethod
     def competence(var, has_grad=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_source
+from pymc_dp.graphs.linear import is_linear_in
 from pymc_dp.graphs.questions import (
     keeps_values,
     known_shape,
@@ -36,9 +37,10 @@ from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import DPStep, as_row, changed, point_function, unusable
-from pymc_dp.step_methods.counts import is_linear_in
+from pymc_dp.step_methods.registry import accepted, concerned, register_step
 
 
+@register_step(60)
 class TableGibbs(DPStep):
     r"""Draw tables of confidential counts exactly, given noisy cells and noisy sums of cells.
 
@@ -77,6 +79,12 @@ class TableGibbs(DPStep):
     """
 
     name = "dp_table"
+
+    @classmethod
+    def claims(cls, model, left):
+        """Claim tables of counts."""
+        found = accepted(partial(check_table, model), concerned(model, left))
+        return [found] if found else []
 
     def _prepare(self, model, initial_point):
         self._tables = [_table(model, rv) for rv in self.model_rvs]

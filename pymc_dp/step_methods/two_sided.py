@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -13,10 +14,10 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.linear import is_linear
 from pymc_dp.graphs.questions import (
     depends_on,
     is_itself,
-    is_linear,
     is_whole,
     known_shape,
     known_value,
@@ -38,8 +39,10 @@ from pymc_dp.step_methods.base import (
     unusable,
     value_writer,
 )
+from pymc_dp.step_methods.registry import accepted, concerned, register_step
 
 
+@register_step(50)
 class TwoSidedGibbs(DPStep):
     r"""Draw a latent statistic s exactly from its full conditional given a release.
 
@@ -66,6 +69,12 @@ class TwoSidedGibbs(DPStep):
     laws: tuple[type, ...] | None = None
     mechanisms: tuple[type[Mechanism], ...] | None = None
 
+    @classmethod
+    def claims(cls, model, left):
+        """Claim latents of one released statistic each."""
+        found = accepted(partial(latent_conditional, cls, model), concerned(model, left))
+        return [found] if found else []
+
     def _prepare(self, model, initial_point):
         self._updates = []
         for rv in self.model_rvs:
@@ -90,6 +99,7 @@ class TwoSidedGibbs(DPStep):
         return point, [{}]
 
 
+@register_step(40)
 class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
     r"""Draw a latent variance from its truncated gamma mixture (Kazan & Reiter).
 

@@ -125,8 +125,8 @@ def test_steps_of_a_model(rungs):
     model = rungs["conjugate", "statistics"]
     built = dp.steps(model)
     assert [type(s).__name__ for s in built] == [
-        "TwoSidedGibbs",
         "TruncatedGammaMixtureGibbs",
+        "TwoSidedGibbs",
         "ConjugateGibbs",
     ]
     assert [v.name for v in built[2].vars] == ["mu", "sigma2_log__"]

@@ -11,7 +11,8 @@ import math
 from pymc.distributions.continuous import FlatRV
 from pytensor.tensor.random.basic import NormalRV, UniformRV
 
-from pymc_dp.graphs.questions import depends_on, is_linear
+from pymc_dp.graphs.linear import is_linear
+from pymc_dp.graphs.questions import depends_on
 from pymc_dp.kernels.moments.gaussian_chain import draw_normal_between
 from pymc_dp.mechanisms.release import PrivateReleaseRV, mean_range
 from pymc_dp.step_methods.conjugacy.registry import (

@@ -35,6 +35,7 @@ from pymc_dp.reading.sums import is_rowwise
 from pymc_dp.step_methods.base import DPStep, DPStepState, unusable
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkState
 from pymc_dp.step_methods.records.engine import Engine, plain_function
+from pymc_dp.step_methods.registry import register_step
 
 _log = logging.getLogger("pymc.dp")
 
@@ -57,6 +58,7 @@ class RecordMetropolisState(DPStepState):
     walks: list[WalkState]
 
 
+@register_step(10)
 class RecordMetropolis(DPStep):
     r"""Update confidential records one by one, and move their parameters along with them.
 
@@ -107,6 +109,14 @@ class RecordMetropolis(DPStep):
     """
 
     name = "dp_record"
+    chosen_options: ClassVar = {"restart": False}  # it is drawn first: nothing has run before it
+
+    @classmethod
+    def claims(cls, model, left):
+        """Claim all vectors of records that `PrivateObservation` tagged."""
+        tagged = [rv for rv in left if is_tagged(rv)]
+        return [tagged] if tagged else []
+
     default_blocked = True
     _state_class = RecordMetropolisState
     stats_dtypes_shapes: ClassVar[dict] = {

@@ -1,0 +1,56 @@
+"""The registered steps: which are asked, in which order, what they claim of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pymc as pm
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.reading.model import releases
+
+_STEPS: dict[type, int] = {}
+
+
+def register_step(order: int) -> Callable[[type], type]:
+    """Register a step, a class decorator; those of a lower `order` are asked first.
+
+    A step has ``claims(model, left)``, a class method: groups of the variables that are `left`,
+    each group for one instance of the step. What is claimed first is drawn first in a sweep:
+    latents, then the parameters that depend on them. `chosen_options` are arguments of an instance
+    that is chosen and not written by the user.
+    """
+
+    def register(cls: type) -> type:
+        _STEPS[cls] = order
+        return cls
+
+    return register
+
+
+def registered_steps() -> tuple[Any, ...]:
+    """Return all registered steps, in their order."""
+    return tuple(sorted(_STEPS, key=_STEPS.__getitem__))
+
+
+def accepted(
+    check: Callable[[TensorVariable], Any], variables: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    """Return the variables that a check does not refuse with a ValueError."""
+    found = []
+    for rv in variables:
+        try:
+            check(rv)
+        except ValueError:
+            continue
+        found.append(rv)
+    return found
+
+
+def concerned(model: pm.Model, variables: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return the variables that a release is of, or the law of what it is of."""
+    touched = [rv for r in releases(model) for rv in nearest_rvs(r.owner.inputs)]
+    behind = [rv for t in touched for rv in nearest_rvs(t.owner.inputs)]
+    return [rv for rv in variables if rv in touched or rv in behind]
