@@ -1,0 +1,76 @@
+"""What is added to pymc_dp by importing another package; run in a process of its own."""
+
+import dp_acme
+import numpy as np
+import pymc as pm
+from scipy import integrate, stats
+
+import pymc_dp as dp
+from pymc_dp.laws import registered_pairs
+from pymc_dp.mechanisms import registered_mechanisms
+from pymc_dp.routes import registered_routes
+from pymc_dp.step_methods import choose_steps, registered_steps
+
+RNG = np.random.default_rng(1)
+
+# All of it is found where the package's own things are.
+assert dp_acme.CauchyMechanism in registered_mechanisms()
+assert dp_acme.UNIFORM_LAPLACE in registered_pairs()
+assert dp_acme.PriorGibbs in registered_steps()
+assert dp_acme.ROUTE in registered_routes()
+
+# The mechanism: density and interval, also clipped and in a model of records.
+mechanism, z = dp_acme.CauchyMechanism(0.7), np.array([-30.0, 0.9, 4.0])
+np.testing.assert_allclose(mechanism.logp(z, 1.0).eval(), stats.cauchy.logpdf(z, 1.0, 0.7))
+found = np.exp(mechanism.log_interval([-2.0, 50.0], [3.0, 60.0], 1.0).eval())
+ends = stats.cauchy.sf([[-2.0, 3.0], [50.0, 60.0]], 1.0, 0.7)
+np.testing.assert_allclose(found, ends[:, 0] - ends[:, 1], rtol=1e-12)
+with pm.Model() as model:
+    x = pm.Normal("x", pm.Normal("mu", 0, 10), 1, shape=20)
+    dp.PrivateObservation("z", x.mean(), mechanism.clipped(-5, 5), observed=1.4)
+short = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+idata = dp.sample(model, draws=20, tune=20, **short)
+assert np.isfinite(idata["posterior"]["mu"]).all()
+
+# The law: integrated out of its release, and drawn given it.
+with pm.Model() as marginal:
+    law = pm.Uniform.dist(0.0, 2.0)
+    dp.PrivateObservation("z", law, dp.LaplaceMechanism(0.5), observed=1.7)
+truth = np.diff(stats.laplace.cdf([-0.3, 1.7], scale=0.5)).item() / 2
+# PyMC's logcdf of the Laplace law has log(0.5) in single precision.
+np.testing.assert_allclose(marginal.compile_logp()({}), np.log(truth), rtol=1e-9)
+with pm.Model() as latent:
+    s = pm.Uniform("s", 0.0, 2.0, default_transform=None)
+    dp.PrivateObservation("z", s, dp.LaplaceMechanism(0.5), observed=1.7)
+assert choose_steps(latent)[latent["s"]] is dp.TwoSidedGibbs
+[step] = dp.steps(latent)
+step.setup_chain(RNG, tune=0, draws=1)
+draws = [float(step.step({"s": np.array(1.0)})[0]["s"]) for _ in range(4_000)]
+mean = (
+    integrate.quad(lambda s: s * stats.laplace.pdf(1.7, s, 0.5) / 2, 0, 2, points=[1.7])[0] / truth
+)
+assert abs(np.mean(draws) - mean) < 4 * np.std(draws) / 4_000**0.5
+
+# The step: claimed by what it says, drawn from its law.
+with latent:
+    half = pm.Uniform("half", 0.0, 2.0, default_transform=None)
+    free = pm.Normal("free", 3 * half, 0.5)
+assert choose_steps(latent)[free] is dp_acme.PriorGibbs
+step = next(own for own in dp.steps(latent) if isinstance(own, dp_acme.PriorGibbs))
+step.setup_chain(RNG, tune=0, draws=1)
+point = {"half": np.array(1.5), "free": np.array(0.0)}
+draws = [float(step.step(point)[0]["free"]) for _ in range(200)]
+assert abs(np.mean(draws) - 4.5) < 4 * 0.5 / 200**0.5
+
+# The route: one of the table, with its reason where it is shut, and taken where it is the best.
+assert "draws of the prior" in str(dp.explain(model))
+with pm.Model() as unobserved:
+    x = pm.Normal("x", pm.Normal("mu", 0, 10), 1, shape=20)
+    dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0))
+assert dp.sample(unobserved, draws=7)["posterior"].sizes["draw"] == 7
+
+# The reader.
+with pm.Model():
+    x = pm.Normal("x", pm.Normal("mu", 0, 10), 1, shape=20)
+    release = dp.PrivateObservation("z", x.mean(), dp_acme.read("acme 1.25 laplace 0.5"))
+    assert float(pm.modelcontext(None).rvs_to_values[release].eval()) == 1.25
