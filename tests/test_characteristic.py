@@ -368,6 +368,30 @@ def test_two_sums_against_quadrature(laplace):
             )
 
 
+@pytest.mark.parametrize("mechanism", [dp.LaplaceMechanism(1.0), dp.GaussianMechanism(1.0)])
+@pytest.mark.parametrize(
+    ("other", "count"),
+    [
+        (lambda x: pt.eq(x, 0).sum(), 0),
+        (lambda x: (x > 1e9).sum(), 0),
+        (lambda x: (x < 40).sum(), 6),
+    ],
+    ids=["of one point", "out of reach", "of nearly all"],
+)
+def test_a_statistic_that_is_the_same_for_all_records(mechanism, other, count):
+    """Under Laplace noise it had a density of e^-60 of the right one; found by a random model."""
+    records = lambda mu: pm.Normal("x", mu, 0.5, shape=6)  # noqa: E731
+    both = compiled(["mu"], records, lambda x: [x.sum(), other(x)], mechanism, shape=(2,))
+    alone = compiled(["mu"], records, lambda x: x.sum(), mechanism)
+    noise = stats.laplace if isinstance(mechanism, dp.LaplaceMechanism) else stats.norm
+    for mu in (-1.0, 0.3):
+        logp, slope, by_z = both(mu, np.array([-4.5, -1.3]))
+        expected, expected_slope, expected_by_z = alone(mu, -4.5)
+        assert logp == pytest.approx(expected + noise.logpdf(-1.3, count), rel=1e-9)
+        assert slope == pytest.approx(expected_slope, rel=1e-7)
+        assert by_z[0] == pytest.approx(expected_by_z, rel=1e-7)
+
+
 def test_clipping_without_effect_changes_nothing():
     """Far bounds: the atoms vanish and the closed form of unclipped Normal records is left."""
     n, b = 50, 0.2

@@ -24,6 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.graphs.linear import is_linear_in
 from pymc_dp.graphs.questions import (
+    PLAIN_MODE,
     keeps_values,
     known_shape,
     known_value,
@@ -332,10 +333,7 @@ def _shape(variable: TensorVariable) -> tuple[int, ...]:
 
 
 def check_table(model: pm.Model, rv: TensorVariable) -> None:
-    """Refuse, with a ValueError, what is no table of counts with noisy sums.
-
-    How the cells enter is read where whole-number noise may leave gaps; else the step does it.
-    """
+    """Refuse, with a ValueError, what is no table of counts with noisy sums."""
     op = rv.owner.op
     if not isinstance(op, MultinomialRV) and type(op) not in FAMILIES:
         known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
@@ -373,8 +371,7 @@ def check_table(model: pm.Model, rv: TensorVariable) -> None:
                 f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is one "
                 f"of {others[0].name!r}, too. Write RecordMetropolis for both"
             )
-    if any(map(leaves_gaps, found)):
-        _read_entries(rv, found)
+    _read_entries(rv, found)
 
 
 def _in_doubles(expression, rv, table):
@@ -412,7 +409,7 @@ def _incidence(rv, release, statistic, size) -> tuple[np.ndarray, np.ndarray, np
             f"TableGibbs cannot update {rv.name!r}: its coefficients in the statistic of "
             f"{release.name!r} cannot be read ({error}). Write RecordMetropolis"
         ) from None
-    function = pytensor.function([cells], [given, *slopes])
+    function = pytensor.function([cells], [given, *slopes], mode=PLAIN_MODE)  # called a few times
     nothing, weight, numbered = function(np.zeros(size))
     cell = np.flatnonzero(weight)
     where = np.rint(numbered[cell] / weight[cell]).astype("int64") - 1

@@ -11,6 +11,7 @@ from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 from pymc_dp.kernels.inversion.plane import plane
 
 _FALL = 40.0  # fall of the log of a term at which a sum stops
+_NEVER = -60.0  # log of a share that changes no density
 
 
 _SPAN = 0.5 * (NODES[-1] - NODES[0])  # of the nodes of a panel
@@ -268,13 +269,46 @@ def release_line(log_weight, h, cut, n, z, b, sg):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _constant(mass, value, n, b):
+    """Return which of two statistics is the same for all records that count, -1 if none.
+
+    Under Laplace noise no tilt exceeds 1 / b, so that it can be told what never counts.
+    """
+    if mass.size == 0:
+        return -1
+    usual = np.argmax(mass)
+    for i in range(2):
+        counts = False
+        for j in range(mass.size):
+            if value[j, i] != value[usual, i]:
+                reach = 0.0
+                for k in range(2):
+                    reach += abs(value[j, k] - value[usual, k]) / b[k] if b[k] > 0.0 else math.inf
+                counts |= mass[j] + reach + math.log(n * mass.size) > _NEVER
+        if not counts:
+            return i
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def release_plane(log_weight, h, cut, n, z, b, sg):
     """Log density of two sums, as `release_line`."""
     group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
     slope, grad, used = np.zeros(2), np.zeros(mass.size), np.zeros((17, 2))
     logp, error = math.nan, 0.0
+    constant = _constant(mass, value, n, b)
     if n_atoms == mass.size == 2:
         logp = two_values(mass, value, n, z, b, sg, slope, grad)
+    elif constant >= 0 and np.isfinite(value).all():
+        # It tells nothing of the records: there is no plane to integrate over.
+        k, tilts, usual = 1 - constant, np.zeros(3), np.argmax(mass)
+        logp, slope[k], error = line(
+            mass, value[:, k].copy(), width[:, k].copy(), tail, n, z[k], b[k], sg[k], grad, tilts
+        )
+        used[:3, k] = tilts
+        e = z[constant] - n * value[usual, constant]
+        log_noise, slope[constant] = _log_noise(e, b[constant], sg[constant])
+        logp += log_noise
     elif mass.size > 0 and np.isfinite(value).all():
         logp, error = plane(mass, value, width, tail, n, z, b, sg, slope, grad, used)
     if not error + _missed(log_weight, h, used, n, log_total) < TOLERANCE:
