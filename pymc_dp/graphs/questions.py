@@ -56,6 +56,14 @@ def nearest_rvs(expressions: Sequence[Variable]) -> list[Variable]:
     return list(dict.fromkeys(found))
 
 
+def public_data(expressions: Sequence[Variable]) -> list[SharedVariable]:
+    """Return the `pm.Data` that expressions are computed from, not looking past RVs."""
+    found = ancestors(expressions, blockers=nearest_rvs(expressions))
+    return [
+        v for v in found if isinstance(v, SharedVariable) and not isinstance(v.type, RandomType)
+    ]
+
+
 def depends_on(expression: Variable, variable: Variable) -> bool:
     """Whether `expression` is computed from `variable`, not looking past other RVs."""
     return variable in nearest_rvs([expression])

@@ -23,8 +23,7 @@ from xarray import DataTree
 from pymc_dp.graphs.questions import nearest_rvs, power_law
 from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
-from pymc_dp.mechanisms import GaussianMechanism
-from pymc_dp.mechanisms.base import has_continuous_rates
+from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.reading.model import PrivatizedRecords, check_transform, prior_number
 from pymc_dp.routes import Route, register_route
 from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
@@ -66,9 +65,7 @@ def covered(model: pm.Model) -> PrivatizedRecords:
         if sum(bool(getattr(c, which)) for r in group.releases for c in r.components) > 1:
             raise NotImplementedError(f"the {which} of {group.name!r} is released more than once")
     if group.n < 3 and any(
-        c.variance and isinstance(r.op.mechanism, GaussianMechanism)
-        for r in group.releases
-        for c in r.components
+        c.variance and not has_kink(r.op.mechanism) for r in group.releases for c in r.components
     ):
         raise NotImplementedError("a variance of n = 2 records under Gaussian noise")
     if any(bool(c.mean) == bool(c.variance) for r in group.releases for c in r.components):

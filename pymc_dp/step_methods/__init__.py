@@ -21,7 +21,7 @@ from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import accepted, registered_steps
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
-from pymc_dp.step_methods.tables import TableGibbs, check_table
+from pymc_dp.step_methods.tables import TableGibbs, read_table
 from pymc_dp.step_methods.two_sided import (
     TruncatedGammaMixtureGibbs,
     TwoSidedGibbs,
@@ -93,7 +93,7 @@ def exact_step(model: pm.Model, rv: TensorVariable) -> str | None:
     by_cell = any(is_itself(release_statistic(r), rv) for r in mine)
     by_cell |= isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
     vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
-    if (by_cell or vector) and accepted(partial(check_table, model), [rv]):
+    if (by_cell or vector) and accepted(partial(read_table, model), [rv]):
         return TableGibbs.__name__
     if vector and accepted(partial(check_count, model), [rv]):
         return CountGibbs.__name__

@@ -13,10 +13,10 @@ from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.questions import nearest_rvs, public_data
 from pymc_dp.reading.model import release_statistic, takes_whole
 
 
@@ -118,9 +118,8 @@ class DPStep(BlockedStep):
         Whole-number noise leaves only such, which is found out once; integers cannot become others.
         """
         whole = [release_statistic(r) for r in found if takes_whole(r)]
-        roots = ancestors(whole, blockers=nearest_rvs(whole)) if whole else ()
-        for data in roots:
-            if isinstance(data, SharedVariable) and str(data.type.dtype).startswith("float"):
+        for data in public_data(whole):
+            if str(data.type.dtype).startswith("float"):
                 self._held.append((data, data.get_value()))
 
     def setup_chain(self, rng, tune, draws):
@@ -146,11 +145,6 @@ def as_row(*columns: TensorVariable) -> TensorVariable:
     """Broadcast expressions against each other and lay them out, one column for each entry."""
     broadcast = pt.broadcast_arrays(*(pt.as_tensor(c).astype("float64") for c in columns))
     return pt.stack([c.ravel() for c in broadcast])
-
-
-def as_scalar(expression: TensorVariable) -> TensorVariable:
-    """Return an expression as a scalar double."""
-    return pt.as_tensor(expression).astype("float64").squeeze()
 
 
 def unusable(name: str) -> ValueError:

@@ -144,8 +144,7 @@ class ConjugateGibbs(DPStep):
     @classmethod
     def claims(cls, model, left):
         """Claim parameters with a conjugate update."""
-        found = accepted(partial(conditional, model), concerned(model, left))
-        return [found] if found else []
+        return [accepted(partial(conditional, model), concerned(model, left))]
 
     def _prepare(self, model, initial_point):
         self._updates = []

@@ -27,7 +27,7 @@ from pymc_dp.step_methods.base import DPStep, point_function, unusable, value_wr
 from pymc_dp.step_methods.conjugacy.registry import find_draw, find_families, require_itself
 from pymc_dp.step_methods.conjugate import NotConjugateError, conditional
 from pymc_dp.step_methods.registry import accepted, concerned, register_step
-from pymc_dp.step_methods.tables import check_table
+from pymc_dp.step_methods.tables import read_table
 
 _CELLS = 200  # of a table whose pairs all see every release
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
@@ -72,10 +72,10 @@ class CountGibbs(DPStep):
         """Claim binomial counts and small tables, with their conjugate probabilities."""
         found = accepted(partial(check_count, model), concerned(model, left))
         large = [rv for rv in found if rv.type.ndim and known_cells(rv) > _CELLS]
-        others = accepted(partial(check_table, model), large)  # left to `TableGibbs`
+        others = accepted(partial(read_table, model), large)  # left to `TableGibbs`
         mine = [rv for rv in found if rv not in others]
         mine += [p for rv in mine if (p := count_parameter(model, rv)) is not None]
-        return [mine] if mine else []
+        return [mine]
 
     def _prepare(self, model, initial_point):
         self._tables = []

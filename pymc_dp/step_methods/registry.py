@@ -18,7 +18,7 @@ def register_step(order: int) -> Callable[[type], type]:
     """Register a step, a class decorator; those of a lower `order` are asked first.
 
     A step has ``claims(model, left)``, a class method: groups of the variables that are `left`,
-    each group for one instance of the step. What is claimed first is drawn first in a sweep:
+    each for one instance of the step, or empty. What is claimed first is drawn first in a sweep:
     latents, then the parameters that depend on them. `chosen_options` are arguments of an instance
     that is chosen and not written by the user.
     """

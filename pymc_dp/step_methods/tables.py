@@ -11,14 +11,11 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import DisconnectedInputError
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Sum
 from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
-from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_source
@@ -29,6 +26,7 @@ from pymc_dp.graphs.questions import (
     known_shape,
     known_value,
     nearest_rvs,
+    public_data,
     substitute,
     varies_with,
 )
@@ -84,8 +82,7 @@ class TableGibbs(DPStep):
     @classmethod
     def claims(cls, model, left):
         """Claim tables of counts."""
-        found = accepted(partial(check_table, model), concerned(model, left))
-        return [found] if found else []
+        return [accepted(partial(read_table, model), concerned(model, left))]
 
     def _prepare(self, model, initial_point):
         self._tables = [_table(model, rv) for rv in self.model_rvs]
@@ -207,12 +204,10 @@ def _with_releases(arguments: str, kernel: Piece) -> Callable:
 
 
 def _table(model: pm.Model, rv: TensorVariable) -> _Table:
-    check_table(model, rv)
-    found = children(model, rv)
+    entries = read_table(model, rv)
     op, shape = rv.owner.op, _shape(rv)
-    entries = _read_entries(rv, found)
     columns = []
-    for release, constant in zip(found, entries.constants, strict=True):
+    for release, constant in zip(children(model, rv), entries.constants, strict=True):
         _, mechanism, _ = release.owner.op.split(release.owner.inputs)
         [scale] = mechanism.parameters
         rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
@@ -250,9 +245,7 @@ def _read_entries(rv: TensorVariable, found: list[TensorVariable]) -> _Entries:
         constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
         if leaves_gaps(release):
             broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
-        shared = [v for v in ancestors([statistic], blockers=[rv]) if isinstance(v, SharedVariable)]
-        data = [repr(v.name) for v in shared if not isinstance(v.type, RandomType)]
-        if data:
+        if data := [repr(v.name) for v in public_data([statistic])]:
             weights = np.zeros(size)
             weights[cell] = weight
             coefficients.append((" or ".join(data), function, weights))
@@ -271,8 +264,9 @@ def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
     """Return (entry, cells, step, rest) where whole noise leaves some values of a sum only."""
     known = known_value(constant, fixed=True)
     found = []
-    for entry in np.unique(where):
-        mine = where == entry
+    order = np.argsort(where, kind="stable")
+    entries, starts = np.unique(where[order], return_index=True)
+    for entry, mine in zip(entries, np.split(order, starts[1:]), strict=True):
         slope, *others = np.unique(weight[mine])
         start = None if known is None else float(known.ravel()[entry])
         if start is not None and start.is_integer() and not (weight[mine] % 1.0).any():
@@ -332,8 +326,8 @@ def _shape(variable: TensorVariable) -> tuple[int, ...]:
     return tuple(length or 0 for length in shape)
 
 
-def check_table(model: pm.Model, rv: TensorVariable) -> None:
-    """Refuse, with a ValueError, what is no table of counts with noisy sums."""
+def read_table(model: pm.Model, rv: TensorVariable) -> _Entries:
+    """Read how a table enters its releases; refuse what is no table of counts with noisy sums."""
     op = rv.owner.op
     if not isinstance(op, MultinomialRV) and type(op) not in FAMILIES:
         known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
@@ -371,7 +365,7 @@ def check_table(model: pm.Model, rv: TensorVariable) -> None:
                 f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is one "
                 f"of {others[0].name!r}, too. Write RecordMetropolis for both"
             )
-    _read_entries(rv, found)
+    return _read_entries(rv, found)
 
 
 def _in_doubles(expression, rv, table):

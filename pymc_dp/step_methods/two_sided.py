@@ -72,8 +72,7 @@ class TwoSidedGibbs(DPStep):
     @classmethod
     def claims(cls, model, left):
         """Claim latents of one released statistic each."""
-        found = accepted(partial(latent_conditional, cls, model), concerned(model, left))
-        return [found] if found else []
+        return [accepted(partial(latent_conditional, cls, model), concerned(model, left))]
 
     def _prepare(self, model, initial_point):
         self._updates = []
@@ -189,8 +188,10 @@ def _possible(cls, rv, release, mechanism, factor, constant):
     found: list[tuple[int, int] | None] = [None]
     if type(rv.owner.op) in FAMILIES and slopes is not None and starts is not None:
         factors, constants = np.broadcast_arrays(slopes, starts)
-        pairs = zip(factors.ravel(), constants.ravel(), strict=True)
-        found = [possible_counts(float(slope), float(start)) for slope, start in pairs]
+        pairs, alike = np.unique(
+            np.stack([factors.ravel(), constants.ravel()]), axis=1, return_inverse=True
+        )
+        found = [possible_counts(*map(float, pair)) for pair in pairs.T]
     if None in found:
         now = all(known_value(pt.as_tensor(c)) is not None for c in (factor, constant))
         data = ": pm.Data may change" if now and (slopes is None or starts is None) else ""
@@ -200,7 +201,7 @@ def _possible(cls, rv, release, mechanism, factor, constant):
             f"it a count times a ratio of whole numbers of at most {MOST_APART}{data}. "
             f"{_instead(rv)}"
         )
-    return tuple(np.array(found, dtype=float).T.reshape(2, *factors.shape))
+    return tuple(np.array(found, dtype=float).T[:, alike].reshape(2, *factors.shape))
 
 
 def _instead(rv: TensorVariable) -> str:

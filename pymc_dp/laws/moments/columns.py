@@ -41,7 +41,7 @@ from pymc_dp.laws.moments.sums import (
     normal_sums,
 )
 from pymc_dp.laws.rungs import Change, register_rungs
-from pymc_dp.mechanisms.base import has_kink
+from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, read_rows, same_for_all
@@ -174,7 +174,7 @@ def marginal_rung(
             f"to='statistics'"
         )
     mechanism = release.mechanism
-    if mechanism.rates is None or mechanism.is_discrete:
+    if not has_continuous_rates(mechanism):
         raise NotImplementedError(
             f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
             f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
@@ -191,6 +191,7 @@ def marginal_rung(
     shape = tuple(int(length) for length in known_shape(release.rv) if length is not None)
     variances = []
     if has_kink(mechanism):
+        assert mechanism.rates is not None
         scale = pt.broadcast_to(1.0 / mechanism.rates[0], shape).ravel()
         variance = pm.Exponential.dist(scale=2 * scale**2, shape=int(np.prod(shape)))
         transform = pm.distributions.transforms.log

@@ -114,8 +114,7 @@ class RecordMetropolis(DPStep):
     @classmethod
     def claims(cls, model, left):
         """Claim all vectors of records that `PrivateObservation` tagged."""
-        tagged = [rv for rv in left if is_tagged(rv)]
-        return [tagged] if tagged else []
+        return [[rv for rv in left if is_tagged(rv)]]
 
     default_blocked = True
     _state_class = RecordMetropolisState

@@ -16,8 +16,7 @@ class PriorGibbs(DPStep):
 
     @classmethod
     def claims(cls, model, left):
-        found = [rv for rv in left if not children(model, rv)]
-        return [found] if found else []
+        return [[rv for rv in left if not children(model, rv)]]
 
     def _prepare(self, model, initial_point):
         self._draws = []
