@@ -12,6 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, is_random, known_shape, known_value, nearest_rvs
 from pymc_dp.graphs.ranges import check_wraparound
 from pymc_dp.laws.one_value import marginal_release_rv
@@ -33,7 +34,7 @@ from pymc_dp.reading.model import (
     releases,
 )
 from pymc_dp.reading.propriety import check_possible
-from pymc_dp.reading.statistic import NotLinearError, TooFewRecordsError
+from pymc_dp.reading.statistic import TooFewRecordsError
 from pymc_dp.step_methods import exact_step
 
 
@@ -380,7 +381,7 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
             read = read_records(model, records, pending=[rv])
         except TooFewRecordsError as error:
             raise ValueError(f"{name!r}: {error}") from None
-        except (NotLinearError, NotImplementedError, ValueError):
+        except (Declined, ValueError):
             continue  # another kind of statistic or record
         check_possible(model, read)
 

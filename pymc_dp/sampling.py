@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pymc as pm
 from xarray import DataTree
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.moments.clt import read_moments
 from pymc_dp.laws.rungs import notes
@@ -189,7 +190,7 @@ def _as_written(model, **kwargs):
     try:
         return pm.sample(model=model, **kwargs)
     except NotImplementedError as error:
-        raise NotImplementedError(
+        raise Declined(
             f"{str(error).strip()}\nIf a part of the model has no density, but can be drawn from, "
             "dp.neural.sppe and dp.neural.sple take the model as it is"
         ) from error

@@ -9,8 +9,9 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
-from pymc_dp.reading.sums import NotAdditiveError, additive, is_rowwise
+from pymc_dp.reading.sums import additive, is_rowwise
 
 N = 11
 PLAIN = Mode(linker="py", optimizer=None)
@@ -347,19 +348,19 @@ REFUSED = {
 @pytest.mark.parametrize(("statistic", "match"), REFUSED.values(), ids=REFUSED)
 def test_refuses(statistic, match):
     graph = statistic()
-    with pytest.raises(NotAdditiveError, match=match):
+    with pytest.raises(Declined, match=match):
         additive(graph, dict.fromkeys(used_records(graph), N))
 
 
 def test_refuses_records_of_unknown_width():
     width = pt.lscalar("width")
     wide = named(pm.Normal.dist(0.0, size=(N, width)), "wide")
-    with pytest.raises(NotAdditiveError, match=r"width of the records 'wide'.*shape="):
+    with pytest.raises(Declined, match=r"width of the records 'wide'.*shape="):
         additive(wide.mean(), {wide: N})
 
 
 def test_refuses_what_is_too_wide():
-    with pytest.raises(NotAdditiveError, match="too many entries"):
+    with pytest.raises(Declined, match="too many entries"):
         additive(pt.eq(k[:, None], np.arange(5000)).sum(0), {k: N})
 
 
@@ -418,7 +419,7 @@ def test_a_single_record(statistic):
     value = np.array([3.7])
     try:
         reading = additive(statistic(v), {v: 1})
-    except NotAdditiveError as error:
+    except Declined as error:
         assert "SortOp" in str(error)  # noqa: PT017
         return
     given = {v: pt.as_tensor(value), reading.centers: pt.as_tensor([2.0])}

@@ -10,9 +10,10 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import is_linear
 from pymc_dp.reading.model import privatized, read_records, record_count
-from pymc_dp.reading.statistic import LinearStatistic, NotLinearError, linear_statistics
+from pymc_dp.reading.statistic import LinearStatistic, linear_statistics
 
 N = 43
 PLAIN = Mode(linker="py", optimizer="fast_compile")
@@ -122,14 +123,14 @@ REFUSED = {
 @pytest.mark.parametrize(("statistic", "match"), REFUSED.values(), ids=REFUSED)
 def test_refuses(statistic, match):
     x = records()
-    with pytest.raises(NotLinearError, match=match):
+    with pytest.raises(Declined, match=match):
         linear_statistics(statistic(x), x, N)
 
 
 def test_refuses_other_variables():
     with pm.Model():
         x, other = pm.Normal("x", 0, 1, shape=N), pm.Normal("other")
-    with pytest.raises(NotLinearError, match="other"):
+    with pytest.raises(Declined, match="other"):
         linear_statistics(x.mean() + other, x, N)
 
 
@@ -144,12 +145,12 @@ def test_names_the_release_and_what_it_mixes():
         dp.PrivateObservation("both", x.mean() - y.mean(), dp.LaplaceMechanism(1.0), observed=0.0)
         dp.PrivateObservation("spread", x.std(), dp.LaplaceMechanism(1.0), observed=0.0)
     assert privatized(model) == [x, y]
-    with pytest.raises(NotLinearError, match="'both' mixes the records 'x' with 'y'"):
+    with pytest.raises(Declined, match="'both' mixes the records 'x' with 'y'"):
         read_records(model, x)
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=5)
         dp.PrivateObservation("spread", x.std(), dp.LaplaceMechanism(1.0), observed=0.0)
-    with pytest.raises(NotLinearError, match="the release 'spread': `sqrt`"):
+    with pytest.raises(Declined, match="the release 'spread': `sqrt`"):
         read_records(model, x)
 
 

@@ -22,6 +22,7 @@ import pymc_dp.laws.inversion.rule
 import pymc_dp.laws.latent_counts
 import pymc_dp.laws.moments.columns
 import pymc_dp.laws.moments.one_column  # noqa: F401
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, known_shape
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.laws.rungs import Change, Reading, Rung, change, is_rows, read, record_groups
@@ -134,7 +135,7 @@ def integrable(model: pm.Model) -> list[Block]:
     """
     with_initval = [rv.name for rv, v in model.rvs_to_initial_values.items() if v is not None]
     if with_initval:
-        raise NotImplementedError(
+        raise Declined(
             f"a model with initval= cannot be collapsed: remove it from {', '.join(with_initval)}, "
             f"and pass initvals= to the sampler"
         )
@@ -156,13 +157,13 @@ def integrable(model: pm.Model) -> list[Block]:
         for child in children(model, records):
             if child not in mine and child in privatized(model):
                 shapes = " and ".join(str(tuple(known_shape(rv))) for rv in (records, child))
-                raise NotImplementedError(
+                raise Declined(
                     f"{records.name!r} and {child.name!r} are no columns of the same rows: they "
                     f"have the shapes {shapes}, and rows are counted along the first axis, each "
                     f"computed from its own. Write shape=(n, d) and x @ b, or sample on the records"
                 )
             if child not in known and child not in mine:
-                raise NotImplementedError(
+                raise Declined(
                     f"the records {records.name!r} cannot be integrated out: {child.name!r} "
                     f"depends on them too. Release it with dp.PrivateObservation, or sample on "
                     f"the records"

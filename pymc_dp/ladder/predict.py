@@ -12,6 +12,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.columns import Link, read_links
@@ -83,7 +84,7 @@ def _draw(link: Link, posterior: xr.Dataset, before: np.ndarray, bounds, rng) ->
     """Draw one variable of new rows given the columns before it."""
     if link.intercept is None or link.slope is None or link.root is None:
         law = type(link.rv.owner.op).__name__.removesuffix("RV")
-        raise NotImplementedError(
+        raise Declined(
             f"the records {link.rv.name!r} follow {law}: only Normal records are drawn. Write "
             f"given={{{link.rv.name!r}: values}} for new rows with these values"
         )
@@ -121,7 +122,7 @@ def _held(
         link = by_name[name]
         for above in parents(link.rv):
             if above.name in by_name and above.name not in given:
-                raise NotImplementedError(
+                raise Declined(
                     f"given= holds {name!r}, which depends on {above.name!r}: variables are drawn "
                     f"given those that they depend on, so give {above.name!r} too"
                 )

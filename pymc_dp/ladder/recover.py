@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
 from xarray import DataTree
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import depends_on, known_shape
 from pymc_dp.kernels import njit
@@ -119,7 +120,7 @@ def _moments_of_group(model: pm.Model, group: PrivatizedRecords):
         value = model.rvs_to_values[release.rv]
         found = moment_noises(release.components, mechanism, value, release.rv.type.ndim == 1)
         if set(found) & set(noises):
-            raise NotImplementedError(
+            raise Declined(
                 f"a moment of {group.name!r} is released twice: sample with rung='statistics', "
                 f"which keeps the statistics"
             )

@@ -17,6 +17,7 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.kernels import njit
 from pymc_dp.mechanisms.base import Mechanism
 
@@ -93,7 +94,7 @@ def find_pair(law: Op, mechanism: Mechanism) -> Pair:
         if law_type not in _LAWS
     )
     families = ", ".join(_law_name(t) for t in _LAWS if t.__name__.endswith("RV"))
-    raise NotImplementedError(
+    raise Declined(
         f"a {_law_name(type(law))} statistic under {type(mechanism).__name__} has no marginal "
         f"here; there is one for: {supported}; {families} and mixtures of these under every "
         f"mechanism with log-concave noise"

@@ -30,6 +30,7 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_source
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels.counts import laws as kernels
 from pymc_dp.kernels.counts.laws import CountLaw
@@ -80,7 +81,7 @@ def noise_of(mechanism: Mechanism) -> Noise:
 def _noise(mechanism: Mechanism) -> Noise:
     """Compile the noise of a mechanism that is not registered from its `logp`."""
     if not mechanism.log_concave:
-        raise NotImplementedError(
+        raise Declined(
             f"the probability of a release of {type(mechanism).__name__} is not known to be "
             f"log-concave in the count, so that a sum over counts may miss some. If it is, say so "
             f"in the class: its property `log_concave` returns True"

@@ -14,6 +14,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.count_sums import FAMILIES, Atom
 from pymc_dp.laws.mixture import MixtureLaw
 
@@ -29,16 +30,14 @@ def read_law(variable: TensorVariable) -> tuple[Any, list[TensorVariable]]:
 
 @singledispatch
 def _read(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
-    raise NotImplementedError(f"{op} cannot be integrated out")
+    raise Declined(f"{op} cannot be integrated out")
 
 
 @_read.register
 def _read_random_variable(op: RandomVariable, node):
     parameters = op.dist_params(node)
     if any(op.ndims_params):
-        raise NotImplementedError(
-            f"{op}, which has vectors for parameters, cannot be integrated out"
-        )
+        raise Declined(f"{op}, which has vectors for parameters, cannot be integrated out")
     return op, _sized(parameters, op.size_param(node), node)
 
 
@@ -52,12 +51,10 @@ def _read_atom(op: DiracDeltaRV, node):
 def _read_mixture(op: MixtureRV, node):
     _, weights, *components = node.inputs
     if components[0].owner.op.ndim_supp:
-        raise NotImplementedError("a mixture of vectors cannot be integrated out")
+        raise Declined("a mixture of vectors cannot be integrated out")
     count = weights.type.shape[-1]
     if count is None:
-        raise NotImplementedError(
-            "a mixture cannot be integrated out whose number of components is not known"
-        )
+        raise Declined("a mixture cannot be integrated out whose number of components is not known")
     if len(components) == 1:  # its last axis holds the components
         law, stacked = read_law(components[0])
         full = pt.broadcast_arrays(*stacked)
@@ -67,7 +64,7 @@ def _read_mixture(op: MixtureRV, node):
     for law, _ in laws:
         if type(law) not in FAMILIES:
             known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
-            raise NotImplementedError(
+            raise Declined(
                 f"a mixture with {law} as a component cannot be integrated out; components may "
                 f"be {known}"
             )

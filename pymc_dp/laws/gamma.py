@@ -19,6 +19,7 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.gradient import disconnected_grad
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.draws.log_concave import draw_log_concave, draw_tilted_gamma
@@ -90,7 +91,7 @@ def _require_shape_one(alpha, scale):
     value = known_value(alpha)
     if value is None or np.any(value < 1):
         found = "random" if value is None else f"{np.min(value):g}"
-        raise NotImplementedError(
+        raise Declined(
             f"a Gamma statistic under GaussianMechanism needs a number alpha >= 1; it is {found}"
         )
 

@@ -14,6 +14,7 @@ import xarray as xr
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def recovered(
     Dispatched on its law. Returns what xarray takes as variables: by name, a pair of dimension
     names, chain and draw first, and an array.
     """
-    raise NotImplementedError(
+    raise Declined(
         f"what was integrated out of {rv.name!r} cannot be drawn: "
         "sample the model itself with rung='records'"
     )

@@ -10,6 +10,7 @@ from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import is_itself, known_shape
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.count_sums import FAMILIES
@@ -42,12 +43,12 @@ def read(model: pm.Model, rv: TensorVariable) -> ReleasedCounts:
     """Read counts and their release; refuse what is no release of each by itself."""
     release, *others = children(model, rv)
     if others:
-        raise NotImplementedError(
+        raise Declined(
             f"the counts {rv.name!r} are in several releases, {release.name!r} and "
             f"{others[0].name!r}: sums over them all have no closed form"
         )
     if not is_itself(release_statistic(release), rv):
-        raise NotImplementedError(
+        raise Declined(
             f"the release {release.name!r} is not of {rv.name!r} one by one: there are collapse "
             f"rules for counts that are released as they are"
         )
@@ -65,7 +66,7 @@ def describe(model: pm.Model, counts: TensorVariable, release: TensorVariable) -
 
 def statistics_rung(model: pm.Model, counts: ReleasedCounts) -> Change:
     """Refuse: the counts are the statistics."""
-    raise NotImplementedError(
+    raise Declined(
         f"the counts {counts.name!r} are released one by one: there is no shorter statistic"
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.integrated import Integrated, integrated_release
@@ -108,7 +109,7 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
         law, parameters = read_law(statistic)
         require_pair(law, mechanism, parameters)
     except NotImplementedError as error:
-        raise NotImplementedError(
+        raise Declined(
             f"{name!r}: {error}. Register the confidential value with the model instead "
             f"(x = pm...('x', ...)) and release x"
         ) from None

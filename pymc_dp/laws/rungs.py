@@ -30,6 +30,7 @@ from pymc.logprob.transforms import Transform
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on
 from pymc_dp.reading.groups import Block, blocks, has_record_axis
 from pymc_dp.reading.model import (
@@ -39,7 +40,6 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases,
 )
-from pymc_dp.reading.statistic import NotLinearError
 
 Rung = Literal["statistics", "marginal"]
 
@@ -146,7 +146,7 @@ def rules_of(group: Block) -> dict[str, Callable]:
     law = type(records.owner.op)
     if law not in _RULES:
         known = ", ".join(op.__name__.removesuffix("RV") for op in _RULES if op is not Block)
-        raise NotImplementedError(
+        raise Declined(
             f"the records {records.name!r} follow {law.__name__.removesuffix('RV')}: there are "
             f"collapse rules for {known} records"
         )
@@ -184,7 +184,7 @@ def change(model: pm.Model, group: Block, to: Rung, **approximation: Any) -> Cha
         rules = rules_of(group)
         options = approximation if is_rows(group) else {}
         return rules[to](model, rules["read"](model, _subject(group)), **options)
-    except (NotImplementedError, NotLinearError) as reason:
+    except Declined as reason:
         single = not is_rows(group) and group.records[0].dtype.startswith("float")
         if to == "statistics" or not single:
             raise
@@ -200,4 +200,4 @@ def _last_resort(model: pm.Model, records: TensorVariable, reason: Exception) ->
             return rule(model, records)
         except (NotImplementedError, ValueError) as error:
             reasons.append(str(error))
-    raise type(reason)("; nor ".join(r for r in reasons if r)) from None
+    raise Declined("; nor ".join(r for r in reasons if r)) from None

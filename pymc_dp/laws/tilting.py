@@ -28,6 +28,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV, NormalRV
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels.functions import tilting as kernels
 
@@ -111,7 +112,7 @@ def log_tilted_mass(op, t, z, lo, hi, *params):
     TensorVariable
     """
     known = sorted(cls.__name__ for cls in log_tilted_mass.registry if cls is not object)
-    raise NotImplementedError(
+    raise Declined(
         f"No tilted mass is registered for {op} ({type(op).__name__}); known: {', '.join(known)}."
     )
 

@@ -54,6 +54,7 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.tails import Tails, cut_law, cut_quantile, cut_tails, log_tails, quantile
 
 Draw = Callable[..., TensorVariable]
@@ -88,7 +89,7 @@ def transport(
         If there is no such map: the parameters then move given the records alone.
     """
     if not _is_continuous(old):
-        raise NotImplementedError(f"no coupling of {op} records is registered")
+        raise Declined(f"no coupling of {op} records is registered")
     return quantile(op, new, log_tails(op, old, value))
 
 
@@ -181,7 +182,7 @@ def _mv_normal(op, old, new, value, draw):
     if equal_computations([cov], [new_cov]):
         return value - mu + new_mu
     if not all([*cov.type.broadcastable[:-2], *new_cov.type.broadcastable[:-2]]):
-        raise NotImplementedError("no coupling of MvNormal records of several covariances")
+        raise Declined("no coupling of MvNormal records of several covariances")
     one = (0,) * (cov.type.ndim - 2)
     root, new_root = pt.linalg.cholesky(cov[one]), pt.linalg.cholesky(new_cov[one])
     change = new_root @ pt.linalg.solve_triangular(root, np.eye(cov.type.shape[-1]), lower=True)
@@ -198,7 +199,7 @@ def _dirac(op, old, new, value, draw):
 def _truncated(op, old, new, value, draw):
     here, there = cut_law(old), cut_law(new)
     if not _is_continuous(here.law):
-        raise NotImplementedError(f"no coupling of {op} records is registered")
+        raise Declined(f"no coupling of {op} records is registered")
     return cut_quantile(there, cut_tails(here, value))
 
 
@@ -207,7 +208,7 @@ def _censored(op, old, new, value, draw):
     # What lies beyond a bound is drawn afresh; all of it moves as uncensored values do.
     (law, lower, upper), (new_law, new_lower, new_upper) = old.owner.inputs, new.owner.inputs
     if not _is_continuous(law):
-        raise NotImplementedError(f"no coupling of censored {law.owner.op} records is registered")
+        raise Declined(f"no coupling of censored {law.owner.op} records is registered")
     base = law.owner.op
     low, high = (log_tails(base, law, bound) for bound in (lower, upper))
     share = pt.log(draw(pt.random.uniform, pt.zeros_like(value), 1.0))
@@ -251,7 +252,7 @@ def _negative_binomial(op: NegBinomialRV, old, new, value, draw):
     # A Poisson count with a Gamma rate, which is drawn given the count and moves like a Gamma.
     alpha, p, new_alpha, new_p = _parameters(old, new)
     if not equal_computations([alpha], [new_alpha]):
-        raise NotImplementedError("NegativeBinomial records move along with their mean only")
+        raise Declined("NegativeBinomial records move along with their mean only")
     rate = (1.0 - p) * draw(partial(pt.random.gamma, scale=1.0), alpha + value)
     new_rate = rate * (1.0 - new_p) * p / ((1.0 - p) * new_p)
     return _thinned(rate, new_rate, value, draw)
@@ -270,7 +271,7 @@ def _bernoulli(op: BernoulliRV, old, new, value, draw):
 def _binomial(op: BinomialRV, old, new, value, draw):
     trials, p, new_trials, new_p = _parameters(old, new)
     if not equal_computations([trials], [new_trials]):
-        raise NotImplementedError("Binomial records move along with their probability only")
+        raise Declined("Binomial records move along with their probability only")
     # Failures turn into successes where the probability grows, and back where it falls.
     zeros = pt.zeros_like(value)
     gained = draw(pt.random.binomial, trials - value, _chance((new_p - p) / (1.0 - p)) + zeros)
@@ -318,7 +319,7 @@ def _atoms_first(op, laws, value, densities):
     """Log densities of the components, those of continuous ones zero where a point mass lies."""
     points = [isinstance(law.owner.op, DiracDeltaRV) for law in laws]
     if not all(p or _is_continuous(law) for p, law in zip(points, laws, strict=True)):
-        raise NotImplementedError(f"no coupling of {op} records with point masses is registered")
+        raise Declined(f"no coupling of {op} records with point masses is registered")
     if not any(points) or len(laws) == 1:
         return densities
     places = [law.owner.inputs[-1] for p, law in zip(points, laws, strict=True) if p]
@@ -335,7 +336,7 @@ def _mixture(op, old, new, value, draw):
 
     (weights, laws), (new_weights, new_laws) = parts(old), parts(new)
     if any(law.owner.op.ndim_supp for law in laws):
-        raise NotImplementedError("no coupling of mixtures of vectors is registered")
+        raise Declined("no coupling of mixtures of vectors is registered")
     if len(laws) == 1:  # has the components along its last axis
         at = pt.broadcast_to(value[..., None], (*value.shape, weights.shape[-1]))
         densities = pm.logp(laws[0], at)

@@ -9,6 +9,7 @@ from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs, power_law
 from pymc_dp.reading.model import privatized, read_records
 
@@ -54,7 +55,7 @@ def starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:
     found = [known_value(graph) for graph in graphs]
     for graph, value in zip(graphs, found, strict=True):
         if value is None:
-            raise NotImplementedError(f"where `{graph}` starts is not known: give initvals=")
+            raise Declined(f"where `{graph}` starts is not known: give initvals=")
     return [value for value in found if value is not None]
 
 

@@ -19,11 +19,12 @@ from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.model import release_statistic
-from pymc_dp.reading.sums import Additive, NotAdditiveError, additive
+from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
     Monomial,
@@ -104,7 +105,7 @@ class RowRelease:
                     case (i, j):
                         moment = second[i, j]
                     case _:
-                        raise NotImplementedError(
+                        raise Declined(
                             f"the release {self.name!r} is of products of {self.degree} columns: "
                             f"sums of single columns and of products of two have a known law"
                         )
@@ -129,7 +130,7 @@ class RowRelease:
 
         Raises
         ------
-        NotAdditiveError
+        Declined
             If an entry is no linear function of sums.
         """
         zeros = pt.zeros(len(self.columns))
@@ -150,7 +151,7 @@ class RowRelease:
         for entry in self.additive.entries.flat:
             sums = read_polynomial(entry, leaf) if isinstance(entry, Variable) else constant(entry)
             if degree(sums) > 1:
-                raise NotAdditiveError("it multiplies sums with each other")
+                raise Declined("it multiplies sums with each other")
             total = constant(_coefficient(sums.get((), 0.0)))
             for (k,), factor in ((m, c) for m, c in sums.items() if m):
                 for monomial, c in self.maps[k].items():
@@ -167,7 +168,7 @@ def _read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
     records = {record: n for record, _ in columns}
     others = [v for v in nearest_rvs([statistic]) if v not in records]
     if others:
-        raise NotImplementedError(
+        raise Declined(
             f"the release {rv.name!r} mixes records with {', '.join(repr(o.name) for o in others)}"
         )
     used = {record: n for record in records if depends_on(statistic, record)}
@@ -175,8 +176,8 @@ def _read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
         read = additive(statistic, used)
         mine = tuple(columns.index(column) for column in read.columns)
         maps = tuple(read_polynomial(m, _Leaves(columns, read.centers, mine)) for m in read.maps)
-    except NotAdditiveError as error:
-        raise NotImplementedError(
+    except Declined as error:
+        raise Declined(
             f"the statistic of the release {rv.name!r}: {error}. Rows have a known law for sums "
             f"and products of their columns; sample with rung='records'"
         ) from None
@@ -214,7 +215,7 @@ class _Leaves:
         if variable not in self.records:
             return None
         if index and first != slice(None, None, None):
-            raise NotAdditiveError("it selects some of the rows")
+            raise Declined("it selects some of the rows")
         return variable, tuple(int(i.data) for i in index)
 
     def _center(self, variable: Variable) -> int | None:
@@ -249,7 +250,7 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
     value = known_value(variable, fixed=True)
     if value is not None and value.size and np.all(value == value.flat[0]):
         return constant(float(value.flat[0]))
-    raise NotAdditiveError("a public vector differs from row to row, or may do so (pm.Data)")
+    raise Declined("a public vector differs from row to row, or may do so (pm.Data)")
 
 
 def _coefficient(value: Coefficient) -> Coefficient:
@@ -266,7 +267,7 @@ def _number(coefficient: Coefficient) -> float:
     """Return a coefficient as it stands now."""
     value = known_value(coefficient) if isinstance(coefficient, Variable) else coefficient
     if value is None:
-        raise NotAdditiveError("a coefficient of it is random")
+        raise Declined("a coefficient of it is random")
     return float(np.squeeze(value))
 
 

@@ -16,12 +16,13 @@ from pymc.distributions.multivariate import MvNormalRV
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, known_shape
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.reading.column_sums import RowRelease, _Leaves, _read_release
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import check_transform, record_length, release_statistic, releases
-from pymc_dp.reading.sums import NotAdditiveError, row_vectors
+from pymc_dp.reading.sums import row_vectors
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
     Polynomial,
@@ -105,7 +106,7 @@ class Rows:
         mean, root = pt.zeros((0,)), pt.zeros((0, 0))
         for link in self.links if links is None else links:
             if link.intercept is None or link.slope is None or link.root is None:
-                raise NotImplementedError(
+                raise Declined(
                     f"the records {link.rv.name!r} follow {_law_name(link.rv)}: rows have an exact "
                     f"law if they are jointly Normal. Sample with rung='records', or ask for the "
                     f"central limit theorem with approximate='clt'"
@@ -147,9 +148,7 @@ def simple_regression(x: TensorVariable, y: TensorVariable) -> tuple:
     n = record_length(x)
     link = _link(y, [x], n)
     if link.coefficients is None or link.sigma is None:
-        raise NotImplementedError(
-            f"{y.name!r} has to be Normal with a mean that is affine in {x.name!r}"
-        )
+        raise Declined(f"{y.name!r} has to be Normal with a mean that is affine in {x.name!r}")
     return (n, *(pt.as_tensor(c) for c in link.coefficients), link.sigma**2)
 
 
@@ -159,13 +158,13 @@ def simple_regression(x: TensorVariable, y: TensorVariable) -> tuple:
 def _width(rv: TensorVariable) -> int:
     """Return the number of columns of a variable."""
     if rv.type.ndim > 2:
-        raise NotImplementedError(
+        raise Declined(
             f"the records {rv.name!r} have {rv.type.ndim} dimensions: rows have one or two, "
             f"shape=n or shape=(n, d)"
         )
     width = known_shape(rv)[1] if rv.type.ndim == 2 else 1
     if width is None:
-        raise NotImplementedError(f"the width of the records {rv.name!r} is not known: give shape=")
+        raise Declined(f"the width of the records {rv.name!r} is not known: give shape=")
     return width
 
 
@@ -189,7 +188,7 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
             root = pt.linalg.cholesky(same_for_all(rv, spread, core=2))
         case _:
             if any(depends_on(p, other) for p in node.inputs for other in before):
-                raise NotImplementedError(
+                raise Declined(
                     f"the records {rv.name!r} follow {_law_name(rv)} and depend on other records: "
                     f"only Normal records may. Sample with rung='records'"
                 )
@@ -211,7 +210,7 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
 
 def _check_apart(rv: TensorVariable, spread, before: Sequence[TensorVariable]) -> None:
     if any(depends_on(spread, other) for other in before):
-        raise NotImplementedError(
+        raise Declined(
             f"the spread of the records {rv.name!r} depends on other records: rows have a known "
             f"law if it is the same in every row. Sample with rung='records'"
         )
@@ -223,14 +222,14 @@ def _affine(rv, mu, before, width: int, n: int) -> list[Polynomial]:
     try:
         vectors = row_vectors(mu, dict.fromkeys(before, n))
         found = [read_polynomial(v, _Leaves(columns, None)) for v in vectors.flat]
-    except NotAdditiveError as error:
-        raise NotImplementedError(
+    except Declined as error:
+        raise Declined(
             f"the mean of the records {rv.name!r}: {error}. Rows have a known law if it is the "
             f"same affine function of the other columns in every row; sample with rung='records'"
         ) from None
     for polynomial in found:
         if degree(polynomial) > 1:
-            raise NotImplementedError(
+            raise Declined(
                 f"the mean of the records {rv.name!r} is a polynomial of degree "
                 f"{degree(polynomial)} in other records: rows have a known law if it is affine. "
                 f"Sample with rung='records'"
@@ -243,7 +242,7 @@ def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> T
     parameter = as_float(parameter)
     if parameter.type.ndim > (rv.type.ndim - 1 if core is None else core):
         if not parameter.type.broadcastable[0]:
-            raise NotImplementedError(
+            raise Declined(
                 f"the records {rv.name!r} are not identically distributed: a parameter has "
                 f"{parameter.type.ndim} dimensions, the first of them for the rows. Sample with "
                 f"rung='records'"

@@ -18,13 +18,9 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, keeps_values, known_value
 from pymc_dp.reading.sums import Number, additive
-
-
-class NotCountableError(NotImplementedError):
-    """A statistic that is no function of the counts of the records' values; says why."""
-
 
 _MOST_ENTRIES = 4096
 
@@ -115,9 +111,9 @@ def read_statistic(
 
     Raises
     ------
-    NotAdditiveError
+    Declined
         Naming the op that makes it something else than a function of sums over the records.
-    NotCountableError
+    Declined
         A sum that depends on the records' positions, on data that can change, or is not finite.
     """
     if n == 1:
@@ -125,9 +121,7 @@ def read_statistic(
     _check_positions(statistic, records)
     size = math.prod(1 if length is None else length for length in statistic.type.shape)
     if size > _MOST_ENTRIES:
-        raise NotCountableError(
-            f"it has {size} entries; a function of counts has at most {_MOST_ENTRIES}"
-        )
+        raise Declined(f"it has {size} entries; a function of counts has at most {_MOST_ENTRIES}")
     reading = additive(statistic, {records: n})
     # Every value twice, and as many as there are no records: positions would make a difference.
     codes = np.tile(np.arange(cells), 3 if 2 * cells == n else 2)
@@ -154,7 +148,7 @@ def _of_one_record(statistic, records, cells) -> CountStatistic:
     ])  # fmt: skip
     values = found.reshape(cells, -1).T
     if not np.all(np.isfinite(values)):
-        raise NotCountableError(f"it is not finite for records of some value: {values}")
+        raise Declined(f"it is not finite for records of some value: {values}")
     sums = tuple(ps.float64(f"s{i}") for i in range(values.shape[0]))
     return CountStatistic(values, sums, sums, found.shape[1:])
 
@@ -191,7 +185,7 @@ def _check_positions(statistic: TensorVariable, records: TensorVariable) -> None
             continue
         per_record = depends_on(node.inputs[0], records) and length in node.inputs[0].type.shape
         if per_record and length not in variable.type.shape:
-            raise NotCountableError("it takes some of the records by their position")
+            raise Declined("it takes some of the records by their position")
 
 
 def _changeable(graph: Variable) -> list[Variable]:
@@ -202,7 +196,7 @@ def _number(graph: TensorVariable, given: dict) -> np.ndarray:
     replaced = clone_replace(graph, given, rebuild_strict=False)
     value = known_value(replaced, fixed=True)
     if value is None:
-        raise NotCountableError(
+        raise Declined(
             f"`{_changeable(replaced)[0]}` in it is neither a number nor computed from the "
             f"records: write a number, or sample with the records"
         )
@@ -213,14 +207,14 @@ def _values(graph: TensorVariable, given: dict, length: int, cells: int) -> np.n
     """Evaluate a map over the records at each of their values."""
     try:
         found = np.broadcast_to(_number(graph, given), (length,)).reshape(-1, cells)
-    except NotCountableError:
+    except Declined:
         raise
     except Exception:  # shapes that do not fit: it has an entry for each of the records
         found = np.array([[0.0], [1.0]])
     if not np.array_equal(found[0], found[1], equal_nan=True):
-        raise NotCountableError("it does not treat all records alike")
+        raise Declined("it does not treat all records alike")
     if not np.all(np.isfinite(found[0])):
-        raise NotCountableError(f"it is not finite for records of some value: {found[0]}")
+        raise Declined(f"it is not finite for records of some value: {found[0]}")
     return found[0]
 
 

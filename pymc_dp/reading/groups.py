@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined, Unrelated
 from pymc_dp.graphs.questions import depends_on, known_shape, nearest_rvs
 from pymc_dp.reading.model import (
     children,
@@ -25,8 +26,6 @@ from pymc_dp.reading.model import (
 )
 from pymc_dp.reading.sums import (
     Additive,
-    NotAdditiveError,
-    UnrelatedAxesError,
     additive,
     is_rowwise,
 )
@@ -290,12 +289,12 @@ def check_axes(model: pm.Model) -> None:
             continue
         try:
             additive(statistic.sum(), mine)
-        except UnrelatedAxesError:
+        except Unrelated:
             names = " with those of ".join(repr(rv.name) for rv in mine)
             raise ValueError(
                 f"the statistic of {release.name!r} pairs the records of {names}, each with every "
                 f"other: write what the curator summed over single records, (x * y).sum() say, or "
                 f"combine sums, x.sum() * y.sum()"
             ) from None
-        except NotAdditiveError:
+        except Declined:
             pass

@@ -20,11 +20,12 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, is_whole, known_shape, known_value, nearest_rvs
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.reading.statistic import LinearStatistic, NotLinearError, linear_statistics
+from pymc_dp.reading.statistic import LinearStatistic, linear_statistics
 
 
 def as_model(model: pm.Model | None, call: str) -> pm.Model:
@@ -69,7 +70,7 @@ def prior_value(parameter: Any, name: str | None) -> np.ndarray:
     """Return a parameter of a prior; refuse one that is random, by the name of the variable."""
     value = known_value(pt.as_tensor(parameter))
     if value is None:
-        raise NotImplementedError(f"the prior of {name!r} has random parameters")
+        raise Declined(f"the prior of {name!r} has random parameters")
     return value
 
 
@@ -155,7 +156,7 @@ def record_moments(op, rv: TensorVariable) -> tuple[TensorVariable, TensorVariab
 
     Register an implementation for a new record law; it is called with the op and the RV.
     """
-    raise NotImplementedError(
+    raise Declined(
         f"the records {rv.name!r} follow {op}, whose mean and variance are not registered: "
         "records with Normal(mu, sigma) are supported"
     )
@@ -293,16 +294,14 @@ def read_records(
             continue
         others = [rv for rv in nearest_rvs([release_statistic(release)]) if rv is not records]
         if others:
-            raise NotLinearError(
+            raise Declined(
                 f"the release {release.name!r} mixes the records {records.name!r} with "
                 f"{', '.join(repr(o.name) for o in others)}"
             )
         try:
             components = linear_statistics(release_statistic(release), records, n)
-        except NotLinearError as error:
-            raise NotLinearError(
-                f"the statistic of the release {release.name!r}: {error}"
-            ) from None
+        except Declined as error:
+            raise Declined(f"the statistic of the release {release.name!r}: {error}") from None
         found.append(LinearRelease(release, tuple(components)))
     return PrivatizedRecords(records, n, mean, variance, tuple(found))
 
@@ -312,7 +311,7 @@ def check_transform(model: pm.Model, rv: TensorVariable) -> None:
     actual = model.rvs_to_transforms.get(rv)
     default = _default_transform(rv.owner.op, rv)
     if actual is not None and not _same_transform(actual, default, rv):
-        raise NotImplementedError(
+        raise Declined(
             f"{rv.name!r} has the transform {type(actual).__name__}, which is not its default one "
             f"and may cut its support: leave transform= out, and state the support by the "
             f"distribution (pm.Uniform, pm.Truncated)"

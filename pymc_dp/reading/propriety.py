@@ -14,13 +14,13 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, entry_of, nearest_rvs, power_law
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.columns import Link, Rows
 from pymc_dp.reading.model import PrivatizedRecords, check_transform, children
-from pymc_dp.reading.sums import NotAdditiveError
 from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_polynomial
 
 
@@ -132,7 +132,7 @@ def check_proper_rows(model: pm.Model, rows: Rows) -> None:
         return
     try:
         released = [entry for release in rows.releases for entry in release.linear(rows.n)]
-    except NotAdditiveError:
+    except Declined:
         return
     starts = itertools.accumulate((link.width for link in rows.links), initial=0)
     for link, column in zip(rows.links, starts, strict=False):
@@ -173,7 +173,7 @@ def _check_coefficients(
     entries: list[tuple[TensorVariable, tuple[int, ...]]] = []
     try:
         found = [_in_entries(c, flat, entries) for c in link.coefficients]
-    except NotAdditiveError:
+    except Declined:
         return
     if not entries or any(degree(p) > 1 for p in found):
         return

@@ -17,6 +17,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import keeps_values, known_value
 
 
@@ -79,10 +80,6 @@ class TooFewRecordsError(ValueError):
     """A variance of fewer than two records."""
 
 
-class NotLinearError(ValueError):
-    """A statistic that is not linear in the sample mean and variance; says which op broke it."""
-
-
 _Value = LinearStatistic | _PerRecord | np.ndarray | list
 
 
@@ -102,7 +99,7 @@ class _Reader:
         op = variable.owner.op if variable.owner else variable
         op = getattr(op, "scalar_op", op)
         name = getattr(op, "name", None) or type(op).__name__
-        raise NotLinearError(
+        raise Declined(
             why or f"`{name}` makes it something else than a sum, mean or variance of the records"
         )
 
@@ -277,7 +274,7 @@ def linear_statistics(
 
     Raises
     ------
-    NotLinearError
+    Declined
         Naming the op that makes it something else.
     """
     return _Reader(records, n).components(statistic)

@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 from xarray import DataTree
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.kernels.moments.clt_chain import (
     RegressionModel,
     covariate_law,
@@ -65,7 +66,7 @@ def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
             if not powers:
                 continue  # the public number of rows
             if len(powers) > 1:
-                raise NotImplementedError(
+                raise Declined(
                     f"an entry of {release.name!r} combines several sums: it covers releases of "
                     f"sums as they are"
                 )
@@ -73,7 +74,7 @@ def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
             k = order.index(power)
             if laplace[k] or gaussian[k]:
                 what = "·".join(rows.labels[c] for c in power)
-                raise NotImplementedError(f"the sum of {what} is released more than once")
+                raise Declined(f"the sum of {what} is released more than once")
             z[k] = (own - polynomial.get((), 0.0)) / polynomial[power]
             if lam > 0.0:
                 laplace[k] = 1.0 / lam / abs(polynomial[power])
@@ -206,10 +207,10 @@ def naive(
     regression = covered(model, gaussian=False)
     kernel = kernel_model(model, regression, _any_moments(regression, moments), corrected=False)
     if kernel.bounded:
-        raise NotImplementedError("the naive analysis knows no bounds=: leave them out for it")
+        raise Declined("the naive analysis knows no bounds=: leave them out for it")
     missing = np.flatnonzero((kernel.laplace == 0.0) & (kernel.gaussian == 0.0))
     if missing.size:
-        raise NotImplementedError("the naive analysis needs all sums of products to be released")
+        raise Declined("the naive analysis needs all sums of products to be released")
     d = kernel.mu0.size
     products = cross_products(kernel.z, kernel.n, d)
     cone = onto_cone(products)

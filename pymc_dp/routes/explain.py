@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.ladder.collapse import collapse, dropped_deterministics
 from pymc_dp.laws.integrated import IntegratedReleaseRV
@@ -27,7 +28,6 @@ from pymc_dp.reading.model import (
     releases,
     with_known_lengths,
 )
-from pymc_dp.reading.sums import NotAdditiveError
 from pymc_dp.routes import routes
 from pymc_dp.step_methods import choose_steps
 
@@ -178,7 +178,7 @@ def _reading(model, release) -> str:
         try:
             count = len(read_block(model, alone).maps)
             what = f"a function of {count} sum{'s' if count > 1 else ''} over the records"
-        except NotAdditiveError as error:
+        except Declined as error:
             what = f"{_AFRESH} for every record, because {error}"
         parts.append(f"of {block.name}: {what} (n = {block.n})")
     return "; ".join(parts) or names

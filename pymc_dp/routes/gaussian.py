@@ -20,6 +20,7 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs, power_law
 from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
@@ -46,30 +47,30 @@ def covered(model: pm.Model) -> PrivatizedRecords:
     """Return the records if the fused kernel covers the whole model; say what it does not."""
     groups = collapsible(model)
     if len(groups) != 1:
-        raise NotImplementedError("it covers one vector of records")
+        raise Declined("it covers one vector of records")
     [group] = groups
     if not isinstance(group, PrivatizedRecords):
-        raise NotImplementedError("it covers one vector of Normal records of one mean and variance")
+        raise Declined("it covers one vector of Normal records of one mean and variance")
     released = [r.rv for r in group.releases]
     others = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
     if others:
-        raise NotImplementedError(f"it does not cover {others[0].name!r}")
+        raise Declined(f"it does not cover {others[0].name!r}")
     if any(rv not in model.observed_RVs for rv in released):
-        raise NotImplementedError("a release has no observed value")
+        raise Declined("a release has no observed value")
     for release in group.releases:
         if not has_continuous_rates(release.op.mechanism):
-            raise NotImplementedError(
+            raise Declined(
                 f"it does not cover {type(release.op.mechanism).__name__} (in {release.name!r})"
             )
     for which in ("mean", "variance"):
         if sum(bool(getattr(c, which)) for r in group.releases for c in r.components) > 1:
-            raise NotImplementedError(f"the {which} of {group.name!r} is released more than once")
+            raise Declined(f"the {which} of {group.name!r} is released more than once")
     if group.n < 3 and any(
         c.variance and not has_kink(r.op.mechanism) for r in group.releases for c in r.components
     ):
-        raise NotImplementedError("a variance of n = 2 records under Gaussian noise")
+        raise Declined("a variance of n = 2 records under Gaussian noise")
     if any(bool(c.mean) == bool(c.variance) for r in group.releases for c in r.components):
-        raise NotImplementedError("an entry of a release is neither a mean nor a variance")
+        raise Declined("an entry of a release is neither a mean nor a variance")
     mean = group.mean
     spread, power = _spread(group)
     for parameter in (mean, spread):
@@ -77,36 +78,36 @@ def covered(model: pm.Model) -> PrivatizedRecords:
             check_transform(model, parameter)
     extra = [rv.name for rv in model.free_RVs if rv not in (mean, spread, group.rv)]
     if extra:
-        raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
+        raise Declined(f"it does not cover the variable {extra[0]!r}")
     if (type(spread.owner.op), power) not in _SPREAD_PRIORS:
         known = ", ".join(
             f"{op.__name__.removesuffix('RV')} on the {'variance' if k == 1 else 'sd'}"
             for op, k in _SPREAD_PRIORS
         )
-        raise NotImplementedError(f"the prior of {spread.name!r} is none of: {known}")
+        raise Declined(f"the prior of {spread.name!r} is none of: {known}")
     if nearest_rvs(spread.owner.inputs):
-        raise NotImplementedError(f"the prior of {spread.name!r} has random parameters")
+        raise Declined(f"the prior of {spread.name!r} has random parameters")
     has_mean, has_variance = (
         used or group.bounds is not None for used in (group.uses_mean, group.uses_variance)
     )
     shape = _prior(spread, power)[0] + (has_mean + (group.n - 1) * has_variance) / 2
     if shape < 0 or (shape == 0 and group.bounds is None):
-        raise NotImplementedError(f"there are too few records for the prior of {spread.name!r}")
+        raise Declined(f"there are too few records for the prior of {spread.name!r}")
     if mean.owner is None or not isinstance(mean.owner.op, NormalRV | FlatRV):
-        raise NotImplementedError("the records' mean has no Normal or flat prior")
+        raise Declined("the records' mean has no Normal or flat prior")
     if isinstance(mean.owner.op, NormalRV):
         location, sd = mean.owner.op.dist_params(mean.owner)
         if nearest_rvs([location]):
-            raise NotImplementedError(f"the prior location of {mean.name!r} is random")
+            raise Declined(f"the prior location of {mean.name!r} is random")
         sources = nearest_rvs([sd])
         own = power_law(sd**2, spread) if sources == [spread] else None
         if sources and (own is None or abs(own[1] - power) > 1e-9):
-            raise NotImplementedError(
+            raise Declined(
                 f"the prior spread of {mean.name!r} is neither a number nor proportional to the "
                 f"square root of {spread.name!r}"
             )
     if any(v.type.ndim for v in (mean, spread)):
-        raise NotImplementedError("it covers scalar parameters")
+        raise Declined("it covers scalar parameters")
     return group
 
 
@@ -127,7 +128,7 @@ def _spread(group: PrivatizedRecords) -> tuple[TensorVariable, int]:
     sources = nearest_rvs([group.variance])
     power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
     if power is None or abs(power[0] - 1) > 1e-9 or abs(power[1] - round(power[1], 0)) > 1e-9:
-        raise NotImplementedError(
+        raise Declined(
             f"it covers {group.name!r} = Normal(mu, sigma) or Normal(mu, sqrt(sigma2)) with a free "
             f"sigma or sigma2"
         )

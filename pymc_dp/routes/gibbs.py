@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pymc as pm
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.groups import blocks, read_block
 from pymc_dp.reading.model import is_tagged, privatized
-from pymc_dp.reading.sums import NotAdditiveError
 from pymc_dp.routes import Route, register_route
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
@@ -47,7 +47,7 @@ def _records_rate(model):
         try:
             read_block(model, block)
             seconds += block.n * 5e-8
-        except NotAdditiveError:
+        except Declined:
             seconds += block.n * 1e-6 + block.n**2 * 1e-8
         seconds *= width(block) ** 2
     return 1.0 / seconds

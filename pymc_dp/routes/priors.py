@@ -18,6 +18,7 @@ from pytensor.tensor.linalg import MatrixInverse
 from pytensor.tensor.random.basic import InvGammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import (
     entry_of,
     known_shape,
@@ -28,7 +29,6 @@ from pymc_dp.graphs.questions import (
 )
 from pymc_dp.reading.columns import Link, Rows
 from pymc_dp.reading.model import prior_number, prior_value
-from pymc_dp.reading.sums import NotAdditiveError
 from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_polynomial
 
 
@@ -122,7 +122,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
     sources = nearest_rvs([variance])
     law = power_law(variance, sources[0], positive=True) if len(sources) == 1 else None
     if law is None or law[1] != 1 or not isinstance(sources[0].owner.op, InvGammaRV):
-        raise NotImplementedError(
+        raise Declined(
             f"the variance of {name!r} has no inverse gamma prior: the kernel is for "
             f"sigma2 = pm.InverseGamma(...), {name!r} = pm.Normal(..., pm.math.sqrt(sigma2))"
         )
@@ -135,18 +135,18 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
     for rv in [rv for rv in model.free_RVs if rv in nearest_rvs(graphs)]:
         op = rv.owner.op
         if rv.type.ndim > 1 or not isinstance(op, NormalRV | MvNormalRV):
-            raise NotImplementedError(f"the prior of {rv.name!r} is not Normal")
+            raise Declined(f"the prior of {rv.name!r} is not Normal")
         width = math.prod(_shape(rv))
         location, scale = op.dist_params(rv.owner)
         location = _unfilled(location)
         cov = scale**2 if isinstance(op, NormalRV) else scale
         if nearest_rvs([cov]) != [spread] or power(cov, spread, positive=True) != 1:
-            raise NotImplementedError(
+            raise Declined(
                 f"the prior of {rv.name!r} is not conjugate: its standard deviation has to be "
                 f"proportional to that of {name!r} (of several, pm.MvNormal(..., cov=C * sigma2))"
             )
         if nearest_rvs([location]):
-            raise NotImplementedError(
+            raise Declined(
                 f"the prior of {rv.name!r} is not conjugate: its mean has to be a number"
             )
         value = np.full([1] * spread.type.ndim, 1 / factor, spread.dtype)
@@ -179,7 +179,7 @@ def _unfilled(graph: TensorVariable) -> TensorVariable:
 def _shape(rv: TensorVariable) -> tuple[int, ...]:
     shape = tuple(length for length in known_shape(rv) if length is not None)
     if len(shape) < rv.type.ndim:
-        raise NotImplementedError(f"the shape of {rv.name!r} is not known")
+        raise Declined(f"the shape of {rv.name!r} is not known")
     return shape
 
 
@@ -200,12 +200,10 @@ def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
     for row, graph in enumerate(graphs):
         try:
             found = read_polynomial(graph, leaf) if isinstance(graph, Variable) else constant(graph)
-        except NotAdditiveError as error:
-            raise NotImplementedError(f"a coefficient of {link.rv.name!r}: {error}") from None
+        except Declined as error:
+            raise Declined(f"a coefficient of {link.rv.name!r}: {error}") from None
         if degree(found) > 1:
-            raise NotImplementedError(
-                f"a coefficient of {link.rv.name!r} is a product of variables"
-            )
+            raise Declined(f"a coefficient of {link.rv.name!r} is a product of variables")
         for monomial, value in found.items():
             if monomial:
                 matrix[row, monomial[0]] = value
@@ -224,7 +222,7 @@ def _read_covariates(model: pm.Model, rows: Rows, links):
     if not others and link.sigma is None:
         return _read_wishart(model, link)
     if others or link.intercept is None:
-        raise NotImplementedError(
+        raise Declined(
             "it covers covariates with a known law, one with a conjugate prior, or several as one "
             "pm.MvNormal with a Wishart precision"
         )
@@ -232,7 +230,7 @@ def _read_covariates(model: pm.Model, rows: Rows, links):
     prior = _read_prior(model, [location], link.sigma, link)
     matrix, offset = _linear_map([location], prior.entries, link)
     if matrix.shape != (1, 1) or matrix[0, 0] != 1.0 or offset[0] != 0.0:
-        raise NotImplementedError(f"the mean of {link.rv.name!r} is no free variable")
+        raise Declined(f"the mean of {link.rv.name!r} is no free variable")
     return prior
 
 

@@ -13,6 +13,7 @@ from pymc.util import get_random_generator
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import (
     known_value,
 )
@@ -34,7 +35,6 @@ from pymc_dp.mechanisms.release import (
 )
 from pymc_dp.reading.columns import Rows
 from pymc_dp.reading.model import check_transform
-from pymc_dp.reading.sums import NotAdditiveError
 from pymc_dp.routes import Route, register_route
 from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
 from pymc_dp.routes.priors import (
@@ -87,31 +87,29 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
     """
     rows, *others = collapsible(model)
     if others or not isinstance(rows, Rows):
-        raise NotImplementedError("it covers one regression of rows (x, y)")
+        raise Declined("it covers one regression of rows (x, y)")
     released = [r.rv for r in rows.releases]
     factors = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
     if factors:
-        raise NotImplementedError(f"it does not cover {factors[0].name!r}")
+        raise Declined(f"it does not cover {factors[0].name!r}")
     for release in rows.releases:
         if release.rv not in model.observed_RVs:
-            raise NotImplementedError("a release has no observed value")
+            raise Declined("a release has no observed value")
         if not has_continuous_rates(release.mechanism):
-            raise NotImplementedError(
+            raise Declined(
                 f"it does not cover {type(release.mechanism).__name__} (in {release.name!r})"
             )
         if release.degree > 2 and gaussian:
-            raise NotImplementedError(
-                f"{release.name!r} is of products of {release.degree} columns"
-            )
+            raise Declined(f"{release.name!r} is of products of {release.degree} columns")
         try:
             release.linear(rows.n)
-        except NotAdditiveError as error:
-            raise NotImplementedError(f"the statistic of {release.name!r}: {error}") from None
+        except Declined as error:
+            raise Declined(f"the statistic of {release.name!r}: {error}") from None
     *covariates, response = rows.links
     if response.coefficients is None or response.sigma is None:
-        raise NotImplementedError(f"{response.rv.name!r} is no response to the other columns")
+        raise Declined(f"{response.rv.name!r} is no response to the other columns")
     if rows.n < rows.width + 1:
-        raise NotImplementedError(f"{rows.n} rows of {rows.width} columns are too few")
+        raise Declined(f"{rows.n} rows of {rows.width} columns are too few")
     prior = _read_prior(model, response.coefficients, response.sigma, response)
     matrix, offset = _linear_map(response.coefficients, prior.entries, response)
     if matrix.shape[0] != matrix.shape[1] or np.linalg.matrix_rank(matrix) < len(matrix):
@@ -124,7 +122,7 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
                 f"the intercept of {own!r} is a number: the kernel is for intercepts with a prior, "
                 f"{own} = pm.Normal({own!r}, a + x @ b, ...)"
             )
-        raise NotImplementedError(why)
+        raise Declined(why)
     try:
         covariate = _read_covariates(model, rows, covariates)
     except NotImplementedError:
@@ -136,7 +134,7 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
         others = covariate.variables
         shared = [rv.name for rv in others if rv in mine]
         if shared:
-            raise NotImplementedError(
+            raise Declined(
                 f"{shared[0]!r} is part of the law of the covariates and of that of "
                 f"{response.rv.name!r}"
             )
@@ -144,7 +142,7 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
     box(rows)
     extra = [rv.name for rv in model.free_RVs if rv not in mine]
     if extra:
-        raise NotImplementedError(f"it does not cover the variable {extra[0]!r}")
+        raise Declined(f"it does not cover the variable {extra[0]!r}")
     for rv in dict.fromkeys(mine):
         check_transform(model, rv)
     return ConjugateRegression(rows, prior, matrix, offset, covariate)
@@ -214,7 +212,7 @@ def box(rows: Rows) -> dict[str, Any]:
         return {"bounded": False, "box": np.zeros(4)}
     regions = [r.rv.owner.op.split(r.rv.owner.inputs)[2] for r in rows.releases]
     if rows.width != 2 or not any(isinstance(region, FeasibleRegression) for region in regions):
-        raise NotImplementedError(
+        raise Declined(
             f"bounds= of {', '.join(repr(rv.name) for rv in stated)} are no box: it covers those "
             f"of both columns of a simple regression, stated in one release"
         )
@@ -223,7 +221,7 @@ def box(rows: Rows) -> dict[str, Any]:
         if isinstance(region, FeasibleMoments):
             feasible = law_is_feasible(region.law_mean, region.law_variance, *stated[x])
             if not known_value(feasible):
-                raise NotImplementedError(f"bounds= of {x.name!r} confine its law, too")
+                raise Declined(f"bounds= of {x.name!r} confine its law, too")
     (ax, bx), (ay, by) = stated[x], stated[y]
     return {"bounded": True, "box": np.array([ax, bx, ay, by])}
 

@@ -16,6 +16,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs, public_data
 from pymc_dp.reading.model import release_statistic, takes_whole
 
@@ -57,7 +58,7 @@ def value_writer(model: pm.Model, rv: TensorVariable) -> Callable:
     value = rv.type("value")
     forward = transform.forward(value, *rv.owner.inputs)
     if nearest_rvs([forward]):
-        raise NotImplementedError(
+        raise Declined(
             f"{rv.name!r} has the transform {transform}, whose parameters are random: pass "
             f"default_transform=None to {rv.name!r}"
         )

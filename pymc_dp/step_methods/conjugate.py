@@ -15,11 +15,11 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 import pymc_dp.step_methods.conjugacy  # noqa: F401 (its modules register themselves)
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.model import check_transform, children
 from pymc_dp.step_methods.base import DPStep, infeasible, point_function, value_writer
 from pymc_dp.step_methods.conjugacy.registry import (
     Contribution,
-    NotConjugateError,
     find_child,
     find_draw,
     find_families,
@@ -27,7 +27,7 @@ from pymc_dp.step_methods.conjugacy.registry import (
 )
 from pymc_dp.step_methods.registry import accepted, concerned, register_step
 
-__all__ = ["ConjugateGibbs", "NotConjugateError", "conditional"]
+__all__ = ["ConjugateGibbs", "conditional"]
 
 
 def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorVariable, ...]]:
@@ -35,19 +35,19 @@ def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorV
 
     Raises
     ------
-    NotConjugateError
+    Declined
         Naming the prior or the child without a conjugate pair.
     """
     op = rv.owner.op
     families = find_families(op)
     if not families:
         names = [prior.__name__.removesuffix("RV") for _, prior in registered_priors()]
-        raise NotConjugateError(
+        raise Declined(
             f"{rv.name!r} has the prior {op}; there are conjugate updates for "
             f"{', '.join(dict.fromkeys(names))}"
         )
     if rv.type.ndim != op.ndim_supp:
-        raise NotConjugateError(
+        raise Declined(
             f"{rv.name!r} is not a scalar"
             if op.ndim_supp == 0
             else f"{rv.name!r} is a batch of vectors, not one vector"
@@ -60,19 +60,14 @@ def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorV
     for family, prior in (fitting or families).items():
         try:
             return family, _combine(_contributions(model, rv, offspring, family, prior))
-        except NotConjugateError as error:
+        except Declined as error:
             reasons.append(str(error))
-    raise NotConjugateError(
-        f"{rv.name!r} has no conjugate update: {'; '.join(dict.fromkeys(reasons))}"
-    )
+    raise Declined(f"{rv.name!r} has no conjugate update: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def _check_support(model: pm.Model, rv: TensorVariable) -> None:
     """Refuse transforms other than the default one, which may cut the support."""
-    try:
-        check_transform(model, rv)
-    except NotImplementedError as error:
-        raise NotConjugateError(str(error)) from None
+    check_transform(model, rv)
 
 
 def _pair(family: str, child: TensorVariable) -> Callable | None:
@@ -84,7 +79,7 @@ def _contributions(model, rv, offspring, family, prior) -> list[Contribution]:
     for child in offspring:
         pair = _pair(family, child)
         if pair is None:
-            raise NotConjugateError(f"its child {child.name!r} is not conjugate to its prior")
+            raise Declined(f"its child {child.name!r} is not conjugate to its prior")
         # A free child is read from the point, its value transformed back.
         value = child if child in model.free_RVs else model.rvs_to_values[child]
         parts.append(pair(rv, child, value))
@@ -151,7 +146,7 @@ class ConjugateGibbs(DPStep):
         for rv in self.model_rvs:
             try:
                 family, natural = conditional(model, rv)
-            except NotConjugateError as error:
+            except Declined as error:
                 raise ValueError(f"ConjugateGibbs cannot update {rv.name!r}: {error}") from None
             row = pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in natural])
             function, inputs = point_function(model, row)

@@ -17,6 +17,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import BinomialRV, MultinomialRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import is_linear_in
 from pymc_dp.graphs.questions import known_value, nearest_rvs, substitute
 from pymc_dp.laws.counts.density import Noise, compile_noise
@@ -25,7 +26,7 @@ from pymc_dp.reading.counts import MOST_LISTED
 from pymc_dp.reading.model import children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import DPStep, point_function, unusable, value_writer
 from pymc_dp.step_methods.conjugacy.registry import find_draw, find_families, require_itself
-from pymc_dp.step_methods.conjugate import NotConjugateError, conditional
+from pymc_dp.step_methods.conjugate import conditional
 from pymc_dp.step_methods.registry import accepted, concerned, register_step
 from pymc_dp.step_methods.tables import read_table
 
@@ -281,7 +282,7 @@ def count_parameter(model: pm.Model, rv: TensorVariable) -> TensorVariable | Non
     try:
         require_itself(p, parameter, rv, "probability")
         family, _ = conditional(model, parameter)
-    except NotConjugateError:
+    except Declined:
         return None
     mine = children(model, parameter) == [rv] and family in ("beta", "dirichlet")
     return parameter if mine else None

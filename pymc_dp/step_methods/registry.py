@@ -8,6 +8,7 @@ from typing import Any
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.reading.model import releases
 
@@ -38,12 +39,12 @@ def registered_steps() -> tuple[Any, ...]:
 def accepted(
     check: Callable[[TensorVariable], Any], variables: Sequence[TensorVariable]
 ) -> list[TensorVariable]:
-    """Return the variables that a check does not refuse with a ValueError."""
+    """Return the variables that a check does not refuse."""
     found = []
     for rv in variables:
         try:
             check(rv)
-        except ValueError:
+        except (Declined, ValueError):
             continue
         found.append(rv)
     return found

@@ -11,8 +11,9 @@ from pytensor.graph.replace import clone_replace, vectorize_graph
 from scipy import integrate, stats
 
 import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.step_methods.conjugacy import registry
-from pymc_dp.step_methods.conjugate import NotConjugateError, conditional
+from pymc_dp.step_methods.conjugate import conditional
 
 DRAWS = 10_000
 REAL = np.array([0.4, -1.3, 2.2, 0.9])
@@ -582,7 +583,7 @@ def test_declined(prior, child, match):
     with pm.Model() as model:
         p = prior()
         child(p)
-    with pytest.raises(NotConjugateError, match=match):
+    with pytest.raises(Declined, match=match):
         conditional(model, p)
     with model, pytest.raises(ValueError, match="ConjugateGibbs cannot update 'p'"):
         dp.ConjugateGibbs([p])

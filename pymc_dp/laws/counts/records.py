@@ -13,6 +13,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import PLAIN_MODE, depends_on, known_shape, known_value, nearest_rvs
 from pymc_dp.laws.counts.density import compile_noise
@@ -28,7 +29,6 @@ from pymc_dp.mechanisms.release import PrivateReleaseRV, release_rv
 from pymc_dp.reading.counts import (
     MOST_LISTED,
     CountStatistic,
-    NotCountableError,
     elementwise_values,
     is_concave,
     probes,
@@ -42,7 +42,6 @@ from pymc_dp.reading.model import (
     releases,
     unbroadcast,
 )
-from pymc_dp.reading.sums import NotAdditiveError
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _read_release(release, records, n, cells) -> CountRelease:
     statistic = release_statistic(release)
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
-        raise NotCountableError(
+        raise Declined(
             f"the release {release.name!r} mixes the records {records.name!r} with "
             f"{', '.join(repr(o.name) for o in others)}"
         )
@@ -150,8 +149,8 @@ def _read_release(release, records, n, cells) -> CountRelease:
         return CountRelease(release, values)
     try:
         return CountRelease(release, read_statistic(statistic, records, n, cells))
-    except (NotAdditiveError, NotCountableError) as error:
-        raise NotCountableError(
+    except Declined as error:
+        raise Declined(
             f"the statistic of the release {release.name!r} is no function of the counts of "
             f"{records.name!r}: {error}"
         ) from None
@@ -176,7 +175,7 @@ def statistics_rung(model: pm.Model, group: CountedRecords) -> Change:
     change.added[group.latent] = (counts, None)
     for release in group.releases:
         if isinstance(release.statistic, np.ndarray):
-            raise NotImplementedError(
+            raise Declined(
                 f"the release {release.rv.name!r} reports every one of the records {group.name!r}: "
                 f"it is no function of their counts. Use to='marginal'"
             )
@@ -193,7 +192,7 @@ def statistics_rung(model: pm.Model, group: CountedRecords) -> Change:
 def marginal_rung(model: pm.Model, group: CountedRecords) -> Change:
     """Integrate the counts out, too."""
     if len(group.releases) > 1:
-        raise NotImplementedError(
+        raise Declined(
             f"the records {group.name!r} are released more than once (in "
             f"{', '.join(repr(r.rv.name) for r in group.releases)}): the releases are dependent. "
             f"Write them as one release of a list, or use to='statistics'"
@@ -204,14 +203,14 @@ def marginal_rung(model: pm.Model, group: CountedRecords) -> Change:
         reported = ReportedRecords(statistic, group.n, (group.latent,))
         new = integrated_release(reported, mechanism, group.probabilities)
     elif not group.binary:
-        raise NotImplementedError(
+        raise Declined(
             f"the records {group.name!r} are Categorical: the counts of their {group.cells} values "
             f"have no marginal. Use to='statistics'"
         )
     else:
         whole = group.n <= WHOLE or not _terms_are_concave(model, group, release)
         if whole and group.n > MOST_LISTED:
-            raise NotImplementedError(
+            raise Declined(
                 f"the density of the release {release.rv.name!r} is not known to be log-concave in "
                 f"the number of ones among {group.name!r}, as it is for a sum or mean under "
                 f"log-concave noise (the property `log_concave` of a mechanism), and the sum over "

@@ -15,8 +15,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import keeps_values
-from pymc_dp.reading.sums import Additive, NotAdditiveError, additive
+from pymc_dp.reading.sums import Additive, additive
 
 _SMOOTH = (
     ps.Add, ps.Sub, ps.Neg, ps.Mul, ps.Sqr, ps.Exp, ps.Expm1, ps.Identity, ps.Second, ps.Sin,
@@ -62,7 +63,7 @@ def read_summand(
 
     Raises
     ------
-    NotAdditiveError
+    Declined
         If the statistic is no such sum, or h is not piecewise smooth as far as can be read.
     """
     form = additive(entry, {records: n})
@@ -72,7 +73,7 @@ def read_summand(
         if total in coefficients:
             h = h + coefficients[total] * vector
     if not coefficients:
-        raise NotAdditiveError("it does not depend on the records")
+        raise Declined("it does not depend on the records")
     h = h.astype("float64")
     replace = {records: record, form.centers: pt.zeros(len(form.columns), dtype="float64")}
     h, offset = clone_replace([h, pt.as_tensor(offset)], replace, rebuild_strict=False)
@@ -121,7 +122,7 @@ def _affine(form: Additive):
                 offset, linear = parts[0]
                 return offset / constants[1], {s: c / constants[1] for s, c in linear.items()}
             case _:
-                raise NotAdditiveError(
+                raise Declined(
                     f"`{getattr(op, 'name', None) or op}` makes it a function of sums that is no "
                     f"sum itself: release the sums, as in [x.sum(), (x**2).sum()]"
                 )
@@ -147,7 +148,7 @@ class _Breakpoints:
 
     def fail(self, op, why: str):
         name = getattr(op, "name", None) or type(op).__name__.lower()
-        raise NotAdditiveError(f"`{name}` of a record {why}")
+        raise Declined(f"`{name}` of a record {why}")
 
     def visit(self, variable: Variable) -> None:
         if variable is self.record or variable in self._seen:
@@ -155,7 +156,7 @@ class _Breakpoints:
         self._seen.add(variable)
         if not self.touches(variable):
             if not all(variable.type.broadcastable):
-                raise NotAdditiveError(
+                raise Declined(
                     "it weighs or selects the records one by one, so that they do not contribute "
                     "alike"
                 )

@@ -9,6 +9,7 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import HostOp, Placement
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.inversion import nodes as law_nodes
@@ -108,7 +109,7 @@ class ReleaseDensity(HostOp):
         """Return the derivatives that came with the value."""
         first, *others = cotangents
         if not all(isinstance(g.type, DisconnectedType) for g in others):
-            raise NotImplementedError("the density has no second derivatives")
+            raise Declined("the density has no second derivatives")
         gradients = [disconnected_type() for _ in inputs]
         gradients[0], gradients[3] = first[0] * outputs[2], first[0] * outputs[1]
         return gradients

@@ -12,6 +12,7 @@ from pymc.logprob.transforms import IntervalTransform, LogOddsTransform, LogTran
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, SAMPLES
 from pymc_dp.laws.inversion.ops import Panels, Reaches
@@ -46,11 +47,11 @@ def support(law: TensorVariable, name: str | None = None):
         case IntervalTransform():
             ends = transform.args_fn(*law.owner.inputs)
         case _:
-            raise NotImplementedError(f"the records {name!r} live on a {transform.name} support")
+            raise Declined(f"the records {name!r} live on a {transform.name} support")
     lower, upper = (None if e is None else pt.as_tensor(e).astype("float64") for e in ends)
     moving = nearest_rvs([e for e in (lower, upper) if e is not None])
     if name is not None and moving:
-        raise NotImplementedError(
+        raise Declined(
             f"the support of the records {name!r} depends on "
             f"{', '.join(repr(rv.name) for rv in moving)}: it must be known"
         )

@@ -43,6 +43,7 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
@@ -58,7 +59,6 @@ from pymc_dp.laws.inversion.quadrature import (
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.model import unbroadcast
-from pymc_dp.reading.sums import NotAdditiveError
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -73,7 +73,7 @@ def noise_parts(mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
     them is zero.
     """
     if not has_continuous_rates(mechanism):
-        raise NotImplementedError(
+        raise Declined(
             f"no characteristic function is known of {type(mechanism).__name__}: LaplaceMechanism "
             f"and GaussianMechanism have one, and others with continuous noise and `rates`"
         )
@@ -179,13 +179,13 @@ def characteristic_marginal(
     """
     op = records.owner.op
     if records.dtype.startswith(("int", "uint", "bool")):
-        raise NotImplementedError(
+        raise Declined(
             f"the records {records.name!r} are discrete: their marginal is a finite sum, not an "
             f"inverted characteristic function"
         )
     if not isinstance(op, SMOOTH_LAWS):
         known = ", ".join(law.__name__.removesuffix("RV") for law in SMOOTH_LAWS)
-        raise NotImplementedError(
+        raise Declined(
             f"the records {records.name!r} follow {op}, whose density is not known to be smooth "
             f"and unimodal: {known} records can be integrated out"
         )
@@ -196,7 +196,7 @@ def characteristic_marginal(
     positive = lower is not None and known_value(lower) == 0
     if len(releases) != 1:
         names = ", ".join(repr(r.name) for r in releases)
-        raise NotImplementedError(
+        raise Declined(
             f"the records {records.name!r} have {len(releases)} releases ({names}), which are "
             f"dependent: only one release, of one sum or of a list of two, can be inverted"
         )
@@ -208,17 +208,17 @@ def _release(release, records, n, parameters, positive) -> TensorVariable:
     rv_op, name = release.owner.op, release.name
     assert isinstance(rv_op, PrivateReleaseRV)
     if rv_op.bounds is not None:
-        raise NotImplementedError(
+        raise Declined(
             f"the release {name!r} has bounds=, which tie the records {records.name!r} together"
         )
     statistic, mechanism, _ = rv_op.split(release.owner.inputs)
     try:
         noise_parts(mechanism)
     except NotImplementedError as error:
-        raise NotImplementedError(f"the release {name!r}: {error}") from None
+        raise Declined(f"the release {name!r}: {error}") from None
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
-        raise NotImplementedError(
+        raise Declined(
             f"the release {name!r} mixes the records {records.name!r} with "
             f"{', '.join(repr(o.name) for o in others)}: write what does not depend on "
             f"{records.name!r} behind the release"
@@ -228,12 +228,12 @@ def _release(release, records, n, parameters, positive) -> TensorVariable:
     for entry in _entries(release, statistic):
         try:
             summands.append(read_summand(entry, records, n, record, positive=positive))
-        except NotAdditiveError as error:
-            raise NotImplementedError(
+        except Declined as error:
+            raise Declined(
                 f"the statistic of the release {name!r} of {records.name!r}: {error}"
             ) from None
     if has_kink(mechanism) and _steps(summands, record) > 2:
-        raise NotImplementedError(
+        raise Declined(
             f"the release {name!r} counts the records {records.name!r} in more than two classes, "
             f"which makes it discrete but for Laplace noise: release one count, or use "
             f"GaussianMechanism"
@@ -246,7 +246,7 @@ def _entries(release, statistic) -> list[TensorVariable]:
         return [statistic]
     shape = statistic.type.shape
     if shape not in ((1,), (2,)):
-        raise NotImplementedError(
+        raise Declined(
             f"the release {release.name!r} has shape {shape}: one or two statistics of the same "
             f"records can be integrated out, given as a scalar or a list"
         )

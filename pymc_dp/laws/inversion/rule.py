@@ -5,6 +5,7 @@ from __future__ import annotations
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on
 from pymc_dp.laws.inversion.release import characteristic_marginal
 from pymc_dp.laws.rungs import Change, register_last_resort
@@ -20,5 +21,5 @@ def by_inversion(model: pm.Model, records: TensorVariable) -> Change:
     try:
         found = characteristic_marginal(records, record_count(records), mine)
     except (NotImplementedError, ValueError) as error:
-        raise NotImplementedError(f"by inversion: {error}") from None
+        raise Declined(f"by inversion: {error}") from None
     return Change(replaced=found)

@@ -27,6 +27,7 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.clt import Moments, moment_latents, moment_law, moment_sums, read_moments
@@ -47,7 +48,6 @@ from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, read_rows, same_for_all
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.propriety import check_proper_rows
-from pymc_dp.reading.sums import NotAdditiveError
 from pymc_dp.reading.sums.polynomials import degree
 
 _log = logging.getLogger("pymc.dp")
@@ -69,7 +69,7 @@ def describe(model: pm.Model, block: Block, release: TensorVariable) -> str:
     [found] = [r for r in rows.releases if r.rv is release]
     try:
         entries = [_terms(p, rows) for p in found.linear(rows.n)]
-    except NotAdditiveError:
+    except Declined:
         return f"a function of {len(found.maps)} sums over the rows {', '.join(rows.labels)}"
     return ", ".join(entries)
 
@@ -116,7 +116,7 @@ def statistics_rung(
 
 def _require_rows(rows: Rows) -> None:
     if rows.n <= rows.width:
-        raise NotImplementedError(
+        raise Declined(
             f"there are {rows.n} rows of {rows.width} columns ({', '.join(rows.labels)}): their "
             f"covariance matrix has a density from {rows.width + 1} rows on. Sample with "
             f"rung='records'"
@@ -134,7 +134,7 @@ def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
         if op.region is not None:
             if rows.width != 2 or op.region is not FeasibleRegression:
                 bounded = ", ".join(repr(rv.name) for rv in record_bounds(release.rv, rows.records))
-                raise NotImplementedError(
+                raise Declined(
                     f"the release {release.name!r} states bounds= of {bounded}: on the sums of the "
                     f"rows {', '.join(rows.labels)} only those of a simple regression are kept, "
                     f"stated for both columns in one release. Sample with rung='records'"
@@ -156,33 +156,33 @@ def marginal_rung(
     """Integrate the sums out, which are Normal by the central limit theorem."""
     if approximate is None:
         rows.law()  # or why they have none
-        raise NotImplementedError(
+        raise Declined(
             f"the sums over the rows {rows.name!r} follow a Wishart law, which has no marginal in "
             f"closed form: use to='statistics', or approximate='clt'"
         )
     clt, used = _clt(model, rows, moments)
     if len(used) > 1:
-        raise NotImplementedError(
+        raise Declined(
             f"the rows {rows.name!r} have several releases "
             f"({', '.join(repr(r.name) for r in used)}), which depend on each other: declare one "
             f"release of pt.concatenate([...]), or use to='statistics'"
         )
     [release] = used
     if release.rv.owner.op.bounds is not None:
-        raise NotImplementedError(
+        raise Declined(
             f"the release {release.name!r} states bounds=, which cut the law of the sums: use "
             f"to='statistics'"
         )
     mechanism = release.mechanism
     if not has_continuous_rates(mechanism):
-        raise NotImplementedError(
+        raise Declined(
             f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
             f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
         )
     try:
         polynomials = release.linear_graphs(rows.n)
-    except NotAdditiveError as error:
-        raise NotImplementedError(
+    except Declined as error:
+        raise Declined(
             f"the statistic of the release {release.name!r}: {error}, so that it is not Normal. "
             f"Use to='statistics'"
         ) from None
@@ -233,7 +233,7 @@ def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRele
         return _Clt(count, lambda z: normal_sums(mean, root, rows.n, width, z), law), used
     response = rows.links[-1]
     if response.sigma is None or response.coefficients is None:
-        raise NotImplementedError(
+        raise Declined(
             f"the rows {rows.name!r} have no Normal response: moments of covariates are for a "
             f"regression, y = pm.Normal('y', a + x @ b, sigma, shape=n)"
         )
@@ -260,7 +260,7 @@ def _check_fixed(model: pm.Model, rows: Rows, moments: Any) -> None:
     for name, graphs in sources.items():
         changing = [v for v in ancestors(graphs) if isinstance(v, SharedVariable)]
         if changing:
-            raise NotImplementedError(
+            raise Declined(
                 f"the moments of the covariates are read from {name!r}, which depends on "
                 f"{changing[0].name!r}: a collapsed model holds them as numbers, and "
                 f"pm.set_data would not reach them. Write a number in the place of "
@@ -272,7 +272,7 @@ def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
     """Return the releases whose law is that of sums; the others may be used up as moments."""
     wide = [r for r in rows.releases if r.degree > 2]
     if wide and not (isinstance(moments, str) and moments == "released"):
-        raise NotImplementedError(
+        raise Declined(
             f"the release {wide[0].name!r} is of products of {wide[0].degree} columns, whose law "
             f"is not known: write moments='released' to take the published values for the moments "
             f"of the covariates"
@@ -286,7 +286,7 @@ def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> Moments:
     unknown = nearest_rvs([p for c in covariates for p in c.rv.owner.op.dist_params(c.rv.owner)])
     unknown = [rv for rv in unknown if rv not in rows.records]
     if moments is not None and unknown:
-        raise NotImplementedError(
+        raise Declined(
             f"moments= take the place of the law of the covariates, and nothing is left to learn "
             f"about {unknown[0].name!r}: write numbers in its place"
         )
@@ -325,7 +325,7 @@ def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
     for release in rows.releases:
         degrees = {degree({m: 1.0 for m in p if m}) for p in release.linear(rows.n)}
         if max(degrees) > 2 >= min(degrees):
-            raise NotImplementedError(
+            raise Declined(
                 f"moments='released' uses {release.name!r} up, with sums of at most two columns in "
                 f"it that say more than moments: declare two releases"
             )
@@ -377,7 +377,7 @@ def _law_moments(covariates) -> Moments:
         known = [None if nearest_rvs([p]) else known_value(p) for p in own]
         parameters = [np.asarray(p, "float64") for p in known if p is not None]
         if law is None or len(parameters) < len(known):
-            raise NotImplementedError(
+            raise Declined(
                 f"the moments of the covariate {link.rv.name!r} are not known: give it one of "
                 f"{', '.join(op.__name__.removesuffix('RV') for op in _SCIPY)} with numbers for "
                 f"parameters, all covariates a Normal law, or write moments="

@@ -13,6 +13,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import power_law
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
@@ -108,21 +109,21 @@ def marginal_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
     """Integrate the sample mean and variance out, too."""
     for release in group.releases:
         if release.rv.type.ndim > 1:
-            raise NotImplementedError(
+            raise Declined(
                 f"the release {release.name!r} has {release.rv.type.ndim} dimensions: no closed "
                 f"form. Write its statistic as one list, or use to='statistics'"
             )
         for component in release.components:
             if bool(component.mean) == bool(component.variance):
                 what = "both the mean and the variance" if component.mean else "neither"
-                raise NotImplementedError(
+                raise Declined(
                     f"an entry of the release {release.name!r} depends on {what} of the records "
                     f"{group.name!r}: no closed form. Use to='statistics'"
                 )
     for which in ("mean", "variance"):
         users = [r for r in group.releases for c in r.components if getattr(c, which)]
         if len(users) > 1:
-            raise NotImplementedError(
+            raise Declined(
                 f"the {which} of the records {group.name!r} is released more than once (in "
                 f"{', '.join(repr(r.name) for r in users)}): the releases are dependent and have "
                 f"no closed form. Use to='statistics'"
@@ -153,15 +154,13 @@ def _require_pair(release, law, parameters) -> None:
     try:
         require_pair(law, release.op.mechanism, parameters)
     except NotImplementedError as error:
-        raise NotImplementedError(
-            f"the release {release.name!r}: {error}. Use to='statistics'"
-        ) from None
+        raise Declined(f"the release {release.name!r}: {error}. Use to='statistics'") from None
 
 
 def _bounded(model: pm.Model, group: PrivatizedRecords) -> Change:
     assert group.bounds is not None
     if len(group.releases) > 1:
-        raise NotImplementedError(
+        raise Declined(
             f"the bounded records {group.name!r} have several releases "
             f"({', '.join(repr(r.name) for r in group.releases)}), which bounds= ties together: "
             f"declare one release of [mean, variance], or use to='statistics'"
@@ -169,7 +168,7 @@ def _bounded(model: pm.Model, group: PrivatizedRecords) -> Change:
     [release] = group.releases
     mechanism = release.op.mechanism
     if not has_continuous_rates(mechanism):
-        raise NotImplementedError(
+        raise Declined(
             f"the release {release.name!r} of bounded records has no marginal under "
             f"{type(mechanism).__name__}: LaplaceMechanism and GaussianMechanism are supported. "
             f"Use to='statistics'"
@@ -251,7 +250,7 @@ def _cut_priors(model: pm.Model, group: PrivatizedRecords):
     ]
     power = power_law(group.variance, spreads[0]) if len(spreads) == 1 else None
     if mean not in model.free_RVs or power is None or not 0 < power[1] < np.inf:
-        raise NotImplementedError(
+        raise Declined(
             f"the records {group.name!r} are bounded, and their mean and variance are not each a "
             f"simple function of one free variable: write {group.name!r} as Normal(mu, sigma) or "
             f"Normal(mu, pt.sqrt(sigma2)) with free mu and sigma or sigma2, or use to='statistics'"
@@ -283,7 +282,7 @@ def _cut_priors(model: pm.Model, group: PrivatizedRecords):
 def _intersect(model: pm.Model, rv: TensorVariable, low, high):
     """Intersect a range with the support of a prior, as its transform states it."""
     if not isinstance(rv.owner.op, RandomVariable) or rv.type.ndim:
-        raise NotImplementedError(
+        raise Declined(
             f"the prior of {rv.name!r} cannot be cut to the feasible region: it must be a scalar "
             f"distribution of its own (got {rv.owner.op}); use to='statistics'"
         )
@@ -298,7 +297,7 @@ def _intersect(model: pm.Model, rv: TensorVariable, low, high):
             low if a is None else pt.maximum(low, a),
             high if b is None else pt.minimum(high, b),
         )
-    raise NotImplementedError(
+    raise Declined(
         f"{rv.name!r} has the transform {transform}, which cannot be cut to the feasible region; "
         f"use to='statistics'"
     )

@@ -11,13 +11,13 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.moments.latents import Linearised
 from pymc_dp.laws.moments.sums import RowLaw, column_products, linear_map, nearest_sample
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows
-from pymc_dp.reading.sums import NotAdditiveError
 from pymc_dp.reading.sums.polynomials import Polynomial
 
 _IMPOSSIBLE = 10.0  # standard deviations of the noise
@@ -60,7 +60,7 @@ def linear_releases(
                 variance = sigma**2
             case _:
                 continue
-        with contextlib.suppress(NotAdditiveError):
+        with contextlib.suppress(Declined):
             polynomials = release.linear_graphs(rows.n)
             value = model.rvs_to_values[release.rv].astype("float64")
             variance = pt.broadcast_to(variance, value.shape).ravel()

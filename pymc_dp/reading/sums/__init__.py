@@ -30,16 +30,14 @@ from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, nearest_rvs
-from pymc_dp.reading.sums.forms import NotAdditiveError, UnrelatedAxesError
 from pymc_dp.reading.sums.reader import Reader
 from pymc_dp.reading.sums.tables import Row, Table
 
 __all__ = [
     "Additive",
-    "NotAdditiveError",
     "Number",
-    "UnrelatedAxesError",
     "additive",
     "is_rowwise",
     "row_vectors",
@@ -87,14 +85,14 @@ def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> 
 
     Raises
     ------
-    NotAdditiveError
+    Declined
         Naming the op that makes it something else.
     """
     reader, graph, back = _reader(expression, records)
     try:
         entries = reader.entries(graph)
     except RecursionError:
-        raise NotAdditiveError("its graph is too deep to be read") from None
+        raise Declined("its graph is too deep to be read") from None
     used = set(ancestors([e for e in entries.flat if isinstance(e, Variable)]))
     sums = [(s, m) for s, m in reader.ledger.maps.items() if s in used]
     public = [(s, g) for s, g in reader.ledger.graphs.items() if s in used]
@@ -117,7 +115,7 @@ def is_rowwise(expression: TensorVariable, rv: TensorVariable, n: int, ndim: int
     try:
         reader, graph, _ = _reader(expression, {rv: n}, keep_axis=True)
         value = reader.read(graph)
-    except (NotAdditiveError, RecursionError):
+    except (Declined, RecursionError):
         return False
     return (
         isinstance(value, Table)
@@ -145,16 +143,16 @@ def row_vectors(expression: TensorVariable, records: dict[TensorVariable, int]) 
 
     Raises
     ------
-    NotAdditiveError
+    Declined
         If an aggregate of the records is part of it.
     """
     reader, graph, back = _reader(expression, records, keep_axis=True)
     value = reader.read(graph)
     if not isinstance(value, Table) or value.axis != 0 or value.layout is not None:
-        raise NotAdditiveError("its first axis is not that of the records")
+        raise Declined("its first axis is not that of the records")
     rows = value.entries.reshape(value.entries.shape[1:])
     if not all(isinstance(e, Row) and e.pure is not None for e in rows.flat):
-        raise NotAdditiveError("an aggregate of the records is part of it")
+        raise Declined("an aggregate of the records is part of it")
     vectors = np.empty(rows.shape, dtype=object)
     vectors.flat = _replaced([row.pure for row in rows.flat], back)
     return vectors

@@ -12,20 +12,13 @@ from pytensor.graph.op import Op
 from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.elemwise import Elemwise
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import keeps_values
 
 _ROUNDING = 1e-14
 
 
-class NotAdditiveError(ValueError):
-    """An expression that is no function of sums over the records; says which op broke it."""
-
-
-class UnrelatedAxesError(NotAdditiveError):
-    """An expression that pairs each record with every other."""
-
-
-def refusal(op: Op) -> NotAdditiveError:
+def refusal(op: Op) -> Declined:
     """Return the error that names an op."""
     op = getattr(op, "core_op", op)
     name = type(op).__name__
@@ -33,7 +26,7 @@ def refusal(op: Op) -> NotAdditiveError:
         op = op.scalar_op
     if isinstance(op, ps.ScalarOp):
         name = op.name or type(op).__name__.lower()
-    return NotAdditiveError(f"`{name}` makes it something else than a function of sums")
+    return Declined(f"`{name}` makes it something else than a function of sums")
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import Subtensor
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import keeps_values, known_value
-from pymc_dp.reading.sums.forms import NotAdditiveError, refusal
+from pymc_dp.reading.sums.forms import refusal
 
 type Coefficient = Any  # a number or a scalar graph
 Monomial = tuple[int, ...]  # the numbers of its variables, in order
@@ -61,7 +62,7 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
 
     Raises
     ------
-    NotAdditiveError
+    Declined
         Naming the op that makes it something else.
     """
     memo: dict[Variable, Polynomial] = {}
@@ -75,7 +76,7 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
     def _node(variable: Variable) -> Polynomial:
         node = variable.owner
         if node is None:
-            raise NotAdditiveError(f"{variable} is no part of a polynomial")
+            raise Declined(f"{variable} is no part of a polynomial")
         op = node.op.scalar_op if isinstance(node.op, Elemwise) else node.op
         match op:
             case DimShuffle():

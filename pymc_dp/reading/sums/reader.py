@@ -35,8 +35,9 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.reading.sums.forms import NotAdditiveError, refusal
+from pymc_dp.reading.sums.forms import refusal
 from pymc_dp.reading.sums.reductions import accumulated, reduced
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, reordered, repeated, reshaped
 from pymc_dp.reading.sums.tables import Entry, Layout, Ledger, Row, Table, common_layout, mapped
@@ -85,9 +86,7 @@ class Reader:
     def _record(self, rv: TensorVariable) -> Table:
         shape = rv.type.shape[1:]
         if any(s is None for s in shape):
-            raise NotAdditiveError(
-                f"the width of the records {rv.name!r} is not known: give shape="
-            )
+            raise Declined(f"the width of the records {rv.name!r} is not known: give shape=")
         rows = np.empty((1, *shape), dtype=object)
         for index in np.ndindex(*shape):
             center = self.centers[len(self.columns)]
@@ -169,7 +168,7 @@ class Reader:
                 continue
             table = self._table(v)
             if table.axis is None and table.entries.shape[axis] != 1:
-                raise NotAdditiveError("it combines the records with a vector of statistics")
+                raise Declined("it combines the records with a vector of statistics")
             tables.append(table)
         return tables
 
@@ -193,7 +192,7 @@ class Reader:
     def _aggregate(self, value: Public | Table) -> Table:
         table = self._table(value)
         if table.axis is not None:
-            raise NotAdditiveError("it still has one value per record")
+            raise Declined("it still has one value per record")
         return table
 
     def _rows_of(self, graph: TensorVariable, axis: int, layout: Layout | None = None) -> Table:
@@ -217,7 +216,7 @@ class Reader:
         here = layout.blocks == block
         records = layout.records[here]
         if layout.mask is not None or len(np.unique(records)) < len(records):
-            raise NotAdditiveError(
+            raise Declined(
                 "it combines a selection of the records with a vector: select from both, as in "
                 "(x * w)[mask]"
             )
@@ -230,19 +229,19 @@ class Reader:
     @staticmethod
     def _empty(shape: Sequence[int]) -> np.ndarray:
         if np.prod(shape) > _MOST_ENTRIES:
-            raise NotAdditiveError(f"it has too many entries ({np.prod(shape)})")
+            raise Declined(f"it has too many entries ({np.prod(shape)})")
         return np.empty(shape, dtype=object)
 
     def _known(self, graph: TensorVariable) -> np.ndarray:
         """Evaluate what has to be known while reading: shapes and indices."""
         if self.ledger.touches(graph):
-            raise NotAdditiveError("the records decide on the shape or the entries that it takes")
+            raise Declined("the records decide on the shape or the entries that it takes")
         try:
             value = known_value(graph)
         except Exception:  # whatever keeps it from being computed: it is not known
             value = None
         if value is None:
-            raise NotAdditiveError(f"`{graph}`, a shape or an index, is not known")
+            raise Declined(f"`{graph}`, a shape or an index, is not known")
         return value[()]
 
     # --- Shapes and indices ---------------------------------------------------------------------
@@ -265,7 +264,7 @@ class Reader:
             if aligned.shape[axis] == 1:
                 table = Table(aligned, axis)
         if np.prod(shape) > _MOST_ENTRIES * (1 if table.axis is None else self.n):
-            raise NotAdditiveError("it repeats a statistic too often")
+            raise Declined("it repeats a statistic too often")
         return repeated(table, shape, self.n)
 
     def _subtensor(
@@ -291,18 +290,18 @@ class Reader:
         rows = self._table(self.read(chosen))
         pure = rows.entries.flat[0].pure if rows.axis == 0 and rows.entries.ndim == 1 else None
         if others or pure is None or rows.layout is not None:
-            raise NotAdditiveError("the records decide on the entries that it takes")
+            raise Declined("the records decide on the entries that it takes")
         if chosen.type.dtype == "bool":
             if isinstance(source, Public):
                 source = self._rows_of(source.graph, at)
             if source.axis != at or source.layout is not None:
-                raise NotAdditiveError("a condition on the records selects something else")
+                raise Declined("a condition on the records selects something else")
             index[at] = slice(None)
             table = indexed(source, [self._constant(i) for i in index], self.n)
             blocks = np.zeros(self.n, dtype=int)
             return Table(table.entries, table.axis, Layout(np.arange(self.n), blocks, pure))
         if len(index) > 1 or (isinstance(source, Table) and source.axis is not None):
-            raise NotAdditiveError("the records decide on the entries that it takes")
+            raise Declined("the records decide on the entries that it takes")
         if isinstance(source, Public):
             return self._rows_of(variable, 0)
         # The sum of the values, each times whether it is the one.
@@ -325,7 +324,7 @@ class Reader:
         bounds = [size, *(size.owner.inputs if size.owner else ())]
         lengths = [int(i.data) for i in bounds if isinstance(i, Constant)]
         if not (lengths and max(lengths) >= self._values(index[0])):
-            raise NotAdditiveError(
+            raise Declined(
                 "`bincount` may have as many entries as the data: give it minlength= the number "
                 "of categories, of Categorical or Bernoulli records, or write "
                 "pt.eq(x[:, None], np.arange(k)).sum(0)"

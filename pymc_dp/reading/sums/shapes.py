@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pymc_dp.reading.sums.forms import NotAdditiveError
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.sums.tables import Layout, Table, common_layout, whole
 
 
@@ -21,7 +21,7 @@ def length(table: Table, n: int) -> int | None:
 def reordered(table: Table, order: Sequence) -> Table:
     """Reorder, drop and add ("x") axes."""
     if table.axis is not None and table.axis not in order:
-        raise NotAdditiveError("it drops the axis of the records")
+        raise Declined("it drops the axis of the records")
     kept = [d for d in order if d != "x"]
     dropped = [d for d in range(table.entries.ndim) if d not in kept]
     entries = np.transpose(table.entries, [*kept, *dropped])
@@ -39,14 +39,14 @@ def indexed(table: Table, index: Sequence, n: int) -> Table:
     chosen, index[table.axis] = index[table.axis], slice(None)
     arrays = [i for i in [*index, chosen] if np.ndim(i) > 0]
     if len(arrays) > 1 or (arrays and np.asarray(arrays[0]).dtype == bool and arrays[0].ndim > 1):
-        raise NotAdditiveError("it takes single entries of some records")
+        raise Declined("it takes single entries of some records")
     widths = [1 if isinstance(i, slice) else np.ndim(i) for i in index[: table.axis]]
     entries, layout = _array(table.entries[tuple(index)]), table.layout
     if not (isinstance(chosen, slice) and chosen == slice(None)):
         if not isinstance(chosen, slice) and np.ndim(chosen) == 0:
-            raise NotAdditiveError("it takes a single record by its position")
+            raise Declined("it takes a single record by its position")
         if np.ndim(chosen) > 1 or length(table, n) is None:
-            raise NotAdditiveError("it takes some of the records in a way that is not read")
+            raise Declined("it takes some of the records in a way that is not read")
         layout = (layout or whole(n)).taken(chosen)
     return Table(entries, sum(widths), layout)
 
@@ -66,7 +66,7 @@ def joined(tables: Sequence[Table], axis: int) -> Table:
     if records is None:
         return Table(np.concatenate([t.entries for t in tables], axis))
     if records == axis:
-        raise NotAdditiveError("it appends other values to the records")
+        raise Declined("it appends other values to the records")
     blocks = max(t.entries.shape[records] for t in tables)
     wide = [np.repeat(t.entries, blocks // t.entries.shape[records], records) for t in tables]
     return Table(np.concatenate(wide, axis), records, layout)
@@ -77,7 +77,7 @@ def appended(tables: Sequence[Table], axis: int, n: int) -> Table:
     records, blocks, shift = [], [], 0
     for t in tables:
         if length(t, n) is None:
-            raise NotAdditiveError("it appends a selection of the records")
+            raise Declined("it appends a selection of the records")
         layout = t.layout or whole(n)
         records.append(layout.records)
         blocks.append(layout.blocks + shift)
@@ -92,7 +92,7 @@ def repeated(table: Table, shape: Sequence[int], n: int) -> Table:
         return Table(np.broadcast_to(table.entries, shape))
     axis = table.axis + len(shape) - table.entries.ndim
     if shape[axis] != length(table, n):
-        raise NotAdditiveError("it repeats the records")
+        raise Declined("it repeats the records")
     shape = [*shape[:axis], table.entries.shape[table.axis], *shape[axis + 1 :]]
     return Table(np.broadcast_to(table.entries, shape), axis, table.layout)
 
@@ -103,7 +103,7 @@ def reshaped(table: Table, shape: Sequence[int], n: int) -> Table:
         return Table(table.entries.reshape(shape))
     positions = length(table, n)
     if positions is None:
-        raise NotAdditiveError("it reshapes a selection of the records")
+        raise Declined("it reshapes a selection of the records")
     old = table.entries.shape
     before, after = math.prod(old[: table.axis]), math.prod(old[table.axis + 1 :])
     if -1 in shape:
@@ -122,4 +122,4 @@ def reshaped(table: Table, shape: Sequence[int], n: int) -> Table:
             a, record, b = np.indices((outer, n, inner)).reshape(3, -1)
             entries = table.entries.reshape(*shape[:axis], outer * inner, *shape[axis + 1 :])
             return Table(entries, axis, Layout(record, a * inner + b))
-    raise NotAdditiveError("it reshapes the records")
+    raise Declined("it reshapes the records")

@@ -14,12 +14,11 @@ from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined, Unrelated
 from pymc_dp.graphs.questions import keeps_values
 from pymc_dp.reading.sums.forms import (
     Form,
-    NotAdditiveError,
     Scalars,
-    UnrelatedAxesError,
     added,
     node,
     refusal,
@@ -319,12 +318,12 @@ def common_layout(tables: Sequence[Table]) -> tuple[int | None, Layout | None]:
     if not with_records:
         return None, None
     if len({t.axis for t in with_records}) > 1:
-        raise UnrelatedAxesError("it combines two unrelated axes of records")
+        raise Unrelated("it combines two unrelated axes of records")
     first, *others = with_records
     for t in others:
         same = t.layout is None if first.layout is None else first.layout.equals(t.layout)
         if not same:
-            raise NotAdditiveError("it combines different selections of the records")
+            raise Declined("it combines different selections of the records")
     return first.axis, first.layout
 
 

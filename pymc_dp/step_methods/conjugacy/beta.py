@@ -15,9 +15,9 @@ from pytensor.tensor.random.basic import (
     UniformRV,
 )
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.step_methods.conjugacy.registry import (
     Contribution,
-    NotConjugateError,
     constant_or_none,
     inside,
     parameters,
@@ -45,7 +45,7 @@ def _beta_prior(rv):
 @register_prior(UniformRV, "beta")
 def _uniform_prior(rv):
     if [constant_or_none(bound) for bound in uniform_bounds(rv)] != [0.0, 1.0]:
-        raise NotConjugateError("its prior is not uniform on (0, 1)")
+        raise Declined("its prior is not uniform on (0, 1)")
     return Contribution(1.0, 1.0)
 
 

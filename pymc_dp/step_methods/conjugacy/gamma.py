@@ -29,13 +29,13 @@ from pytensor.tensor.random.basic import (
     UniformRV,
 )
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, power_law
 from pymc_dp.kernels.draws.log_concave import TINY, draw_log_gamma
 from pymc_dp.kernels.moments.gaussian_chain import draw_inverse_gamma_below
 from pymc_dp.mechanisms.release import PrivateReleaseRV, variance_cap
 from pymc_dp.step_methods.conjugacy.registry import (
     Contribution,
-    NotConjugateError,
     bounded_moments,
     constant_or_none,
     inside,
@@ -114,7 +114,7 @@ def _uniform_prior(rv, k):
     lower, upper = uniform_bounds(rv)
     least = constant_or_none(lower)
     if least is None or least < 0.0:
-        raise NotConjugateError("its lower bound is no constant that is 0 or more")
+        raise Declined("its lower bound is no constant that is 0 or more")
     return Contribution(_flat_shape(k), lower=lower, upper=upper)
 
 
@@ -158,7 +158,7 @@ def _feasible_variance(rv, child, value, k):
     moments, (lower, upper) = bounded_moments(rv, child)
     law = power_law(moments.law_variance, rv, positive=True)
     if law is None or law[1] != k or depends_on(moments.law_mean, rv):
-        raise NotConjugateError(
+        raise Declined(
             f"the bounds of {child.name!r} need the records' variance to be proportional to "
             f"{proportional_to(k)}"
         )

@@ -11,13 +11,13 @@ import math
 from pymc.distributions.continuous import FlatRV
 from pytensor.tensor.random.basic import NormalRV, UniformRV
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import is_linear
 from pymc_dp.graphs.questions import depends_on
 from pymc_dp.kernels.moments.gaussian_chain import draw_normal_between
 from pymc_dp.mechanisms.release import PrivateReleaseRV, mean_range
 from pymc_dp.step_methods.conjugacy.registry import (
     Contribution,
-    NotConjugateError,
     at_value,
     bounded_moments,
     inside,
@@ -64,7 +64,7 @@ def _location(rv, child, value):
     mu, sigma = parameters(child)
     require_free(sigma, rv, child, "spread")
     if not is_linear(mu, rv):
-        raise NotConjugateError(f"the location of {child.name!r} is not linear in it")
+        raise Declined(f"the location of {child.name!r} is not linear in it")
     at_zero, at_one = (at_value(mu, rv, x) for x in (0.0, 1.0))
     slope = at_one - at_zero
     weight = slope / sigma**2
@@ -75,6 +75,6 @@ def _location(rv, child, value):
 def _feasible_mean(rv, child, value):
     moments, (lower, upper) = bounded_moments(rv, child)
     if moments.law_mean is not rv or depends_on(moments.law_variance, rv):
-        raise NotConjugateError(f"the bounds of {child.name!r} need it to be the records' mean")
+        raise Declined(f"the bounds of {child.name!r} need it to be the records' mean")
     low, high = mean_range(moments.law_variance, lower, upper)
     return Contribution(lower=low, upper=high)

@@ -12,13 +12,10 @@ from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs, power, substitute
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.release import FeasibleMoments
-
-
-class NotConjugateError(ValueError):
-    """A variable without a conjugate update; says what stands in the way."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ def register_prior(op: type[Op], family: str):
 def register_child(family: str, op: type[Op]):
     """Register a child's contribution: a function of (parameter RV, child, child's value).
 
-    It raises `NotConjugateError` where the child depends on the parameter in another way.
+    It raises `Declined` where the child depends on the parameter in another way.
     """
 
     def register(function):
@@ -116,7 +113,7 @@ def parameters(rv: TensorVariable) -> list[TensorVariable]:
 def require_free(expression: TensorVariable, rv, child, what: str) -> None:
     """Refuse a child one of whose other parameters depends on the parameter, too."""
     if depends_on(expression, rv):
-        raise NotConjugateError(f"the {what} of {child.name!r} depends on it")
+        raise Declined(f"the {what} of {child.name!r} depends on it")
 
 
 def require_itself(expression: TensorVariable, rv, child, what: str) -> None:
@@ -124,7 +121,7 @@ def require_itself(expression: TensorVariable, rv, child, what: str) -> None:
     while expression is not rv and isinstance(getattr(expression.owner, "op", None), DimShuffle):
         expression = expression.owner.inputs[0]
     if expression is not rv:
-        raise NotConjugateError(f"the {what} of {child.name!r} is not it, but a function of it")
+        raise Declined(f"the {what} of {child.name!r} is not it, but a function of it")
 
 
 def proportional_to(k: int) -> str:
@@ -135,9 +132,7 @@ def proportional_to(k: int) -> str:
 def power_factor(expression: TensorVariable, rv, k: int, child, what: str) -> TensorVariable:
     """Return c where ``expression == c * rv**k``, c free of the positive parameter rv."""
     if power(expression, rv, positive=True) != k:
-        raise NotConjugateError(
-            f"the {what} of {child.name!r} is not proportional to {proportional_to(k)}"
-        )
+        raise Declined(f"the {what} of {child.name!r} is not proportional to {proportional_to(k)}")
     return at_value(expression, rv, 1.0)
 
 
@@ -165,7 +160,7 @@ def uniform_bounds(rv: TensorVariable) -> list[TensorVariable]:
     """Return the ends of a uniform prior."""
     bounds = parameters(rv)
     if nearest_rvs(bounds):  # its transform would depend on them
-        raise NotConjugateError("the bounds of its prior are random")
+        raise Declined("the bounds of its prior are random")
     return bounds
 
 
@@ -176,9 +171,9 @@ def bounded_moments(
     op = child.owner.op
     statistic, _, moments = op.split(child.owner.inputs)
     if moments is None or depends_on(statistic, rv):
-        raise NotConjugateError(f"the release {child.name!r} depends on it directly")
+        raise Declined(f"the release {child.name!r} depends on it directly")
     if not isinstance(moments, FeasibleMoments):
-        raise NotConjugateError(f"the bounds of {child.name!r} are those of a regression")
+        raise Declined(f"the bounds of {child.name!r} are those of a regression")
     return moments, op.bounds
 
 

@@ -21,12 +21,13 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE, is_random, nearest_rvs
 from pymc_dp.kernels.records import Pieces, make_sweeps, make_sweeps_in_full
 from pymc_dp.laws.transport import transport
 from pymc_dp.reading.groups import Block, factor_density, parameters, transform_parents
 from pymc_dp.reading.model import parents
-from pymc_dp.reading.sums import Additive, NotAdditiveError, additive
+from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.step_methods.base import point_function
 from pymc_dp.step_methods.records.proposals import proposals
 from pymc_dp.step_methods.records.representable import brought_inside, representable
@@ -123,7 +124,7 @@ class Engine:
         self.in_full = ""
         try:
             self._reading = additive(density, dict.fromkeys(block.records, block.n))
-        except NotAdditiveError as error:
+        except Declined as error:
             self.in_full = str(error)
 
         graphs = self._graphs(density)

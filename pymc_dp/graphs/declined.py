@@ -1,0 +1,28 @@
+"""The one exception for what does not apply to a model."""
+
+from __future__ import annotations
+
+
+class Declined(NotImplementedError):
+    """Something of this package does not apply: what, why, and what to do instead.
+
+    A reading keeps it in the place of what could not be read, and whoever needed that raises it.
+    What the user did wrong is no matter of this class: it is a ValueError or a TypeError.
+    """
+
+    def __init__(self, why: str = "", *, what: str = "", instead: str = ""):
+        self.what, self.why, self.instead = what, why, instead
+        message = f"{what}: {why}" if what else why
+        super().__init__(f"{message}. {instead}" if instead else message)
+
+    def __reduce__(self):
+        """Pickle what it was made of."""
+        return _declined, (self.what, self.why, self.instead)
+
+
+def _declined(what: str, why: str, instead: str) -> Declined:
+    return Declined(why, what=what, instead=instead)
+
+
+class Unrelated(Declined):
+    """An expression that pairs each record with every other."""
