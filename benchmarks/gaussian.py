@@ -18,6 +18,7 @@ from scipy import special
 import pymc_dp as dp
 from pymc_dp.examples.blood_lead import build
 from pymc_dp.kernels.moments.gaussian_chain import run_sweeps
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import gaussian as fused
 
 SWEEPS = 300_000
@@ -60,7 +61,7 @@ def kernel_table(console: Console) -> None:
     for prior in ("flat", "informative"):
         for bounded in (False, True):
             model = build(prior, bounded)
-            base = fused.kernel_model(model, fused.covered(model))
+            base = fused.kernel_model(model, fused.covered(Reading(model)))
             for n in (10.0, 43.0, 1e6, 1e9) if prior == "flat" else (43.0,):
                 kernel = base._replace(
                     n=n, lam_mean=base.lam_mean * n / 43, lam_var=base.lam_var * n / 43

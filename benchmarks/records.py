@@ -19,6 +19,7 @@ from rich.table import Table
 import pymc_dp as dp
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.groups import blocks
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.records.engine import Engine
 
 QUIET = {
@@ -103,7 +104,7 @@ def proposal_time(law, statistic, n: int) -> float:
         z = dp.PrivateObservation("z", statistic(x), dp.LaplaceMechanism(noise / n), observed=value)
         point = feasible_point(model)
     assert z in model.observed_RVs
-    engine = Engine(model, blocks(model, [x])[0], point)
+    engine = Engine(model, blocks(Reading(model), (x,))[0], point)
     rng = np.random.default_rng(1)
     theta, env = engine.theta(point), engine.env(point)
     records = engine.draw(rng, theta, env)

@@ -26,6 +26,7 @@ import pymc_dp as dp
 from pymc_dp.kernels.moments import clt_chain as clt_kernel
 from pymc_dp.kernels.moments import regression_chain as exact_kernel
 from pymc_dp.kernels.moments.clt_law import cross_products
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import clt as clt_regression
 from pymc_dp.routes import regression as exact_regression
 
@@ -107,7 +108,7 @@ def ranks(n: int, epsilon: float, trials: int, seed: int, advance) -> tuple[dict
     rng = np.random.default_rng(seed)
     scale = scale_of(epsilon)
     model = simple(n, scale, np.zeros(5))
-    read = exact_regression.covered(model)
+    read = exact_regression.covered(Reading(model))
     kernels = {
         "exact": exact_regression.kernel_model(model, read),
         "CLT": clt_regression.kernel_model(model, read, None, corrected=True),

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import pymc_dp as dp
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes.gaussian import GaussianChain
 from pymc_dp.studies.run import Plan, Replicates, Settings, reseeded, seeds
 
@@ -180,7 +181,7 @@ def overhead(console: Console) -> None:
     rng = np.random.default_rng()
     replicates.run(rng)
     model = pm.observe(build(**cell), {"z": [0.5, 0.04]})
-    chain = GaussianChain.read(model)
+    chain = GaussianChain.read(Reading(model))
     chains = [chain.given({"z": simulate(cell, reseeded(rng, number))}) for number in numbers]
     whole, alone = [], []
     for _ in range(5):

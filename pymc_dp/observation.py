@@ -25,16 +25,16 @@ from pymc_dp.mechanisms.release import (
 )
 from pymc_dp.published import Release
 from pymc_dp.reading.columns import simple_regression
-from pymc_dp.reading.groups import tag_records
+from pymc_dp.reading.groups import Block, tag_records
 from pymc_dp.reading.model import (
-    read_records,
+    Reading,
     record_count,
-    record_moments,
+    record_length,
     release_statistic,
     releases,
 )
+from pymc_dp.reading.normal_column import normal_moments, read_normal_column
 from pymc_dp.reading.propriety import check_possible
-from pymc_dp.reading.statistic import TooFewRecordsError
 from pymc_dp.step_methods import exact_step
 
 
@@ -139,8 +139,9 @@ def PrivateObservation(
     # A second release may take away from the first its exact draw.
     touched = nearest_rvs([release_statistic(rv)])
     exact = {v: v.tag.dp_step for v in model.free_RVs if hasattr(v.tag, "dp_step")}
-    exact |= {v: exact_step(model, v) for v in touched if v in model.free_RVs}
-    tag_records(model, {v: step for v, step in exact.items() if step})
+    reading = Reading(model)
+    exact |= {v: exact_step(reading, v) for v in touched if v in model.free_RVs}
+    tag_records(reading, {v: step for v, step in exact.items() if step})
     return rv
 
 
@@ -277,7 +278,7 @@ def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
         n = record_count(records)
         if n < 2:
             raise ValueError(f"{name!r}: bounds= needs n >= 2 records; {records.name!r} has {n}")
-        law_mean, law_variance = record_moments(records.owner.op, records)
+        law_mean, law_variance = normal_moments(records)
         moments = FeasibleMoments(law_mean, law_variance, records.mean(), records.var(ddof=1))
         lower, upper = (float(end[0]) for end in ends)
         return release_rv(statistic, mechanism, moments=moments, bounds=(lower, upper), n=n)
@@ -375,15 +376,23 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
         if records not in model.free_RVs or records.type.ndim == 0:
             continue
         _check_bounds_agree(name, model, rv, records)
+        if known_shape(records)[0] == 0:
+            raise ValueError(f"{name!r}: {records.name!r} has no records")
         try:
-            if record_count(records) < 1:
-                raise TooFewRecordsError(f"{records.name!r} has no records")
-            read = read_records(model, records, pending=[rv])
-        except TooFewRecordsError as error:
-            raise ValueError(f"{name!r}: {error}") from None
+            reading = Reading(model)
+            group = Block((records,), record_length(records), ())
+            read = read_normal_column(reading, group, (rv,))
+            entries = read.components
         except (Declined, ValueError):
             continue  # another kind of statistic or record
-        check_possible(model, read)
+        if read.n == 1 and any(
+            np.isnan(e.constant) or not (e.mean or e.variance or e.constant) for e in entries
+        ):
+            raise ValueError(
+                f"{name!r}: a variance needs n >= 2 records; {records.name!r} has 1. Release the "
+                f"mean only"
+            )
+        check_possible(reading, read)
 
 
 def _check_bounds_agree(name, model, rv, records) -> None:

@@ -12,15 +12,16 @@ from xarray import DataTree
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.moments.clt import read_moments
-from pymc_dp.laws.rungs import notes
+from pymc_dp.laws.sum_law import notes
 from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.reading.model import (
+    Reading,
     as_model,
     as_published,
     check_values,
     privatized,
+    read,
     releases,
-    with_known_lengths,
 )
 from pymc_dp.routes import routes
 from pymc_dp.routes.chain import ARGUMENTS
@@ -97,26 +98,32 @@ def sample(
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             published = as_published(model.rvs_to_values[rv])
             check_attainable(rv.name, rv.owner.op.mechanism, published)
-    for note in notes(model):
+    reading = read(model, "")
+    for note in notes(reading):
         _log.warning("%s", note)
     if method is not None:
         wrong = [k for k in kwargs if k not in ARGUMENTS] + ["rung"] * (rung != "auto")
         wrong += ["approximate"] * (approximate is not None)
         if wrong:
             raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
-        return METHODS[method](model, moments=moments, **kwargs)
+        return METHODS[method](reading, moments=moments, **kwargs)
     # Those of PyMC name no parameter; of what is no tree they are all that there is.
     checks = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
     if kwargs.get("return_inferencedata", True) and kwargs.get("trace") is None:
         kwargs["compute_convergence_checks"] = False
-    tree, advice = _by_best_route(model, rung, approximate, moments, kwargs)
+    tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
         check_convergence(tree, [rv.name for rv in model.free_RVs], advice)
     return tree
 
 
 def _by_best_route(
-    model: pm.Model, rung: Rung, approximate: str | None, moments: Any, kwargs: dict[str, Any]
+    model: pm.Model,
+    reading: Reading,
+    rung: Rung,
+    approximate: str | None,
+    moments: Any,
+    kwargs: dict[str, Any],
 ) -> tuple[DataTree, str]:
     """Sample; return the draws, and what is expected to do better if they have not mixed."""
     options: dict[str, Any] = {} if approximate is None else {"moments": moments}
@@ -124,7 +131,7 @@ def _by_best_route(
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
     if moments is not None and not isinstance(moments, str):
         read_moments(moments)  # what is wrong with them is wrong on every route
-    records = {rv.name for rv in privatized(model)}
+    records = {rv.name for rv in privatized(reading)}
     if rung == "auto" and not records:
         return _as_written(model, **kwargs), ""
     if rung == "auto" and (
@@ -132,19 +139,19 @@ def _by_best_route(
     ):
         _log.info("Route: the model as written, with the given steps or records")
         advice = "Without step= and records in var_names=, dp.sample takes the fastest route."
-        return on_records(model, **kwargs), advice
+        return on_records(Reading(model), **kwargs), advice
     if rung != "auto" and not records:
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
 
-    model = with_known_lengths(model)
     if kwargs.get("initvals"):  # of variables of the model as it was given
         kwargs["initvals"] = initial_values({}, kwargs["initvals"])
     nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
     open_routes, better = [], []
     shut: dict[str, list[str]] = {}
-    for route, rate, reason in routes(model, approximate, **options):
+    for route, plan in routes(reading, approximate, **options):
+        reason = str(plan) if isinstance(plan, Declined) else ""
         if rung not in ("auto", route.rung):
-            better += [] if reason else [(rate, route)]
+            better += [] if isinstance(plan, Declined) else [(plan.rate, route)]
             continue
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
         if not reason and route.steps and nuts_sampler != "pymc":
@@ -154,17 +161,19 @@ def _by_best_route(
             _log.info("Not taken: %s, %s", route.name, reason)
         if reason:
             shut.setdefault(reason, []).append(route.name)
-        else:
-            open_routes.append((rate, route))
+        elif not isinstance(plan, Declined):
+            open_routes.append((plan, route))
     if not open_routes:
         where = "" if rung == "auto" else f" on the rung {rung!r}"
         reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
         raise ValueError(f"no route{where} is open. {reasons}")
-    rate, best = max(open_routes, key=lambda entry: entry[0])
+    plan, best = max(open_routes, key=lambda entry: entry[0].rate)
     _log.info("Route: %s (rung: %s)", best.name, best.rung)
     faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
-    advice = f"Without rung={rung!r} it takes the route {other.name!r}." if faster > rate else ""
-    return best.run(model, **options, **kwargs), advice
+    advice = (
+        f"Without rung={rung!r} it takes the route {other.name!r}." if faster > plan.rate else ""
+    )
+    return plan.run(**kwargs), advice
 
 
 def _as_written(model, **kwargs):

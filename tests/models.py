@@ -5,10 +5,21 @@ import pymc as pm
 import pytensor.tensor as pt
 
 import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes import routes
 from tests.conftest import gaussian_model
 from tests.record_models import RECORD_MODELS
 
 LAPLACE, GEOMETRIC = dp.LaplaceMechanism(2.0), dp.GeometricMechanism(2.0)
+
+
+def route_table(model, approximate=None, **options):
+    """Return (route, rate, "") for each route that is open, (route, 0.0, reason) for the others."""
+    return [
+        (route, 0.0, str(plan)) if isinstance(plan, Declined) else (route, plan.rate, "")
+        for route, plan in routes(Reading(model), approximate, **options)
+    ]
 
 
 def gaussian(**options):

@@ -58,9 +58,9 @@ MUTANTS = {
         "tests/steps/test_conjugate_families.py",
     ),
     "ddof": Mutant(
-        "pymc_dp/reading/statistic.py",
-        "variance=value.square * (self.n - 1)",
-        "variance=value.square * self.n",
+        "pymc_dp/reading/column_sums.py",
+        "numbers.get(y, 0.0), a * (n - 1) / n)",
+        "numbers.get(y, 0.0), a)",
         "tests/test_records.py",
     ),
     "window of a sum": Mutant(
@@ -127,9 +127,9 @@ MUTANTS = {
         "tests/test_readings.py",
     ),
     "dropped cast of a sum": Mutant(
-        "pymc_dp/laws/inversion/breakpoints.py",
-        "case ps.Add():\n                pass",
-        "case ps.Add() | ps.Cast():\n                pass",
+        "pymc_dp/reading/sums/polynomials.py",
+        "case DimShuffle():",
+        "case DimShuffle() | ps.Cast():",
         "tests/test_readings.py",
     ),
     "Jacobian of a turn": Mutant(
@@ -205,9 +205,9 @@ MUTANTS = {
         f"{GEWEKE_CHAINS}[regression by the central limit theorem: ridges]",
     ),
     "misread coefficient": Mutant(
-        "pymc_dp/reading/statistic.py",
-        "return values[0].scaled(1.0 / factors[1])",
-        "return values[0].scaled(factors[1])",
+        "pymc_dp/reading/column_sums.py",
+        "(0,): {y: float(n)},",
+        "(0,): {y: float(n - 1)},",
         "tests/fuzz/test_rungs.py",
     ),
 }

@@ -6,7 +6,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.reading.groups import blocks, has_record_axis, parameters, record_variables
-from pymc_dp.reading.model import children, is_tagged
+from pymc_dp.reading.model import Reading, children, is_tagged
 from pymc_dp.step_methods.records import RecordMetropolis
 
 LAPLACE = dp.LaplaceMechanism(1.0)
@@ -23,10 +23,10 @@ def test_a_latent_that_depends_on_a_mean_is_no_part_of_the_record():
         latent = pm.Normal("l", 3 * x.mean(), 1, shape=4)
         y = pm.Normal("y", x + latent, 1, shape=4)
         dp.PrivateObservation("z", pt.stack([x.sum(), y.sum()]), LAPLACE, observed=[1.0, 2.0])
-    [block] = blocks(model, [x, y])
+    [block] = blocks(Reading(model), (x, y))
     assert names(block.records) == ["x", "y"]
     assert names(block.factors) == ["l", "z"]
-    assert not parameters(model, block)
+    assert not parameters(Reading(model), block)
     assert [is_tagged(v) for v in (x, latent, y)] == [True, False, True]
 
 
@@ -36,7 +36,7 @@ def test_a_latent_of_rows_is_part_of_the_record():
         latent = pm.Normal("l", 3 * x, 1, shape=4)
         y = pm.Normal("y", x + latent, 1, shape=4)
         dp.PrivateObservation("z", pt.stack([x.sum(), y.sum()]), LAPLACE, observed=[1.0, 2.0])
-    [block] = blocks(model, [x, y])
+    [block] = blocks(Reading(model), (x, y))
     assert names(block.records) == ["x", "l", "y"]
 
 
@@ -47,7 +47,7 @@ def test_every_dependence_within_a_group_is_by_rows():
         w = pm.Normal("w", y + 3 * x.mean(), 1, shape=4)
         sums = pt.stack([x.sum(), y.sum(), w.sum()])
         dp.PrivateObservation("z", sums, LAPLACE, observed=[1.0, 2.0, 3.0])
-    first, second = blocks(model, [x, y, w])
+    first, second = blocks(Reading(model), (x, y, w))
     assert names(first.records) == ["x", "y"]
     assert names(first.factors) == ["w", "z"]
     assert names(second.records) == ["w"]
@@ -68,9 +68,9 @@ def test_children_by_the_components_of_a_law(law):
         x = pm.Normal("x", 0, 1, shape=4)
         y = law(x)
         dp.PrivateObservation("z", pt.stack([x.sum(), y.sum()]), LAPLACE, observed=[1.0, 2.0])
-    assert names(children(model, x)) == ["y", "z"]
-    assert record_variables(model) == [y]
-    first, second = blocks(model, [x, y])
+    assert names(children(Reading(model), x)) == ["y", "z"]
+    assert record_variables(Reading(model)) == [y]
+    first, second = blocks(Reading(model), (x, y))
     assert names(first.records) == ["x"]
     assert names(first.factors) == ["y", "z"]
     assert names(second.records) == ["y"]
@@ -83,7 +83,7 @@ def test_rows_of_probabilities_are_rows():
         y = pm.Categorical("y", logit_p=pt.stack([x, -x, 0 * x], 1))
         sums = pt.stack([x.sum(), pt.eq(y, 1).sum()])
         dp.PrivateObservation("z", sums, LAPLACE, observed=[1.0, 2.0])
-    [block] = blocks(model, record_variables(model))
+    [block] = blocks(Reading(model), tuple(record_variables(Reading(model))))
     assert names(block.records) == ["x", "y"]
     assert is_tagged(x)
     assert is_tagged(y)
@@ -141,5 +141,5 @@ def test_custom_law_given_other_records(by_rows):
         x = pm.Normal("x", 0, 1, shape=N)
         y = pm.CustomDist("y", x, dist=dist, shape=N)
         dp.PrivateObservation("z", pt.stack([x.sum(), y.sum()]), LAPLACE, observed=[1.0, 2.0])
-    found = [names(block.records) for block in blocks(model, [x, y])]
+    found = [names(block.records) for block in blocks(Reading(model), (x, y))]
     assert found == ([["x", "y"]] if by_rows else [["x"], ["y"]])

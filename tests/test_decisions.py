@@ -7,9 +7,9 @@ import pymc as pm
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.routes import routes
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
-from tests.models import MODELS
+from tests.models import MODELS, route_table
 
 
 def rung_of(model, rung, density):
@@ -42,9 +42,9 @@ def decisions(build, seed, density=False):
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     model = build()
-    released = choose_steps(model)
+    released = choose_steps(Reading(model))
     return {
-        "routes": [(route.name, rate, reason) for route, rate, reason in routes(model)],
+        "routes": [(route.name, rate, reason) for route, rate, reason in route_table(model)],
         "steps": {rv.name: step.__name__ for rv, step in released.items()},
         "each": {rv.name: step_of(model, rv) for rv in model.free_RVs},
         "rungs": {rung: rung_of(model, rung, density) for rung in ("statistics", "marginal")},

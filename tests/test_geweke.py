@@ -11,6 +11,7 @@ from pymc.step_methods.compound import CompoundStep
 
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods import FeasibleSlice, registered_steps
 from pymc_dp.step_methods.base import point_function, value_writer
 from tests import test_record_calibration as records
@@ -434,7 +435,7 @@ on_statistics = partial(one_by_one, prior=draw_bounded_statistics, rung="statist
 
 def moving_records(model, **options):
     with model:
-        return [dp.RecordMetropolis(dp.reading.model.privatized(model), **options)]
+        return [dp.RecordMetropolis(privatized(Reading(model)), **options)]
 
 
 without_moves = partial(moving_records, interweave=False)

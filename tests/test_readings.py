@@ -13,14 +13,15 @@ from scipy import integrate, special, stats
 import pymc_dp as dp
 from pymc_dp.graphs.questions import power
 from pymc_dp.reading.counts import possible_counts
-from pymc_dp.routes import routes
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
+from tests.models import route_table
 
 OWN = {"fused Gibbs", "exact regression"}  # routes with densities of their own
 
 
 def open_routes(model):
-    return {route.name for route, rate, _ in routes(model) if rate > 0}
+    return {route.name for route, rate, _ in route_table(model) if rate > 0}
 
 
 def rounded_spread():
@@ -207,7 +208,7 @@ def poisson_parts(statistic, z, mechanism=None):
 def test_parts_of_poisson_counts_have_exact_draws(statistic, z, step):
     model = poisson_parts(statistic, z)
     assert model["y"].tag.dp_step == step
-    assert choose_steps(model)[model["y"]].__name__ == step
+    assert choose_steps(Reading(model))[model["y"]].__name__ == step
     assert open_routes(model) == {"exact draws of the counts"}
 
 

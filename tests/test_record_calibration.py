@@ -14,6 +14,7 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods.base import point_function
 from tests.test_calibration import simuk_ranks
 
@@ -186,15 +187,13 @@ def two_blocks():
 def records_alone(model):
     """Parameters move with the records, by interweaving, and in no other way."""
     with model:
-        return [dp.RecordMetropolis(dp.reading.model.privatized(model))]
+        return [dp.RecordMetropolis(privatized(Reading(model)))]
 
 
 def records_without_moves(model):
     chosen = dp.steps(model)
     with model:
-        first = dp.RecordMetropolis(
-            dp.reading.model.privatized(model), interweave=False, restart=False
-        )
+        first = dp.RecordMetropolis(privatized(Reading(model)), interweave=False, restart=False)
     return [first, *chosen[1:]]
 
 

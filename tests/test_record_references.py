@@ -8,6 +8,7 @@ from pymc.step_methods.compound import CompoundStep
 
 import pymc_dp as dp
 from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods.base import point_function
 from tests.record_models import RECORD_CASES, RECORD_MODELS, mean_and_square
 
@@ -18,7 +19,7 @@ DRAWS = {"a_admissions_2x2": 6_000, CLAMPED: 2_000}
 
 def run(model, step, draws=4_000, seed=1):
     """Draws of everything but the records, from one chain."""
-    records = {rv.name for rv in dp.reading.model.privatized(model)}
+    records = {rv.name for rv in privatized(Reading(model))}
     names = [rv.name for rv in model.unobserved_RVs if rv.name not in records]
     with model:
         return pm.sample(
@@ -100,9 +101,7 @@ SWEEPS = {"gauss_meanvar_n1000": 8}  # the noise is small there, which makes the
 def test_interweaving_alone(name):
     model = RECORD_MODELS[name]()
     with model:
-        step = dp.RecordMetropolis(
-            list(dp.reading.model.privatized(model)), sweeps=SWEEPS.get(name)
-        )
+        step = dp.RecordMetropolis(list(privatized(Reading(model))), sweeps=SWEEPS.get(name))
     assert_reference(name, run_alone(model, step, 6_000))
 
 
@@ -139,7 +138,7 @@ def test_clamped_regression_mixes():
     """Plain data augmentation yields a hundredth of an effective draw a sweep, or less."""
     model, sweeps, draws = RECORD_MODELS[CLAMPED](), 3, 8_000
     with model:
-        step = dp.RecordMetropolis(list(dp.reading.model.privatized(model)), sweeps=sweeps)
+        step = dp.RecordMetropolis(list(privatized(Reading(model))), sweeps=sweeps)
     posterior = run_alone(model, step, draws)
     assert_reference(CLAMPED, posterior)
     for name, exact in RECORD_CASES[CLAMPED]["params"].items():

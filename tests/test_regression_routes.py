@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import regression
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
@@ -316,7 +317,7 @@ def test_the_diagonal_of_a_matrix_of_sums():
 )
 def test_reasons_against_the_compiled_chain(theta, reason):
     with pytest.raises(NotImplementedError, match=reason):
-        regression.covered(written(theta))
+        regression.covered(Reading(written(theta)))
 
 
 @pytest.mark.parametrize("law", ["normal", "bernoulli"])

@@ -8,6 +8,7 @@ import pytest
 import pymc_dp as dp
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.groups import blocks
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.records.engine import Engine
 
 
@@ -59,7 +60,7 @@ def test_sweeps_and_moves_keep_the_records_inside(name):
         x = law(t, shape=40)
         dp.PrivateObservation("z", pt.clip(x, 0, 2).mean(), dp.LaplaceMechanism(3.0), observed=1.0)
     point = feasible_point(model)
-    engine = Engine(model, blocks(model, [x])[0], point)
+    engine = Engine(model, blocks(Reading(model), (x,))[0], point)
     assert not engine.fixed
     rng, axes, scales = np.random.default_rng(1), np.ones((1, 1)), np.array([4.0])
     for value in np.repeat(values, 40):
@@ -92,7 +93,7 @@ def test_moves_of_no_length_are_accepted(name):
         x = law(pm.Gamma("t", 0.3, 0.01), shape=40)
         dp.PrivateObservation("z", pt.clip(x, 0, 2).sum(), dp.LaplaceMechanism(1e-3), observed=9.0)
     point = feasible_point(model) | {"t_log__": np.log(values[1])}
-    engine = Engine(model, blocks(model, [x])[0], point)
+    engine = Engine(model, blocks(Reading(model), (x,))[0], point)
     theta, rng = engine.theta(point), np.random.default_rng(2)
     x = engine.draw(rng, theta, engine.env(point))
     _, there, _, _, tried, moved, _ = engine.sweep(
@@ -108,7 +109,7 @@ def test_a_record_that_comes_back_on_the_end_is_moved_off_it():
         x = pm.Uniform("x", 0, top, shape=3)
         dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(3.0), observed=1.0)
     point = feasible_point(model)
-    engine = Engine(model, blocks(model, [x])[0], point)
+    engine = Engine(model, blocks(Reading(model), (x,))[0], point)
     point = {**point, "x_interval__": np.array([60.0, -800.0, 0.0])}
     records = engine.records(point)
     top = np.exp(point["top_log__"])
@@ -127,7 +128,7 @@ def test_records_that_overflow_are_not_taken(statistic):
         s = pt.clip(x, 0, 1).mean() if statistic == "clipped mean" else pt.sort(pt.clip(x, 0, 1))[4]
         dp.PrivateObservation("z", s, dp.LaplaceMechanism(1.0), observed=0.5)
     point = feasible_point(model)
-    engine = Engine(model, blocks(model, [x])[0], point)
+    engine = Engine(model, blocks(Reading(model), (x,))[0], point)
     assert bool(engine.in_full) == (statistic == "median")
     rng, theta = np.random.default_rng(1), engine.theta(point)
     records = engine.draw(rng, theta, engine.env(point))

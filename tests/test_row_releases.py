@@ -9,6 +9,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_dp as dp
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes.regression import covered
 
 PLAIN = Mode(linker="py", optimizer=None)
@@ -100,7 +101,7 @@ def test_a_spread_that_is_written_as_a_list():
         x = pm.Normal("x", 0.3, 0.5, shape=200)
         y = pm.Normal("y", b[0] + b[1] * x, sd, shape=200)
         dp.PrivateObservation("z", sums(x, y), dp.LaplaceMechanism(2.0), observed=SUMS)
-    np.testing.assert_allclose(covered(model).prior.cov, np.diag([2.25, 0.0025]))
+    np.testing.assert_allclose(covered(Reading(model)).prior.cov, np.diag([2.25, 0.0025]))
 
 
 def test_reasons_are_told_once():

@@ -12,7 +12,7 @@ import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.reading.columns import read_rows
-from pymc_dp.reading.model import release_statistic
+from pymc_dp.reading.model import Reading, release_statistic
 
 N = 30
 PLAIN = Mode(linker="py", optimizer=None)
@@ -45,8 +45,8 @@ def regression(*statistics, n=N):
 
 
 def read(model):
-    [block] = integrable(model)
-    return read_rows(model, block)
+    [block] = integrable(Reading(model))
+    return read_rows(Reading(model), block)
 
 
 STATISTICS = {
@@ -70,12 +70,12 @@ def test_statistics_are_functions_of_mean_and_scatter(name, mean):
     direct = evaluated(release_statistic(release.rv), x=data[:, :2], w=data[:, 2], y=data[:, 3])
     center = data.mean(axis=0)
     scatter = (data - center).T @ (data - center)
-    ours = evaluated(release.expression(N, pt.constant(center), None, pt.constant(scatter)))
+    ours = evaluated(release.expression(pt.constant(center), None, pt.constant(scatter)))
     assert ours.shape == direct.shape
     spread = 1e-5 if mean else 0.0  # what numpy's own raw sums lose
     np.testing.assert_allclose(ours, direct, rtol=1e-9, atol=spread)
     zero = np.zeros(4)
-    raw = release.expression(N, *map(pt.constant, (zero, data.sum(axis=0), data.T @ data)))
+    raw = release.expression(*map(pt.constant, (zero, data.sum(axis=0), data.T @ data)))
     if not mean:
         np.testing.assert_allclose(evaluated(raw), direct, rtol=1e-9)
 
@@ -83,16 +83,16 @@ def test_statistics_are_functions_of_mean_and_scatter(name, mean):
 def test_linear_entries_are_read():
     model = regression(lambda x, w, y: pt.stack([2 * (y - 1).sum(), (x[:, 1] * w).mean()]))
     [release] = read(model).releases
-    first, second = release.linear(N)
+    first, second = release.linear()
     assert first == {(): -2.0 * N, (3,): 2.0}
     assert second == {(1, 2): pytest.approx(1 / N)} | ({(): 0.0} if () in second else {})
     [shifted] = read(regression(STATISTICS["shifted"])).releases
-    [found] = shifted.linear(N)
+    [found] = shifted.linear()
     expected = {(): 49.0 * N, (2,): -28.0, (3,): 14.0, (2, 2): 4.0, (2, 3): -4.0, (3, 3): 1.0}
     assert found == pytest.approx({monomial: c / 3 for monomial, c in expected.items()})
     [curved] = read(regression(STATISTICS["slope"])).releases
     with pytest.raises(Declined):
-        curved.linear(N)
+        curved.linear()
 
 
 def test_law_of_a_chain_of_regressions():

@@ -9,6 +9,7 @@ from pytensor.graph.replace import vectorize_graph
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import gaussian as fused
 from tests.conftest import gaussian_model
 
@@ -130,7 +131,7 @@ def test_extremes_are_finite(n, bounds, mechanism):
             model = gaussian_model(
                 n, [scale, scale], z, bounds=bounds, prior=PRIOR, mechanism=mechanism
             )
-            kernel = fused.kernel_model(model, fused.covered(model))
+            kernel = fused.kernel_model(model, fused.covered(Reading(model)))
             rng = np.random.default_rng(1)
             out = np.empty((200, 2))
             fused.run_sweeps(rng, fused.start(kernel, rng), kernel, 2, out)

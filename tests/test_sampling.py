@@ -10,9 +10,9 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.questions import power_law
-from pymc_dp.reading.model import check_values
-from pymc_dp.routes import routes
+from pymc_dp.reading.model import Reading, check_values
 from pymc_dp.routes.given import public
+from tests.models import route_table
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -111,7 +111,7 @@ def test_clipped_powers_are_no_powers():
 
 
 def reasons(model):
-    return {route.name: reason for route, _, reason in routes(model)}
+    return {route.name: reason for route, _, reason in route_table(model)}
 
 
 def test_routes_are_shut_with_the_reason():
@@ -219,11 +219,11 @@ def test_what_is_left_out_of_the_result():
         dp.PrivateObservation(
             "z", (x - p[group]).clip(-1, 1).sum(), dp.LaplaceMechanism(1.0), observed=1.0
         )
-    assert public(model) == ["p"]
+    assert public(Reading(model)) == ["p"]
     with pm.Model() as model:
         rate = pm.Gamma("rate", 2, 1, shape=3)
         dp.PrivateObservation("z", rate, dp.LaplaceMechanism(1.0), observed=np.ones(3))
-    assert public(model) == ["rate"]
+    assert public(Reading(model)) == ["rate"]
 
 
 def test_arguments():

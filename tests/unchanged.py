@@ -19,9 +19,8 @@ import pytensor
 from rich.console import Console
 
 import pymc_dp as dp
-from pymc_dp.routes import routes
 from tests.fuzz.grammar import random_spec
-from tests.models import MODELS
+from tests.models import MODELS, route_table
 from tests.test_decisions import decisions
 
 PLACE = Path(__file__).parent / "data" / "unchanged.json"
@@ -67,7 +66,7 @@ def found_of(name):
             return {"refused": str(error)}
         rungs = ("marginal", "statistics") if spec.latent else ()
         return {
-            "routes": [[r.name, reason] for r, _, reason in routes(model)],
+            "routes": [[r.name, reason] for r, _, reason in route_table(model)],
             "rungs": {rung: rung_of(model, rung) for rung in rungs},
         }
     found = decisions(MODELS[name], 0, density=True)

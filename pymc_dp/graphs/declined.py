@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 
 class Declined(NotImplementedError):
     """Something of this package does not apply: what, why, and what to do instead.
@@ -26,3 +30,26 @@ def _declined(what: str, why: str, instead: str) -> Declined:
 
 class Unrelated(Declined):
     """An expression that pairs each record with every other."""
+
+
+def once[F: Callable[..., Any]](function: F) -> F:
+    """Have a function answer once for each first argument; that something is declined, too.
+
+    What the first argument, a reading, has been asked is kept in it, and gone with it.
+    """
+
+    @wraps(function)
+    def answered(reading: Any, *args: Any) -> Any:
+        answers = reading.__dict__.setdefault("_answers", {})
+        key = (answered, *args)
+        if key not in answers:
+            try:
+                answers[key] = function(reading, *args), None
+            except (Declined, ValueError) as error:
+                answers[key] = None, error
+        value, refusal = answers[key]
+        if refusal is not None:
+            raise refusal.with_traceback(None)
+        return value
+
+    return answered  # type: ignore[return-value]

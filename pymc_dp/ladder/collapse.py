@@ -22,20 +22,20 @@ import pymc_dp.laws.inversion.rule
 import pymc_dp.laws.latent_counts
 import pymc_dp.laws.moments.columns
 import pymc_dp.laws.moments.one_column  # noqa: F401
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import depends_on, known_shape
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.laws.rungs import Change, Reading, Rung, change, is_rows, read, record_groups
+from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of
 from pymc_dp.reading.bounds import feasible_start
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Block, record_groups
 from pymc_dp.reading.model import (
-    as_model,
+    Reading,
     check_values,
     children,
     privatized,
+    read,
     release_statistic,
     releases,
-    with_known_lengths,
 )
 from pymc_dp.step_methods import choose_steps
 
@@ -89,57 +89,78 @@ def collapse(
         that is no function of the sufficient ones, two releases of the same statistic
         (marginal), no closed form (marginal), an improper posterior.
     """
-    model = with_known_lengths(as_model(model, "dp.collapse(model, to=...)"))
+    reading = read(model, "dp.collapse(model, to=...)")
     if to not in ("statistics", "marginal"):
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
     if approximate not in (None, "clt"):
         raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
     if moments is not None and approximate is None:
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
-    check_values(model)
-    groups = integrable(model)
-    if approximate is not None and not any(map(is_rows, groups)):
+    check_values(reading.model)
+    return collapsed(reading, to, approximate, moments).model
+
+
+def collapsed(
+    reading: Reading, to: Rung, approximate: str | None = None, moments: Any = None
+) -> Reading:
+    """Return the reading of what `collapse` makes of a model; an exact rung is made once."""
+    if approximate is None:
+        return _exact(reading, to)
+    return Reading(_collapsed(reading, to, approximate=approximate, moments=moments))
+
+
+@once
+def _exact(reading: Reading, to: Rung) -> Reading:
+    return Reading(_collapsed(reading, to))
+
+
+def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> pm.Model:
+    model, groups = reading.model, integrable(reading)
+    if approximation and not any(map(is_rows, groups)):
         raise ValueError(
             "approximate='clt' is for rows of several columns, those of a regression say; the "
             "records of this model have an exact collapse: leave it out"
         )
     total = Change()
-    feeding = privatized(model)
+    feeding = privatized(reading)
     hidden = [rv.name for g in groups for rv in g.records if rv not in feeding]
     if hidden:
         names = ", ".join(map(repr, hidden))
         _log.info("Integrated out with the records that depend on them: %s", names)
     for group in groups:
-        found = change(model, group, to, approximate=approximate, moments=moments)
+        found = change(reading, group, to, **approximation)
         for name, part in vars(found).items():
             getattr(total, name).update(part)
     records = [rv for group in groups for rv in group.records]
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
-    collapsed = _rebuild(model, records, total)
+    built = _rebuild(reading, records, total)
     if to == "statistics":
-        _prepare_sampling(model, collapsed, total.start)
-    return collapsed
+        _prepare_sampling(reading, built, total.start)
+    return built
 
 
-def collapsible(model: pm.Model) -> list[Reading]:
-    """Read all privatized records of a model; refuse by name what cannot be collapsed."""
-    return [read(model, group) for group in integrable(model)]
+@once
+def collapsible(reading: Reading) -> list[SumLaw]:
+    """Return the laws of all privatized records; refuse by name what cannot be collapsed."""
+    return [law_of(reading, group) for group in integrable(reading)]
 
 
-def integrable(model: pm.Model) -> list[Block]:
+@once
+def integrable(reading: Reading) -> list[Block]:
     """Return the privatized records of a model, which nothing but releases may depend on.
 
-    Columns of the same rows come together, see `rules.record_groups`.
+    Columns of the same rows come together, see `record_groups`.
     """
+    model = reading.model
     with_initval = [rv.name for rv, v in model.rvs_to_initial_values.items() if v is not None]
     if with_initval:
         raise Declined(
             f"a model with initval= cannot be collapsed: remove it from {', '.join(with_initval)}, "
             f"and pass initvals= to the sampler"
         )
-    if not privatized(model):
+    if not privatized(reading):
         if not releases(model) and all_releases(model):
             raise ValueError(
                 "there is nothing to collapse: the confidential values are integrated out in the "
@@ -151,11 +172,11 @@ def integrable(model: pm.Model) -> list[Block]:
             if releases(model)
             else "there is nothing to collapse: declare a release with dp.PrivateObservation"
         )
-    found = record_groups(model)
+    found = record_groups(reading)
     for records, mine in ((rv, group.records) for group in found for rv in group.records):
         known = [r for r in releases(model) if depends_on(release_statistic(r), records)]
-        for child in children(model, records):
-            if child not in mine and child in privatized(model):
+        for child in children(reading, records):
+            if child not in mine and child in privatized(reading):
                 shapes = " and ".join(str(tuple(known_shape(rv))) for rv in (records, child))
                 raise Declined(
                     f"{records.name!r} and {child.name!r} are no columns of the same rows: they "
@@ -171,9 +192,11 @@ def integrable(model: pm.Model) -> list[Block]:
     return found
 
 
-def dropped_deterministics(model: pm.Model) -> list[TensorVariable]:
+@once
+def dropped_deterministics(reading: Reading) -> list[TensorVariable]:
     """Deterministics of records, which no collapsed model can carry."""
-    records = {rv for group in record_groups(model) for rv in group.records}
+    model = reading.model
+    records = {rv for group in record_groups(reading) for rv in group.records}
     return [
         d
         for d in model.deterministics
@@ -181,17 +204,18 @@ def dropped_deterministics(model: pm.Model) -> list[TensorVariable]:
     ]
 
 
-def _prepare_sampling(model: pm.Model, collapsed: pm.Model, start) -> None:
+def _prepare_sampling(reading: Reading, collapsed: pm.Model, start) -> None:
     """Tag the variables with their steps, and start bounded ones inside their region."""
-    for rv, step in choose_steps(collapsed).items():
+    for rv, step in choose_steps(Reading(collapsed)).items():
         rv.tag.dp_step = step.__name__
-    for name, value in {**feasible_start(model), **start}.items():
+    for name, value in {**feasible_start(reading), **start}.items():
         collapsed.set_initval(collapsed[name], value)
 
 
-def _rebuild(model: pm.Model, records: list[TensorVariable], total: Change) -> pm.Model:
+def _rebuild(reading: Reading, records: list[TensorVariable], total: Change) -> pm.Model:
     """Build the collapsed model from what changes."""
-    gone = {rv.name for rv in records} | {d.name for d in dropped_deterministics(model)}
+    model = reading.model
+    gone = {rv.name for rv in records} | {d.name for d in dropped_deterministics(reading)}
     gone |= total.dropped
     fgraph, memo = fgraph_from_model(model)
     named = {v.name: v for v in fgraph.outputs}

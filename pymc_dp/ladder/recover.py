@@ -14,26 +14,21 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.questions import depends_on, known_shape
+from pymc_dp.graphs.questions import known_shape
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.laws.integrated import IntegratedReleaseRV, recovered
+from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises
-from pymc_dp.laws.moments.one_column import names
+from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.one_value import Independent
-from pymc_dp.laws.rungs import change, is_rows, read, record_groups, rules_of
-from pymc_dp.reading.model import (
-    PrivatizedRecords,
-    as_model,
-    privatized,
-    read_records,
-    release_statistic,
-    releases,
-    with_known_lengths,
-)
+from pymc_dp.laws.sum_law import change, is_rows, law_of
+from pymc_dp.reading.groups import record_groups
+from pymc_dp.reading.model import Reading, privatized, read
+from pymc_dp.reading.normal_column import NormalColumn
 from pymc_dp.step_methods.base import as_row
 
 
@@ -61,16 +56,16 @@ def recover(
         A copy of `idata` with ``<record>_mean``, ``<record>_var`` or ``<release>_confidential`` in
         its posterior.
     """
-    model = with_known_lengths(as_model(model, "dp.recover(model, idata)"))
+    reading = read(model, "dp.recover(model, idata)")
     if idata is None:
         raise ValueError("recover needs the result of sampling: dp.recover(model, idata)")
     rng = get_random_generator(random_seed)
     posterior = idata["posterior"].to_dataset()
     found: dict = {}
-    for rv, value in _integrated_out(model, posterior):
-        if isinstance(rv, PrivatizedRecords):
-            op_names, moments = names(rv), _moments_of_group(model, rv)
-            found.update(_draw_feasible(op_names, moments, rv.n, rv.bounds, posterior, rng))
+    for rv, value in _integrated_out(reading, posterior):
+        if isinstance(rv, OneColumn):
+            column, moments = rv.column, _moments_of_column(reading.model, rv.column)
+            found.update(_draw_feasible(rv.names, moments, column.n, column.bounds, posterior, rng))
         else:
             found.update(recovered(rv.owner.op.law, rv, value, posterior, rng))
     result = idata.copy()
@@ -78,33 +73,31 @@ def recover(
     return result
 
 
-def _integrated_out(model: pm.Model, posterior: xr.Dataset):
+def _integrated_out(reading: Reading, posterior: xr.Dataset):
     """Yield what was integrated out of a model and is not in the posterior, with its value."""
-    any_found = False
+    any_found, model = False, reading.model
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             any_found = True
             found = rv.owner.op.law.names
             if not found or not set(found) <= set(posterior):
                 yield rv, model.rvs_to_values[rv]
-    for group in integrable(model) if privatized(model) else []:
+    for group in integrable(reading) if privatized(reading) else []:
         any_found = True
-        if is_rows(group):
-            own = f"{read(model, group).name}_mean"
+        law = law_of(reading, group)
+        if isinstance(law, Columns):
+            own = f"{law.rows.name}_mean"
             if own not in posterior:
                 raise ValueError(
                     f"the statistics of the rows are part of a result that was sampled on them: "
                     f"this one has no {own!r}. Sample with rung='statistics'"
                 )
             continue
-        [records] = group.records
-        mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
-        if any(r.owner.op.bounds is not None for r in mine):
-            bounded = read_records(model, records)
-            if not set(names(bounded)) & set(posterior):
-                yield bounded, None
+        if isinstance(law, OneColumn) and law.column.bounds is not None:
+            if not set(law.names) & set(posterior):
+                yield law, None
             continue
-        for release, rv in change(model, group, "marginal").replaced.items():
+        for release, rv in change(reading, group, "marginal").replaced.items():
             rv.name = release.name
             if not set(rv.owner.op.law.names) & set(posterior):
                 yield rv, model.rvs_to_values[release]
@@ -112,22 +105,22 @@ def _integrated_out(model: pm.Model, posterior: xr.Dataset):
         raise ValueError("nothing was integrated out of this model: there is nothing to recover")
 
 
-def _moments_of_group(model: pm.Model, group: PrivatizedRecords):
+def _moments_of_column(model: pm.Model, column: NormalColumn):
     """Return (m, v, noise of the mean, noise of the variance) of bounded records."""
     noises: dict = {}
-    for release in group.releases:
-        mechanism = release.op.mechanism.with_parameters(*release.parameters)
+    for release in column.releases:
         value = model.rvs_to_values[release.rv]
-        found = moment_noises(release.components, mechanism, value, release.rv.type.ndim == 1)
+        entries, stacked = release.mean_and_variance(), release.rv.type.ndim == 1
+        found = moment_noises(entries, release.mechanism, value, stacked)
         if set(found) & set(noises):
             raise Declined(
-                f"a moment of {group.name!r} is released twice: sample with rung='statistics', "
+                f"a moment of {column.name!r} is released twice: sample with rung='statistics', "
                 f"which keeps the statistics"
             )
         noises.update(found)
     zero = pt.constant(0.0)
     none = (zero, zero, zero)
-    return group.mean, group.variance, noises.get("mean", none), noises.get("variance", none)
+    return column.mean, column.variance, noises.get("mean", none), noises.get("variance", none)
 
 
 @recovered.register
@@ -206,35 +199,37 @@ def predict_records(
         For rows of several variables, a dataset with such an array for each variable that is drawn;
         those that are given are coordinates.
     """
-    model = with_known_lengths(as_model(model, "dp.predict_records(model, idata)"))
+    reading = read(model, "dp.predict_records(model, idata)")
     if idata is None:
         raise ValueError("predict_records needs the result: dp.predict_records(model, idata)")
     if size is not None and size < 1:
         raise ValueError(f"size is {size}: write the number of new records")
-    found = record_groups(model)
+    found = record_groups(reading)
     if len(found) != 1:
         raise ValueError(
             f"predict_records needs a model with one vector of released records; found "
-            f"{[rv.name for rv in privatized(model)]}"
+            f"{[rv.name for rv in privatized(reading)]}"
         )
     posterior = idata["posterior"].to_dataset()
     rng = get_random_generator(random_seed)
     if is_rows(found[0]):
-        return predict_rows(model, found[0], posterior, size, given or {}, rng)
+        return predict_rows(reading.model, found[0], posterior, size, given or {}, rng)
     if given:
         raise ValueError(
             f"given= holds some columns of a row while others are drawn; the records "
             f"{found[0].name!r} are a single vector"
         )
-    rules_of(found[0])  # Normal records only
-    group = read_records(model, found[0].records[0])
-    rows = per_draw(posterior, as_row(group.mean, group.variance))
+    law = law_of(reading, found[0])
+    if not isinstance(law, OneColumn):
+        raise Declined(f"the records {found[0].name!r} are not Normal: only such are drawn")
+    column = law.column
+    rows = per_draw(posterior, as_row(column.mean, column.variance))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     m, v = rows[..., 0].T.reshape(2, *dims, 1)
-    drawn = draw_normal(rng, m, np.sqrt(v), (*dims, size or 1), group.bounds)
+    drawn = draw_normal(rng, m, np.sqrt(v), (*dims, size or 1), column.bounds)
     return xr.DataArray(
         drawn,
         dims=("chain", "draw", "new_record"),
         coords={"chain": posterior["chain"], "draw": posterior["draw"]},
-        name=group.name,
+        name=column.name,
     )

@@ -9,23 +9,23 @@ from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import known_value, nearest_rvs, power_law
-from pymc_dp.reading.model import privatized, read_records
+from pymc_dp.reading.groups import record_groups
+from pymc_dp.reading.model import Reading
+from pymc_dp.reading.normal_column import normal_columns
 
 
-def feasible_start(model: pm.Model) -> dict[str, np.ndarray]:
+@once
+def feasible_start(reading: Reading) -> dict[str, np.ndarray]:
     """Return starting values for the mean and spread of bounded records that start outside.
 
     The model's own starting values are kept where they are feasible: the mean is moved off the
     ends of the bounds, the spread shrunk until the variance is at most half of what is possible.
     """
     start: dict[str, np.ndarray] = {}
-    for records in privatized(model):
-        try:
-            group = read_records(model, records)
-        except (ValueError, NotImplementedError):
-            continue
+    model = reading.model
+    for group in normal_columns(reading, record_groups(reading)):
         sources = nearest_rvs([group.variance])
         power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
         if group.bounds is None or power is None or not 0 < power[1] < np.inf:
@@ -64,5 +64,5 @@ def feasible_point(model: pm.Model, seed: int = 0) -> dict[str, np.ndarray]:
 
     The seed matters to variables with ``initval="prior"``.
     """
-    start = {model[name]: value for name, value in feasible_start(model).items()}
+    start = {model[name]: value for name, value in feasible_start(Reading(model)).items()}
     return make_initial_point_fn(model=model, overrides=start, return_transformed=True)(seed)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytensor.scalar as ps
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import ScalarVariable
@@ -19,10 +19,11 @@ from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.model import release_statistic
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.reading.sums.polynomials import (
@@ -32,8 +33,29 @@ from pymc_dp.reading.sums.polynomials import (
     added,
     constant,
     degree,
+    multiplied,
     read_polynomial,
 )
+
+
+@dataclass(frozen=True)
+class LinearStatistic:
+    """``constant + mean * (sample mean) + variance * (sample variance, ddof=1)``."""
+
+    constant: float = 0.0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def expression(self, mean, variance) -> TensorVariable:
+        """Write it in terms of a sample mean and a sample variance."""
+        terms = [
+            term if factor == 1.0 else factor * term
+            for factor, term in ((self.mean, mean), (self.variance, variance))
+            if factor != 0.0
+        ]
+        if self.constant != 0.0 or not terms:
+            terms.append(pt.constant(self.constant))
+        return sum(terms[1:], start=terms[0])
 
 
 @dataclass(frozen=True)
@@ -43,6 +65,7 @@ class RowRelease:
     Attributes
     ----------
     rv : the release.
+    n : the number of rows.
     additive : its statistic as a function of sums.
     columns : the number of the row's column for each column of `additive`.
     maps : each summed map as a polynomial in deviations d_j = r_j - c_j (numbered j) and centers
@@ -50,6 +73,7 @@ class RowRelease:
     """
 
     rv: TensorVariable
+    n: int
     additive: Additive
     columns: tuple[int, ...]
     maps: tuple[Polynomial, ...]
@@ -60,9 +84,27 @@ class RowRelease:
         return self.rv.name
 
     @property
+    def op(self) -> PrivateReleaseRV:
+        """The release's op."""
+        return self.rv.owner.op
+
+    @property
+    def used(self) -> set[int]:
+        """The columns that it is of."""
+        return {j for p in self.maps for m in p for j in _deviations(m)}
+
+    def of_column(self, j: int) -> RowRelease:
+        """Return the same release, of which only column j is, as one of a single column."""
+        maps = tuple(
+            {tuple(sorted(0 if k >= 0 else -1 for k in m)): c for m, c in p.items()}
+            for p in self.maps
+        )
+        return replace(self, columns=(0,) * len(self.columns), maps=maps)
+
+    @property
     def mechanism(self) -> Mechanism:
         """The noise, with the parameters of this graph."""
-        _, mechanism, _ = self.rv.owner.op.split(self.rv.owner.inputs)
+        _, mechanism, _ = self.op.split(self.rv.owner.inputs)
         return mechanism
 
     @property
@@ -72,7 +114,6 @@ class RowRelease:
 
     def expression(
         self,
-        n: int,
         center: TensorVariable,
         first: TensorVariable | None,
         second: TensorVariable,
@@ -81,8 +122,6 @@ class RowRelease:
 
         Parameters
         ----------
-        n : int
-            Number of rows.
         center : vector
             A number for each column. At the mean nothing large is summed, and large means do not
             cancel.
@@ -97,7 +136,7 @@ class RowRelease:
             for monomial, coefficient in polynomial.items():
                 match _deviations(monomial):
                     case ():
-                        moment = n
+                        moment = self.n
                     case (j,):
                         if first is None:
                             continue
@@ -115,15 +154,16 @@ class RowRelease:
             values[symbol] = total
         for symbol, graph in self.additive.public:
             values[symbol] = _at_center(graph, self.additive.centers, center[list(self.columns)])
-        entries = [_as_tensor(e, values) for e in self.additive.entries.flat]
-        return pt.stack(entries).reshape(self.additive.entries.shape)
+        return pt.stack(self.additive.at(values)).reshape(self.additive.entries.shape)
 
-    def linear(self, n: int) -> list[Polynomial]:
+    @once
+    def linear(self) -> list[Polynomial]:
         """Return `linear_graphs` with the numbers that `pm.Data` holds now."""
-        found = [{m: _number(c) for m, c in p.items()} for p in self.linear_graphs(n)]
+        found = [{m: _number(c) for m, c in p.items()} for p in self.linear_graphs()]
         return [{m: c for m, c in p.items() if c != 0.0} for p in found]
 
-    def linear_graphs(self, n: int) -> list[Polynomial]:
+    @once
+    def linear_graphs(self) -> list[Polynomial]:
         """Return each entry as a constant and multiples of sums of products of columns.
 
         Coefficients that depend on `pm.Data` are graphs, the others numbers.
@@ -133,55 +173,90 @@ class RowRelease:
         Declined
             If an entry is no linear function of sums.
         """
-        zeros = pt.zeros(len(self.columns))
-        public = {
-            symbol: _coefficient(_at_center(graph, self.additive.centers, zeros))
-            for symbol, graph in self.additive.public
-        }
-        order = {symbol: k for k, symbol in enumerate(self.additive.sums)}
-
-        def leaf(variable: Variable) -> Polynomial | None:
-            if variable in order:
-                return {(order[variable],): 1.0}
-            if variable in public:
-                return constant(public[variable])
-            return constant(float(variable.data)) if isinstance(variable, Constant) else None
-
         found = []
-        for entry in self.additive.entries.flat:
-            sums = read_polynomial(entry, leaf) if isinstance(entry, Variable) else constant(entry)
-            if degree(sums) > 1:
-                raise Declined("it multiplies sums with each other")
-            total = constant(_coefficient(sums.get((), 0.0)))
-            for (k,), factor in ((m, c) for m, c in sums.items() if m):
-                for monomial, c in self.maps[k].items():
-                    if all(j >= 0 for j in monomial):
-                        rows = 1.0 if monomial else float(n)
-                        own = _coefficient(factor) * _coefficient(c) * rows
-                        total = added(total, {monomial: own})
+        for offset, sums in self.additive.affine(self._public()):
+            total = constant(_coefficient(offset))
+            for symbol, factor in sums.items():
+                for monomial, c in self._raw(symbol).items():
+                    rows = 1.0 if monomial else float(self.n)
+                    own = _coefficient(factor) * _coefficient(c) * rows
+                    total = added(total, {monomial: own})
             found.append(total)
         return found
 
+    @once
+    def mean_and_variance(self) -> list[LinearStatistic]:
+        """Return each entry of one column's release as a linear function of its moments.
 
-def _read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
+        Entries are polynomials of the mean y and the mean square q; a variance is q - y².
+
+        Raises
+        ------
+        Declined
+            If an entry is no such function, or its coefficients are no numbers.
+        """
+        n, y, q = self.n, (0,), (1,)
+        moments: dict[Monomial, Polynomial] = {
+            (): {(): float(n)},
+            (0,): {y: float(n)},
+            (0, 0): {q: float(n)},
+        }
+        leaves = {symbol: constant(value) for symbol, value in self._public().items()}
+        for symbol in self.additive.sums:
+            total: Polynomial = {}
+            for monomial, c in self._raw(symbol).items():
+                if monomial not in moments:
+                    raise Declined(f"it is of products of {len(monomial)} columns")
+                total = added(total, multiplied(constant(c), moments[monomial]))
+            leaves[symbol] = total
+        return [_in_moments(p, n) for p in self.additive.polynomials(leaves)]
+
+    def _public(self) -> dict[ScalarVariable, Coefficient]:
+        """Return the public scalars, for records around zero."""
+        zeros = pt.zeros(len(self.columns))
+        return {
+            symbol: _coefficient(_at_center(graph, self.additive.centers, zeros))
+            for symbol, graph in self.additive.public
+        }
+
+    def _raw(self, symbol: ScalarVariable) -> Polynomial:
+        """Return what a sum is of, for records around zero."""
+        polynomial = self.maps[self.additive.sums.index(symbol)]
+        return {m: c for m, c in polynomial.items() if all(j >= 0 for j in m)}
+
+
+def _in_moments(polynomial: Polynomial, n: int) -> LinearStatistic:
+    """Return what a polynomial of mean and mean square is of the mean and the variance."""
+    y, q, square = (0,), (1,), (0, 0)
+    numbers = {m: c for m, c in polynomial.items() if not isinstance(c, Variable)}
+    a, b = numbers.get(q, 0.0), numbers.get(square, 0.0)
+    left = {*numbers} - {(), y, q, square}
+    if len(numbers) < len(polynomial):
+        raise Declined("a coefficient of it is no number: it is of pm.Data, or random")
+    if left or abs(a + b) > 1e-12 * max(abs(a), abs(b)):
+        raise Declined("it is no linear function of the mean and the variance of the records")
+    return LinearStatistic(numbers.get((), 0.0), numbers.get(y, 0.0), a * (n - 1) / n)
+
+
+def read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
+    """Read a release of columns of n records."""
     statistic = release_statistic(rv)
     records = {record: n for record, _ in columns}
     others = [v for v in nearest_rvs([statistic]) if v not in records]
     if others:
-        raise Declined(
-            f"the release {rv.name!r} mixes records with {', '.join(repr(o.name) for o in others)}"
-        )
+        names = [", ".join(repr(v.name) for v in group) for group in (records, others)]
+        raise Declined(f"the release {rv.name!r} mixes the records {' with '.join(names)}")
     used = {record: n for record in records if depends_on(statistic, record)}
     try:
         read = additive(statistic, used)
         mine = tuple(columns.index(column) for column in read.columns)
         maps = tuple(read_polynomial(m, _Leaves(columns, read.centers, mine)) for m in read.maps)
     except Declined as error:
+        hint = ". Rows have a known law for sums and products of their columns"
         raise Declined(
-            f"the statistic of the release {rv.name!r}: {error}. Rows have a known law for sums "
-            f"and products of their columns; sample with rung='records'"
+            f"the statistic of the release {rv.name!r}: {error}{hint * (len(columns) > 1)}"
         ) from None
-    return RowRelease(rv, read, mine, maps)
+    return RowRelease(rv, n, read, mine, maps)
 
 
 class _Leaves:
@@ -277,20 +352,3 @@ def _deviations(monomial: Monomial) -> Monomial:
 
 def _at_center(graph: TensorVariable, centers: TensorVariable, value) -> TensorVariable:
     return graph_replace([graph], {centers: value}, strict=False)[0]
-
-
-def _as_tensor(entry, values: dict) -> TensorVariable:
-    """Write a graph of scalars with tensors."""
-    if not isinstance(entry, Variable):
-        return pt.as_tensor(np.float64(entry))
-    memo = dict(values)
-
-    def write(scalar):
-        if scalar not in memo:
-            if isinstance(scalar, Constant):
-                memo[scalar] = pt.constant(scalar.data)
-            else:
-                memo[scalar] = Elemwise(scalar.owner.op)(*map(write, scalar.owner.inputs))
-        return memo[scalar]
-
-    return write(entry)

@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import depends_on, known_shape
 from pymc_dp.mechanisms.arguments import as_float
-from pymc_dp.reading.column_sums import RowRelease, _Leaves, _read_release
+from pymc_dp.reading.column_sums import RowRelease, _Leaves, read_release
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import check_transform, record_length, release_statistic, releases
+from pymc_dp.reading.model import (
+    Reading,
+    check_transform,
+    record_length,
+    release_statistic,
+    releases,
+)
 from pymc_dp.reading.sums import row_vectors
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
@@ -128,15 +133,16 @@ def read_links(block: Block) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def read_rows(model: pm.Model, block: Block) -> Rows:
+@once
+def read_rows(reading: Reading, block: Block) -> Rows:
     """Read the rows of a block and their releases; refuse by name what cannot be read."""
-    before = block.records
+    before, model = block.records, reading.model
     for rv in block.records:
         check_transform(model, rv)
     links = read_links(block)
-    columns = _columns(before)
+    columns = columns_of(before)
     found = [
-        _read_release(r, columns, block.n)
+        read_release(r, columns, block.n)
         for r in releases(model)
         if any(depends_on(release_statistic(r), rv) for rv in before)
     ]
@@ -168,7 +174,7 @@ def _width(rv: TensorVariable) -> int:
     return width
 
 
-def _columns(records: Sequence[TensorVariable]) -> list[tuple[TensorVariable, tuple[int, ...]]]:
+def columns_of(records: Sequence[TensorVariable]) -> list[tuple[TensorVariable, tuple[int, ...]]]:
     """Return the columns of a row: the variable and the index in it."""
     return [(rv, (j,) if rv.type.ndim > 1 else ()) for rv in records for j in range(_width(rv))]
 
@@ -195,7 +201,7 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
             return Link(rv, width)
     single = rv.type.ndim == 1
     sigma = pt.as_tensor(spread).squeeze() if single else None
-    q = len(_columns(before))
+    q = len(columns_of(before))
     if not any(depends_on(mu, other) for other in before):
         intercept = pt.broadcast_to(same_for_all(rv, mu), (width,))
         return Link(rv, width, intercept, pt.zeros((width, q)), root, sigma=sigma)
@@ -218,7 +224,7 @@ def _check_apart(rv: TensorVariable, spread, before: Sequence[TensorVariable]) -
 
 def _affine(rv, mu, before, width: int, n: int) -> list[Polynomial]:
     """Read the mean of each column of a variable as an affine function of the columns before."""
-    columns = _columns(before)
+    columns = columns_of(before)
     try:
         vectors = row_vectors(mu, dict.fromkeys(before, n))
         found = [read_polynomial(v, _Leaves(columns, None)) for v in vectors.flat]
@@ -245,7 +251,8 @@ def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> T
             raise Declined(
                 f"the records {rv.name!r} are not identically distributed: a parameter has "
                 f"{parameter.type.ndim} dimensions, the first of them for the rows. Sample with "
-                f"rung='records'"
+                f"rung='records'; or, where the records differ by covariates that are confidential "
+                f"too, declare these as records"
             )
         parameter = parameter.squeeze(axis=0)
     return parameter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -19,8 +19,8 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, keeps_values, known_value
-from pymc_dp.reading.sums import Number, additive
+from pymc_dp.graphs.questions import depends_on, known_value
+from pymc_dp.reading.sums import Additive, additive
 
 _MOST_ENTRIES = 4096
 
@@ -39,24 +39,29 @@ class CountStatistic:
     Attributes
     ----------
     values : array (sums, cells): the additive maps, evaluated at the values of a record.
-    sums : the scalars in `entries` that stand for the rows of ``values @ counts``.
-    entries : the entries of the statistic, in C order.
-    shape : the shape of the statistic.
+    form : the statistic as a function of its sums, the rows of ``values @ counts``.
+    public : the numbers of the public scalars in it.
     """
 
     values: np.ndarray
-    sums: tuple[ScalarVariable, ...]
-    entries: tuple[Number, ...]
-    shape: tuple[int, ...]
+    form: Additive
+    public: dict[ScalarVariable, float]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the statistic."""
+        return self.form.entries.shape
 
     @cached_property
     def affine(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Slopes (entries, cells) and constants where all entries are linear in the counts."""
-        found = [_affine(entry, self.sums) for entry in self.entries]
-        if any(row is None for row in found):
+        try:
+            found = self.form.affine(self.public)
+        except Declined:
             return None
-        rows = np.array(found, dtype="float64").reshape(len(found), 1 + len(self.sums))
-        return rows[:, 1:] @ self.values, rows[:, 0]
+        rows = [[linear.get(s, 0.0) for s in self.form.sums] for _, linear in found]
+        slopes = np.array(rows, dtype="float64").reshape(len(found), len(self.form.sums))
+        return slopes @ self.values, np.array([offset for offset, _ in found], dtype="float64")
 
     def of(self, counts: TensorVariable) -> TensorVariable:
         """Write the statistic in terms of counts, whose last axis is that of the cells."""
@@ -69,9 +74,9 @@ class CountStatistic:
                 flat = flat + constants
         else:
             sums = pt.dot(counts, self.values.T)
-            known = {scalar: sums[..., i] for i, scalar in enumerate(self.sums)}
-            memo: dict = {}
-            parts = [_as_tensor(entry, known, memo) for entry in self.entries]
+            known = {scalar: pt.constant(number) for scalar, number in self.public.items()}
+            known |= {scalar: sums[..., i] for i, scalar in enumerate(self.form.sums)}
+            parts = self.form.at(known)
             flat = pt.stack(pt.broadcast_arrays(*parts, counts[..., 0])[:-1], axis=-1)
         if len(self.shape) == 1:
             return flat
@@ -112,9 +117,8 @@ def read_statistic(
     Raises
     ------
     Declined
-        Naming the op that makes it something else than a function of sums over the records.
-    Declined
-        A sum that depends on the records' positions, on data that can change, or is not finite.
+        Naming the op that makes it something else than a function of sums over the records, or a
+        sum that depends on the records' positions, on data that can change, or is not finite.
     """
     if n == 1:
         return _of_one_record(statistic, records, cells)
@@ -131,13 +135,8 @@ def read_statistic(
     }
     values = np.array([_values(m, given, codes.size, cells) for m in reading.maps])
     public = {scalar: float(_number(graph, given)) for scalar, graph in reading.public}
-    memo: dict = {}
-    return CountStatistic(
-        values=values.reshape(len(reading.maps), cells),
-        sums=reading.sums,
-        entries=tuple(_fixed(entry, public, memo) for entry in reading.entries.flat),
-        shape=reading.entries.shape,
-    )
+    form = replace(reading, maps=(), public=(), columns=())  # without the model's variables
+    return CountStatistic(values.reshape(len(reading.maps), cells), form, public)
 
 
 def _of_one_record(statistic, records, cells) -> CountStatistic:
@@ -150,7 +149,9 @@ def _of_one_record(statistic, records, cells) -> CountStatistic:
     if not np.all(np.isfinite(values)):
         raise Declined(f"it is not finite for records of some value: {values}")
     sums = tuple(ps.float64(f"s{i}") for i in range(values.shape[0]))
-    return CountStatistic(values, sums, sums, found.shape[1:])
+    entries = np.empty(found.shape[1:], dtype=object)
+    entries.flat = sums
+    return CountStatistic(values, Additive((), sums, entries, (), pt.dvector(), ()), {})
 
 
 def elementwise_values(
@@ -216,79 +217,6 @@ def _values(graph: TensorVariable, given: dict, length: int, cells: int) -> np.n
     if not np.all(np.isfinite(found[0])):
         raise Declined(f"it is not finite for records of some value: {found[0]}")
     return found[0]
-
-
-def _fixed(entry: Number, known: dict, memo: dict) -> Number:
-    """Replace scalars of an expression by numbers."""
-    if not isinstance(entry, Variable):
-        return float(entry)
-    if entry in memo:
-        return memo[entry]
-    if isinstance(entry, Constant):
-        result: Number = float(entry.data)
-    elif entry in known:
-        result = known[entry]
-    elif entry.owner is None:
-        result = entry
-    else:
-        inputs = [_fixed(i, known, memo) for i in entry.owner.inputs]
-        if all(not isinstance(i, Variable) for i in inputs):
-            dtypes = [i.type.dtype for i in entry.owner.inputs]
-            typed = [np.asarray(i).astype(d)[()] for i, d in zip(inputs, dtypes, strict=True)]
-            result = float(entry.owner.op.impl(*typed))
-        else:
-            result = entry.owner.op(*(
-                i if isinstance(i, Variable) else ps.constant(i, dtype=old.type.dtype)
-                for i, old in zip(inputs, entry.owner.inputs, strict=True)
-            ))  # fmt: skip
-    memo[entry] = result
-    return result
-
-
-def _affine(entry: Number, sums: tuple[ScalarVariable, ...]) -> np.ndarray | None:
-    """Return (constant, *coefficients of the sums) of a linear expression; None if it is not."""
-    if not isinstance(entry, Variable) or isinstance(entry, Constant):
-        row = np.zeros(1 + len(sums))
-        row[0] = float(entry.data if isinstance(entry, Constant) else entry)
-        return row
-    if entry.owner is None:
-        return np.eye(1 + len(sums))[1 + sums.index(entry)]
-    found = [_affine(i, sums) for i in entry.owner.inputs]
-    parts = [row for row in found if row is not None]
-    if len(parts) < len(found):
-        return None
-    fixed = [not row[1:].any() for row in parts]
-    match entry.owner.op:
-        case ps.Add():
-            return np.sum(parts, axis=0)
-        case ps.Sub():
-            return parts[0] - parts[1]
-        case ps.Neg():
-            return -parts[0]
-        case op if keeps_values(op, entry.owner.inputs[0]):
-            return parts[0]
-        case ps.Mul() if sum(not f for f in fixed) <= 1:
-            factor = math.prod(row[0] for row, f in zip(parts, fixed, strict=True) if f)
-            return factor * next((r for r, f in zip(parts, fixed, strict=True) if not f), np.eye(1 + len(sums))[0])  # fmt: skip  # noqa: E501
-        case ps.TrueDiv() if fixed[1]:
-            return parts[0] / parts[1][0]
-    return None
-
-
-def _as_tensor(entry: Number, known: dict[ScalarVariable, TensorVariable], memo: dict):
-    """Write a scalar expression with tensors for its scalars."""
-    if not isinstance(entry, Variable):
-        return pt.constant(float(entry))
-    if entry in known:
-        return known[entry]
-    if isinstance(entry, Constant):
-        return pt.constant(entry.data)
-    if entry not in memo:
-        node = entry.owner
-        inputs = [_as_tensor(i, known, memo) for i in node.inputs]
-        outputs = Elemwise(node.op)(*inputs, return_list=True)
-        memo[entry] = outputs[node.outputs.index(entry)]
-    return memo[entry]
 
 
 def is_concave(points: np.ndarray, values: np.ndarray) -> bool:

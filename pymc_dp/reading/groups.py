@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +15,14 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined, Unrelated
+from pymc_dp.graphs.declined import Declined, Unrelated, once
 from pymc_dp.graphs.questions import depends_on, known_shape, nearest_rvs
 from pymc_dp.reading.model import (
+    Reading,
     children,
     is_component,
     parents,
+    privatized,
     record_length,
     release_statistic,
     releases,
@@ -99,12 +102,14 @@ def _opened(rv: TensorVariable) -> tuple[TensorVariable, list[TensorVariable]]:
     return graph, [v for v in nearest_rvs([graph]) if v not in given]
 
 
-def record_variables(model: pm.Model) -> list[TensorVariable]:
+@once
+def record_variables(reading: Reading) -> list[TensorVariable]:
     """Return the confidential records that feed some release, in model order.
 
     A vector that is a parameter of other records in the same release, the coefficients of a
     regression say, is none.
     """
+    model = reading.model
     feeding = nearest_rvs([release_statistic(r) for r in releases(model)])
     found = [rv for rv in model.free_RVs if rv in feeding and has_record_axis(rv)]
     return [
@@ -145,17 +150,18 @@ def _rowwise(child: TensorVariable, rv: TensorVariable) -> bool:
     )
 
 
-def blocks(model: pm.Model, records: Sequence[TensorVariable]) -> list[Block]:
+@once
+def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Block]:
     """Group records that are drawn together: rows of several variables, one given another.
 
     Vectors that records depend on entry by entry belong to the record too, if nothing else
     depends on them.
     """
-    members = list(records)
+    members, model = list(records), reading.model
     for rv in reversed(model.free_RVs):  # children first
         if rv in members or not has_record_axis(rv):
             continue
-        below = children(model, rv)
+        below = children(reading, rv)
         above = [m for m in members if _parent(rv, m)]
         by_rows = all(c in members and _rowwise(c, rv) for c in below)
         if below and by_rows and all(_rowwise(rv, m) for m in above):
@@ -171,7 +177,9 @@ def blocks(model: pm.Model, records: Sequence[TensorVariable]) -> list[Block]:
             group.append(more)
         ordered = tuple(rv for rv in members if rv in group)
         members = [rv for rv in members if rv not in group]
-        factors = dict.fromkeys(c for rv in ordered for c in children(model, rv) if c not in group)
+        factors = dict.fromkeys(
+            c for rv in ordered for c in children(reading, rv) if c not in group
+        )
         found.append(Block(ordered, record_length(ordered[0]), tuple(factors)))
     return found
 
@@ -187,7 +195,39 @@ def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
     return bool(pairs) and all(_rowwise(child, above) for child, above in pairs)
 
 
-def tag_records(model: pm.Model, exact: Mapping[TensorVariable, str] | None = None) -> None:
+@once
+def record_groups(reading: Reading) -> list[Block]:
+    """Return the privatized records of a model, those that are columns of a row together."""
+    found, model = privatized(reading), reading.model
+    rows = tuple(
+        rv
+        for rv in found
+        if has_record_axis(rv)
+        and any(v.dtype.startswith("float") for v in (rv, *children(reading, rv)) if v in found)
+    )
+    groups = _released_together(model, blocks(reading, rows)) if rows else []
+    groups += [Block((rv,), 0, ()) for rv in found if rv not in rows]
+    order = {rv: i for i, rv in enumerate(model.free_RVs)}
+    return sorted(groups, key=lambda group: order[group.records[0]])
+
+
+def _released_together(model: pm.Model, groups: list[Block]) -> list[Block]:
+    """Join groups of the same length that are parts of one release: columns of the same rows."""
+    for release in releases(model):
+        mine = [
+            g for g in groups if any(depends_on(release_statistic(release), rv) for rv in g.records)
+        ]
+        for first, second in itertools.pairwise(mine):
+            if first.n == second.n:
+                members = [*first.records, *second.records]
+                joined = tuple(rv for rv in model.free_RVs if rv in members)
+                block = Block(joined, first.n, (*first.factors, *second.factors))
+                groups = [g for g in groups if g not in (first, second)] + [block]
+                return _released_together(model, groups)
+    return groups
+
+
+def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = None) -> None:
     """Tag what is confidential: `pm.sample` then assigns its step.
 
     Tags are strings, which survive in copies of the model: ``dp_release`` names the releases of
@@ -196,23 +236,24 @@ def tag_records(model: pm.Model, exact: Mapping[TensorVariable, str] | None = No
 
     Parameters
     ----------
-    model : pm.Model
-        The model.
+    reading : Reading
     exact : mapping of TensorVariable to str, optional
         Counts and the name of their step.
     """
-    exact = exact or {}
+    model, exact = reading.model, exact or {}
     for rv in model.free_RVs:
         if rv in exact:
             rv.tag.dp_step = exact[rv]
         elif hasattr(rv.tag, "dp_step"):
             del rv.tag.dp_step
-    aggregated = [
-        rv for rv in record_variables(model) if rv not in exact and not _released_singly(model, rv)
-    ]
+    aggregated = tuple(
+        rv
+        for rv in record_variables(reading)
+        if rv not in exact and not _released_singly(model, rv)
+    )
     members = {
         rv: ",".join(f.name for f in block.factors if f in releases(model))
-        for block in blocks(model, aggregated)
+        for block in blocks(reading, aggregated)
         for rv in block.records
     }
     for rv in model.free_RVs:
@@ -231,13 +272,13 @@ def _released_singly(model: pm.Model, rv: TensorVariable) -> bool:
     )
 
 
-def parameters(model: pm.Model, block: Block) -> list[TensorVariable]:
+def parameters(reading: Reading, block: Block) -> list[TensorVariable]:
     """Return the continuous parameters of the records, theirs included, in model order."""
     above = set(ancestors(list(block.records))) - set(block.records)
-    others = set(record_variables(model))
+    others = set(record_variables(reading))
     return [
         rv
-        for rv in model.free_RVs
+        for rv in reading.model.free_RVs
         if rv in above
         and rv not in others
         and rv not in block.factors  # it depends on the records, and they on it
@@ -274,15 +315,17 @@ def factor_density(model: pm.Model, block: Block) -> TensorVariable:
     return total
 
 
-def read_block(model: pm.Model, block: Block) -> Additive:
+@once
+def read_block(reading: Reading, block: Block) -> Additive:
     """Read what is computed from some records as a function of sums over them; see `additive`."""
-    return additive(factor_density(model, block), dict.fromkeys(block.records, block.n))
+    density = factor_density(reading.model, block)
+    return additive(density, dict.fromkeys(block.records, block.n))
 
 
-def check_axes(model: pm.Model) -> None:
+def check_axes(reading: Reading) -> None:
     """Refuse statistics that pair the records of one variable with all those of another."""
-    found = record_variables(model)
-    for release in releases(model):
+    found = record_variables(reading)
+    for release in releases(reading.model):
         statistic = release_statistic(release)
         mine = {rv: record_length(rv) for rv in found if depends_on(statistic, rv)}
         if len(mine) < 2:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -17,15 +14,29 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import depends_on, is_whole, known_shape, known_value, nearest_rvs
-from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.reading.statistic import LinearStatistic, linear_statistics
+
+
+class Reading:
+    """A model, and all that was read of it.
+
+    What reads a model is a function of this, decorated with `once`: nothing is read twice, and what
+    could not be read is declined with the same reason each time. A reading is of the model as it
+    stands: each call makes one, and none is kept.
+    """
+
+    def __init__(self, model: pm.Model):
+        self.model = model
+
+
+def read(model: pm.Model | None, call: str) -> Reading:
+    """Read the model of an argument or of the context; its lengths are numbers, see below."""
+    return Reading(with_known_lengths(as_model(model, call)))
 
 
 def as_model(model: pm.Model | None, call: str) -> pm.Model:
@@ -48,7 +59,7 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     which a statistic is computed, in a copy, which `pm.set_data` then refuses to change. The copy's
     variables have the names of the model's.
     """
-    shaped = [v for v in (*privatized(model), *releases(model)) if None in v.type.shape]
+    shaped = [v for v in (*_privatized(model), *releases(model)) if None in v.type.shape]
     lengths = [v.shape for v in shaped]
     if lengths:
         lengths = rewrite_graph(lengths, include=("ShapeOpt", "canonicalize"))
@@ -102,9 +113,10 @@ def parents(rv: TensorVariable) -> list[TensorVariable]:
     return list(found)
 
 
-def children(model: pm.Model, rv: TensorVariable) -> list[TensorVariable]:
+@once
+def children(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
     """Model variables (random ones and potentials) computed directly from `rv`."""
-    found = []
+    model, found = reading.model, []
     for other in model.basic_RVs:
         if other is not rv and rv in parents(other):
             found.append(other)
@@ -150,25 +162,6 @@ def as_published(value: TensorVariable) -> TensorVariable:
     return value
 
 
-@singledispatch
-def record_moments(op, rv: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Mean and variance of one record, unbroadcast; dispatched on the record RV's op.
-
-    Register an implementation for a new record law; it is called with the op and the RV.
-    """
-    raise Declined(
-        f"the records {rv.name!r} follow {op}, whose mean and variance are not registered: "
-        "records with Normal(mu, sigma) are supported"
-    )
-
-
-@record_moments.register
-def _normal_moments(op: NormalRV, rv):
-    # Integer parameters are small integers in the graph, whose powers overflow.
-    mu, sigma = (as_float(unbroadcast(p, rv)) for p in op.dist_params(rv.owner))
-    return mu, sigma**2
-
-
 def unbroadcast(parameter: TensorVariable, rv: TensorVariable) -> TensorVariable:
     """Return the scalar that a parameter of identically distributed records repeats."""
     if all(parameter.type.broadcastable):
@@ -176,7 +169,7 @@ def unbroadcast(parameter: TensorVariable, rv: TensorVariable) -> TensorVariable
         if node is not None and isinstance(node.op, DimShuffle) and node.inputs[0].type.ndim == 0:
             return node.inputs[0]
         return parameter.squeeze() if parameter.type.ndim else parameter
-    raise ValueError(
+    raise Declined(
         f"the records {rv.name!r} are not identically distributed: one of the parameters has "
         f"{parameter.type.ndim} dimension(s). Sample on the records; or, where the records differ "
         f"by covariates that are confidential too, declare these as records"
@@ -203,60 +196,6 @@ def record_length(rv: TensorVariable) -> int:
     return length
 
 
-@dataclass(frozen=True)
-class LinearRelease:
-    """One release of a mean, sum or variance, as found in a model."""
-
-    rv: TensorVariable
-    components: tuple[LinearStatistic, ...]
-
-    @property
-    def op(self) -> PrivateReleaseRV:
-        """The release's op."""
-        return self.rv.owner.op
-
-    @property
-    def name(self) -> str:
-        """The release's name."""
-        return self.rv.name
-
-    @property
-    def parameters(self) -> list[TensorVariable]:
-        """The mechanism's parameters in this graph."""
-        return list(self.rv.owner.inputs[2 : 2 + len(self.op.mechanism.parameters)])
-
-
-@dataclass(frozen=True)
-class PrivatizedRecords:
-    """Identically distributed records with every release of them, as found in a model."""
-
-    rv: TensorVariable
-    n: int
-    mean: TensorVariable
-    variance: TensorVariable
-    releases: tuple[LinearRelease, ...]
-
-    @property
-    def name(self) -> str:
-        """The records' name."""
-        return self.rv.name
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """Publicly known bounds of the records."""
-        return next((r.op.bounds for r in self.releases if r.op.bounds is not None), None)
-
-    @property
-    def uses_mean(self) -> bool:
-        """Whether some release depends on the sample mean."""
-        return any(c.mean for r in self.releases for c in r.components)
-
-    @property
-    def uses_variance(self) -> bool:
-        """Whether some release depends on the sample variance."""
-        return any(c.variance for r in self.releases for c in r.components)
-
-
 def release_statistic(release: TensorVariable) -> TensorVariable:
     """Return the confidential statistic that a release adds noise to."""
     return release.owner.inputs[1]
@@ -276,34 +215,6 @@ def leaves_gaps(release: TensorVariable) -> bool:
     Between those that are possible, moves by one record or by one count then find no way.
     """
     return takes_whole(release) and not is_whole(release_statistic(release))
-
-
-def read_records(
-    model: pm.Model, records: TensorVariable, pending: Sequence[TensorVariable] = ()
-) -> PrivatizedRecords:
-    """Read records and all of their releases; errors name what cannot be read.
-
-    `pending` are further releases that are not registered with the model yet.
-    """
-    check_transform(model, records)
-    n = record_count(records)
-    mean, variance = record_moments(records.owner.op, records)
-    found = []
-    for release in [*releases(model), *pending]:
-        if not depends_on(release_statistic(release), records):
-            continue
-        others = [rv for rv in nearest_rvs([release_statistic(release)]) if rv is not records]
-        if others:
-            raise Declined(
-                f"the release {release.name!r} mixes the records {records.name!r} with "
-                f"{', '.join(repr(o.name) for o in others)}"
-            )
-        try:
-            components = linear_statistics(release_statistic(release), records, n)
-        except Declined as error:
-            raise Declined(f"the statistic of the release {release.name!r}: {error}") from None
-        found.append(LinearRelease(release, tuple(components)))
-    return PrivatizedRecords(records, n, mean, variance, tuple(found))
 
 
 def check_transform(model: pm.Model, rv: TensorVariable) -> None:
@@ -327,10 +238,15 @@ def _same_transform(actual, default, rv: TensorVariable) -> bool:
     return equal_computations(*forward)
 
 
-def privatized(model: pm.Model) -> list[TensorVariable]:
-    """Return the vectors of records that feed some release, in model order."""
+def _privatized(model: pm.Model) -> list[TensorVariable]:
     feeding = nearest_rvs([release_statistic(r) for r in releases(model)])
     # A vector that is one draw, of the counts of a table say, is none.
     return [
         rv for rv in model.free_RVs if rv in feeding and rv.type.ndim > (rv.owner.op.ndim_supp or 0)
     ]
+
+
+@once
+def privatized(reading: Reading) -> list[TensorVariable]:
+    """Return the vectors of records that feed some release, in model order."""
+    return _privatized(reading.model)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-import pymc as pm
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
@@ -20,18 +20,19 @@ from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.columns import Link, Rows
-from pymc_dp.reading.model import PrivatizedRecords, check_transform, children
+from pymc_dp.reading.model import Reading, check_transform, children
+from pymc_dp.reading.normal_column import NormalColumn
 from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_polynomial
 
 
-def check_possible(model: pm.Model, read: PrivatizedRecords) -> None:
+def check_possible(reading: Reading, read: NormalColumn) -> None:
     """Refuse, when a release is declared, what no further release could make proper."""
-    _check(model, read, complete=False)
+    _check(reading, read, complete=False)
 
 
-def check_proper(model: pm.Model, read: PrivatizedRecords) -> None:
+def check_proper(reading: Reading, read: NormalColumn) -> None:
     """Refuse improper posteriors, all releases of the records being known."""
-    _check(model, read, complete=True)
+    _check(reading, read, complete=True)
 
 
 def _is_clipped(mechanism) -> bool:
@@ -43,7 +44,7 @@ def _is_clipped(mechanism) -> bool:
     return False
 
 
-def _check(model: pm.Model, read: PrivatizedRecords, *, complete: bool) -> None:
+def _check(reading: Reading, read: NormalColumn, *, complete: bool) -> None:
     """Compare the tails of prior and likelihood in the variance v of the records' law.
 
     For v -> 0 the likelihood tends to a positive constant. For v -> inf it falls like
@@ -55,17 +56,12 @@ def _check(model: pm.Model, read: PrivatizedRecords, *, complete: bool) -> None:
     """
     known = {read.rv, read.mean, *(release.rv for release in read.releases)}
 
-    unclipped = [
-        c
-        for release in read.releases
-        if not _is_clipped(release.op.mechanism)
-        for c in release.components
-    ]
-    uses_mean = any(c.mean for c in unclipped)
-    uses_variance = any(c.variance for c in unclipped)
+    unclipped = tuple(r for r in read.releases if not _is_clipped(r.op.mechanism))
+    told = replace(read, releases=unclipped)
+    uses_mean, uses_variance = told.uses("mean"), told.uses("variance")
 
     def has_other_data(parameter):
-        return any(child not in known for child in children(model, parameter))
+        return any(child not in known for child in children(reading, parameter))
 
     mean_is_flat = (
         read.mean.owner is not None
@@ -115,7 +111,7 @@ def _check(model: pm.Model, read: PrivatizedRecords, *, complete: bool) -> None:
 # --- Regressions ----------------------------------------------------------------------------------
 
 
-def check_proper_rows(model: pm.Model, rows: Rows) -> None:
+def check_proper_rows(reading: Reading, rows: Rows) -> None:
     """Refuse improper posteriors of regressions that the released sums of y give away.
 
     Where y is in them to the first power only, K sums of y and of its products with other columns
@@ -127,16 +123,16 @@ def check_proper_rows(model: pm.Model, rows: Rows) -> None:
     """
     known = {*rows.records, *(release.rv for release in rows.releases)}
     if any(record_bounds(release.rv, rows.records) for release in rows.releases) or any(
-        child not in known for rv in rows.records for child in children(model, rv)
+        child not in known for rv in rows.records for child in children(reading, rv)
     ):
         return
     try:
-        released = [entry for release in rows.releases for entry in release.linear(rows.n)]
+        released = [entry for release in rows.releases for entry in release.linear()]
     except Declined:
         return
     starts = itertools.accumulate((link.width for link in rows.links), initial=0)
     for link, column in zip(rows.links, starts, strict=False):
-        if any(child in rows.records for child in children(model, link.rv)):
+        if any(child in rows.records for child in children(reading, link.rv)):
             continue  # it has a say in another column
         own = [found for entry in released if (found := {m for m in entry if column in m})]
         powers = set().union(*own)
@@ -144,21 +140,21 @@ def check_proper_rows(model: pm.Model, rows: Rows) -> None:
             continue
         if link.coefficients is not None and link.sigma is not None:
             forms = min(len(powers), len(own))
-            _check_coefficients(model, rows, link, column, powers, forms)
-            _check_spread(model, link, forms)
+            _check_coefficients(reading, rows, link, column, powers, forms)
+            _check_spread(reading, link, forms)
 
 
-def _is_flat(model: pm.Model, rv: TensorVariable, link: Link, laws: type | tuple) -> bool:
+def _is_flat(reading: Reading, rv: TensorVariable, link: Link, laws: type | tuple) -> bool:
     """Whether a variable has a flat prior, and a say in the law of these records only."""
     try:
-        check_transform(model, rv)  # it may confine a flat variable
+        check_transform(reading.model, rv)  # it may confine a flat variable
     except NotImplementedError:
         return False
-    return isinstance(rv.owner.op, laws) and children(model, rv) == [link.rv]
+    return isinstance(rv.owner.op, laws) and children(reading, rv) == [link.rv]
 
 
 def _check_coefficients(
-    model: pm.Model, rows: Rows, link: Link, column: int, powers: set, forms: int
+    reading: Reading, rows: Rows, link: Link, column: int, powers: set, forms: int
 ) -> None:
     """Refuse flat coefficients along which the likelihood falls too slowly.
 
@@ -168,7 +164,9 @@ def _check_coefficients(
     assert link.coefficients is not None
     sources = nearest_rvs([c for c in link.coefficients if isinstance(c, Variable)])
     flat = [
-        rv for rv in sources if _is_flat(model, rv, link, FlatRV) and not depends_on(link.sigma, rv)
+        rv
+        for rv in sources
+        if _is_flat(reading, rv, link, FlatRV) and not depends_on(link.sigma, rv)
     ]
     entries: list[tuple[TensorVariable, tuple[int, ...]]] = []
     try:
@@ -233,12 +231,12 @@ def _is_normal(rows: Rows, column: int) -> bool:
     return link.root is not None
 
 
-def _check_spread(model: pm.Model, link: Link, forms: int) -> None:
+def _check_spread(reading: Reading, link: Link, forms: int) -> None:
     """Refuse a flat spread: the tail of K forms in the variance v is that of v^(-K/2)."""
     assert link.sigma is not None
     variance = link.sigma**2
     sources = nearest_rvs([variance])
-    if len(sources) != 1 or not _is_flat(model, sources[0], link, (FlatRV, HalfFlatRV)):
+    if len(sources) != 1 or not _is_flat(reading, sources[0], link, (FlatRV, HalfFlatRV)):
         return
     positive = isinstance(sources[0].owner.op, HalfFlatRV)
     law = power_law(variance, sources[0], positive=positive)

@@ -9,10 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, NamedTuple
 
-import pymc as pm
 from xarray import DataTree
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.reading.model import Reading
+
+
+class Plan(NamedTuple):
+    """A route through one model, with what was built for it.
+
+    Attributes
+    ----------
+    rate : effective draws a second to be expected of the slowest parameter, as measured on two
+        cores on the blood-lead example (`benchmarks/`).
+    run : ``(**pm.sample arguments)`` to the result.
+    """
+
+    rate: float
+    run: Callable[..., DataTree]
 
 
 @dataclass(frozen=True)
@@ -23,24 +39,19 @@ class Route:
     ----------
     name, rung : str
         What it is called and the rung of the ladder on which it samples.
-    rate : callable
-        Model to expected effective draws a second of the slowest parameter, measured on two cores
-        on the blood-lead example (`benchmarks/`); raises ValueError or NotImplementedError with
-        the reason where the route is shut.
-    run : callable
-        ``(model, **pm.sample arguments)`` to the result.
+    plan : callable
+        Reading to `Plan`; where the route is shut, it is declined with the reason.
     arguments : frozenset of str, optional
         The arguments of `pm.sample` that the route takes, where it does not take them all.
     approximate : str, optional
-        The approximation that it samples; `rate` and `run` then take ``moments=``, too.
+        The approximation that it samples; `plan` then takes ``moments=``, too.
     steps : bool, optional
         Whether some variables get steps of ours, so that it is not for ``nuts_sampler=``.
     """
 
     name: str
     rung: str
-    rate: Callable[..., float]
-    run: Callable[..., DataTree]
+    plan: Callable[..., Plan]
     arguments: frozenset[str] | None = None
     approximate: str | None = None
     steps: bool = False
@@ -60,17 +71,19 @@ def registered_routes() -> tuple[Route, ...]:
 
 
 def routes(
-    model: pm.Model, approximate: str | None = None, **options: Any
-) -> list[tuple[Route, float, str]]:
-    """Return every route with its expected rate (0 where it is shut) and the reason why it is."""
-    table = []
+    reading: Reading, approximate: str | None = None, **options: Any
+) -> list[tuple[Route, Plan | Declined]]:
+    """Return every route with its plan, or with why it is shut."""
+    table: list[tuple[Route, Plan | Declined]] = []
     for route in _ROUTES:
         if route.approximate != approximate:
             continue
         try:
-            table.append((route, route.rate(model, **options), ""))
-        except (ValueError, NotImplementedError) as error:
-            table.append((route, 0.0, str(error)))
+            table.append((route, route.plan(reading, **options)))
+        except Declined as reason:
+            table.append((route, reason))
+        except ValueError as error:  # an improper posterior, or values that are none
+            table.append((route, Declined(str(error))))
     return table
 
 

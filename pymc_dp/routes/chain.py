@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pymc as pm
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc.util import get_random_generator
 from pytensor.tensor.variable import TensorVariable
@@ -18,6 +17,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.draws import result
 from pymc_dp.ladder.collapse import dropped_deterministics
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.base import point_function
 
 # The arguments of `pm.sample` that chains of compiled kernels take.
@@ -94,7 +94,7 @@ def _available_cores() -> int:
 
 
 def as_tree(
-    model: pm.Model,
+    reading: Reading,
     posterior: dict[str, np.ndarray],
     stats: dict[str, np.ndarray],
     released: Sequence[TensorVariable],
@@ -115,8 +115,9 @@ def as_tree(
     attributes : dict
         Attributes of the posterior.
     """
+    model = reading.model
     observed = {rv.name: point_function(model, model.rvs_to_values[rv])[0]() for rv in released}
-    dropped = dropped_deterministics(model)
+    dropped = dropped_deterministics(reading)
     deterministics = [d for d in model.deterministics if d not in dropped]
     tree = result(model, posterior, stats, observed, attributes, deterministics)
     if checks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from pymc_dp.kernels.moments.clt_law import cross_products, gaussian_moments
 from pymc_dp.laws.moments.columns import covariate_moments, releases_of_sums
 from pymc_dp.laws.moments.sums import feature_products
 from pymc_dp.reading.columns import Rows
-from pymc_dp.routes import Route, register_route
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes import Plan, Route, register_route
 from pymc_dp.routes.chain import ARGUMENTS, run_chains
 from pymc_dp.routes.priors import NormalInverseGamma, NormalWishart
 from pymc_dp.routes.regression import (
@@ -60,7 +62,7 @@ def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
     order = feature_products(rows.width)
     z, laplace, gaussian = (np.zeros(len(order)) for _ in range(3))
     for release in releases_of_sums(rows, moments):
-        entries = zip(*published_values(model, release.rv), release.linear(rows.n), strict=True)
+        entries = zip(*published_values(model, release.rv), release.linear(), strict=True)
         for own, lam, tau, polynomial in entries:
             powers = [m for m in polynomial if m]
             if not powers:
@@ -123,29 +125,30 @@ def kernel_model(
     return RegressionModel(**fields, xi_root=np.ascontiguousarray(root))
 
 
-def rate(model: pm.Model, moments: Any = None) -> float:
-    """Return expected effective draws a second; raise where the kernel does not cover the model."""
-    regression = covered(model, gaussian=False)
-    kernel_model(model, regression, moments, corrected=True)
-    return 1e6 / regression.rows.width**2.8
+def plan(reading: Reading, moments: Any = None) -> Plan:
+    """Plan the route; say what of the model the kernel does not cover."""
+    regression = covered(reading, False)
+    kernel_model(reading.model, regression, moments, corrected=True)
+    rate = 1e6 / regression.rows.width**2.8
+    return Plan(rate, partial(sample, reading, moments=moments))
 
 
-def sample(model: pm.Model, *, moments: Any = None, **kwargs: Any) -> DataTree:
+def sample(reading: Reading, *, moments: Any = None, **kwargs: Any) -> DataTree:
     """Sample the joint law of parameters and sums, Normal by the central limit theorem, exactly."""
-    return _sample(model, moments, corrected=True, **kwargs)
+    return _sample(reading, moments, corrected=True, **kwargs)
 
 
-def published(model: pm.Model, *, moments: Any = None, **kwargs: Any) -> DataTree:
+def published(reading: Reading, *, moments: Any = None, **kwargs: Any) -> DataTree:
     """Run the sampler of Bernstein & Sheldon (2019) as it was published, for comparison.
 
     Its draws of the parameters given the sums are conjugate ones, which do not belong to the Normal
     law of the sums: what it converges to is not the posterior of a model.
     """
-    return _sample(model, moments, corrected=False, **kwargs)
+    return _sample(reading, moments, corrected=False, **kwargs)
 
 
 def _sample(
-    model: pm.Model,
+    reading: Reading,
     moments: Any,
     *,
     corrected: bool,
@@ -153,8 +156,8 @@ def _sample(
     compute_convergence_checks: bool = True,
     **kwargs: Any,
 ) -> DataTree:
-    regression = covered(model, gaussian=False)
-    kernel = kernel_model(model, regression, moments, corrected=corrected)
+    regression = covered(reading, False)
+    kernel = kernel_model(reading.model, regression, moments, corrected=corrected)
     d, k = kernel.mu0.size, kernel.z.size
     width = d + 1 + k + (d * d if kernel.hierarchical else 0)
     thin = SWEEPS if corrected else 1  # the published sampler keeps every sweep
@@ -185,12 +188,12 @@ def _sample(
     attributes = {"route": name, "sampling_time": seconds, "tuning_steps": tune}
     checks = compute_convergence_checks
     return regression_tree(
-        model, regression.rows, values, mean, cov, thin, attributes, checks=checks
+        reading, regression.rows, values, mean, cov, thin, attributes, checks=checks
     )
 
 
 def naive(
-    model: pm.Model,
+    reading: Reading,
     *,
     draws: int = 1000,
     chains: int | None = None,
@@ -204,8 +207,10 @@ def naive(
     It is what an analysis gives that ignores the noise, for comparison: its intervals are too
     narrow. Sums that no data have are projected onto those that are nearest.
     """
-    regression = covered(model, gaussian=False)
-    kernel = kernel_model(model, regression, _any_moments(regression, moments), corrected=False)
+    regression = covered(reading, False)
+    kernel = kernel_model(
+        reading.model, regression, _any_moments(regression, moments), corrected=False
+    )
     if kernel.bounded:
         raise Declined("the naive analysis knows no bounds=: leave them out for it")
     missing = np.flatnonzero((kernel.laplace == 0.0) & (kernel.gaussian == 0.0))
@@ -229,7 +234,9 @@ def naive(
     mean, cov = _sample_moments(sums, d, regression.rows.n)
     attributes = {"route": "naive", "sampling_time": 0.0, "tuning_steps": 0}
     checks = compute_convergence_checks
-    return regression_tree(model, regression.rows, values, mean, cov, 1, attributes, checks=checks)
+    return regression_tree(
+        reading, regression.rows, values, mean, cov, 1, attributes, checks=checks
+    )
 
 
 def _any_moments(regression: ConjugateRegression, moments: Any) -> Any:
@@ -260,8 +267,7 @@ register_route(
     Route(
         "regression by the central limit theorem",
         "statistics",
-        rate,
-        sample,
+        plan,
         ARGUMENTS,
         approximate="clt",
     )

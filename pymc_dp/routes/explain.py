@@ -14,19 +14,19 @@ from rich.text import Text
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
-from pymc_dp.ladder.collapse import collapse, dropped_deterministics
+from pymc_dp.ladder.collapse import collapsed, dropped_deterministics
 from pymc_dp.laws.integrated import IntegratedReleaseRV
-from pymc_dp.laws.rungs import describe, notes, record_groups
+from pymc_dp.laws.sum_law import law_of, notes
 from pymc_dp.mechanisms.release import record_bounds
-from pymc_dp.reading.groups import blocks, read_block
+from pymc_dp.reading.groups import blocks, read_block, record_groups
 from pymc_dp.reading.model import (
-    as_model,
+    Reading,
     is_tagged,
     privatized,
+    read,
     record_length,
     release_statistic,
     releases,
-    with_known_lengths,
 )
 from pymc_dp.routes import routes
 from pymc_dp.step_methods import choose_steps
@@ -100,9 +100,10 @@ def explain(model: pm.Model | None = None) -> Explanation:
         Three tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample`
         (open or why not, cost of a sweep), steps of `dp.steps` on the rungs with latent variables.
     """
-    model = with_known_lengths(as_model(model, "dp.explain(model)"))
+    reading = read(model, "dp.explain(model)")
+    model = reading.model
     result = Explanation()
-    rows = [_release_row(model, release) for release in releases(model)]
+    rows = [_release_row(reading, release) for release in releases(model)]
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             what = ", ".join(rv.owner.op.law.names) or "the records"
@@ -111,8 +112,11 @@ def explain(model: pm.Model | None = None) -> Explanation:
         raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")
     result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
 
-    if privatized(model):
-        table = routes(model)
+    if privatized(reading):
+        table = [
+            (route, 0.0, str(plan)) if isinstance(plan, Declined) else (route, plan.rate, "")
+            for route, plan in routes(reading)
+        ]
         best = max(rate for _, rate, _ in table)
         rows = []
         told: dict[str, str] = {}
@@ -130,19 +134,20 @@ def explain(model: pm.Model | None = None) -> Explanation:
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
 
     rows = []
-    rungs = {"records": model} if privatized(model) else {"as written": model}
-    if privatized(model):
-        with suppress(ValueError, NotImplementedError):  # the reason stands among the routes
-            rungs["statistics"] = collapse(model, "statistics")
+    rungs = {"records" if privatized(reading) else "as written": reading}
+    if privatized(reading):
+        with suppress(Declined, ValueError):  # the reason stands among the routes
+            rungs["statistics"] = collapsed(reading, "statistics")
     for name, on in rungs.items():
         chosen = choose_steps(on)
         rows += [
-            [name, rv.name, chosen[rv].__name__ if rv in chosen else "NUTS"] for rv in on.free_RVs
+            [name, rv.name, chosen[rv].__name__ if rv in chosen else "NUTS"]
+            for rv in on.model.free_RVs
         ]
     result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
 
-    result.notes += notes(model)
-    dropped = dropped_deterministics(model)
+    result.notes += notes(reading)
+    dropped = dropped_deterministics(reading)
     if dropped:
         result.notes.append(
             "Collapsed models drop these Deterministics of the records: "
@@ -151,37 +156,37 @@ def explain(model: pm.Model | None = None) -> Explanation:
     return result
 
 
-def _release_row(model, release) -> list[str]:
+def _release_row(reading, release) -> list[str]:
     op = release.owner.op
-    reading = _reading(model, release)
-    records = [rv for group in record_groups(model) for rv in group.records]
+    statistic = _statistic(reading, release)
+    records = [rv for group in record_groups(reading) for rv in group.records]
     stated = record_bounds(release, records)
     bounds = ", ".join(f"{rv.name} in [{a:g}, {b:g}]" for rv, (a, b) in stated.items()) or "-"
-    return [release.name, reading, _short(op.mechanism), bounds]
+    return [release.name, statistic, _short(op.mechanism), bounds]
 
 
-def _reading(model, release) -> str:
-    """Say what a release's statistic is: by the rules of the records' law, else by its sums."""
+def _statistic(reading: Reading, release) -> str:
+    """Say what a release's statistic is: by the law of the records, else by its sums."""
     sources = nearest_rvs([release_statistic(release)])
     names = ", ".join(rv.name for rv in sources)
-    for group in record_groups(model):
+    for group in record_groups(reading):
         if sources and set(sources) <= set(group.records):
-            with suppress(NotImplementedError, ValueError):
-                found = describe(model, group, release)
+            with suppress(Declined, ValueError):
+                found = law_of(reading, group).describe(release)
                 return f"{found} (n = {record_length(group.records[0])})"
-    tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
+    tagged = tuple(rv for rv in reading.model.free_RVs if is_tagged(rv))
     parts = []
-    for block in blocks(model, tagged):
+    for block in blocks(reading, tagged):
         if release not in block.factors:
             continue
         alone = replace(block, factors=(release,))
         try:
-            count = len(read_block(model, alone).maps)
+            count = len(read_block(reading, alone).maps)
             what = f"a function of {count} sum{'s' if count > 1 else ''} over the records"
         except Declined as error:
             what = f"{_AFRESH} for every record, because {error}"
         parts.append(f"of {block.name}: {what} (n = {block.n})")
-    return "; ".join(parts) or names
+    return "; ".join(parts) or f"a statistic of {names}"
 
 
 def _short(mechanism) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,15 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import nearest_rvs, power_law
 from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
+from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
-from pymc_dp.reading.model import PrivatizedRecords, check_transform, prior_number
-from pymc_dp.routes import Route, register_route
+from pymc_dp.reading.model import Reading, check_transform, prior_number
+from pymc_dp.reading.normal_column import NormalColumn
+from pymc_dp.routes import Plan, Route, register_route
 from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
 from pymc_dp.step_methods.base import published_values
 
@@ -37,20 +40,22 @@ _log = logging.getLogger("pymc.dp")
 SWEEPS = 10
 
 
-def rate(model: pm.Model) -> float:
-    """Return expected effective draws a second; raise where the kernel does not cover the model."""
-    covered(model)
-    return 100_000.0
+def plan(reading: Reading) -> Plan:
+    """Plan the route; say what of the model the kernel does not cover."""
+    covered(reading)
+    return Plan(100_000.0, partial(sample, reading))
 
 
-def covered(model: pm.Model) -> PrivatizedRecords:
+@once
+def covered(reading: Reading) -> NormalColumn:
     """Return the records if the fused kernel covers the whole model; say what it does not."""
-    groups = collapsible(model)
-    if len(groups) != 1:
+    laws, model = collapsible(reading), reading.model
+    if len(laws) != 1:
         raise Declined("it covers one vector of records")
-    [group] = groups
-    if not isinstance(group, PrivatizedRecords):
+    [law] = laws
+    if not isinstance(law, OneColumn):
         raise Declined("it covers one vector of Normal records of one mean and variance")
+    group = law.column
     released = [r.rv for r in group.releases]
     others = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
     if others:
@@ -63,13 +68,15 @@ def covered(model: pm.Model) -> PrivatizedRecords:
                 f"it does not cover {type(release.op.mechanism).__name__} (in {release.name!r})"
             )
     for which in ("mean", "variance"):
-        if sum(bool(getattr(c, which)) for r in group.releases for c in r.components) > 1:
+        if sum(bool(getattr(c, which)) for c in group.components) > 1:
             raise Declined(f"the {which} of {group.name!r} is released more than once")
     if group.n < 3 and any(
-        c.variance and not has_kink(r.op.mechanism) for r in group.releases for c in r.components
+        c.variance and not has_kink(r.op.mechanism)
+        for r in group.releases
+        for c in r.mean_and_variance()
     ):
         raise Declined("a variance of n = 2 records under Gaussian noise")
-    if any(bool(c.mean) == bool(c.variance) for r in group.releases for c in r.components):
+    if any(bool(c.mean) == bool(c.variance) for c in group.components):
         raise Declined("an entry of a release is neither a mean nor a variance")
     mean = group.mean
     spread, power = _spread(group)
@@ -88,7 +95,7 @@ def covered(model: pm.Model) -> PrivatizedRecords:
     if nearest_rvs(spread.owner.inputs):
         raise Declined(f"the prior of {spread.name!r} has random parameters")
     has_mean, has_variance = (
-        used or group.bounds is not None for used in (group.uses_mean, group.uses_variance)
+        group.uses(which) or group.bounds is not None for which in ("mean", "variance")
     )
     shape = _prior(spread, power)[0] + (has_mean + (group.n - 1) * has_variance) / 2
     if shape < 0 or (shape == 0 and group.bounds is None):
@@ -123,7 +130,7 @@ _SPREAD_PRIORS: dict[tuple[type, int], Callable[..., tuple[float, float, float]]
 }
 
 
-def _spread(group: PrivatizedRecords) -> tuple[TensorVariable, int]:
+def _spread(group: NormalColumn) -> tuple[TensorVariable, int]:
     """Return the free variable behind the records' variance, and k in variance = spread^k."""
     sources = nearest_rvs([group.variance])
     power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
@@ -148,7 +155,7 @@ def _place(component) -> tuple[str, float, float]:
     return field, component.constant, factor
 
 
-def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
+def kernel_model(model: pm.Model, group: NormalColumn) -> GaussianModel:
     """Read the numbers that the kernel needs, noise and observed values as they are now."""
     mean = group.mean
     spread, power = _spread(group)
@@ -174,11 +181,13 @@ def kernel_model(model: pm.Model, group: PrivatizedRecords) -> GaussianModel:
         else:
             fields["tau0"] = prior_number(sd, mean.name) ** -2
     for which in ("mean", "var"):
-        used = group.uses_mean if which == "mean" else group.uses_variance
+        used = group.uses("mean" if which == "mean" else "variance")
         fields[f"has_{which}"] = float(used or group.bounds is not None)
         fields[f"lam_{which}"] = fields[f"tau_{which}"] = fields[f"z_{which}"] = 0.0
     for release in group.releases:
-        entries = zip(*published_values(model, release.rv), release.components, strict=True)
+        entries = zip(
+            *published_values(model, release.rv), release.mean_and_variance(), strict=True
+        )
         for z, lam, tau, c in entries:
             field, offset, factor = _place(c)
             which = field.removeprefix("z_")
@@ -229,12 +238,13 @@ class GaussianChain:
     entries: dict[str, list[tuple[str, float, float]]]
 
     @classmethod
-    def read(cls, model: pm.Model) -> GaussianChain:
+    def read(cls, reading: Reading) -> GaussianChain:
         """Read a model that the kernel covers."""
-        group = covered(model)
+        group = covered(reading)
         spread, power = _spread(group)
-        entries = {r.name: [_place(c) for c in r.components] for r in group.releases}
-        return cls(kernel_model(model, group), (group.mean.name, spread.name), power, entries)
+        entries = {r.name: [_place(c) for c in r.mean_and_variance()] for r in group.releases}
+        kernel = kernel_model(reading.model, group)
+        return cls(kernel, (group.mean.name, spread.name), power, entries)
 
     def given(self, released: Mapping[str, np.ndarray]) -> GaussianChain:
         """Return the chain for other released values."""
@@ -266,10 +276,10 @@ class GaussianChain:
 
 
 def sample(
-    model: pm.Model, *, tune: int = 1000, compute_convergence_checks: bool = True, **kwargs: Any
+    reading: Reading, *, tune: int = 1000, compute_convergence_checks: bool = True, **kwargs: Any
 ) -> DataTree:
     """Run the fused kernel on every chain; `tune` draws are discarded."""
-    chain = GaussianChain.read(model)
+    chain, model = GaussianChain.read(reading), reading.model
     rng = np.random.default_rng(0)
     chain.advance(rng, chain.begin(rng, 1, 1), 1, 1)  # compile
 
@@ -281,7 +291,7 @@ def sample(
     stats = {"sweeps": np.full(out.shape[:2], SWEEPS)}
     attributes = {"route": "fused Gibbs", "sampling_time": seconds, "tuning_steps": tune}
     return as_tree(
-        model,
+        reading,
         posterior,
         stats,
         [model[name] for name in chain.entries],
@@ -290,4 +300,4 @@ def sample(
     )
 
 
-register_route(Route("fused Gibbs", "statistics", rate, sample, ARGUMENTS))
+register_route(Route("fused Gibbs", "statistics", plan, ARGUMENTS))

@@ -19,13 +19,14 @@ def initial_values(start, initvals):
     return [initial_values(start, of_chain) for of_chain in initvals]
 
 
-def public(model):
+def public(reading):
     """Names of all variables but vectors of records, where there are others; says which are not."""
+    model = reading.model
     hidden = [rv for rv in model.free_RVs if is_tagged(rv)]
     hidden += [
         rv
-        for rv in privatized(model)
-        if rv not in hidden and set(children(model, rv)) <= set(releases(model))
+        for rv in privatized(reading)
+        if rv not in hidden and set(children(reading, rv)) <= set(releases(model))
     ]
     public = [rv.name for rv in model.unobserved_RVs if rv not in hidden]
     if not public:

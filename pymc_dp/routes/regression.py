@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pymc.util import get_random_generator
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import (
     known_value,
 )
@@ -25,6 +26,7 @@ from pymc_dp.kernels.moments.regression_chain import (
     tune_proposal,
 )
 from pymc_dp.ladder.collapse import collapsible
+from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.sums import column_products, nearest_sample
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import (
@@ -34,8 +36,8 @@ from pymc_dp.mechanisms.release import (
     record_bounds,
 )
 from pymc_dp.reading.columns import Rows
-from pymc_dp.reading.model import check_transform
-from pymc_dp.routes import Route, register_route
+from pymc_dp.reading.model import Reading, check_transform
+from pymc_dp.routes import Plan, Route, register_route
 from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
 from pymc_dp.routes.priors import (
     NormalInverseGamma,
@@ -74,20 +76,22 @@ class ConjugateRegression:
         return self.prior.values(beta, variance)
 
 
-def rate(model: pm.Model) -> float:
-    """Return expected effective draws a second; raise where the kernel does not cover the model."""
-    d = covered(model).rows.width
-    return 1e6 / d**2.8
+def plan(reading: Reading) -> Plan:
+    """Plan the route; say what of the model the kernel does not cover."""
+    d = covered(reading).rows.width
+    return Plan(1e6 / d**2.8, partial(sample, reading))
 
 
-def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
+@once
+def covered(reading: Reading, gaussian: bool = True) -> ConjugateRegression:
     """Read a regression that a kernel covers wholly; say what it does not cover.
 
     `gaussian` says that the covariates have to be Normal, with a law that the exact kernel covers.
     """
-    rows, *others = collapsible(model)
-    if others or not isinstance(rows, Rows):
+    law, *others = collapsible(reading)
+    if others or not isinstance(law, Columns):
         raise Declined("it covers one regression of rows (x, y)")
+    rows, model = law.rows, reading.model
     released = [r.rv for r in rows.releases]
     factors = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
     if factors:
@@ -102,7 +106,7 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
         if release.degree > 2 and gaussian:
             raise Declined(f"{release.name!r} is of products of {release.degree} columns")
         try:
-            release.linear(rows.n)
+            release.linear()
         except Declined as error:
             raise Declined(f"the statistic of {release.name!r}: {error}") from None
     *covariates, response = rows.links
@@ -131,14 +135,14 @@ def covered(model: pm.Model, *, gaussian: bool = True) -> ConjugateRegression:
         covariate = None
     mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
     if isinstance(covariate, NormalInverseGamma | NormalWishart):
-        others = covariate.variables
-        shared = [rv.name for rv in others if rv in mine]
+        own_law = covariate.variables
+        shared = [rv.name for rv in own_law if rv in mine]
         if shared:
             raise Declined(
                 f"{shared[0]!r} is part of the law of the covariates and of that of "
                 f"{response.rv.name!r}"
             )
-        mine += others
+        mine += own_law
     box(rows)
     extra = [rv.name for rv in model.free_RVs if rv not in mine]
     if extra:
@@ -154,7 +158,7 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
     order = {product: k for k, product in enumerate(column_products(rows.width))}
     offset, weights, z, lam, tau = [], [], [], [], []
     for release in rows.releases:
-        for polynomial in release.linear(rows.n):
+        for polynomial in release.linear():
             weights.append({order[m]: value for m, value in polynomial.items() if m})
             offset.append(polynomial.get((), 0.0))
         value, *rates = published_values(model, release.rv)
@@ -297,10 +301,10 @@ class RegressionChain:
     regression: ConjugateRegression
 
     @classmethod
-    def read(cls, model: pm.Model) -> RegressionChain:
+    def read(cls, reading: Reading) -> RegressionChain:
         """Read a model that the kernel covers."""
-        regression = covered(model)
-        return cls(kernel_model(model, regression), regression)
+        regression = covered(reading)
+        return cls(kernel_model(reading.model, regression), regression)
 
     @property
     def variables(self) -> list[TensorVariable]:
@@ -354,7 +358,7 @@ class RegressionChain:
 
 
 def sample(
-    model: pm.Model,
+    reading: Reading,
     *,
     tune: int = 1000,
     compute_convergence_checks: bool = True,
@@ -362,7 +366,7 @@ def sample(
     **kwargs: Any,
 ) -> DataTree:
     """Run the kernel on every chain: `tune` draws' worth of steps adapt the proposal."""
-    chain = RegressionChain.read(model)
+    chain = RegressionChain.read(reading)
     if tune < 1:
         raise ValueError(
             f"tune={tune}: the chain has to learn the sizes of its steps; write tune=500"
@@ -379,12 +383,19 @@ def sample(
     rows = chain.regression.rows
     attributes = {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune}
     return regression_tree(
-        model, rows, values, mean, cov, chain.sweeps, attributes, checks=compute_convergence_checks
+        reading,
+        rows,
+        values,
+        mean,
+        cov,
+        chain.sweeps,
+        attributes,
+        checks=compute_convergence_checks,
     )
 
 
 def regression_tree(
-    model: pm.Model,
+    reading: Reading,
     rows: Rows,
     values: dict[str, np.ndarray],
     mean: np.ndarray,
@@ -395,11 +406,11 @@ def regression_tree(
     checks: bool,
 ) -> DataTree:
     """Return draws of the parameters and of the rows' sample moments as PyMC does."""
-    posterior = {rv.name: values[rv.name] for rv in model.free_RVs if rv.name in values}
+    posterior = {rv.name: values[rv.name] for rv in reading.model.free_RVs if rv.name in values}
     posterior |= {f"{rows.name}_mean": mean, f"{rows.name}_cov": cov}
     stats = {"sweeps": np.full(mean.shape[:2], sweeps)}
     released = [r.rv for r in rows.releases]
-    return as_tree(model, posterior, stats, released, attributes, checks=checks)
+    return as_tree(reading, posterior, stats, released, attributes, checks=checks)
 
 
 def _draw_covariate(rng, prior: NormalInverseGamma | NormalWishart, mean, cov, n: int):
@@ -428,4 +439,4 @@ def covariate_values(prior: NormalInverseGamma | NormalWishart, mean, cov) -> di
     return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)
 
 
-register_route(Route("exact regression", "statistics", rate, sample, ARGUMENTS))
+register_route(Route("exact regression", "statistics", plan, ARGUMENTS))

@@ -11,8 +11,9 @@ from pymc.step_methods.compound import BlockedStep
 from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.questions import depends_on, is_itself, nearest_rvs
-from pymc_dp.reading.model import as_model, leaves_gaps, release_statistic, releases
+from pymc_dp.reading.model import Reading, as_model, leaves_gaps, release_statistic, releases
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
 from pymc_dp.step_methods.factorization import FactorizationGibbs
@@ -54,31 +55,32 @@ def register_steps() -> None:
             STEP_METHODS.insert(0, step)
 
 
-def _claimed(model: pm.Model) -> list[tuple[Any, list[TensorVariable]]]:
+def _claimed(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     """Return steps with the variables of each instance, in the order in which they are drawn."""
-    left, found = list(model.free_RVs), []
+    left, found = list(reading.model.free_RVs), []
     for step in registered_steps():
-        for group in step.claims(model, left):
-            found.append((step, [rv for rv in model.free_RVs if rv in group]))
+        for group in step.claims(reading, left):
+            found.append((step, [rv for rv in reading.model.free_RVs if rv in group]))
             left = [rv for rv in left if rv not in group]
     # A latent statistic without an exact draw is best moved together with its parameters: NUTS.
     latents = [
         rv
-        for rv in nearest_rvs([release_statistic(r) for r in releases(model)])
-        if rv in model.free_RVs
+        for rv in nearest_rvs([release_statistic(r) for r in releases(reading.model)])
+        if rv in reading.model.free_RVs
     ]
-    unbounded = all(r.owner.op.bounds is None for r in releases(model))
+    unbounded = all(r.owner.op.bounds is None for r in releases(reading.model))
     if unbounded and any(rv in left for rv in latents):
         found = [(step, [rv for rv in group if rv in latents]) for step, group in found]
     return [(step, group) for step, group in found if group]
 
 
-def choose_steps(model: pm.Model) -> dict[TensorVariable, type[BlockedStep]]:
+@once
+def choose_steps(reading: Reading) -> dict[TensorVariable, type[BlockedStep]]:
     """Return the step that suits each free variable; those left out are for NUTS."""
-    return {rv: step for step, group in _claimed(model) for rv in group}
+    return {rv: step for step, group in _claimed(reading) for rv in group}
 
 
-def exact_step(model: pm.Model, rv: TensorVariable) -> str | None:
+def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     """Return the name of the step that draws a latent count exactly given its releases.
 
     `PrivateObservation` asks, and tags the count for `pm.sample`. Whatever the model says later,
@@ -87,15 +89,15 @@ def exact_step(model: pm.Model, rv: TensorVariable) -> str | None:
     """
     if rv.dtype.startswith("float"):
         return None
-    if is_exact_count(model, rv):
+    if is_exact_count(reading, rv):
         return TwoSidedGibbs.__name__
-    mine = [r for r in releases(model) if depends_on(release_statistic(r), rv)]
+    mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), rv)]
     by_cell = any(is_itself(release_statistic(r), rv) for r in mine)
     by_cell |= isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
     vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
-    if (by_cell or vector) and accepted(partial(read_table, model), [rv]):
+    if (by_cell or vector) and accepted(partial(read_table, reading), [rv]):
         return TableGibbs.__name__
-    if vector and accepted(partial(check_count, model), [rv]):
+    if vector and accepted(partial(check_count, reading), [rv]):
         return CountGibbs.__name__
     return None
 
@@ -114,7 +116,7 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
         The model of the context by default.
     """
     model = as_model(model, "dp.steps(model)")
-    found = _claimed(model)
+    found = _claimed(Reading(model))
     if not releases(model) and not found:
         raise ValueError(
             "no step applies: the model has no release of its own variables "

@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs, public_data
-from pymc_dp.reading.model import release_statistic, takes_whole
+from pymc_dp.reading.model import Reading, release_statistic, takes_whole
 
 
 def point_function(
@@ -107,10 +107,10 @@ class DPStep(BlockedStep):
         self.rng = get_random_generator(rng)
         self.model_rvs = [model.values_to_rvs[v] for v in self.vars]
         self._held: list[tuple[SharedVariable, np.ndarray]] = []
-        self._prepare(model, initial_point)
+        self._prepare(Reading(model), initial_point)
         del self.model_rvs  # only needed to prepare; keeps the pickled step small
 
-    def _prepare(self, model: pm.Model, initial_point) -> None:
+    def _prepare(self, reading: Reading, initial_point) -> None:
         raise NotImplementedError
 
     def _hold_whole(self, found: Sequence[TensorVariable]) -> None:
@@ -131,7 +131,7 @@ class DPStep(BlockedStep):
                 raise changed(self.vars[0].name, repr(data.name))
 
     @classmethod
-    def claims(cls, model: pm.Model, left: list[TensorVariable]) -> list[list[TensorVariable]]:
+    def claims(cls, reading: Reading, left: list[TensorVariable]) -> list[list[TensorVariable]]:
         """Return which of the variables that are left this step suits best; see `register_step`."""
         return []
 

@@ -10,13 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 import pymc_dp.step_methods.conjugacy  # noqa: F401 (its modules register themselves)
-from pymc_dp.graphs.declined import Declined
-from pymc_dp.reading.model import check_transform, children
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.reading.model import Reading, check_transform, children
 from pymc_dp.step_methods.base import DPStep, infeasible, point_function, value_writer
 from pymc_dp.step_methods.conjugacy.registry import (
     Contribution,
@@ -30,7 +29,8 @@ from pymc_dp.step_methods.registry import accepted, concerned, register_step
 __all__ = ["ConjugateGibbs", "conditional"]
 
 
-def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorVariable, ...]]:
+@once
+def conditional(reading: Reading, rv: TensorVariable) -> tuple[str, tuple[TensorVariable, ...]]:
     """Return the family and (first, second, lower, upper) of a parameter's full conditional.
 
     Raises
@@ -52,36 +52,31 @@ def conditional(model: pm.Model, rv: TensorVariable) -> tuple[str, tuple[TensorV
             if op.ndim_supp == 0
             else f"{rv.name!r} is a batch of vectors, not one vector"
         )
-    _check_support(model, rv)
-    offspring = children(model, rv)
+    check_transform(reading.model, rv)  # another transform may cut the support
+    offspring = children(reading, rv)
     # Reasons of families that know nothing of these children would only distract.
     fitting = {f: p for f, p in families.items() if all(_pair(f, child) for child in offspring)}
     reasons = []
     for family, prior in (fitting or families).items():
         try:
-            return family, _combine(_contributions(model, rv, offspring, family, prior))
+            return family, _combine(_contributions(reading, rv, offspring, family, prior))
         except Declined as error:
             reasons.append(str(error))
     raise Declined(f"{rv.name!r} has no conjugate update: {'; '.join(dict.fromkeys(reasons))}")
-
-
-def _check_support(model: pm.Model, rv: TensorVariable) -> None:
-    """Refuse transforms other than the default one, which may cut the support."""
-    check_transform(model, rv)
 
 
 def _pair(family: str, child: TensorVariable) -> Callable | None:
     return None if child.owner is None else find_child(family, child.owner.op)
 
 
-def _contributions(model, rv, offspring, family, prior) -> list[Contribution]:
+def _contributions(reading: Reading, rv, offspring, family, prior) -> list[Contribution]:
     parts = []
     for child in offspring:
         pair = _pair(family, child)
         if pair is None:
             raise Declined(f"its child {child.name!r} is not conjugate to its prior")
         # A free child is read from the point, its value transformed back.
-        value = child if child in model.free_RVs else model.rvs_to_values[child]
+        value = child if child in reading.model.free_RVs else reading.model.rvs_to_values[child]
         parts.append(pair(rv, child, value))
     return [prior(rv), *parts]
 
@@ -137,21 +132,21 @@ class ConjugateGibbs(DPStep):
     name = "dp_conjugate"
 
     @classmethod
-    def claims(cls, model, left):
+    def claims(cls, reading, left):
         """Claim parameters with a conjugate update."""
-        return [accepted(partial(conditional, model), concerned(model, left))]
+        return [accepted(partial(conditional, reading), concerned(reading, left))]
 
-    def _prepare(self, model, initial_point):
+    def _prepare(self, reading, initial_point):
         self._updates = []
         for rv in self.model_rvs:
             try:
-                family, natural = conditional(model, rv)
+                family, natural = conditional(reading, rv)
             except Declined as error:
                 raise ValueError(f"ConjugateGibbs cannot update {rv.name!r}: {error}") from None
             row = pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in natural])
-            function, inputs = point_function(model, row)
-            name = model.rvs_to_values[rv].name
-            draw, write = find_draw(family), value_writer(model, rv)
+            function, inputs = point_function(reading.model, row)
+            name = reading.model.rvs_to_values[rv].name
+            draw, write = find_draw(family), value_writer(reading.model, rv)
             self._updates.append((name, function, inputs, draw, write))
 
     def step(self, point):

@@ -10,20 +10,19 @@ from functools import partial
 from itertools import combinations
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import BinomialRV, MultinomialRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import is_linear_in
 from pymc_dp.graphs.questions import known_value, nearest_rvs, substitute
 from pymc_dp.laws.counts.density import Noise, compile_noise
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_LISTED
-from pymc_dp.reading.model import children, leaves_gaps, release_statistic
+from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import DPStep, point_function, unusable, value_writer
 from pymc_dp.step_methods.conjugacy.registry import find_draw, find_families, require_itself
 from pymc_dp.step_methods.conjugate import conditional
@@ -69,31 +68,31 @@ class CountGibbs(DPStep):
     name = "dp_count"
 
     @classmethod
-    def claims(cls, model, left):
+    def claims(cls, reading, left):
         """Claim binomial counts and small tables, with their conjugate probabilities."""
-        found = accepted(partial(check_count, model), concerned(model, left))
+        found = accepted(partial(check_count, reading), concerned(reading, left))
         large = [rv for rv in found if rv.type.ndim and known_cells(rv) > _CELLS]
-        others = accepted(partial(read_table, model), large)  # left to `TableGibbs`
+        others = accepted(partial(read_table, reading), large)  # left to `TableGibbs`
         mine = [rv for rv in found if rv not in others]
-        mine += [p for rv in mine if (p := count_parameter(model, rv)) is not None]
+        mine += [p for rv in mine if (p := count_parameter(reading, rv)) is not None]
         return [mine]
 
-    def _prepare(self, model, initial_point):
+    def _prepare(self, reading, initial_point):
         self._tables = []
         counted = [rv for rv in self.model_rvs if is_count(rv)]
-        owners = {rv: count_parameter(model, rv) for rv in counted}
+        owners = {rv: count_parameter(reading, rv) for rv in counted}
         for rv in self.model_rvs:
             if rv not in counted and rv not in owners.values():
                 raise ValueError(
                     f"CountGibbs cannot update {rv.name!r}: it is neither a Binomial or "
                     f"Multinomial count nor the conjugate probability of one among vars="
                 )
-        point = initial_point or model.initial_point()
+        point = initial_point or reading.model.initial_point()
         for rv in counted:
-            check_count(model, rv)
-            self._hold_whole(children(model, rv))
+            check_count(reading, rv)
+            self._hold_whole(children(reading, rv))
             parameter = owners[rv] if owners[rv] in self.model_rvs else None
-            self._tables.append(_table(model, rv, parameter, point))
+            self._tables.append(_table(reading, rv, parameter, point))
 
     def step(self, point):
         """Draw every table, and its probabilities, once."""
@@ -137,28 +136,28 @@ class _Table:
         return point
 
 
-def _table(model, rv, parameter, point) -> _Table:
+def _table(reading: Reading, rv, parameter, point) -> _Table:
     binary = isinstance(rv.owner.op, BinomialRV)
     n, p = rv.owner.op.dist_params(rv.owner)
     if parameter is None:
         weights, value = pt.stack([1.0 - p, p]) if binary else p, None
         draw = None
     else:
-        family, _ = conditional(model, parameter)
+        family, _ = conditional(reading, parameter)
         prior = find_families(parameter.owner.op)[family](parameter)
         weights = pt.stack([prior.second, prior.first]) if binary else prior.first
-        value = model.rvs_to_values[parameter].name
-        draw = partial(_draw_parameter, find_draw(family), value_writer(model, parameter))
+        value = reading.model.rvs_to_values[parameter].name
+        draw = partial(_draw_parameter, find_draw(family), value_writer(reading.model, parameter))
     row = pt.concatenate(
         [pt.atleast_1d(pt.as_tensor(x)).astype("float64").ravel() for x in (n, weights)]
     )
-    function, inputs = point_function(model, row)
+    function, inputs = point_function(reading.model, row)
     cells = 2 if binary else known_cells(rv)
     total = int(function(*[point[i] for i in inputs])[0])
-    found = children(model, rv)
+    found = children(reading, rv)
     gaps = [release for release in found if leaves_gaps(release)]
     states = _states(rv, total, cells, gaps[0]) if gaps and not binary else None
-    noise = _noise(model, rv, binary, cells, states)
+    noise = _noise(reading, rv, binary, cells, states)
     mechanisms = [release.owner.op.mechanism for release in found]
     concave = all(is_linear_in(release_statistic(release), rv) for release in found)
     concave = concave and not gaps and all(m.log_concave for m in mechanisms)
@@ -171,7 +170,7 @@ def _table(model, rv, parameter, point) -> _Table:
             f"their statistics are not linear, and its {total} + 1 values are too many to list. "
             f"Release a sum or mean under log-concave noise (a mechanism's property `log_concave`)"
         )
-    name = model.rvs_to_values[rv].name
+    name = reading.model.rvs_to_values[rv].name
     listed = None if states is None else total
     table = _Table(name, noise, concave, function, inputs, binary, value, draw, listed)
     with suppress(ValueError):  # compiled once, before the chains' processes start
@@ -200,16 +199,16 @@ def _states(rv, total: int, cells: int, release) -> np.ndarray:
     return (np.diff(edges, axis=1) - 1).astype("float64")
 
 
-def _noise(model, rv, binary, cells, states: np.ndarray | None) -> Noise:
+def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Noise:
     """Compile the log density of all releases of a count."""
     counts, rows = pt.vector("counts", dtype="float64", shape=(cells,)), pt.lvector("rows")
     latent = (counts[1] if binary else counts).astype(rv.dtype)
-    found = children(model, rv)
+    found = children(reading, rv)
     slopes = np.empty((0, cells)) if states is None else states
     total = pt.constant(0.0)
     for release in found:
         statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
-        value = model.rvs_to_values[release]
+        value = reading.model.rvs_to_values[release]
         given = substitute(statistic, {rv: latent})
         if len(found) == 1 and not binary and states is None and is_linear_in(statistic, rv):
             lines = _lines(given, counts, cells)
@@ -222,7 +221,7 @@ def _noise(model, rv, binary, cells, states: np.ndarray | None) -> Noise:
                 value = value.ravel()[rows]
                 given = pt.dot(pt.constant(slopes)[rows], counts) + pt.constant(constants)[rows]
         total = total + mechanism.logp(value, given).sum()
-    [graph] = model.replace_rvs_by_values([total])
+    [graph] = reading.model.replace_rvs_by_values([total])
     return compile_noise(
         graph, counts, rows, np.ascontiguousarray(slopes), listed=states is not None
     )
@@ -253,13 +252,14 @@ def known_cells(rv: TensorVariable) -> int:
     return rv.type.shape[0]
 
 
-def check_count(model: pm.Model, rv: TensorVariable) -> None:
+@once
+def check_count(reading: Reading, rv: TensorVariable) -> None:
     """Refuse, with a ValueError, a count that has other children than releases."""
     if not is_count(rv):
         raise ValueError(f"CountGibbs cannot update {rv.name!r}: it is no Binomial or Multinomial")
     if nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]]):
         raise ValueError(f"CountGibbs cannot update {rv.name!r}: its number of trials is random")
-    found = children(model, rv)
+    found = children(reading, rv)
     wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
     if wrong or not found:
         what = (
@@ -272,17 +272,17 @@ def check_count(model: pm.Model, rv: TensorVariable) -> None:
         known_cells(rv)
 
 
-def count_parameter(model: pm.Model, rv: TensorVariable) -> TensorVariable | None:
+def count_parameter(reading: Reading, rv: TensorVariable) -> TensorVariable | None:
     """Return the probabilities of a count if they can be integrated out, else None."""
     _, p = rv.owner.op.dist_params(rv.owner)
     sources = nearest_rvs([p])
-    if len(sources) != 1 or sources[0] not in model.free_RVs:
+    if len(sources) != 1 or sources[0] not in reading.model.free_RVs:
         return None
     [parameter] = sources
     try:
         require_itself(p, parameter, rv, "probability")
-        family, _ = conditional(model, parameter)
+        family, _ = conditional(reading, parameter)
     except Declined:
         return None
-    mine = children(model, parameter) == [rv] and family in ("beta", "dirichlet")
+    mine = children(reading, parameter) == [rv] and family in ("beta", "dirichlet")
     return parameter if mine else None

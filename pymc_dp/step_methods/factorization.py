@@ -10,7 +10,6 @@ from functools import singledispatch
 from typing import Literal, NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.blockwise import Blockwise
@@ -24,7 +23,7 @@ from pymc_dp.kernels.counts import factorization as kernel
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.one_value import Independent
 from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
-from pymc_dp.reading.model import check_transform, children
+from pymc_dp.reading.model import Reading, check_transform, children
 from pymc_dp.step_methods.base import DPStep, DPStepState, point_function, unusable, value_writer
 from pymc_dp.step_methods.conjugacy.registry import find_families
 from pymc_dp.step_methods.registry import register_step
@@ -67,24 +66,26 @@ class Factorization(NamedTuple):
 
 
 @singledispatch
-def _see(op, model: pm.Model, child: TensorVariable, drawn: bool) -> Seen | None:
+def _see(op, reading: Reading, child: TensorVariable, drawn: bool) -> Seen | None:
     """Say what is known of Poisson counts; dispatched on the op of the factors' child."""
     return None
 
 
 @_see.register
-def _see_poisson(op: PoissonRV, model, child, drawn):
+def _see_poisson(op: PoissonRV, reading, child, drawn):
+    model = reading.model
     [rate] = op.dist_params(child.owner)
     if not drawn:  # observed, or read from the point
         known = child if child in model.free_RVs else model.rvs_to_values[child]
         return Seen(rate, known, None, None)
-    (value, scale, *_), _, _ = latent_conditional(TwoSidedGibbs, model, child)
-    [release] = children(model, child)
+    (value, scale, *_), _, _ = latent_conditional(TwoSidedGibbs, reading, child)
+    [release] = children(reading, child)
     return Seen(rate, value, type(release.owner.op.mechanism), scale)
 
 
 @_see.register
-def _see_release(op: IntegratedReleaseRV, model, child, drawn):
+def _see_release(op: IntegratedReleaseRV, reading, child, drawn):
+    model = reading.model
     if not isinstance(op.law, Independent):
         return None
     mechanism, parameters = op.split(child.owner.inputs)
@@ -95,7 +96,7 @@ def _see_release(op: IntegratedReleaseRV, model, child, drawn):
     return Seen(law[0], value, type(mechanism), mechanism.parameters[0])
 
 
-def read_factorization(model: pm.Model, rvs: Sequence[TensorVariable]) -> Factorization:
+def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Factorization:
     """Read a factorization whose factors, and perhaps counts, are `rvs`.
 
     Raises
@@ -110,7 +111,7 @@ def read_factorization(model: pm.Model, rvs: Sequence[TensorVariable]) -> Factor
             f"a step updates one or both factors of one table, and perhaps its latent counts; got "
             f"{[rv.name for rv in rvs]}"
         )
-    found = children(model, factors[0])
+    found = children(reading, factors[0])
     if len(found) != 1:
         raise ValueError(
             f"{factors[0].name!r} must feed one table of counts and nothing else, and feeds "
@@ -118,14 +119,14 @@ def read_factorization(model: pm.Model, rvs: Sequence[TensorVariable]) -> Factor
         )
     [child] = found
     for rv in factors[1:]:
-        if children(model, rv) != found:
+        if children(reading, rv) != found:
             raise ValueError(
                 f"{factors[0].name!r} and {rv.name!r} must feed one table of counts, the same, and "
-                f"nothing else; {rv.name!r} feeds {[c.name for c in children(model, rv)]}"
+                f"nothing else; {rv.name!r} feeds {[c.name for c in children(reading, rv)]}"
             )
     if counts and counts != found:
         raise ValueError(f"{counts[0].name!r} is not the table of counts that the factors feed")
-    seen = _see(getattr(child.owner, "op", None), model, child, bool(counts))
+    seen = _see(getattr(child.owner, "op", None), reading, child, bool(counts))
     if seen is None:
         raise ValueError(
             f"{child.name!r} is neither a pm.Poisson table nor a release of pm.Poisson.dist(...)"
@@ -140,7 +141,7 @@ def read_factorization(model: pm.Model, rvs: Sequence[TensorVariable]) -> Factor
         raise ValueError(
             f"the rate of {child.name!r} is not the product of two matrices: write theta @ phi"
         )
-    theta, phi = (_factor(model, side, factors) for side in sides)
+    theta, phi = (_factor(reading, side, factors) for side in sides)
     if {theta.rv, phi.rv} - {None} != set(factors):
         raise ValueError(
             f"the rate of {child.name!r} is not a product of "
@@ -161,14 +162,14 @@ def _product(rate: TensorVariable) -> list[TensorVariable] | None:
     return list(rate.owner.inputs) if isinstance(core, Dot) else None
 
 
-def _factor(model: pm.Model, side: TensorVariable, factors: Sequence[TensorVariable]) -> Factor:
+def _factor(reading: Reading, side: TensorVariable, factors: Sequence[TensorVariable]) -> Factor:
     node = side.owner
     transposed = isinstance(getattr(node, "op", None), DimShuffle) and node.op.new_order == (1, 0)
     rv = node.inputs[0] if transposed else side
     if rv not in factors:
         return Factor(side, None, False, None)
     try:
-        check_transform(model, rv)
+        check_transform(reading.model, rv)
     except NotImplementedError as error:
         raise ValueError(str(error)) from None
     families = find_families(rv.owner.op)
@@ -251,9 +252,9 @@ class FactorizationGibbs(DPStep):
     _state_class = FactorizationState
 
     @classmethod
-    def claims(cls, model, left):
+    def claims(cls, reading, left):
         """Claim the factors of each Poisson factorization, with its latent counts."""
-        return find_factorizations(model)
+        return find_factorizations(reading)
 
     def __init__(self, vars, *, method: Method = "direct", sweeps: int = 1, threads: int = 1, **kwargs):  # fmt: skip  # noqa: E501
         known = list(_METHODS[GeometricMechanism])
@@ -265,10 +266,10 @@ class FactorizationGibbs(DPStep):
         self.method, self.sweeps, self.threads = method, int(sweeps), int(threads)
         super().__init__(vars, **kwargs)
 
-    def _prepare(self, model, initial_point):
+    def _prepare(self, reading, initial_point):
         names = ", ".join(repr(rv.name) for rv in self.model_rvs)
         try:
-            found = read_factorization(model, self.model_rvs)
+            found = read_factorization(reading, self.model_rvs)
             self._code = _code(self.method, found.seen.mechanism)
         except ValueError as error:
             raise ValueError(f"FactorizationGibbs cannot update {names}: {error}") from None
@@ -279,15 +280,22 @@ class FactorizationGibbs(DPStep):
         for factor, transpose in zip(factors, (False, True), strict=True):  # the kernel's phi
             parts = [factor.value.astype("float64"), *(factor.prior or ())]
             outputs += [part.T if transpose else part for part in parts]
-        self._read, self._inputs = point_function(model, outputs)
+        self._read, self._inputs = point_function(reading.model, outputs)
         self._drawn = [factor.prior is not None for factor in factors]
         # The kernel's factors are (D, K) and (V, K).
         self._writers = [
-            (j, model.rvs_to_values[f.rv].name, value_writer(model, f.rv), f.transposed != (j == 1))
+            (
+                j,
+                reading.model.rvs_to_values[f.rv].name,
+                value_writer(reading.model, f.rv),
+                f.transposed != (j == 1),
+            )
             for j, f in enumerate(factors)
             if f.rv is not None
         ]
-        self._counts = None if found.counts is None else model.rvs_to_values[found.counts].name
+        self._counts = (
+            None if found.counts is None else reading.model.rvs_to_values[found.counts].name
+        )
         self._names, self._pool = " and ".join(rv.name for rv in self.model_rvs), None
         self.generators, self.augmentation = [], None
 
@@ -359,25 +367,27 @@ def _code(method: str, mechanism: type | None) -> int:
     return _METHODS[mechanism][method]
 
 
-def find_factorizations(model: pm.Model) -> list[list[TensorVariable]]:
+def find_factorizations(reading: Reading) -> list[list[TensorVariable]]:
     """Return, for each Poisson factorization in a model, the variables of its step."""
     groups: list[list[TensorVariable]] = []
-    for child in model.basic_RVs:
+    for child in reading.model.basic_RVs:
         seen = None
         with suppress(ValueError, NotImplementedError):
-            seen = _see(child.owner.op, model, child, False)
+            seen = _see(child.owner.op, reading, child, False)
         sides = None if seen is None else _product(seen.rate)
         if sides is None:
             continue
-        factors = [rv for rv in nearest_rvs(sides) if rv in model.free_RVs]
+        factors = [rv for rv in nearest_rvs(sides) if rv in reading.model.free_RVs]
         latent = (
-            [child] if isinstance(child.owner.op, PoissonRV) and child in model.free_RVs else []
+            [child]
+            if isinstance(child.owner.op, PoissonRV) and child in reading.model.free_RVs
+            else []
         )
         # Of two factors one may have another prior, which leaves it to another step.
         together = [factors, *([rv] for rv in factors)]
         for group in [[*some, *latent] for some in together] + together * bool(latent):
             with suppress(ValueError, NotImplementedError):
-                read_factorization(model, group)
+                read_factorization(reading, group)
                 groups.append(group)
                 break
     return groups

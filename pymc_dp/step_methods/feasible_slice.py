@@ -18,11 +18,11 @@ class FeasibleSlice(pm.Slice):
     name = "dp_slice"
 
     @classmethod
-    def claims(cls, model, left):
+    def claims(cls, reading, left):
         """Claim parameters that shape a feasible region, one by one."""
-        moments = [r.owner.op.split(r.owner.inputs)[2] for r in releases(model)]
+        moments = [r.owner.op.split(r.owner.inputs)[2] for r in releases(reading.model)]
         shaping = nearest_rvs([m for found in moments if found is not None for m in found])
-        return [[rv] for rv in concerned(model, left) if rv in shaping]
+        return [[rv] for rv in concerned(reading, left) if rv in shaping]
 
     @staticmethod
     def competence(var, has_grad=None):

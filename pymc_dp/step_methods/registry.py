@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
-from pymc_dp.reading.model import releases
+from pymc_dp.reading.model import Reading, releases
 
 _STEPS: dict[type, int] = {}
 
@@ -18,7 +17,7 @@ _STEPS: dict[type, int] = {}
 def register_step(order: int) -> Callable[[type], type]:
     """Register a step, a class decorator; those of a lower `order` are asked first.
 
-    A step has ``claims(model, left)``, a class method: groups of the variables that are `left`,
+    A step has ``claims(reading, left)``, a class method: groups of the variables that are `left`,
     each for one instance of the step, or empty. What is claimed first is drawn first in a sweep:
     latents, then the parameters that depend on them. `chosen_options` are arguments of an instance
     that is chosen and not written by the user.
@@ -50,8 +49,8 @@ def accepted(
     return found
 
 
-def concerned(model: pm.Model, variables: Sequence[TensorVariable]) -> list[TensorVariable]:
+def concerned(reading: Reading, variables: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Return the variables that a release is of, or the law of what it is of."""
-    touched = [rv for r in releases(model) for rv in nearest_rvs(r.owner.inputs)]
+    touched = [rv for r in releases(reading.model) for rv in nearest_rvs(r.owner.inputs)]
     behind = [rv for t in touched for rv in nearest_rvs(t.owner.inputs)]
     return [rv for rv in variables if rv in touched or rv in behind]

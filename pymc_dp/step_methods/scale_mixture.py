@@ -36,7 +36,7 @@ class LaplaceScaleMixtureGibbs(DPStep):
 
     name = "dp_scale_mixture"
 
-    def _prepare(self, model, initial_point):
+    def _prepare(self, reading, initial_point):
         self._updates = []
         for rv in self.model_rvs:
             law = rv.owner.op
@@ -45,7 +45,7 @@ class LaplaceScaleMixtureGibbs(DPStep):
                     f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}, which follows {law}: it "
                     f"updates Normal and MvNormal variables; write TwoSidedGibbs for others"
                 )
-            found = children(model, rv)
+            found = children(reading, rv)
             if len(found) != 1 or not isinstance(found[0].owner.op, PrivateReleaseRV):
                 raise ValueError(
                     f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must feed one release "
@@ -60,7 +60,7 @@ class LaplaceScaleMixtureGibbs(DPStep):
                     f"TwoSidedGibbs"
                 )
             joint = isinstance(law, MvNormalRV)
-            if model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
+            if reading.model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
                 raise ValueError(
                     f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must be a plain "
                     f"variable without transform=, an MvNormal one of them a single vector"
@@ -71,7 +71,7 @@ class LaplaceScaleMixtureGibbs(DPStep):
                     f"{release.name!r} must be {rv.name!r} itself"
                 )
             z, noise, factor, constant = entry_of(
-                "LaplaceScaleMixtureGibbs", model, rv, release, mechanism
+                "LaplaceScaleMixtureGibbs", reading.model, rv, release, mechanism
             )
             mean, spread = law.dist_params(rv.owner)
             z, noise = (z - constant) / factor, noise / pt.abs(factor)
@@ -79,8 +79,8 @@ class LaplaceScaleMixtureGibbs(DPStep):
                 outputs = [as_row(z, noise, mean), spread]
             else:
                 outputs = [as_row(z, noise, mean, spread)]
-            function, inputs = point_function(model, outputs)
-            name = model.rvs_to_values[rv].name
+            function, inputs = point_function(reading.model, outputs)
+            name = reading.model.rvs_to_values[rv].name
             self._updates.append(
                 (name, function, inputs, draw_joint if joint else draw_independent)
             )

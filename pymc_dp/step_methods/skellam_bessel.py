@@ -48,25 +48,25 @@ class SkellamBesselGibbs(TwoSidedGibbs):
     laws = (PoissonRV,)
     mechanisms = (GeometricMechanism,)
 
-    def _prepare(self, model, initial_point):
+    def _prepare(self, reading, initial_point):
         self._moves = []
-        point = model.initial_point() if initial_point is None else initial_point
+        point = reading.model.initial_point() if initial_point is None else initial_point
         for rv in self.model_rvs:
-            columns, _, _ = latent_conditional(type(self), model, rv)
-            factor = released_factor(type(self), model, rv)
-            if nearest_rvs([factor]) or not _is_unit(model, factor, point):
+            columns, _, _ = latent_conditional(type(self), reading, rv)
+            factor = released_factor(type(self), reading, rv)
+            if nearest_rvs([factor]) or not _is_unit(reading.model, factor, point):
                 raise ValueError(
                     f"SkellamBesselGibbs cannot update {rv.name!r}: it must be released as it is, "
                     f"without a factor other than 1 and -1; write TwoSidedGibbs"
                 )
-            if model.rvs_to_transforms[rv] is not None:
+            if reading.model.rvs_to_transforms[rv] is not None:
                 raise ValueError(
                     f"SkellamBesselGibbs cannot update {rv.name!r}, which has a transform: leave "
                     f"transform= out, or write TwoSidedGibbs"
                 )
             z, noise, _, _, mu = columns
-            function, inputs = point_function(model, as_row(z, noise, mu))
-            self._moves.append((model.rvs_to_values[rv].name, function, inputs))
+            function, inputs = point_function(reading.model, as_row(z, noise, mu))
+            self._moves.append((reading.model.rvs_to_values[rv].name, function, inputs))
 
     def step(self, point):
         """Move every count once."""

@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedInputError
@@ -19,6 +18,7 @@ from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_source
+from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.linear import is_linear_in
 from pymc_dp.graphs.questions import (
     PLAIN_MODE,
@@ -34,7 +34,7 @@ from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import FAMILIES
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
-from pymc_dp.reading.model import children, leaves_gaps, release_statistic
+from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import DPStep, as_row, changed, point_function, unusable
 from pymc_dp.step_methods.registry import accepted, concerned, register_step
 
@@ -80,13 +80,13 @@ class TableGibbs(DPStep):
     name = "dp_table"
 
     @classmethod
-    def claims(cls, model, left):
+    def claims(cls, reading, left):
         """Claim tables of counts."""
-        return [accepted(partial(read_table, model), concerned(model, left))]
+        return [accepted(partial(read_table, reading), concerned(reading, left))]
 
-    def _prepare(self, model, initial_point):
-        self._tables = [_table(model, rv) for rv in self.model_rvs]
-        point = initial_point or model.initial_point()
+    def _prepare(self, reading, initial_point):
+        self._tables = [_table(reading, rv) for rv in self.model_rvs]
+        point = initial_point or reading.model.initial_point()
         for table in self._tables:  # compiled once, before the chains' processes start
             table.update(np.random.default_rng(0), point)
 
@@ -203,15 +203,15 @@ def _with_releases(arguments: str, kernel: Piece) -> Callable:
     ).function
 
 
-def _table(model: pm.Model, rv: TensorVariable) -> _Table:
-    entries = read_table(model, rv)
+def _table(reading: Reading, rv: TensorVariable) -> _Table:
+    entries = read_table(reading, rv)
     op, shape = rv.owner.op, _shape(rv)
     columns = []
-    for release, constant in zip(children(model, rv), entries.constants, strict=True):
+    for release, constant in zip(children(reading, rv), entries.constants, strict=True):
         _, mechanism, _ = release.owner.op.split(release.owner.inputs)
         [scale] = mechanism.parameters
         rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
-        z = model.rvs_to_values[release] - constant
+        z = reading.model.rvs_to_values[release] - constant
         if mechanism.is_discrete and known_value(constant, fixed=True) is None:
             z = pt.switch(pt.eq(constant, pt.round(constant)), z, np.nan)
         columns.append(as_row(z, *rates))
@@ -229,8 +229,8 @@ def _table(model: pm.Model, rv: TensorVariable) -> _Table:
             pt.broadcast_to(pt.as_tensor(t), shape).astype("float64").ravel()
             for t in family.theta(*parameters)
         ]
-    read, inputs = point_function(model, [*(released[k] for k in range(3)), totals, *theta])
-    name = model.rvs_to_values[rv].name
+    read, inputs = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
+    name = reading.model.rvs_to_values[rv].name
     return _Table(name, type(op), block, entries, read, inputs)
 
 
@@ -326,7 +326,8 @@ def _shape(variable: TensorVariable) -> tuple[int, ...]:
     return tuple(length or 0 for length in shape)
 
 
-def read_table(model: pm.Model, rv: TensorVariable) -> _Entries:
+@once
+def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
     """Read how a table enters its releases; refuse what is no table of counts with noisy sums."""
     op = rv.owner.op
     if not isinstance(op, MultinomialRV) and type(op) not in FAMILIES:
@@ -338,7 +339,7 @@ def read_table(model: pm.Model, rv: TensorVariable) -> _Entries:
     if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
         raise ValueError(f"TableGibbs cannot update {rv.name!r}: its number of trials is random")
     _shape(rv)
-    found = children(model, rv)
+    found = children(reading, rv)
     if not found:
         raise ValueError(f"TableGibbs cannot update {rv.name!r}: no release of it")
     for release in found:

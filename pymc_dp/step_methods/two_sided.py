@@ -6,7 +6,6 @@ import math
 from functools import partial
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
 from pytensor.tensor.basic import Join, MakeVector
@@ -30,7 +29,7 @@ from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.reading.counts import MOST_APART, possible_counts
-from pymc_dp.reading.model import children, release_statistic
+from pymc_dp.reading.model import Reading, children, release_statistic
 from pymc_dp.step_methods.base import (
     DPStep,
     as_row,
@@ -70,17 +69,19 @@ class TwoSidedGibbs(DPStep):
     mechanisms: tuple[type[Mechanism], ...] | None = None
 
     @classmethod
-    def claims(cls, model, left):
+    def claims(cls, reading, left):
         """Claim latents of one released statistic each."""
-        return [accepted(partial(latent_conditional, cls, model), concerned(model, left))]
+        return [accepted(partial(latent_conditional, cls, reading), concerned(reading, left))]
 
-    def _prepare(self, model, initial_point):
+    def _prepare(self, reading, initial_point):
         self._updates = []
         for rv in self.model_rvs:
-            columns, n_noise, draw = latent_conditional(type(self), model, rv)
-            function, inputs = point_function(model, as_row(*columns))
-            name, sample = model.rvs_to_values[rv].name, row_sampler(draw, len(columns))
-            self._updates.append((name, function, inputs, n_noise, sample, value_writer(model, rv)))
+            columns, n_noise, draw = latent_conditional(type(self), reading, rv)
+            function, inputs = point_function(reading.model, as_row(*columns))
+            name, sample = reading.model.rvs_to_values[rv].name, row_sampler(draw, len(columns))
+            self._updates.append(
+                (name, function, inputs, n_noise, sample, value_writer(reading.model, rv))
+            )
 
     def step(self, point):
         """Draw every variable once."""
@@ -113,7 +114,7 @@ class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
     mechanisms = (LaplaceMechanism,)
 
 
-def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVariable):
+def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVariable):
     """Return (z, *noise, lo, hi, *law parameters) as graphs, how many `noise`, and the draw."""
     cls = step.__name__
     law = rv.owner.op
@@ -123,7 +124,7 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
             f"{', '.join(t.__name__.removesuffix('RV') for t in step.laws)} variables; write "
             f"TwoSidedGibbs for others"
         )
-    found = children(model, rv)
+    found = children(reading, rv)
     wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
     if wrong:
         raise ValueError(
@@ -140,7 +141,7 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     parameters = law.dist_params(rv.owner)
     if not entries:  # bounded records whose other moment was released: no noise on this one
         pair = find_pair(law, LaplaceMechanism(1.0))
-        zero = pt.zeros(model.rvs_to_values[rv].shape)
+        zero = pt.zeros(reading.model.rvs_to_values[rv].shape)
         columns = (zero, zero + np.inf, low, high, *pair.parameters(*parameters))
         return columns, 1, pair.draw
     [release] = entries
@@ -155,9 +156,9 @@ def latent_conditional(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVar
     except NotImplementedError as error:
         raise ValueError(f"{cls} cannot update {rv.name!r}: {error}") from None
     if is_itself(release_statistic(release), rv):
-        z, noise = model.rvs_to_values[release], mechanism.parameters
+        z, noise = reading.model.rvs_to_values[release], mechanism.parameters
     elif mechanism.rates is not None:
-        z, scale, factor, constant = entry_of(cls, model, rv, release, mechanism)
+        z, scale, factor, constant = entry_of(cls, reading.model, rv, release, mechanism)
         possible = _possible(cls, rv, release, mechanism, factor, constant)
         if mechanism.is_discrete and possible is None:  # what was whole may not be in other data
             whole = [pt.eq(c, pt.round(c)).all() for c in (factor, constant)]
@@ -212,7 +213,7 @@ def _instead(rv: TensorVariable) -> str:
     return f"Write pm.sample(step={other}([{rv.name}]))"
 
 
-def is_exact_count(model: pm.Model, rv: TensorVariable) -> bool:
+def is_exact_count(reading: Reading, rv: TensorVariable) -> bool:
     """Whether a variable is a count with an exact draw given its one release, of nothing else.
 
     Such a count is for `TwoSidedGibbs`. Whatever the model says later,
@@ -221,17 +222,17 @@ def is_exact_count(model: pm.Model, rv: TensorVariable) -> bool:
     if rv.dtype.startswith("float"):
         return False
     try:
-        columns, _, _ = latent_conditional(TwoSidedGibbs, model, rv)
+        columns, _, _ = latent_conditional(TwoSidedGibbs, reading, rv)
     except ValueError:
         return False
     return not nearest_rvs(list(columns[:2]))
 
 
-def released_factor(step: type[TwoSidedGibbs], model: pm.Model, rv: TensorVariable):
+def released_factor(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVariable):
     """Return the factor that a variable is multiplied by in its one release."""
-    [release] = children(model, rv)
+    [release] = children(reading, rv)
     _, mechanism, _ = release.owner.op.split(release.owner.inputs)
-    return entry_of(step.__name__, model, rv, release, mechanism)[2]
+    return entry_of(step.__name__, reading.model, rv, release, mechanism)[2]
 
 
 def entry_of(cls, model, rv, release, mechanism):

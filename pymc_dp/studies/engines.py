@@ -25,7 +25,14 @@ from pymc_dp.graphs.questions import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
-from pymc_dp.reading.model import is_tagged, parents, privatized, release_statistic, releases
+from pymc_dp.reading.model import (
+    Reading,
+    is_tagged,
+    parents,
+    privatized,
+    release_statistic,
+    releases,
+)
 from pymc_dp.sampling import sample
 
 Released = dict[str, np.ndarray]
@@ -63,7 +70,7 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
     if var_names is None:
         used = nearest_rvs([release_statistic(r) for r in releases(model)])
         confidential = [rv for rv in used if any(p in model.free_RVs for p in parents(rv))]
-        hidden = {*all_releases(model), *privatized(model), *confidential}
+        hidden = {*all_releases(model), *privatized(Reading(model)), *confidential}
         names = [rv.name for rv in model.free_RVs if rv not in hidden and not is_tagged(rv)]
         if not names:
             raise ValueError("the model has no parameters: name variables in var_names=")

@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 
 from pymc_dp.kernels.moments.gaussian_chain import is_feasible
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes.gaussian import GaussianChain
 from pymc_dp.studies.engines import (
     ChainSampler,
@@ -24,7 +25,7 @@ from pymc_dp.studies.engines import (
 @register_compiled
 def read(model: pm.Model) -> Compiled:
     """Read a model for `studies.engines`."""
-    chain = GaussianChain.read(observe(model, anything_released(model)))
+    chain = GaussianChain.read(Reading(observe(model, anything_released(model))))
 
     def release(values: dict[str, Any], rng: np.random.Generator) -> Released | None:
         mean, spread = (float(np.squeeze(values[name])) for name in chain.names)

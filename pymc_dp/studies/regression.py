@@ -6,6 +6,7 @@ from functools import partial
 
 import pymc as pm
 
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes.regression import RegressionChain
 from pymc_dp.studies.engines import (
     ChainSampler,
@@ -19,6 +20,6 @@ from pymc_dp.studies.engines import (
 @register_compiled
 def read(model: pm.Model) -> Compiled:
     """Read a model for `studies.engines`."""
-    chain = RegressionChain.read(observe(model, anything_released(model)))
+    chain = RegressionChain.read(Reading(observe(model, anything_released(model))))
     names = tuple(rv.name for rv in chain.variables)
     return Compiled(names, partial(ChainSampler, chain, chain.values))

@@ -26,8 +26,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import entry_labels
 from pymc_dp.laws.integrated import all_releases
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import routes
 from pymc_dp.sampling import NEURAL
 from pymc_dp.studies import gaussian, marginal, regression  # noqa: F401  they register themselves
@@ -152,9 +154,10 @@ class Replicates:
         size = self._settings.draws * self._settings.chains
         if size / kernel.rate < _COMPILATION:
             return
-        table = routes(observe(model, anything_released(model)))
-        best, rate, _ = max(table, key=lambda entry: entry[1])
-        if rate > 0 and size / kernel.rate > size / rate + _COMPILATION:
+        table = routes(Reading(observe(model, anything_released(model))))
+        plans = [(plan.rate, route) for route, plan in table if not isinstance(plan, Declined)]
+        rate, best = max(plans, key=lambda entry: entry[0], default=(0.0, None))
+        if best is not None and size / kernel.rate > size / rate + _COMPILATION:
             raise NotImplementedError(
                 f"dp.sample has a faster route, {best.name}; compiled=True takes the kernel anyway"
             )

@@ -8,6 +8,7 @@ from scipy import integrate, stats
 import pymc_dp as dp
 from pymc_dp.laws import registered_pairs
 from pymc_dp.mechanisms import registered_mechanisms
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import registered_routes
 from pymc_dp.step_methods import choose_steps, registered_steps
 
@@ -42,7 +43,7 @@ np.testing.assert_allclose(marginal.compile_logp()({}), np.log(truth), rtol=1e-9
 with pm.Model() as latent:
     s = pm.Uniform("s", 0.0, 2.0, default_transform=None)
     dp.PrivateObservation("z", s, dp.LaplaceMechanism(0.5), observed=1.7)
-assert choose_steps(latent)[latent["s"]] is dp.TwoSidedGibbs
+assert choose_steps(Reading(latent))[latent["s"]] is dp.TwoSidedGibbs
 [step] = dp.steps(latent)
 step.setup_chain(RNG, tune=0, draws=1)
 draws = [float(step.step({"s": np.array(1.0)})[0]["s"]) for _ in range(4_000)]
@@ -55,7 +56,7 @@ assert abs(np.mean(draws) - mean) < 4 * np.std(draws) / 4_000**0.5
 with latent:
     half = pm.Uniform("half", 0.0, 2.0, default_transform=None)
     free = pm.Normal("free", 3 * half, 0.5)
-assert choose_steps(latent)[free] is dp_acme.PriorGibbs
+assert choose_steps(Reading(latent))[free] is dp_acme.PriorGibbs
 step = next(own for own in dp.steps(latent) if isinstance(own, dp_acme.PriorGibbs))
 step.setup_chain(RNG, tune=0, draws=1)
 point = {"half": np.array(1.5), "free": np.array(0.0)}

@@ -13,7 +13,7 @@ from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
 from pymc_dp.laws.counts.marginal import WHOLE
-from pymc_dp.reading.model import release_statistic
+from pymc_dp.reading.model import Reading, release_statistic
 from pymc_dp.step_methods import choose_steps
 from tests.fuzz.grammar import (
     AFTER,
@@ -127,7 +127,7 @@ def check_steps(model, spec, z, outcomes, draws, made=None):
     """
     if made is None:
         chosen = {}
-        for rv, step in choose_steps(model).items():
+        for rv, step in choose_steps(Reading(model)).items():
             chosen.setdefault(step, []).append(model.rvs_to_values[rv])
         if spec.seed % RECORDS_EVERY != RECORDS_EVERY - 1:
             chosen.pop(dp.RecordMetropolis, None)

@@ -13,11 +13,12 @@ from pytensor.graph.replace import clone_replace
 from scipy import integrate, special, stats
 
 import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.counts.marginal import OnesAmongRecords, tally
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion import rule
 from pymc_dp.reading.counts import is_concave, probes, read_statistic
-from pymc_dp.routes import routes
+from tests.models import route_table
 from tests.record_models import RECORD_CASES, RECORD_MODELS, TwoSidedGeometric
 
 LAPLACE, GAUSS = dp.LaplaceMechanism, dp.GaussianMechanism
@@ -132,12 +133,12 @@ def test_refuses_other_records():
     with pm.Model() as model:
         x = pm.Bernoulli("x", np.array([0.2, 0.5, 0.5]), shape=3)
         dp.PrivateObservation("zx", x.sum(), LAPLACE(1.0), observed=1.0)
-    with pytest.raises(ValueError, match="the records 'x' are not identically distributed"):
+    with pytest.raises(Declined, match="the records 'x' are not identically distributed"):
         dp.collapse(model, "statistics")
     with pm.Model() as model:
         y = pm.Categorical("y", p=np.full((3, 2), 0.5), shape=3)
         dp.PrivateObservation("zy", y.sum(), LAPLACE(1.0), observed=1.0)
-    with pytest.raises(ValueError, match="the records 'y' are not identically distributed"):
+    with pytest.raises(Declined, match="the records 'y' are not identically distributed"):
         dp.collapse(model, "marginal")
     model = bernoulli(5, lambda x: x.sum(), LAPLACE(1.0), 2.0)
     with model:
@@ -488,7 +489,7 @@ def test_routes_and_explain():
     )
     table = categorical(300, histogram, GAUSS(5.0), [60.0, 80, 70, 90])
     best = {
-        name: max(routes(model), key=lambda entry: entry[1])[0].name
+        name: max(route_table(model), key=lambda entry: entry[1])[0].name
         for name, model in (("reports", reports), ("latent", latent), ("table", table))
     }
     assert best == {
@@ -508,7 +509,7 @@ def test_inversion_is_the_last_resort(monkeypatch):
     def characteristic_marginal(records, n, releases):
         asked.append((records.name, n, [r.name for r in releases]))
         if refuse:
-            raise NotImplementedError("too hard")
+            raise Declined("too hard")
         return {releases[0]: pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0)}
 
     monkeypatch.setattr(rule, "characteristic_marginal", characteristic_marginal)

@@ -16,8 +16,9 @@ from pymc_dp.ladder.collapse import integrable
 from pymc_dp.laws.moments.clt import read_moments
 from pymc_dp.laws.moments.columns import covariate_moments
 from pymc_dp.reading.columns import read_rows
-from pymc_dp.routes import routes
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes.regression import box
+from tests.models import route_table
 
 DATA = Path(__file__).parents[1] / "data" / "regression.json"
 CASES = {case["id"]: case for case in json.loads(DATA.read_text())["cases"]}
@@ -278,7 +279,7 @@ def test_bounds_of_the_covariate_alone_are_kept_on_the_records_only():
             NotImplementedError, match=r"'a' states bounds= of 'x':.*rung='records'"
         ):
             dp.collapse(model, "statistics", approximate=approximate)
-    states = {route.name: (rate, reason) for route, rate, reason in routes(model)}
+    states = {route.name: (rate, reason) for route, rate, reason in route_table(model)}
     assert max(states, key=lambda name: states[name][0]) == "Metropolis on the records"
     assert "'a' states bounds= of 'x'" in states["Gibbs on the statistics"][1]
     assert "bounds= of 'x'" in states["exact regression"][1]
@@ -292,7 +293,7 @@ def test_bounds_of_sums_in_two_releases():
     apart = bounded_apart(y_bounds=((0, 0), (1, 2)))
     text = str(dp.explain(apart))
     assert "x in [0, 1], y in [0, 2]" in text
-    fields = box(read_rows(apart, integrable(apart)[0]))
+    fields = box(read_rows(Reading(apart), integrable(Reading(apart))[0]))
     assert fields["bounded"]
     np.testing.assert_array_equal(fields["box"], [0.0, 1.0, 0.0, 2.0])
     exact = dp.sample(apart, draws=4000, **QUIET)
@@ -309,7 +310,7 @@ def test_bounds_that_confine_the_law_of_the_covariate():
     for mu in (0, lambda: pm.Normal("mu", 0.5, 1)):  # impossible, and unknown
         model = bounded_apart(mu=mu)
         with pytest.raises(NotImplementedError, match="bounds= of 'x' confine its law, too"):
-            box(read_rows(model, integrable(model)[0]))
+            box(read_rows(Reading(model), integrable(Reading(model))[0]))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,7 @@ def test_misreadings_are_refused():
     for approximate in (None, "clt"):
         states = {
             r.name: why
-            for r, _, why in routes(
+            for r, _, why in route_table(
                 shared, approximate, **({"moments": None} if approximate else {})
             )
         }
@@ -388,8 +389,8 @@ def test_misreadings_are_refused():
 
 def test_moments_of_laws_with_whole_numbers_and_other_units():
     whole = simple(50, np.ones(5), 1.0, x_law=lambda n: pm.Uniform("x", 18, 65, shape=n))
-    [block] = integrable(whole)
-    found = covariate_moments(whole, read_rows(whole, block), None)
+    [block] = integrable(Reading(whole))
+    found = covariate_moments(whole, read_rows(Reading(whole), block), None)
     law = stats.uniform(18, 47)
     np.testing.assert_allclose(found.mean, [law.mean(), law.moment(2)], rtol=1e-12)
     cov = found.root @ found.root.T
@@ -414,8 +415,8 @@ def covariates(law, n=50):
         columns = x[:, None] if x.ndim == 1 else x
         y = pm.Normal("y", columns.sum(axis=1), 1.0, shape=n)
         dp.PrivateObservation("z", columns.T @ y, dp.LaplaceMechanism(1.0))
-    [block] = integrable(model)
-    return covariate_moments(model, read_rows(model, block), None)
+    [block] = integrable(Reading(model))
+    return covariate_moments(model, read_rows(Reading(model), block), None)
 
 
 def test_moments_of_a_law_far_from_zero():
@@ -474,8 +475,8 @@ def released_means(factor=1.0, shift=0.0, values=(0.3, 0.2, 0.15, 0.12), data=Fa
 @pytest.mark.parametrize(("factor", "shift"), [(1.0, 0.0), (46.0, 0.0), (-3.0, 7.0)])
 def test_released_moments_in_any_units(factor, shift):
     model = released_means(factor, shift)
-    [block] = integrable(model)
-    found = covariate_moments(model, read_rows(model, block), "released")
+    [block] = integrable(Reading(model))
+    found = covariate_moments(model, read_rows(Reading(model), block), "released")
     expected = read_moments([0.3, 0.2, 0.15, 0.12])
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
     cov = expected.root @ expected.root.T
@@ -528,15 +529,15 @@ def test_moments_that_may_change_are_for_the_compiled_chain():
         for to in ("statistics", "marginal"):
             with pytest.raises(NotImplementedError, match=f"from '{source}', which.*'{data}'"):
                 dp.collapse(model, to, approximate="clt", moments=moments)
-        read = {route.name: why for route, _, why in routes(model, "clt", moments=moments)}
+        read = {route.name: why for route, _, why in route_table(model, "clt", moments=moments)}
         assert read["regression by the central limit theorem"] == ""
-    [block] = integrable(law)
+    [block] = integrable(Reading(law))
     law.set_data("low", 3.0)
-    found = covariate_moments(law, read_rows(law, block), None)
+    found = covariate_moments(law, read_rows(Reading(law), block), None)
     np.testing.assert_allclose(found.mean, [3.5, 3.5**2 + 1 / 12])
-    [block] = integrable(released)
+    [block] = integrable(Reading(released))
     released.set_data("powers0_data", [0.4, 0.3])
-    found = covariate_moments(released, read_rows(released, block), "released")
+    found = covariate_moments(released, read_rows(Reading(released), block), "released")
     np.testing.assert_allclose(found.mean, [0.4, 0.3], rtol=1e-10)
 
 

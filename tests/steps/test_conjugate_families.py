@@ -12,6 +12,7 @@ from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.conjugacy import registry
 from pymc_dp.step_methods.conjugate import conditional
 
@@ -359,9 +360,9 @@ def test_every_registered_pair_has_a_case():
     for case in CASES:
         model, _ = built(case)
         rv = model["p"]
-        family, _ = conditional(model, rv)
+        family, _ = conditional(Reading(model), rv)
         priors.add((family, type(rv.owner.op)))
-        pairs |= {(family, type(c.owner.op)) for c in dp.reading.model.children(model, rv)}
+        pairs |= {(family, type(c.owner.op)) for c in dp.reading.model.children(Reading(model), rv)}
     assert priors == set(registry.registered_priors())
     assert pairs == set(registry.registered_children())
 
@@ -584,6 +585,6 @@ def test_declined(prior, child, match):
         p = prior()
         child(p)
     with pytest.raises(Declined, match=match):
-        conditional(model, p)
+        conditional(Reading(model), p)
     with model, pytest.raises(ValueError, match="ConjugateGibbs cannot update 'p'"):
         dp.ConjugateGibbs([p])

@@ -12,6 +12,7 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
 from pymc_dp.step_methods.counts import CountGibbs
 from tests.record_models import RECORD_CASES, RECORD_MODELS
@@ -213,7 +214,7 @@ def test_many_cells(noise):
 def test_count_given_its_probability():
     """A p that is no variable is not integrated out: the count is drawn given p."""
     model = beta_model(60, LAPLACE(3.0), 40.0, prior=lambda: pm.math.sigmoid(pm.Normal("b")))
-    assert choose_steps(model) == {model["x_count"]: CountGibbs}
+    assert choose_steps(Reading(model)) == {model["x_count"]: CountGibbs}
     draws = chain(model, 20_000)
     c = np.arange(61)
     p = stats.binom.pmf(c, 60, 0.5) * stats.laplace.pdf(40, c, 3)
@@ -240,7 +241,7 @@ def test_probabilities_with_other_data_are_conjugate():
         pm.Binomial("y", 20, p, observed=12)
         dp.PrivateObservation("z", x.sum(), LAPLACE(2.0), observed=15.0)
     collapsed = dp.collapse(model, "statistics")
-    assert {rv.name: s.__name__ for rv, s in choose_steps(collapsed).items()} == {
+    assert {rv.name: s.__name__ for rv, s in choose_steps(Reading(collapsed)).items()} == {
         "p": "ConjugateGibbs",
         "x_count": "CountGibbs",
     }

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -151,7 +152,7 @@ def test_a_clamped_factor(clamp):
         assert stats.kstest(values, stats.gamma(0.7 + total, scale=1 / 3.8).cdf).pvalue > 1e-4
     if clamp == "variable":
         assert np.array_equal(points[-1]["phi_log__"], point["phi_log__"])
-        assert {rv.name for rv in choose_steps(model)} == {"theta", "phi"}
+        assert {rv.name for rv in choose_steps(Reading(model))} == {"theta", "phi"}
     else:
         # Data are read anew: with twice the exposure the rates are about half.
         model.set_data("phi", 2 * held.eval().T if clamp == "transposed" else 2 * phi)
@@ -278,7 +279,11 @@ def test_other_models_are_refused(build, message, chosen):
         build()
     with pytest.raises(ValueError, match=message):
         dp.FactorizationGibbs([model["theta"], model["phi"]], model=model)
-    found = [rv.name for rv, step in choose_steps(model).items() if step is dp.FactorizationGibbs]
+    found = [
+        rv.name
+        for rv, step in choose_steps(Reading(model)).items()
+        if step is dp.FactorizationGibbs
+    ]
     assert found == chosen
 
 

@@ -12,6 +12,7 @@ import pytest
 from pymc.sampling.mcmc import assign_step_methods
 
 import pymc_dp as dp
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
 
 CASES = [
@@ -59,7 +60,7 @@ def test_released_one_by_one(kwargs):
     model = counts_model(**kwargs)
     assert model["y"].tag.dp_step == "TwoSidedGibbs"
     assert assigned(model)["y"] == "TwoSidedGibbs"
-    assert choose_steps(model)[model["y"]] is dp.TwoSidedGibbs
+    assert choose_steps(Reading(model))[model["y"]] is dp.TwoSidedGibbs
     assert assigned(cloudpickle.loads(cloudpickle.dumps(model)))["y"] == "TwoSidedGibbs"
     assert assigned(model.copy())["y"] == "TwoSidedGibbs"
 
@@ -90,11 +91,11 @@ def test_a_second_release_decides_anew():
     with model:
         dp.PrivateObservation("total", model["y"].sum(), LAPLACE, observed=8.0)
     assert assigned(model)["y"] == "TableGibbs"
-    assert choose_steps(model)[model["y"]] is dp.TableGibbs
+    assert choose_steps(Reading(model))[model["y"]] is dp.TableGibbs
     with model:  # of which no table knows
         dp.PrivateObservation("square", (model["y"] ** 2).sum(), LAPLACE, observed=80.0)
     assert assigned(model)["y"] == "RecordMetropolis"
-    assert choose_steps(model)[model["y"]] is dp.RecordMetropolis
+    assert choose_steps(Reading(model))[model["y"]] is dp.RecordMetropolis
 
 
 @pytest.mark.parametrize(

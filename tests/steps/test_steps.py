@@ -11,6 +11,7 @@ from scipy import integrate, interpolate, stats
 
 import pymc_dp as dp
 from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import FeasibleSlice, choose_steps
 
 Z = np.array([34.3, 2224.8])
@@ -109,7 +110,7 @@ STEPS = {
 @pytest.mark.parametrize("key", STEPS, ids=" on ".join)
 def test_choice(rungs, key):
     model = rungs[key]
-    chosen = {rv.name: step.__name__ for rv, step in choose_steps(model).items()}
+    chosen = {rv.name: step.__name__ for rv, step in choose_steps(Reading(model)).items()}
     assert chosen == STEPS[key]
 
 

@@ -1,4 +1,4 @@
-"""Collapse rules for identically distributed records with finitely many values: their counts."""
+"""The law of what was released of identically distributed records with finitely many values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pymc_dp.laws.counts.marginal import (
     tally,
 )
 from pymc_dp.laws.integrated import integrated_release, recovered
-from pymc_dp.laws.rungs import Change, register_rungs
+from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
 from pymc_dp.mechanisms.release import PrivateReleaseRV, release_rv
 from pymc_dp.reading.counts import (
     MOST_LISTED,
@@ -70,15 +70,36 @@ class CountRelease:
         return self.op.mechanism.with_parameters(*self.rv.owner.inputs[2 : 2 + count])
 
 
+@register_sum_law(30)
 @dataclass(frozen=True)
-class CountedRecords:
-    """Identically distributed records with values 0, ..., cells - 1, and all of their releases."""
+class CountedRecords(SumLaw):
+    """Identically distributed records with values 0, ..., cells - 1: functions of their counts."""
 
+    model: pm.Model
     rv: TensorVariable
     n: int
     cells: int
     parameter: TensorVariable  # the probability of a one, or the vector of probabilities
     releases: tuple[CountRelease, ...]
+
+    of = "Bernoulli, Categorical"
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        [records, *others] = group.records
+        if others or not isinstance(records.owner.op, BernoulliRV | CategoricalRV):
+            raise Declined
+        check_transform(reading.model, records)
+        n = record_count(records)
+        [parameter] = records.owner.op.dist_params(records.owner)
+        if isinstance(records.owner.op, BernoulliRV):
+            parameter, cells = unbroadcast(parameter, records), 2
+        else:
+            parameter, cells = _one_simplex(parameter, records)
+        mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), records)]
+        found = tuple(_read_release(release, records, n, cells) for release in mine)
+        return cls(reading.model, records, n, cells, parameter, found)
 
     @property
     def name(self) -> str:
@@ -101,32 +122,80 @@ class CountedRecords:
         p = self.parameter
         return pt.stack([1.0 - p, p]) if self.binary else p
 
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        [found] = [r for r in self.releases if r.rv is release]
+        if isinstance(found.statistic, np.ndarray):
+            return f"every one of {self.name}"
+        kind = "a function of" if found.statistic.affine is None else "linear in"
+        return f"{kind} the counts of {self.name}"
 
-def read(model: pm.Model, records: TensorVariable) -> CountedRecords:
-    """Read Bernoulli or Categorical records and their releases."""
-    check_transform(model, records)
-    n = record_count(records)
-    [parameter] = records.owner.op.dist_params(records.owner)
-    if isinstance(records.owner.op, BernoulliRV):
-        parameter, cells = unbroadcast(parameter, records), 2
-    else:
-        parameter, cells = _one_simplex(parameter, records)
-    mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
-    found = tuple(_read_release(release, records, n, cells) for release in mine)
-    return CountedRecords(records, n, cells, parameter, found)
+    def latents(self):
+        """Keep the counts as a latent variable."""
+        change = Change()
+        if self.binary:
+            counts = pm.Binomial.dist(n=self.n, p=self.parameter)
+        else:
+            counts = pm.Multinomial.dist(n=self.n, p=self.parameter)
+        change.added[self.latent] = (counts, None)
+        for release in self.releases:
+            if isinstance(release.statistic, np.ndarray):
+                raise Declined(
+                    f"the release {release.rv.name!r} reports every one of the records "
+                    f"{self.name!r}: it is no function of their counts. Use to='marginal'"
+                )
+            as_float = counts.astype(pytensor.config.floatX)
+            statistic = (
+                release.statistic.of_binary(as_float, self.n)
+                if self.binary
+                else release.statistic.of(as_float)
+            )
+            change.replaced[release.rv] = release_rv(statistic, release.mechanism)
+        return change
+
+    def integrated(self):
+        """Integrate the counts out, too."""
+        if len(self.releases) > 1:
+            raise Declined(
+                f"the records {self.name!r} are released more than once (in "
+                f"{', '.join(repr(r.rv.name) for r in self.releases)}): the releases are "
+                f"dependent. Write them as one release of a list, or use to='statistics'"
+            )
+        [release] = self.releases
+        statistic, mechanism = release.statistic, release.mechanism
+        if isinstance(statistic, np.ndarray):
+            reported = ReportedRecords(statistic, self.n, (self.latent,))
+            new = integrated_release(reported, mechanism, self.probabilities)
+        elif not self.binary:
+            raise Declined(
+                f"the records {self.name!r} are Categorical: the counts of their {self.cells} "
+                f"values have no marginal. Use to='statistics'"
+            )
+        else:
+            whole = self.n <= WHOLE or not _terms_are_concave(self.model, self, release)
+            if whole and self.n > MOST_LISTED:
+                raise Declined(
+                    f"the density of the release {release.rv.name!r} is not known to be "
+                    f"log-concave in the number of ones among {self.name!r}, as it is for a sum or "
+                    f"mean under log-concave noise (the property `log_concave` of a mechanism), "
+                    f"and the sum over {self.n + 1} counts is too long"
+                )
+            ones = OnesAmongRecords(statistic, self.n, (self.latent,), whole)
+            new = integrated_release(ones, mechanism, self.parameter)
+        return Change(replaced={release.rv: new})
 
 
 def _one_simplex(p: TensorVariable, records: TensorVariable) -> tuple[TensorVariable, int]:
     """Return the vector of probabilities that all the records share, and its length."""
     if not all(p.type.broadcastable[:-1]):
-        raise ValueError(
+        raise Declined(
             f"the records {records.name!r} are not identically distributed: their probabilities "
             f"have {p.type.ndim} dimensions. Write one vector p= for all of {records.name!r}, or "
             f"sample on the records"
         )
     cells = known_shape(p)[-1]
     if cells is None:
-        raise ValueError(
+        raise Declined(
             f"the number of values of the records {records.name!r} is not known: give their "
             f"probabilities a shape="
         )
@@ -154,71 +223,6 @@ def _read_release(release, records, n, cells) -> CountRelease:
             f"the statistic of the release {release.name!r} is no function of the counts of "
             f"{records.name!r}: {error}"
         ) from None
-
-
-def describe(model: pm.Model, records: TensorVariable, release: TensorVariable) -> str:
-    """Say what a release is in terms of the counts."""
-    [found] = [r for r in read(model, records).releases if r.rv is release]
-    if isinstance(found.statistic, np.ndarray):
-        return f"every one of {records.name}"
-    kind = "a function of" if found.statistic.affine is None else "linear in"
-    return f"{kind} the counts of {records.name}"
-
-
-def statistics_rung(model: pm.Model, group: CountedRecords) -> Change:
-    """Keep the counts as a latent variable."""
-    change = Change()
-    if group.binary:
-        counts = pm.Binomial.dist(n=group.n, p=group.parameter)
-    else:
-        counts = pm.Multinomial.dist(n=group.n, p=group.parameter)
-    change.added[group.latent] = (counts, None)
-    for release in group.releases:
-        if isinstance(release.statistic, np.ndarray):
-            raise Declined(
-                f"the release {release.rv.name!r} reports every one of the records {group.name!r}: "
-                f"it is no function of their counts. Use to='marginal'"
-            )
-        as_float = counts.astype(pytensor.config.floatX)
-        statistic = (
-            release.statistic.of_binary(as_float, group.n)
-            if group.binary
-            else release.statistic.of(as_float)
-        )
-        change.replaced[release.rv] = release_rv(statistic, release.mechanism)
-    return change
-
-
-def marginal_rung(model: pm.Model, group: CountedRecords) -> Change:
-    """Integrate the counts out, too."""
-    if len(group.releases) > 1:
-        raise Declined(
-            f"the records {group.name!r} are released more than once (in "
-            f"{', '.join(repr(r.rv.name) for r in group.releases)}): the releases are dependent. "
-            f"Write them as one release of a list, or use to='statistics'"
-        )
-    [release] = group.releases
-    statistic, mechanism = release.statistic, release.mechanism
-    if isinstance(statistic, np.ndarray):
-        reported = ReportedRecords(statistic, group.n, (group.latent,))
-        new = integrated_release(reported, mechanism, group.probabilities)
-    elif not group.binary:
-        raise Declined(
-            f"the records {group.name!r} are Categorical: the counts of their {group.cells} values "
-            f"have no marginal. Use to='statistics'"
-        )
-    else:
-        whole = group.n <= WHOLE or not _terms_are_concave(model, group, release)
-        if whole and group.n > MOST_LISTED:
-            raise Declined(
-                f"the density of the release {release.rv.name!r} is not known to be log-concave in "
-                f"the number of ones among {group.name!r}, as it is for a sum or mean under "
-                f"log-concave noise (the property `log_concave` of a mechanism), and the sum over "
-                f"{group.n + 1} counts is too long"
-            )
-        ones = OnesAmongRecords(statistic, group.n, (group.latent,), whole)
-        new = integrated_release(ones, mechanism, group.parameter)
-    return Change(replaced={release.rv: new})
 
 
 def _terms_are_concave(model: pm.Model, group: CountedRecords, release: CountRelease) -> bool:
@@ -280,9 +284,3 @@ def _recover_from_reports(law: ReportedRecords, rv, value, posterior, rng):
     if name.endswith("_count"):
         return {name: (["chain", "draw"], counts[:, 1].reshape(dims))}
     return {name: (["chain", "draw", f"{name}_dim_0"], counts.reshape(*dims, -1))}
-
-
-for _law in (BernoulliRV, CategoricalRV):
-    register_rungs(
-        _law, read=read, describe=describe, statistics=statistics_rung, marginal=marginal_rung
-    )

@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import keeps_values
-from pymc_dp.reading.sums import Additive, additive
+from pymc_dp.reading.sums import additive
 
 _SMOOTH = (
     ps.Add, ps.Sub, ps.Neg, ps.Mul, ps.Sqr, ps.Exp, ps.Expm1, ps.Identity, ps.Second, ps.Sin,
@@ -67,7 +67,13 @@ def read_summand(
         If the statistic is no such sum, or h is not piecewise smooth as far as can be read.
     """
     form = additive(entry, {records: n})
-    offset, coefficients = _affine(form)
+    public = {symbol: graph.astype("float64") for symbol, graph in form.public}
+    try:
+        [(offset, coefficients)] = form.affine(public)
+    except Declined as error:
+        raise Declined(
+            f"{error}: release the sums themselves, as in [x.sum(), (x**2).sum()]"
+        ) from None
     h: TensorVariable = pt.zeros((), dtype="float64")
     for total, vector in zip(form.sums, form.maps, strict=True):
         if total in coefficients:
@@ -81,58 +87,6 @@ def read_summand(
     reader = _Breakpoints(record, positive)
     reader.visit(h)
     return Summand(h, offset.astype("float64"), tuple(reader.found))
-
-
-def _affine(form: Additive):
-    """Write the statistic as offset + sum_k c_k S_k; returns the offset and the c_k by S_k."""
-    public = dict(form.public)
-
-    def read(node):
-        if not isinstance(node, Variable):
-            return node, {}
-        if node in form.sums:
-            return 0.0, {node: 1.0}
-        if node in public:
-            return public[node].astype("float64"), {}
-        if isinstance(node, Constant):
-            return float(node.data), {}
-        op = node.owner.op
-        parts = [read(i) for i in node.owner.inputs]
-        touched = [k for k, (_, c) in enumerate(parts) if c]
-        constants = [a for a, _ in parts]
-        if not touched:
-            return Elemwise(op)(*constants), {}
-        signs = [1.0] * len(parts)
-        match op:
-            case _ if keeps_values(op, node.owner.inputs[0]):
-                pass
-            case ps.Add():
-                pass
-            case ps.Sub():
-                signs = [1.0, -1.0]
-            case ps.Neg():
-                signs = [-1.0]
-            case ps.Mul() if len(touched) == 1:
-                factor = 1.0
-                for k, a in enumerate(constants):
-                    factor = factor * (1.0 if k == touched[0] else a)
-                offset, linear = parts[touched[0]]
-                return offset * factor, {s: c * factor for s, c in linear.items()}
-            case ps.TrueDiv() if touched == [0]:
-                offset, linear = parts[0]
-                return offset / constants[1], {s: c / constants[1] for s, c in linear.items()}
-            case _:
-                raise Declined(
-                    f"`{getattr(op, 'name', None) or op}` makes it a function of sums that is no "
-                    f"sum itself: release the sums, as in [x.sum(), (x**2).sum()]"
-                )
-        total: dict = {}
-        for sign, (_, linear) in zip(signs, parts, strict=True):
-            for s, c in linear.items():
-                total[s] = total.get(s, 0.0) + sign * c
-        return sum(sign * a for sign, a in zip(signs, constants, strict=True)), total
-
-    return read(form.outer)
 
 
 class _Breakpoints:

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-import pymc as pm
+from dataclasses import dataclass
+
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on
 from pymc_dp.laws.inversion.release import characteristic_marginal
-from pymc_dp.laws.rungs import Change, register_last_resort
-from pymc_dp.reading.model import record_count, release_statistic, releases
+from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
+from pymc_dp.reading.model import check_transform, record_count, release_statistic, releases
 
 
-@register_last_resort
-def by_inversion(model: pm.Model, records: TensorVariable) -> Change:
-    """Integrate continuous records out by their characteristic function."""
-    mine = [r for r in releases(model) if depends_on(release_statistic(r), records)]
-    if any(r.owner.op.bounds is not None for r in mine):
-        raise NotImplementedError
-    try:
-        found = characteristic_marginal(records, record_count(records), mine)
-    except (NotImplementedError, ValueError) as error:
-        raise Declined(f"by inversion: {error}") from None
-    return Change(replaced=found)
+@register_sum_law(90)
+@dataclass(frozen=True)
+class InvertedRecords(SumLaw):
+    """One or two sums over continuous records of any smooth law, by characteristic functions."""
+
+    records: TensorVariable
+    releases: tuple[TensorVariable, ...]
+
+    of = "smooth"
+    last_resort = True
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        [records, *others] = group.records
+        if others or records.type.ndim != 1 or not records.dtype.startswith("float"):
+            raise Declined
+        check_transform(reading.model, records)
+        mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), records)]
+        if any(r.owner.op.bounds is not None for r in mine):
+            raise Declined
+        return cls(records, tuple(mine))
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        return f"sums over {self.records.name}"
+
+    def integrated(self):
+        """Integrate the records out."""
+        try:
+            found = characteristic_marginal(
+                self.records, record_count(self.records), list(self.releases)
+            )
+        except (Declined, ValueError) as error:
+            raise Declined(f"by inversion: {error}") from None
+        return Change(replaced=found)

@@ -1,4 +1,4 @@
-"""Collapse rules for rows of several columns: a regression, or a multivariate Normal."""
+"""The law of what was released of rows of several columns."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from pymc_dp.laws.moments.sums import (
     normal_law,
     normal_sums,
 )
-from pymc_dp.laws.rungs import Change, register_rungs
+from pymc_dp.laws.sum_law import Change, SumLaw, is_rows, register_sum_law
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, read_rows, same_for_all
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.model import Reading
 from pymc_dp.reading.propriety import check_proper_rows
 from pymc_dp.reading.sums.polynomials import degree
 
@@ -56,22 +56,47 @@ _log = logging.getLogger("pymc.dp")
 _said: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
 
 
-def read(model: pm.Model, block: Block) -> Rows:
-    """Read rows and their releases."""
-    rows = read_rows(model, block)
-    check_proper_rows(model, rows)
-    return rows
+@register_sum_law(20)
+@dataclass(frozen=True)
+class Columns(SumLaw):
+    """Rows of several columns: a regression, or a multivariate Normal."""
 
+    reading: Reading
+    rows: Rows
 
-def describe(model: pm.Model, block: Block, release: TensorVariable) -> str:
-    """Say what the entries of a release are."""
-    rows = read_rows(model, block)
-    [found] = [r for r in rows.releases if r.rv is release]
-    try:
-        entries = [_terms(p, rows) for p in found.linear(rows.n)]
-    except Declined:
-        return f"a function of {len(found.maps)} sums over the rows {', '.join(rows.labels)}"
-    return ", ".join(entries)
+    of = "rows of Normal"
+    approximate = True
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        if not is_rows(group):
+            raise Declined
+        rows = read_rows(reading, group)
+        check_proper_rows(reading, rows)
+        return cls(reading, rows)
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        rows = self.rows
+        [found] = [r for r in rows.releases if r.rv is release]
+        try:
+            entries = [_terms(p, rows) for p in found.linear()]
+        except Declined:
+            return f"a function of {len(found.maps)} sums over the rows {', '.join(rows.labels)}"
+        return ", ".join(entries)
+
+    def notes(self):
+        """See `SumLaw.notes`."""
+        return notes(self.reading.model, self.rows)
+
+    def latents(self, *, approximate: str | None = None, moments: Any = None) -> Change:
+        """Keep the sample mean and covariance matrix of the rows, as functions of latents."""
+        return statistics_rung(self.reading.model, self.rows, approximate, moments)
+
+    def integrated(self, *, approximate: str | None = None, moments: Any = None) -> Change:
+        """Integrate the sums out, which are Normal by the central limit theorem."""
+        return marginal_rung(self.reading.model, self.rows, approximate, moments)
 
 
 def _terms(polynomial, rows: Rows) -> str:
@@ -88,9 +113,7 @@ def _terms(polynomial, rows: Rows) -> str:
     return " + ".join(terms) or "0"
 
 
-def statistics_rung(
-    model: pm.Model, rows: Rows, *, approximate: str | None = None, moments: Any = None
-) -> Change:
+def statistics_rung(model: pm.Model, rows: Rows, approximate: str | None, moments: Any) -> Change:
     """Keep the sample mean and covariance matrix of the rows, as functions of latents."""
     if approximate == "clt":
         clt, used = _clt(model, rows, moments)
@@ -128,7 +151,7 @@ def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
     change.deterministics[f"{rows.name}_mean"] = mean
     change.deterministics[f"{rows.name}_cov"] = cov
     for release in used:
-        statistic = release.expression(rows.n, sums.center, sums.first, sums.second)
+        statistic = release.expression(sums.center, sums.first, sums.second)
         op = release.rv.owner.op
         region = None
         if op.region is not None:
@@ -150,9 +173,7 @@ def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
     return change
 
 
-def marginal_rung(
-    model: pm.Model, rows: Rows, *, approximate: str | None = None, moments: Any = None
-) -> Change:
+def marginal_rung(model: pm.Model, rows: Rows, approximate: str | None, moments: Any) -> Change:
     """Integrate the sums out, which are Normal by the central limit theorem."""
     if approximate is None:
         rows.law()  # or why they have none
@@ -180,7 +201,7 @@ def marginal_rung(
             f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
         )
     try:
-        polynomials = release.linear_graphs(rows.n)
+        polynomials = release.linear_graphs()
     except Declined as error:
         raise Declined(
             f"the statistic of the release {release.name!r}: {error}, so that it is not Normal. "
@@ -253,7 +274,7 @@ def _check_fixed(model: pm.Model, rows: Rows, moments: Any) -> None:
             sources[link.rv.name] = link.rv.owner.op.dist_params(link.rv.owner)
     elif isinstance(moments, str):
         for release in rows.releases:
-            entries = [(m, c) for p in release.linear_graphs(rows.n) for m, c in p.items()]
+            entries = [(m, c) for p in release.linear_graphs() for m, c in p.items()]
             if any(m and max(m) < rows.width - 1 for m, _ in entries):
                 graphs = [c for _, c in entries if isinstance(c, Variable)]
                 sources[release.name] = [model.rvs_to_values[release.rv], *graphs]
@@ -323,7 +344,7 @@ def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
     if moments != "released":
         raise ValueError(f"moments={moments!r}: write an array, or 'released'")
     for release in rows.releases:
-        degrees = {degree({m: 1.0 for m in p if m}) for p in release.linear(rows.n)}
+        degrees = {degree({m: 1.0 for m in p if m}) for p in release.linear()}
         if max(degrees) > 2 >= min(degrees):
             raise Declined(
                 f"moments='released' uses {release.name!r} up, with sums of at most two columns in "
@@ -334,7 +355,7 @@ def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
         value = known_value(model.rvs_to_values[release.rv])
         if value is None or release.rv not in model.observed_RVs:
             raise ValueError(f"moments='released': {release.name!r} has no published value")
-        for z, polynomial in zip(value.flat, release.linear(rows.n), strict=True):
+        for z, polynomial in zip(value.flat, release.linear(), strict=True):
             powers = [m for m in polynomial if m]
             if len(powers) == 1:
                 [power] = powers
@@ -400,13 +421,3 @@ def _law_moments(covariates) -> Moments:
     for j in range(1, d):
         found *= table[j, (index == j).sum(axis=0)]
     return read_moments(found.reshape(d, d, d, d)).shifted(np.array(means[1:]))
-
-
-register_rungs(
-    Block,
-    read=read,
-    describe=describe,
-    notes=notes,
-    statistics=statistics_rung,
-    marginal=marginal_rung,
-)

@@ -1,6 +1,8 @@
-"""Collapse rules for identically distributed Normal records under released means and variances."""
+"""The law of what was released of identically distributed Normal records."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
@@ -9,59 +11,198 @@ from pymc.distributions.distribution import SymbolicRandomVariable, _support_poi
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import IntervalTransform, LogTransform
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import power_law
+from pymc_dp.graphs.questions import known_shape, power_law
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.feasible import BoundedMoments
 from pymc_dp.laws.one_value import Statistic, stacked_release_rv
-from pymc_dp.laws.rungs import Change, register_rungs
+from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
-from pymc_dp.reading.model import LinearRelease, PrivatizedRecords, read_records
+from pymc_dp.reading.column_sums import LinearStatistic, RowRelease
+from pymc_dp.reading.model import Reading
+from pymc_dp.reading.normal_column import NormalColumn, read_normal_column
 from pymc_dp.reading.propriety import check_proper
-from pymc_dp.reading.statistic import LinearStatistic
 
 
-def sample_mean(group: PrivatizedRecords) -> TensorVariable:
-    """Law of the sample mean."""
-    return pm.Normal.dist(group.mean, pt.sqrt(group.variance / group.n))
+@register_sum_law(10)
+@dataclass(frozen=True)
+class OneColumn(SumLaw):
+    """Identically distributed Normal records: functions of their sample mean and variance."""
 
+    reading: Reading
+    column: NormalColumn
 
-def sample_variance(group: PrivatizedRecords) -> TensorVariable:
-    """Law of the sample variance (ddof=1)."""
-    if group.n < 2:
-        raise ValueError(
-            f"a variance needs n >= 2 records; {group.name!r} has {group.n}. Release the mean only"
+    of = "Normal"
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        column = read_normal_column(reading, group)
+        for release in column.releases:
+            if release.degree > 2:
+                raise Declined(f"the release {release.name!r} is of sums of higher powers")
+        check_proper(reading, column)
+        return cls(reading, column)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of the sample mean and variance in results."""
+        return f"{self.column.name}_mean", f"{self.column.name}_var"
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        [found] = [r for r in self.column.releases if r.rv is release]
+        try:
+            return ", ".join(_describe(c, self.column.name) for c in found.mean_and_variance())
+        except Declined:
+            return f"a function of the mean and variance of {self.column.name}"
+
+    def sample_mean(self) -> TensorVariable:
+        """Law of the sample mean."""
+        return pm.Normal.dist(self.column.mean, pt.sqrt(self.column.variance / self.column.n))
+
+    def sample_variance(self) -> TensorVariable:
+        """Law of the sample variance (ddof=1)."""
+        n = self.column.n
+        if n < 2:
+            raise ValueError(
+                f"a variance needs n >= 2 records; {self.column.name!r} has {n}. Release the mean "
+                f"only"
+            )
+        return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * self.column.variance))
+
+    def latents(self):
+        """Keep the sample mean and variance as latent variables."""
+        column, change = self.column, Change()
+        mean_name, variance_name = self.names
+        bounds = column.bounds
+        mean = variance = None
+        if column.uses("mean") or bounds is not None:
+            mean = self.sample_mean()
+            change.added[mean_name] = (mean, None)
+        if column.uses("variance") or bounds is not None:
+            variance = self.sample_variance()
+            change.added[variance_name] = (variance, LogTransform())
+        moments = None
+        if bounds is not None:
+            lower, upper = bounds
+            change.start[mean_name] = np.array((lower + upper) / 2)
+            change.start[variance_name] = np.array((upper - lower) ** 2 / 16)
+            moments = FeasibleMoments(column.mean, column.variance, mean, variance)
+        for release in column.releases:
+            change.replaced[release.rv] = release_rv(
+                _statistic(release, mean, variance),
+                release.mechanism,
+                moments=moments,
+                bounds=bounds,
+                n=column.n,
+            )
+        return change
+
+    def integrated(self):
+        """Integrate the sample mean and variance out, too."""
+        column = self.column
+        for release in column.releases:
+            if release.rv.type.ndim > 1:
+                raise Declined(
+                    f"the release {release.name!r} has {release.rv.type.ndim} dimensions: no "
+                    f"closed form. Write its statistic as one list, or use to='statistics'"
+                )
+            for component in _linear(release):
+                if bool(component.mean) == bool(component.variance):
+                    what = "both the mean and the variance" if component.mean else "neither"
+                    raise Declined(
+                        f"an entry of the release {release.name!r} depends on {what} of the "
+                        f"records {column.name!r}: no closed form. Use to='statistics'"
+                    )
+        for which in ("mean", "variance"):
+            users = [r for r in column.releases for c in _linear(r) if getattr(c, which)]
+            if len(users) > 1:
+                raise Declined(
+                    f"the {which} of the records {column.name!r} is released more than once (in "
+                    f"{', '.join(repr(r.name) for r in users)}): the releases are dependent and "
+                    f"have no closed form. Use to='statistics'"
+                )
+        return self._unbounded() if column.bounds is None else self._bounded()
+
+    def _unbounded(self) -> Change:
+        change = Change()
+        mean_name, variance_name = self.names
+        for release in self.column.releases:
+            statistics, laws = [], []
+            for c in _linear(release):
+                law = self.sample_mean() if c.mean else self.sample_variance()
+                name, factor = (mean_name, c.mean) if c.mean else (variance_name, c.variance)
+                node = law.owner
+                parameters = node.op.dist_params(node)
+                _require_pair(release, node.op, parameters)
+                statistics.append(Statistic(name, node.op, len(parameters), factor, c.constant))
+                laws.append(parameters)
+            change.replaced[release.rv] = stacked_release_rv(
+                statistics, laws, release.mechanism, ndim=release.rv.type.ndim
+            )
+        return change
+
+    def _bounded(self) -> Change:
+        column = self.column
+        assert column.bounds is not None
+        if len(column.releases) > 1:
+            raise Declined(
+                f"the bounded records {column.name!r} have several releases "
+                f"({', '.join(repr(r.name) for r in column.releases)}), which bounds= ties "
+                f"together: declare one release of [mean, variance], or use to='statistics'"
+            )
+        [release] = column.releases
+        if not has_continuous_rates(release.mechanism):
+            raise Declined(
+                f"the release {release.name!r} of bounded records has no marginal under "
+                f"{type(release.mechanism).__name__}: LaplaceMechanism and GaussianMechanism are "
+                f"supported. Use to='statistics'"
+            )
+        change = Change(transforms=_cut_priors(self.reading.model, column))
+        law = BoundedMoments(
+            tuple(_linear(release)),
+            column.n,
+            column.bounds,
+            self.names,
+            stacked=release.rv.type.ndim > 0,
         )
-    return pm.Gamma.dist((group.n - 1) / 2, (group.n - 1) / (2 * group.variance))
+        moments = column.mean, column.variance
+        change.replaced[release.rv] = integrated_release(law, release.mechanism, *moments)
+        return change
 
 
-def names(group: PrivatizedRecords) -> tuple[str, str]:
-    """Names of the sample mean and variance in results."""
-    return f"{group.name}_mean", f"{group.name}_var"
+def _linear(release: RowRelease) -> list[LinearStatistic]:
+    try:
+        return release.mean_and_variance()
+    except Declined as error:
+        raise Declined(
+            f"the statistic of the release {release.name!r}: {error}, and has no marginal. Use "
+            f"to='statistics'"
+        ) from None
 
 
-def _mechanism(release: LinearRelease):
-    return release.op.mechanism.with_parameters(*release.parameters)
+def _statistic(release: RowRelease, mean, variance) -> TensorVariable:
+    """Write a released statistic in terms of the sample mean and variance."""
+    try:
+        parts = [c.expression(mean, variance) for c in release.mean_and_variance()]
+    except Declined:  # another function of both
+        scatter = ((release.n - 1) * variance).reshape((1, 1))
+        return release.expression(mean.reshape((1,)), None, scatter)
+    statistic = pt.stack(parts) if release.rv.type.ndim else parts[0]
+    return statistic.reshape(known_shape(release.rv)) if release.rv.type.ndim > 1 else statistic
 
 
-def read(model: pm.Model, records: TensorVariable) -> PrivatizedRecords:
-    """Read Normal records and their releases."""
-    group = read_records(model, records)
-    check_proper(model, group)
-    return group
-
-
-def describe(model: pm.Model, records: TensorVariable, release: TensorVariable) -> str:
-    """Say what the entries of a release are."""
-    group = read_records(model, records)
-    [found] = [r for r in group.releases if r.rv is release]
-    return ", ".join(_describe(c, group.name) for c in found.components)
+def _require_pair(release: RowRelease, law, parameters) -> None:
+    try:
+        require_pair(law, release.mechanism, parameters)
+    except NotImplementedError as error:
+        raise Declined(f"the release {release.name!r}: {error}. Use to='statistics'") from None
 
 
 def _describe(c: LinearStatistic, name: str) -> str:
@@ -73,118 +214,6 @@ def _describe(c: LinearStatistic, name: str) -> str:
     if c.constant or not terms:
         terms.append(f"{c.constant:g}")
     return " + ".join(terms)
-
-
-def statistics_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
-    """Keep the sample mean and variance as latent variables."""
-    change = Change()
-    mean_name, variance_name = names(group)
-    bounds = group.bounds
-    mean = variance = None
-    if group.uses_mean or bounds is not None:
-        mean = sample_mean(group)
-        change.added[mean_name] = (mean, None)
-    if group.uses_variance or bounds is not None:
-        variance = sample_variance(group)
-        change.added[variance_name] = (variance, LogTransform())
-    if bounds is not None:
-        lower, upper = bounds
-        change.start[mean_name] = np.array((lower + upper) / 2)
-        change.start[variance_name] = np.array((upper - lower) ** 2 / 16)
-    for release in group.releases:
-        parts = [c.expression(mean, variance) for c in release.components]
-        statistic = pt.stack(parts) if release.rv.type.ndim else parts[0]
-        if release.rv.type.ndim > 1:
-            statistic = statistic.reshape(release.rv.type.shape)
-        moments = None
-        if bounds is not None:
-            moments = FeasibleMoments(group.mean, group.variance, mean, variance)
-        change.replaced[release.rv] = release_rv(
-            statistic, _mechanism(release), moments=moments, bounds=bounds, n=group.n
-        )
-    return change
-
-
-def marginal_rung(model: pm.Model, group: PrivatizedRecords) -> Change:
-    """Integrate the sample mean and variance out, too."""
-    for release in group.releases:
-        if release.rv.type.ndim > 1:
-            raise Declined(
-                f"the release {release.name!r} has {release.rv.type.ndim} dimensions: no closed "
-                f"form. Write its statistic as one list, or use to='statistics'"
-            )
-        for component in release.components:
-            if bool(component.mean) == bool(component.variance):
-                what = "both the mean and the variance" if component.mean else "neither"
-                raise Declined(
-                    f"an entry of the release {release.name!r} depends on {what} of the records "
-                    f"{group.name!r}: no closed form. Use to='statistics'"
-                )
-    for which in ("mean", "variance"):
-        users = [r for r in group.releases for c in r.components if getattr(c, which)]
-        if len(users) > 1:
-            raise Declined(
-                f"the {which} of the records {group.name!r} is released more than once (in "
-                f"{', '.join(repr(r.name) for r in users)}): the releases are dependent and have "
-                f"no closed form. Use to='statistics'"
-            )
-    return _unbounded(group) if group.bounds is None else _bounded(model, group)
-
-
-def _unbounded(group: PrivatizedRecords) -> Change:
-    change = Change()
-    mean_name, variance_name = names(group)
-    for release in group.releases:
-        statistics, laws = [], []
-        for c in release.components:
-            law = sample_mean(group) if c.mean else sample_variance(group)
-            name, factor = (mean_name, c.mean) if c.mean else (variance_name, c.variance)
-            node = law.owner
-            parameters = node.op.dist_params(node)
-            _require_pair(release, node.op, parameters)
-            statistics.append(Statistic(name, node.op, len(parameters), factor, c.constant))
-            laws.append(parameters)
-        change.replaced[release.rv] = stacked_release_rv(
-            statistics, laws, _mechanism(release), ndim=release.rv.type.ndim
-        )
-    return change
-
-
-def _require_pair(release, law, parameters) -> None:
-    try:
-        require_pair(law, release.op.mechanism, parameters)
-    except NotImplementedError as error:
-        raise Declined(f"the release {release.name!r}: {error}. Use to='statistics'") from None
-
-
-def _bounded(model: pm.Model, group: PrivatizedRecords) -> Change:
-    assert group.bounds is not None
-    if len(group.releases) > 1:
-        raise Declined(
-            f"the bounded records {group.name!r} have several releases "
-            f"({', '.join(repr(r.name) for r in group.releases)}), which bounds= ties together: "
-            f"declare one release of [mean, variance], or use to='statistics'"
-        )
-    [release] = group.releases
-    mechanism = release.op.mechanism
-    if not has_continuous_rates(mechanism):
-        raise Declined(
-            f"the release {release.name!r} of bounded records has no marginal under "
-            f"{type(mechanism).__name__}: LaplaceMechanism and GaussianMechanism are supported. "
-            f"Use to='statistics'"
-        )
-    change = Change()
-    change.transforms = _cut_priors(model, group)
-    law = BoundedMoments(
-        tuple(release.components),
-        group.n,
-        group.bounds,
-        names(group),
-        stacked=release.rv.type.ndim > 0,
-    )
-    moments = group.mean, group.variance
-    change.replaced[release.rv] = integrated_release(law, _mechanism(release), *moments)
-    return change
 
 
 class FeasibleCutRV(SymbolicRandomVariable):
@@ -233,7 +262,7 @@ def _last_two_inputs(*inputs):
     return inputs[-2:]
 
 
-def _cut_priors(model: pm.Model, group: PrivatizedRecords):
+def _cut_priors(model: pm.Model, group: NormalColumn):
     """Cut the priors of the law's mean m and variance v to the feasible region.
 
     The first of them gets its range, the second its range given the first: an interval
@@ -301,8 +330,3 @@ def _intersect(model: pm.Model, rv: TensorVariable, low, high):
         f"{rv.name!r} has the transform {transform}, which cannot be cut to the feasible region; "
         f"use to='statistics'"
     )
-
-
-register_rungs(
-    NormalRV, read=read, describe=describe, statistics=statistics_rung, marginal=marginal_rung
-)

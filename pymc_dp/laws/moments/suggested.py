@@ -61,7 +61,7 @@ def linear_releases(
             case _:
                 continue
         with contextlib.suppress(Declined):
-            polynomials = release.linear_graphs(rows.n)
+            polynomials = release.linear_graphs()
             value = model.rvs_to_values[release.rv].astype("float64")
             variance = pt.broadcast_to(variance, value.shape).ravel()
             found.append(LinearRelease(release.name, polynomials, value.ravel(), variance))

@@ -16,22 +16,31 @@ powers do not cancel.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.rewriting import inline_ofg_node
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import ScalarVariable
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, nearest_rvs
+from pymc_dp.reading.sums.polynomials import (
+    Coefficient,
+    Polynomial,
+    constant,
+    degree,
+    read_polynomial,
+)
 from pymc_dp.reading.sums.reader import Reader
 from pymc_dp.reading.sums.tables import Row, Table
 
@@ -44,6 +53,7 @@ __all__ = [
 ]
 
 Number = float | ScalarVariable
+Affine = tuple[Coefficient, dict[ScalarVariable, Coefficient]]
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,61 @@ class Additive:
     def outer(self) -> float | ScalarVariable:
         """The only entry of a scalar expression."""
         return self.entries[()]
+
+    def at(self, values: Mapping[ScalarVariable, TensorVariable]) -> list[TensorVariable]:
+        """Write the entries with tensors for the scalars in them, sums and public ones."""
+        memo: dict[Variable, TensorVariable] = dict(values)
+
+        def write(scalar: Variable) -> TensorVariable:
+            if isinstance(scalar, Constant):
+                return pt.constant(scalar.data)
+            if scalar not in memo:
+                node = scalar.owner
+                outputs = Elemwise(node.op)(*map(write, node.inputs), return_list=True)
+                memo[scalar] = outputs[node.outputs.index(scalar)]
+            return memo[scalar]
+
+        return [
+            write(entry) if isinstance(entry, Variable) else pt.constant(float(entry))
+            for entry in self.entries.flat
+        ]
+
+    def polynomials(self, leaves: Mapping[ScalarVariable, Polynomial]) -> list[Polynomial]:
+        """Read the entries as polynomials, those of the scalars in them being given."""
+
+        def leaf(variable: Variable) -> Polynomial | None:
+            if isinstance(variable, Constant):
+                return constant(float(variable.data))
+            return leaves.get(variable)
+
+        return [
+            read_polynomial(entry, leaf) if isinstance(entry, Variable) else constant(float(entry))
+            for entry in self.entries.flat
+        ]
+
+    def affine(self, public: Mapping[ScalarVariable, Coefficient]) -> list[Affine]:
+        """Read the entries as linear functions of the sums.
+
+        Parameters
+        ----------
+        public : mapping
+            What stands for the public scalars: numbers, or graphs.
+
+        Returns
+        -------
+        list of (offset, dict of coefficients by sum)
+
+        Raises
+        ------
+        Declined
+            If an entry is none.
+        """
+        leaves: dict[ScalarVariable, Polynomial] = {s: {(k,): 1.0} for k, s in enumerate(self.sums)}
+        leaves |= {s: constant(value) for s, value in public.items()}
+        found = self.polynomials(leaves)
+        if any(degree(p) > 1 for p in found):
+            raise Declined("it multiplies sums with each other")
+        return [(p.get((), 0.0), {self.sums[m[0]]: c for m, c in p.items() if m}) for p in found]
 
 
 def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> Additive:

@@ -98,7 +98,7 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
                 return reduce(multiplied, map(read, node.inputs))
             case ps.TrueDiv():
                 left, right = map(read, node.inputs)
-                if set(right) == {()}:
+                if set(right) == {()} and not (isinstance(right[()], float) and right[()] == 0.0):
                     return multiplied(left, constant(1.0 / right[()]))
             case ps.Sqr():
                 return multiplied(read(node.inputs[0]), read(node.inputs[0]))

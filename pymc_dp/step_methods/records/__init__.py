@@ -22,13 +22,14 @@ from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.columns import read_rows
 from pymc_dp.reading.groups import Block, blocks, check_axes, has_record_axis
 from pymc_dp.reading.model import (
+    Reading,
     is_tagged,
     leaves_gaps,
-    read_records,
     record_length,
     release_statistic,
     releases,
 )
+from pymc_dp.reading.normal_column import read_normal_column
 from pymc_dp.reading.privacy import Loss, stated_loss
 from pymc_dp.reading.propriety import check_proper, check_proper_rows
 from pymc_dp.reading.sums import is_rowwise
@@ -112,7 +113,7 @@ class RecordMetropolis(DPStep):
     chosen_options: ClassVar = {"restart": False}  # it is drawn first: nothing has run before it
 
     @classmethod
-    def claims(cls, model, left):
+    def claims(cls, reading, left):
         """Claim all vectors of records that `PrivateObservation` tagged."""
         return [[rv for rv in left if is_tagged(rv)]]
 
@@ -145,22 +146,23 @@ class RecordMetropolis(DPStep):
             )
         super().__init__(vars, **kwargs)
 
-    def _prepare(self, model, initial_point):
+    def _prepare(self, reading, initial_point):
+        model = reading.model
         point = feasible_point(model) if initial_point is None else initial_point
         for rv in self.model_rvs:
-            _check_records(model, rv)
+            _check_records(reading, rv)
             _check_atoms(model, rv, point)
             check_gaps(model, rv)
         mine = set(self.model_rvs)
         self._hold_whole(
             [r for r in releases(model) if mine & set(nearest_rvs(r.owner.inputs[1:2]))]
         )
-        check_axes(model)
-        found = blocks(model, self.model_rvs)
+        check_axes(reading)
+        found = blocks(reading, tuple(self.model_rvs))
         for block in found:
             for rv in block.records:
                 _check_transform(model, rv)
-            _check_rows(model, block)
+            _check_rows(reading, block)
         self.engines = [Engine(model, block, point) for block in found]
         # Variables of the same record that were not named belong to this step, too.
         own = [rv for engine in self.engines for rv in engine.block.records]
@@ -323,7 +325,7 @@ def _starts_at_random(model: pm.Model, rv) -> bool:
     return isinstance(start, str) and start == "prior"
 
 
-def _check_records(model: pm.Model, rv) -> None:
+def _check_records(reading: Reading, rv) -> None:
     if not has_record_axis(rv):
         raise ValueError(
             f"RecordMetropolis cannot update {rv.name!r}, which is a single draw of "
@@ -331,10 +333,10 @@ def _check_records(model: pm.Model, rv) -> None:
             f"first axis"
         )
     try:
-        group = read_records(model, rv)
+        column = read_normal_column(reading, Block((rv,), record_length(rv), ()))
     except (ValueError, NotImplementedError):
         return  # its law is not one whose posterior is known to be improper
-    check_proper(model, group)
+    check_proper(reading, column)
 
 
 def check_gaps(model: pm.Model, rv) -> None:
@@ -359,12 +361,12 @@ def check_gaps(model: pm.Model, rv) -> None:
             )
 
 
-def _check_rows(model: pm.Model, block: Block) -> None:
+def _check_rows(reading: Reading, block: Block) -> None:
     try:
-        rows = read_rows(model, block)
+        rows = read_rows(reading, block)
     except (ValueError, NotImplementedError):
         return  # as above
-    check_proper_rows(model, rows)
+    check_proper_rows(reading, rows)
 
 
 def _check_transform(model: pm.Model, rv) -> None:

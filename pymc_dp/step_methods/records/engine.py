@@ -26,7 +26,7 @@ from pymc_dp.graphs.questions import PLAIN_MODE, is_random, nearest_rvs
 from pymc_dp.kernels.records import Pieces, make_sweeps, make_sweeps_in_full
 from pymc_dp.laws.transport import transport
 from pymc_dp.reading.groups import Block, factor_density, parameters, transform_parents
-from pymc_dp.reading.model import parents
+from pymc_dp.reading.model import Reading, parents
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.step_methods.base import point_function
 from pymc_dp.step_methods.records.proposals import proposals
@@ -110,7 +110,7 @@ class Engine:
 
     def __init__(self, model: pm.Model, block: Block, start: Point):
         self.block = block
-        self.parameters = parameters(model, block)
+        self.parameters = parameters(Reading(model), block)
         self._model = model
         # What compiling it anew takes; the records of the point would be most of a pickle.
         own = {model.rvs_to_values[rv].name for rv in block.records}

@@ -15,13 +15,13 @@ class PriorGibbs(DPStep):
     name = "acme_prior"
 
     @classmethod
-    def claims(cls, model, left):
-        return [[rv for rv in left if not children(model, rv)]]
+    def claims(cls, reading, left):
+        return [[rv for rv in left if not children(reading, rv)]]
 
-    def _prepare(self, model, initial_point):
-        self._draws = []
+    def _prepare(self, reading, initial_point):
+        self._draws, model = [], reading.model
         for rv in self.model_rvs:
-            if children(model, rv):
+            if children(reading, rv):
                 raise ValueError(f"PriorGibbs cannot update {rv.name!r}: others depend on it")
             parameters, inputs = point_function(model, list(rv.owner.op.dist_params(rv.owner)))
             name = model.rvs_to_values[rv].name

@@ -1,0 +1,167 @@
+"""Laws of what was released of records: each has up to two rungs without the records.
+
+A law is a class that `register_sum_law` puts into their order: the first that reads some records
+has their rungs. What the rungs leave without a latent variable, `laws.integrated.recovered` draws.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import numpy as np
+from pymc.distributions.multivariate import MvNormalRV
+from pymc.logprob.transforms import Transform
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.reading.groups import Block, record_groups
+from pymc_dp.reading.model import Reading
+
+Rung = Literal["statistics", "marginal"]
+
+
+@dataclass
+class Change:
+    """What a rung changes in a model, written in the model's own variables.
+
+    Attributes
+    ----------
+    replaced : releases and what they become.
+    added : new free variables by name, with their transforms.
+    transforms : existing free variables that become others, with their transforms, in order.
+    start : starting values of free variables by name.
+    deterministics : new deterministic variables by name.
+    dropped : names of releases that the rung has used up.
+    """
+
+    replaced: dict[TensorVariable, TensorVariable] = field(default_factory=dict)
+    added: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
+    transforms: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
+    start: dict[str, np.ndarray] = field(default_factory=dict)
+    deterministics: dict[str, TensorVariable] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
+
+
+class SumLaw(ABC):
+    """The law of what was released of some records.
+
+    Attributes
+    ----------
+    of : what records it is for, as an error says it.
+    last_resort : whether it is asked for a marginal where another law has none.
+    approximate : whether it takes the arguments of an approximation.
+    """
+
+    of: str
+    last_resort = False
+    approximate = False
+
+    @classmethod
+    @abstractmethod
+    def read(cls, reading: Reading, group: Block) -> Self:
+        """Read the records and all of their releases.
+
+        Raises
+        ------
+        Declined
+            With the reason, or none where the records are another law's.
+        """
+
+    @abstractmethod
+    def describe(self, release: TensorVariable) -> str:
+        """Say what the entries of a release are."""
+
+    def notes(self) -> list[str]:
+        """Say what is wrong with the published values, in sentences."""
+        return []
+
+    def latents(self) -> Change:
+        """Keep the statistics as latent variables: the rung "statistics"."""
+        raise Declined
+
+    def integrated(self) -> Change:
+        """Integrate the statistics out, too: the rung "marginal"."""
+        raise Declined
+
+
+_SUM_LAWS: dict[type[SumLaw], int] = {}
+
+
+def register_sum_law(order: int) -> Callable[[type[SumLaw]], type[SumLaw]]:
+    """Register a law, a class decorator; those of a lower `order` are asked first."""
+
+    def register(cls: type[SumLaw]) -> type[SumLaw]:
+        _SUM_LAWS[cls] = order
+        return cls
+
+    return register
+
+
+def registered_sum_laws() -> list[type[SumLaw]]:
+    """Return all laws in their order."""
+    return sorted(_SUM_LAWS, key=_SUM_LAWS.__getitem__)
+
+
+@once
+def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
+    """Return the first law that reads some records; say why none does."""
+    reasons, laws = [], registered_sum_laws()
+    for law in laws:
+        if law.last_resort or (approximate and not law.approximate):
+            continue
+        try:
+            return law.read(reading, group)
+        except Declined as reason:
+            reasons.append(str(reason))
+    names = " and ".join(repr(rv.name) for rv in group.records)
+    follow = ", ".join(_law_name(rv) for rv in group.records)
+    known = ", ".join(law.of for law in laws if not law.last_resort)
+    nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
+    raise Declined("; nor ".join(dict.fromkeys(filter(None, reasons))) or nothing)
+
+
+def _law_name(rv: TensorVariable) -> str:
+    return type(rv.owner.op).__name__.removesuffix("RV")
+
+
+def is_rows(group: Block) -> bool:
+    """Whether records have several columns."""
+    [first, *others] = group.records
+    return bool(others) or (
+        group.n > 0 and first.type.ndim > 1 and isinstance(first.owner.op, NormalRV | MvNormalRV)
+    )
+
+
+@once
+def notes(reading: Reading) -> list[str]:
+    """Say what is wrong with the published values, where the law of their records looks at them."""
+    found: list[str] = []
+    for group in record_groups(reading):
+        with suppress(Declined, ValueError):  # the reason stands among the routes
+            found += law_of(reading, group).notes()
+    return found
+
+
+def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Change:
+    """Return what a rung changes for some records; refuse by name what no law covers."""
+    approximate = approximation.get("approximate") is not None
+    try:
+        law = law_of(reading, group, approximate)
+        options = approximation if approximate else {}
+        return (law.latents if to == "statistics" else law.integrated)(**options)
+    except Declined as reason:
+        if to == "statistics" or approximate:
+            raise
+        reasons = [str(reason)]
+        for other in registered_sum_laws():
+            try:
+                if other.last_resort:
+                    return other.read(reading, group).integrated()
+            except (Declined, ValueError) as also:
+                reasons.append(str(also))
+        raise Declined("; nor ".join(filter(None, reasons))) from None

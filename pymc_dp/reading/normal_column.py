@@ -1,0 +1,120 @@
+"""Records that are one Normal column, with every release of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.questions import depends_on
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.reading.column_sums import LinearStatistic, RowRelease, read_release
+from pymc_dp.reading.columns import columns_of, same_for_all
+from pymc_dp.reading.groups import Block
+from pymc_dp.reading.model import (
+    Reading,
+    check_transform,
+    release_statistic,
+    releases,
+    unbroadcast,
+)
+
+
+@dataclass(frozen=True)
+class NormalColumn:
+    """A column of identically distributed Normal records.
+
+    Attributes
+    ----------
+    rv : the variable that the column is of.
+    name : its name, with the number of the column where it has several.
+    n : the number of records.
+    mean, variance : of one record.
+    releases : all releases of the column.
+    """
+
+    rv: TensorVariable
+    name: str
+    n: int
+    mean: TensorVariable
+    variance: TensorVariable
+    releases: tuple[RowRelease, ...]
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Publicly known bounds of the records."""
+        return next((r.op.bounds for r in self.releases if r.op.bounds is not None), None)
+
+    @property
+    def components(self) -> list[LinearStatistic]:
+        """All released entries, as linear functions of the sample mean and variance."""
+        return [c for release in self.releases for c in release.mean_and_variance()]
+
+    def uses(self, which: str) -> bool:
+        """Whether some release depends on the sample "mean" or "variance"."""
+        try:
+            return any(getattr(c, which) for c in self.components)
+        except Declined:  # another function of both
+            return True
+
+
+@once
+def read_normal_column(
+    reading: Reading, group: Block, pending: tuple[TensorVariable, ...] = ()
+) -> NormalColumn:
+    """Read Normal records of which one column is released, with all of its releases.
+
+    `pending` are further releases that are not registered with the model yet.
+    """
+    [rv, *others] = group.records
+    if others or not isinstance(rv.owner.op, NormalRV):
+        raise Declined  # another law's
+    check_transform(reading.model, rv)
+    columns = columns_of([rv])
+    found = [
+        read_release(r, columns, group.n)
+        for r in (*releases(reading.model), *pending)
+        if depends_on(release_statistic(r), rv)
+    ]
+    used = {j for release in found for j in release.used} or {0}
+    if len(used) > 1:
+        raise Declined
+    [j] = used
+    mean, variance = normal_moments(rv, j)
+    name = str(rv.name) if len(columns) == 1 else f"{rv.name}_{j}"
+    own = tuple(release.of_column(j) for release in found)
+    return NormalColumn(rv, name, group.n, mean, variance, own)
+
+
+def normal_moments(rv: TensorVariable, j: int = 0) -> tuple[TensorVariable, TensorVariable]:
+    """Return the mean and the variance of one of the Normal records, in a column."""
+    if not isinstance(rv.owner.op, NormalRV):
+        raise Declined(
+            f"the records {rv.name!r} follow {rv.owner.op}, whose mean and variance are not known: "
+            f"Normal(mu, sigma) records are supported"
+        )
+    mu, sigma = (_of_column(rv, p, j) for p in rv.owner.op.dist_params(rv.owner))
+    return mu, sigma**2
+
+
+def _of_column(rv: TensorVariable, parameter: TensorVariable, j: int) -> TensorVariable:
+    """Return the parameter of one record's entry in a column."""
+    if all(parameter.type.broadcastable):
+        # Integer parameters are small integers in the graph, whose powers overflow.
+        return as_float(unbroadcast(parameter, rv))
+    own = same_for_all(rv, parameter)
+    return own.squeeze() if all(own.type.broadcastable) else own[j]
+
+
+def normal_columns(reading: Reading, groups: Sequence[Block]) -> list[NormalColumn]:
+    """Return the groups that are such columns."""
+    found = []
+    for group in groups:
+        try:
+            found.append(read_normal_column(reading, group))
+        except (Declined, ValueError):
+            continue
+    return found
