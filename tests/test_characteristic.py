@@ -30,7 +30,7 @@ CASES = json.loads((Path(__file__).parent / "data" / "records.json").read_text()
 
 def marginal_of(model, records="x", release="z"):
     x = model[records]
-    found = characteristic_marginal(x, int(x.type.shape[0]), [model[release]])
+    found = characteristic_marginal(x, int(x.type.shape[0]), 0, [model[release]])
     assert list(found) == [model[release]]
     return found[model[release]]
 
@@ -555,7 +555,7 @@ def test_two_releases_are_refused():
         dp.PrivateObservation("z", x.sum(), LAPLACE)
         dp.PrivateObservation("w", (x**2).sum(), LAPLACE)
     with pytest.raises(NotImplementedError, match=r"'z', 'w'.*only one release, of one sum"):
-        characteristic_marginal(model["x"], 20, [model["z"], model["w"]])
+        characteristic_marginal(model["x"], 20, 0, [model["z"], model["w"]])
 
 
 def test_statistic_mixed_with_a_parameter_is_refused():

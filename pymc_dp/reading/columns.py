@@ -26,8 +26,9 @@ from pymc_dp.reading.model import (
     record_length,
     release_statistic,
     releases,
+    unbroadcast,
 )
-from pymc_dp.reading.sums import row_vectors
+from pymc_dp.reading.sums import additive, column_vectors, row_vectors
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
     Polynomial,
@@ -241,6 +242,44 @@ def _affine(rv, mu, before, width: int, n: int) -> list[Polynomial]:
                 f"Sample with rung='records'"
             )
     return found * (width // len(found))
+
+
+def column_parameters(rv: TensorVariable, j: int) -> list[TensorVariable]:
+    """Return the parameters of a record's entry in a column, of a law of single entries."""
+
+    def of_column(parameter: TensorVariable) -> TensorVariable:
+        if all(parameter.type.broadcastable):
+            # Integer parameters are small integers in the graph, whose powers overflow.
+            return as_float(unbroadcast(parameter, rv))
+        own = same_for_all(rv, parameter)
+        return own.squeeze() if all(own.type.broadcastable) else own[j]
+
+    return [of_column(p) for p in rv.owner.op.dist_params(rv.owner)]
+
+
+def only_column(rv: TensorVariable, mine: Sequence[TensorVariable]) -> tuple[int, str]:
+    """Return the column that all releases of some records are of, and its name.
+
+    Raises
+    ------
+    Declined
+        If they are of several, or of rows that are no columns of single entries.
+    """
+    if rv.type.ndim == 1:
+        return 0, str(rv.name)
+    if rv.type.ndim != 2 or rv.owner.op.ndim_supp > 0:
+        raise Declined(f"the records {rv.name!r} are no columns of single entries")
+    n, used = record_length(rv), set[int]()
+    for release in mine:
+        try:
+            form = additive(release_statistic(release), {rv: n})
+            used |= {*column_vectors(form.maps, rv).values()}
+        except Declined as error:
+            raise Declined(f"the statistic of the release {release.name!r}: {error}") from None
+    if len(used) > 1:
+        raise Declined(f"the releases of {rv.name!r} are of several of its columns")
+    [j] = used or {0}
+    return j, str(rv.name) if _width(rv) == 1 else f"{rv.name}_{j}"
 
 
 def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> TensorVariable:

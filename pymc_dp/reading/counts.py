@@ -19,8 +19,8 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, known_value
-from pymc_dp.reading.sums import Additive, additive
+from pymc_dp.graphs.questions import depends_on, known_shape, known_value
+from pymc_dp.reading.sums import Additive, additive, column_vectors
 
 _MOST_ENTRIES = 4096
 
@@ -108,11 +108,11 @@ def possible_counts(slope: float, constant: float) -> tuple[int, int] | None:
 
 
 def read_statistic(
-    statistic: TensorVariable, records: TensorVariable, n: int, cells: int
+    statistic: TensorVariable, records: TensorVariable, n: int, cells: int, column: int = 0
 ) -> CountStatistic:
     """Read a statistic of records with values 0, ..., cells - 1 as a function of their counts.
 
-    Nothing of size n is evaluated.
+    Nothing of size n is evaluated. `column` is the number of the records' column that it is of.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def read_statistic(
         sum that depends on the records' positions, on data that can change, or is not finite.
     """
     if n == 1:
-        return _of_one_record(statistic, records, cells)
+        return _of_one_record(statistic, records, cells, column)
     _check_positions(statistic, records)
     size = math.prod(1 if length is None else length for length in statistic.type.shape)
     if size > _MOST_ENTRIES:
@@ -129,22 +129,25 @@ def read_statistic(
     reading = additive(statistic, {records: n})
     # Every value twice, and as many as there are no records: positions would make a difference.
     codes = np.tile(np.arange(cells), 3 if 2 * cells == n else 2)
-    given = {
-        records: pt.constant(codes.astype(records.dtype)),
-        reading.centers: pt.constant(np.zeros(len(reading.columns))),
-    }
+    of_values = pt.constant(codes.astype(records.dtype))
+    given = {v: of_values for v, j in column_vectors(reading.maps, records).items() if j == column}
+    given[reading.centers] = pt.constant(np.zeros(len(reading.columns)))
     values = np.array([_values(m, given, codes.size, cells) for m in reading.maps])
     public = {scalar: float(_number(graph, given)) for scalar, graph in reading.public}
     form = replace(reading, maps=(), public=(), columns=())  # without the model's variables
     return CountStatistic(values.reshape(len(reading.maps), cells), form, public)
 
 
-def _of_one_record(statistic, records, cells) -> CountStatistic:
+def _of_one_record(statistic, records, cells, column) -> CountStatistic:
     """Any function of a single record is linear in which value it has."""
-    found = np.array([
-        _number(statistic, {records: pt.constant(np.array([k], dtype=records.dtype))})
-        for k in range(cells)
-    ])  # fmt: skip
+    width = known_shape(records)[1:]
+
+    def of_value(k: int) -> np.ndarray:
+        one = np.zeros((1, *(int(w or 1) for w in width)), dtype=records.dtype)
+        one[..., column] = k
+        return _number(statistic, {records: pt.constant(one)})
+
+    found = np.array([of_value(k) for k in range(cells)])
     values = found.reshape(cells, -1).T
     if not np.all(np.isfinite(values)):
         raise Declined(f"it is not finite for records of some value: {values}")
@@ -179,7 +182,7 @@ def elementwise_values(
 
 def _check_positions(statistic: TensorVariable, records: TensorVariable) -> None:
     """Refuse an index that drops the records' axis: before anything of its length is built."""
-    [length] = records.type.shape
+    length = records.type.shape[0]
     for variable in ancestors([statistic], blockers=[records]):
         node = variable.owner
         if node is None or not isinstance(node.op, Subtensor | AdvancedSubtensor):

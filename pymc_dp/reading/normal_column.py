@@ -10,16 +10,14 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import depends_on
-from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease, read_release
-from pymc_dp.reading.columns import columns_of, same_for_all
+from pymc_dp.reading.columns import column_parameters, columns_of
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import (
     Reading,
     check_transform,
     release_statistic,
     releases,
-    unbroadcast,
 )
 
 
@@ -96,17 +94,8 @@ def normal_moments(rv: TensorVariable, j: int = 0) -> tuple[TensorVariable, Tens
             f"the records {rv.name!r} follow {rv.owner.op}, whose mean and variance are not known: "
             f"Normal(mu, sigma) records are supported"
         )
-    mu, sigma = (_of_column(rv, p, j) for p in rv.owner.op.dist_params(rv.owner))
+    mu, sigma = column_parameters(rv, j)
     return mu, sigma**2
-
-
-def _of_column(rv: TensorVariable, parameter: TensorVariable, j: int) -> TensorVariable:
-    """Return the parameter of one record's entry in a column."""
-    if all(parameter.type.broadcastable):
-        # Integer parameters are small integers in the graph, whose powers overflow.
-        return as_float(unbroadcast(parameter, rv))
-    own = same_for_all(rv, parameter)
-    return own.squeeze() if all(own.type.broadcastable) else own[j]
 
 
 def normal_columns(reading: Reading, groups: Sequence[Block]) -> list[NormalColumn]:

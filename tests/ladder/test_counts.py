@@ -506,7 +506,7 @@ def test_routes_and_explain():
 def test_inversion_is_the_last_resort(monkeypatch):
     asked = []
 
-    def characteristic_marginal(records, n, releases):
+    def characteristic_marginal(records, n, column, releases):
         asked.append((records.name, n, [r.name for r in releases]))
         if refuse:
             raise Declined("too hard")

@@ -26,6 +26,7 @@ from pymc_dp.laws.counts.marginal import (
 from pymc_dp.laws.integrated import integrated_release, recovered
 from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
 from pymc_dp.mechanisms.release import PrivateReleaseRV, release_rv
+from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
     MOST_LISTED,
     CountStatistic,
@@ -37,10 +38,9 @@ from pymc_dp.reading.counts import (
 from pymc_dp.reading.model import (
     check_transform,
     leaves_gaps,
-    record_count,
+    record_length,
     release_statistic,
     releases,
-    unbroadcast,
 )
 
 
@@ -77,6 +77,7 @@ class CountedRecords(SumLaw):
 
     model: pm.Model
     rv: TensorVariable
+    name: str
     n: int
     cells: int
     parameter: TensorVariable  # the probability of a one, or the vector of probabilities
@@ -91,20 +92,16 @@ class CountedRecords(SumLaw):
         if others or not isinstance(records.owner.op, BernoulliRV | CategoricalRV):
             raise Declined
         check_transform(reading.model, records)
-        n = record_count(records)
-        [parameter] = records.owner.op.dist_params(records.owner)
-        if isinstance(records.owner.op, BernoulliRV):
-            parameter, cells = unbroadcast(parameter, records), 2
-        else:
-            parameter, cells = _one_simplex(parameter, records)
+        n = record_length(records)
         mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), records)]
-        found = tuple(_read_release(release, records, n, cells) for release in mine)
-        return cls(reading.model, records, n, cells, parameter, found)
-
-    @property
-    def name(self) -> str:
-        """The records' name."""
-        return self.rv.name
+        j, name = only_column(records, mine)
+        if isinstance(records.owner.op, BernoulliRV):
+            [parameter], cells = column_parameters(records, j), 2
+        else:
+            [parameter] = records.owner.op.dist_params(records.owner)
+            parameter, cells = _one_simplex(parameter, records, j)
+        found = tuple(_read_release(release, records, n, cells, j) for release in mine)
+        return cls(reading.model, records, name, n, cells, parameter, found)
 
     @property
     def binary(self) -> bool:
@@ -185,8 +182,10 @@ class CountedRecords(SumLaw):
         return Change(replaced={release.rv: new})
 
 
-def _one_simplex(p: TensorVariable, records: TensorVariable) -> tuple[TensorVariable, int]:
-    """Return the vector of probabilities that all the records share, and its length."""
+def _one_simplex(p: TensorVariable, records: TensorVariable, j: int) -> tuple[TensorVariable, int]:
+    """Return the vector of probabilities that the records of a column share, and its length."""
+    if p.type.ndim > 1 and records.type.ndim > 1 and not p.type.broadcastable[-2]:
+        p = p[..., j, :]
     if not all(p.type.broadcastable[:-1]):
         raise Declined(
             f"the records {records.name!r} are not identically distributed: their probabilities "
@@ -205,7 +204,7 @@ def _one_simplex(p: TensorVariable, records: TensorVariable) -> tuple[TensorVari
     return (p if p.type.ndim == 1 else p.reshape((cells,))), cells
 
 
-def _read_release(release, records, n, cells) -> CountRelease:
+def _read_release(release, records, n, cells, column) -> CountRelease:
     statistic = release_statistic(release)
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
@@ -217,7 +216,7 @@ def _read_release(release, records, n, cells) -> CountRelease:
     if values is not None:
         return CountRelease(release, values)
     try:
-        return CountRelease(release, read_statistic(statistic, records, n, cells))
+        return CountRelease(release, read_statistic(statistic, records, n, cells, column))
     except Declined as error:
         raise Declined(
             f"the statistic of the release {release.name!r} is no function of the counts of "

@@ -13,11 +13,12 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import keeps_values
-from pymc_dp.reading.sums import additive
+from pymc_dp.reading.sums import additive, column_vectors
 
 _SMOOTH = (
     ps.Add, ps.Sub, ps.Neg, ps.Mul, ps.Sqr, ps.Exp, ps.Expm1, ps.Identity, ps.Second, ps.Sin,
@@ -51,6 +52,7 @@ def read_summand(
     n: int,
     record: TensorVariable,
     *,
+    column: int,
     positive: bool,
 ) -> Summand:
     """Read a scalar statistic; `record` stands for the records, a vector of any length.
@@ -59,6 +61,7 @@ def read_summand(
     ----------
     entry, records, n : the statistic, and the n records that it is computed from.
     record : stand-in vector.
+    column : the number of the records' column that it is of.
     positive : whether the support of a record starts at zero.
 
     Raises
@@ -81,12 +84,21 @@ def read_summand(
     if not coefficients:
         raise Declined("it does not depend on the records")
     h = h.astype("float64")
-    replace = {records: record, form.centers: pt.zeros(len(form.columns), dtype="float64")}
+    centers = pt.zeros(len(form.columns), dtype="float64")
+    replace = {v: record for v, j in column_vectors([h], records).items() if j == column}
+    replace[form.centers] = centers
     h, offset = clone_replace([h, pt.as_tensor(offset)], replace, rebuild_strict=False)
-    h = rewrite_graph(h, include=("canonicalize",))
+    h = rewrite_graph(_of_any_length(h), include=("canonicalize",))
     reader = _Breakpoints(record, positive)
     reader.visit(h)
     return Summand(h, offset.astype("float64"), tuple(reader.found))
+
+
+def _of_any_length(h: TensorVariable) -> TensorVariable:
+    """Return the graph without checks of the records' number."""
+    while checks := [v for v in ancestors([h]) if v.owner and isinstance(v.owner.op, SpecifyShape)]:
+        h = clone_replace(h, {checks[0]: checks[0].owner.inputs[0]}, rebuild_strict=False)
+    return h
 
 
 class _Breakpoints:
@@ -229,6 +241,6 @@ class _Breakpoints:
                 return lambda c: [s * pt.abs(c) ** (1.0 / others[0].squeeze()) for s in (1, -1)]
             case ps.Abs():
                 return lambda c: [c, -c]
-            case ps.Cast() | ps.Identity() | ps.Clip():
+            case ps.Cast() | ps.Identity() | ps.Clip() | ps.Maximum() | ps.Minimum():
                 return lambda c: [c]
         return None

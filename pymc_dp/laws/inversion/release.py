@@ -58,7 +58,7 @@ from pymc_dp.laws.inversion.quadrature import (
 )
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.reading.model import unbroadcast
+from pymc_dp.reading.columns import column_parameters
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -96,6 +96,7 @@ class InvertedSums(Integrated):
     n: int
     statistic: TensorVariable
     records: TensorVariable
+    column: int
     summands: tuple[Summand, ...]
     record: TensorVariable
     public: tuple[TensorVariable, ...]
@@ -115,6 +116,9 @@ class InvertedSums(Integrated):
         own, public = self._split(parameters)
         # Everything is drawn here; nothing of size n is built where only the density is wanted.
         rng, records = self.law(*own, size=(self.n,), rng=rng, return_next_rng=True)
+        if self.records.type.ndim > 1:  # the statistic is of one of the columns
+            rows = pt.zeros((self.n, self.records.type.shape[1]), dtype=records.dtype)
+            records = rows[:, self.column].set(records)
         replace = {self.records: records, **public}
         return rng, graph_replace([self.statistic], replace, strict=False)[0]
 
@@ -154,16 +158,18 @@ class InvertedSums(Integrated):
 
 
 def characteristic_marginal(
-    records: TensorVariable, n: int, releases: list[TensorVariable]
+    records: TensorVariable, n: int, column: int, releases: list[TensorVariable]
 ) -> dict[TensorVariable, TensorVariable]:
     """Integrate iid records out of the release of one or two sums over them.
 
     Parameters
     ----------
     records : TensorVariable
-        The n records, a vector of identically distributed random variables.
+        The n records: identically distributed random variables, a vector or columns of them.
     n : int
         Their number.
+    column : int
+        The number of the column that the releases are of.
     releases : list of TensorVariable
         Every release of the records.
 
@@ -190,7 +196,7 @@ def characteristic_marginal(
             f"and unimodal: {known} records can be integrated out"
         )
     # Small integers and floats in the graph would be computed with in single precision.
-    parameters = [unbroadcast(p, records).astype("float64") for p in op.dist_params(records.owner)]
+    parameters = [p.astype("float64") for p in column_parameters(records, column)]
     _, law = op(*parameters, rng=records.owner.inputs[0], return_next_rng=True)
     lower, _ = support(law, records.name)
     positive = lower is not None and known_value(lower) == 0
@@ -201,10 +207,10 @@ def characteristic_marginal(
             f"dependent: only one release, of one sum or of a list of two, can be inverted"
         )
     [release] = releases
-    return {release: _release(release, records, n, parameters, positive)}
+    return {release: _release(release, records, n, column, parameters, positive)}
 
 
-def _release(release, records, n, parameters, positive) -> TensorVariable:
+def _release(release, records, n, column, parameters, positive) -> TensorVariable:
     rv_op, name = release.owner.op, release.name
     assert isinstance(rv_op, PrivateReleaseRV)
     if rv_op.bounds is not None:
@@ -214,7 +220,7 @@ def _release(release, records, n, parameters, positive) -> TensorVariable:
     statistic, mechanism, _ = rv_op.split(release.owner.inputs)
     try:
         noise_parts(mechanism)
-    except NotImplementedError as error:
+    except Declined as error:
         raise Declined(f"the release {name!r}: {error}") from None
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
@@ -227,7 +233,9 @@ def _release(release, records, n, parameters, positive) -> TensorVariable:
     summands = []
     for entry in _entries(release, statistic):
         try:
-            summands.append(read_summand(entry, records, n, record, positive=positive))
+            summands.append(
+                read_summand(entry, records, n, record, column=column, positive=positive)
+            )
         except Declined as error:
             raise Declined(
                 f"the statistic of the release {name!r} of {records.name!r}: {error}"
@@ -238,7 +246,7 @@ def _release(release, records, n, parameters, positive) -> TensorVariable:
             f"which makes it discrete but for Laplace noise: release one count, or use "
             f"GaussianMechanism"
         )
-    return _build(records, n, parameters, statistic, mechanism, summands, record)
+    return _build(records, n, column, parameters, statistic, mechanism, summands, record)
 
 
 def _entries(release, statistic) -> list[TensorVariable]:
@@ -275,7 +283,9 @@ def _steps(summands: Sequence[Summand], record) -> int:
     return len(np.unique(first, axis=1).T) if np.array_equal(first, second) else 0
 
 
-def _build(records, n, parameters, statistic, mechanism, summands, record) -> TensorVariable:
+def _build(
+    records, n, column, parameters, statistic, mechanism, summands, record
+) -> TensorVariable:
     public = [
         v
         for v in graph_inputs([statistic], blockers=[records])
@@ -287,7 +297,8 @@ def _build(records, n, parameters, statistic, mechanism, summands, record) -> Te
     [statistic] = graph_replace([statistic], {records: drawn, **own}, strict=False)
     graphs = [g for s in summands for g in (s.h, s.offset, *s.breakpoints)]
     summands = _like(summands, clone_replace(graphs, own, rebuild_strict=False))
-    law = InvertedSums(records.owner.op, n, statistic, drawn, summands, record, tuple(own.values()))
+    kept = tuple(own.values())
+    law = InvertedSums(records.owner.op, n, statistic, drawn, column, summands, record, kept)
     return integrated_release(law, mechanism, *parameters, *public)
 
 

@@ -10,7 +10,8 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on
 from pymc_dp.laws.inversion.release import characteristic_marginal
 from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
-from pymc_dp.reading.model import check_transform, record_count, release_statistic, releases
+from pymc_dp.reading.columns import only_column
+from pymc_dp.reading.model import check_transform, record_length, release_statistic, releases
 
 
 @register_sum_law(90)
@@ -19,6 +20,8 @@ class InvertedRecords(SumLaw):
     """One or two sums over continuous records of any smooth law, by characteristic functions."""
 
     records: TensorVariable
+    column: int
+    name: str
     releases: tuple[TensorVariable, ...]
 
     of = "smooth"
@@ -28,23 +31,23 @@ class InvertedRecords(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         [records, *others] = group.records
-        if others or records.type.ndim != 1 or not records.dtype.startswith("float"):
+        if others or not records.dtype.startswith("float"):
             raise Declined
         check_transform(reading.model, records)
         mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), records)]
         if any(r.owner.op.bounds is not None for r in mine):
             raise Declined
-        return cls(records, tuple(mine))
+        return cls(records, *only_column(records, mine), tuple(mine))
 
     def describe(self, release):
         """See `SumLaw.describe`."""
-        return f"sums over {self.records.name}"
+        return f"sums over {self.name}"
 
     def integrated(self):
         """Integrate the records out."""
         try:
             found = characteristic_marginal(
-                self.records, record_count(self.records), list(self.releases)
+                self.records, record_length(self.records), self.column, list(self.releases)
             )
         except (Declined, ValueError) as error:
             raise Declined(f"by inversion: {error}") from None

@@ -16,7 +16,7 @@ powers do not cancel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +28,9 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import ScalarVariable
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -48,6 +49,7 @@ __all__ = [
     "Additive",
     "Number",
     "additive",
+    "column_vectors",
     "is_rowwise",
     "row_vectors",
 ]
@@ -171,6 +173,36 @@ def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> 
         centers=reader.centers,
         columns=tuple((back[v], index) for v, index in reader.columns),
     )
+
+
+def column_vectors(
+    graphs: Sequence[TensorVariable], records: TensorVariable
+) -> dict[TensorVariable, int]:
+    """Return what is a column of some records in graphs, each with the column's number.
+
+    Raises
+    ------
+    Declined
+        If something else is computed from the records.
+    """
+    if records.type.ndim == 1:
+        return {records: 0}
+    found = {}
+    for variable in ancestors(graphs, blockers=[records]):
+        node = variable.owner
+        if node is None or records not in node.inputs:
+            continue
+        _, *index = node.inputs
+        match node.op:
+            case DimShuffle(new_order=(0,)):  # the only one
+                found[variable] = 0
+            case Subtensor(idx_list=(rows, column)) if rows == slice(None) and isinstance(
+                column, int
+            ):
+                found[variable] = int(index[column].data)
+            case _:
+                raise Declined(f"it computes with the rows of {records.name!r} as a whole")
+    return found
 
 
 def is_rowwise(expression: TensorVariable, rv: TensorVariable, n: int, ndim: int) -> bool:

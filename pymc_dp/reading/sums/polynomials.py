@@ -101,13 +101,19 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
                 if set(right) == {()} and not (isinstance(right[()], float) and right[()] == 0.0):
                     return multiplied(left, constant(1.0 / right[()]))
             case ps.Sqr():
-                return multiplied(read(node.inputs[0]), read(node.inputs[0]))
+                return _power(node.inputs[0], 2)
             case ps.Pow():
                 power = known_value(node.inputs[1], fixed=True)
                 if power is not None and np.all(power == power.flat[0]):
                     k = float(power.flat[0])
                     if k in range(1, _MOST_POWER + 1):
-                        return reduce(multiplied, [read(node.inputs[0])] * int(k))
+                        return _power(node.inputs[0], int(k))
         raise refusal(node.op)
+
+    def _power(variable: Variable, k: int) -> Polynomial:
+        root = variable.owner
+        if k == 2 and root is not None and isinstance(root.op, ps.Sqrt):
+            return read(root.inputs[0])  # a variance from its standard deviation
+        return reduce(multiplied, [read(variable)] * k)
 
     return read(graph)

@@ -37,7 +37,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.reading.sums.forms import refusal
+from pymc_dp.reading.sums.forms import Form, refusal
 from pymc_dp.reading.sums.reductions import accumulated, reduced
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, reordered, repeated, reshaped
 from pymc_dp.reading.sums.tables import Entry, Layout, Ledger, Row, Table, common_layout, mapped
@@ -128,7 +128,7 @@ class Reader:
             case Subtensor() | AdvancedSubtensor():
                 return self._subtensor(variable, op, inputs)
             case AdvancedIncSubtensor():
-                return self._bincount(op, inputs)
+                return self._scattered(op, inputs)
             case ExtractDiag():
                 whole = self._aggregate(self.read(inputs[0])).entries
                 return Table(whole.diagonal(op.offset, op.axis1, op.axis2))
@@ -201,6 +201,10 @@ class Reader:
         shape = list(self._shape(graph))
         shape[axis] = blocks
         entries = self._empty(shape)
+        alike = _alike(graph)
+        if alike is not None:
+            entries.fill(Form(alike))
+            return Table(entries, axis, layout)
         for index in np.ndindex(*shape):
             if (graph, axis, index) not in self._vectors:
                 at = (*index[:axis], slice(None), *index[axis + 1 :])
@@ -312,11 +316,18 @@ class Reader:
         values = variable.owner.inputs[0]
         return self.read((is_it * values.dimshuffle("x", *range(values.ndim))).sum(axis=1))
 
-    def _bincount(
+    def _scattered(
         self, op: AdvancedIncSubtensor, inputs: Sequence[TensorVariable]
     ) -> Public | Table:
-        """Count codes: as many counts as there can be."""
+        """Add rows up by a public index, or count codes: as many counts as there can be."""
         target, added, *index = inputs
+        by_groups = len(index) == 1 and index[0].type.ndim == 1 and not op.set_instead_of_inc
+        if by_groups and not self.ledger.touches(index[0]) and added.type.ndim == target.type.ndim:
+            size = self._shape(target)[0]
+            group = self._known(index[0]) % size
+            sums = [added[np.flatnonzero(group == g)].sum(axis=0) for g in range(size)]
+            # PyTensor writes a product with a matrix of zeros and ones so, also one with ones.
+            return self.read(target + (added.sum(axis=0)[None] if size == 1 else pt.stack(sums)))
         zeros = isinstance(target.owner and target.owner.op, Alloc) and target.type.ndim == 1
         if not zeros or len(index) != 1 or op.set_instead_of_inc:
             raise refusal(op)
@@ -338,10 +349,16 @@ class Reader:
         above = set(ancestors([codes]))
         used = [rv for rv in self._categories if rv in above]
         sizes = [range(self._categories[rv]) for rv in used]
-        if any(rv.type.ndim != 1 for rv in used) or np.prod([len(s) for s in sizes]) > 1e6:
+        widths = [int(np.prod(rv.type.shape[1:])) for rv in used]
+        sizes = [s for s, width in zip(sizes, widths, strict=True) for _ in range(width)]
+        if not used or np.prod([float(len(s)) for s in sizes]) > 1e6:
             return np.inf
-        grid = np.array(list(product(*sizes))).T
-        all_of = {rv: pt.constant(g.astype(rv.dtype)) for rv, g in zip(used, grid, strict=True)}
+        grid = np.array(list(product(*sizes)))
+        columns = np.split(grid, np.cumsum(widths)[:-1], axis=1)
+        all_of = {
+            rv: pt.constant(g.reshape(-1, *rv.type.shape[1:]).astype(rv.dtype))
+            for rv, g in zip(used, columns, strict=True)
+        }
         try:
             found = known_value(clone_replace(codes, all_of, rebuild_strict=False), fixed=True)
         except Exception:  # values of each record
@@ -378,6 +395,16 @@ class Reader:
 
 def _is_pure(entry: Entry) -> bool:
     return isinstance(entry, Row) and entry.pure is not None
+
+
+def _alike(graph: TensorVariable) -> float | None:
+    """Return the number that a constant repeats; None for others."""
+    while graph.owner is not None and isinstance(graph.owner.op, DimShuffle):
+        [graph] = graph.owner.inputs
+    if not isinstance(graph, Constant) or graph.data.size == 0 or graph.type.dtype == "bool":
+        return None
+    first = float(graph.data.flat[0])
+    return first if np.all(graph.data == first) else None
 
 
 def _as_sum_of_products(a: TensorVariable, b: TensorVariable) -> TensorVariable:
