@@ -17,9 +17,6 @@ import pymc_dp as dp
 # Where in the code each variable was made: nothing here asks, and it costs a quarter of the time.
 pytensor.config.traceback__limit = 0
 
-# Graphs are full of circles, and looking for them time and again among all that is imported costs a
-# tenth.
-gc.set_threshold(10_000, 10, 10)
 
 # run.py says so, and how to bring them in.
 collect_ignore = [] if find_spec("torch") else ["neural"]
@@ -31,6 +28,16 @@ def pytest_addoption(parser):
         action="store_true",
         help="run all tests, in full, and compile every graph, as users do",
     )
+
+
+def pytest_collection_finish(session):
+    """Look for circles, of which graphs are full, among what the tests make, and seldom.
+
+    Among all that is imported, and as often as Python does, it costs a tenth of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)

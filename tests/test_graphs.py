@@ -5,9 +5,11 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
-from pymc_dp.graphs.linear import is_linear, is_linear_in
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.linear import is_linear, linear_map
 from pymc_dp.graphs.questions import (
     is_itself,
     is_whole,
@@ -51,7 +53,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
-@pytest.mark.parametrize("ask", ["is_itself", "is_linear", "is_linear_in", "power"])
+@pytest.mark.parametrize("ask", ["is_itself", "is_linear", "linear_map", "power"])
 def test_what_changes_a_number_is_not_read_as_the_number(ask, change):
     v = pm.HalfNormal.dist()
     for expression in (change(v), 2.0 * change(v) + 1.0, 3.0 * change(v)):
@@ -59,8 +61,11 @@ def test_what_changes_a_number_is_not_read_as_the_number(ask, change):
             assert power(expression, v) is None
         elif ask == "is_itself":
             assert not is_itself(expression, v)
+        elif ask == "is_linear":
+            assert not is_linear(expression, v)
         else:
-            assert not {"is_linear": is_linear, "is_linear_in": is_linear_in}[ask](expression, v)
+            with pytest.raises(Declined):
+                linear_map(expression, v)
 
 
 @pytest.mark.parametrize(
@@ -194,3 +199,46 @@ def test_integers_that_can_wrap_around_are_refused_by_name(statistic, what):
             dp.PrivateObservation("z", graph, dp.GeometricMechanism(1.0), observed=3)
     assert what in str(error.value)
     assert model.observed_RVs == []
+
+
+MATRIX = np.random.default_rng(0).normal(size=(5, 12))
+GROUP = np.tile([0, 1, 2], 4)
+LINEAR = {
+    "itself": lambda y: y,
+    "sum": lambda y: y.sum(),
+    "sum over an axis": lambda y: y.sum(axis=1, keepdims=True),
+    "mean": lambda y: y.mean(axis=1),
+    "over its length": lambda y: y.sum() / y.shape[0],
+    "an entry": lambda y: y[1, 2],
+    "a slice": lambda y: y[:, 1:3],
+    "entries": lambda y: y[[0, 2, 2], [1, 1, 3]],
+    "rows": lambda y: y[np.array([2, 0])],
+    "reshaped": lambda y: y.reshape((2, 6)),
+    "transposed": lambda y: y.T,
+    "list": lambda y: pt.stack([y[0, 0], y.sum(), y[2, 1] * 3]),
+    "joined": lambda y: pt.concatenate([y, 2 * y], axis=1),
+    "matrix times vector": lambda y: MATRIX @ y.ravel(),
+    "vector times matrix": lambda y: pt.dot(y.ravel(), MATRIX.T),
+    "matrix times rows": lambda y: pt.dot(MATRIX[:, :3], y),
+    "rows times matrix": lambda y: pt.dot(y, MATRIX[:, :4].T),
+    "by an index": lambda y: pt.zeros(3)[GROUP].inc(y.ravel()),
+    "onto itself": lambda y: pt.inc_subtensor(y.ravel()[np.array([0, 0, 1])], y[0, :3]),
+    "affine": lambda y: (3 - 2 * y / 7 + np.arange(12).reshape(3, 4)) * MATRIX[:3, :4],
+    "broadcast": lambda y: y + y.sum(axis=0),
+    "negative": lambda y: -y[0] - y[1],
+}
+
+
+@pytest.mark.parametrize("expression", LINEAR.values(), ids=LINEAR)
+def test_linear_map(expression):
+    y = pm.Poisson.dist(3, shape=(3, 4))
+    graph, given = expression(y), pt.lmatrix("given")
+    value = pytensor.function([given], graph_replace([graph], {y: given}, strict=False)[0])
+    at = np.random.default_rng(1).integers(0, 9, (3, 4))
+    difference = np.asarray(value(at), float) - value(np.zeros((3, 4), int))
+    np.testing.assert_allclose(linear_map(graph, y) @ at.ravel(), difference.ravel(), rtol=1e-10)
+
+
+def test_an_unknown_coefficient_is_no_number():
+    y, theta = pm.Poisson.dist(3, shape=4), pm.Normal.dist()
+    assert np.isnan(linear_map(theta * y.sum(), y).toarray()).all()

@@ -11,7 +11,9 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from tests.models import route_table
+from pymc_dp.ladder.collapse import collapsed
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes import routes
 
 N, CUT, CELLS = 60, 0.5, 3
 ONES = np.ones(N)
@@ -213,19 +215,19 @@ def found(law, name, shape, k):
             statistic = STATISTICS[name][k](*shape(law))
             observed = np.full(CELLS if name in ("histogram", "means of groups") else (), 0.4)
             dp.PrivateObservation("z", statistic, dp.LaplaceMechanism(0.7), observed=observed)
-        table = route_table(model)
+        reading = Reading(model)
+        plans = {r.name: plan for r, plan in routes(reading) if not isinstance(plan, Declined)}
         densities = {}
         for rung in ("statistics", "marginal"):
             try:
-                collapsed = dp.collapse(model, rung)
+                model = collapsed(reading, rung).model
             except Declined:
                 continue
-            point = collapsed.initial_point()
+            point = model.initial_point()
             moved = {k: v + 0.3 * (np.asarray(v).dtype.kind == "f") for k, v in point.items()}
-            logp = collapsed.compile_logp()
+            logp = model.compile_logp()
             densities[rung] = [float(logp(p)) for p in (point, moved)]
-    opened = {route.name for route, rate, _ in table if rate > 0}
-    return opened, max(table, key=lambda entry: entry[1])[0].name, densities
+    return {*plans}, max(plans, key=lambda name: plans[name].rate), densities
 
 
 @pytest.mark.parametrize(

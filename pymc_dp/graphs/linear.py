@@ -1,16 +1,33 @@
-"""Whether an expression is linear in a variable, by the ops on the way."""
+"""Whether an expression is linear in a variable, and with which coefficients, by its ops."""
 
 from __future__ import annotations
 
+import math
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
 
-from pymc_dp.graphs.questions import depends_on, keeps_values, varies_with
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import (
+    depends_on,
+    keeps_values,
+    known_shape,
+    known_value,
+    varies_with,
+)
 
 
 def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
@@ -33,25 +50,168 @@ def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
     return False
 
 
-def is_linear_in(entry: TensorVariable, rv: TensorVariable) -> bool:
-    """Decide linearity by the ops on the way; entries of `rv` may be picked, summed and stacked."""
-    if entry is rv or not varies_with(entry, rv):
-        return True
-    node = entry.owner
-    touched = [i for i in node.inputs if varies_with(i, rv)]
-    if not all(is_linear_in(i, rv) for i in touched):
-        return False
-    match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
-        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Sum() | Reshape():
-            return touched == [node.inputs[0]]
-        case op if keeps_values(op, node.inputs[0]):
-            return touched == [node.inputs[0]]
-        case AdvancedIncSubtensor() as op:
-            return not op.set_instead_of_inc and not set(touched) - set(node.inputs[:2])
-        case MakeVector() | Join() | ps.Add() | ps.Sub() | ps.Neg():
-            return True
-        case ps.Mul() | Dot():
-            return len(touched) == 1
-        case ps.TrueDiv():
-            return touched == [node.inputs[0]]
-    return False
+def linear_map(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:
+    """Return the coefficients of a variable's entries in those of an expression linear in it.
+
+    Entries may be picked, moved, summed, stacked, added up by an index, and multiplied with public
+    numbers; what is added does not matter. What `pm.Data` holds counts as it stands now, and a
+    coefficient that is not known is NaN.
+
+    Returns
+    -------
+    csr_array
+        One row for each entry of the expression, one column for each of the variable, in order.
+
+    Raises
+    ------
+    Declined
+        If the expression is not linear in the variable, or a shape or an index is not known.
+    """
+    return _Map(rv).read(expression)
+
+
+class _Map:
+    """Reads one variable's coefficients, node by node."""
+
+    def __init__(self, rv: TensorVariable):
+        self.rv = rv
+        self.memo: dict[Variable, sparse.csr_array] = {
+            rv: sparse.eye_array(math.prod(_shape(rv)), format="csr")
+        }
+
+    def read(self, variable: TensorVariable) -> sparse.csr_array:
+        if variable not in self.memo:
+            if varies_with(variable, self.rv):
+                self.memo[variable] = sparse.csr_array(self._node(variable))
+            else:
+                shape = math.prod(_shape(variable)), self.memo[self.rv].shape[1]
+                self.memo[variable] = sparse.csr_array(shape)
+        return self.memo[variable]
+
+    def _node(self, variable: TensorVariable) -> sparse.csr_array:
+        node = variable.owner
+        touched = [i for i in node.inputs if varies_with(i, self.rv)]
+        first = touched == [node.inputs[0]]
+        op = node.op
+        if isinstance(op, Blockwise) and op.batch_ndim(node) == 0:
+            op = op.core_op
+        match op.scalar_op if isinstance(op, Elemwise) else op:
+            case op if first and keeps_values(op, node.inputs[0]):
+                return self.read(node.inputs[0])
+            case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() if first:
+                return self.read(node.inputs[0])[self._moved(variable).ravel()]
+            case Sum() if first:
+                return self._summed(variable)
+            case MakeVector() | Join():
+                rows = sparse.vstack([self.read(part) for part in node.inputs], format="csr")
+                return rows[self._joined(variable).ravel()]
+            case AdvancedIncSubtensor() as op if not op.set_instead_of_inc:
+                if not set(touched) - set(node.inputs[:2]):
+                    return self._scattered(variable)
+            case Dot() if len(touched) == 1:
+                return self._multiplied(node.inputs, touched[0])
+            case ps.Add():
+                return reduce(add, [self._spread(i, variable) for i in node.inputs])
+            case ps.Sub():
+                left, right = (self._spread(i, variable) for i in node.inputs)
+                return left - right
+            case ps.Neg():
+                return -self.read(node.inputs[0])
+            case ps.Mul() if len(touched) == 1:
+                factors = [_numbers(i) for i in node.inputs if i is not touched[0]]
+                return self._scaled(touched[0], variable, reduce(np.multiply, factors))
+            case ps.TrueDiv() if first:
+                with np.errstate(divide="ignore"):
+                    return self._scaled(node.inputs[0], variable, 1.0 / _numbers(node.inputs[1]))
+        raise Declined(f"it is not linear in {self.rv.name!r}: `{node.op}`")
+
+    def _moved(self, variable: TensorVariable) -> np.ndarray:
+        """Return which entry of the first input each entry of the output is."""
+        node = variable.owner
+        source, *rest = node.inputs
+        numbers = np.arange(math.prod(_shape(source))).reshape(_shape(source))
+        moved = node.op.make_node(pt.constant(numbers), *rest).outputs[0]
+        return _known(moved, "an index")
+
+    def _summed(self, variable: TensorVariable) -> sparse.csr_array:
+        [source] = variable.owner.inputs
+        shape, axis = _shape(source), variable.owner.op.axis
+        axes = range(len(shape)) if axis is None else axis
+        kept = [1 if k in axes else n for k, n in enumerate(shape)]
+        entry = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), shape).ravel()
+        return _added(entry, math.prod(kept)) @ self.read(source)
+
+    @staticmethod
+    def _joined(variable: TensorVariable) -> np.ndarray:
+        """Return which entry of the inputs, one after the other, each entry of the output is."""
+        parts = variable.owner.inputs
+        sizes = [math.prod(_shape(part)) for part in parts]
+        starts = np.cumsum([0, *sizes])
+        numbers = [
+            np.arange(start, start + size).reshape(_shape(part))
+            for start, size, part in zip(starts, sizes, parts, strict=False)
+        ]
+        if isinstance(variable.owner.op, MakeVector):
+            return np.array(numbers).ravel()
+        return np.concatenate(numbers, axis=variable.owner.op.axis)
+
+    def _scattered(self, variable: TensorVariable) -> sparse.csr_array:
+        target, put, *index = variable.owner.inputs
+        numbers = np.arange(math.prod(_shape(target))).reshape(_shape(target))
+        taken = AdvancedSubtensor(variable.owner.op.idx_list)(pt.constant(numbers), *index)
+        entry = _known(taken, "an index")
+        rows = self.read(put)[_positions(_shape(put), entry.shape)]
+        return self.read(target) + _added(entry.ravel(), numbers.size) @ rows
+
+    def _multiplied(self, inputs, touched: TensorVariable) -> sparse.csr_array:
+        left, right = inputs
+        if touched is left:
+            b = _numbers(right)
+            b = b if b.ndim == 2 else b[:, None]
+            rows = math.prod(_shape(left)) // b.shape[0]
+            return sparse.kron(sparse.eye_array(rows), sparse.csr_array(b.T)) @ self.read(left)
+        a = np.atleast_2d(_numbers(left))
+        columns = math.prod(_shape(right)) // a.shape[1]
+        return sparse.kron(sparse.csr_array(a), sparse.eye_array(columns)) @ self.read(right)
+
+    def _spread(self, source: TensorVariable, to: TensorVariable) -> sparse.csr_array:
+        """Return the rows of an operand, broadcast."""
+        return self.read(source)[_positions(_shape(source), _shape(to))]
+
+    def _scaled(self, source, to: TensorVariable, factor: np.ndarray) -> sparse.csr_array:
+        factors = np.broadcast_to(factor, _shape(to)).ravel()
+        return sparse.diags_array(factors) @ self._spread(source, to)
+
+
+def _added(entry: np.ndarray, size: int) -> sparse.csr_array:
+    """Return the matrix that adds up what has the same entry."""
+    return sparse.csr_array(
+        (np.ones(entry.size), (entry, np.arange(entry.size))), shape=(size, entry.size)
+    )
+
+
+def _positions(shape: tuple[int, ...], to: tuple[int, ...]) -> np.ndarray:
+    """Return which entry stands at each position after broadcasting."""
+    return np.broadcast_to(np.arange(math.prod(shape)).reshape(shape), to).ravel()
+
+
+def _shape(variable: TensorVariable) -> tuple[int, ...]:
+    shape = known_shape(variable)
+    if None in shape:
+        raise Declined(f"the shape of `{variable}` is not known")
+    return tuple(int(n or 0) for n in shape)
+
+
+def _numbers(variable: TensorVariable) -> np.ndarray:
+    """Return public numbers; NaN where they are not known."""
+    value = known_value(variable)
+    if value is None:  # it may be a length
+        value = known_value(rewrite_graph(variable, include=("ShapeOpt", "canonicalize")))
+    return np.full(_shape(variable), np.nan) if value is None else value.astype("float64")
+
+
+def _known(graph: TensorVariable, what: str) -> np.ndarray:
+    value = known_value(graph)
+    if value is None:
+        raise Declined(f"{what} in it is not known")
+    return value

@@ -12,13 +12,18 @@ from itertools import combinations
 import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.utils import ParameterValueError
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import BinomialRV, MultinomialRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.linear import is_linear_in
-from pymc_dp.graphs.questions import known_value, nearest_rvs, substitute
+from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.questions import (
+    known_shape,
+    known_value,
+    nearest_rvs,
+    public_data,
+    substitute,
+)
 from pymc_dp.laws.counts.density import Noise, compile_noise
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_LISTED
@@ -159,7 +164,7 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     states = _states(rv, total, cells, gaps[0]) if gaps and not binary else None
     noise = _noise(reading, rv, binary, cells, states)
     mechanisms = [release.owner.op.mechanism for release in found]
-    concave = all(is_linear_in(release_statistic(release), rv) for release in found)
+    concave = all(_slopes(release_statistic(release), rv) is not None for release in found)
     concave = concave and not gaps and all(m.log_concave for m in mechanisms)
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))
@@ -210,9 +215,9 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> No
         statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
         value = reading.model.rvs_to_values[release]
         given = substitute(statistic, {rv: latent})
-        if len(found) == 1 and not binary and states is None and is_linear_in(statistic, rv):
-            lines = _lines(given, counts, cells)
-            if lines is not None and lines[0].shape[0] > _FEW_ENTRIES:
+        if len(found) == 1 and not binary and states is None:
+            lines = _lines(statistic, rv)
+            if lines is not None and len(lines[0]) > _FEW_ENTRIES:
                 slopes, constants = lines
                 shape = [statistic.shape[i] for i in range(statistic.type.ndim)]
                 mechanism = mechanism.with_parameters(
@@ -227,16 +232,21 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> No
     )
 
 
-def _lines(statistic, counts, cells) -> tuple[np.ndarray, np.ndarray] | None:
-    """Slopes and constants of a linear statistic's entries; None if they are not numbers."""
-    found = []
-    for unit in np.vstack([np.zeros(cells), np.eye(cells)]):
-        [graph] = graph_replace([statistic], {counts: pt.constant(unit)}, strict=False)
-        value = known_value(graph, fixed=True)
-        if value is None:
-            return None
-        found.append(value.ravel())
-    return (np.array(found[1:]) - found[0]).T, found[0]
+def _slopes(statistic: TensorVariable, rv: TensorVariable) -> np.ndarray | None:
+    """Return the coefficients of the cells in a statistic's entries; None if it is not linear."""
+    try:
+        return linear_map(statistic, rv).toarray()
+    except Declined:
+        return None
+
+
+def _lines(statistic: TensorVariable, rv: TensorVariable) -> tuple[np.ndarray, np.ndarray] | None:
+    """Slopes and constants of a linear statistic's entries; None if they are not fixed numbers."""
+    slopes, zeros = _slopes(statistic, rv), pt.zeros(known_shape(rv), dtype=rv.dtype)
+    constants = known_value(substitute(statistic, {rv: zeros}), fixed=True)
+    if slopes is None or constants is None or public_data([statistic]):
+        return None
+    return (slopes, constants.ravel()) if np.isfinite(slopes).all() else None
 
 
 def is_count(rv: TensorVariable) -> bool:

@@ -8,27 +8,20 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
-from pytensor.gradient import DisconnectedInputError
-from pytensor.tensor.basic import MakeVector
-from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.math import Sum
 from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
+from scipy.sparse import csc_array
 
 from pymc_dp.graphs.compiled import Piece, from_source
-from pymc_dp.graphs.declined import once
-from pymc_dp.graphs.linear import is_linear_in
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
-    PLAIN_MODE,
-    keeps_values,
     known_shape,
     known_value,
     nearest_rvs,
     public_data,
     substitute,
-    varies_with,
 )
 from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import FAMILIES
@@ -94,8 +87,8 @@ class TableGibbs(DPStep):
         """Begin a chain; the coefficients of the statistics must be those of when it was made."""
         super().setup_chain(rng, tune, draws)
         for table in self._tables:
-            for data, function, weights in table.entries.coefficients:
-                if not np.array_equal(function(np.zeros(weights.size))[1], weights):
+            for data, read, slopes in table.entries.coefficients:
+                if (read() != slopes).nnz:
                     raise changed(table.name, data)
 
     def step(self, point):
@@ -113,8 +106,8 @@ class _Entries(NamedTuple):
     first, which, weight : see `kernels.counts.tables.Releases`.
     gaps : which counts are possible.
     constants : of the statistic of each release, what it is of an empty table.
-    coefficients : the names of data that may decide them, a function of cells whose second value
-        they are, and their values when the table was read.
+    coefficients : the names of data that may decide them, how to read them, and what they were
+        when the table was read.
     """
 
     first: np.ndarray
@@ -122,7 +115,7 @@ class _Entries(NamedTuple):
     weight: np.ndarray
     gaps: kernels.Gaps
     constants: list[TensorVariable]
-    coefficients: list[tuple[str, Callable, np.ndarray]]
+    coefficients: list[tuple[str, Callable, csc_array]]
 
 
 class _Table(NamedTuple):
@@ -234,21 +227,22 @@ def _table(reading: Reading, rv: TensorVariable) -> _Table:
     return _Table(name, type(op), block, entries, read, inputs)
 
 
-def _read_entries(rv: TensorVariable, found: list[TensorVariable]) -> _Entries:
+def _read_entries(
+    rv: TensorVariable, found: list[TensorVariable], maps: list[csc_array]
+) -> _Entries:
     """Read the linear statistics of releases; refuse what leaves gaps that no draw crosses."""
     shape = _shape(rv)
     size, offset = math.prod(shape), 0
-    parts, broken, constants, coefficients = [], [], [], []
-    for release in found:
+    parts, broken, constants = [], [], []
+    coefficients: list[tuple[str, Callable, csc_array]] = []
+    for release, slopes in zip(found, maps, strict=True):
         statistic = release_statistic(release)
-        cell, where, weight, function = _incidence(rv, release, statistic, size)
+        cell, where, weight = _incidence(rv, release, slopes)
         constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
         if leaves_gaps(release):
             broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
         if data := [repr(v.name) for v in public_data([statistic])]:
-            weights = np.zeros(size)
-            weights[cell] = weight
-            coefficients.append((" or ".join(data), function, weights))
+            coefficients.append((" or ".join(data), partial(_slopes, statistic, rv), slopes))
         parts.append((cell, where + offset, weight))
         constants.append(constant)
         offset += math.prod(_shape(statistic))
@@ -342,6 +336,7 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
     found = children(reading, rv)
     if not found:
         raise ValueError(f"TableGibbs cannot update {rv.name!r}: no release of it")
+    maps = []
     for release in found:
         if not isinstance(getattr(release.owner, "op", None), PrivateReleaseRV):
             raise ValueError(
@@ -355,67 +350,36 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
                 f"{type(mechanism).__name__}; the noise must be Laplace, geometric, Gaussian or "
                 f"discrete Gaussian, and not clipped or rounded. Write RecordMetropolis"
             )
-        if not varies_with(statistic, rv) or not is_linear_in(statistic, rv):
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is not "
-                f"linear in it. Write RecordMetropolis"
-            )
         others = [other for other in nearest_rvs([statistic]) if other is not rv]
         if others:
             raise ValueError(
                 f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is one "
                 f"of {others[0].name!r}, too. Write RecordMetropolis for both"
             )
-    return _read_entries(rv, found)
+        try:
+            slopes = _slopes(statistic, rv)
+        except Declined:
+            raise ValueError(
+                f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is not "
+                f"linear in it. Write RecordMetropolis"
+            ) from None
+        maps.append(slopes)
+    return _read_entries(rv, found, maps)
 
 
-def _in_doubles(expression, rv, table):
-    """Write a linear expression of `rv` with doubles in its place: integers have no gradient."""
-    if expression is rv:
-        return table
-    if not varies_with(expression, rv):
-        return expression
-    node = expression.owner
-    inputs = [_in_doubles(i, rv, table) for i in node.inputs]
-    match getattr(node.op, "scalar_op", node.op) if isinstance(node.op, Elemwise) else node.op:
-        case Sum() as op:
-            return inputs[0].sum(axis=op.axis)
-        case MakeVector():
-            return pt.stack(inputs)
-        case op if keeps_values(op, node.inputs[0]):
-            return inputs[0]
-    return node.op.make_node(*inputs).outputs[node.outputs.index(expression)]
-
-
-def _incidence(rv, release, statistic, size) -> tuple[np.ndarray, np.ndarray, np.ndarray, Callable]:
-    """Find in which entry of a linear statistic every cell is, and with what coefficient.
-
-    Where each cell is in one entry only, the gradient of the entries' sum is the coefficient, and
-    that of their sum weighted by 1, 2, 3, ... the coefficient times the entry's number.
-    """
-    cells = pt.dvector("cells")
-    given = _in_doubles(statistic, rv, cells.reshape(_shape(rv)))
-    given = given.astype("float64").ravel()
-    number = pt.arange(1, given.size + 1).astype("float64")
-    try:
-        slopes = pytensor.grad(given.sum(), cells), pytensor.grad((given * number).sum(), cells)
-    except (DisconnectedInputError, NotImplementedError) as error:
-        raise ValueError(
-            f"TableGibbs cannot update {rv.name!r}: its coefficients in the statistic of "
-            f"{release.name!r} cannot be read ({error}). Write RecordMetropolis"
-        ) from None
-    function = pytensor.function([cells], [given, *slopes], mode=PLAIN_MODE)  # called a few times
-    nothing, weight, numbered = function(np.zeros(size))
-    cell = np.flatnonzero(weight)
-    where = np.rint(numbered[cell] / weight[cell]).astype("int64") - 1
-    # One entry to a cell, as a random table shows.
-    some = np.random.default_rng(0).random(size)
-    expected = np.bincount(
-        where.clip(0, nothing.size - 1), weights=weight[cell] * some[cell], minlength=nothing.size
-    )
-    if not np.allclose(function(some)[0] - nothing, expected, rtol=1e-9, atol=1e-9):
+def _incidence(rv, release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return in which entry of a linear statistic every cell is, and with what coefficient."""
+    if (np.diff(slopes.indptr) > 1).any():
         raise ValueError(
             f"TableGibbs cannot update {rv.name!r}: one of its cells is in several entries of the "
             f"statistic of {release.name!r}. Make these several releases, or write RecordMetropolis"
         )
-    return cell, where, weight[cell], function
+    cell = np.flatnonzero(np.diff(slopes.indptr))
+    return cell, slopes.indices.astype("int64"), slopes.data
+
+
+def _slopes(statistic, rv) -> csc_array:
+    """Return the coefficients by cells, without those that are zero."""
+    slopes = linear_map(statistic, rv).tocsc()
+    slopes.eliminate_zeros()
+    return slopes
