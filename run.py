@@ -25,9 +25,10 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from pathlib import Path
-from subprocess import DEVNULL
+from subprocess import DEVNULL, PIPE, STDOUT
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -201,6 +202,14 @@ def call(args: list[str], cwd: Path | None = None) -> int:
     return code if code >= 0 else 128 - code
 
 
+def check(args: tuple[str, ...]) -> tuple[int, str]:
+    """Run the environment's Python and return its exit status and what it printed."""
+    done = subprocess.run(
+        [str(PYTHON), *args], cwd=str(ROOT), stdout=PIPE, stderr=STDOUT, text=True
+    )
+    return done.returncode, done.stdout
+
+
 def workers(args: list[str] | tuple[str, ...]) -> list[str]:
     """Return pytest's options for running in parallel."""
     chosen = any(arg.split("=")[0] in NO_WORKERS or arg[:2] == "-n" for arg in args)
@@ -226,19 +235,23 @@ def test(args: list[str], night: bool, neural: bool) -> int:
     pytest = ("pytest", *(["--night"] if night else []))
     if args:
         return call(["-m", *pytest, *workers(args), *args], cwd=ROOT)
-    runs = dict(CHECKS)
-    for part in parts(neural):
-        runs["pytest .. " + part[-1]] = ("-m", *pytest, *workers(part), *part)
-    failed, first = [], 0
-    # All of them, also after a failure, so that one run shows everything there is to repair.
-    for name, command in runs.items():
-        say("run.py: " + (name if name in CHECKS else " ".join(command[1:])))
-        code = call(list(command), cwd=ROOT)
-        if code == 130:
-            return code
-        if code:
-            failed.append(name)
-            first = first or code
+    codes = {}  # type: dict[str, int]
+    # All of them, also after a failure, so that one run shows everything there is to repair. The
+    # checks have one process each, and run beside the first tests.
+    with ThreadPoolExecutor(1) as beside:
+        checks = {name: beside.submit(check, command) for name, command in CHECKS.items()}
+        for part in parts(neural):
+            command = ["-m", *pytest, *workers(part), *part]
+            say("run.py: " + " ".join(command[1:]))
+            code = call(command, cwd=ROOT)
+            if code == 130:
+                return code
+            codes["pytest .. " + part[-1]] = code
+            for name in list(checks):
+                codes[name], output = checks.pop(name).result()
+                say("run.py: " + name + "\n" + output.rstrip())
+    failed = [name for name, code in codes.items() if code]
+    first = next(filter(None, codes.values()), 0)
     if not neural:
         say("run.py: tests/neural was left out: python3 run.py test --neural installs torch for it")
     if failed:

@@ -1,22 +1,12 @@
-"""Day and night, shared models and reference values."""
+"""Day and night.
+
+Nothing heavy is imported at the top: the process that hands the tests out to workers needs none.
+"""
 
 import gc
-import json
 from importlib.util import find_spec
-from pathlib import Path
 
-import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 import pytest
-
-import pymc_dp as dp
-
-# --- Day and night --------------------------------------------------------------------------------
-
-# Where in the code each variable was made: nothing here asks, and it costs a quarter of the time.
-pytensor.config.traceback__limit = 0
-
 
 # run.py says so, and how to bring them in.
 collect_ignore = [] if find_spec("torch") else ["neural"]
@@ -31,10 +21,14 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_finish(session):
-    """Look for circles, of which graphs are full, among what the tests make, and seldom.
+    """Prepare a process that runs tests."""
+    import pytensor
 
-    Among all that is imported, and as often as Python does, it costs a tenth of the time.
-    """
+    # Where in the code each variable was made: nothing here asks, and it costs a quarter of the
+    # time.
+    pytensor.config.traceback__limit = 0
+    # Graphs are full of circles. Looking for them among all that is imported, and as often as
+    # Python does, costs a tenth.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
@@ -79,43 +73,15 @@ def pytest_runtest_protocol(item):
     """Evaluate graphs uncompiled by day: most are called once, and numba takes seconds for each."""
     if item.config.getoption("night") or {"compiled", "nightly"} & set(item.keywords):
         return (yield)
+    import pytensor
+
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         return (yield)
-
-
-# --- Models ---------------------------------------------------------------------------------------
-
-GAUSSIAN_CASES = json.loads((Path(__file__).parent / "data" / "gaussian.json").read_text())["cases"]
-
-
-def gaussian_model(n, scales, z, *, bounds=None, prior=None, mechanism=dp.LaplaceMechanism):
-    """Normal records with a released mean and variance; a flat or normal-inverse-gamma prior."""
-    with pm.Model() as model:
-        if prior is None:
-            mu, s2 = pm.Flat("mu"), pm.HalfFlat("s2")
-        else:
-            s2 = pm.InverseGamma("s2", prior["nu_0"] / 2, prior["nu_0"] * prior["sigma_0_sq"] / 2)
-            mu = pm.Normal("mu", prior["mu_0"], pt.sqrt(s2 / prior["kappa_0"]))
-        x = pm.Normal("x", mu, pt.sqrt(s2), shape=n)
-        dp.PrivateObservation(
-            "z", [x.mean(), x.var(ddof=1)], mechanism(scales), observed=z, bounds=bounds
-        )
-    return model
-
-
-def reference_model(case):
-    """Model of a reference case."""
-    x = case["input"]
-    return gaussian_model(
-        x["n"],
-        [1 / (x["n"] * x["eps_1"]), 1 / (x["n"] * x["eps_2"])],
-        [x["z1_priv_mean"], x["z2_priv_var"]],
-        bounds=(0, 1) if x["constrained"] else None,
-        prior=x["prior"],
-    )
 
 
 @pytest.fixture(scope="session")
 def gaussian_case():
     """Look a reference case up by its name."""
+    from tests.models import GAUSSIAN_CASES
+
     return {case["name"]: case for case in GAUSSIAN_CASES}.__getitem__

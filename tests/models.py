@@ -1,5 +1,8 @@
 """Small models, one of every kind that the package reads."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -8,7 +11,6 @@ import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import routes
-from tests.conftest import gaussian_model
 from tests.record_models import RECORD_MODELS
 
 LAPLACE, GEOMETRIC = dp.LaplaceMechanism(2.0), dp.GeometricMechanism(2.0)
@@ -20,6 +22,36 @@ def route_table(model, approximate=None, **options):
         (route, 0.0, str(plan)) if isinstance(plan, Declined) else (route, plan.rate, "")
         for route, plan in routes(Reading(model), approximate, **options)
     ]
+
+
+GAUSSIAN_CASES = json.loads((Path(__file__).parent / "data" / "gaussian.json").read_text())["cases"]
+
+
+def gaussian_model(n, scales, z, *, bounds=None, prior=None, mechanism=dp.LaplaceMechanism):
+    """Normal records with a released mean and variance; a flat or normal-inverse-gamma prior."""
+    with pm.Model() as model:
+        if prior is None:
+            mu, s2 = pm.Flat("mu"), pm.HalfFlat("s2")
+        else:
+            s2 = pm.InverseGamma("s2", prior["nu_0"] / 2, prior["nu_0"] * prior["sigma_0_sq"] / 2)
+            mu = pm.Normal("mu", prior["mu_0"], pt.sqrt(s2 / prior["kappa_0"]))
+        x = pm.Normal("x", mu, pt.sqrt(s2), shape=n)
+        dp.PrivateObservation(
+            "z", [x.mean(), x.var(ddof=1)], mechanism(scales), observed=z, bounds=bounds
+        )
+    return model
+
+
+def reference_model(case):
+    """Model of a reference case."""
+    x = case["input"]
+    return gaussian_model(
+        x["n"],
+        [1 / (x["n"] * x["eps_1"]), 1 / (x["n"] * x["eps_2"])],
+        [x["z1_priv_mean"], x["z2_priv_var"]],
+        bounds=(0, 1) if x["constrained"] else None,
+        prior=x["prior"],
+    )
 
 
 def gaussian(**options):

@@ -9,7 +9,7 @@ from xarray import Dataset, DataTree
 
 import pymc_dp as dp
 from pymc_dp.routes.convergence import check_convergence
-from tests.conftest import gaussian_model
+from tests.models import gaussian_model
 
 
 def tree(**draws):

@@ -8,8 +8,8 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.laws import find_pair, registered_pairs
-from tests.conftest import gaussian_model
 from tests.laws.test_counts import OPS, PAIRS, SMOOTH, TRIALS, values
+from tests.models import gaussian_model
 
 jax = pytest.importorskip("jax", exc_type=ImportError)
 

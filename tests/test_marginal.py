@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from tests.conftest import GAUSSIAN_CASES, gaussian_model, reference_model
+from tests.models import GAUSSIAN_CASES, gaussian_model, reference_model
 
 # The flat truncated case is what a user gets who truncates sigma2 in the model; see below.
 EXACT = [c for c in GAUSSIAN_CASES if c["name"] != "n10_e02_uncon_flat"]

@@ -19,7 +19,7 @@ from pymc_dp.kernels.moments.gaussian_chain import (
     mean_range,
 )
 from pymc_dp.reading.bounds import feasible_point
-from tests.conftest import GAUSSIAN_CASES, reference_model
+from tests.models import GAUSSIAN_CASES, reference_model
 
 EXACT = [c for c in GAUSSIAN_CASES if c["name"] != "n10_e02_uncon_flat"]  # truncated on request
 

@@ -11,7 +11,7 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import gaussian as fused
-from tests.conftest import gaussian_model
+from tests.models import gaussian_model
 
 PRIOR = {"mu_0": 0.3, "kappa_0": 0.5, "nu_0": 6.0, "sigma_0_sq": 0.05}
 
