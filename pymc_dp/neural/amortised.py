@@ -205,7 +205,7 @@ class AmortisedPosterior:
         if np.ndim(epsilon):
             raise ValueError(f"epsilon={epsilon!r}: write the level of the release, one number")
         check_counts(draws=draws, chains=chains)
-        level = self._levels([epsilon])
+        level = _checked_levels(self.noise, [epsilon])
         [channel] = self.problem.channels
         if observed is None and np.any(np.isnan(self.problem.observed)):
             raise ValueError("observed= is needed: what amortise was given has no release")
@@ -305,7 +305,7 @@ class AmortisedPosterior:
             Values of all parameters by name; drawn from the prior if None.
         """
         rng = get_random_generator(random_seed, copy=False)
-        levels = self._levels(np.broadcast_to(epsilon, count))
+        levels = _checked_levels(self.noise, np.broadcast_to(epsilon, count))
         theta, statistic = self._confidential(count, rng, given)
         return theta, self.noise.release(statistic, levels, rng)
 
@@ -352,7 +352,7 @@ class AmortisedPosterior:
         """
         check_counts(replicates=replicates, draws=draws)
         rng = get_random_generator(random_seed)
-        levels = self._levels(epsilon)
+        levels = _checked_levels(self.noise, epsilon)
         names = ("sd", "width", "coverage", "rmse")
         found = np.empty((len(names), len(levels), len(self.labels)))
         theta, statistic = self._confidential(replicates, rng, given)
@@ -372,13 +372,14 @@ class AmortisedPosterior:
             attrs={"prob": prob, "replicates": replicates},
         )
 
-    def _levels(self, epsilon: ArrayLike) -> np.ndarray:
-        levels = np.atleast_1d(np.asarray(epsilon, "float64"))
-        low, high = self.noise.levels
-        wrong = ~((levels >= low * (1 - 1e-9)) & (levels <= high * (1 + 1e-9)))
-        if wrong.any():
-            raise ValueError(
-                f"epsilon={levels[wrong][0]:g}: the network knows levels from {low:g} to {high:g}; "
-                f"train one for a wider range with dp.neural.amortise(epsilon=...)"
-            )
-        return levels
+
+def _checked_levels(noise, epsilon: ArrayLike) -> np.ndarray:
+    levels = np.atleast_1d(np.asarray(epsilon, "float64"))
+    low, high = noise.levels
+    wrong = ~((levels >= low * (1 - 1e-9)) & (levels <= high * (1 + 1e-9)))
+    if wrong.any():
+        raise ValueError(
+            f"epsilon={levels[wrong][0]:g}: the network knows levels from {low:g} to {high:g}; "
+            f"train one for a wider range with dp.neural.amortise(epsilon=...)"
+        )
+    return levels

@@ -18,7 +18,7 @@ from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.sums import additive
-from pymc_dp.step_methods.records import engine
+from pymc_dp.step_methods.records import graphs
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 from tests.record_models import RECORD_MODELS
 
@@ -440,7 +440,7 @@ def test_what_was_read_of_the_releases_is_checked_where_they_are_possible(monkey
         reading = additive(density, records)
         return replace(reading, entries=np.array(ps.add(reading.outer, ps.constant(1.0))))
 
-    monkeypatch.setattr(engine, "additive", wrong)
+    monkeypatch.setattr(graphs, "additive", wrong)
     with pm.Model():
         mu = pm.Normal("mu", 0, 0.1)
         x = pm.Normal("x", mu, 0.1, shape=4)
@@ -456,7 +456,7 @@ def test_what_was_read_is_gone_where_the_check_failed(monkeypatch):
         reading = additive(density, records)
         return replace(reading, entries=np.array(ps.add(reading.outer, ps.constant(1.0))))
 
-    monkeypatch.setattr(engine, "additive", wrong)
+    monkeypatch.setattr(graphs, "additive", wrong)
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=4)
         s = pt.clip(pt.exp(1_000 * x).sum(), 0, 1)

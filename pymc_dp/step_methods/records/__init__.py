@@ -220,7 +220,7 @@ class RecordMetropolis(DPStep):
             if self.started:
                 x = engine.records(point)
             else:
-                x, theta = self._first_records(engine, theta, engine.env(point))
+                x, theta = _first_records(engine, self.rng, theta, engine.env(point))
             engine.center(x)  # so that the sums do not cancel
             env = engine.env(point)
             n = engine.block.n
@@ -250,28 +250,6 @@ class RecordMetropolis(DPStep):
             "dp_record_move": moved / tried if tried else math.nan,
         }
         return point, [stats]
-
-    def _first_records(self, engine: Engine, theta, env):
-        """Draw records, and parameters if need be, at which the releases are possible."""
-        tries = int(np.clip(2_000_000 // max(engine.block.n, 1), 20, _TRIES))
-        density = -math.inf
-        for k in range(2 * tries):
-            # First at the starting values, then farther and farther from them.
-            spread = max(0.0, k / tries - 1.0) * 10.0
-            here = theta + spread * self.rng.standard_normal(theta.size)
-            x = engine.draw(self.rng, here, env)
-            density = engine.log_density(x, here, env)
-            if math.isfinite(density):
-                engine.check(x, here, env)
-                return x, here
-        names = ", ".join(repr(f.name) for f in engine.block.factors)
-        raise ValueError(
-            f"{engine.block.name!r} cannot be drawn: in {2 * tries} draws from their law the log "
-            f"density of {names} was {density} every time. The statistic, the observed value or "
-            f"the noise is NaN, of the wrong shape, no positive scale, or nothing that the "
-            f"mechanism can publish: check them and the pm.Data of the model, or give initvals= "
-            f"under which it is possible"
-        )
 
     def _check_loss(self, loss: Loss | None, lowest: float) -> None:
         """Warn once where an acceptance probability contradicts the stated privacy loss."""
@@ -318,6 +296,29 @@ class RecordMetropolis(DPStep):
             return {"dp_accept": step_stats["dp_record_accept"]}
 
         return (update,)
+
+
+def _first_records(engine: Engine, rng, theta, env):
+    """Draw records, and parameters if need be, at which the releases are possible."""
+    tries = int(np.clip(2_000_000 // max(engine.block.n, 1), 20, _TRIES))
+    density = -math.inf
+    for k in range(2 * tries):
+        # First at the starting values, then farther and farther from them.
+        spread = max(0.0, k / tries - 1.0) * 10.0
+        here = theta + spread * rng.standard_normal(theta.size)
+        x = engine.draw(rng, here, env)
+        density = engine.log_density(x, here, env)
+        if math.isfinite(density):
+            engine.check(x, here, env)
+            return x, here
+    names = ", ".join(repr(f.name) for f in engine.block.factors)
+    raise ValueError(
+        f"{engine.block.name!r} cannot be drawn: in {2 * tries} draws from their law the log "
+        f"density of {names} was {density} every time. The statistic, the observed value or "
+        f"the noise is NaN, of the wrong shape, no positive scale, or nothing that the "
+        f"mechanism can publish: check them and the pm.Data of the model, or give initvals= "
+        f"under which it is possible"
+    )
 
 
 def _starts_at_random(model: pm.Model, rv) -> bool:

@@ -9,32 +9,20 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.logprob.basic import logp
-from pymc.logprob.utils import CheckParameterValue, ParameterValueError
+from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors, graph_inputs
-from pytensor.tensor.basic import MakeVector, ScalarFromTensor
-from pytensor.tensor.math import All
-from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.variable import TensorVariable
+from pytensor.graph.basic import Variable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
-from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE, is_random, nearest_rvs
+from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.kernels.records import Pieces, make_sweeps, make_sweeps_in_full
-from pymc_dp.laws.transport import transport
-from pymc_dp.reading.groups import Block, factor_density, parameters, transform_parents
-from pymc_dp.reading.model import Reading, parents
-from pymc_dp.reading.sums import Additive, additive
+from pymc_dp.reading.groups import Block, parameters
+from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.base import point_function
-from pymc_dp.step_methods.records.proposals import proposals
-from pymc_dp.step_methods.records.representable import brought_inside, representable
+from pymc_dp.step_methods.records.graphs import RecordGraphs
 
 Point = dict[str, np.ndarray]
 
-_BIG = 16  # larger constants are arguments of compiled code, not part of it
 _REDRAWS = 20
 _CHECKS = 20
 
@@ -43,47 +31,21 @@ def _contiguous(value) -> np.ndarray:
     return np.asarray(value, order="C")  # np.ascontiguousarray would make a vector of a scalar
 
 
-def _replaced(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable]:
-    return list(graph_replace(list(graphs), by, strict=False)) if graphs and by else list(graphs)
-
-
-def _substituted(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable]:
-    """Replace as `_replaced` does; random variables on the way stay those of the model.
-
-    PyTensor may copy them, and the model does not know the copies: they would be drawn.
-    """
-    return _replaced(graphs, {rv: rv for rv in nearest_rvs(graphs)} | by if by else by)
-
-
 def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
     """Return a function that is evaluated node by node, without compilation."""
     return pytensor.function(list(inputs), outputs, mode=PLAIN_MODE, on_unused_input="ignore")
 
 
-def fresh(rv: TensorVariable, replace: dict[TensorVariable, TensorVariable]) -> TensorVariable:
-    """Return another draw of a variable, given other values of some of its parents."""
-    return rv.owner.clone_with_new_inputs(
-        _substituted(rv.owner.inputs, replace), strict=False
-    ).outputs[rv.index]
-
-
-def _unreduced(condition: Variable) -> list[TensorVariable]:
-    """Return the comparisons that a condition is the conjunction of."""
-    node = condition.owner
-    if node is None or not isinstance(node.op, All | MakeVector | ScalarFromTensor):
-        return [condition]
-    return [c for i in node.inputs for c in _unreduced(i)]
-
-
-def _refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[TensorVariable]:
-    """Put NaN into the first row for every record that is not `held`; see `kernels.records`."""
-    if not held:
-        return maps or [pt.zeros(())]
-    fine = held[0]
-    for more in held[1:]:
-        fine = fine & more
-    first, *rest = maps or [pt.zeros(())]
-    return [pt.where(fine, first, np.nan), *rest]
+def _unpacked(sweeps: Piece, records: int, further: int) -> Callable:
+    """Take records and further inputs one by one: so arrays cross from Python much faster."""
+    names = [f"x{i}" for i in range(records)], [f"e{i}" for i in range(further)]
+    packed = [f"({''.join(f'{name}, ' for name in group)})" for group in names]
+    return from_source(
+        "sweeps",
+        ", ".join(["rng, theta, axes, scales, count, moves, turn", *names[0], *names[1]]),
+        f"inner(rng, {packed[0]}, theta, {packed[1]}, axes, scales, count, moves, turn)",
+        inner=sweeps,
+    ).function
 
 
 class _DisagreementError(RuntimeError):
@@ -115,30 +77,18 @@ class Engine:
         # What compiling it anew takes; the records of the point would be most of a pickle.
         own = {model.rvs_to_values[rv].name for rv in block.records}
         self._start = {name: value for name, value in start.items() if name not in own}
-        self._records = {rv: rv.type(f"{rv.name}_records") for rv in block.records}
-        self._theta, self._new_theta = pt.dvector("theta"), pt.dvector("new_theta")
-        self._centers = pt.dvector("centers")
         self._lay_out(start)
-        density = factor_density(model, block)
-        self._reading: Additive | None = None
-        self.in_full = ""
-        try:
-            self._reading = additive(density, dict.fromkeys(block.records, block.n))
-        except Declined as error:
-            self.in_full = str(error)
-
-        graphs = self._graphs(density)
-        self._collect(graphs)
-        graphs = self._with_env(graphs)
+        graphs = RecordGraphs(model, block, self.parameters, self._slices)
+        self._centers, self._sources = graphs.centers, graphs.sources
+        self._columns = [] if graphs.reading is None else graphs.reading.columns
+        self._center_values = np.zeros(len(self._columns))
         self._check_draws(graphs, start)
         self._compile(graphs)
-        del self._reading
+        self.in_full, self.fixed, self.is_cut = graphs.in_full, graphs.fixed, graphs.is_cut
 
     def __reduce__(self):
         """Pickle the model, not what was compiled, which other processes cannot load."""
         return Engine, (self._model, self.block, self._start)
-
-    # --- Graphs ---------------------------------------------------------------------------------
 
     def _lay_out(self, start: Point) -> None:
         """Lay the values of the parameters out in one vector."""
@@ -158,186 +108,21 @@ class Engine:
         if not self._is_plain:
             self._to_records = point_function(model, list(self.block.records))
 
-    def _graphs(self, density: TensorVariable) -> dict[str, list[TensorVariable]]:
-        """Everything that will be compiled, in terms of records, theta and further inputs."""
-        graphs = {"full": [density], "maps": [], "public": [], "held": []}
-        if self._reading is not None:
-            centered = {self._reading.centers: self._centers}
-            graphs["maps"] = _substituted(self._reading.maps, centered)
-            graphs["public"] = _substituted([g for _, g in self._reading.public], centered)
-        graphs = {name: _substituted(group, self._records) for name, group in graphs.items()}
-        representable, lawful = self._representable(), self._lawful()
-        # Of laws without such parameters the model says itself that they have no density.
-        self.is_cut = bool(representable) and not lawful
-        graphs["held"] = representable + lawful
-        graphs["maps"] = _refused(graphs["maps"], graphs["held"])
-        graphs["propose"] = self._proposals()
-        graphs["prior"] = [self._prior()]
-        graphs["values"] = self._transformed()
-        graphs["inside"] = self._inside()
-        graphs = {name: self._at(group, self._theta) for name, group in graphs.items()}
-        self.fixed = ""
-        try:
-            graphs["couple"] = self._at(self._coupling(), self._theta)
-        except NotImplementedError as error:
-            self.fixed = str(error)
-        return graphs
-
-    def _at(self, graphs: Sequence[TensorVariable], theta: TensorVariable) -> list[TensorVariable]:
-        """Replace random variables by values, those of the parameters by entries of `theta`."""
-        graphs = self._model.replace_rvs_by_values(list(graphs)) if graphs else []
-        values = {v: theta[s].reshape(shape).astype(v.dtype) for v, s, shape in self._slices}
-        return _replaced(graphs, values)
-
-    def _proposals(self) -> list[TensorVariable]:
-        drawn: dict = {}
-        for rv in self.block.records:
-            again = fresh(rv, drawn)
-            drawn[rv] = proposals(rv.owner.op, again, self.block.n)
-        return list(drawn.values())
-
-    def _coupling(self) -> list[TensorVariable]:
-        """Return the records under the new parameters."""
-        if not self.size:
-            return list(self._records.values())
-        moved: dict = {}
-
-        def draw(law, *arguments):
-            rng = pt.random.shared_rng(seed=None)
-            return law(*arguments, rng=rng, return_next_rng=True)[1]
-
-        for rv, x in self._records.items():
-            [old] = self._at([fresh(rv, self._records)], self._theta)
-            [new] = self._at([fresh(rv, moved)], self._new_theta)
-            moved[rv] = transport(rv.owner.op, old, new, x, draw).astype(rv.dtype)
-        return list(moved.values())
-
-    def _prior(self) -> TensorVariable:
-        """Log density of everything that changes with the parameters but is no record or factor.
-
-        Where the parameters leave the domain of the records' law, which cancels in the moves with
-        its density, it is -inf.
-        """
-        model, skipped = self._model, {*self.block.records, *self.block.factors}
-        moving = self._moving()
-        terms = [
-            rv
-            for rv in model.basic_RVs
-            if rv not in skipped and (rv in moving or moving & set(parents(rv)))
-        ]
-        terms += [
-            p for p in model.potentials if p not in skipped and moving & set(nearest_rvs([p]))
-        ]
-        density = model.logp(vars=terms, sum=True) if terms else pt.zeros(())
-        valid = [pt.all(c) for c in self._domain() if not self._is_of_records(c)]
-        return pt.switch(pt.all(pt.stack(valid)), density, -np.inf) if valid else density
-
-    def _moving(self) -> set[TensorVariable]:
-        """Return the parameters, and what they carry along: the point holds transformed values."""
-        moving = set(self.parameters)
-        while True:
-            more = {
-                rv
-                for rv in self._model.free_RVs
-                if rv not in moving
-                and rv not in self.block.records
-                and moving & set(transform_parents(self._model, rv))
-            }
-            if not more:
-                return moving
-            moving |= more
-
-    def _domain(self) -> list[TensorVariable]:
-        """Return the conditions on the parameters of the records' laws."""
-        conditions = []
-        for rv, x in self._records.items():
-            density = logp(rv, x, warn_rvs=False)
-            for variable in ancestors([density], blockers=list(self._model.basic_RVs)):
-                if variable.owner and isinstance(variable.owner.op, CheckParameterValue):
-                    conditions += [u for c in variable.owner.inputs[1:] for u in _unreduced(c)]
-        return conditions
-
-    def _is_of_records(self, condition: TensorVariable) -> bool:
-        return bool(set(nearest_rvs([condition])) & set(self.block.records))
-
-    def _lawful(self) -> list[TensorVariable]:
-        """Return the conditions, one for each record, under which its law has such parameters."""
-        found = _substituted([c for c in self._domain() if self._is_of_records(c)], self._records)
-        return [c.all(axis=tuple(range(1, c.type.ndim))) if c.type.ndim > 1 else c for c in found]
-
-    def _representable(self) -> list[TensorVariable]:
-        """Return the conditions, one for each record, under which the point can hold it."""
-        transforms = self._model.rvs_to_transforms
-        found = [
-            representable(fresh(rv, self._records), x, transforms.get(rv))
-            for rv, x in self._records.items()
-        ]
-        return [f for f in found if f is not None]
-
-    def _inside(self) -> list[TensorVariable]:
-        """Return the records with those on an end of their support moved off it."""
-        transforms = self._model.rvs_to_transforms
-        return [
-            brought_inside(fresh(rv, self._records), x, transforms.get(rv)).astype(x.dtype)
-            for rv, x in self._records.items()
-        ]
-
-    def _transformed(self) -> list[TensorVariable]:
-        """Return the records in the space of their values, where a transform makes it another."""
-        changed = []
-        for rv, x in self._records.items():
-            transform = self._model.rvs_to_transforms.get(rv)
-            changed.append(x if transform is None else transform.forward(x, *rv.owner.inputs))
-        return _substituted(changed, self._records)
-
-    # --- Inputs ---------------------------------------------------------------------------------
-
-    def _collect(self, graphs: dict[str, list[TensorVariable]]) -> None:
-        """Find what else the graphs are computed from: data, noise scales, other variables."""
-        above = ancestors([g for group in graphs.values() for g in group])
-        others = {rv.name for rv in self._model.basic_RVs if rv not in self.block.records}
-        for copied in (v for v in above if is_random(v) and v.name in others):
-            raise RuntimeError(f"{copied.name!r} would be drawn, not read: please report this")
-        known = {*self._records.values(), self._theta, self._new_theta}
-        self._env: dict[Variable, TensorVariable] = {}
-        self._sources: list = []
-        for variable in graph_inputs([g for group in graphs.values() for g in group]):
-            if variable in known or variable in self._env or isinstance(variable.type, RandomType):
-                continue
-            if isinstance(variable, Constant) and (
-                not hasattr(variable.type, "shape") or np.size(variable.data) <= _BIG
-            ):
-                continue
-            self._env[variable] = variable.type()
-            if isinstance(variable, Constant):
-                self._sources.append(np.array(variable.data))
-            elif variable is self._centers or isinstance(variable, SharedVariable):
-                self._sources.append(variable)
-            else:
-                self._sources.append(variable.name)  # of the point
-        self._columns = [] if self._reading is None else self._reading.columns
-        self._center_values = np.zeros(len(self._columns))
-
-    def _with_env(self, graphs: dict[str, list[TensorVariable]]) -> dict[str, list[TensorVariable]]:
-        flat = iter(_replaced([g for group in graphs.values() for g in group], self._env))
-        return {name: [next(flat) for _ in group] for name, group in graphs.items()}
-
-    def _arguments(self) -> list[TensorVariable]:
-        return [self._theta, *self._records.values(), *self._env.values()]
-
-    def _check_draws(self, graphs: dict[str, list[TensorVariable]], start: Point) -> None:
+    def _check_draws(self, compiled: RecordGraphs, start: Point) -> None:
         """Draw records at the start; check there that the sums give what the statistic gives."""
+        graphs, reading = compiled.graphs, compiled.reading
+        inputs = [compiled.theta, *compiled.env.values()]
         # Not worth compiling: evaluated once a chain, or a few operations.
-        self._full = plain_function(self._arguments(), graphs["full"][0])
+        self._full = plain_function(compiled.arguments, graphs["full"][0])
         if not self._is_plain:
             self._to_values, self._to_inside = (
                 pytensor.function(
-                    self._arguments(), graphs[name], on_unused_input="ignore", trust_input=True
+                    compiled.arguments, graphs[name], on_unused_input="ignore", trust_input=True
                 )
                 for name in ("values", "inside")
             )
-        self._are_held = plain_function(self._arguments(), graphs["held"])
-        propose = from_graph([self._theta, *self._env.values()], graphs["propose"], rng=True)
+        self._are_held = plain_function(compiled.arguments, graphs["held"])
+        propose = from_graph(inputs, graphs["propose"], rng=True)
         self._propose = propose
         theta, rng = self.theta(start), np.random.default_rng(1)
         try:
@@ -348,13 +133,13 @@ class Engine:
                 f"them a proper distribution that PyMC can draw from"
             ) from error
         self.center(x)
-        self._n_sums = 0 if self._reading is None else len(self._reading.sums)
-        if self._reading is None:
+        self._n_sums = 0 if reading is None else len(reading.sums)
+        if reading is None:
             return
-        self._sums_of = plain_function(self._arguments(), graphs["maps"])
-        self._public_of = plain_function([self._theta, *self._env.values()], graphs["public"])
-        scalars = [*self._reading.sums, *(s for s, _ in self._reading.public)]
-        self._outer = plain_function(scalars, pt.as_tensor(self._reading.outer))
+        self._sums_of = plain_function(compiled.arguments, graphs["maps"])
+        self._public_of = plain_function(inputs, graphs["public"])
+        scalars = [*reading.sums, *(s for s, _ in reading.public)]
+        self._outer = plain_function(scalars, pt.as_tensor(reading.outer))
         checked = 0
         for k in range(_CHECKS):
             # Where the releases are impossible there is nothing to compare: look farther away.
@@ -366,9 +151,8 @@ class Engine:
             except ValueError:  # parameters without a law
                 continue
             except _DisagreementError as error:
-                self._reading = None
-                graphs["maps"] = _refused([], graphs["held"])
-                self.in_full = f"a numerical check of what was read of it failed ({error})"
+                why = f"a numerical check of what was read of it failed ({error})"
+                compiled.read_in_full(why)
                 return
             if checked == 2:
                 return
@@ -384,15 +168,16 @@ class Engine:
             raise _DisagreementError(f"{found} instead of {expected}; please report this")
         return True
 
-    def _compile(self, graphs: dict[str, list[TensorVariable]]) -> None:
-        env, x = list(self._env.values()), list(self._records.values())
-        theta, new_theta, n = self._theta, self._new_theta, self.block.n
+    def _compile(self, compiled: RecordGraphs) -> None:
+        graphs, reading = compiled.graphs, compiled.reading
+        env, x = list(compiled.env.values()), list(compiled.records.values())
+        theta, new_theta, n = compiled.theta, compiled.new_theta, self.block.n
 
         prior = from_graph([theta, *env], [graphs["prior"][0].astype("float64")])
         x_new = [v.type() for v in x]
         coupled = graphs.get("couple", x)  # without one, nothing moves
         couple = from_graph([theta, new_theta, *x, *env], coupled, rng=True)
-        if self._reading is None:
+        if reading is None:
             i = pt.lscalar()
             chosen = [pt.set_subtensor(v[i], new[i]) for v, new in zip(x, x_new, strict=True)]
             choose = from_graph([i, *x_new, *x], chosen)
@@ -410,8 +195,8 @@ class Engine:
             public = from_graph(
                 [theta, *env], [pt.stack(public_values) if public_values else pt.zeros((0,))]
             )
-            scalars = [s for s, _ in self._reading.public]
-            density = from_scalars([self._reading.sums, scalars], self._reading.outer)
+            scalars = [s for s, _ in reading.public]
+            density = from_scalars([reading.sums, scalars], reading.outer)
             make = make_sweeps
         rows = [m.astype("float64") for m in graphs["maps"]]
         maps = from_graph([theta, *x, *env], [pt.stack([pt.broadcast_to(m, (n,)) for m in rows])])
@@ -419,15 +204,7 @@ class Engine:
         keys = [piece.key for piece in pieces]
         key = None if None in keys else repr((make.__name__, keys))
         sweeps = Piece(make(Pieces(*(piece.function for piece in pieces))), key)
-        # Single arrays cross from Python much faster than tuples of them.
-        names = [f"x{i}" for i in range(len(x))], [f"e{i}" for i in range(len(env))]
-        packed = [f"({''.join(f'{name}, ' for name in group)})" for group in names]
-        self._run = from_source(
-            "sweeps",
-            ", ".join(["rng, theta, axes, scales, count, moves, turn", *names[0], *names[1]]),
-            f"inner(rng, {packed[0]}, theta, {packed[1]}, axes, scales, count, moves, turn)",
-            inner=sweeps,
-        ).function
+        self._run = _unpacked(sweeps, len(x), len(env))
 
     # --- Use ------------------------------------------------------------------------------------
 

@@ -1,0 +1,270 @@
+"""What is compiled for a block of confidential records, as graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.logprob.basic import logp
+from pymc.logprob.utils import CheckParameterValue
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.basic import MakeVector, ScalarFromTensor
+from pytensor.tensor.math import All
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import is_random, nearest_rvs
+from pymc_dp.laws.transport import transport
+from pymc_dp.reading.groups import Block, factor_density, transform_parents
+from pymc_dp.reading.model import parents
+from pymc_dp.reading.sums import Additive, additive
+from pymc_dp.step_methods.records.proposals import proposals
+from pymc_dp.step_methods.records.representable import brought_inside, representable
+
+_BIG = 16  # larger constants are arguments of compiled code, not part of it
+
+
+def _replaced(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable]:
+    return list(graph_replace(list(graphs), by, strict=False)) if graphs and by else list(graphs)
+
+
+def _substituted(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable]:
+    """Replace as `_replaced` does; random variables on the way stay those of the model.
+
+    PyTensor may copy them, and the model does not know the copies: they would be drawn.
+    """
+    return _replaced(graphs, {rv: rv for rv in nearest_rvs(graphs)} | by if by else by)
+
+
+def fresh(rv: TensorVariable, replace: dict[TensorVariable, TensorVariable]) -> TensorVariable:
+    """Return another draw of a variable, given other values of some of its parents."""
+    return rv.owner.clone_with_new_inputs(
+        _substituted(rv.owner.inputs, replace), strict=False
+    ).outputs[rv.index]
+
+
+def _unreduced(condition: Variable) -> list[TensorVariable]:
+    """Return the comparisons that a condition is the conjunction of."""
+    node = condition.owner
+    if node is None or not isinstance(node.op, All | MakeVector | ScalarFromTensor):
+        return [condition]
+    return [c for i in node.inputs for c in _unreduced(i)]
+
+
+def refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[TensorVariable]:
+    """Put NaN into the first row for every record that is not `held`; see `kernels.records`."""
+    if not held:
+        return maps or [pt.zeros(())]
+    fine = held[0]
+    for more in held[1:]:
+        fine = fine & more
+    first, *rest = maps or [pt.zeros(())]
+    return [pt.where(fine, first, np.nan), *rest]
+
+
+class RecordGraphs:
+    """What is compiled for a block of records.
+
+    Attributes
+    ----------
+    graphs : dict of lists
+        By name: the density of the releases in full, the maps that are summed and the public
+        values of its reading, what holds of each record, proposals, the prior of what moves,
+        records as values, off the ends of their support, and under new parameters.
+    records, theta, new_theta, centers
+        What stands in them for the records, the parameters, new ones, and centers of the sums.
+    env, sources : dict, list
+        Further inputs, and where they come from: names of the point, data, numbers.
+    reading : Additive, optional
+        The density of the releases as a function of sums.
+    in_full, fixed, is_cut
+        As of `engine.Engine`.
+    """
+
+    def __init__(self, model: pm.Model, block: Block, moving: Sequence[TensorVariable], slices):
+        self.block, self._model, self._parameters, self._slices = block, model, moving, slices
+        self.records = {rv: rv.type(f"{rv.name}_records") for rv in block.records}
+        self.theta, self.new_theta = pt.dvector("theta"), pt.dvector("new_theta")
+        self.centers = pt.dvector("centers")
+        density = factor_density(model, block)
+        self.reading: Additive | None = None
+        self.in_full = ""
+        try:
+            self.reading = additive(density, dict.fromkeys(block.records, block.n))
+        except Declined as error:
+            self.in_full = str(error)
+        graphs = self._all(density)
+        self._collect(graphs)
+        flat = iter(_replaced([g for group in graphs.values() for g in group], self.env))
+        self.graphs = {name: [next(flat) for _ in group] for name, group in graphs.items()}
+
+    @property
+    def arguments(self) -> list[TensorVariable]:
+        """Return parameters, records and further inputs."""
+        return [self.theta, *self.records.values(), *self.env.values()]
+
+    def read_in_full(self, why: str) -> None:
+        """Give the reading up."""
+        self.reading, self.in_full = None, why
+        self.graphs["maps"] = refused([], self.graphs["held"])
+
+    def _all(self, density: TensorVariable) -> dict[str, list[TensorVariable]]:
+        graphs = {"full": [density], "maps": [], "public": [], "held": []}
+        if self.reading is not None:
+            centered = {self.reading.centers: self.centers}
+            graphs["maps"] = _substituted(self.reading.maps, centered)
+            graphs["public"] = _substituted([g for _, g in self.reading.public], centered)
+        graphs = {name: _substituted(group, self.records) for name, group in graphs.items()}
+        representable, lawful = self._representable(), self._lawful()
+        # Of laws without such parameters the model says itself that they have no density.
+        self.is_cut = bool(representable) and not lawful
+        graphs["held"] = representable + lawful
+        graphs["maps"] = refused(graphs["maps"], graphs["held"])
+        graphs["propose"] = self._proposals()
+        graphs["prior"] = [self._prior()]
+        graphs["values"] = self._transformed()
+        graphs["inside"] = self._inside()
+        graphs = {name: self._at(group, self.theta) for name, group in graphs.items()}
+        self.fixed = ""
+        try:
+            graphs["couple"] = self._at(self._coupling(), self.theta)
+        except NotImplementedError as error:
+            self.fixed = str(error)
+        return graphs
+
+    def _at(self, graphs: Sequence[TensorVariable], theta: TensorVariable) -> list[TensorVariable]:
+        """Replace random variables by values, those of the parameters by entries of `theta`."""
+        graphs = self._model.replace_rvs_by_values(list(graphs)) if graphs else []
+        values = {v: theta[s].reshape(shape).astype(v.dtype) for v, s, shape in self._slices}
+        return _replaced(graphs, values)
+
+    def _proposals(self) -> list[TensorVariable]:
+        drawn: dict = {}
+        for rv in self.block.records:
+            again = fresh(rv, drawn)
+            drawn[rv] = proposals(rv.owner.op, again, self.block.n)
+        return list(drawn.values())
+
+    def _coupling(self) -> list[TensorVariable]:
+        """Return the records under the new parameters."""
+        if not self._slices:
+            return list(self.records.values())
+        moved: dict = {}
+
+        def draw(law, *arguments):
+            rng = pt.random.shared_rng(seed=None)
+            return law(*arguments, rng=rng, return_next_rng=True)[1]
+
+        for rv, x in self.records.items():
+            [old] = self._at([fresh(rv, self.records)], self.theta)
+            [new] = self._at([fresh(rv, moved)], self.new_theta)
+            moved[rv] = transport(rv.owner.op, old, new, x, draw).astype(rv.dtype)
+        return list(moved.values())
+
+    def _prior(self) -> TensorVariable:
+        """Log density of everything that changes with the parameters but is no record or factor.
+
+        Where the parameters leave the domain of the records' law, which cancels in the moves with
+        its density, it is -inf.
+        """
+        model, skipped = self._model, {*self.block.records, *self.block.factors}
+        moving = self._moving()
+        terms = [
+            rv
+            for rv in model.basic_RVs
+            if rv not in skipped and (rv in moving or moving & set(parents(rv)))
+        ]
+        terms += [
+            p for p in model.potentials if p not in skipped and moving & set(nearest_rvs([p]))
+        ]
+        density = model.logp(vars=terms, sum=True) if terms else pt.zeros(())
+        valid = [pt.all(c) for c in self._domain() if not self._is_of_records(c)]
+        return pt.switch(pt.all(pt.stack(valid)), density, -np.inf) if valid else density
+
+    def _moving(self) -> set[TensorVariable]:
+        """Return the parameters, and what they carry along: the point holds transformed values."""
+        moving = set(self._parameters)
+        while True:
+            more = {
+                rv
+                for rv in self._model.free_RVs
+                if rv not in moving
+                and rv not in self.block.records
+                and moving & set(transform_parents(self._model, rv))
+            }
+            if not more:
+                return moving
+            moving |= more
+
+    def _domain(self) -> list[TensorVariable]:
+        """Return the conditions on the parameters of the records' laws."""
+        conditions = []
+        for rv, x in self.records.items():
+            density = logp(rv, x, warn_rvs=False)
+            for variable in ancestors([density], blockers=list(self._model.basic_RVs)):
+                if variable.owner and isinstance(variable.owner.op, CheckParameterValue):
+                    conditions += [u for c in variable.owner.inputs[1:] for u in _unreduced(c)]
+        return conditions
+
+    def _is_of_records(self, condition: TensorVariable) -> bool:
+        return bool(set(nearest_rvs([condition])) & set(self.block.records))
+
+    def _lawful(self) -> list[TensorVariable]:
+        """Return the conditions, one for each record, under which its law has such parameters."""
+        found = _substituted([c for c in self._domain() if self._is_of_records(c)], self.records)
+        return [c.all(axis=tuple(range(1, c.type.ndim))) if c.type.ndim > 1 else c for c in found]
+
+    def _representable(self) -> list[TensorVariable]:
+        """Return the conditions, one for each record, under which the point can hold it."""
+        transforms = self._model.rvs_to_transforms
+        found = [
+            representable(fresh(rv, self.records), x, transforms.get(rv))
+            for rv, x in self.records.items()
+        ]
+        return [f for f in found if f is not None]
+
+    def _inside(self) -> list[TensorVariable]:
+        """Return the records with those on an end of their support moved off it."""
+        transforms = self._model.rvs_to_transforms
+        return [
+            brought_inside(fresh(rv, self.records), x, transforms.get(rv)).astype(x.dtype)
+            for rv, x in self.records.items()
+        ]
+
+    def _transformed(self) -> list[TensorVariable]:
+        """Return the records in the space of their values, where a transform makes it another."""
+        changed = []
+        for rv, x in self.records.items():
+            transform = self._model.rvs_to_transforms.get(rv)
+            changed.append(x if transform is None else transform.forward(x, *rv.owner.inputs))
+        return _substituted(changed, self.records)
+
+    def _collect(self, graphs: dict[str, list[TensorVariable]]) -> None:
+        """Find what else the graphs are computed from: data, noise scales, other variables."""
+        above = ancestors([g for group in graphs.values() for g in group])
+        others = {rv.name for rv in self._model.basic_RVs if rv not in self.block.records}
+        for copied in (v for v in above if is_random(v) and v.name in others):
+            raise RuntimeError(f"{copied.name!r} would be drawn, not read: please report this")
+        known = {*self.records.values(), self.theta, self.new_theta}
+        self.env: dict[Variable, TensorVariable] = {}
+        self.sources: list = []
+        for variable in graph_inputs([g for group in graphs.values() for g in group]):
+            if variable in known or variable in self.env or isinstance(variable.type, RandomType):
+                continue
+            if isinstance(variable, Constant) and (
+                not hasattr(variable.type, "shape") or np.size(variable.data) <= _BIG
+            ):
+                continue
+            self.env[variable] = variable.type()
+            if isinstance(variable, Constant):
+                self.sources.append(np.array(variable.data))
+            elif variable is self.centers or isinstance(variable, SharedVariable):
+                self.sources.append(variable)
+            else:
+                self.sources.append(variable.name)  # of the point
