@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -37,19 +36,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.reading.sums.forms import Form, refusal
+from pymc_dp.reading.sums.forms import refusal
+from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, reordered, repeated, reshaped
 from pymc_dp.reading.sums.tables import Entry, Layout, Ledger, Row, Table, common_layout, mapped
-
-_MOST_ENTRIES = 4096  # of a table
-
-
-@dataclass
-class Public:
-    """A value that is computed without the records; kept as its graph."""
-
-    graph: TensorVariable
 
 
 class Reader:
@@ -72,10 +63,10 @@ class Reader:
     ):
         self.n = n
         self.ledger = Ledger(n, dict.fromkeys(records, True))
+        self.operands = Operands(self.ledger)
         self.centers = pt.vector("centers", dtype="float64")
         self.columns: list[tuple[TensorVariable, tuple[int, ...]]] = []
         self._categories = categories
-        self._vectors: dict[tuple, TensorVariable] = {}
         self._memo: dict[Variable, Public | Table] = {}
         for rv in records:
             table = self._memo[rv] = self._record(rv)
@@ -103,7 +94,9 @@ class Reader:
 
     def entries(self, variable: TensorVariable) -> np.ndarray:
         """Return the entries of a tensor without an axis of records: scalar graphs or numbers."""
-        return mapped(self.ledger.scalars.graph, [self._aggregate(self.read(variable)).entries])
+        return mapped(
+            self.ledger.scalars.graph, [self.operands.aggregate(self.read(variable)).entries]
+        )
 
     # --- Nodes ----------------------------------------------------------------------------------
 
@@ -116,137 +109,42 @@ class Reader:
             case Elemwise():
                 return self._elemwise(op.scalar_op, inputs)
             case CAReduce():
-                return reduced(self.ledger, variable, self._table(self.read(inputs[0])))
+                return reduced(self.ledger, variable, self.operands.table(self.read(inputs[0])))
             case Dot() if variable.type.dtype == "bool":
                 raise refusal(op)  # its sum means or
             case Dot():
                 return self.read(_as_sum_of_products(*inputs))
             case CumOp():
-                return accumulated(self.ledger, variable, self._table(self.read(inputs[0])))
+                return accumulated(self.ledger, variable, self.operands.table(self.read(inputs[0])))
             case DimShuffle():
-                return reordered(self._table(self.read(inputs[0])), op.new_order)
+                return reordered(self.operands.table(self.read(inputs[0])), op.new_order)
             case Subtensor() | AdvancedSubtensor():
                 return self._subtensor(variable, op, inputs)
             case AdvancedIncSubtensor():
                 return self._scattered(op, inputs)
             case ExtractDiag():
-                whole = self._aggregate(self.read(inputs[0])).entries
+                whole = self.operands.aggregate(self.read(inputs[0])).entries
                 return Table(whole.diagonal(op.offset, op.axis1, op.axis2))
             case Join():
                 return self._join(op.axis % variable.type.ndim, inputs)
             case MakeVector():
-                parts = [self._aggregate(self.read(i)).entries for i in inputs]
+                parts = [self.operands.aggregate(self.read(i)).entries for i in inputs]
                 return Table(np.array([part[()] for part in parts], dtype=object))
             case Alloc():
                 return self._alloc(inputs)
             case Reshape():
-                shape = [int(s) for s in np.atleast_1d(self._known(inputs[1]))]
-                return reshaped(self._table(self.read(inputs[0])), shape, self.n)
+                shape = [int(s) for s in np.atleast_1d(self.operands.known(inputs[1]))]
+                return reshaped(self.operands.table(self.read(inputs[0])), shape, self.n)
             case CheckAndRaise() | SpecifyShape() | TensorFromScalar() | ScalarFromTensor():
                 return self.read(inputs[0])
         return self._row_by_row(variable)
 
     def _elemwise(self, op: ps.ScalarOp, inputs: Sequence[TensorVariable]) -> Table:
-        tables = self._aligned(inputs)
+        tables = self.operands.aligned([self.read(i) for i in inputs])
         axis, layout = common_layout(tables)
         dtypes = [i.type.dtype for i in inputs]
         entries = mapped(lambda *e: self.ledger.apply(op, e, dtypes), [t.entries for t in tables])
         return Table(entries, axis, layout)
-
-    def _aligned(self, inputs: Sequence[TensorVariable]) -> list[Table]:
-        """Return operands as tables, with public vectors as rows where they meet the records."""
-        values = [self.read(i) for i in inputs]
-        axis, layout = common_layout([v for v in values if isinstance(v, Table)])
-        if axis is None:
-            axis = self._axis_of_public_rows(values)
-        if axis is None:
-            return [self._aggregate(v) for v in values]
-        tables = []
-        for v in values:
-            if isinstance(v, Public) and not v.graph.type.broadcastable[axis]:
-                tables.append(self._rows_of(v.graph, axis, layout))
-                continue
-            table = self._table(v)
-            if table.axis is None and table.entries.shape[axis] != 1:
-                raise Declined("it combines the records with a vector of statistics")
-            tables.append(table)
-        return tables
-
-    def _axis_of_public_rows(self, values: Sequence[Public | Table]) -> int | None:
-        """Return the axis along which public values, one for each record, meet statistics."""
-        public = [self._shape(v.graph) for v in values if isinstance(v, Public)]
-        tables = [v.entries.shape for v in values if isinstance(v, Table)]
-        for axis in range(len(tables[0])):
-            if all(t[axis] == 1 for t in tables) and any(p[axis] == self.n for p in public):
-                return axis
-        return None
-
-    def _table(self, value: Public | Table) -> Table:
-        if isinstance(value, Table):
-            return value
-        entries = self._empty(self._shape(value.graph))
-        for index in np.ndindex(*entries.shape):
-            entries[index] = self.ledger.public_form(value.graph, index)
-        return Table(entries)
-
-    def _aggregate(self, value: Public | Table) -> Table:
-        table = self._table(value)
-        if table.axis is not None:
-            raise Declined("it still has one value per record")
-        return table
-
-    def _rows_of(self, graph: TensorVariable, axis: int, layout: Layout | None = None) -> Table:
-        """Return the rows of a tensor that has one entry per position along an axis."""
-        blocks = 1 if layout is None else int(layout.blocks.max(initial=0)) + 1
-        shape = list(self._shape(graph))
-        shape[axis] = blocks
-        entries = self._empty(shape)
-        alike = _alike(graph)
-        if alike is not None:
-            entries.fill(Form(alike))
-            return Table(entries, axis, layout)
-        for index in np.ndindex(*shape):
-            if (graph, axis, index) not in self._vectors:
-                at = (*index[:axis], slice(None), *index[axis + 1 :])
-                self._vectors[graph, axis, index] = graph[at]
-            vector = self._vectors[graph, axis, index]
-            if layout is not None:
-                vector = self._spread(vector, layout, index[axis])
-            entries[index] = Row(None, vector)
-        return Table(entries, axis, layout)
-
-    def _spread(self, vector: TensorVariable, layout: Layout, block: int) -> TensorVariable:
-        """Put values of positions where their records are."""
-        here = layout.blocks == block
-        records = layout.records[here]
-        if layout.mask is not None or len(np.unique(records)) < len(records):
-            raise Declined(
-                "it combines a selection of the records with a vector: select from both, as in "
-                "(x * w)[mask]"
-            )
-        return pt.zeros(self.n, dtype=vector.dtype)[records].set(vector[np.flatnonzero(here)])
-
-    def _shape(self, graph: TensorVariable) -> tuple[int, ...]:
-        shape = graph.type.shape
-        return tuple(self._known(graph.shape)) if None in shape else shape
-
-    @staticmethod
-    def _empty(shape: Sequence[int]) -> np.ndarray:
-        if np.prod(shape) > _MOST_ENTRIES:
-            raise Declined(f"it has too many entries ({np.prod(shape)})")
-        return np.empty(shape, dtype=object)
-
-    def _known(self, graph: TensorVariable) -> np.ndarray:
-        """Evaluate what has to be known while reading: shapes and indices."""
-        if self.ledger.touches(graph):
-            raise Declined("the records decide on the shape or the entries that it takes")
-        try:
-            value = known_value(graph)
-        except Exception:  # whatever keeps it from being computed: it is not known
-            value = None
-        if value is None:
-            raise Declined(f"`{graph}`, a shape or an index, is not known")
-        return value[()]
 
     # --- Shapes and indices ---------------------------------------------------------------------
 
@@ -255,11 +153,11 @@ class Reader:
         tables = [v for v in values if isinstance(v, Table)]
         if len(tables) == len(values) and all(t.axis == axis for t in tables):
             return appended(tables, axis, self.n)
-        return joined(self._aligned(inputs), axis)
+        return joined(self.operands.aligned([self.read(i) for i in inputs]), axis)
 
     def _alloc(self, inputs: Sequence[TensorVariable]) -> Table:
-        shape = [int(self._known(i)) for i in inputs[1:]]
-        table = self._table(self.read(inputs[0]))
+        shape = [int(self.operands.known(i)) for i in inputs[1:]]
+        table = self.operands.table(self.read(inputs[0]))
         if table.axis is None and self.n in shape:
             # Read as one value for each record, to be combined with theirs.
             axis = shape.index(self.n)
@@ -267,7 +165,7 @@ class Reader:
             aligned = np.expand_dims(table.entries, new)
             if aligned.shape[axis] == 1:
                 table = Table(aligned, axis)
-        if np.prod(shape) > _MOST_ENTRIES * (1 if table.axis is None else self.n):
+        if np.prod(shape) > MOST_ENTRIES * (1 if table.axis is None else self.n):
             raise Declined("it repeats a statistic too often")
         return repeated(table, shape, self.n)
 
@@ -279,25 +177,25 @@ class Reader:
         by_records = [i for i in index if isinstance(i, Variable) and self.ledger.touches(i)]
         if by_records:
             return self._chosen_by_records(variable, source, index, by_records)
-        return indexed(self._table(source), [self._constant(i) for i in index], self.n)
+        return indexed(self.operands.table(source), [self._constant(i) for i in index], self.n)
 
     def _constant(self, index):
         """Evaluate the variables in an index; slices stay."""
         if isinstance(index, slice):
             return slice(*(self._constant(i) for i in (index.start, index.stop, index.step)))
-        return self._known(pt.as_tensor(index)) if isinstance(index, Variable) else index
+        return self.operands.known(pt.as_tensor(index)) if isinstance(index, Variable) else index
 
     def _chosen_by_records(self, variable, source, index, by_records) -> Public | Table:
         """Read ``x[mask]`` with a condition on the records, and ``values[k]`` with their codes."""
         [chosen, *others] = by_records
         at = next(i for i, v in enumerate(index) if v is chosen)
-        rows = self._table(self.read(chosen))
+        rows = self.operands.table(self.read(chosen))
         pure = rows.entries.flat[0].pure if rows.axis == 0 and rows.entries.ndim == 1 else None
         if others or pure is None or rows.layout is not None:
             raise Declined("the records decide on the entries that it takes")
         if chosen.type.dtype == "bool":
             if isinstance(source, Public):
-                source = self._rows_of(source.graph, at)
+                source = self.operands.rows_of(source.graph, at)
             if source.axis != at or source.layout is not None:
                 raise Declined("a condition on the records selects something else")
             index[at] = slice(None)
@@ -307,7 +205,7 @@ class Reader:
         if len(index) > 1 or (isinstance(source, Table) and source.axis is not None):
             raise Declined("the records decide on the entries that it takes")
         if isinstance(source, Public):
-            return self._rows_of(variable, 0)
+            return self.operands.rows_of(variable, 0)
         # The sum of the values, each times whether it is the one.
         [size, *rest] = source.entries.shape
         code = chosen if self._values(chosen) <= size else pt.mod(chosen, size)  # from the end
@@ -323,8 +221,8 @@ class Reader:
         target, added, *index = inputs
         by_groups = len(index) == 1 and index[0].type.ndim == 1 and not op.set_instead_of_inc
         if by_groups and not self.ledger.touches(index[0]) and added.type.ndim == target.type.ndim:
-            size = self._shape(target)[0]
-            group = self._known(index[0]) % size
+            size = self.operands.shape(target)[0]
+            group = self.operands.known(index[0]) % size
             sums = [added[np.flatnonzero(group == g)].sum(axis=0) for g in range(size)]
             # PyTensor writes a product with a matrix of zeros and ones so, also one with ones.
             return self.read(target + (added.sum(axis=0)[None] if size == 1 else pt.stack(sums)))
@@ -390,21 +288,11 @@ class Reader:
                 apart = False
         if axis is None or layout is not None or not (apart and pure):
             raise refusal(node.op)
-        return self._rows_of(variable, axis - sum(a < axis for a in dropped))
+        return self.operands.rows_of(variable, axis - sum(a < axis for a in dropped))
 
 
 def _is_pure(entry: Entry) -> bool:
     return isinstance(entry, Row) and entry.pure is not None
-
-
-def _alike(graph: TensorVariable) -> float | None:
-    """Return the number that a constant repeats; None for others."""
-    while graph.owner is not None and isinstance(graph.owner.op, DimShuffle):
-        [graph] = graph.owner.inputs
-    if not isinstance(graph, Constant) or graph.data.size == 0 or graph.type.dtype == "bool":
-        return None
-    first = float(graph.data.flat[0])
-    return first if np.all(graph.data == first) else None
 
 
 def _as_sum_of_products(a: TensorVariable, b: TensorVariable) -> TensorVariable:
