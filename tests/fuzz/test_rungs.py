@@ -1,6 +1,7 @@
 """Random models: every rung that opens has the density that scipy gives, or is declined by name."""
 
 import re
+import warnings
 from collections import Counter
 from unittest import mock
 
@@ -235,7 +236,12 @@ def _kind(message):
 
 def check(spec, outcomes, draws):
     """Compare the rungs and the steps of a model with draws of its records."""
-    z = spec.published()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a variance of one record
+        z = spec.published()
+    if not all(np.isfinite(np.asarray(v, dtype=float)).all() for v in z):
+        outcomes["no number"] += 1
+        return
     try:
         model = spec.build(z)
     except (TypeError, *REFUSALS) as error:
@@ -267,7 +273,10 @@ def check(spec, outcomes, draws):
             outcomes[f"{rung} declined: {_kind(str(error))}"] += 1
             continue
         truth = truth or [spec.log_density(p, z, rng, 40 * draws) for p in points]
-        compare(rung, densities(collapsed, spec, points, z, draws), truth, outcomes)
+        found = densities(collapsed, spec, points, z, draws)
+        if differ(found, truth):  # few draws may have missed a rare value that the release needs
+            found = densities(collapsed, spec, points, z, 100 * draws)
+        compare(rung, found, truth, outcomes)
         made = None
         if rung == "statistics" and not spec.seed % STEPS_EVERY:
             made = check_steps(collapsed, spec, z, outcomes, draws)
