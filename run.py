@@ -51,6 +51,7 @@ CHECKS = {
 # Folders of tests that have processes of their own, because compiling and torch keep memory. The
 # kernels, and what is little else, come first: the others load them from disk.
 KERNELS, NETWORKS = (("kernels",), ("distributions", "laws")), ("neural",)
+MODELS = ("conformance", "fuzz", "ladder", "reading", "routes", "step_methods")
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
 # With these the caller has chosen, or wants the output or control of the one test process.
@@ -224,9 +225,9 @@ def workers(args: list[str] | tuple[str, ...]) -> list[str]:
 def parts(neural: bool) -> list[tuple[str, ...]]:
     """Return the files and folders of each run of pytest."""
     tests = ROOT / "tests"
-    folders = {f.parent.name for f in tests.glob("*/test_*.py")}.difference(*KERNELS, NETWORKS)
-    files = sorted(f.name for f in tests.glob("test_*.py"))
-    groups = [*KERNELS, sorted(folders), files] + [NETWORKS] * neural
+    found = {f.relative_to(tests).parts[0] for f in tests.rglob("test_*.py")}
+    rest = sorted(found.difference(*KERNELS, MODELS, NETWORKS))
+    groups = [*KERNELS, MODELS, rest] + [NETWORKS] * neural
     return [tuple("tests/" + name for name in group) for group in groups]
 
 

@@ -1,8 +1,5 @@
 """Small models, one of every kind that the package reads."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -12,6 +9,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import routes
 from tests.record_models import RECORD_MODELS
+from tests.references import references
 
 LAPLACE, GEOMETRIC = dp.LaplaceMechanism(2.0), dp.GeometricMechanism(2.0)
 
@@ -24,7 +22,7 @@ def route_table(model, approximate=None, **options):
     ]
 
 
-GAUSSIAN_CASES = json.loads((Path(__file__).parent / "data" / "gaussian.json").read_text())["cases"]
+GAUSSIAN_CASES = references("gaussian")
 
 
 def gaussian_model(n, scales, z, *, bounds=None, prior=None, mechanism=dp.LaplaceMechanism):

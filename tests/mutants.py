@@ -35,33 +35,33 @@ class Mutant(NamedTuple):
     tests: str
 
 
-GEWEKE_STEPS = "tests/test_geweke.py::test_steps_leave_the_joint_law_alone"
-GEWEKE_CHAINS = "tests/test_geweke_chains.py::test_chains_leave_the_joint_law_alone"
+GEWEKE_STEPS = "tests/conformance/test_geweke.py::test_steps_leave_the_joint_law_alone"
+GEWEKE_CHAINS = "tests/conformance/test_geweke_chains.py::test_chains_leave_the_joint_law_alone"
 
 MUTANTS = {
     "sign of a tilt": Mutant(
         "pymc_dp/kernels/draws/log_concave.py",
         "_draw_power_exponential(rng, a, beta - lam, lo, split)",
         "_draw_power_exponential(rng, a, beta + lam, lo, split)",
-        "tests/kernels/test_logconcave.py",
+        "tests/kernels/draws/test_log_concave.py",
     ),
     "Jacobian of a transform": Mutant(
         "pymc_dp/kernels/moments/gaussian_chain.py",
         "ratio = -model.a0 * log_c",
         "ratio = -(model.a0 + 0.5) * log_c",
-        "tests/kernels/test_gaussian.py",
+        "tests/kernels/moments/test_gaussian_chain.py",
     ),
     "half of a shape": Mutant(
         "pymc_dp/step_methods/conjugacy/gamma.py",
         "Contribution(0.5 * value.size, ",
         "Contribution(value.size, ",
-        "tests/steps/test_conjugate_families.py",
+        "tests/conformance/test_conjugacy.py",
     ),
     "ddof": Mutant(
         "pymc_dp/reading/column_sums.py",
         "numbers.get(y, 0.0), a * (n - 1) / n)",
         "numbers.get(y, 0.0), a)",
-        "tests/test_records.py",
+        "tests/reading/test_normal_column.py",
     ),
     "window of a sum": Mutant(
         "pymc_dp/kernels/counts/sums.py",
@@ -75,13 +75,13 @@ MUTANTS = {
             if mode - y > _MOST:
                 total = math.nan
 """,
-        "tests/laws/test_counts.py",
+        "tests/laws/test_count_sums.py",
     ),
     "wall of a sweep": Mutant(
         "pymc_dp/kernels/moments/gaussian_chain.py",
         "cap = max((mu - model.lo) * (model.hi - mu), TINY)",
         "cap = math.inf",
-        "tests/kernels/test_gaussian.py",
+        "tests/kernels/moments/test_gaussian_chain.py",
     ),
     "stale cache": Mutant(
         "pymc_dp/kernels/__init__.py",
@@ -100,7 +100,7 @@ MUTANTS = {
         "for i in node.inputs}\n        return None if others or k == math.inf",
         "for i in node.inputs[isinstance(node.op, Join) :]}\n"
         "        return None if others or k == math.inf",
-        "tests/test_graphs.py",
+        "tests/graphs/test_questions.py",
     ),
     "closures of one name": Mutant(
         "pymc_dp/kernels/__init__.py",
@@ -112,25 +112,25 @@ MUTANTS = {
         "pymc_dp/graphs/questions.py",
         "return (whole and target == np.int64) or np.can_cast(dtype, target)",
         "return True",
-        "tests/test_readings.py",
+        "tests/conformance/test_readings.py",
     ),
     "constant by a draw": Mutant(
         "pymc_dp/graphs/questions.py",
         "isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots",
         "isinstance(r, kinds) for r in roots",
-        "tests/test_graphs.py",
+        "tests/graphs/test_questions.py",
     ),
     "gaps between counts": Mutant(
         "pymc_dp/step_methods/counts.py",
         "concave = concave and not gaps and",
         "concave = concave and",
-        "tests/test_readings.py",
+        "tests/conformance/test_readings.py",
     ),
     "dropped cast of a sum": Mutant(
         "pymc_dp/reading/sums/polynomials.py",
         "case DimShuffle():",
         "case DimShuffle() | ps.Cast():",
-        "tests/test_readings.py",
+        "tests/conformance/test_readings.py",
     ),
     "Jacobian of a turn": Mutant(
         "pymc_dp/kernels/moments/regression_chain.py",
@@ -190,7 +190,7 @@ MUTANTS = {
         "pymc_dp/kernels/counts/tables.py",
         "step = a * b / math.gcd(int(a), int(b))",
         "step = 1.0",
-        "tests/steps/test_tables.py",
+        "tests/step_methods/test_tables.py",
     ),
     "Jacobian of a transform, by a chain": Mutant(
         "pymc_dp/kernels/moments/gaussian_chain.py",

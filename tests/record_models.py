@@ -1,8 +1,5 @@
 """Models of the record-level reference cases."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -10,8 +7,9 @@ import pytensor.tensor as pt
 import pymc_dp as dp
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
+from tests.references import references
 
-RECORD_CASES = json.loads((Path(__file__).parent / "data" / "records.json").read_text())["cases"]
+RECORD_CASES = references("records")
 
 
 class TwoSidedGeometric(Mechanism):

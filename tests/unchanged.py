@@ -19,9 +19,9 @@ import pytensor
 from rich.console import Console
 
 import pymc_dp as dp
+from tests.conformance.test_decisions import decisions
 from tests.fuzz.grammar import random_spec
 from tests.models import MODELS, route_table
-from tests.test_decisions import decisions
 
 PLACE = Path(__file__).parent / "data" / "unchanged.json"
 RANDOM_MODELS = 150

@@ -1,8 +1,5 @@
 """The cirrhosis example: its data, closed forms, posteriors, and what the command writes."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -10,8 +7,9 @@ from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.examples import cirrhosis
+from tests.references import references
 
-CASES = json.loads((Path(__file__).parents[1] / "data" / "regression.json").read_text())["cases"]
+CASES = references("regression")
 SEED = 3
 
 

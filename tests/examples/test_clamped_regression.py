@@ -1,16 +1,14 @@
 """The clamped regression example: its numbers, its exact draws, and what the command prints."""
 
-import json
-from pathlib import Path
-
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
 
 from pymc_dp.examples import clamped_regression
+from tests.references import references
 
-CASE = json.loads((Path(__file__).parents[1] / "data" / "neural.json").read_text())["linreg"]
+CASE = references("neural")["linreg"]
 
 
 def test_numbers_are_those_of_the_reference():
@@ -38,7 +36,7 @@ def test_statistic_of_the_model_is_that_of_numbers():
     assert np.max(np.abs(z - means)) < 12 * clamped_regression.SENSITIVITY / 10
 
 
-# tests/test_record_references.py holds the same model to its reference in every run.
+# tests/night/test_record_references.py holds the same model to its reference in every run.
 @pytest.mark.nightly
 def test_exact_draws():
     idata = clamped_regression.exact(clamped_regression.build(), 5000, seed=1)

@@ -1,15 +1,13 @@
 """The naive Bayes example: its enumeration, its exact draws, and what the command prints."""
 
-import json
-from pathlib import Path
-
 import arviz as az
 import numpy as np
 import pytest
 
 from pymc_dp.examples import comparison, naive_bayes
+from tests.references import references
 
-CASE = json.loads((Path(__file__).parents[1] / "data" / "neural.json").read_text())["loglinear"]
+CASE = references("neural")["loglinear"]
 # p^k_{ij}: feature k has value j in class i.
 LABELS = {
     "P(class 1)": "p_1",

@@ -1,8 +1,5 @@
 """The SIR example: its simulator, its particle filter, the model, and what the command writes."""
 
-import json
-from pathlib import Path
-
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -15,8 +12,9 @@ from scipy import integrate, linalg, stats
 from pymc_dp.examples import comparison, sir
 from pymc_dp.examples import sir_simulator as simulator
 from pymc_dp.graphs.questions import PLAIN_MODE
+from tests.references import references
 
-REFERENCE = json.loads((Path(__file__).parents[1] / "data" / "neural.json").read_text())["sir"]
+REFERENCE = references("neural")["sir"]
 SEED = 3
 BETA, GAMMA = 0.61, 0.049
 

@@ -1,9 +1,7 @@
 """Latent Poisson counts: who gets which step, that both agree, and what is refused."""
 
-import json
 import math
 import re
-from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -14,14 +12,9 @@ from pymc.sampling.mcmc import assign_step_methods
 import pymc_dp as dp
 from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
+from tests.references import references
 
-CASES = [
-    case
-    for case in json.loads((Path(__file__).parents[1] / "data" / "counts.json").read_text())[
-        "cases"
-    ]
-    if case["id"].startswith("B_scalar")
-]
+CASES = [case for case in references("counts") if case["id"].startswith("B_scalar")]
 GEOMETRIC, LAPLACE = dp.GeometricMechanism(2.0), dp.LaplaceMechanism(2.0)
 Z = np.array([3, -1, 4, 2, 0])
 

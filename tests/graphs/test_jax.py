@@ -8,7 +8,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.laws import find_pair, registered_pairs
-from tests.laws.test_counts import OPS, PAIRS, SMOOTH, TRIALS, values
+from tests.laws.test_count_sums import OPS, PAIRS, SMOOTH, TRIALS, values
 from tests.models import gaussian_model
 
 jax = pytest.importorskip("jax", exc_type=ImportError)

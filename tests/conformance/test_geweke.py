@@ -14,8 +14,8 @@ from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods import FeasibleSlice, registered_steps
 from pymc_dp.step_methods.base import point_function, value_writer
-from tests import test_record_calibration as records
 from tests.geweke import check_invariance, normal_records, z_scores
+from tests.night import test_record_calibration as records
 
 # --- The test itself ------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
-from tests.test_record_references import assert_agrees, run, run_alone
+from tests.night.test_record_references import assert_agrees, run, run_alone
 
 LOW, HIGH, CHANCE = -0.5, 1.5, 0.4  # the values of x, and the chance of the higher one
 SCALE = 0.5  # of the noise: with more, plain data augmentation hardly mixes

@@ -1,8 +1,5 @@
 """The exact chain for conjugate regressions: references, brute force and calibration."""
 
-import json
-from pathlib import Path
-
 import arviz as az
 import numpy as np
 import pytest
@@ -20,9 +17,9 @@ from pymc_dp.kernels.moments.regression_chain import (
     unpack,
 )
 from pymc_dp.routes.regression import moments, start
+from tests.references import references
 
-DATA = Path(__file__).parents[1] / "data" / "regression.json"
-CASES = {case["id"]: case for case in json.loads(DATA.read_text())["cases"]}
+CASES = {case["id"]: case for case in references("regression")}
 # Columns, then products of two, of (x, y); the references' order is x, xx, y, xy, yy.
 ORDER = [0, 2, 1, 3, 4]
 

@@ -4,10 +4,8 @@ Where a law is compared with draws, a wrong sampler fails by far more than the t
 of a chi-square or Kolmogorov test, or at 4.5 standard errors.
 """
 
-import json
 import math
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -27,14 +25,9 @@ from pymc_dp.kernels.counts.factorization import (
     sweep,
 )
 from pymc_dp.kernels.counts.released import draw_count, draw_count_augmented, start_augmentation
+from tests.references import references
 
-[REFERENCE] = [
-    case
-    for case in json.loads((Path(__file__).parents[1] / "data" / "counts.json").read_text())[
-        "cases"
-    ]
-    if case["id"] == "B_pf_20x15x2"
-]
+[REFERENCE] = [case for case in references("counts") if case["id"] == "B_pf_20x15x2"]
 METHODS = pytest.mark.parametrize("method", [DIRECT, BESSEL], ids=["direct", "bessel"])
 DRAWS = 40_000
 

@@ -1,15 +1,13 @@
 """The fused chain against exact posteriors, on every case that is not truncated by request."""
 
-import json
-from pathlib import Path
-
 import arviz as az
 import numpy as np
 import pytest
 
 from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
+from tests.references import references
 
-CASES = json.loads((Path(__file__).parents[1] / "data" / "gaussian.json").read_text())["cases"]
+CASES = references("gaussian")
 # The published sampler cuts sigma2 at (n - 1) / (2 n eps2); we do so only when asked, in a model.
 EXACT = [
     c

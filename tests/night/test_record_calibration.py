@@ -16,7 +16,7 @@ from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods.base import point_function
-from tests.test_calibration import simuk_ranks
+from tests.night.test_calibration import simuk_ranks
 
 DRAWS, BINS = 49, 10  # ranks 0..49 in 10 bins of five
 SWEEPS, THIN, TUNE = 5, 2, 100  # ten sweeps apart, draws are all but independent

@@ -1,8 +1,6 @@
 """The augmentation of Poisson counts under two-sided geometric noise, against exact laws."""
 
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +9,9 @@ from scipy import special, stats
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.counts.poisson import draw_poisson_two_sided
 from pymc_dp.kernels.counts.skellam_bessel import draw_count, draw_rates, draw_skellam_bessel
+from tests.references import references
 
-CASES = [
-    case
-    for case in json.loads((Path(__file__).parents[1] / "data" / "counts.json").read_text())[
-        "cases"
-    ]
-    if case["kind"] == "P(y|t,mu,alpha)"
-]
+CASES = [case for case in references("counts") if case["kind"] == "P(y|t,mu,alpha)"]
 P_VALUE = 1e-3  # fixed seeds; an alpha or a rate in the wrong place gives 1e-50 and less
 
 

@@ -3,10 +3,8 @@
 All posteriors are integrated by quadrature over the parameters; nothing is sampled.
 """
 
-import json
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -24,8 +22,9 @@ from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 from pymc_dp.kernels.inversion.release import release_plane
 from pymc_dp.laws.inversion.release import characteristic_marginal
 from pymc_dp.laws.tilting import laplace_log_marginal
+from tests.references import references
 
-CASES = json.loads((Path(__file__).parent / "data" / "records.json").read_text())["cases"]
+CASES = references("records")
 
 
 def marginal_of(model, records="x", release="z"):

@@ -1,8 +1,5 @@
 """The rungs of a regression: the same posterior on each, the approximation by name only."""
 
-import json
-from pathlib import Path
-
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -19,9 +16,9 @@ from pymc_dp.reading.columns import read_rows
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.regression import box
 from tests.models import route_table
+from tests.references import references
 
-DATA = Path(__file__).parents[1] / "data" / "regression.json"
-CASES = {case["id"]: case for case in json.loads(DATA.read_text())["cases"]}
+CASES = {case["id"]: case for case in references("regression")}
 FIVE = "A_exact_n10_b5.0"
 QUIET = {"progressbar": False, "random_seed": 1, "chains": 2, "cores": 1, "quiet": True}
 

@@ -1,7 +1,6 @@
 """Regression from noisy sums: its law in closed form, its chain against exact posteriors."""
 
 import json
-from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -11,13 +10,9 @@ from scipy import stats
 from pymc_dp.kernels.moments import clt_chain as chain
 from pymc_dp.kernels.moments import clt_law as law
 from pymc_dp.laws.moments.clt import read_moments
+from tests.references import references
 
-CASES = {
-    c["id"]: c
-    for c in json.loads((Path(__file__).parents[1] / "data" / "regression.json").read_text())[
-        "cases"
-    ]
-}
+CASES = {c["id"]: c for c in references("regression")}
 EXACT = ["A_exact_n10_b5.0", "A_exact_n10_b0.2", "A_exact_n100_b5.0"]
 
 

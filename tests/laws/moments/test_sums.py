@@ -1,8 +1,5 @@
 """The law of sums over rows: exact, and by the central limit theorem."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pymc as pm
 import pytensor
@@ -25,8 +22,9 @@ from pymc_dp.laws.moments.sums import (
     normal_law,
     normal_sums,
 )
+from tests.references import references
 
-CASES = json.loads((Path(__file__).parent / "data" / "regression.json").read_text())["cases"]
+CASES = references("regression")
 MOMENTS = next(case for case in CASES if case["id"] == "A_moments_d2")
 PLAIN = Mode(linker="py", optimizer=None)
 RNG = np.random.default_rng(1)

@@ -1,22 +1,15 @@
 """Poisson counts seen through two-sided exponential noise, against references of many digits."""
 
-import json
 import math
-from pathlib import Path
 
 import mpmath as mp
 import numpy as np
 import pytest
 
 from pymc_dp.kernels.counts.poisson import draw_poisson_two_sided, poisson_two_sided
+from tests.references import references
 
-CASES = [
-    case
-    for case in json.loads((Path(__file__).parents[1] / "data" / "counts.json").read_text())[
-        "cases"
-    ]
-    if case["kind"] == "log P(t|mu,alpha) and d/dmu"
-]
+CASES = [case for case in references("counts") if case["kind"] == "log P(t|mu,alpha) and d/dmu"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
