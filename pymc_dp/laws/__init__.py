@@ -18,6 +18,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.kernels import njit
 from pymc_dp.mechanisms.base import Mechanism
 
@@ -51,49 +52,33 @@ class Pair:
     parameters: Callable[..., Sequence] = lambda *law_parameters: law_parameters
 
 
-_PAIRS: dict[tuple[type[Op], type[Mechanism]], Pair] = {}
-_LAWS: dict[type, tuple[Callable[[Any, Mechanism], Pair], tuple]] = {}
+PAIRS: Registry[tuple[type[Op], type[Mechanism]], Pair] = Registry()
+"""Pairs that have a closed form."""
+LAWS: Registry[type, Callable[[Any, Mechanism], Pair]] = Registry()
+"""Laws whose pair with most mechanisms is built from the law's op and the mechanism.
+
+What it does not cover is declined. A pair of `PAIRS` goes first.
+"""
 
 
 def register_pair(pair: Pair) -> Pair:
     """Register a tractable pair of a law and a mechanism."""
-    _PAIRS[pair.law, pair.mechanism] = pair
-    return pair
-
-
-def register_law(law: type, build: Callable[[Any, Mechanism], Pair], examples: tuple) -> None:
-    """Register a law whose pair with most mechanisms can be built.
-
-    A registered pair goes first. `build` takes the law's op and the mechanism, and raises
-    NotImplementedError for what it does not cover; `examples` are those of `Pair`.
-    """
-    _LAWS[law] = build, examples
-
-
-def registered_pairs() -> list[Pair]:
-    """Return every registered pair."""
-    return list(_PAIRS.values())
-
-
-def registered_laws() -> dict[type, tuple]:
-    """Return the laws that have pairs with most mechanisms, with examples of their parameters."""
-    return {law: examples for law, (_, examples) in _LAWS.items()}
+    return PAIRS.add(pair, (pair.law, pair.mechanism))
 
 
 def find_pair(law: Op, mechanism: Mechanism) -> Pair:
     """Look a pair up; the error names what is supported."""
-    for (law_type, mechanism_type), pair in _PAIRS.items():
+    for (law_type, mechanism_type), pair in PAIRS.items():
         if isinstance(law, law_type) and type(mechanism) is mechanism_type:
             return pair
-    if type(law) in _LAWS:
-        build, _ = _LAWS[type(law)]
-        return build(law, mechanism)
+    if type(law) in LAWS:
+        return LAWS[type(law)](law, mechanism)
     supported = ", ".join(
         f"{_law_name(law_type)} under {mechanism_type.__name__}"
-        for law_type, mechanism_type in _PAIRS
-        if law_type not in _LAWS
+        for law_type, mechanism_type in PAIRS
+        if law_type not in LAWS
     )
-    families = ", ".join(_law_name(t) for t in _LAWS if t.__name__.endswith("RV"))
+    families = ", ".join(_law_name(t) for t in LAWS if t.__name__.endswith("RV"))
     raise Declined(
         f"a {_law_name(type(law))} statistic under {type(mechanism).__name__} has no marginal "
         f"here; there is one for: {supported}; {families} and mixtures of these under every "

@@ -42,7 +42,7 @@ from pymc_dp.kernels.counts.sums import (
     make_count_sum,
     stepwise,
 )
-from pymc_dp.laws import Pair, register_law
+from pymc_dp.laws import LAWS, Pair
 from pymc_dp.mechanisms import (
     DiscreteGaussianMechanism,
     GaussianMechanism,
@@ -298,4 +298,4 @@ for _op, _family in {
     Atom: CountFamily(kernels.ATOM, _same, ((4.0,),)),
 }.items():
     FAMILIES[_op] = _family
-    register_law(_op, count_pair, _family.examples)
+    LAWS.add(count_pair, _op)

@@ -14,7 +14,7 @@ from pymc_dp.graphs.questions import is_itself, known_shape
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.count_sums import FAMILIES
 from pymc_dp.laws.one_value import Statistic, stacked_release_rv
-from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.model import children, release_statistic
 
@@ -23,7 +23,7 @@ _COUNTS = tuple(
 )  # Bernoulli ones are records: see `counts`
 
 
-@register_sum_law(40)
+@SUM_LAWS.register(order=40)
 @dataclass(frozen=True)
 class ReleasedCounts(SumLaw):
     """Counts and the release that holds each of them, with noise of its own."""

@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.kernels import njit
-from pymc_dp.laws import Pair, find_pair, register_law
+from pymc_dp.laws import LAWS, Pair, find_pair
 from pymc_dp.laws.count_sums import FAMILIES, CountSum, count_draw, noise_of
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
@@ -128,4 +128,4 @@ def _draw(law: MixtureLaw, mechanism: Mechanism):
     ).function
 
 
-register_law(MixtureLaw, mixture_pair, ())
+LAWS.add(mixture_pair, MixtureLaw)

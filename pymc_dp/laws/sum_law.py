@@ -1,13 +1,12 @@
 """Laws of what was released of records: each has up to two rungs without the records.
 
-A law is a class that `register_sum_law` puts into their order: the first that reads some records
+A law is a class of `SUM_LAWS`: the first that reads some records
 has their rungs. What the rungs leave without a latent variable, `laws.integrated.recovered` draws.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -19,6 +18,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.reading.groups import Block, record_groups
 from pymc_dp.reading.model import Reading
 
@@ -89,29 +89,14 @@ class SumLaw(ABC):
         raise Declined
 
 
-_SUM_LAWS: dict[type[SumLaw], int] = {}
-
-
-def register_sum_law(order: int) -> Callable[[type[SumLaw]], type[SumLaw]]:
-    """Register a law, a class decorator; those of a lower `order` are asked first."""
-
-    def register(cls: type[SumLaw]) -> type[SumLaw]:
-        _SUM_LAWS[cls] = order
-        return cls
-
-    return register
-
-
-def registered_sum_laws() -> list[type[SumLaw]]:
-    """Return all laws in their order."""
-    return sorted(_SUM_LAWS, key=_SUM_LAWS.__getitem__)
+SUM_LAWS: Registry[type[SumLaw], type[SumLaw]] = Registry()
 
 
 @once
 def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
     """Return the first law that reads some records; say why none does."""
-    reasons, laws = [], registered_sum_laws()
-    for law in laws:
+    reasons = []
+    for law in SUM_LAWS:
         if law.last_resort or (approximate and not law.approximate):
             continue
         try:
@@ -120,7 +105,7 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
             reasons.append(str(reason))
     names = " and ".join(repr(rv.name) for rv in group.records)
     follow = ", ".join(_law_name(rv) for rv in group.records)
-    known = ", ".join(law.of for law in laws if not law.last_resort)
+    known = ", ".join(law.of for law in SUM_LAWS if not law.last_resort)
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
     raise Declined("; nor ".join(dict.fromkeys(filter(None, reasons))) or nothing)
 
@@ -158,7 +143,7 @@ def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Ch
         if to == "statistics" or approximate:
             raise
         reasons = [str(reason)]
-        for other in registered_sum_laws():
+        for other in SUM_LAWS:
             try:
                 if other.last_resort:
                     return other.read(reading, group).integrated()

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 
 from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.mechanisms.arguments import as_float, show
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
 
 
-_POSTPROCESSED: dict[str, Callable] = {}
+POSTPROCESSED: Registry[str, Callable[..., Mechanism]] = Registry()
+"""What the method of a name returns; it cannot know what is built on its class."""
 
 
 class Mechanism(ABC):
@@ -292,7 +294,7 @@ class Mechanism(ABC):
 
     def _afterwards(self, how: str, *arguments: Any) -> Any:
         """Return the mechanism of what is done to the release; see `register_postprocessing`."""
-        return _POSTPROCESSED[how](self, *arguments)
+        return POSTPROCESSED[how](self, *arguments)
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
         """Assert inside the graph what could not be verified when the mechanism was built."""
@@ -337,7 +339,7 @@ class MechanismExample:
     smooth_in_statistic: bool = True
 
 
-_REGISTRY: dict[type[Mechanism], Callable[[], Sequence[MechanismExample]]] = {}
+MECHANISMS: Registry[type[Mechanism], Callable[[], Sequence[MechanismExample]]] = Registry()
 
 
 def has_continuous_rates(mechanism: Mechanism) -> bool:
@@ -350,11 +352,6 @@ def has_kink(mechanism: Mechanism) -> bool:
     assert mechanism.rates is not None
     _, tau = mechanism.rates
     return isinstance(tau, Constant) and not np.any(tau.data)
-
-
-def register_postprocessing(name: str, make: Callable[..., Mechanism]) -> None:
-    """Say what the method of this name returns; it cannot know what is built on its class."""
-    _POSTPROCESSED[name] = make
 
 
 def register_mechanism(
@@ -371,21 +368,18 @@ def register_mechanism(
     """
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
         raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")
-    _REGISTRY[cls] = examples
+    MECHANISMS.add(examples, cls)
 
 
 def registered_mechanisms() -> tuple[type[Mechanism], ...]:
     """Return the registered mechanism classes, in the order of their registration."""
-    return tuple(_REGISTRY)
+    return tuple(MECHANISMS)
 
 
 def mechanism_examples() -> Iterator[MechanismExample]:
     """Yield the examples of every registered mechanism."""
-    for examples in _REGISTRY.values():
+    for examples in MECHANISMS.values():
         yield from examples()
-
-
-# --- Input checks -------------------------------------------------------------------------------
 
 
 # --- Shared mathematics -------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from pytensor.graph.basic import Constant
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_integer, as_parameter, show
 from pymc_dp.mechanisms.base import (
+    POSTPROCESSED,
     Mechanism,
     MechanismExample,
     register_mechanism,
-    register_postprocessing,
 )
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
@@ -470,7 +470,7 @@ def _rounded_examples() -> Sequence[MechanismExample]:
     ]
 
 
-register_postprocessing("clipped", ClippedMechanism)
-register_postprocessing("rounded", RoundedMechanism)
+POSTPROCESSED.add(ClippedMechanism, "clipped")
+POSTPROCESSED.add(RoundedMechanism, "rounded")
 register_mechanism(ClippedMechanism, examples=_clipped_examples)
 register_mechanism(RoundedMechanism, examples=_rounded_examples)

@@ -19,7 +19,7 @@ from pymc_dp.mechanisms.arguments import (
     refuse_unless,
     show,
 )
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism, register_postprocessing
+from pymc_dp.mechanisms.base import POSTPROCESSED, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 
 if TYPE_CHECKING:
@@ -216,5 +216,5 @@ def _count_examples() -> Sequence[MechanismExample]:
     return [example(0.75, 100, 58), example(0.4, 9, 0), example(0.9, 400, 397)]
 
 
-register_postprocessing("counted", RandomizedResponseCount)
+POSTPROCESSED.add(RandomizedResponseCount, "counted")
 register_mechanism(RandomizedResponseCount, examples=_count_examples)

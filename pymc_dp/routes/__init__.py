@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.reading.model import Reading
 
 
@@ -57,17 +58,7 @@ class Route:
     steps: bool = False
 
 
-_ROUTES: list[Route] = []
-
-
-def register_route(route: Route) -> None:
-    """Add a route to the table."""
-    _ROUTES.append(route)
-
-
-def registered_routes() -> tuple[Route, ...]:
-    """Return the table, in which the tests of conformance look for what has no test."""
-    return tuple(_ROUTES)
+ROUTES: Registry[Route, Route] = Registry()
 
 
 def routes(
@@ -75,7 +66,7 @@ def routes(
 ) -> list[tuple[Route, Plan | Declined]]:
     """Return every route with its plan, or with why it is shut."""
     table: list[tuple[Route, Plan | Declined]] = []
-    for route in _ROUTES:
+    for route in ROUTES:
         if route.approximate != approximate:
             continue
         try:

@@ -27,7 +27,7 @@ from pymc_dp.laws.moments.columns import covariate_moments, releases_of_sums
 from pymc_dp.laws.moments.sums import feature_products
 from pymc_dp.reading.columns import Rows
 from pymc_dp.reading.model import Reading
-from pymc_dp.routes import Plan, Route, register_route
+from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, run_chains
 from pymc_dp.routes.priors import NormalInverseGamma, NormalWishart
 from pymc_dp.routes.regression import (
@@ -263,7 +263,7 @@ def _sample_moments(sums: np.ndarray, d: int, n: int) -> tuple[np.ndarray, np.nd
 METHODS: dict[str, Callable[..., DataTree]] = {"bernstein-sheldon": published, "naive": naive}
 
 
-register_route(
+ROUTES.add(
     Route(
         "regression by the central limit theorem",
         "statistics",

@@ -29,7 +29,7 @@ from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.reading.model import Reading, check_transform, prior_number
 from pymc_dp.reading.normal_column import NormalColumn
-from pymc_dp.routes import Plan, Route, register_route
+from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
 from pymc_dp.step_methods.base import published_values
 
@@ -300,4 +300,4 @@ def sample(
     )
 
 
-register_route(Route("fused Gibbs", "statistics", plan, ARGUMENTS))
+ROUTES.add(Route("fused Gibbs", "statistics", plan, ARGUMENTS))

@@ -11,7 +11,7 @@ from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.groups import blocks, read_block
 from pymc_dp.reading.model import Reading, is_tagged, privatized
-from pymc_dp.routes import Plan, Route, register_route
+from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
 from pymc_dp.step_methods.records import check_gaps
@@ -79,6 +79,6 @@ def _counts(reading: Reading) -> Plan:
     return Plan(1_000.0, partial(on_records, reading))
 
 
-register_route(Route("Gibbs on the statistics", "statistics", _statistics, steps=True))
-register_route(Route("Metropolis on the records", "records", _records, steps=True))
-register_route(Route("exact draws of the counts", "records", _counts, steps=True))
+ROUTES.add(Route("Gibbs on the statistics", "statistics", _statistics, steps=True))
+ROUTES.add(Route("Metropolis on the records", "records", _records, steps=True))
+ROUTES.add(Route("exact draws of the counts", "records", _counts, steps=True))

@@ -13,7 +13,7 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, releases
-from pymc_dp.routes import Plan, Route, register_route
+from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import choose_steps
 
@@ -78,7 +78,7 @@ def _sample_records(reading: Reading, **kwargs):
         return pm.sample(**kwargs)
 
 
-register_route(
+ROUTES.add(
     Route(
         "NUTS on the sums, Normal by the central limit theorem",
         "statistics",
@@ -86,7 +86,7 @@ register_route(
         approximate="clt",
     )
 )
-register_route(
+ROUTES.add(
     Route(
         "NUTS on the marginal, by the central limit theorem",
         "marginal",
@@ -94,6 +94,6 @@ register_route(
         approximate="clt",
     )
 )
-register_route(Route("NUTS on the marginal", "marginal", _marginal))
-register_route(Route("NUTS on the statistics", "statistics", _statistics))
-register_route(Route("NUTS on the records", "records", _records))
+ROUTES.add(Route("NUTS on the marginal", "marginal", _marginal))
+ROUTES.add(Route("NUTS on the statistics", "statistics", _statistics))
+ROUTES.add(Route("NUTS on the records", "records", _records))

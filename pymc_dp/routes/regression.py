@@ -37,7 +37,7 @@ from pymc_dp.mechanisms.release import (
 )
 from pymc_dp.reading.columns import Rows
 from pymc_dp.reading.model import Reading, check_transform
-from pymc_dp.routes import Plan, Route, register_route
+from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
 from pymc_dp.routes.priors import (
     NormalInverseGamma,
@@ -439,4 +439,4 @@ def covariate_values(prior: NormalInverseGamma | NormalWishart, mean, cov) -> di
     return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)
 
 
-register_route(Route("exact regression", "statistics", plan, ARGUMENTS))
+ROUTES.add(Route("exact regression", "statistics", plan, ARGUMENTS))

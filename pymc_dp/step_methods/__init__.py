@@ -19,7 +19,7 @@ from pymc_dp.step_methods.counts import CountGibbs, check_count
 from pymc_dp.step_methods.factorization import FactorizationGibbs
 from pymc_dp.step_methods.feasible_slice import FeasibleSlice
 from pymc_dp.step_methods.records import RecordMetropolis
-from pymc_dp.step_methods.registry import accepted, registered_steps
+from pymc_dp.step_methods.registry import STEPS, accepted
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
 from pymc_dp.step_methods.tables import TableGibbs, read_table
@@ -30,6 +30,7 @@ from pymc_dp.step_methods.two_sided import (
 )
 
 __all__ = [
+    "STEPS",
     "ConjugateGibbs",
     "CountGibbs",
     "FactorizationGibbs",
@@ -43,14 +44,13 @@ __all__ = [
     "choose_steps",
     "exact_step",
     "register_steps",
-    "registered_steps",
     "steps",
 ]
 
 
 def register_steps() -> None:
     """Put the steps in front of PyMC's, once; ties of competence go to the first."""
-    for step in reversed(registered_steps()):
+    for step in reversed(tuple(STEPS)):
         if step not in STEP_METHODS:
             STEP_METHODS.insert(0, step)
 
@@ -58,7 +58,7 @@ def register_steps() -> None:
 def _claimed(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     """Return steps with the variables of each instance, in the order in which they are drawn."""
     left, found = list(reading.model.free_RVs), []
-    for step in registered_steps():
+    for step in STEPS:
         for group in step.claims(reading, left):
             found.append((step, [rv for rv in reading.model.free_RVs if rv in group]))
             left = [rv for rv in left if rv not in group]

@@ -132,7 +132,7 @@ class DPStep(BlockedStep):
 
     @classmethod
     def claims(cls, reading: Reading, left: list[TensorVariable]) -> list[list[TensorVariable]]:
-        """Return which of the variables that are left this step suits best; see `register_step`."""
+        """Return which of the variables that are left this step suits best; see `STEPS`."""
         return []
 
     @classmethod

@@ -18,13 +18,13 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.reading.model import Reading, check_transform, children
 from pymc_dp.step_methods.base import DPStep, infeasible, point_function, value_writer
 from pymc_dp.step_methods.conjugacy.registry import (
+    CHILDREN,
+    FAMILIES,
+    PRIORS,
     Contribution,
-    find_child,
-    find_draw,
     find_families,
-    registered_priors,
 )
-from pymc_dp.step_methods.registry import accepted, concerned, register_step
+from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
 __all__ = ["ConjugateGibbs", "conditional"]
 
@@ -41,7 +41,7 @@ def conditional(reading: Reading, rv: TensorVariable) -> tuple[str, tuple[Tensor
     op = rv.owner.op
     families = find_families(op)
     if not families:
-        names = [prior.__name__.removesuffix("RV") for _, prior in registered_priors()]
+        names = [prior.__name__.removesuffix("RV") for prior, _ in PRIORS]
         raise Declined(
             f"{rv.name!r} has the prior {op}; there are conjugate updates for "
             f"{', '.join(dict.fromkeys(names))}"
@@ -66,7 +66,7 @@ def conditional(reading: Reading, rv: TensorVariable) -> tuple[str, tuple[Tensor
 
 
 def _pair(family: str, child: TensorVariable) -> Callable | None:
-    return None if child.owner is None else find_child(family, child.owner.op)
+    return None if child.owner is None else CHILDREN.get((family, type(child.owner.op)))
 
 
 def _contributions(reading: Reading, rv, offspring, family, prior) -> list[Contribution]:
@@ -91,7 +91,7 @@ def _combine(parts: Sequence[Contribution]) -> tuple[TensorVariable, ...]:
     return first, second, lower, upper
 
 
-@register_step(70)
+@STEPS.register(order=70)
 class ConjugateGibbs(DPStep):
     r"""Draw parameters from their conjugate full conditionals, one after the other.
 
@@ -146,7 +146,7 @@ class ConjugateGibbs(DPStep):
             row = pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in natural])
             function, inputs = point_function(reading.model, row)
             name = reading.model.rvs_to_values[rv].name
-            draw, write = find_draw(family), value_writer(reading.model, rv)
+            draw, write = FAMILIES[family], value_writer(reading.model, rv)
             self._updates.append((name, function, inputs, draw, write))
 
     def step(self, point):

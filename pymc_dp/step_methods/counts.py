@@ -29,9 +29,9 @@ from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_LISTED
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import DPStep, point_function, unusable, value_writer
-from pymc_dp.step_methods.conjugacy.registry import find_draw, find_families, require_itself
+from pymc_dp.step_methods.conjugacy.registry import FAMILIES, find_families, require_itself
 from pymc_dp.step_methods.conjugate import conditional
-from pymc_dp.step_methods.registry import accepted, concerned, register_step
+from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.tables import read_table
 
 _CELLS = 200  # of a table whose pairs all see every release
@@ -39,7 +39,7 @@ _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it
 _FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choosing some
 
 
-@register_step(30)
+@STEPS.register(order=30)
 class CountGibbs(DPStep):
     r"""Draw confidential counts exactly from their full conditional given the releases.
 
@@ -152,7 +152,7 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
         prior = find_families(parameter.owner.op)[family](parameter)
         weights = pt.stack([prior.second, prior.first]) if binary else prior.first
         value = reading.model.rvs_to_values[parameter].name
-        draw = partial(_draw_parameter, find_draw(family), value_writer(reading.model, parameter))
+        draw = partial(_draw_parameter, FAMILIES[family], value_writer(reading.model, parameter))
     row = pt.concatenate(
         [pt.atleast_1d(pt.as_tensor(x)).astype("float64").ravel() for x in (n, weights)]
     )

@@ -26,7 +26,7 @@ from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
 from pymc_dp.reading.model import Reading, check_transform, children
 from pymc_dp.step_methods.base import DPStep, DPStepState, point_function, unusable, value_writer
 from pymc_dp.step_methods.conjugacy.registry import find_families
-from pymc_dp.step_methods.registry import register_step
+from pymc_dp.step_methods.registry import STEPS
 from pymc_dp.step_methods.two_sided import TwoSidedGibbs, latent_conditional
 
 Method = Literal["direct", "bessel"]
@@ -196,7 +196,7 @@ class FactorizationState(DPStepState):
     augmentation: np.ndarray | None
 
 
-@register_step(20)
+@STEPS.register(order=20)
 class FactorizationGibbs(DPStep):
     r"""Update the factors of a Poisson factorization by Gibbs sweeps.
 

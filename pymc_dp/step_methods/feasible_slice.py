@@ -5,10 +5,10 @@ from pymc.step_methods.compound import Competence
 
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.reading.model import releases
-from pymc_dp.step_methods.registry import concerned, register_step
+from pymc_dp.step_methods.registry import STEPS, concerned
 
 
-@register_step(80)
+@STEPS.register(order=80)
 class FeasibleSlice(pm.Slice):
     """PyMC's slice sampler, assigned to parameters behind the walls of a feasible region.
 

@@ -9,30 +9,17 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.reading.model import Reading, releases
 
-_STEPS: dict[type, int] = {}
+STEPS: Registry[type, type] = Registry()
+"""The steps, in the order in which they are asked.
 
-
-def register_step(order: int) -> Callable[[type], type]:
-    """Register a step, a class decorator; those of a lower `order` are asked first.
-
-    A step has ``claims(reading, left)``, a class method: groups of the variables that are `left`,
-    each for one instance of the step, or empty. What is claimed first is drawn first in a sweep:
-    latents, then the parameters that depend on them. `chosen_options` are arguments of an instance
-    that is chosen and not written by the user.
-    """
-
-    def register(cls: type) -> type:
-        _STEPS[cls] = order
-        return cls
-
-    return register
-
-
-def registered_steps() -> tuple[Any, ...]:
-    """Return all registered steps, in their order."""
-    return tuple(sorted(_STEPS, key=_STEPS.__getitem__))
+A step has ``claims(reading, left)``, a class method: groups of the variables that are `left`, each
+for one instance of the step, or empty. What is claimed first is drawn first in a sweep: latents,
+then the parameters that depend on them. `chosen_options` are arguments of an instance that is
+chosen and not written by the user.
+"""
 
 
 def accepted(

@@ -11,11 +11,11 @@ from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.model import children, release_statistic
 from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
-from pymc_dp.step_methods.registry import register_step
+from pymc_dp.step_methods.registry import STEPS
 from pymc_dp.step_methods.two_sided import entry_of
 
 
-@register_step(90)
+@STEPS.register(order=90)
 class LaplaceScaleMixtureGibbs(DPStep):
     r"""Draw a Normal or jointly Normal statistic under Laplace noise by augmentation.
 

@@ -29,10 +29,10 @@ from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import DPStep, as_row, changed, point_function, unusable
-from pymc_dp.step_methods.registry import accepted, concerned, register_step
+from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
 
-@register_step(60)
+@STEPS.register(order=60)
 class TableGibbs(DPStep):
     r"""Draw tables of confidential counts exactly, given noisy cells and noisy sums of cells.
 

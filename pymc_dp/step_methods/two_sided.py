@@ -38,10 +38,10 @@ from pymc_dp.step_methods.base import (
     unusable,
     value_writer,
 )
-from pymc_dp.step_methods.registry import accepted, concerned, register_step
+from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
 
-@register_step(50)
+@STEPS.register(order=50)
 class TwoSidedGibbs(DPStep):
     r"""Draw a latent statistic s exactly from its full conditional given a release.
 
@@ -99,7 +99,7 @@ class TwoSidedGibbs(DPStep):
         return point, [{}]
 
 
-@register_step(40)
+@STEPS.register(order=40)
 class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
     r"""Draw a latent variance from its truncated gamma mixture (Kazan & Reiter).
 

@@ -22,6 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.draws import compile_draws
 from pymc_dp.graphs.questions import PLAIN_MODE, known_value, nearest_rvs
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
@@ -334,19 +335,14 @@ class Compiled:
 
 
 Reader = Callable[[pm.Model], Compiled]
-_COMPILED: list[Reader] = []
-
-
-def register_compiled(read: Reader) -> Reader:
-    """Add a kernel; `read` raises NotImplementedError or ValueError with what it does not cover."""
-    _COMPILED.append(read)
-    return read
+COMPILED: Registry[Reader, Reader] = Registry()
+"""Readers of kernels; one raises NotImplementedError or ValueError with what it does not cover."""
 
 
 def compiled(model: pm.Model, names: Sequence[str]) -> Compiled:
     """Return the first kernel that covers a model and draws these variables; say why none does."""
     reasons = []
-    for read in _COMPILED:
+    for read in COMPILED:
         try:
             kernel = read(model)
             missing = [name for name in names if name not in kernel.names]

@@ -13,16 +13,16 @@ from pymc_dp.kernels.moments.gaussian_chain import is_feasible
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.gaussian import GaussianChain
 from pymc_dp.studies.engines import (
+    COMPILED,
     ChainSampler,
     Compiled,
     Released,
     anything_released,
     observe,
-    register_compiled,
 )
 
 
-@register_compiled
+@COMPILED.register()
 def read(model: pm.Model) -> Compiled:
     """Read a model for `studies.engines`."""
     chain = GaussianChain.read(Reading(observe(model, anything_released(model))))

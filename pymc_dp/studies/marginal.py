@@ -14,10 +14,10 @@ from pytensor.gradient import NullTypeGradError
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.reading.model import releases
 from pymc_dp.routes.nuts import nuts_rate
-from pymc_dp.studies.engines import Compiled, Released, anything_released, flat, register_compiled
+from pymc_dp.studies.engines import COMPILED, Compiled, Released, anything_released, flat
 
 
-@register_compiled
+@COMPILED.register()
 def read(model: pm.Model) -> Compiled:
     """Read a model for `studies.engines`."""
     data = {

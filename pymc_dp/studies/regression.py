@@ -9,15 +9,15 @@ import pymc as pm
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.regression import RegressionChain
 from pymc_dp.studies.engines import (
+    COMPILED,
     ChainSampler,
     Compiled,
     anything_released,
     observe,
-    register_compiled,
 )
 
 
-@register_compiled
+@COMPILED.register()
 def read(model: pm.Model) -> Compiled:
     """Read a model for `studies.engines`."""
     chain = RegressionChain.read(Reading(observe(model, anything_released(model))))

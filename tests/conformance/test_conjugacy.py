@@ -361,10 +361,10 @@ def test_every_registered_pair_has_a_case():
         model, _ = built(case)
         rv = model["p"]
         family, _ = conditional(Reading(model), rv)
-        priors.add((family, type(rv.owner.op)))
+        priors.add((type(rv.owner.op), family))
         pairs |= {(family, type(c.owner.op)) for c in dp.reading.model.children(Reading(model), rv)}
-    assert priors == set(registry.registered_priors())
-    assert pairs == set(registry.registered_children())
+    assert priors == set(registry.PRIORS)
+    assert pairs == set(registry.CHILDREN)
 
 
 # --- Edges ----------------------------------------------------------------------------------------

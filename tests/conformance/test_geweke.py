@@ -12,7 +12,7 @@ from pymc.step_methods.compound import CompoundStep
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.reading.model import Reading, privatized
-from pymc_dp.step_methods import FeasibleSlice, registered_steps
+from pymc_dp.step_methods import STEPS, FeasibleSlice
 from pymc_dp.step_methods.base import point_function, value_writer
 from tests.geweke import check_invariance, normal_records, z_scores
 from tests.night import test_record_calibration as records
@@ -442,7 +442,7 @@ without_moves = partial(moving_records, interweave=False)
 
 
 # For each step: by what it is tried on, a function and its arguments.
-STEPS = {
+ON = {
     dp.TwoSidedGibbs: {
         "statistics": (side_by_side, statistics, updating(dp.TwoSidedGibbs, *"abcde")),
         "counts": (side_by_side, counts, updating(dp.TwoSidedGibbs, *"abcd")),
@@ -559,11 +559,11 @@ STEPS = {
         if "," not in name
     },
 }  # fmt: skip
-CASES = {f"{step.__name__}: {case}": run for step, of in STEPS.items() for case, run in of.items()}
+CASES = {f"{step.__name__}: {case}": run for step, of in ON.items() for case, run in of.items()}
 
 
 def test_every_step_has_a_case():
-    assert set(registered_steps()) <= set(STEPS)
+    assert set(STEPS) <= set(ON)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,7 +10,7 @@ from pymc_dp.kernels.moments import clt_law as regression_law
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments import regression_chain as exact
 from pymc_dp.kernels.moments.walk import turn
-from pymc_dp.routes import registered_routes
+from pymc_dp.routes import ROUTES
 from tests.geweke import check_invariance, normal_records
 
 
@@ -312,7 +312,7 @@ CASES = {f"{route}: {case}": run for route, of in CHAINS.items() for case, run i
 
 def test_every_chain_has_a_case():
     """A route that takes arguments of its own runs chains of a kernel; the others, of steps."""
-    assert {route.name for route in registered_routes() if route.arguments} == set(CHAINS)
+    assert {route.name for route in ROUTES if route.arguments} == set(CHAINS)
 
 
 @pytest.mark.parametrize("case", CASES)

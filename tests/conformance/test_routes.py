@@ -7,7 +7,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp import routes
-from pymc_dp.routes import registered_routes
+from pymc_dp.routes import ROUTES
 from tests.models import gaussian, poisson, regression
 
 SHORT = {
@@ -20,7 +20,7 @@ SHALLOW = NUTS | {"max_treedepth": 3}
 
 
 # By the name of the route: a model and arguments of `dp.sample`.
-ROUTES = {
+CASES = {
     "fused Gibbs": (gaussian, {}),
     "exact regression": (regression, {}),
     "regression by the central limit theorem": (regression, {"approximate": "clt"}),
@@ -42,16 +42,16 @@ ROUTES = {
 
 
 def test_every_route_has_a_model():
-    assert {route.name for route in registered_routes()} == set(ROUTES)
+    assert {route.name for route in ROUTES} == set(CASES)
 
 
-@pytest.mark.parametrize("name", ROUTES)
+@pytest.mark.parametrize("name", CASES)
 def test_short_run(name, caplog, monkeypatch):
-    build, options = ROUTES[name]
+    build, options = CASES[name]
     model = build()
     if name == "NUTS on the records":  # the last resort: no small model shuts all the others
-        [last] = [route for route in registered_routes() if route.name == name]
-        monkeypatch.setattr(routes, "_ROUTES", [last])
+        [last] = [route for route in ROUTES if route.name == name]
+        monkeypatch.setattr(routes, "ROUTES", [last])
     with caplog.at_level(logging.INFO, logger="pymc.dp"):
         idata = dp.sample(model, **SHORT, **options)
     assert f"Route: {name} (rung: " in caplog.text

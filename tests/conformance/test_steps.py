@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.step_methods import FeasibleSlice, registered_steps
+from pymc_dp.step_methods import STEPS, FeasibleSlice
 from tests.models import bernoulli, factorization, gaussian, normal, poisson, statistics, table
 
 
@@ -14,7 +14,7 @@ def counted():
 
 
 # For each step: a model, and the variable that it updates.
-STEPS = {
+CASES = {
     dp.RecordMetropolis: (gaussian, "x"),
     dp.FactorizationGibbs: (factorization, "theta"),
     dp.CountGibbs: (counted, "x_count"),
@@ -29,12 +29,12 @@ STEPS = {
 
 
 def test_every_step_has_a_model():
-    assert set(registered_steps()) <= set(STEPS)
+    assert set(STEPS) <= set(CASES)
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("step", CASES, ids=lambda step: step.__name__)
 def test_short_run(step):
-    build, name = STEPS[step]
+    build, name = CASES[step]
     model = build()
     with model:
         variables = [model[name]]

@@ -6,19 +6,19 @@ import pymc as pm
 from scipy import integrate, stats
 
 import pymc_dp as dp
-from pymc_dp.laws import registered_pairs
+from pymc_dp.laws import PAIRS
 from pymc_dp.mechanisms import registered_mechanisms
 from pymc_dp.reading.model import Reading
-from pymc_dp.routes import registered_routes
-from pymc_dp.step_methods import choose_steps, registered_steps
+from pymc_dp.routes import ROUTES
+from pymc_dp.step_methods import STEPS, choose_steps
 
 RNG = np.random.default_rng(1)
 
 # All of it is found where the package's own things are.
 assert dp_acme.CauchyMechanism in registered_mechanisms()
-assert dp_acme.UNIFORM_LAPLACE in registered_pairs()
-assert dp_acme.PriorGibbs in registered_steps()
-assert dp_acme.ROUTE in registered_routes()
+assert dp_acme.UNIFORM_LAPLACE in PAIRS.values()
+assert dp_acme.PriorGibbs in STEPS
+assert dp_acme.ROUTE in ROUTES
 
 # The mechanism: density and interval, also clipped and in a model of records.
 mechanism, z = dp_acme.CauchyMechanism(0.7), np.array([-30.0, 0.9, 4.0])

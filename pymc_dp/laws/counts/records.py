@@ -24,7 +24,7 @@ from pymc_dp.laws.counts.marginal import (
     tally,
 )
 from pymc_dp.laws.integrated import integrated_release, recovered
-from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.release import PrivateReleaseRV, release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
@@ -70,7 +70,7 @@ class CountRelease:
         return self.op.mechanism.with_parameters(*self.rv.owner.inputs[2 : 2 + count])
 
 
-@register_sum_law(30)
+@SUM_LAWS.register(order=30)
 @dataclass(frozen=True)
 class CountedRecords(SumLaw):
     """Identically distributed records with values 0, ..., cells - 1: functions of their counts."""

@@ -9,12 +9,12 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on
 from pymc_dp.laws.inversion.release import characteristic_marginal
-from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.columns import only_column
 from pymc_dp.reading.model import check_transform, record_length, release_statistic, releases
 
 
-@register_sum_law(90)
+@SUM_LAWS.register(order=90)
 @dataclass(frozen=True)
 class InvertedRecords(SumLaw):
     """One or two sums over continuous records of any smooth law, by characteristic functions."""

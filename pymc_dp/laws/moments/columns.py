@@ -41,7 +41,7 @@ from pymc_dp.laws.moments.sums import (
     normal_law,
     normal_sums,
 )
-from pymc_dp.laws.sum_law import Change, SumLaw, is_rows, register_sum_law
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, is_rows
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.column_sums import RowRelease
@@ -56,7 +56,7 @@ _log = logging.getLogger("pymc.dp")
 _said: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
 
 
-@register_sum_law(20)
+@SUM_LAWS.register(order=20)
 @dataclass(frozen=True)
 class Columns(SumLaw):
     """Rows of several columns: a regression, or a multivariate Normal."""

@@ -20,7 +20,7 @@ from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.feasible import BoundedMoments
 from pymc_dp.laws.one_value import Statistic, stacked_release_rv
-from pymc_dp.laws.sum_law import Change, SumLaw, register_sum_law
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease
@@ -29,7 +29,7 @@ from pymc_dp.reading.normal_column import NormalColumn, read_normal_column
 from pymc_dp.reading.propriety import check_proper
 
 
-@register_sum_law(10)
+@SUM_LAWS.register(order=10)
 @dataclass(frozen=True)
 class OneColumn(SumLaw):
     """Identically distributed Normal records: functions of their sample mean and variance."""

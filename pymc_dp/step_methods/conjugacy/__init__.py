@@ -1,7 +1,7 @@
 """The conjugate families: every module of this package registers what it knows of one.
 
-To add a pair, write a module that calls `register_child` (and `register_family` and
-`register_prior` for a new family); it is found by itself.
+To add a pair, write a module that puts it into `CHILDREN` (and a new family into `FAMILIES`
+and `PRIORS`); it is found by itself.
 """
 
 from importlib import import_module

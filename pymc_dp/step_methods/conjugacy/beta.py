@@ -17,13 +17,13 @@ from pytensor.tensor.random.basic import (
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.step_methods.conjugacy.registry import (
+    CHILDREN,
+    FAMILIES,
+    PRIORS,
     Contribution,
     constant_or_none,
     inside,
     parameters,
-    register_child,
-    register_family,
-    register_prior,
     require_free,
     require_itself,
     total,
@@ -31,25 +31,25 @@ from pymc_dp.step_methods.conjugacy.registry import (
 )
 
 
-@register_family("beta")
+@FAMILIES.register("beta")
 def _draw(rng, a, b, lower, upper):
     return inside(rng.beta(a, b), 0.0, 1.0)
 
 
-@register_prior(BetaRV, "beta")
+@PRIORS.register((BetaRV, "beta"))
 def _beta_prior(rv):
     alpha, beta = parameters(rv)
     return Contribution(alpha, beta)
 
 
-@register_prior(UniformRV, "beta")
+@PRIORS.register((UniformRV, "beta"))
 def _uniform_prior(rv):
     if [constant_or_none(bound) for bound in uniform_bounds(rv)] != [0.0, 1.0]:
         raise Declined("its prior is not uniform on (0, 1)")
     return Contribution(1.0, 1.0)
 
 
-@register_child("beta", BernoulliRV)
+@CHILDREN.register(("beta", BernoulliRV))
 def _bernoulli(rv, child, value):
     [p] = parameters(child)
     require_itself(p, rv, child, "probability")
@@ -57,7 +57,7 @@ def _bernoulli(rv, child, value):
     return Contribution(successes, value.size - successes)
 
 
-@register_child("beta", BinomialRV)
+@CHILDREN.register(("beta", BinomialRV))
 def _binomial(rv, child, value):
     n, p = parameters(child)
     require_itself(p, rv, child, "probability")
@@ -66,14 +66,14 @@ def _binomial(rv, child, value):
     return Contribution(successes, total(n, value) - successes)
 
 
-@register_child("beta", GeometricRV)
+@CHILDREN.register(("beta", GeometricRV))
 def _geometric(rv, child, value):
     [p] = parameters(child)
     require_itself(p, rv, child, "probability")
     return Contribution(value.size, value.sum() - value.size)
 
 
-@register_child("beta", NegBinomialRV)
+@CHILDREN.register(("beta", NegBinomialRV))
 def _negative_binomial(rv, child, value):
     n, p = parameters(child)
     require_itself(p, rv, child, "probability")

@@ -12,30 +12,30 @@ from pytensor.tensor.random.basic import CategoricalRV, DirichletRV, Multinomial
 
 from pymc_dp.kernels.draws.log_concave import TINY
 from pymc_dp.step_methods.conjugacy.registry import (
+    CHILDREN,
+    FAMILIES,
+    PRIORS,
     Contribution,
     parameters,
-    register_child,
-    register_family,
-    register_prior,
     require_free,
     require_itself,
 )
 
 
-@register_family("dirichlet")
+@FAMILIES.register("dirichlet")
 def _draw(rng, *row):
     *concentration, _, _, _ = row
     p = np.maximum(rng.dirichlet(concentration), TINY)  # the transform takes logs
     return p / p.sum()
 
 
-@register_prior(DirichletRV, "dirichlet")
+@PRIORS.register((DirichletRV, "dirichlet"))
 def _dirichlet_prior(rv):
     [concentration] = parameters(rv)
     return Contribution(concentration)
 
 
-@register_child("dirichlet", CategoricalRV)
+@CHILDREN.register(("dirichlet", CategoricalRV))
 def _categorical(rv, child, value):
     [p] = parameters(child)
     require_itself(p, rv, child, "vector of probabilities")
@@ -43,7 +43,7 @@ def _categorical(rv, child, value):
     return Contribution(pt.zeros_like(concentration)[value.ravel()].inc(1.0))
 
 
-@register_child("dirichlet", MultinomialRV)
+@CHILDREN.register(("dirichlet", MultinomialRV))
 def _multinomial(rv, child, value):
     n, p = parameters(child)
     require_itself(p, rv, child, "vector of probabilities")

@@ -35,6 +35,9 @@ from pymc_dp.kernels.draws.log_concave import TINY, draw_log_gamma
 from pymc_dp.kernels.moments.gaussian_chain import draw_inverse_gamma_below
 from pymc_dp.mechanisms.release import PrivateReleaseRV, variance_cap
 from pymc_dp.step_methods.conjugacy.registry import (
+    CHILDREN,
+    FAMILIES,
+    PRIORS,
     Contribution,
     bounded_moments,
     constant_or_none,
@@ -42,9 +45,6 @@ from pymc_dp.step_methods.conjugacy.registry import (
     parameters,
     power_factor,
     proportional_to,
-    register_child,
-    register_family,
-    register_prior,
     require_free,
     total,
     uniform_bounds,
@@ -53,7 +53,7 @@ from pymc_dp.step_methods.conjugacy.registry import (
 _POWERS = {"gamma": -1, "inverse_gamma": 1, "inverse_gamma_root": 2}
 
 
-@register_family("gamma")
+@FAMILIES.register("gamma")
 def _draw_gamma(rng, shape, rate, lower, upper):
     if lower <= 0.0 and upper == math.inf:
         return inside(rng.standard_gamma(shape) / rate, 0.0, upper)
@@ -62,7 +62,7 @@ def _draw_gamma(rng, shape, rate, lower, upper):
     return inside(x, max(lower, 0.0), upper)
 
 
-@register_family("inverse_gamma")
+@FAMILIES.register("inverse_gamma")
 def _draw_inverse_gamma(rng, shape, scale, lower, upper):
     if lower > 0.0:
         x = math.exp(-draw_log_gamma(rng, shape, scale, -math.log(upper), -math.log(lower)))
@@ -73,7 +73,7 @@ def _draw_inverse_gamma(rng, shape, scale, lower, upper):
     return inside(x, max(lower, 0.0), upper)
 
 
-@register_family("inverse_gamma_root")
+@FAMILIES.register("inverse_gamma_root")
 def _draw_root(rng, shape, scale, lower, upper):
     lower = max(lower, 0.0)
     square = _draw_inverse_gamma(rng, shape, scale, lower * lower, upper * upper)
@@ -83,19 +83,19 @@ def _draw_root(rng, shape, scale, lower, upper):
 # --- Priors ---------------------------------------------------------------------------------------
 
 
-@register_prior(GammaRV, "gamma")
+@PRIORS.register((GammaRV, "gamma"))
 def _gamma_prior(rv):
     alpha, scale = parameters(rv)
     return Contribution(alpha, 1.0 / scale)
 
 
-@register_prior(ExponentialRV, "gamma")
+@PRIORS.register((ExponentialRV, "gamma"))
 def _exponential_prior(rv):
     [scale] = parameters(rv)
     return Contribution(1.0, 1.0 / scale)
 
 
-@register_prior(InvGammaRV, "inverse_gamma")
+@PRIORS.register((InvGammaRV, "inverse_gamma"))
 def _inverse_gamma_prior(rv):
     alpha, beta = parameters(rv)
     return Contribution(alpha, beta)
@@ -168,8 +168,8 @@ def _feasible_variance(rv, child, value, k):
 
 
 for _family, _k in _POWERS.items():
-    register_prior(HalfFlatRV, _family)(partial(_half_flat_prior, k=_k))
-    register_prior(UniformRV, _family)(partial(_uniform_prior, k=_k))
+    PRIORS.add(partial(_half_flat_prior, k=_k), (HalfFlatRV, _family))
+    PRIORS.add(partial(_uniform_prior, k=_k), (UniformRV, _family))
     for _op, _child in (
         (NormalRV, _normal_child),
         (ExponentialRV, _exponential_child),
@@ -178,4 +178,4 @@ for _family, _k in _POWERS.items():
         (PoissonRV, _poisson_child),
         (PrivateReleaseRV, _feasible_variance),
     ):
-        register_child(_family, _op)(partial(_child, k=_k))
+        CHILDREN.add(partial(_child, k=_k), (_family, _op))

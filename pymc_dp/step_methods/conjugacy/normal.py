@@ -17,21 +17,21 @@ from pymc_dp.graphs.questions import depends_on
 from pymc_dp.kernels.moments.gaussian_chain import draw_normal_between
 from pymc_dp.mechanisms.release import PrivateReleaseRV, mean_range
 from pymc_dp.step_methods.conjugacy.registry import (
+    CHILDREN,
+    FAMILIES,
+    PRIORS,
     Contribution,
     at_value,
     bounded_moments,
     inside,
     parameters,
-    register_child,
-    register_family,
-    register_prior,
     require_free,
     total,
     uniform_bounds,
 )
 
 
-@register_family("normal")
+@FAMILIES.register("normal")
 def _draw(rng, precision, weighted, lower, upper):
     if precision == 0.0 and upper - lower < math.inf:  # a uniform prior, and nothing else
         return inside(rng.uniform(lower, upper), lower, upper)
@@ -41,25 +41,25 @@ def _draw(rng, precision, weighted, lower, upper):
     return inside(draw_normal_between(rng, precision, mean, lower, upper), lower, upper)
 
 
-@register_prior(NormalRV, "normal")
+@PRIORS.register((NormalRV, "normal"))
 def _normal_prior(rv):
     mu, sigma = parameters(rv)
     precision = 1.0 / sigma**2
     return Contribution(precision, mu * precision)
 
 
-@register_prior(FlatRV, "normal")
+@PRIORS.register((FlatRV, "normal"))
 def _flat_prior(rv):
     return Contribution()
 
 
-@register_prior(UniformRV, "normal")
+@PRIORS.register((UniformRV, "normal"))
 def _uniform_prior(rv):
     lower, upper = uniform_bounds(rv)
     return Contribution(lower=lower, upper=upper)
 
 
-@register_child("normal", NormalRV)
+@CHILDREN.register(("normal", NormalRV))
 def _location(rv, child, value):
     mu, sigma = parameters(child)
     require_free(sigma, rv, child, "spread")
@@ -71,7 +71,7 @@ def _location(rv, child, value):
     return Contribution(total(slope * weight, value), (weight * (value - at_zero)).sum())
 
 
-@register_child("normal", PrivateReleaseRV)
+@CHILDREN.register(("normal", PrivateReleaseRV))
 def _feasible_mean(rv, child, value):
     moments, (lower, upper) = bounded_moments(rv, child)
     if moments.law_mean is not rv or depends_on(moments.law_variance, rv):

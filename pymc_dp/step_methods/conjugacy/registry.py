@@ -14,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs, power, substitute
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.release import FeasibleMoments
 
@@ -36,70 +37,23 @@ class Contribution:
     upper: TensorVariable | float | None = None
 
 
-_DRAWS: dict[str, Callable] = {}
-_PRIORS: dict[type[Op], dict[str, Callable]] = {}
-_CHILDREN: dict[tuple[str, type[Op]], Callable] = {}
+FAMILIES: Registry[str, Callable] = Registry()
+"""The draw of a family: ``(rng, *first, second, lower, upper)`` to a value."""
+PRIORS: Registry[tuple[type[Op], str], Callable] = Registry()
+"""The contribution of a prior's op to a family: a function of the prior's RV.
 
+A prior may belong to several families; its children decide which of them is taken.
+"""
+CHILDREN: Registry[tuple[str, type[Op]], Callable] = Registry()
+"""The contribution to a family of a child's op: of (parameter RV, child, child's value).
 
-def register_family(family: str):
-    """Register the draw of a family: ``(rng, *first, second, lower, upper)`` to a value."""
-
-    def register(function):
-        _DRAWS[family] = function
-        return function
-
-    return register
-
-
-def register_prior(op: type[Op], family: str):
-    """Register a prior's contribution: a function of the prior's RV.
-
-    A prior may belong to several families; its children decide which of them is taken.
-    """
-
-    def register(function):
-        _PRIORS.setdefault(op, {})[family] = function
-        return function
-
-    return register
-
-
-def register_child(family: str, op: type[Op]):
-    """Register a child's contribution: a function of (parameter RV, child, child's value).
-
-    It raises `Declined` where the child depends on the parameter in another way.
-    """
-
-    def register(function):
-        _CHILDREN[family, op] = function
-        return function
-
-    return register
-
-
-def find_draw(family: str) -> Callable:
-    """Return the draw of a family."""
-    return _DRAWS[family]
+It is declined where the child depends on the parameter in another way.
+"""
 
 
 def find_families(op: Op) -> dict[str, Callable]:
     """Return the families of a prior with their contributions; empty for an unknown prior."""
-    return _PRIORS.get(type(op), {})
-
-
-def find_child(family: str, op: Op | None) -> Callable | None:
-    """Return the contribution of a child of a parameter with a prior of this family."""
-    return _CHILDREN.get((family, type(op)))
-
-
-def registered_priors() -> list[tuple[str, type[Op]]]:
-    """Return every pair (family, prior's op)."""
-    return [(family, op) for op, families in _PRIORS.items() for family in families]
-
-
-def registered_children() -> list[tuple[str, type[Op]]]:
-    """Return every pair (family, child's op)."""
-    return list(_CHILDREN)
+    return {family: prior for (kind, family), prior in PRIORS.items() if kind is type(op)}
 
 
 # --- What the families ask about a child ----------------------------------------------------------

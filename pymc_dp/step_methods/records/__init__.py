@@ -36,7 +36,7 @@ from pymc_dp.reading.sums import is_rowwise
 from pymc_dp.step_methods.base import DPStep, DPStepState, unusable
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkState
 from pymc_dp.step_methods.records.engine import Engine, plain_function
-from pymc_dp.step_methods.registry import register_step
+from pymc_dp.step_methods.registry import STEPS
 
 _log = logging.getLogger("pymc.dp")
 
@@ -59,7 +59,7 @@ class RecordMetropolisState(DPStepState):
     walks: list[WalkState]
 
 
-@register_step(10)
+@STEPS.register(order=10)
 class RecordMetropolis(DPStep):
     r"""Update confidential records one by one, and move their parameters along with them.
 

@@ -5,7 +5,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.model import releases
-from pymc_dp.routes import Plan, Route, register_route
+from pymc_dp.routes import ROUTES, Plan, Route
 
 
 def plan(reading):
@@ -23,4 +23,4 @@ def plan(reading):
 
 
 ROUTE = Route("draws of the prior", "records", plan)
-register_route(ROUTE)
+ROUTES.add(ROUTE)

@@ -5,10 +5,10 @@ import pymc as pm
 
 from pymc_dp.reading.model import children
 from pymc_dp.step_methods.base import DPStep, point_function, value_writer
-from pymc_dp.step_methods.registry import register_step
+from pymc_dp.step_methods.registry import STEPS
 
 
-@register_step(5)
+@STEPS.register(order=5)
 class PriorGibbs(DPStep):
     """Draw variables without children from their law, given the variables it depends on."""
 

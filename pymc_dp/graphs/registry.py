@@ -1,0 +1,42 @@
+"""The one registry: things of a kind, found by a key, put in by the modules that know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+
+class Registry[K: Hashable, T](Mapping[K, T]):
+    """Things of one kind by their keys, those of a lower `order` first.
+
+    A module registers what it has, and is named nowhere else. The tests of conformance run over all
+    that is there.
+    """
+
+    def __init__(self) -> None:
+        self._things: dict[K, T] = {}
+        self._order: dict[K, int] = {}
+
+    def add(self, thing: T, *keys: K, order: int = 0) -> T:
+        """Register a thing under each of these keys, or under itself; return it."""
+        for key in keys or (thing,):
+            self._things[key] = thing
+            self._order[key] = order
+            self._things = dict(sorted(self._things.items(), key=lambda e: self._order[e[0]]))
+        return thing
+
+    def register(self, *keys: K, order: int = 0) -> Callable[[Any], Any]:
+        """Register what is decorated under each of these keys, or under itself."""
+        return lambda thing: self.add(thing, *keys, order=order)
+
+    def __getitem__(self, key: K) -> T:
+        """Return what is registered under a key."""
+        return self._things[key]
+
+    def __iter__(self) -> Iterator[K]:
+        """Run over the keys."""
+        return iter(self._things)
+
+    def __len__(self) -> int:
+        """Count the keys."""
+        return len(self._things)
