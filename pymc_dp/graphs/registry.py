@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 
 class Registry[K: Hashable, T](Mapping[K, T]):
@@ -19,7 +19,7 @@ class Registry[K: Hashable, T](Mapping[K, T]):
 
     def add(self, thing: T, *keys: K, order: int = 0) -> T:
         """Register a thing under each of these keys, or under itself; return it."""
-        for key in keys or (thing,):
+        for key in keys or (cast(K, thing),):
             self._things[key] = thing
             self._order[key] = order
             self._things = dict(sorted(self._things.items(), key=lambda e: self._order[e[0]]))

@@ -12,7 +12,7 @@ from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.reading.model import Reading, releases
 
-STEPS: Registry[type, type] = Registry()
+STEPS: Registry[Any, Any] = Registry()
 """The steps, in the order in which they are asked.
 
 A step has ``claims(reading, left)``, a class method: groups of the variables that are `left`, each
