@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any, cast
 
 
@@ -40,3 +42,9 @@ class Registry[K: Hashable, T](Mapping[K, T]):
     def __len__(self) -> int:
         """Count the keys."""
         return len(self._things)
+
+
+def load(package: str) -> None:
+    """Import every module of a package, so that what each has to register is there."""
+    for module in walk_packages(import_module(package).__path__, package + "."):
+        import_module(module.name)

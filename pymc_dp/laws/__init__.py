@@ -18,7 +18,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.registry import Registry, load
 from pymc_dp.kernels import njit
 from pymc_dp.mechanisms.base import Mechanism
 
@@ -111,4 +111,4 @@ def _law_name(law: type[Op]) -> str:
     return law.__name__.removesuffix("RV")
 
 
-from pymc_dp.laws import count_sums, gamma, mixture, normal, poisson  # noqa: E402, F401 (register themselves)
+load(__name__)

@@ -1,5 +1,6 @@
 """Mechanisms: the public noise of a differentially private release."""
 
+from pymc_dp.graphs.registry import load
 from pymc_dp.mechanisms.base import (
     Mechanism,
     MechanismExample,
@@ -32,3 +33,5 @@ __all__ = [
     "register_mechanism",
     "registered_mechanisms",
 ]
+
+load(__name__)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.registry import Registry, load
 from pymc_dp.reading.model import Reading
 
 
@@ -78,5 +76,4 @@ def routes(
     return table
 
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+load(__name__)

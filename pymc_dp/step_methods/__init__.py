@@ -13,6 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.questions import depends_on, is_itself, nearest_rvs
+from pymc_dp.graphs.registry import load
 from pymc_dp.reading.model import Reading, as_model, leaves_gaps, release_statistic, releases
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
@@ -46,6 +47,9 @@ __all__ = [
     "register_steps",
     "steps",
 ]
+
+
+load(__name__)
 
 
 def register_steps() -> None:

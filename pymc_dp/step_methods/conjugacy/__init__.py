@@ -4,8 +4,6 @@ To add a pair, write a module that puts it into `CHILDREN` (and a new family int
 and `PRIORS`); it is found by itself.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
+from pymc_dp.graphs.registry import load
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+load(__name__)

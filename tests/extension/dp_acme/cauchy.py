@@ -29,14 +29,16 @@ class CauchyMechanism(Mechanism):
 
     def log_interval(self, lower, upper, statistic=0.0):
         a, b = lower - pt.as_tensor(statistic), upper - pt.as_tensor(statistic)
-        # Of an angle's tangent: the difference of two angles keeps its digits in the tails.
-        mass = pt.arctan2(self.scale * (b - a), self.scale**2 + a * b) / np.pi
+        a, b = pt.switch(a > 0, -b, a), pt.switch(a > 0, -a, b)  # the lower tail keeps its digits
+        # The probability of x or less is an angle, which is right at infinite ends, too.
+        mass = (pt.arctan2(self.scale, -b) - pt.arctan2(self.scale, -a)) / np.pi
         return pt.switch(a < b, pt.log(mass), -np.inf)
 
 
 def _examples():
-    pieces = (-1e4, -50.0, -5.0, 0.0, 5.0, 50.0, 1e4)
-    return [MechanismExample(CauchyMechanism(0.7), statistic=1.0, pieces=pieces, atoms=())]
+    ends = 10.0 ** np.arange(13)  # what is beyond has less than 1e-12 of the mass
+    pieces = [*-ends[::-1], *ends]
+    return [MechanismExample(CauchyMechanism(0.7), statistic=1.0, pieces=pieces)]
 
 
 register_mechanism(CauchyMechanism, examples=_examples)
