@@ -30,9 +30,12 @@ class CauchyMechanism(Mechanism):
     def log_interval(self, lower, upper, statistic=0.0):
         a, b = lower - pt.as_tensor(statistic), upper - pt.as_tensor(statistic)
         a, b = pt.switch(a > 0, -b, a), pt.switch(a > 0, -a, b)  # the lower tail keeps its digits
-        # The probability of x or less is an angle, which is right at infinite ends, too.
-        mass = (pt.arctan2(self.scale, -b) - pt.arctan2(self.scale, -a)) / np.pi
-        return pt.switch(a < b, pt.log(mass), -np.inf)
+        # The probability of x or less is an angle; the difference of two, in one, keeps its digits.
+        infinite = pt.isinf(a) | pt.isinf(b)
+        u, v = pt.switch(infinite, 0.0, a), pt.switch(infinite, 1.0, b)
+        between = pt.arctan2(self.scale * (v - u), self.scale**2 + u * v)
+        beyond = pt.arctan2(self.scale, -b) - pt.arctan2(self.scale, -a)
+        return pt.switch(a < b, pt.log(pt.switch(infinite, beyond, between) / np.pi), -np.inf)
 
 
 def _examples():
