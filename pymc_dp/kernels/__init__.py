@@ -13,6 +13,7 @@ import functools
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
@@ -68,10 +69,31 @@ def _key_of(value: Any) -> str | None:
     return sha256(repr((source, version, held)).encode()).hexdigest()
 
 
-class KernelCache(FunctionCache):
-    """Numba's store of one function on disk, whose stamp is `version_of` its file.
+class KernelStore(IndexDataCacheFile):
+    """Numba's files of one function, which several processes may write at once.
 
-    Of a closure, the files have what it holds in their names: several processes may write.
+    Numba numbers the files of a function's signatures and writes the index first. Two processes
+    then give one number to two signatures, and the index of one may name the code of the other.
+    Here a file has its name from what it holds, and is written before the index.
+    """
+
+    def save(self, key, data):
+        """Keep the code of one signature; what is of older sources goes."""
+        known = self._load_index()
+        if not known:
+            pattern = escape(self._index_name.removesuffix(".nbi")) + ".*.nbc"
+            for old in Path(self._cache_path).glob(pattern):
+                with suppress(OSError):
+                    old.unlink()
+        name = self._data_name(int(sha256(repr(key).encode()).hexdigest()[:12], 16))
+        self._save_data(name, data)
+        self._save_index(known | {key: name})
+
+
+class KernelCache(FunctionCache):
+    """Numba's cache of one function, whose stamp is `version_of` its file.
+
+    Of a closure, the files have what it holds in their names.
     """
 
     def __init__(self, function: Callable):
@@ -80,7 +102,7 @@ class KernelCache(FunctionCache):
         if self._key is None:
             raise ValueError(f"{function.__qualname__} holds what has no name")
         base = self._impl.filename_base + f".{self._key[:20]}" * bool(function.__closure__)
-        self._cache_file = IndexDataCacheFile(
+        self._cache_file = KernelStore(
             self._cache_path, base, version_of(function.__code__.co_filename)
         )
 
@@ -93,7 +115,8 @@ class KernelCache(FunctionCache):
         try:
             found = super().load_overload(sig, target_context)
         except (OSError, EOFError, UnpicklingError):  # unreadable, or cut off by a full disk
-            self._forget()
+            with suppress(OSError):
+                Path(self._cache_file._index_path).unlink()
             found = None
         if found is None:
             _say_that_it_compiles()
@@ -106,11 +129,6 @@ class KernelCache(FunctionCache):
         except OSError as error:
             _log.warning("Compiled code cannot be kept: %s", error)
             self.disable()
-            self._forget()  # the index, written first, may name the code of an older source
-
-    def _forget(self) -> None:
-        with suppress(OSError):
-            Path(self._cache_file._index_path).unlink()
 
 
 @functools.cache

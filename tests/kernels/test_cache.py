@@ -79,6 +79,29 @@ def test_where_the_sources_cannot_be_written_the_users_folder_is_used(package, t
     assert said.count("NUMBA_CACHE_DIR") == 1
 
 
+def test_two_processes_that_write_at_once_keep_their_own_code(tmp_path):
+    one, other = (kernels.KernelStore(str(tmp_path), "f-1", 7) for _ in range(2))
+    one._load_index = other._load_index = dict  # both looked before either wrote
+    write = one._save_index
+
+    def interrupted(known):
+        write(known)
+        other.save("of integers", "code of integers")
+
+    one._save_index = interrupted
+    one.save("of floats", "code of floats")
+    found = kernels.KernelStore(str(tmp_path), "f-1", 7)
+    kept = {key: found.load(key) for key in ("of floats", "of integers")}
+    assert kept["of integers"] == "code of integers"
+    assert kept["of floats"] in ("code of floats", None)
+    found.save("of strings", "code of strings")
+    assert found.load("of integers") == "code of integers"
+    later = kernels.KernelStore(str(tmp_path), "f-1", 8)  # the sources have changed
+    later.save("of floats", "new code")
+    assert [found.load("of integers"), later.load("of floats")] == [None, "new code"]
+    assert len([*tmp_path.glob("*.nbc")]) == 1
+
+
 @pytest.mark.nightly
 def test_a_full_disk_is_no_error_and_leaves_no_old_code(package):
     before, _ = call(package)
