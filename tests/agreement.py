@@ -84,6 +84,14 @@ def uniform(ranks, draws, bins=10, level=LEVEL, where=""):
         counts_follow(counts, width, level, f"column {j} {where}")
 
 
+def weighted(values, weights):
+    """Mean, standard deviation and standard error of the mean of weighted draws, the first axis."""
+    weights = weights / weights.sum()
+    mean = weights @ values
+    squares = (values - mean) ** 2
+    return mean, np.sqrt(weights @ squares), np.sqrt(weights**2 @ squares)
+
+
 def _chains(draws, entries):
     """Return draws with axes for chains, draws and that many more."""
     draws = np.asarray(draws, dtype=float)
@@ -91,7 +99,7 @@ def _chains(draws, entries):
 
 
 def has_moments(
-    draws, mean, sd=None, *, mean_se=0.0, sd_within=None, limit=4.0, least=1000, where=""
+    draws, mean, sd=None, mean_se=0.0, *, sd_within=None, limit=4.0, least=1000, where=""
 ):
     """Means and standard deviations are the exact ones, within Monte Carlo standard errors.
 
@@ -137,3 +145,22 @@ def same_means(first, second, *, limit=4.0, where=""):
     a, b = (np.asarray(x, dtype=float) for x in (first, second))
     off = np.abs(a.mean(axis=(0, 1)) - b.mean(axis=(0, 1))) / np.hypot(az.mcse(a), az.mcse(b))
     assert np.all(off <= limit), f"means differ by {off} standard errors {where}"
+
+
+def has_gradient(function, *point, step=1e-5, rtol=1e-6, atol=1e-7):
+    """What a function returns behind its value are the slopes, by central differences.
+
+    The arguments are numbers or arrays, each with its step beside its size.
+    """
+    _, *gradient = function(*point)
+    for k, slope in enumerate(gradient):
+        for index in np.ndindex(np.shape(point[k])):
+            h = step * max(1.0, abs(np.asarray(point[k])[index]))
+            ends = []
+            for sign in (1, -1):
+                moved = list(point)
+                moved[k] = np.array(point[k], dtype=float)
+                moved[k][index] += sign * h
+                ends.append(function(*moved)[0])
+            expected = (ends[0] - ends[1]) / (2 * h)
+            np.testing.assert_allclose(np.asarray(slope)[index], expected, rtol=rtol, atol=atol)

@@ -3,9 +3,12 @@
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytest
+from arviz_base import from_dict
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.kernels.moments.gaussian_chain import GaussianModel
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.model import Reading
@@ -23,7 +26,24 @@ def route_table(model, approximate=None, **options):
     ]
 
 
+def refuses(model, match, *rungs, error=NotImplementedError, **options):
+    """Assert that a model does not collapse to these rungs, or to any, for this reason."""
+    for to in rungs or ("statistics", "marginal"):
+        with pytest.raises(error, match=match):
+            dp.collapse(model, to, **options)
+
+
+def posterior(draws, **values):
+    """A result with the same draw of parameters again and again, in two chains."""
+    found = {k: np.full((2, draws // 2, *np.shape(v)), v) for k, v in values.items()}
+    return from_dict({"posterior": found})
+
+
 GAUSSIAN_CASES = references("gaussian")
+# What a sweep of the compiled chain conditions on: a released mean and variance, to be filled in.
+GAUSSIAN_CHAIN = GaussianModel(**dict.fromkeys(GaussianModel._fields, 0.0))._replace(
+    has_mean=1.0, has_var=1.0, bounded=False, hi=1.0
+)
 
 
 def gaussian_model(n, scales, z, *, bounds=None, prior=None, mechanism=dp.LaplaceMechanism):
@@ -64,17 +84,27 @@ def statistics(**options):
     return dp.collapse(gaussian(**options), "statistics")
 
 
-def regression():
-    """Sums of products of a simple regression."""
+def five_sums(x, y):
+    """Sums of columns and of products of two of them."""
+    return [x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()]
+
+
+def simple_regression(
+    n, z, scale, *, mechanism=dp.LaplaceMechanism, statistic=five_sums, x_law=None, bounds=None
+):
+    """Sums of products of a simple regression; `x_law` makes x from n."""
     with pm.Model() as model:
         sigma2 = pm.InverseGamma("sigma2", alpha=20, beta=0.5)
         theta = pm.Normal("theta", 0, pt.sqrt(sigma2 * 38), shape=2)
-        x = pm.Normal("x", 0, 0.2, shape=100)
-        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=100)
-        sums = [x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()]
-        z = [1.0, 4.0, 30.0, 6.0, 20.0]
-        dp.PrivateObservation("z", sums, dp.LaplaceMechanism(5.0), observed=z)
+        x = x_law(n) if x_law else pm.Normal("x", 0, 0.2, shape=n)
+        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=n)
+        dp.PrivateObservation("z", statistic(x, y), mechanism(scale), observed=z, bounds=bounds)
     return model
+
+
+def regression():
+    """A simple regression with a conjugate prior."""
+    return simple_regression(100, [1.0, 4.0, 30.0, 6.0, 20.0], 5.0)
 
 
 def poisson():
