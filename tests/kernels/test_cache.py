@@ -11,9 +11,8 @@ import pytest
 from pymc_dp import kernels
 
 FOLDER = Path(kernels.__file__).parent
+LOG = 'import logging\nlogging.basicConfig(level="INFO", format="%(message)s")\n'
 CALL = """
-import logging
-logging.basicConfig(level="INFO", format="%(message)s")
 from pymc_dp.kernels.caller import log_binomial_mass
 print(log_binomial_mass(3.0, 10.0, 0.2))
 """
@@ -32,11 +31,11 @@ def package(tmp_path):
     return package
 
 
-def call(package, before="", **environment):
-    """Call the kernel in a process of its own; return its value and what was logged."""
+def call(package, code=CALL, **environment):
+    """Call a kernel in a process of its own; return its value and what was logged."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "XDG_CACHE"))}
     run = subprocess.run(
-        [sys.executable, "-c", before + CALL],
+        [sys.executable, "-c", LOG + code],
         env=known | {"PYTHONPATH": str(package.parent)} | environment,
         cwd=package.parent,
         capture_output=True,
@@ -113,7 +112,7 @@ def full(*arguments):
     raise OSError("No space left on device")
 caching.IndexDataCacheFile._save_data = full
 """
-    again, said = call(package, before=full)
+    again, said = call(package, full + CALL)
     assert again == before
     assert "No space left on device" in said
     again, said = call(package)
@@ -152,27 +151,16 @@ def make(function, number):
 
     return outer
 """)
-    functions = ("half, 1", "twice, 1", "half, 2")
-    script = """
-import logging
-logging.basicConfig(level="INFO", format="%(message)s")
-import numpy as np
-from pymc_dp.kernels.maker import half, make, njit, twice
-print(make({})(3.0))
-"""
 
     def run(made):
-        found = subprocess.run(
-            [sys.executable, "-c", script.format(made)],
-            env=os.environ | {"PYTHONPATH": str(package.parent)},
-            cwd=package.parent, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return float(found.stdout), found.stderr
+        start = "from pymc_dp.kernels.maker import half, make, njit, twice\n"
+        return call(package, f"{start}print(make({made})(3.0))")
 
-    for made, value in zip(functions, (250.0, 700.0, 350.0), strict=True):
-        assert run(made) == (value, "Compiling, which takes some seconds once: the code is kept on disk\n")  # fmt: skip  # noqa: E501
-    for made, value in zip(functions, (250.0, 700.0, 350.0), strict=True):
-        assert run(made) == (value, "")
+    functions = {"half, 1": 250.0, "twice, 1": 700.0, "half, 2": 350.0}
+    compiling = "Compiling, which takes some seconds once: the code is kept on disk\n"
+    for said in (compiling, ""):
+        for made, value in functions.items():
+            assert run(made) == (value, said)
     source = package / "kernels" / "maker.py"
     source.write_text(source.read_text().replace("0.5 * x", "0.25 * x"))
     assert run("half, 1")[0] == 175.0

@@ -9,33 +9,27 @@ from arviz_base import from_dict
 from scipy import stats
 
 import pymc_dp as dp
+from tests.agreement import follows
+from tests.models import as_model, posterior
 
 K = 40_000
 NOISE = dp.LaplaceMechanism(1.0)
 PARAMETERS = {"mu": 2.0, "tau": 0.5, "theta": np.array([1.0, -0.8]), "sigma": 0.3}
 
 
-def posterior(**values):
-    """A result with the same draw of the parameters K times, in two chains."""
-    return from_dict(
-        {"posterior": {k: np.full((2, K // 2, *np.shape(v)), v) for k, v in values.items()}}
-    )
-
-
 @pytest.fixture(scope="module")
 def tree():
-    return posterior(**PARAMETERS)
+    return posterior(K, **PARAMETERS)
 
 
+@as_model
 def regression(covariate=pm.Normal, bounds=None):
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
-        theta, sigma = pm.Normal("theta", shape=2), pm.HalfNormal("sigma")
-        x = covariate("x", mu, tau, shape=20)
-        y = pm.Normal("y", theta[0] + theta[1] * x, sigma, shape=20)
-        statistic = pt.stack([x.sum(), (x * y).sum(), (y**2).sum()])
-        dp.PrivateObservation("z", statistic, NOISE, observed=np.zeros(3), bounds=bounds)
-    return model
+    mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
+    theta, sigma = pm.Normal("theta", shape=2), pm.HalfNormal("sigma")
+    x = covariate("x", mu, tau, shape=20)
+    y = pm.Normal("y", theta[0] + theta[1] * x, sigma, shape=20)
+    statistic = pt.stack([x.sum(), (x * y).sum(), (y**2).sum()])
+    dp.PrivateObservation("z", statistic, NOISE, observed=np.zeros(3), bounds=bounds)
 
 
 def ravel(drawn):
@@ -43,7 +37,7 @@ def ravel(drawn):
 
 
 def assert_normal(values, mean, sd):
-    assert stats.kstest(np.ravel(values), stats.norm(mean, sd).cdf).pvalue > 1e-3
+    follows(values, stats.norm(mean, sd))
 
 
 def test_new_rows_follow_the_joint_law(tree):
@@ -104,12 +98,12 @@ def test_new_rows_are_within_the_bounds(tree):
     new = dp.predict_records(model, tree, random_seed=9)
     x, y = ravel(new["x"]), ravel(new["y"])
     law = stats.truncnorm((1.8 - 2.0) / 0.5, (3.0 - 2.0) / 0.5, 2.0, 0.5)
-    assert stats.kstest(x, law.cdf).pvalue > 1e-3
+    follows(x, law)
     assert -1 <= y.min() < y.max() <= 0
     mean = 1.0 - 0.8 * x
     below, above = (stats.norm.cdf((end - mean) / 0.3) for end in (-1.0, 0.0))
     u = (stats.norm.cdf((y - mean) / 0.3) - below) / (above - below)
-    assert stats.kstest(u, "uniform").pvalue > 1e-3
+    follows(u, "uniform")
     with pytest.raises(ValueError, match=r"'x' outside of its bounds \[1.8, 3\]"):
         dp.predict_records(model, tree, given={"x": 0.0})
 
@@ -121,10 +115,8 @@ def test_only_the_records_of_a_release_are_within_its_bounds():
         y = pm.Normal("y", theta[0] + theta[1] * x, 0.3, shape=50)
         dp.PrivateObservation("a", [x.mean(), x.var()], NOISE, observed=[0.5, 0.04], bounds=(0, 1))
         dp.PrivateObservation("b", [y.sum(), (y**2).sum()], NOISE, observed=[250.0, 1300.0])
-    new = dp.predict_records(model, posterior(theta=np.array([5.0, 0.0])), random_seed=10)
-    x = ravel(new["x"])
-    law = stats.truncnorm(-2.5, 2.5, 0.5, 0.2)
-    assert stats.kstest(x, law.cdf).pvalue > 1e-3
+    new = dp.predict_records(model, posterior(K, theta=np.array([5.0, 0.0])), random_seed=10)
+    follows(new["x"], stats.truncnorm(-2.5, 2.5, 0.5, 0.2))
     assert_normal(new["y"], 5.0, 0.3)
 
 
@@ -142,7 +134,7 @@ def wide():
 
 
 def test_several_covariates():
-    new = dp.predict_records(wide(), posterior(slopes=SLOPES), random_seed=6)
+    new = dp.predict_records(wide(), posterior(K, slopes=SLOPES), random_seed=6)
     assert new["x"].dims == ("chain", "draw", "new_record", "feature")
     assert list(new["feature"].to_numpy()) == ["age", "dose"]
     x, y = new["x"].to_numpy().reshape(-1, 2), ravel(new["y"])
@@ -154,7 +146,7 @@ def test_several_covariates():
 
 def test_several_given_covariates():
     at = np.array([[0.0, 1.0], [2.0, 2.0]])
-    new = dp.predict_records(wide(), posterior(slopes=SLOPES), given={"x": at}, random_seed=7)
+    new = dp.predict_records(wide(), posterior(K, slopes=SLOPES), given={"x": at}, random_seed=7)
     assert new["x"].dims == ("new_record", "feature")
     for j, row in enumerate(at):
         assert_normal(new["y"][..., j], 3 + row @ SLOPES, 0.2)
@@ -165,11 +157,11 @@ def test_a_single_vector_is_an_array_as_ever():
         mu = pm.Normal("mu")
         x = pm.Normal("x", mu, 2.0, shape=9)
         dp.PrivateObservation("z", x.mean(), NOISE, observed=0.0)
-    new = dp.predict_records(model, posterior(mu=1.0), random_seed=8)
+    new = dp.predict_records(model, posterior(K, mu=1.0), random_seed=8)
     assert isinstance(new, xr.DataArray)
     assert_normal(new, 1.0, 2.0)
     with pytest.raises(ValueError, match="'x' are a single vector"):
-        dp.predict_records(model, posterior(mu=1.0), given={"x": 1.0})
+        dp.predict_records(model, posterior(K, mu=1.0), given={"x": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -194,7 +186,7 @@ def test_refuses_lengths_that_differ():
         y = pm.Normal("y", x + w, shape=9)
         dp.PrivateObservation("z", (x * y).sum() + (w * y).sum(), NOISE, observed=0.0)
     with pytest.raises(ValueError, match=r"given 'x': 2, given 'w': 3"):
-        dp.predict_records(model, posterior(a=1.0), given={"x": [1, 2], "w": [1, 2, 3]})
+        dp.predict_records(model, posterior(K, a=1.0), given={"x": [1, 2], "w": [1, 2, 3]})
 
 
 def test_refuses_to_draw_backwards(tree):
@@ -204,4 +196,4 @@ def test_refuses_to_draw_backwards(tree):
 
 def test_refuses_a_wrong_width():
     with pytest.raises(ValueError, match=r"shape \(3,\).*\(rows, 2\) or \(2,\)"):
-        dp.predict_records(wide(), posterior(slopes=SLOPES), given={"x": [1.0, 2.0, 3.0]})
+        dp.predict_records(wide(), posterior(K, slopes=SLOPES), given={"x": [1.0, 2.0, 3.0]})

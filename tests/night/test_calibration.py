@@ -15,32 +15,26 @@ import pymc_dp as dp
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.draws.log_concave import draw_tilted_gamma, draw_tilted_normal
 from pymc_dp.kernels.draws.scale_mixture import draw_independent
-from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
+from pymc_dp.kernels.moments.gaussian_chain import run_sweeps
+from tests.agreement import follows, rank, uniform
+from tests.geweke import normal_records
+from tests.models import GAUSSIAN_CHAIN, as_model
 
 TRIALS = 300
-DRAWS = 99  # ranks 0..99 in 20 bins of five
+DRAWS, BINS = 99, 20  # ranks 0..99 in 20 bins of five
 MU0, SD0, A0, B0 = 0.4, 0.3, 3.0, 0.1
 N, NOISE_MEAN, NOISE_VAR = 12, 0.1, 0.05
 
 
-def check_uniform(ranks, draws=DRAWS):
-    """Chi-square of SBC ranks at 1e-3, over the two parameters."""
-    for j in range(ranks.shape[1]):
-        counts = np.bincount(ranks[:, j] * 20 // (draws + 1), minlength=20)
-        assert stats.chisquare(counts).pvalue > 1e-3, counts
+def prior(kappa):
+    tau = 0.0 if kappa else SD0**-2
+    return {"mu0": MU0, "kappa0": kappa, "tau0": tau, "a0": A0, "b0": B0}
 
 
 def simulate(rng, bounded, n=N, kappa=0.0):
-    """Draw parameters, sample moments and a release; the feasible part of the joint if bounded."""
-    while True:
-        s2 = B0 / rng.standard_gamma(A0)
-        mu = MU0 + (np.sqrt(s2 / kappa) if kappa else SD0) * rng.standard_normal()
-        ybar = mu + np.sqrt(s2 / n) * rng.standard_normal()
-        var = s2 * rng.chisquare(n - 1) / (n - 1)
-        feasible = 0 < mu < 1 and s2 <= mu * (1 - mu) and 0 <= ybar <= 1
-        feasible = feasible and (n - 1) / n * var <= ybar * (1 - ybar)
-        if feasible or not bounded:
-            return mu, s2, ybar, var
+    """Draw parameters and sample moments; the feasible part of the joint law if bounded."""
+    size = 10 * TRIALS if bounded else TRIALS
+    return normal_records(rng, size, n=n, bounded=bounded, **prior(kappa))[:TRIALS]
 
 
 @pytest.mark.by_day("normal-inverse-gamma-unbounded-gaussian-12")
@@ -51,38 +45,27 @@ def simulate(rng, bounded, n=N, kappa=0.0):
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize("kappa", [0.0, 0.7], ids=["normal", "normal-inverse-gamma"])
 def test_fused(noise, bounded, kappa, n):
-    rng = np.random.default_rng(11)
-    ranks = np.empty((TRIALS, 2), dtype=int)
-    for t in range(TRIALS):
-        mu, s2, ybar, var = simulate(rng, bounded, n, kappa)
-        draw = rng.laplace if noise == "laplace" else rng.normal
-        z1, z2 = draw(ybar, NOISE_MEAN), draw(var, NOISE_VAR)
-        laplace = noise == "laplace"
-        model = GaussianModel(
-            n=float(n),
-            mu0=MU0,
-            kappa0=kappa,
-            tau0=0.0 if kappa else SD0**-2,
-            a0=A0,
-            b0=B0,
-            c0=0.0,
-            has_mean=1.0,
-            lam_mean=1 / NOISE_MEAN if laplace else 0.0,
-            tau_mean=0.0 if laplace else NOISE_MEAN**-2,
-            z_mean=z1,
-            has_var=1.0,
-            lam_var=1 / NOISE_VAR if laplace else 0.0,
-            tau_var=0.0 if laplace else NOISE_VAR**-2,
-            z_var=z2,
-            bounded=bounded,
-            lo=0.0,
-            hi=1.0,
-        )
-        state = run_sweeps(rng, (0.5, 0.05, 0.5, 0.05), model, 1, np.empty((200, 2)))
-        out = np.empty((DRAWS, 2))
-        run_sweeps(rng, state, model, 20, out)
-        ranks[t] = (out < [mu, s2]).sum(axis=0)
-    check_uniform(ranks)
+    rng, laplace, scales = np.random.default_rng(11), noise == "laplace", (NOISE_MEAN, NOISE_VAR)
+    lam = [laplace / scale for scale in scales]
+    tau = [(not laplace) / scale**2 for scale in scales]
+    model = GAUSSIAN_CHAIN._replace(
+        **prior(kappa),
+        n=float(n),
+        lam_mean=lam[0],
+        tau_mean=tau[0],
+        lam_var=lam[1],
+        tau_var=tau[1],
+        bounded=bounded,
+    )
+    ranks, out = [], np.empty((DRAWS, 2))
+    for mu, s2, *statistics in simulate(rng, bounded, n, kappa):
+        z = (rng.laplace if laplace else rng.normal)(statistics, scales)
+        given = model._replace(z_mean=z[0], z_var=z[1])
+        state = run_sweeps(rng, (0.5, 0.05, 0.5, 0.05), given, 1, np.empty((200, 2)))
+        run_sweeps(rng, state, given, 20, out)
+        ranks.append(rank(rng, [mu, s2], out))
+    assert len(ranks) == TRIALS
+    uniform(ranks, DRAWS, BINS)
 
 
 @njit(cache=True)
@@ -117,29 +100,23 @@ def _gibbs(rng, z1, z2, n, draws, thin, mixture):
 @pytest.mark.parametrize("mixture", [False, True], ids=["two-sided", "scale-mixture"])
 def test_statistic_kernels(mixture):
     rng = np.random.default_rng(12)
-    ranks = np.empty((TRIALS, 2), dtype=int)
-    for t in range(TRIALS):
-        mu, s2, ybar, var = simulate(rng, False)
-        z1, z2 = rng.laplace(ybar, NOISE_MEAN), rng.laplace(var, NOISE_VAR)
+    ranks = []
+    for mu, s2, *statistics in simulate(rng, False):
+        z1, z2 = rng.laplace(statistics, (NOISE_MEAN, NOISE_VAR))
         out = _gibbs(rng, z1, z2, float(N), DRAWS + 10, 25, mixture)[10:]
-        ranks[t] = (out < [mu, s2]).sum(axis=0)
-    check_uniform(ranks)
+        ranks.append(rank(rng, [mu, s2], out))
+    uniform(ranks, DRAWS, BINS)
 
 
+@as_model
 def calibration_model(mechanism=dp.LaplaceMechanism, n=N):
     """The model of these tests, its release without a value."""
-    with pm.Model() as model:
-        mu = pm.Normal("mu", MU0, SD0)
-        s2 = pm.InverseGamma("s2", A0, B0)
-        x = pm.Normal("x", mu, pt.sqrt(s2), shape=n)
-        observed = pm.Data("observed", [0.4, 0.05])
-        dp.PrivateObservation(
-            "z",
-            [x.mean(), x.var(ddof=1)],
-            mechanism([NOISE_MEAN, NOISE_VAR]),
-            observed=observed,
-        )
-    return model
+    mu = pm.Normal("mu", MU0, SD0)
+    s2 = pm.InverseGamma("s2", A0, B0)
+    x = pm.Normal("x", mu, pt.sqrt(s2), shape=n)
+    observed = pm.Data("observed", [0.4, 0.05])
+    noise = mechanism([NOISE_MEAN, NOISE_VAR])
+    dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise, observed=observed)
 
 
 @pytest.mark.parametrize("mechanism", [dp.LaplaceMechanism, dp.GaussianMechanism])
@@ -166,10 +143,9 @@ def test_marginal(mechanism):
     rng = np.random.default_rng(14)
     draw = rng.laplace if mechanism is dp.LaplaceMechanism else rng.normal
     pits = np.empty((TRIALS, 2))
-    for t in range(TRIALS):
-        true_mu, true_s2, ybar, var = simulate(rng, False)
+    for t, (true_mu, true_s2, *statistics) in enumerate(simulate(rng, False)):
         with collapsed:
-            pm.set_data({"observed": [draw(ybar, NOISE_MEAN), draw(var, NOISE_VAR)]})
+            pm.set_data({"observed": draw(statistics, (NOISE_MEAN, NOISE_VAR))})
         log_density = function(mu, s2) + log_prior
         weight = np.exp(log_density - log_density.max()).reshape(70, 60)
         for j, (grid, truth) in enumerate(((grid_mu, true_mu), (grid_log_s2, np.log(true_s2)))):
@@ -177,8 +153,8 @@ def test_marginal(mechanism):
             cdf = np.concatenate([[0.0], np.cumsum(marginal)]) / marginal.sum()
             edges = np.concatenate([grid - (grid[1] - grid[0]) / 2, [np.inf]])
             pits[t, j] = np.interp(truth, edges[:-1], cdf[:-1])
-    for j in range(2):
-        assert stats.kstest(pits[:, j], "uniform").pvalue > 1e-3
+    for column in pits.T:
+        follows(column, "uniform")
 
 
 def _rung(name):
@@ -187,7 +163,8 @@ def _rung(name):
 
 
 def _simuk(rung, simulations, draws):
-    return simuk_ranks(_rung(rung), simulations, draws, tune=300 if rung == "marginal" else 100)
+    tune = 300 if rung == "marginal" else 100
+    return simuk_ranks(_rung(rung), ["mu", "s2"], simulations, draws, tune)
 
 
 def observe_anew(model, vars_to_observations, observe=pm.observe):
@@ -200,7 +177,8 @@ def observe_anew(model, vars_to_observations, observe=pm.observe):
     return model
 
 
-def simuk_ranks(model, simulations, draws, tune):
+def simuk_ranks(model, names, simulations, draws, tune):
+    """Return the ranks of scalars, one row for each simulation."""
     import simuk
 
     sbc = simuk.SBC(
@@ -220,7 +198,9 @@ def simuk_ranks(model, simulations, draws, tune):
     )
     with mock.patch("pymc.observe", observe_anew):
         sbc.run_simulations()
-    return sbc.simulations
+    found = np.column_stack([np.ravel(sbc.simulations["prior_sbc"][name]) for name in names])
+    assert len(found) == simulations
+    return found
 
 
 RUNGS = ["records", "statistics", "marginal"]
@@ -230,10 +210,7 @@ RUNGS = ["records", "statistics", "marginal"]
 @pytest.mark.nightly
 def test_simuk_smoke(rung):
     """Our releases and steps work under simuk as PyMC's own do."""
-    simulations = _simuk(rung, 6, draws=50)
-    for name in ("mu", "s2"):
-        ranks = np.asarray(simulations["prior_sbc"][name]).ravel()
-        assert ranks.size == 6
+    for ranks in _simuk(rung, 6, draws=50).T:
         assert 0 < ranks.mean() < 50
         assert np.ptp(ranks) > 10
 
@@ -246,9 +223,4 @@ DRAWS_NIGHTLY = {"records": 500, "statistics": 2_000, "marginal": 500}
 @pytest.mark.parametrize("rung", RUNGS)
 def test_simuk(rung):
     draws = DRAWS_NIGHTLY[rung]
-    simulations = _simuk(rung, 300, draws=draws)
-    for name in ("mu", "s2"):
-        ranks = np.asarray(simulations["prior_sbc"][name]).ravel()
-        assert ranks.size == 300
-        counts = np.histogram(ranks, bins=10, range=(0, draws + 1))[0]
-        assert stats.chisquare(counts).pvalue > 1e-3, counts
+    uniform(_simuk(rung, 300, draws=draws), draws)

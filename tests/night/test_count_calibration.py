@@ -10,10 +10,9 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.kernels.counts.tables import Releases, make_pair_sweep
 from pymc_dp.laws import find_pair, row_sampler
+from tests.agreement import follows, rank, uniform
 
 TRIALS = 300
-# Random numbers are fixed; of all tests here on others, one in fifty would fail.
-LEVEL = 1e-3
 
 MECHANISMS = (
     dp.LaplaceMechanism(1.5),
@@ -66,23 +65,19 @@ def test_marginal_and_draw(name, mechanism):
     below = np.floor(place).astype(int).clip(0, 399)
     rows = np.arange(len(z))
     pit = cells[rows, below] + (place - below) * weight[rows, below]
-    assert stats.kstest(pit, "uniform").pvalue > LEVEL
+    follows(pit, "uniform")
 
     # The rank of the true count among 19 draws, ties broken at random.
     n_draws = 19
     picked = np.array([rng.choice(grid, n_draws, p=w) for w in weight]).ravel()
     noise = [float(p.eval()) for p in mechanism.parameters]
-    theta = [
-        pt.as_tensor(x).eval() for x in pair.parameters(*map(pt.as_tensor, parameters(picked)))
-    ]
+    theta = pair.parameters(*map(pt.as_tensor, parameters(picked)))
+    theta = [pt.as_tensor(x).eval() for x in theta]
     columns = [np.repeat(z, n_draws), *noise, -np.inf, np.inf, *theta]
     columns = np.array(np.broadcast_arrays(*columns), dtype=float)
     drawn = row_sampler(pair.draw, len(columns))(rng, columns).reshape(-1, n_draws)
     assert not np.isnan(drawn).any()
-    less, same = (drawn < count[:, None]).sum(1), (drawn == count[:, None]).sum(1)
-    ranks = less + rng.integers(0, same + 1)
-    seen = np.histogram(ranks, bins=10, range=(0, n_draws + 1))[0]
-    assert stats.chisquare(seen).pvalue > LEVEL
+    uniform(rank(rng, count, drawn.T), n_draws)
 
 
 @pytest.mark.parametrize("kind", ["Laplace", "Gaussian", "both"])
@@ -111,9 +106,5 @@ def test_tables(kind):
             assert sweep(rng, y, p, 4, released)
             if k >= 30 and k % 4 == 0:
                 draws.append([y[0], y[:2].sum()])
-        true = np.array([table[0], table[:2].sum()])
-        less, same = (draws < true).sum(0), (draws == true).sum(0)
-        ranks.append(less + rng.integers(0, same + 1))
-    for column in np.array(ranks).T:
-        seen = np.histogram(column, bins=10, range=(0, 20))[0]
-        assert stats.chisquare(seen).pvalue > LEVEL, seen
+        ranks.append(rank(rng, [table[0], table[:2].sum()], np.array(draws)))
+    uniform(ranks, 19)

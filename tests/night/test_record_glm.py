@@ -12,6 +12,8 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
+from tests.agreement import weighted
+from tests.models import as_model
 from tests.night.test_record_references import assert_agrees, run, run_alone
 
 LOW, HIGH, CHANCE = -0.5, 1.5, 0.4  # the values of x, and the chance of the higher one
@@ -33,16 +35,15 @@ FAMILIES = {
 }
 
 
+@as_model
 def build(name):
     family, inverse_link, _, top, people, z = FAMILIES[name]
-    with pm.Model() as model:
-        intercept, slope = pm.Normal("intercept", 0, 1), pm.Normal("slope", 0, 1)
-        high = pm.Bernoulli("high", CHANCE, shape=people)
-        y = family("y", inverse_link(linear(intercept, slope, high)), shape=people)
-        x, y = LOW + (HIGH - LOW) * high, y.clip(0, top)
-        dp.PrivateObservation("z", sums(x, y), dp.LaplaceMechanism(SCALE), observed=z)
-        pm.Deterministic("products", (x * y).sum())
-    return model
+    intercept, slope = pm.Normal("intercept", 0, 1), pm.Normal("slope", 0, 1)
+    high = pm.Bernoulli("high", CHANCE, shape=people)
+    y = family("y", inverse_link(linear(intercept, slope, high)), shape=people)
+    x, y = LOW + (HIGH - LOW) * high, y.clip(0, top)
+    dp.PrivateObservation("z", sums(x, y), dp.LaplaceMechanism(SCALE), observed=z)
+    pm.Deterministic("products", (x * y).sum())
 
 
 def tables(people, cells):
@@ -65,11 +66,10 @@ def cell_chances(name, intercept, slope):
 
 def summarise(values, weights):
     """Mean, sd and quantiles of a weighted grid; a quantile is interpolated within its step."""
-    weights = weights / weights.sum()
-    mean = weights @ values
-    below = np.cumsum(weights) - weights / 2
-    quantiles = {p: np.interp(float(p), below, values) for p in ("0.025", "0.5", "0.975")}
-    return {"mean": mean, "sd": np.sqrt(weights @ (values - mean) ** 2), "quantiles": quantiles}
+    mean, sd, _ = weighted(values, weights)
+    below = (np.cumsum(weights) - weights / 2) / weights.sum()
+    quantiles = {p: np.interp(p, below, values) for p in (0.025, 0.5, 0.975)}
+    return {"mean": mean, "sd": sd, "quantiles": quantiles}
 
 
 def enumerated(name):

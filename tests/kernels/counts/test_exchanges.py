@@ -5,13 +5,13 @@ from functools import cache
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.counts.exchanges import log_binomial, log_rising, make_table_sweep
+from tests.agreement import follows, values_follow
 
 DRAWS = 30_000
-P_VALUE = 1e-3  # fixed seeds; a wrong sampler gives 1e-10 and less
 NO_ROWS = np.empty((0, 2))
 
 
@@ -63,18 +63,6 @@ def chain(noise):
         return out
 
     return run
-
-
-def chisquare(found, p, draws):
-    """P-value of observed frequencies; cells with few expected are lumped together."""
-    order = np.argsort(p)
-    expected, observed = p[order] * draws, found[order].astype(float)
-    few = int(np.searchsorted(np.cumsum(expected), 5.0)) + 1
-    expected = np.concatenate([[expected[:few].sum()], expected[few:]])
-    observed = np.concatenate([[observed[:few].sum()], observed[few:]])
-    if expected.size == 1:
-        return 1.0
-    return stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue
 
 
 @pytest.mark.parametrize(
@@ -153,15 +141,12 @@ def test_two_cells(noise, t, z, b, weights, integrated, concave):
     else:
         log_p = stats.binom.logpmf(c, t, weights[1])
     log_p = log_p + np.array([noise(np.array([t - i, float(i)]), c[:0], z, b) for i in c])
-    p = np.exp(log_p - log_p.max())
-    p /= p.sum()
     # The mixing variables of weights below one couple successive draws.
     thin = 10 if integrated and concave and weights.min() < 1 else 1
     rng, start = np.random.default_rng(t), np.array([float(t), 0.0])
     draws = chain(noise)(rng, DRAWS, thin, start, NO_ROWS, weights, integrated, concave, 1, z, b)
     assert np.all(draws.sum(axis=1) == t)
-    found = np.bincount(draws[:, 1].astype(int), minlength=t + 1)
-    assert chisquare(found, p, DRAWS) > P_VALUE
+    values_follow(draws[:, 1], c, special.softmax(log_p))
 
 
 @pytest.mark.nightly
@@ -172,8 +157,7 @@ def test_two_modes_are_listed():
     weights, rng = np.array([0.55, 0.45]), np.random.default_rng(1)
     start = np.array([20.0, 20.0])
     draws = chain(bimodal)(rng, DRAWS, 1, start, NO_ROWS, weights, False, False, 1, z, b)
-    found = np.bincount(draws[:, 1].astype(int), minlength=t + 1)
-    assert chisquare(found, p / p.sum(), DRAWS) > P_VALUE
+    values_follow(draws[:, 1], c, p)
 
 
 @pytest.mark.parametrize("integrated", [True, False], ids=["integrated", "given"])
@@ -184,26 +168,14 @@ def test_table(noise, integrated):
     weights = np.array([0.5, 1.0, 2.5])
     if not integrated:
         weights /= weights.sum()
-    states = [(i, j, n - i - j) for i in range(n + 1) for j in range(n + 1 - i)]
+    states = np.array([(i, j, n - i - j) for i in range(n + 1) for j in range(n + 1 - i)])
     z = np.array([4.0, 3.0, 1.0])
-    law = stats.dirichlet_multinomial if integrated else stats.multinomial
-    log_p = (
-        [law.logpmf(s, weights, n) for s in states]
-        if integrated
-        else [law.logpmf(s, n, weights) for s in states]
-    )
-    rows = np.arange(3)
-    log_p = np.array(log_p) + [noise(np.array(s, dtype=float), rows, z, b) for s in states]
-    p = np.exp(log_p - log_p.max())
-    p /= p.sum()
+    law = stats.dirichlet_multinomial(weights, n) if integrated else stats.multinomial(n, weights)
+    log_p = law.logpmf(states) + [noise(s, np.arange(3), z, b) for s in states.astype(float)]
     slopes = np.eye(3) if noise is one_entry_each else np.empty((0, 3))
     rng, start = np.random.default_rng(2), np.array([float(n), 0.0, 0.0])
-    draws = chain(noise)(rng, DRAWS, 5, start, slopes, weights, integrated, True, 2, z, b).astype(
-        int
-    )
-    codes = {s: i for i, s in enumerate(states)}
-    found = np.bincount([codes[tuple(d)] for d in draws], minlength=len(states))
-    assert chisquare(found, p, DRAWS) > P_VALUE
+    draws = chain(noise)(rng, DRAWS, 5, start, slopes, weights, integrated, True, 2, z, b)
+    values_follow(draws, states, special.softmax(log_p))
 
 
 def test_a_billion():
@@ -212,12 +184,12 @@ def test_a_billion():
     start = np.array([1e9, 0.0])
     out = chain(gaussian)(rng, draws, 1, start, NO_ROWS, weights, True, True, 1, z, b)[1:, 1]
     assert abs(out.mean() - z) < 5 * b / draws**0.5
-    assert stats.kstest(out, stats.norm(z, b).cdf).pvalue > P_VALUE
+    follows(out, stats.norm(z, b))
     # The probability given: precisions of the binomial and the noise add up.
     weights = np.array([0.47, 0.53])
     out = chain(gaussian)(rng, draws, 1, start, NO_ROWS, weights, False, True, 1, z, 1e4)
     sd = (1 / 1e8 + 1 / (1e9 * 0.47 * 0.53)) ** -0.5
-    assert stats.kstest(out[1:, 1], stats.norm(5.3e8, sd).cdf).pvalue > P_VALUE
+    follows(out[1:, 1], stats.norm(5.3e8, sd))
 
 
 @pytest.mark.parametrize("concave", [True, False])

@@ -1,6 +1,7 @@
 """The tilted masses against quadrature in 40 digits."""
 
 import math
+from itertools import pairwise
 
 import mpmath as mp
 import numpy as np
@@ -133,40 +134,31 @@ def test_log_ndtr():
 SHAPES = [1e-3, 0.1, 0.5, 1.0, 5.0, 10.0, 29.999, 30.0, 1e3, 5e8]
 
 
+def check_ratio(a, x, sign, log_ratio, ratio_mean):
+    """Against the integral of exp(sign a y - x expm1(sign y)) over y > 0, and the mean of y."""
+    shape, end, zero = mp.mpf(a), mp.mpf(x), mp.mpf(0)
+    log_h, (mean,) = moments(
+        lambda y: sign * shape * y - end * mp.expm1(sign * y), zero, mp.inf, zero, [lambda y: y]
+    )
+    # a - x is rounded here, so the tolerance follows the width of the peak.
+    tolerance = 1e-13 + 1e-15 * math.sqrt(a)
+    assert abs(mp.expm1(log_ratio(a, x) - log_h)) < tolerance
+    assert abs(ratio_mean(a, x) / mean - 1) < tolerance
+
+
 @pytest.mark.by_day("0.5", "30.0")
 @pytest.mark.parametrize("a", SHAPES)
 def test_gamma_lower_ratio(a):
     points = [-1e8, -1e3, -60.01, -60.0, -5.0, -1e-8, 0.0]
     for x in points + [a * f for f in (1e-9, 0.1, 0.9, 0.999, 1 - 1e-8, 1.0)]:
-        shape, end = mp.mpf(a), mp.mpf(x)
-        log_g, (mean,) = moments(
-            lambda y, a=shape, x=end: -a * y - x * mp.expm1(-y),
-            mp.mpf(0),
-            mp.inf,
-            mp.mpf(0),
-            [lambda y: y],
-        )
-        # a - x is rounded here, so the tolerance follows the width of the peak.
-        tolerance = 1e-13 + 1e-15 * math.sqrt(a)
-        assert abs(mp.expm1(gamma_ratio.gamma_lower_ratio(a, x) - log_g)) < tolerance
-        assert abs(gamma_ratio.gamma_lower_ratio_mean(a, x) / mean - 1) < tolerance
+        check_ratio(a, x, -1, gamma_ratio.gamma_lower_ratio, gamma_ratio.gamma_lower_ratio_mean)
 
 
 @pytest.mark.parametrize("a", SHAPES)
 @pytest.mark.by_day("29.999", "30.0", "1000.0")
 def test_gamma_upper_ratio(a):
     for x in [a * f for f in (1.0, 1 + 1e-8, 1.001, 1.1, 2.0, 10.0)] + [a + 1e9]:
-        shape, end = mp.mpf(a), mp.mpf(x)
-        log_h, (mean,) = moments(
-            lambda y, a=shape, x=end: a * y - x * mp.expm1(y),
-            mp.mpf(0),
-            mp.inf,
-            mp.mpf(0),
-            [lambda y: y],
-        )
-        tolerance = 1e-13 + 1e-15 * math.sqrt(a)
-        assert abs(mp.expm1(gamma_ratio.gamma_upper_ratio(a, x) - log_h)) < tolerance
-        assert abs(gamma_ratio.gamma_upper_ratio_mean(a, x) / mean - 1) < tolerance
+        check_ratio(a, x, 1, gamma_ratio.gamma_upper_ratio, gamma_ratio.gamma_upper_ratio_mean)
 
 
 def test_gamma_ratios_in_closed_form():
@@ -212,22 +204,26 @@ def gamma_cases(count):
     return [tuple(map(float, case)) for case in cases]
 
 
+def check_parts(got, reference, floors, t, lo, hi, *parameters):
+    """The log mass and its derivatives by t, the ends and the parameters of the law."""
+    case = (t, lo, hi, *parameters)
+    log_mass, dt, dlo, dhi, *by_law = reference(t, hi if t > 0 else lo, lo, hi, *parameters)
+    dhi, dlo = (dhi - t, dlo) if t > 0 else (dhi, dlo - t)
+    assert log_density_error(got[0], log_mass) < 1e-13, case
+    names, expected = ("t", "lo", "hi", "first", "second"), (dt, dlo, dhi, *by_law)
+    for name, x, y, floor in zip(names, got[1:], expected, floors, strict=True):
+        assert abs(x - y) < 1e-11 * max(abs(y), floor), (name, case)
+    return by_law
+
+
 def test_gamma_tilted_parts(night):
     for case in gamma_cases(60 if night else 20):
         t, lo, hi, a, beta = case
-        sd = math.sqrt(a) / beta
-        anchor = hi if t > 0 else lo
-        got = tilting.gamma_tilted_parts(*case)
-        log_mass, dt, dlo, dhi, da, dbeta = gamma_reference(t, anchor, lo, hi, a, beta)
-        dhi, dlo = (dhi - t, dlo) if t > 0 else (dhi, dlo - t)
-        assert log_density_error(got[0], log_mass) < 1e-13, case
+        sd, anchor = math.sqrt(a) / beta, hi if t > 0 else lo
         # An end has the slope scale 1/sd (1/end for small shapes), which noise cannot refine.
         scale = max(1 / sd, 1 / anchor)
         floors = (sd * 1e-4, 1e-2 * scale, 1e-2 * scale, 1e-4, 1e-2 / beta)
-        for name, x, y, floor in zip(
-            ("t", "lo", "hi", "a", "beta"), got[1:], (dt, dlo, dhi, da, dbeta), floors, strict=True
-        ):
-            assert abs(x - y) < 1e-11 * max(abs(y), floor), (name, case)
+        da, _ = check_parts(tilting.gamma_tilted_parts(*case), gamma_reference, floors, *case)
         if a < 1e6:
             mean_log = tilting.gamma_tilted_mean_log(t, anchor, lo, hi, a, beta)
             expected = da - mp.log(beta) + mp.digamma(a)
@@ -246,22 +242,22 @@ def test_normal_tilted_parts(night):
         lo, hi = (end - width, end) if t > 0 else (end, end + width)
         if i % 2:
             lo, hi = (-INF, end) if t > 0 else (end, INF)
-        got = tilting.normal_tilted_parts(t, lo, hi, m, v)
-        anchor = hi if t > 0 else lo
-        log_mass, dt, dlo, dhi, dm, dv = normal_reference(t, anchor, lo, hi, m, v)
-        dhi, dlo = (dhi - t, dlo) if t > 0 else (dhi, dlo - t)
         case = (t, lo, hi, m, v)
-        assert log_density_error(got[0], log_mass) < 1e-13, case
         floors = (sd * 1e-4, 1e-2 / sd, 1e-2 / sd, 1e-2 / sd, 1e-2 / v)
-        for name, x, y, floor in zip(
-            ("t", "lo", "hi", "m", "v"), got[1:], (dt, dlo, dhi, dm, dv), floors, strict=True
-        ):
-            assert abs(x - y) < 1e-11 * max(abs(y), floor), (name, case)
+        check_parts(tilting.normal_tilted_parts(*case), normal_reference, floors, *case)
+
+
+def check_marginal(got, reference, z, lam, first, second, lo, hi):
+    """Of Laplace noise of the rate lam: both sides of the release, each a tilted mass."""
+    left = reference(lam, z, lo, min(z, hi), first, second, slopes=False)
+    right = reference(-lam, z, max(z, lo), hi, first, second, slopes=False)
+    expected = mp.log(mp.mpf(lam) / 2 * (mp.exp(left) + mp.exp(right)))
+    assert log_density_error(got, expected) < 1e-13
 
 
 @pytest.mark.parametrize(
-    ("z", "lam", "a", "beta", "lo", "hi"),
-    [
+    "case",
+    [  # z, lam, a, beta, lo, hi
         (2.0, 1.5, 3.0, 1.0, 0.0, INF),
         (2224.8, 0.01, 21.0, 0.0525, 0.0, INF),
         (2.0, 1e15, 3.0, 1.0, 0.0, INF),
@@ -282,17 +278,13 @@ def test_normal_tilted_parts(night):
         (0.6, 4.0, 12.0, 20.0, 0.599, 0.601),
     ],
 )
-def test_laplace_log_marginal_gamma(z, lam, a, beta, lo, hi):
-    left = gamma_reference(lam, z, lo, min(z, hi), a, beta, slopes=False)
-    right = gamma_reference(-lam, z, max(z, lo), hi, a, beta, slopes=False)
-    expected = mp.log(mp.mpf(lam) / 2 * (mp.exp(left) + mp.exp(right)))
-    got = tilting.laplace_log_marginal_gamma(z, lam, a, beta, lo, hi)
-    assert log_density_error(got, expected) < 1e-13
+def test_laplace_log_marginal_gamma(case):
+    check_marginal(tilting.laplace_log_marginal_gamma(*case), gamma_reference, *case)
 
 
 @pytest.mark.parametrize(
-    ("z", "lam", "m", "v", "lo", "hi"),
-    [
+    "case",
+    [  # z, lam, m, v, lo, hi
         (0.3, 1.0, 0.5, 2.0, -INF, INF),
         (0.5, 1.0, 0.5, 2.0, -INF, INF),
         (1e5, 0.1, 0.0, 1.0, -INF, INF),
@@ -306,38 +298,29 @@ def test_laplace_log_marginal_gamma(z, lam, a, beta, lo, hi):
         (0.5, 5.0, 0.5, 1.0, 0.4999, 0.5001),
     ],
 )
-def test_laplace_log_marginal_normal(z, lam, m, v, lo, hi):
-    left = normal_reference(lam, z, lo, min(z, hi), m, v, slopes=False)
-    right = normal_reference(-lam, z, max(z, lo), hi, m, v, slopes=False)
-    expected = mp.log(mp.mpf(lam) / 2 * (mp.exp(left) + mp.exp(right)))
-    got = tilting.laplace_log_marginal_normal(z, lam, m, v, lo, hi)
-    assert log_density_error(got, expected) < 1e-13
+def test_laplace_log_marginal_normal(case):
+    check_marginal(tilting.laplace_log_marginal_normal(*case), normal_reference, *case)
 
 
-def test_marginals_integrate_to_one():
-    for a, beta, lam in [(0.5, 1.0, 2.0), (3.0, 2.0, 0.5), (40.0, 3.0, 10.0)]:
-        total = sum(
-            integrate.quad(
-                lambda z, args=(lam, a, beta, 0.0, INF): math.exp(
-                    tilting.laplace_log_marginal_gamma(z, *args)
-                ),
-                *ends,
-                limit=200,
-            )[0]
-            for ends in [(-INF, 0.0), (0.0, a / beta), (a / beta, INF)]
-        )
-        assert total == pytest.approx(1.0, abs=1e-8)
-    for lam in (0.3, 20.0):
-        total = sum(
-            integrate.quad(
-                lambda z, lam=lam: math.exp(
-                    tilting.laplace_log_marginal_normal(z, lam, 1.0, 2.0, -INF, INF)
-                ),
-                *ends,
-            )[0]
-            for ends in [(-INF, 1.0), (1.0, INF)]
-        )
-        assert total == pytest.approx(1.0, abs=1e-8)
+@pytest.mark.parametrize(
+    ("log_density", "args", "kinks"),
+    [
+        *(
+            (tilting.laplace_log_marginal_gamma, (lam, a, beta, 0.0, INF), (0.0, a / beta))
+            for a, beta, lam in [(0.5, 1.0, 2.0), (3.0, 2.0, 0.5), (40.0, 3.0, 10.0)]
+        ),
+        *(
+            (tilting.laplace_log_marginal_normal, (x, 1.0, 2.0, -INF, INF), (1.0,))
+            for x in (0.3, 20.0)
+        ),
+    ],
+)
+def test_marginals_integrate_to_one(log_density, args, kinks):
+    total = sum(
+        integrate.quad(lambda z: math.exp(log_density(z, *args)), *ends, limit=200)[0]
+        for ends in pairwise([-INF, *kinks, INF])
+    )
+    assert total == pytest.approx(1.0, abs=1e-8)
 
 
 def test_empty_and_improper_intervals():

@@ -17,6 +17,7 @@ from pymc_dp.kernels.moments.regression_chain import (
     unpack,
 )
 from pymc_dp.routes.regression import moments, start
+from tests.agreement import follows, has_moments, weighted
 from tests.references import references
 
 CASES = {case["id"]: case for case in references("regression")}
@@ -58,21 +59,12 @@ def sample(model, draws, rng, *, tune=40_000, steps=25):
     return out
 
 
-def agrees(draws, mean, se, sd, limit=4.0):
-    """Compare means and standard deviations, each within four standard errors."""
-    draws = draws[..., :3]
-    centre, spread = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
-    ess = [float(az.ess(draws[..., k])) for k in range(3)]
-    assert min(ess) > 2000
-    assert min(float(az.ess(draws[..., k], method="sd")) for k in range(3)) > 1000
-    se_mean, se_spread = (
-        np.array([float(az.mcse(draws[..., k], method=method)) for k in range(3)])
-        for method in ("mean", "sd")
-    )
-    assert np.all(np.abs(centre - mean) < limit * np.hypot(se_mean, se))
-    # The references give no error of their standard deviations: that of their means, scaled.
-    scaled = np.asarray(se) * se_spread / se_mean
-    assert np.all(np.abs(spread - sd) < limit * np.hypot(se_spread, scaled))
+def agrees(model, *moments):
+    """Two chains have these means and standard deviations of theta and sigma2."""
+    rngs = np.random.default_rng(1).spawn(2)
+    draws = np.stack([sample(model, 10_000, rng)[:, :3] for rng in rngs])
+    has_moments(draws, *moments, least=2000)
+    assert az.ess(draws, method="sd").min() > 1000
 
 
 @pytest.mark.by_day("False-A_exact_n10_b5.0")
@@ -82,9 +74,7 @@ def test_references(name, hierarchical):
     inputs = CASES[name]["inputs"]
     expected = CASES[name]["expected"]["exact_individual" + "_hier" * hierarchical]
     model = kernel_model(inputs["n"], inputs["z"], inputs["b"], hierarchical=hierarchical)
-    rngs = np.random.default_rng(1).spawn(2)
-    draws = np.stack([sample(model, 10_000, rng) for rng in rngs])
-    agrees(draws, expected["mean"], expected["mean_se"], expected["sd"])
+    agrees(model, expected["mean"], expected["sd"], expected["mean_se"])
 
 
 def rows(rng, size, n, *, hierarchical=False, mean_x=0.0, var_x=0.04):
@@ -110,21 +100,12 @@ def rows(rng, size, n, *, hierarchical=False, mean_x=0.0, var_x=0.04):
     return theta, sigma2, sums
 
 
-def weighted(theta, sigma2, weight):
-    """Mean, its standard error and the sd by importance sampling."""
-    values = np.array([*theta, sigma2])
-    weight = weight / weight.sum()
-    mean = values @ weight
-    se = np.sqrt(((values - mean[:, None]) ** 2) @ weight**2)
-    return mean, se, np.sqrt(((values - mean[:, None]) ** 2) @ weight)
+BOX = (-1.0, 1.5, -0.5, 2.0)
 
 
-@pytest.mark.nightly
-def test_bounded_rows_against_importance_sampling():
-    n, box = 20, (-1.0, 1.5, -0.5, 2.0)
-    rng = np.random.default_rng(3)
-    theta, sigma2, s = rows(rng, 1_500_000, n, mean_x=0.2, var_x=0.3)
-    ax, bx, ay, by = box
+def in_box(theta, sigma2, s, n):
+    """Whether sums and parameters are within the bounds."""
+    ax, bx, ay, by = BOX
     x, xx, y, xy, yy = s
     # The constraints in the box's own terms: a row with its ends, summed.
     inside = ((x - n * ax) * 1 >= 0) & (x <= n * bx) & (y >= n * ay) & (y <= n * by)
@@ -135,29 +116,32 @@ def test_bounded_rows_against_importance_sampling():
             inside &= sx * sy * (xy - cx * y - cy * x + n * cx * cy) >= 0
     left, right = theta[0] + theta[1] * ax, theta[0] + theta[1] * bx
     inside &= (np.maximum(left, right) >= ay) & (np.minimum(left, right) <= by)
-    inside &= sigma2 <= (by - ay) ** 2 / 4
-    z, scale = np.array([5.0, 9.0, 12.0, 2.0, 14.0]), 5.0
-    weight = inside * np.exp(-np.abs(s - z[:, None]).sum(axis=0) / scale)
-    mean, se, sd = weighted(theta, sigma2, weight)
-    model = kernel_model(n, z, scale, box=box, mean_x=0.2, var_x=0.3)
-    rngs = np.random.default_rng(1).spawn(2)
-    draws = np.stack([sample(model, 10_000, rng) for rng in rngs])
-    agrees(draws, mean, se, sd)
-    free = np.exp(-np.abs(s - z[:, None]).sum(axis=0) / scale)
-    assert np.abs((weighted(theta, sigma2, free)[0] - mean) / se).max() > 10  # the bounds matter
+    return inside & (sigma2 <= (by - ay) ** 2 / 4)
 
 
+@pytest.mark.parametrize(
+    ("n", "z", "scale", "law", "options"),
+    [
+        (20, [5, 9, 12, 2, 14], [5] * 5, {"mean_x": 0.2, "var_x": 0.3}, {"box": BOX}),
+        (5, [0.5, 0.4, 3.0, 0.2, 2.5], [1, 0.5, 2, 1, 2], {}, {"gaussian": True}),
+        # Sums of squares tell about the means: the walk is sheared.
+        (20, [40, 81, 20, 41, 25], [5, 5, 5, 10, 10], {"mean_x": 2.0}, {}),
+    ],
+    ids=["bounded", "Gaussian noise", "covariates far from zero"],
+)
 @pytest.mark.nightly
-def test_gaussian_noise_against_importance_sampling():
-    n = 5
-    rng = np.random.default_rng(3)
-    theta, sigma2, s = rows(rng, 1_500_000, n)
-    z, scale = np.array([0.5, 0.4, 3.0, 0.2, 2.5]), np.array([1.0, 0.5, 2.0, 1.0, 2.0])
-    weight = np.exp(-0.5 * (((s - z[:, None]) / scale[:, None]) ** 2).sum(axis=0))
-    mean, se, sd = weighted(theta, sigma2, weight)
-    model = kernel_model(n, z, scale, gaussian=True)
-    rngs = np.random.default_rng(1).spawn(2)
-    agrees(np.stack([sample(model, 10_000, rng) for rng in rngs]), mean, se, sd)
+def test_against_importance_sampling(n, z, scale, law, options):
+    theta, sigma2, s = rows(np.random.default_rng(3), 1_500_000, n, **law)
+    error = np.abs(s.T - z) / scale
+    weight = np.exp(-(0.5 * error**2 if "gaussian" in options else error).sum(axis=1))
+    values, free = np.array([*theta, sigma2]).T, weight
+    if "box" in options:
+        weight = weight * in_box(theta, sigma2, s, n)
+    assert weight.sum() ** 2 / (weight**2).sum() > 2000
+    mean, sd, se = weighted(values, weight)
+    agrees(kernel_model(n, z, scale, **law, **options), mean, sd, se)
+    if "box" in options:  # the bounds matter
+        assert np.abs((weighted(values, free)[0] - mean) / se).max() > 10
 
 
 @pytest.mark.parametrize("n", [5, 10**9])
@@ -167,14 +151,13 @@ def test_noise_without_end_leaves_the_prior(n):
     rng = np.random.default_rng(4)
     draws = sample(model, 20_000, rng, steps=50, tune=200_000)[::5]
     sigma2 = draws[:, 2]
-    assert stats.kstest(sigma2, stats.invgamma(20, scale=0.5).cdf).pvalue > 1e-3
+    follows(sigma2, stats.invgamma(20, scale=0.5))
     for k in range(2):
-        scaled = draws[:, k] / np.sqrt(sigma2 * 38)
-        assert stats.kstest(scaled, "norm").pvalue > 1e-3
+        follows(draws[:, k] / np.sqrt(sigma2 * 38), "norm")
     mean, cov = moments(draws[:, 3:], 1, n)
     if n == 5:
-        assert stats.kstest(mean[:, 0] * np.sqrt(n / 0.04), "norm").pvalue > 1e-3
-        assert stats.kstest(cov[:, 0, 0] * (n - 1) / 0.04, stats.chi2(n - 1).cdf).pvalue > 1e-3
+        follows(mean[:, 0] * np.sqrt(n / 0.04), "norm")
+        follows(cov[:, 0, 0] * (n - 1) / 0.04, stats.chi2(n - 1))
 
 
 @pytest.mark.nightly
@@ -202,8 +185,7 @@ def test_calibration(n, scale, hierarchical):
         found = sample(model, draws, rng, tune=10_000, steps=60)
         ranks[:, t] = (truth[:, t : t + 1] > found[:, :3].T).sum(axis=1)
     for own in ranks:
-        uniform = (own + rng.random(trials)) / (draws + 1)
-        assert stats.kstest(uniform, "uniform").pvalue > 0.01 / 3
+        follows((own + rng.random(trials)) / (draws + 1), "uniform", level=0.01 / 3)
 
 
 def test_rows_that_are_all_alike_give_a_proposal():
@@ -236,21 +218,6 @@ def test_chains_start_wherever_the_release_is(hierarchical):
                 assert np.isfinite(log_density(model, c))
                 assert np.all(np.isfinite(theta))
                 assert 0 < sigma2 < np.inf
-
-
-@pytest.mark.nightly
-def test_covariates_far_from_zero_against_importance_sampling():
-    """Sums of squares then tell about the means: the walk is sheared."""
-    n, mean_x = 20, 2.0
-    rng = np.random.default_rng(3)
-    theta, sigma2, s = rows(rng, 1_500_000, n, mean_x=mean_x)
-    z, scale = np.array([40.0, 81.0, 20.0, 41.0, 25.0]), np.array([5.0, 5.0, 5.0, 10.0, 10.0])
-    weight = np.exp(-(np.abs(s - z[:, None]) / scale[:, None]).sum(axis=0))
-    mean, se, sd = weighted(theta, sigma2, weight)
-    assert weight.sum() ** 2 / (weight**2).sum() > 2000
-    model = kernel_model(n, z, scale, mean_x=mean_x)
-    rngs = np.random.default_rng(1).spawn(2)
-    agrees(np.stack([sample(model, 10_000, rng) for rng in rngs]), mean, se, sd)
 
 
 @pytest.mark.nightly

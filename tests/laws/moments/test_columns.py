@@ -1,6 +1,5 @@
 """The rungs of a regression: the same posterior on each, the approximation by name only."""
 
-import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -15,44 +14,33 @@ from pymc_dp.laws.moments.columns import covariate_moments
 from pymc_dp.reading.columns import read_rows
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.regression import box
-from tests.models import route_table
+from tests.agreement import has_moments, same_means
+from tests.models import as_model, five_sums, refuses, route_table, simple_regression
 from tests.references import references
 
 CASES = {case["id"]: case for case in references("regression")}
 FIVE = "A_exact_n10_b5.0"
+CIRRHOSIS = 46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0  # rows, sums and noise of this size
 QUIET = {"progressbar": False, "random_seed": 1, "chains": 2, "cores": 1, "quiet": True}
-
-
-def simple(n, z, scale, *, mechanism=dp.LaplaceMechanism, statistic=None, x_law=None, bounds=None):
-    """Return the references' regression."""
-    with pm.Model() as model:
-        sigma2 = pm.InverseGamma("sigma2", alpha=20, beta=0.5)
-        theta = pm.Normal("theta", 0, pt.sqrt(sigma2 * 38), shape=2)
-        x = pm.Normal("x", 0, 0.2, shape=n) if x_law is None else x_law(n)
-        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=n)
-        five = pt.stack([x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()])
-        released = five if statistic is None else statistic(x, y)
-        dp.PrivateObservation(
-            "z", released, mechanism(np.asarray(scale)), observed=np.asarray(z), bounds=bounds
-        )
-    return model
 
 
 @pytest.fixture(scope="module")
 def reference():
     inputs = CASES[FIVE]["inputs"]
-    return simple(inputs["n"], inputs["z"], inputs["b"])
+    return simple_regression(inputs["n"], inputs["z"], inputs["b"])
 
 
-def agrees(tree, expected, limit=4.0, least=1000):
+def agrees(tree, expected):
     posterior = tree["posterior"]
-    theta, sigma2 = posterior["theta"].to_numpy(), posterior["sigma2"].to_numpy()
-    draws = np.concatenate([theta, sigma2[..., None]], axis=-1)
-    ess = np.array([float(az.ess(draws[..., k])) for k in range(3)])
-    assert ess.min() > least
-    error = np.hypot(draws.std(axis=(0, 1)) / np.sqrt(ess), expected["mean_se"])
-    assert np.abs((draws.mean(axis=(0, 1)) - expected["mean"]) / error).max() < limit
-    np.testing.assert_allclose(draws.std(axis=(0, 1)), expected["sd"], rtol=0.08)
+    draws = [posterior["theta"], posterior["sigma2"].to_numpy()[..., None]]
+    draws = np.concatenate(draws, axis=-1)
+    has_moments(draws, expected["mean"], expected["sd"], expected["mean_se"], sd_within=0.08)
+
+
+def moments_of(model, stated=None):
+    """Return the moments that are read of the covariates."""
+    [block] = integrable(Reading(model))
+    return covariate_moments(model, read_rows(Reading(model), block), stated)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +77,7 @@ def test_routes(reference, caplog):
 
 
 def test_the_published_sampler_and_the_naive_analysis_by_name():
-    model = simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0)
+    model = simple_regression(*CIRRHOSIS)
     with pytest.raises(ValueError, match="'bernstein-sheldon' or 'naive'"):
         dp.sample(model, method="gibbs")
     published = dp.sample(model, method="bernstein-sheldon", draws=2000, **QUIET)
@@ -129,7 +117,7 @@ def test_naive_is_the_conjugate_posterior():
 def test_marginal_density_under_gaussian_noise():
     n, scale = 50, np.array([1.0, 2.0, 3.0, 1.5, 2.5])
     z = np.array([2.0, 3.0, 20.0, 1.0, 15.0])
-    model = simple(n, z, scale, mechanism=dp.GaussianMechanism)
+    model = simple_regression(n, z, scale, mechanism=dp.GaussianMechanism)
     marginal = dp.collapse(model, "marginal", approximate="clt")
     assert [rv.name for rv in marginal.free_RVs] == ["sigma2", "theta"]
     density = marginal.compile_logp(vars=[marginal["z"]])
@@ -144,7 +132,7 @@ def test_marginal_density_under_gaussian_noise():
 @pytest.mark.parametrize("n", [3, 10**7])
 def test_cost_does_not_depend_on_n(n):
     truth = n * np.array([0.0, 0.04, 0.5, -0.02, 0.3])
-    model = simple(n, truth, 10.0)
+    model = simple_regression(n, truth, 10.0)
     tree = dp.sample(model, draws=500, **QUIET)
     posterior = tree["posterior"]
     assert all(bool(np.isfinite(v).all()) for v in posterior.values())
@@ -154,10 +142,8 @@ def test_cost_does_not_depend_on_n(n):
 
 
 def test_moments_of_covariates():
-    inputs = {"n": 46, "z": [9.0, 6.5, 20.5, 3.0, 10.0], "scale": 10.0}
-    uniform = simple(**inputs, x_law=lambda n: pm.Uniform("x", 0, 1, shape=n))
-    with pytest.raises(NotImplementedError, match="'x' follow Uniform"):
-        dp.collapse(uniform, "statistics")
+    uniform = simple_regression(*CIRRHOSIS, x_law=lambda n: pm.Uniform("x", 0, 1, shape=n))
+    refuses(uniform, "'x' follow Uniform", "statistics")
     law = dp.sample(uniform, approximate="clt", draws=4000, **QUIET)
     stated = dp.sample(
         uniform, approximate="clt", moments=[1 / 2, 1 / 3, 1 / 4, 1 / 5], draws=4000, **QUIET
@@ -173,43 +159,37 @@ def test_moments_of_covariates():
         ("data", "write an array, or 'released'"),
         ("released", "sum of x·x·x was not released"),
     ):
-        with pytest.raises(ValueError, match=match):
-            dp.collapse(uniform, "statistics", approximate="clt", moments=moments)
-    with pytest.raises(ValueError, match="approximate='clt' with it"):
-        dp.collapse(uniform, "statistics", moments=[0.5, 0.3, 0.2, 0.1])
-    with pytest.raises(ValueError, match="write 'clt'"):
-        dp.collapse(uniform, "statistics", approximate="normal")
+        options = {"approximate": "clt", "moments": moments}
+        refuses(uniform, match, "statistics", error=ValueError, **options)
+    for match, options in (
+        ("approximate='clt' with it", {"moments": [0.5, 0.3, 0.2, 0.1]}),
+        ("write 'clt'", {"approximate": "normal"}),
+    ):
+        refuses(uniform, match, "statistics", error=ValueError, **options)
 
 
 def test_released_moments_are_used_up(caplog):
-    with simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0) as model:
+    with simple_regression(*CIRRHOSIS) as model:
         x = model["x"]
         powers = pt.stack([(x**3).sum(), (x**4).sum()])
         dp.PrivateObservation("powers", powers, dp.LaplaceMechanism(10.0), observed=[2.5, 1.9])
-    with pytest.raises(NotImplementedError, match="'powers' is of products of 4 columns"):
-        dp.collapse(model, "statistics", approximate="clt")
+    match = "'powers' is of products of 4 columns"
+    refuses(model, match, "statistics", approximate="clt")
     collapsed = dp.collapse(model, "statistics", approximate="clt", moments="released")
     assert [rv.name for rv in collapsed.observed_RVs] == ["z"]
     stated = np.array([9.0, 6.5, 2.5, 1.9]) / 46
-    same = dp.collapse(
-        simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0),
-        "statistics",
-        approximate="clt",
-        moments=stated,
-    )
-    points = [m.initial_point() for m in (collapsed, same)]
-    for point in points:
-        name = "x_y_sums_standard_whitened__"
+    plain = simple_regression(*CIRRHOSIS)
+    same = dp.collapse(plain, "statistics", approximate="clt", moments=stated)
+    densities = []
+    for m in (collapsed, same):
+        point, name = m.initial_point(), "x_y_sums_standard_whitened__"
         point[name] = np.linspace(-1, 1, point[name].size)
-    densities = [
-        m.compile_logp()(point) for m, point in zip((collapsed, same), points, strict=True)
-    ]
+        densities.append(m.compile_logp()(point))
     assert densities[0] == pytest.approx(densities[1], rel=1e-10)
 
 
 def test_bounds_of_a_box():
-    z = [9.0, 6.5, 20.5, 3.0, 10.0]
-    model = simple(46, z, 10.0, bounds=(0, (1, 2)))
+    model = simple_regression(*CIRRHOSIS, bounds=(0, (1, 2)))
     assert "x in [0, 1], y in [0, 2]" in str(dp.explain(model))
     tree = dp.sample(model, draws=2000, **QUIET)
     posterior = tree["posterior"]
@@ -221,24 +201,19 @@ def test_bounds_of_a_box():
     mean = posterior["x_y_mean"].to_numpy()
     assert mean.min() >= 0
     assert (mean <= [1, 2]).all()
-    for wrong, match in (
-        ((0, 0), "is not an interval"),
-        ((0, (1, 2, 3)), "must be a pair"),
-    ):
+    for wrong, match in (((0, 0), "is not an interval"), ((0, (1, 2, 3)), "must be a pair")):
         with pytest.raises(ValueError, match=match):
-            simple(46, z, 10.0, bounds=wrong)
-    with pytest.raises(NotImplementedError, match="states bounds="):
-        dp.collapse(model, "marginal", approximate="clt")
+            simple_regression(*CIRRHOSIS, bounds=wrong)
+    refuses(model, "states bounds=", "marginal", approximate="clt")
 
 
 def test_box_density():
     """The release's own density knows the region: inside it is the noise's, outside nothing."""
-    model = simple(5, [1.0, 1.0, 1.0, 1.0, 1.0], 1.0, bounds=(0, 1))
+    model = simple_regression(5, [1.0, 1.0, 1.0, 1.0, 1.0], 1.0, bounds=(0, 1))
     density = model.compile_logp(vars=[model["z"]])
     x, y = np.array([0.1, 0.5, 0.9, 0.3, 0.2]), np.array([0.2, 0.4, 0.6, 0.3, 0.3])
     point = {"theta": np.array([0.2, 0.5]), "sigma2_log__": np.log(0.02), "x": x, "y": y}
-    sums = np.array([x.sum(), x @ x, y.sum(), x @ y, y @ y])
-    expected = -np.abs(sums - 1.0).sum() - 5 * np.log(2)
+    expected = -np.abs(np.array(five_sums(x, y)) - 1.0).sum() - 5 * np.log(2)
     assert density(point) == pytest.approx(expected)
     for change in (
         {"sigma2_log__": np.log(0.26)},
@@ -249,33 +224,28 @@ def test_box_density():
         assert density(point | change) == -np.inf
 
 
-def bounded_apart(n=50, x_bounds=(0, 1), y_bounds=(0, 1), mu=0.5, **both):
+@as_model
+def bounded_apart(x_bounds=(0, 1), y_bounds=(0, 1), mu=0.5):
     """Return a regression whose releases of x, and of y with x, state bounds or do not."""
-    with pm.Model() as model:
-        sigma2 = pm.InverseGamma("sigma2", 3, 0.1)
-        theta = pm.Normal("theta", 0.5, pt.sqrt(sigma2), shape=2)
-        x = pm.Normal("x", mu() if callable(mu) else mu, 0.2, shape=n)
-        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=n)
-        own = [x.sum(), (x**2).sum()], [y.sum(), (y**2).sum()]
-        if y_bounds is not None:  # a box needs both columns
-            own[1].insert(1, (x * y).sum())
-        z = {2: [25.0, 14.5], 3: [25.0, 14.0, 14.5]}
-        for name, stated, sums in zip("ab", (x_bounds, y_bounds), own, strict=True):
-            z_own = z[len(sums)] if name == "b" else z[2]
-            dp.PrivateObservation(
-                name, sums, dp.LaplaceMechanism(1.0), observed=z_own, bounds=stated
-            )
-    return model
+    sigma2 = pm.InverseGamma("sigma2", 3, 0.1)
+    theta = pm.Normal("theta", 0.5, pt.sqrt(sigma2), shape=2)
+    x = pm.Normal("x", mu() if callable(mu) else mu, 0.2, shape=50)
+    y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=50)
+    own = [x.sum(), (x**2).sum()], [y.sum(), (y**2).sum()]
+    if y_bounds is not None:  # a box needs both columns
+        own[1].insert(1, (x * y).sum())
+    z = {2: [25.0, 14.5], 3: [25.0, 14.0, 14.5]}
+    for name, stated, sums in zip("ab", (x_bounds, y_bounds), own, strict=True):
+        noise = dp.LaplaceMechanism(1.0)
+        dp.PrivateObservation(name, sums, noise, observed=z[len(sums)], bounds=stated)
 
 
 @pytest.mark.nightly
 def test_bounds_of_the_covariate_alone_are_kept_on_the_records_only():
     model = bounded_apart(y_bounds=None)
     for approximate in (None, "clt"):
-        with pytest.raises(
-            NotImplementedError, match=r"'a' states bounds= of 'x':.*rung='records'"
-        ):
-            dp.collapse(model, "statistics", approximate=approximate)
+        match = "'a' states bounds= of 'x':.*rung='records'"
+        refuses(model, match, "statistics", approximate=approximate)
     states = {route.name: (rate, reason) for route, rate, reason in route_table(model)}
     assert max(states, key=lambda name: states[name][0]) == "Metropolis on the records"
     assert "'a' states bounds= of 'x'" in states["Gibbs on the statistics"][1]
@@ -297,10 +267,7 @@ def test_bounds_of_sums_in_two_releases():
     assert exact["posterior"].attrs["route"] == "exact regression"
     records = dp.sample(apart, rung="records", draws=400, tune=300, **QUIET)
     for name in ("theta", "sigma2"):
-        one, two = (t["posterior"][name] for t in (exact, records))
-        se = np.hypot(*(az.mcse(v.to_dataset(), var_names=[name])[name] for v in (one, two)))
-        gap = np.abs(one.mean(("chain", "draw")) - two.mean(("chain", "draw")))
-        assert (gap < 4 * se).all()
+        same_means(*(t["posterior"][name] for t in (exact, records)), where=name)
 
 
 def test_bounds_that_confine_the_law_of_the_covariate():
@@ -319,28 +286,25 @@ def test_bounds_that_confine_the_law_of_the_covariate():
     ],
 )
 def test_bounds_of_a_record_have_to_agree(x_bounds, y_bounds, shown):
-    with pytest.raises(
-        ValueError, match=f"'b': the releases of 'x' state different bounds {shown}:"
-    ):
+    match = f"'b': the releases of 'x' state different bounds {shown}:"
+    with pytest.raises(ValueError, match=match):
         bounded_apart(x_bounds=x_bounds, y_bounds=y_bounds)
 
 
 def test_refusals():
-    model = simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0)
-    with pytest.raises(NotImplementedError, match="Wishart law, which has no marginal"):
-        dp.collapse(model, "marginal")
+    model = simple_regression(*CIRRHOSIS)
+    refuses(model, "Wishart law, which has no marginal", "marginal")
     with pytest.raises(ValueError, match="moments= is part of the approximation"):
         dp.sample(model, moments=[0.1, 0.2, 0.3, 0.4])
     with pm.Model() as single:
         x = pm.Normal("x", pm.Normal("mu"), 1, shape=10)
         dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
-    with pytest.raises(ValueError, match="is for rows of several columns"):
-        dp.collapse(single, "statistics", approximate="clt")
+    match = "is for rows of several columns"
+    refuses(single, match, "statistics", error=ValueError, approximate="clt")
 
 
 def test_misreadings_are_refused():
     """Models that look like a conjugate regression, and are not."""
-    five = lambda x, y: pt.stack([x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()])  # noqa: E731
     published = np.array([0.0, 50.0, 0.0, 0.0, 50.0])
     with pm.Model() as shared:  # one variance for both columns
         v = pm.InverseGamma("v", 3, 2)
@@ -348,46 +312,36 @@ def test_misreadings_are_refused():
         slope = pm.Normal("slope", 0, pt.sqrt(v), shape=2)
         x = pm.Normal("x", mean, pt.sqrt(v), shape=50)
         y = pm.Normal("y", slope[0] + slope[1] * x, pt.sqrt(v), shape=50)
-        dp.PrivateObservation("z", five(x, y), dp.LaplaceMechanism(1.0), observed=published)
-    for approximate in (None, "clt"):
-        states = {
-            r.name: why
-            for r, _, why in route_table(
-                shared, approximate, **({"moments": None} if approximate else {})
-            )
-        }
-        name = "regression by the central limit theorem" if approximate else "exact regression"
+        dp.PrivateObservation("z", five_sums(x, y), dp.LaplaceMechanism(1.0), observed=published)
+    for name, approximate, options in (
+        ("exact regression", None, {}),
+        ("regression by the central limit theorem", "clt", {"moments": None}),
+    ):
+        states = {r.name: why for r, _, why in route_table(shared, approximate, **options)}
         assert "'v' is part of the law of the covariates" in states[name]
     with pm.Model() as apart:  # rows of different lengths
         x = pm.Normal("x", pm.Normal("mu"), 1, shape=20)
         y = pm.Normal("y", x.mean(), 1, shape=30)
         dp.PrivateObservation("zx", x.mean(), dp.GaussianMechanism(0.1), observed=0.0)
         dp.PrivateObservation("zy", y.mean(), dp.GaussianMechanism(0.1), observed=2.0)
-    for to in ("statistics", "marginal"):
-        with pytest.raises(NotImplementedError, match="no columns of the same rows"):
-            dp.collapse(apart, to)
-    third = simple(
-        50,
-        [*published, 0.0],
-        1.0,
-        statistic=lambda x, y: pt.concatenate([five(x, y), [(x**3).sum()]]),
+    refuses(apart, "no columns of the same rows")
+    third = simple_regression(
+        50, [*published, 0.0], 1.0, statistic=lambda x, y: [*five_sums(x, y), (x**3).sum()]
     )
     for moments in (None, [0.0, 1.0, 0.0, 3.0]):
         with pytest.raises(ValueError, match="products of 3 columns"):
             dp.sample(third, approximate="clt", moments=moments)
-    with pytest.raises(NotImplementedError, match="declare two releases"):
-        dp.collapse(third, "statistics", approximate="clt", moments="released")
-    uneven = simple(
+    match = "declare two releases"
+    refuses(third, match, "statistics", approximate="clt", moments="released")
+    uneven = simple_regression(
         50, published, 1.0, x_law=lambda n: pm.Uniform("x", 0, np.linspace(1, 2, n), shape=n)
     )
-    with pytest.raises(NotImplementedError, match="'x' are not identically distributed"):
-        dp.collapse(uneven, "statistics", approximate="clt")
+    refuses(uneven, "'x' are not identically distributed", "statistics", approximate="clt")
 
 
 def test_moments_of_laws_with_whole_numbers_and_other_units():
-    whole = simple(50, np.ones(5), 1.0, x_law=lambda n: pm.Uniform("x", 18, 65, shape=n))
-    [block] = integrable(Reading(whole))
-    found = covariate_moments(whole, read_rows(Reading(whole), block), None)
+    whole = simple_regression(50, np.ones(5), 1.0, x_law=lambda n: pm.Uniform("x", 18, 65, shape=n))
+    found = moments_of(whole)
     law = stats.uniform(18, 47)
     np.testing.assert_allclose(found.mean, [law.mean(), law.moment(2)], rtol=1e-12)
     cov = found.root @ found.root.T
@@ -412,8 +366,7 @@ def covariates(law, n=50):
         columns = x[:, None] if x.ndim == 1 else x
         y = pm.Normal("y", columns.sum(axis=1), 1.0, shape=n)
         dp.PrivateObservation("z", columns.T @ y, dp.LaplaceMechanism(1.0))
-    [block] = integrable(Reading(model))
-    return covariate_moments(model, read_rows(Reading(model), block), None)
+    return moments_of(model)
 
 
 def test_moments_of_a_law_far_from_zero():
@@ -446,34 +399,32 @@ def test_each_column_has_its_own_parameters():
     np.testing.assert_allclose(shared.second[0], [1.0, 0.5, 2.5])
 
 
+@as_model
 def released_means(factor=1.0, shift=0.0, values=(0.3, 0.2, 0.15, 0.12), data=False):
     """Return a regression of which powers of x were published as means, and in other units."""
     z = np.array([9.0, 6.5, 20.5, 3.0, 10.0])
-    with pm.Model() as model:
-        sigma2 = pm.InverseGamma("sigma2", alpha=20, beta=0.5)
-        theta = pm.Normal("theta", 0, pt.sqrt(sigma2 * 38), shape=2)
-        x = pm.Normal("x", 0, 0.2, shape=46)
-        y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=46)
-        own = pt.stack([y.sum(), (x * y).sum(), (y**2).sum()])
-        dp.PrivateObservation("z", own, dp.LaplaceMechanism(1.0), observed=z[2:])
-        powers = pt.stack([(x**k).mean() for k in range(1, 5)])
-        for k in range(2):
-            own = slice(2 * k, 2 * k + 2)
-            observed = shift + factor * np.asarray(values[own])
-            dp.PrivateObservation(
-                f"powers{k}",
-                shift + factor * powers[own],
-                dp.LaplaceMechanism(0.1),
-                observed=pm.Data(f"powers{k}_data", observed) if data else observed,
-            )
-    return model
+    sigma2 = pm.InverseGamma("sigma2", alpha=20, beta=0.5)
+    theta = pm.Normal("theta", 0, pt.sqrt(sigma2 * 38), shape=2)
+    x = pm.Normal("x", 0, 0.2, shape=46)
+    y = pm.Normal("y", theta[0] + theta[1] * x, pt.sqrt(sigma2), shape=46)
+    own = pt.stack([y.sum(), (x * y).sum(), (y**2).sum()])
+    dp.PrivateObservation("z", own, dp.LaplaceMechanism(1.0), observed=z[2:])
+    powers = pt.stack([(x**k).mean() for k in range(1, 5)])
+    for k in range(2):
+        own = slice(2 * k, 2 * k + 2)
+        observed = shift + factor * np.asarray(values[own])
+        dp.PrivateObservation(
+            f"powers{k}",
+            shift + factor * powers[own],
+            dp.LaplaceMechanism(0.1),
+            observed=pm.Data(f"powers{k}_data", observed) if data else observed,
+        )
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(1.0, 0.0), (46.0, 0.0), (-3.0, 7.0)])
 def test_released_moments_in_any_units(factor, shift):
     model = released_means(factor, shift)
-    [block] = integrable(Reading(model))
-    found = covariate_moments(model, read_rows(Reading(model), block), "released")
+    found = moments_of(model, "released")
     expected = read_moments([0.3, 0.2, 0.15, 0.12])
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
     cov = expected.root @ expected.root.T
@@ -517,24 +468,21 @@ def test_moments_that_may_change_are_for_the_compiled_chain():
         low = pm.Data("low", 0.0)
         return pm.Uniform("x", low, low + 1, shape=n)
 
-    law = simple(46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0, x_law=uniform)
+    law = simple_regression(*CIRRHOSIS, x_law=uniform)
     released = released_means(data=True)
     for model, moments, source, data in (
         (law, None, "x", "low"),
         (released, "released", "powers0", "powers0_data"),
     ):
-        for to in ("statistics", "marginal"):
-            with pytest.raises(NotImplementedError, match=f"from '{source}', which.*'{data}'"):
-                dp.collapse(model, to, approximate="clt", moments=moments)
+        match = f"from '{source}', which.*'{data}'"
+        refuses(model, match, approximate="clt", moments=moments)
         read = {route.name: why for route, _, why in route_table(model, "clt", moments=moments)}
         assert read["regression by the central limit theorem"] == ""
-    [block] = integrable(Reading(law))
     law.set_data("low", 3.0)
-    found = covariate_moments(law, read_rows(Reading(law), block), None)
+    found = moments_of(law)
     np.testing.assert_allclose(found.mean, [3.5, 3.5**2 + 1 / 12])
-    [block] = integrable(Reading(released))
     released.set_data("powers0_data", [0.4, 0.3])
-    found = covariate_moments(released, read_rows(Reading(released), block), "released")
+    found = moments_of(released, "released")
     np.testing.assert_allclose(found.mean, [0.4, 0.3], rtol=1e-10)
 
 

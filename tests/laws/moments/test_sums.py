@@ -22,6 +22,8 @@ from pymc_dp.laws.moments.sums import (
     normal_law,
     normal_sums,
 )
+from tests.agreement import follows, same_law
+from tests.models import five_sums
 from tests.references import references
 
 CASES = references("regression")
@@ -78,6 +80,10 @@ def test_law_of_normal_rows_agrees_with_the_kernels(width):
     np.testing.assert_allclose(cov, v, rtol=1e-11, atol=1e-12)
 
 
+def fourth_moments(features):
+    return np.einsum("ni,nj,nk,nl->ijkl", *[features] * 4) / len(features)
+
+
 def of_sums(sums, products):
     """Return the sums as one vector, around zero."""
     center, first, second = value(sums.center, sums.first, sums.second)
@@ -103,9 +109,8 @@ def test_latents_and_law_are_the_same():
 
 def test_latents_and_law_are_the_same_for_stated_moments():
     n = 50
-    x = RNG.gamma(2.0, size=(400, 2))
-    features = np.column_stack([np.ones(400), x])
-    fourth = np.einsum("ni,nj,nk,nl->ijkl", *[features] * 4) / 400
+    features = np.column_stack([np.ones(400), RNG.gamma(2.0, size=(400, 2))])
+    fourth = fourth_moments(features)
     moments = read_moments(fourth)
     parts = moments, pt.constant(0.3), pt.constant([1.0, -2.0]), pt.constant(0.7)
     z = RNG.normal(size=moment_latents(moments))
@@ -137,10 +142,7 @@ def test_moments_of_no_distribution_are_projected():
 def test_moments_are_shifted_as_those_of_shifted_covariates():
     x, by = RNG.gamma(2.0, size=(400, 2)), np.array([3.0, -7.0])
     found, expected = (
-        read_moments(
-            np.einsum("ni,nj,nk,nl->ijkl", *[np.column_stack([np.ones(400), v])] * 4) / 400
-        )
-        for v in (x, x + by)
+        read_moments(fourth_moments(np.column_stack([np.ones(400), v]))) for v in (x, x + by)
     )
     found = found.shifted(by)
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
@@ -152,7 +154,7 @@ def test_moments_are_shifted_as_those_of_shifted_covariates():
 
 def test_moments_that_cannot_be_read_are_refused():
     x = np.column_stack([np.ones(50), RNG.normal(size=(50, 2))])
-    fourth = np.einsum("ni,nj,nk,nl->ijkl", x, x, x, x) / 50
+    fourth = fourth_moments(x)
     assert read_moments(fourth).moved == 0.0
     for k in (0, 1, 2):
         index = (k, 1, 2, 2)
@@ -197,8 +199,7 @@ def test_exact_sums_follow_the_wishart_law(width):
         rows = mean + rng.normal(size=(n, width)) @ root.T
         c = np.cov(rows.T)
         data.append([*rows.mean(axis=0), *c[lower], np.linalg.det(c)])
-    for a, b in zip(np.array(ours).T, np.array(data).T, strict=True):
-        assert stats.ks_2samp(a, b).pvalue > 1e-4
+    same_law(ours, data, level=1e-4)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 3.0, 5e8])
@@ -212,9 +213,9 @@ def test_latents_are_normal_and_logarithms_of_gamma(alpha):
     assert pm.logp(latents, value).eval() == pytest.approx(expected, rel=1e-6)
     draws = pm.draw(latents, 4000, random_seed=1)
     log = stats.loggamma(alpha, loc=-np.log(alpha))
-    assert stats.kstest(draws[:, 0], stats.norm.cdf).pvalue > 1e-3
+    follows(draws[:, 0], "norm")
     for own in draws[:, 1:].T:
-        assert stats.kstest(own / np.sqrt(alpha), log.cdf).pvalue > 1e-3
+        follows(own / np.sqrt(alpha), log)
     if alpha > 1:
         assert np.abs(draws.std(axis=0) - 1).max() < 0.3
 
@@ -254,6 +255,12 @@ def sample_of_rows(width, n):
     """Return the mean of rows, and the Cholesky factor of their scatter."""
     mean, root = normal_rows(width)
     return mean, np.sqrt(n) * root
+
+
+def sums_of(mean, factor, n):
+    """Return the sums of such rows and of their products."""
+    second = factor @ factor.T + n * np.outer(mean, mean)
+    return np.concatenate([n * mean, second[np.triu_indices(mean.size)]])
 
 
 @pytest.mark.parametrize("width", [1, 2, 3])
@@ -296,9 +303,7 @@ def test_tangent_is_the_derivative_of_the_sums(width):
 def test_nearest_sample_recovers_a_sample(width, n, location, sd, noise):
     mean, factor = sample_of_rows(width, n)
     mean, factor = location + sd * mean, sd * factor
-    rows, columns = np.triu_indices(width)
-    second = factor @ factor.T + n * np.outer(mean, mean)
-    sums = np.concatenate([n * mean, second[rows, columns]])
+    sums = sums_of(mean, factor, n)
     far = np.zeros(width), np.sqrt(n) * np.eye(width)
     matrices = [np.eye(sums.size)]
     if location < 1e4:  # further off, double precision keeps too little of sums of sums
@@ -326,9 +331,7 @@ def test_nearest_sample_where_noise_hides_the_scatter(location):
         noise = np.array([5.0, 5.0, 5 * location, 5 * location, 5.0])
         z = sums + noise * rng.standard_normal(5)
         mean, factor = nearest_sample(np.eye(5), z, noise, n, start)
-        second = factor @ factor.T + n * np.outer(mean, mean)
-        found = np.concatenate([n * mean, second[np.triu_indices(2)]])
-        assert np.all(np.abs(found - z) < 3 * noise)
+        assert np.all(np.abs(sums_of(mean, factor, n) - z) < 3 * noise)
 
 
 def test_nearest_sample_of_sums_of_no_rows_and_of_few_sums():
@@ -353,8 +356,7 @@ def test_coordinates_change_no_posterior(noise):
         slope = pm.Normal("slope", 0, 2)
         x = pm.Normal("x", 0, 1, shape=n)
         y = pm.Normal("y", 0.5 + slope * x, 0.7, shape=n)
-        five = pt.stack([x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()])
-        dp.PrivateObservation("z", five, dp.LaplaceMechanism(noise), observed=z)
+        dp.PrivateObservation("z", five_sums(x, y), dp.LaplaceMechanism(noise), observed=z)
     collapsed = dp.collapse(model, "statistics")
     name = "x_y_sums_standard"
     u = collapsed.rvs_to_values[collapsed[name]]

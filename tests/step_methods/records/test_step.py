@@ -20,7 +20,7 @@ from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.sums import additive
 from pymc_dp.step_methods.records import graphs
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
-from tests.record_models import RECORD_MODELS
+from tests.models import RECORD_MODELS
 
 
 def run(model, draws=2_000, tune=300, seed=1, step=None):
