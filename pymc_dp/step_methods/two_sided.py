@@ -73,30 +73,22 @@ class TwoSidedGibbs(DPStep):
         """Claim latents of one released statistic each."""
         return [accepted(partial(latent_conditional, cls, reading), concerned(reading, left))]
 
-    def _prepare(self, reading, initial_point):
-        self._updates = []
-        for rv in self.model_rvs:
-            columns, n_noise, draw = latent_conditional(type(self), reading, rv)
-            function, inputs = point_function(reading.model, as_row(*columns))
-            name, sample = reading.model.rvs_to_values[rv].name, row_sampler(draw, len(columns))
-            self._updates.append(
-                (name, function, inputs, n_noise, sample, value_writer(reading.model, rv))
-            )
+    def _read(self, reading, rv, initial_point):
+        columns, n_noise, draw = latent_conditional(type(self), reading, rv)
+        rows = point_function(reading.model, as_row(*columns))
+        return rows, n_noise, row_sampler(draw, len(columns)), value_writer(reading.model, rv)
 
-    def step(self, point):
-        """Draw every variable once."""
-        for name, function, inputs, n_noise, sample, write in self._updates:
-            rows = function(*[point[i] for i in inputs])
-            # A mechanism's last parameter is the size of its noise.
-            if np.isnan(rows).any() or not (rows[n_noise] > 0).all():
-                raise unusable(name)
-            if not (rows[n_noise + 1] < rows[n_noise + 2]).all():
-                raise infeasible(name)
-            drawn = sample(self.rng, rows).reshape(point[name].shape)
-            if np.isnan(drawn).any():
-                raise unusable(name)
-            point = {**point, name: write(drawn).astype(point[name].dtype)}
-        return point, [{}]
+    def _draw(self, name, point, rows_at, n_noise, sample, write):
+        rows, old = rows_at(point), point[name]
+        # A mechanism's last parameter is the size of its noise.
+        if np.isnan(rows).any() or not (rows[n_noise] > 0).all():
+            raise unusable(name)
+        if not (rows[n_noise + 1] < rows[n_noise + 2]).all():
+            raise infeasible(name)
+        drawn = sample(self.rng, rows).reshape(old.shape)
+        if np.isnan(drawn).any():
+            raise unusable(name)
+        return write(drawn).astype(old.dtype)
 
 
 @register_step(40)
@@ -294,9 +286,7 @@ def _stretched(statistic, rv) -> bool:
 
 def _feasible_range(cls, rv, found):
     """Range of a sample moment that bounds of the records impose."""
-    low, high = -math.inf, math.inf
-    if isinstance(rv.owner.op, NormalRV) is False:
-        low = 0.0
+    low, high = -math.inf if isinstance(rv.owner.op, NormalRV) else 0.0, math.inf
     for release in found:
         op = release.owner.op
         if op.bounds is None:
