@@ -25,14 +25,20 @@ from pymc_dp.graphs.questions import (
     substitute,
 )
 from pymc_dp.laws.counts.density import Noise, compile_noise
-from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_LISTED
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
-from pymc_dp.step_methods.base import DPStep, point_function, unusable, value_writer
+from pymc_dp.step_methods.base import (
+    DPStep,
+    PointFunction,
+    in_a_row,
+    point_function,
+    unusable,
+    value_writer,
+)
 from pymc_dp.step_methods.conjugacy.registry import find_draw, find_families, require_itself
 from pymc_dp.step_methods.conjugate import conditional
 from pymc_dp.step_methods.registry import accepted, concerned, register_step
-from pymc_dp.step_methods.tables import read_table
+from pymc_dp.step_methods.tables import read_table, releases_of_counts
 
 _CELLS = 200  # of a table whose pairs all see every release
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
@@ -111,15 +117,14 @@ class _Table:
     name: str
     noise: Noise
     concave: bool
-    weights: Callable  # of the cells, after the total
-    inputs: list[str]
+    weights: PointFunction  # of the cells, after the total
     binary: bool
     parameter: str | None
     draw: Callable | None  # of the parameter's value
     listed: int | None  # the total of the tables that are listed, if they are
 
     def update(self, rng, point):
-        total, *weights = self.weights(*[point[i] for i in self.inputs])
+        total, *weights = self.weights(point)
         if self.listed is not None and total != self.listed:
             raise unusable(self.name)  # a pm.Data has changed
         weights = np.array(weights)
@@ -153,12 +158,9 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
         weights = pt.stack([prior.second, prior.first]) if binary else prior.first
         value = reading.model.rvs_to_values[parameter].name
         draw = partial(_draw_parameter, find_draw(family), value_writer(reading.model, parameter))
-    row = pt.concatenate(
-        [pt.atleast_1d(pt.as_tensor(x)).astype("float64").ravel() for x in (n, weights)]
-    )
-    function, inputs = point_function(reading.model, row)
+    row = point_function(reading.model, in_a_row((n, weights)))
     cells = 2 if binary else known_cells(rv)
-    total = int(function(*[point[i] for i in inputs])[0])
+    total = int(row(point)[0])
     found = children(reading, rv)
     gaps = [release for release in found if leaves_gaps(release)]
     states = _states(rv, total, cells, gaps[0]) if gaps and not binary else None
@@ -177,7 +179,7 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
         )
     name = reading.model.rvs_to_values[rv].name
     listed = None if states is None else total
-    table = _Table(name, noise, concave, function, inputs, binary, value, draw, listed)
+    table = _Table(name, noise, concave, row, binary, value, draw, listed)
     with suppress(ValueError):  # compiled once, before the chains' processes start
         table.update(np.random.default_rng(0), point)
     return table
@@ -269,15 +271,7 @@ def check_count(reading: Reading, rv: TensorVariable) -> None:
         raise ValueError(f"CountGibbs cannot update {rv.name!r}: it is no Binomial or Multinomial")
     if nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]]):
         raise ValueError(f"CountGibbs cannot update {rv.name!r}: its number of trials is random")
-    found = children(reading, rv)
-    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
-    if wrong or not found:
-        what = (
-            f"{wrong[0].name!r}, which is no release, depends on it"
-            if wrong
-            else "no release of it"
-        )
-        raise ValueError(f"CountGibbs cannot update {rv.name!r}: {what}")
+    releases_of_counts("CountGibbs", reading, rv)
     if isinstance(rv.owner.op, MultinomialRV):
         known_cells(rv)
 

@@ -28,7 +28,7 @@ from pymc_dp.laws.count_sums import FAMILIES
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
-from pymc_dp.step_methods.base import DPStep, as_row, changed, point_function, unusable
+from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
 from pymc_dp.step_methods.registry import accepted, concerned, register_step
 
 
@@ -80,16 +80,12 @@ class TableGibbs(DPStep):
     def _prepare(self, reading, initial_point):
         self._tables = [_table(reading, rv) for rv in self.model_rvs]
         point = initial_point or reading.model.initial_point()
-        for table in self._tables:  # compiled once, before the chains' processes start
+        for rv, table in zip(self.model_rvs, self._tables, strict=True):
+            for statistic in map(release_statistic, children(reading, rv)):
+                if data := [repr(v.name) for v in public_data([statistic])]:
+                    self._hold(table.name, " or ".join(data), partial(_parts, statistic, rv))
+            # Compiled once, before the chains' processes start.
             table.update(np.random.default_rng(0), point)
-
-    def setup_chain(self, rng, tune, draws):
-        """Begin a chain; the coefficients of the statistics must be those of when it was made."""
-        super().setup_chain(rng, tune, draws)
-        for table in self._tables:
-            for data, read, slopes in table.entries.coefficients:
-                if (read() != slopes).nnz:
-                    raise changed(table.name, data)
 
     def step(self, point):
         """Draw every table once."""
@@ -106,8 +102,6 @@ class _Entries(NamedTuple):
     first, which, weight : see `kernels.counts.tables.Releases`.
     gaps : which counts are possible.
     constants : of the statistic of each release, what it is of an empty table.
-    coefficients : the names of data that may decide them, how to read them, and what they were
-        when the table was read.
     """
 
     first: np.ndarray
@@ -115,7 +109,6 @@ class _Entries(NamedTuple):
     weight: np.ndarray
     gaps: kernels.Gaps
     constants: list[TensorVariable]
-    coefficients: list[tuple[str, Callable, csc_array]]
 
 
 class _Table(NamedTuple):
@@ -126,7 +119,8 @@ class _Table(NamedTuple):
     law : type of the op whose sweep it gets.
     block : cells with a fixed total; 0 where there is none.
     entries : which cells are in what was released of them.
-    read : compiled; returns z, lam and tau of all releases, totals, and rows of law parameters.
+    read, inputs : a `PointFunction`; returns z, lam and tau of all releases, totals, and rows of
+        law parameters.
     """
 
     name: str
@@ -141,7 +135,7 @@ class _Table(NamedTuple):
         z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
         old = point[self.name]
         counts = old.astype("float64").ravel()
-        first, which, weight, gaps, *_ = self.entries
+        first, which, weight, gaps, _ = self.entries
         released = kernels.Releases(z, lam, tau, first, which, weight)
         good = not np.isnan(z).any() and (lam + tau > 0).all()
         rates = theta[-1]
@@ -222,9 +216,9 @@ def _table(reading: Reading, rv: TensorVariable) -> _Table:
             pt.broadcast_to(pt.as_tensor(t), shape).astype("float64").ravel()
             for t in family.theta(*parameters)
         ]
-    read, inputs = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
+    read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
     name = reading.model.rvs_to_values[rv].name
-    return _Table(name, type(op), block, entries, read, inputs)
+    return _Table(name, type(op), block, entries, *read)
 
 
 def _read_entries(
@@ -234,15 +228,12 @@ def _read_entries(
     shape = _shape(rv)
     size, offset = math.prod(shape), 0
     parts, broken, constants = [], [], []
-    coefficients: list[tuple[str, Callable, csc_array]] = []
     for release, slopes in zip(found, maps, strict=True):
         statistic = release_statistic(release)
         cell, where, weight = _incidence(rv, release, slopes)
         constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
         if leaves_gaps(release):
             broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
-        if data := [repr(v.name) for v in public_data([statistic])]:
-            coefficients.append((" or ".join(data), partial(_slopes, statistic, rv), slopes))
         parts.append((cell, where + offset, weight))
         constants.append(constant)
         offset += math.prod(_shape(statistic))
@@ -251,7 +242,7 @@ def _read_entries(
     first = np.searchsorted(cell[order], np.arange(size + 1))
     gaps = _gaps(rv, broken, np.diff(first))
     weight = np.asarray(weight[order])
-    return _Entries(first, which[order], weight, gaps, constants, coefficients)
+    return _Entries(first, which[order], weight, gaps, constants)
 
 
 def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
@@ -333,16 +324,9 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
     if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
         raise ValueError(f"TableGibbs cannot update {rv.name!r}: its number of trials is random")
     _shape(rv)
-    found = children(reading, rv)
-    if not found:
-        raise ValueError(f"TableGibbs cannot update {rv.name!r}: no release of it")
+    found = releases_of_counts("TableGibbs", reading, rv)
     maps = []
     for release in found:
-        if not isinstance(getattr(release.owner, "op", None), PrivateReleaseRV):
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: {release.name!r}, which is no release, "
-                f"depends on it"
-            )
         mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
         if mechanism.rates is None:
             raise ValueError(
@@ -367,6 +351,20 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
     return _read_entries(rv, found, maps)
 
 
+def releases_of_counts(step: str, reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
+    """Return the releases of counts; refuse counts that something else depends on, or nothing."""
+    found = children(reading, rv)
+    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    if wrong or not found:
+        what = (
+            f"{wrong[0].name!r}, which is no release, depends on it"
+            if wrong
+            else "no release of it"
+        )
+        raise ValueError(f"{step} cannot update {rv.name!r}: {what}")
+    return found
+
+
 def _incidence(rv, release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return in which entry of a linear statistic every cell is, and with what coefficient."""
     if (np.diff(slopes.indptr) > 1).any():
@@ -383,3 +381,9 @@ def _slopes(statistic, rv) -> csc_array:
     slopes = linear_map(statistic, rv).tocsc()
     slopes.eliminate_zeros()
     return slopes
+
+
+def _parts(statistic, rv) -> np.ndarray:
+    """Return the coefficients by cells as one array."""
+    slopes = _slopes(statistic, rv)
+    return np.concatenate([slopes.indptr, slopes.indices, slopes.data])
