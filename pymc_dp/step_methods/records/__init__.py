@@ -151,12 +151,12 @@ class RecordMetropolis(DPStep):
         point = feasible_point(model) if initial_point is None else initial_point
         for rv in self.model_rvs:
             _check_records(reading, rv)
-            _check_atoms(model, rv, point)
             check_gaps(model, rv)
         check_axes(reading)
         found = blocks(reading, tuple(self.model_rvs))
         for block in found:
             for rv in block.records:
+                _check_atoms(model, rv, point)
                 _check_transform(model, rv)
             _check_law(reading, block, read_rows, check_proper_rows)
         self.engines = [Engine(model, block, point) for block in found]
