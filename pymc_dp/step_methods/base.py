@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -108,8 +109,8 @@ class DPStep(BlockedStep):
     """A Gibbs step: draws its variables from their full conditional.
 
     One that draws them one after the other has ``_read(reading, rv, initial_point)``, what it takes
-    to draw a variable, and ``_draw(name, point, *read)``, a new value of it; others have `_prepare`
-    and `step`.
+    to draw a variable or why it cannot, `Declined`, and ``_draw(name, point, *read)``, a draw of
+    it; others have `_prepare` and `step`.
     """
 
     default_blocked = True
@@ -126,10 +127,12 @@ class DPStep(BlockedStep):
 
     def _prepare(self, reading: Reading, initial_point) -> None:
         """Read what it takes to draw the variables, `model_rvs`."""
-        self._updates = [
-            (reading.model.rvs_to_values[rv].name, *self._read(reading, rv, initial_point))
-            for rv in self.model_rvs
-        ]
+        model, self._updates = reading.model, []
+        for rv in self.model_rvs:
+            with updated_by(type(self).__name__, rv):
+                read = self._read(reading, rv, initial_point)
+            name, write = model.rvs_to_values[rv].name, value_writer(model, rv)
+            self._updates.append((name, write, *read))
 
     def _read(self, reading: Reading, rv: TensorVariable, initial_point) -> tuple:
         raise NotImplementedError
@@ -139,8 +142,9 @@ class DPStep(BlockedStep):
 
     def step(self, point):
         """Draw every variable once."""
-        for name, *read in self._updates:
-            point = {**point, name: self._draw(name, point, *read)}
+        for name, write, *read in self._updates:
+            drawn = write(self._draw(name, point, *read))
+            point = {**point, name: drawn.astype(point[name].dtype, copy=False)}
         return point, [{}]
 
     def _hold(self, name: str, data: str, read: Callable[[], np.ndarray]) -> None:
@@ -186,6 +190,15 @@ def as_row(*columns: TensorVariable) -> TensorVariable:
 def in_a_row(parts: Iterable[Any]) -> TensorVariable:
     """Return all entries of some expressions, one after the other."""
     return pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in parts])
+
+
+@contextmanager
+def updated_by(step: str, rv: TensorVariable) -> Iterator[None]:
+    """Say of what is declined inside of it which step cannot draw which variable."""
+    try:
+        yield
+    except Declined as why:
+        raise ValueError(f"{step} cannot update {rv.name!r}: {why}") from None
 
 
 def unusable(name: str) -> ValueError:

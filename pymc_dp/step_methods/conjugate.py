@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 import pymc_dp.step_methods.conjugacy  # noqa: F401 (its modules register themselves)
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.reading.model import Reading, check_transform, children
-from pymc_dp.step_methods.base import DPStep, in_a_row, infeasible, point_function, value_writer
+from pymc_dp.step_methods.base import DPStep, in_a_row, infeasible, point_function
 from pymc_dp.step_methods.conjugacy.registry import (
     Contribution,
     find_child,
@@ -137,15 +137,11 @@ class ConjugateGibbs(DPStep):
         return [accepted(partial(conditional, reading), concerned(reading, left))]
 
     def _read(self, reading, rv, initial_point):
-        try:
-            family, natural = conditional(reading, rv)
-        except Declined as error:
-            raise ValueError(f"ConjugateGibbs cannot update {rv.name!r}: {error}") from None
-        row = point_function(reading.model, in_a_row(natural))
-        return row, find_draw(family), value_writer(reading.model, rv)
+        family, natural = conditional(reading, rv)
+        return point_function(reading.model, in_a_row(natural)), find_draw(family)
 
-    def _draw(self, name, point, row_at, draw, write):
+    def _draw(self, name, point, row_at, draw):
         row = row_at(point).tolist()
         if not row[-2] < row[-1]:  # the range
             raise infeasible(name)
-        return write(draw(self.rng, *row))
+        return draw(self.rng, *row)

@@ -33,6 +33,7 @@ from pymc_dp.step_methods.base import (
     in_a_row,
     point_function,
     unusable,
+    updated_by,
     value_writer,
 )
 from pymc_dp.step_methods.conjugacy.registry import find_draw, find_families, require_itself
@@ -100,10 +101,11 @@ class CountGibbs(DPStep):
                 )
         point = initial_point or reading.model.initial_point()
         for rv in counted:
-            check_count(reading, rv)
-            self._hold_whole(children(reading, rv))
             parameter = owners[rv] if owners[rv] in self.model_rvs else None
-            self._tables.append(_table(reading, rv, parameter, point))
+            with updated_by("CountGibbs", rv):
+                check_count(reading, rv)
+                self._tables.append(_table(reading, rv, parameter, point))
+            self._hold_whole(children(reading, rv))
 
     def step(self, point):
         """Draw every table, and its probabilities, once."""
@@ -163,7 +165,7 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     total = int(row(point)[0])
     found = children(reading, rv)
     gaps = [release for release in found if leaves_gaps(release)]
-    states = _states(rv, total, cells, gaps[0]) if gaps and not binary else None
+    states = _states(total, cells, gaps[0]) if gaps and not binary else None
     noise = _noise(reading, rv, binary, cells, states)
     mechanisms = [release.owner.op.mechanism for release in found]
     concave = all(_slopes(release_statistic(release), rv) is not None for release in found)
@@ -171,11 +173,11 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))
     if not concave and total > MOST_LISTED and states is None:
-        raise ValueError(
-            f"CountGibbs cannot update {rv.name!r}: the density of its releases "
-            f"{', '.join(repr(c.name) for c in found)} is not known to be log-concave in it, or "
-            f"their statistics are not linear, and its {total} + 1 values are too many to list. "
-            f"Release a sum or mean under log-concave noise (a mechanism's property `log_concave`)"
+        raise Declined(
+            f"the density of its releases {', '.join(repr(c.name) for c in found)} is not known to "
+            f"be log-concave in it, or their statistics are not linear, and its {total} + 1 values "
+            f"are too many to list. Release a sum or mean under log-concave noise (a mechanism's "
+            f"property `log_concave`)"
         )
     name = reading.model.rvs_to_values[rv].name
     listed = None if states is None else total
@@ -189,15 +191,14 @@ def _draw_parameter(draw, write, rng, natural):
     return write(draw(rng, *natural, -np.inf, np.inf))
 
 
-def _states(rv, total: int, cells: int, release) -> np.ndarray:
+def _states(total: int, cells: int, release) -> np.ndarray:
     """List all tables with a total: moves of two cells might not reach some of them."""
     size = math.comb(total + cells - 1, cells - 1)
     if size * cells > MOST_LISTED * 10:
-        raise ValueError(
-            f"CountGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, so "
-            f"that tables for which its statistic is no whole number are impossible, and its "
-            f"{size} tables are too many to list. Write a statistic that is whole for all of them, "
-            f"such as a sum"
+        raise Declined(
+            f"{release.name!r} has whole-number noise, so that tables for which its statistic is "
+            f"no whole number are impossible, and its {size} tables are too many to list. Write a "
+            f"statistic that is whole for all of them, such as a sum"
         )
     # Where the bars are among the stars.
     bars = np.array(list(combinations(range(total + cells - 1), cells - 1)), dtype=np.int64)
@@ -260,18 +261,18 @@ def is_count(rv: TensorVariable) -> bool:
 def known_cells(rv: TensorVariable) -> int:
     """Return the number of cells of a table."""
     if rv.type.shape[0] is None:
-        raise ValueError(f"CountGibbs cannot update {rv.name!r}: the number of cells is not known")
+        raise Declined("the number of cells is not known")
     return rv.type.shape[0]
 
 
 @once
 def check_count(reading: Reading, rv: TensorVariable) -> None:
-    """Refuse, with a ValueError, a count that has other children than releases."""
+    """Refuse a count that has other children than releases."""
     if not is_count(rv):
-        raise ValueError(f"CountGibbs cannot update {rv.name!r}: it is no Binomial or Multinomial")
+        raise Declined("it is no Binomial or Multinomial")
     if nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]]):
-        raise ValueError(f"CountGibbs cannot update {rv.name!r}: its number of trials is random")
-    releases_of_counts("CountGibbs", reading, rv)
+        raise Declined("its number of trials is random")
+    releases_of_counts(reading, rv)
     if isinstance(rv.owner.op, MultinomialRV):
         known_cells(rv)
 

@@ -24,7 +24,14 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.one_value import Independent
 from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
 from pymc_dp.reading.model import Reading, check_transform, children
-from pymc_dp.step_methods.base import DPStep, DPStepState, point_function, unusable, value_writer
+from pymc_dp.step_methods.base import (
+    DPStep,
+    DPStepState,
+    point_function,
+    unusable,
+    updated_by,
+    value_writer,
+)
 from pymc_dp.step_methods.conjugacy.registry import find_families
 from pymc_dp.step_methods.registry import register_step
 from pymc_dp.step_methods.two_sided import TwoSidedGibbs, latent_conditional
@@ -78,7 +85,8 @@ def _see_poisson(op: PoissonRV, reading, child, drawn):
     if not drawn:  # observed, or read from the point
         known = child if child in model.free_RVs else model.rvs_to_values[child]
         return Seen(rate, known, None, 1.0)
-    (value, scale, *_), _, _ = latent_conditional(TwoSidedGibbs, reading, child)
+    with updated_by(TwoSidedGibbs.__name__, child):
+        (value, scale, *_), _, _ = latent_conditional(TwoSidedGibbs, reading, child)
     [release] = children(reading, child)
     return Seen(rate, value, type(release.owner.op.mechanism), scale)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.kernels.draws.scale_mixture import draw_independent, draw_joint
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV
@@ -45,31 +46,25 @@ class LaplaceScaleMixtureGibbs(DPStep):
             )
         found = children(reading, rv)
         if len(found) != 1 or not isinstance(found[0].owner.op, PrivateReleaseRV):
-            raise ValueError(
-                f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must feed one release "
-                f"and nothing else, and feeds {[c.name for c in found]}"
+            raise Declined(
+                f"it must feed one release and nothing else, and feeds {[c.name for c in found]}"
             )
         [release] = found
         _, mechanism, moments = release.owner.op.split(release.owner.inputs)
         if type(mechanism) is not LaplaceMechanism or moments is not None:
-            raise ValueError(
-                f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: the release "
-                f"{release.name!r} must carry Laplace noise, without bounds; write TwoSidedGibbs"
+            raise Declined(
+                f"the release {release.name!r} must carry Laplace noise, without bounds; write "
+                f"TwoSidedGibbs"
             )
         joint = isinstance(law, MvNormalRV)
         if reading.model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
-            raise ValueError(
-                f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must be a plain "
-                f"variable without transform=, an MvNormal one of them a single vector"
+            raise Declined(
+                "it must be a plain variable without transform=, an MvNormal one of them a single "
+                "vector"
             )
         if joint and release_statistic(release) is not rv:
-            raise ValueError(
-                f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: the statistic of "
-                f"{release.name!r} must be {rv.name!r} itself"
-            )
-        z, noise, factor, constant = entry_of(
-            "LaplaceScaleMixtureGibbs", reading.model, rv, release, mechanism
-        )
+            raise Declined(f"the statistic of {release.name!r} must be {rv.name!r} itself")
+        z, noise, factor, constant = entry_of(reading.model, rv, release, mechanism)
         mean, spread = law.dist_params(rv.owner)
         z, noise = (z - constant) / factor, noise / pt.abs(factor)
         if joint:

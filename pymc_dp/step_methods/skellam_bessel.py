@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pytensor.tensor.random.basic import PoissonRV
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.kernels.counts.skellam_bessel import draw_skellam_bessel
 from pymc_dp.mechanisms import GeometricMechanism
@@ -50,12 +51,12 @@ class SkellamBesselGibbs(TwoSidedGibbs):
 
     def _read(self, reading, rv, initial_point):
         columns, _, _ = latent_conditional(type(self), reading, rv)
-        factor = released_factor(type(self), reading, rv)
+        factor = released_factor(reading, rv)
         point = reading.model.initial_point() if initial_point is None else initial_point
         if nearest_rvs([factor]) or not _is_unit(reading.model, factor, point):
-            raise ValueError(
-                f"SkellamBesselGibbs cannot update {rv.name!r}: it must be released as it is, "
-                f"without a factor other than 1 and -1; write TwoSidedGibbs"
+            raise Declined(
+                "it must be released as it is, without a factor other than 1 and -1; write "
+                "TwoSidedGibbs"
             )
         if reading.model.rvs_to_transforms[rv] is not None:
             raise ValueError(
@@ -70,7 +71,7 @@ class SkellamBesselGibbs(TwoSidedGibbs):
         drawn = draw_skellam_bessel(self.rng, old.ravel().astype(float), z, noise, mu)
         if np.isnan(drawn).any() or not np.array_equal(z, np.floor(z)):
             raise unusable(name)
-        return drawn.reshape(old.shape).astype(old.dtype)
+        return drawn.reshape(old.shape)
 
 
 def _is_unit(model, factor, point) -> bool:
