@@ -282,20 +282,17 @@ def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
         moments = FeasibleMoments(law_mean, law_variance, records.mean(), records.var(ddof=1))
         lower, upper = (float(end[0]) for end in ends)
         return release_rv(statistic, mechanism, moments=moments, bounds=(lower, upper), n=n)
+    needed = (
+        f"{name!r}: bounds= needs a statistic of one vector of records, or of x and y of a simple "
+        f"regression"
+    )
     if len(sources) != 2 or any(rv.type.ndim != 1 for rv in sources):
-        raise ValueError(
-            f"{name!r}: bounds= needs a statistic of one vector of records, or of x and y of a "
-            f"simple regression; this one uses {[rv.name for rv in sources]}"
-        )
-    covariate, response = sources
+        raise ValueError(f"{needed}; this one uses {[rv.name for rv in sources]}")
+    x, y = sources
     try:
-        n, *law = simple_regression(covariate, response)
+        n, *law = simple_regression(x, y)
     except NotImplementedError as error:
-        raise ValueError(
-            f"{name!r}: bounds= needs a statistic of one vector of records, or of x and y of a "
-            f"simple regression: {error}"
-        ) from None
-    x, y = covariate, response
+        raise ValueError(f"{needed}: {error}") from None
     sums = x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()
     box = tuple(tuple(float(v) for v in end) for end in ends)
     return release_rv(

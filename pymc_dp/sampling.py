@@ -78,14 +78,18 @@ def sample(
         them; confidential statistics that were integrated out come back with `dp.recover`.
     """
     model = as_model(model, "dp.sample(model, draws=..., ...)")
-    if method in NEURAL:
-        stated = {"rung": rung != "auto", "approximate": approximate, "moments": moments}
-        wrong = [name for name, value in stated.items() if value is not None and value is not False]
+    if method not in (None, *METHODS, *NEURAL):
+        raise ValueError(f"method={method!r}: write {' or '.join(map(repr, (*METHODS, *NEURAL)))}")
+    if method is not None:
+        neural = method in NEURAL
+        stated = {"rung": rung != "auto", "approximate": approximate is not None}
+        stated |= {"moments": moments is not None} if neural else {}
+        wrong = [k for k in kwargs if not neural and k not in ARGUMENTS]
+        wrong += [k for k, is_stated in stated.items() if is_stated]
         if wrong:
             raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
-        return getattr(import_module("pymc_dp.neural"), method)(model, **kwargs)
-    if method is not None and method not in METHODS:
-        raise ValueError(f"method={method!r}: write {' or '.join(map(repr, (*METHODS, *NEURAL)))}")
+        if neural:
+            return getattr(import_module("pymc_dp.neural"), method)(model, **kwargs)
     if approximate not in (None, "clt"):
         raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
     if rung not in ("auto", "records", "statistics", "marginal"):
@@ -102,10 +106,6 @@ def sample(
     for note in notes(reading):
         _log.warning("%s", note)
     if method is not None:
-        wrong = [k for k in kwargs if k not in ARGUMENTS] + ["rung"] * (rung != "auto")
-        wrong += ["approximate"] * (approximate is not None)
-        if wrong:
-            raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
         return METHODS[method](reading, moments=moments, **kwargs)
     # Those of PyMC name no parameter; of what is no tree they are all that there is.
     checks = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")

@@ -2,63 +2,85 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import pymc as pm
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc.util import get_random_generator
 from pytensor.tensor.variable import TensorVariable
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from xarray import DataTree
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import result
 from pymc_dp.ladder.collapse import dropped_deterministics
-from pymc_dp.reading.model import Reading
+from pymc_dp.mechanisms.base import has_continuous_rates
+from pymc_dp.reading.model import Reading, releases
 from pymc_dp.step_methods.base import point_function
 
-# The arguments of `pm.sample` that chains of compiled kernels take.
-ARGUMENTS = frozenset(
-    {
-        "draws",
-        "tune",
-        "chains",
-        "cores",
-        "random_seed",
-        "progressbar",
-        "quiet",
-        "compute_convergence_checks",
-    }
-)
+_log = logging.getLogger("pymc.dp")
 
 
-def run_chains(
-    begin: Callable[[np.random.Generator], Any],
-    advance: Callable[[np.random.Generator, Any, int], tuple[Any, np.ndarray]],
+class Chain(Protocol):
+    """A compiled chain for one model and what was released, of all its variables."""
+
+    @property
+    def sweeps(self) -> int:
+        """The number of sweeps to a recorded draw."""
+
+    def begin(self, rng: np.random.Generator, tune: int) -> Any:
+        """Return a state, after the draws or steps that tune it."""
+
+    def advance(self, rng: np.random.Generator, state: Any, draws: int) -> tuple[Any, np.ndarray]:
+        """Return the next state, and a row for each draw."""
+
+    def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return draws by name, of parameters and of what else the result has."""
+
+
+def check_releases(model: pm.Model, released: Sequence[TensorVariable]) -> None:
+    """Refuse what chains do not cover: other data, releases without a value, some mechanisms."""
+    others = [rv for rv in (*model.observed_RVs, *model.potentials) if rv not in released]
+    if others:
+        raise Declined(f"it does not cover {others[0].name!r}")
+    for rv in released:
+        if rv not in model.observed_RVs:
+            raise Declined("a release has no observed value")
+        if not has_continuous_rates(mechanism := rv.owner.op.mechanism):
+            raise Declined(f"it does not cover {type(mechanism).__name__} (in {rv.name!r})")
+
+
+def run(
+    reading: Reading,
+    route: str,
+    chain: Chain,
+    unit: str = "",
     *,
     draws: int = 1000,
+    tune: int = 1000,
     chains: int | None = None,
     cores: int | None = None,
     random_seed=None,
     progressbar: bool = True,
     quiet: bool = False,
-) -> tuple[np.ndarray, float]:
+    compute_convergence_checks: bool = True,
+) -> DataTree:
     """Run chains side by side, in threads.
 
     Parameters
     ----------
-    begin : callable
-        ``(rng) -> state``, tuned.
-    advance : callable
-        ``(rng, state, draws) -> state, rows``: a row for each draw.
+    reading, route, chain : a model, the name of the route, the chain that covers the model.
+    unit : what to call the chain's sweeps, to say how many are made.
 
-    Returns
-    -------
-    array of shape (chains, draws, width), float
-        The draws, and the seconds that they took, tuning included.
+    Notes
+    -----
+    The other parameters are those of `pm.sample`.
     """
     cores = cores or min(4, _available_cores())
     chains = chains or 4  # they are cheap, and four make the diagnostics robust
@@ -74,30 +96,43 @@ def run_chains(
     ) as progress:
         tasks = [progress.add_task(str(c), total=draws) for c in range(chains)]
 
-        def run(c: int) -> np.ndarray:
-            state = begin(rngs[c])
+        def draw(c: int) -> np.ndarray:
+            state = chain.begin(rngs[c], tune)
             chunk = max(draws // 20, 1)
             parts = []
             for first in range(0, draws, chunk):
-                state, rows = advance(rngs[c], state, min(chunk, draws - first))
+                state, rows = chain.advance(rngs[c], state, min(chunk, draws - first))
                 parts.append(rows)
                 progress.advance(tasks[c], len(rows))
             return np.concatenate(parts)
 
         with ThreadPoolExecutor(max_workers=cores) as pool:
-            found = np.stack(list(pool.map(run, range(chains))))
-    return found, time.perf_counter() - began
+            found = np.stack(list(pool.map(draw, range(chains))))
+    seconds = time.perf_counter() - began
+    if unit:
+        _log.info("%d %s to a draw, %.2f seconds", chain.sweeps, unit, seconds)
+    rng = get_random_generator(random_seed).spawn(chains + 1)[-1]  # none of the chains'
+    return as_tree(
+        reading,
+        chain.posterior(found, rng),
+        chain.sweeps,
+        {"route": route, "sampling_time": seconds, "tuning_steps": tune},
+        checks=compute_convergence_checks,
+    )
 
 
 def _available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+# The arguments of `pm.sample` that chains of compiled kernels take.
+ARGUMENTS = frozenset(run.__kwdefaults__ or ())
+
+
 def as_tree(
     reading: Reading,
-    posterior: dict[str, np.ndarray],
-    stats: dict[str, np.ndarray],
-    released: Sequence[TensorVariable],
+    values: dict[str, np.ndarray],
+    sweeps: int,
     attributes: dict[str, Any],
     *,
     checks: bool,
@@ -106,19 +141,21 @@ def as_tree(
 
     Parameters
     ----------
-    posterior : dict
+    values : dict
         Draws by name, of shape (chains, draws, ...).
-    stats : dict
-        Statistics of the sampler by name.
-    released : sequence of TensorVariable
-        The releases.
+    sweeps : int
+        Those to a draw.
     attributes : dict
         Attributes of the posterior.
     """
     model = reading.model
-    observed = {rv.name: point_function(model, model.rvs_to_values[rv])[0]() for rv in released}
+    posterior = {rv.name: values[rv.name] for rv in model.free_RVs if rv.name in values} | values
+    size = next(iter(posterior.values())).shape[:2]
+    released = releases(model)
+    observed = {rv.name: point_function(model, model.rvs_to_values[rv])({}) for rv in released}
     dropped = dropped_deterministics(reading)
     deterministics = [d for d in model.deterministics if d not in dropped]
+    stats = {"sweeps": np.full(size, sweeps)}
     tree = result(model, posterior, stats, observed, attributes, deterministics)
     if checks:
         log_warnings(run_convergence_checks(tree, model))

@@ -28,14 +28,14 @@ from pymc_dp.laws.moments.sums import feature_products
 from pymc_dp.reading.columns import Rows
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, run_chains
-from pymc_dp.routes.priors import NormalInverseGamma, NormalWishart
+from pymc_dp.routes.chain import ARGUMENTS, as_tree, run
+from pymc_dp.routes.priors import ConjugateLaw
 from pymc_dp.routes.regression import (
     ConjugateRegression,
     box,
     covariate_values,
     covered,
-    regression_tree,
+    named_moments,
 )
 from pymc_dp.step_methods.base import published_values
 
@@ -44,21 +44,12 @@ _log = logging.getLogger("pymc.dp")
 SWEEPS = 2  # to a recorded draw
 
 
-@dataclass(frozen=True)
-class ReleasedSums:
-    """What was published of the sums of a regression.
+def released_sums(model: pm.Model, rows: Rows, moments: Any) -> dict[str, np.ndarray]:
+    """Read the published sums, noise and observed values as they are now.
 
     The sums are those of x_i x_j (i <= j, without the first), x_i y and y y, with x_0 = 1. Where
     both noises are 0 a sum was not released.
     """
-
-    z: np.ndarray
-    laplace: np.ndarray
-    gaussian: np.ndarray
-
-
-def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
-    """Read the published sums, noise and observed values as they are now."""
     order = feature_products(rows.width)
     z, laplace, gaussian = (np.zeros(len(order)) for _ in range(3))
     for release in releases_of_sums(rows, moments):
@@ -82,7 +73,7 @@ def released_sums(model: pm.Model, rows: Rows, moments: Any) -> ReleasedSums:
                 laplace[k] = 1.0 / lam / abs(polynomial[power])
             else:
                 gaussian[k] = tau**-0.5 / abs(polynomial[power])
-    return ReleasedSums(z, laplace, gaussian)
+    return {"z": z, "laplace": laplace, "gaussian": gaussian}
 
 
 def kernel_model(
@@ -90,14 +81,11 @@ def kernel_model(
 ) -> RegressionModel:
     """Read the numbers that the kernel needs."""
     rows, prior = regression.rows, regression.prior
-    sums = released_sums(model, rows, moments)
     matrix = regression.matrix
     p = rows.width - 1
     fields: dict[str, Any] = {
+        **released_sums(model, rows, moments),
         "n": float(rows.n),
-        "z": sums.z,
-        "laplace": sums.laplace,
-        "gaussian": sums.gaussian,
         "mu0": matrix @ prior.mean + regression.offset,
         "lambda0": np.ascontiguousarray(np.linalg.inv(matrix @ prior.cov @ matrix.T)),
         "a0": prior.shape,
@@ -108,9 +96,10 @@ def kernel_model(
         "psi0": np.eye(p),
         "nu0": float(p + 2),
         "corrected": corrected,
-    } | box(rows)
+        **box(rows),
+    }
     law = regression.covariate
-    if moments is None and isinstance(law, NormalInverseGamma | NormalWishart):
+    if moments is None and isinstance(law, ConjugateLaw):
         fields |= {"hierarchical": True, "m0": np.ascontiguousarray(law.mean), "k0": law.kappa}
         fields |= {"psi0": law.psi, "nu0": law.nu}
         eta, xi = gaussian_moments(fields["m0"], fields["psi0"])
@@ -133,63 +122,74 @@ def plan(reading: Reading, moments: Any = None) -> Plan:
     return Plan(rate, partial(sample, reading, moments=moments))
 
 
-def sample(reading: Reading, *, moments: Any = None, **kwargs: Any) -> DataTree:
+def sample(
+    reading: Reading, *, moments: Any = None, corrected: bool = True, **kwargs: Any
+) -> DataTree:
     """Sample the joint law of parameters and sums, Normal by the central limit theorem, exactly."""
-    return _sample(reading, moments, corrected=True, **kwargs)
+    regression = covered(reading, False)
+    kernel = kernel_model(reading.model, regression, moments, corrected=corrected)
+    chain = CltChain(kernel, regression)
+    chain.advance(np.random.default_rng(0), initial_state(kernel), 1)  # compiled after this
+    name = "regression by the central limit theorem" if corrected else "Bernstein & Sheldon (2019)"
+    return run(reading, name, chain, **kwargs)
 
 
-def published(reading: Reading, *, moments: Any = None, **kwargs: Any) -> DataTree:
+def published(reading: Reading, **kwargs: Any) -> DataTree:
     """Run the sampler of Bernstein & Sheldon (2019) as it was published, for comparison.
 
     Its draws of the parameters given the sums are conjugate ones, which do not belong to the Normal
     law of the sums: what it converges to is not the posterior of a model.
     """
-    return _sample(reading, moments, corrected=False, **kwargs)
+    return sample(reading, corrected=False, **kwargs)
 
 
-def _sample(
-    reading: Reading,
-    moments: Any,
-    *,
-    corrected: bool,
-    tune: int = 1000,
-    compute_convergence_checks: bool = True,
-    **kwargs: Any,
-) -> DataTree:
-    regression = covered(reading, False)
-    kernel = kernel_model(reading.model, regression, moments, corrected=corrected)
-    d, k = kernel.mu0.size, kernel.z.size
-    width = d + 1 + k + (d * d if kernel.hierarchical else 0)
-    thin = SWEEPS if corrected else 1  # the published sampler keeps every sweep
+@dataclass(frozen=True)
+class CltChain:
+    """A chain of the kernel for one regression and what was released.
 
-    def begin(rng: np.random.Generator):
-        sweeps = np.empty((tune, width))
-        return run_sweeps(rng, initial_state(kernel), kernel, True, thin, sweeps)
+    Attributes
+    ----------
+    kernel : RegressionModel
+    regression : ConjugateRegression
+    """
 
-    def advance(rng: np.random.Generator, state, draws: int):
+    kernel: RegressionModel
+    regression: ConjugateRegression
+
+    @property
+    def sweeps(self) -> int:
+        """Sweeps to a draw; the published sampler keeps every one."""
+        return SWEEPS if self.kernel.corrected else 1
+
+    def begin(self, rng: np.random.Generator, tune: int):
+        """Return a state after the draws to be discarded, in which the moves are tuned."""
+        return self._run(rng, initial_state(self.kernel), tune, tuning=True)[0]
+
+    def advance(self, rng: np.random.Generator, state, draws: int):
+        """Return the next state, and a row (theta, variance, sums, root) for each draw."""
+        return self._run(rng, state, draws, tuning=False)
+
+    def _run(self, rng, state, draws: int, *, tuning: bool):
+        kernel, d = self.kernel, self.kernel.mu0.size
+        width = d + 1 + kernel.z.size + (d * d if kernel.hierarchical else 0)
         out = np.empty((draws, width))
-        return run_sweeps(rng, state, kernel, False, thin, out), out
+        return run_sweeps(rng, state, kernel, tuning, self.sweeps, out), out
 
-    advance(np.random.default_rng(0), initial_state(kernel), 1)  # compiled after this
-    found, seconds = run_chains(begin, advance, **kwargs)
-    values = regression.values(found[..., :d], found[..., d])
-    sums = found[..., d + 1 : d + 1 + k]
-    mean, cov = _sample_moments(sums, d, regression.rows.n)
-    if kernel.hierarchical:
-        prior = regression.covariate
-        assert isinstance(prior, NormalInverseGamma | NormalWishart)
-        roots = found[..., d + 1 + k :].reshape(-1, d, d)
-        means, covs = zip(*map(covariate_law, roots), strict=True)
-        shape = found.shape[:2]
-        values |= covariate_values(
-            prior, np.reshape(means, (*shape, d - 1)), np.reshape(covs, (*shape, d - 1, d - 1))
-        )
-    name = "regression by the central limit theorem" if corrected else "Bernstein & Sheldon (2019)"
-    attributes = {"route": name, "sampling_time": seconds, "tuning_steps": tune}
-    checks = compute_convergence_checks
-    return regression_tree(
-        reading, regression.rows, values, mean, cov, thin, attributes, checks=checks
-    )
+    def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return draws by name, with the rows' sample moments."""
+        d, k, regression = self.kernel.mu0.size, self.kernel.z.size, self.regression
+        found = regression.values(rows[..., :d], rows[..., d])
+        if self.kernel.hierarchical:
+            assert isinstance(regression.covariate, ConjugateLaw)
+            roots = rows[..., d + 1 + k :].reshape(-1, d, d)
+            means, covs = zip(*map(covariate_law, roots), strict=True)
+            shape = rows.shape[:2]
+            found |= covariate_values(
+                regression.covariate,
+                np.reshape(means, (*shape, d - 1)),
+                np.reshape(covs, (*shape, d - 1, d - 1)),
+            )
+        return found | _sample_moments(regression.rows, rows[..., d + 1 : d + 1 + k])
 
 
 def naive(
@@ -231,12 +231,9 @@ def naive(
         row[:d], row[d] = draw_nig(rng, *law[:4])
     values = regression.values(out[..., :d], out[..., d])
     sums = np.broadcast_to(kernel.z, (*out.shape[:2], kernel.z.size))
-    mean, cov = _sample_moments(sums, d, regression.rows.n)
+    values |= _sample_moments(regression.rows, sums)
     attributes = {"route": "naive", "sampling_time": 0.0, "tuning_steps": 0}
-    checks = compute_convergence_checks
-    return regression_tree(
-        reading, regression.rows, values, mean, cov, 1, attributes, checks=checks
-    )
+    return as_tree(reading, values, 1, attributes, checks=compute_convergence_checks)
 
 
 def _any_moments(regression: ConjugateRegression, moments: Any) -> Any:
@@ -247,8 +244,9 @@ def _any_moments(regression: ConjugateRegression, moments: Any) -> Any:
     return np.eye(d)[:, :, None, None] * np.eye(d)
 
 
-def _sample_moments(sums: np.ndarray, d: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sample mean and covariance matrix of the columns (x, y) from sums of products."""
+def _sample_moments(rows: Rows, sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the sample moments of the columns (x, y) by name, from sums of products."""
+    d, n = rows.width, rows.n
     products = np.empty((*sums.shape[:-1], d + 1, d + 1))
     i, j = (index[1:] for index in np.triu_indices(d))
     products[..., 0, 0] = n
@@ -257,7 +255,7 @@ def _sample_moments(sums: np.ndarray, d: int, n: int) -> tuple[np.ndarray, np.nd
     products[..., d, d] = sums[..., -1]
     mean = products[..., 0, 1:] / n
     scatter = products[..., 1:, 1:] - n * mean[..., :, None] * mean[..., None, :]
-    return mean, scatter / (n - 1)
+    return named_moments(rows, mean, scatter / (n - 1))
 
 
 METHODS: dict[str, Callable[..., DataTree]] = {"bernstein-sheldon": published, "naive": naive}

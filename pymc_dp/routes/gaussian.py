@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -26,14 +25,12 @@ from pymc_dp.graphs.questions import nearest_rvs, power_law
 from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.laws.moments.one_column import OneColumn
-from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
+from pymc_dp.mechanisms.base import has_kink
 from pymc_dp.reading.model import Reading, check_transform, prior_number
 from pymc_dp.reading.normal_column import NormalColumn
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
+from pymc_dp.routes.chain import ARGUMENTS, check_releases, run
 from pymc_dp.step_methods.base import published_values
-
-_log = logging.getLogger("pymc.dp")
 
 # Sweeps to a recorded draw: at this many, draws are nearly independent and recording is not
 # what takes the time.
@@ -56,17 +53,7 @@ def covered(reading: Reading) -> NormalColumn:
     if not isinstance(law, OneColumn):
         raise Declined("it covers one vector of Normal records of one mean and variance")
     group = law.column
-    released = [r.rv for r in group.releases]
-    others = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
-    if others:
-        raise Declined(f"it does not cover {others[0].name!r}")
-    if any(rv not in model.observed_RVs for rv in released):
-        raise Declined("a release has no observed value")
-    for release in group.releases:
-        if not has_continuous_rates(release.op.mechanism):
-            raise Declined(
-                f"it does not cover {type(release.op.mechanism).__name__} (in {release.name!r})"
-            )
+    check_releases(model, [r.rv for r in group.releases])
     for which in ("mean", "variance"):
         if sum(bool(getattr(c, which)) for c in group.components) > 1:
             raise Declined(f"the {which} of {group.name!r} is released more than once")
@@ -236,6 +223,7 @@ class GaussianChain:
     names: tuple[str, str]
     power: int
     entries: dict[str, list[tuple[str, float, float]]]
+    sweeps: ClassVar[int] = SWEEPS
 
     @classmethod
     def read(cls, reading: Reading) -> GaussianChain:
@@ -268,36 +256,23 @@ class GaussianChain:
         out = np.empty((draws, 2))
         return run_sweeps(rng, state, self.kernel, thin, out), out
 
-    def values(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def values(
+        self, rows: np.ndarray, rng: np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Return draws by name; rows (..., 2)."""
         mean, spread = self.names
         own = rows[..., 1] ** (1 / self.power) if self.power > 1 else rows[..., 1]
         return {mean: rows[..., 0], spread: own}
 
+    posterior = values
 
-def sample(
-    reading: Reading, *, tune: int = 1000, compute_convergence_checks: bool = True, **kwargs: Any
-) -> DataTree:
+
+def sample(reading: Reading, **kwargs: Any) -> DataTree:
     """Run the fused kernel on every chain; `tune` draws are discarded."""
-    chain, model = GaussianChain.read(reading), reading.model
+    chain = GaussianChain.read(reading)
     rng = np.random.default_rng(0)
     chain.advance(rng, chain.begin(rng, 1, 1), 1, 1)  # compile
-
-    out, seconds = run_chains(lambda rng: chain.begin(rng, tune), chain.advance, **kwargs)
-    _log.info("%d Gibbs sweeps to a draw, %.2f seconds", SWEEPS, seconds)
-    parameters = chain.values(out)
-    posterior = {rv.name: parameters[rv.name] for rv in model.free_RVs if rv.name in parameters}
-    # each recorded draw is this many sweeps after the one before it
-    stats = {"sweeps": np.full(out.shape[:2], SWEEPS)}
-    attributes = {"route": "fused Gibbs", "sampling_time": seconds, "tuning_steps": tune}
-    return as_tree(
-        reading,
-        posterior,
-        stats,
-        [model[name] for name in chain.entries],
-        attributes,
-        checks=compute_convergence_checks,
-    )
+    return run(reading, "fused Gibbs", chain, "Gibbs sweeps", **kwargs)
 
 
 ROUTES.add(Route("fused Gibbs", "statistics", plan, ARGUMENTS))

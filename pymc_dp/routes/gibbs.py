@@ -25,13 +25,13 @@ def _statistics(reading: Reading) -> Plan:
     # Draws of counts are nearly independent; of what has no interweaving, where the noise
     # dominates, there are much less.
     counts = all(chosen.get(rv) is CountGibbs for rv in on.model.free_RVs)
-    return Plan(8_000.0 if counts else 200.0, partial(_sample_statistics, on))
+    return Plan(8_000.0 if counts else 200.0, partial(_with_steps, on))
 
 
-def _sample_statistics(on: Reading, **kwargs):
-    with on.model:
+def _with_steps(reading: Reading, **kwargs):
+    with reading.model:
         if "step" not in kwargs:
-            kwargs["step"] = steps(on.model)
+            kwargs["step"] = steps(reading.model)
         return pm.sample(**kwargs)
 
 
@@ -64,10 +64,7 @@ def on_records(reading: Reading, **kwargs):
     start = feasible_start(reading)
     if start:
         kwargs["initvals"] = initial_values(start, kwargs.get("initvals"))
-    with reading.model:
-        if "step" not in kwargs:
-            kwargs["step"] = steps(reading.model)
-        return pm.sample(**kwargs)
+    return _with_steps(reading, **kwargs)
 
 
 def _counts(reading: Reading) -> Plan:

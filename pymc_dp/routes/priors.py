@@ -17,6 +17,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg import MatrixInverse
 from pytensor.tensor.random.basic import InvGammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
+from scipy.linalg import block_diag
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import (
@@ -115,6 +116,9 @@ class NormalWishart:
         return {self.location.name: mean, self.precision.name: np.linalg.inv(cov)}
 
 
+ConjugateLaw = NormalInverseGamma | NormalWishart
+
+
 def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> NormalInverseGamma:
     """Read the prior of what a Normal variable's mean and standard deviation are computed from."""
     name = link.rv.name
@@ -157,11 +161,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
         blocks.append(unit)
         locations.append(np.broadcast_to(np.asarray(known_value(location)), (width,)))
         entries += [(rv, (k,) if rv.type.ndim else ()) for k in range(width)]
-    cov = np.zeros((len(entries), len(entries)))
-    at = 0
-    for unit in blocks:
-        cov[at : at + len(unit), at : at + len(unit)] = unit
-        at += len(unit)
+    cov = block_diag(np.zeros((0, 0)), *blocks)
     mean = np.concatenate(locations) if locations else np.zeros(0)
     return NormalInverseGamma(spread, factor, alpha, beta * factor, entries, mean, cov)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.util import get_random_generator
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import (
-    known_value,
-)
+from pymc_dp.graphs.questions import known_value
 from pymc_dp.kernels.moments.bounds import central_point
 from pymc_dp.kernels.moments.regression_chain import (
     RegressionModel,
@@ -28,7 +24,6 @@ from pymc_dp.kernels.moments.regression_chain import (
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.sums import column_products, nearest_sample
-from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
     FeasibleRegression,
@@ -38,17 +33,15 @@ from pymc_dp.mechanisms.release import (
 from pymc_dp.reading.columns import Rows
 from pymc_dp.reading.model import Reading, check_transform
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, as_tree, run_chains
+from pymc_dp.routes.chain import ARGUMENTS, check_releases, run
 from pymc_dp.routes.priors import (
+    ConjugateLaw,
     NormalInverseGamma,
-    NormalWishart,
     _linear_map,
     _read_covariates,
     _read_prior,
 )
 from pymc_dp.step_methods.base import published_values
-
-_log = logging.getLogger("pymc.dp")
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ class ConjugateRegression:
     prior: NormalInverseGamma
     matrix: np.ndarray
     offset: np.ndarray
-    covariate: tuple[np.ndarray, np.ndarray] | NormalInverseGamma | NormalWishart | None
+    covariate: tuple[np.ndarray, np.ndarray] | ConjugateLaw | None
 
     def values(self, theta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws of the prior's variables by name, from those of the coefficients."""
@@ -92,17 +85,8 @@ def covered(reading: Reading, gaussian: bool = True) -> ConjugateRegression:
     if others or not isinstance(law, Columns):
         raise Declined("it covers one regression of rows (x, y)")
     rows, model = law.rows, reading.model
-    released = [r.rv for r in rows.releases]
-    factors = [rv for rv in model.observed_RVs if rv not in released] + list(model.potentials)
-    if factors:
-        raise Declined(f"it does not cover {factors[0].name!r}")
+    check_releases(model, [r.rv for r in rows.releases])
     for release in rows.releases:
-        if release.rv not in model.observed_RVs:
-            raise Declined("a release has no observed value")
-        if not has_continuous_rates(release.mechanism):
-            raise Declined(
-                f"it does not cover {type(release.mechanism).__name__} (in {release.name!r})"
-            )
         if release.degree > 2 and gaussian:
             raise Declined(f"{release.name!r} is of products of {release.degree} columns")
         try:
@@ -134,7 +118,7 @@ def covered(reading: Reading, gaussian: bool = True) -> ConjugateRegression:
             raise
         covariate = None
     mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
-    if isinstance(covariate, NormalInverseGamma | NormalWishart):
+    if isinstance(covariate, ConjugateLaw):
         own_law = covariate.variables
         shared = [rv.name for rv in own_law if rv in mine]
         if shared:
@@ -156,23 +140,20 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
     """Read the numbers that the kernel needs, noise and observed values as they are now."""
     rows, prior = regression.rows, regression.prior
     order = {product: k for k, product in enumerate(column_products(rows.width))}
-    offset, weights, z, lam, tau = [], [], [], [], []
-    for release in rows.releases:
-        for polynomial in release.linear():
-            weights.append({order[m]: value for m, value in polynomial.items() if m})
-            offset.append(polynomial.get((), 0.0))
-        value, *rates = published_values(model, release.rv)
-        z.append(value)
-        lam.append(rates[0])
-        tau.append(rates[1])
+    offset, weights = [], []
+    for polynomial in (entry for release in rows.releases for entry in release.linear()):
+        weights.append({order[m]: value for m, value in polynomial.items() if m})
+        offset.append(polynomial.get((), 0.0))
+    published = [published_values(model, release.rv) for release in rows.releases]
+    z, lam, tau = map(np.concatenate, zip(*published, strict=True))
     terms = max(1, *map(len, weights))  # of the entry with the most sums; some have none
     padded = [list(row.items()) + [(0, 0.0)] * (terms - len(row)) for row in weights]
     matrix = regression.matrix
     fields: dict[str, Any] = {
         "n": float(rows.n),
-        "z": np.concatenate(z),
-        "lam": np.concatenate(lam),
-        "tau": np.concatenate(tau),
+        "z": z,
+        "lam": lam,
+        "tau": tau,
         "offset": np.array(offset, dtype="float64"),
         "terms": np.array([[k for k, _ in row] for row in padded]),
         "weights": np.array([[value for _, value in row] for row in padded], dtype="float64"),
@@ -181,26 +162,17 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         "shape": prior.shape,
         "rate": prior.rate,
     } | box(rows)
-    found = regression.covariate
-    if isinstance(found, NormalInverseGamma | NormalWishart):
-        fields |= {
-            "mean_x": np.ascontiguousarray(found.mean),
-            "precision_x": np.eye(len(found.psi)),
-            "hierarchical": True,
-            "kappa": found.kappa,
-            "psi": found.psi,
-            "nu": found.nu,
-        }
-    elif found is not None:
-        fields |= {
-            "mean_x": np.ascontiguousarray(found[0]),
-            "precision_x": np.linalg.inv(found[1]),
-            "hierarchical": False,
-            "kappa": 1.0,
-            "psi": found[1],
-            "nu": 1.0,
-        }
-    return RegressionModel(**fields)
+    law = regression.covariate
+    if isinstance(law, ConjugateLaw):
+        mean, cov, precision = law.mean, law.psi, np.eye(len(law.psi))
+        fields |= {"hierarchical": True, "kappa": law.kappa, "nu": law.nu}
+    else:
+        assert law is not None
+        mean, cov = law
+        precision = np.linalg.inv(cov)
+        fields |= {"hierarchical": False, "kappa": 1.0, "nu": 1.0}
+    mean = np.ascontiguousarray(mean)
+    return RegressionModel(**fields, mean_x=mean, precision_x=precision, psi=cov)
 
 
 def box(rows: Rows) -> dict[str, Any]:
@@ -287,6 +259,11 @@ def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.nda
     return np.concatenate([mean_x, mean_y], axis=-1), scatter / (n - 1)
 
 
+def named_moments(rows: Rows, mean: np.ndarray, cov: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the sample mean and covariance matrix of the columns as results name them."""
+    return {f"{rows.name}_mean": mean, f"{rows.name}_cov": cov}
+
+
 @dataclass(frozen=True)
 class RegressionChain:
     """A chain of the kernel for one model and what was released.
@@ -310,7 +287,7 @@ class RegressionChain:
     def variables(self) -> list[TensorVariable]:
         """The model's variables that it draws."""
         law = self.regression.covariate
-        own = law.variables if isinstance(law, NormalInverseGamma | NormalWishart) else []
+        own = law.variables if isinstance(law, ConjugateLaw) else []
         return [*self.regression.prior.variables, *own]
 
     @property
@@ -350,21 +327,18 @@ class RegressionChain:
         """Return draws by name; a law of the covariates is drawn given their moments."""
         p, law = self.regression.rows.width - 1, self.regression.covariate
         found = self.regression.values(rows[..., : p + 1], rows[..., p + 1])
-        if isinstance(law, NormalInverseGamma | NormalWishart):
+        if isinstance(law, ConjugateLaw):
             mean, cov = self.moments(rows)
             n = self.regression.rows.n
             found |= _draw_covariate(rng, law, mean[..., :p], cov[..., :p, :p], n)
         return found
 
+    def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return draws by name, with the rows' sample moments."""
+        return self.values(rows, rng) | named_moments(self.regression.rows, *self.moments(rows))
 
-def sample(
-    reading: Reading,
-    *,
-    tune: int = 1000,
-    compute_convergence_checks: bool = True,
-    random_seed=None,
-    **kwargs: Any,
-) -> DataTree:
+
+def sample(reading: Reading, *, tune: int = 1000, **kwargs: Any) -> DataTree:
     """Run the kernel on every chain: `tune` draws' worth of steps adapt the proposal."""
     chain = RegressionChain.read(reading)
     if tune < 1:
@@ -373,47 +347,10 @@ def sample(
         )
     point = start(chain.kernel, np.random.default_rng(0))  # compiled after this
     chain.advance(np.random.default_rng(0), (*point, proposal_shape(chain.kernel, point[0])), 1)
-    found, seconds = run_chains(
-        lambda rng: chain.begin(rng, tune), chain.advance, random_seed=random_seed, **kwargs
-    )
-    _log.info("%d Metropolis steps to a draw, %.2f seconds", chain.sweeps, seconds)
-    rng = get_random_generator(random_seed).spawn(len(found) + 1)[-1]  # none of the chains'
-    values = chain.values(found, rng)
-    mean, cov = chain.moments(found)
-    rows = chain.regression.rows
-    attributes = {"route": "exact regression", "sampling_time": seconds, "tuning_steps": tune}
-    return regression_tree(
-        reading,
-        rows,
-        values,
-        mean,
-        cov,
-        chain.sweeps,
-        attributes,
-        checks=compute_convergence_checks,
-    )
+    return run(reading, "exact regression", chain, "Metropolis steps", tune=tune, **kwargs)
 
 
-def regression_tree(
-    reading: Reading,
-    rows: Rows,
-    values: dict[str, np.ndarray],
-    mean: np.ndarray,
-    cov: np.ndarray,
-    sweeps: int,
-    attributes: dict[str, Any],
-    *,
-    checks: bool,
-) -> DataTree:
-    """Return draws of the parameters and of the rows' sample moments as PyMC does."""
-    posterior = {rv.name: values[rv.name] for rv in reading.model.free_RVs if rv.name in values}
-    posterior |= {f"{rows.name}_mean": mean, f"{rows.name}_cov": cov}
-    stats = {"sweeps": np.full(mean.shape[:2], sweeps)}
-    released = [r.rv for r in rows.releases]
-    return as_tree(reading, posterior, stats, released, attributes, checks=checks)
-
-
-def _draw_covariate(rng, prior: NormalInverseGamma | NormalWishart, mean, cov, n: int):
+def _draw_covariate(rng, prior: ConjugateLaw, mean, cov, n: int):
     """Draw the mean and covariance matrix of the covariates given those of the sample."""
     p, kappa = len(prior.psi), prior.kappa
     shift = mean - prior.mean
@@ -434,7 +371,7 @@ def _draw_covariate(rng, prior: NormalInverseGamma | NormalWishart, mean, cov, n
     return covariate_values(prior, location, inverse @ np.swapaxes(inverse, -1, -2))
 
 
-def covariate_values(prior: NormalInverseGamma | NormalWishart, mean, cov) -> dict[str, np.ndarray]:
+def covariate_values(prior: ConjugateLaw, mean, cov) -> dict[str, np.ndarray]:
     """Return draws of the law of the covariates by name, from means and covariance matrices."""
     return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)
 

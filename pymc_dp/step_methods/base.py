@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -12,7 +15,6 @@ from pymc.logprob.transforms import LogOddsTransform, LogTransform, SimplexTrans
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
@@ -21,10 +23,21 @@ from pymc_dp.graphs.questions import nearest_rvs, public_data
 from pymc_dp.reading.model import Reading, release_statistic, takes_whole
 
 
+class PointFunction(NamedTuple):
+    """A compiled function of the point's values, and the names of its inputs."""
+
+    function: Callable
+    inputs: list[str]
+
+    def __call__(self, point: Mapping[str, np.ndarray]) -> Any:
+        """Evaluate it at a point."""
+        return self.function(*[point[i] for i in self.inputs])
+
+
 def point_function(
     model: pm.Model, outputs: Sequence[TensorVariable] | TensorVariable
-) -> tuple[Callable, list[str]]:
-    """Compile a function of the point's values; returns it with the names of its inputs.
+) -> PointFunction:
+    """Compile a function of the point's values.
 
     Observed data and shared noise scales are read at each call.
     """
@@ -36,7 +49,7 @@ def point_function(
     function = pytensor.function(
         inputs, graphs[0] if single else graphs, trust_input=True, on_unused_input="ignore"
     )
-    return function, [v.name for v in inputs]
+    return PointFunction(function, [v.name for v in inputs])
 
 
 def published_values(
@@ -45,7 +58,7 @@ def published_values(
     """Return the observed entries of a release and the rates of their noise, as they are now."""
     _, mechanism, _ = release.owner.op.split(release.owner.inputs)
     value = model.rvs_to_values[release].astype("float64")
-    observed, *rates = point_function(model, [value, *mechanism.rates])[0]()
+    observed, *rates = point_function(model, [value, *mechanism.rates])({})
     lam, tau = (np.broadcast_to(rate, np.shape(observed)).ravel() for rate in rates)
     return np.ravel(observed), lam, tau
 
@@ -95,7 +108,9 @@ class DPStepState(StepMethodState):
 class DPStep(BlockedStep):
     """A Gibbs step: draws its variables from their full conditional.
 
-    Subclasses say in `competence_tag` under which tag `pm.sample` assigns them by itself.
+    One that draws them one after the other has ``_read(reading, rv, initial_point)``, what it takes
+    to draw a variable or why it cannot, `Declined`, and ``_draw(name, point, *read)``, a draw of
+    it; others have `_prepare` and `step`.
     """
 
     default_blocked = True
@@ -106,12 +121,35 @@ class DPStep(BlockedStep):
         self.vars = pm.util.get_value_vars_from_user_vars(vars, model)
         self.rng = get_random_generator(rng)
         self.model_rvs = [model.values_to_rvs[v] for v in self.vars]
-        self._held: list[tuple[SharedVariable, np.ndarray]] = []
+        self._held: list[tuple[str, str, Callable[[], np.ndarray], np.ndarray]] = []
         self._prepare(Reading(model), initial_point)
         del self.model_rvs  # only needed to prepare; keeps the pickled step small
 
     def _prepare(self, reading: Reading, initial_point) -> None:
+        """Read what it takes to draw the variables, `model_rvs`."""
+        model, self._updates = reading.model, []
+        for rv in self.model_rvs:
+            with updated_by(type(self).__name__, rv):
+                read = self._read(reading, rv, initial_point)
+            name, write = model.rvs_to_values[rv].name, value_writer(model, rv)
+            self._updates.append((name, write, *read))
+
+    def _read(self, reading: Reading, rv: TensorVariable, initial_point) -> tuple:
         raise NotImplementedError
+
+    def _draw(self, name: str, point: dict[str, np.ndarray], *read) -> np.ndarray:
+        raise NotImplementedError
+
+    def step(self, point):
+        """Draw every variable once."""
+        for name, write, *read in self._updates:
+            drawn = write(self._draw(name, point, *read))
+            point = {**point, name: drawn.astype(point[name].dtype, copy=False)}
+        return point, [{}]
+
+    def _hold(self, name: str, data: str, read: Callable[[], np.ndarray]) -> None:
+        """Remember what is read once of data that decide how a variable is drawn."""
+        self._held.append((name, data, read, np.copy(read())))
 
     def _hold_whole(self, found: Sequence[TensorVariable]) -> None:
         """Remember the data that decide whether the statistics of releases are whole numbers.
@@ -121,14 +159,15 @@ class DPStep(BlockedStep):
         whole = [release_statistic(r) for r in found if takes_whole(r)]
         for data in public_data(whole):
             if str(data.type.dtype).startswith("float"):
-                self._held.append((data, data.get_value()))
+                read = partial(data.get_value, borrow=True)
+                self._hold(self.vars[0].name, repr(data.name), read)
 
     def setup_chain(self, rng, tune, draws):
         """Begin a chain; refuse one where data changed of which something was read once."""
         super().setup_chain(rng, tune, draws)
-        for data, value in self._held:
-            if not np.array_equal(data.get_value(borrow=True), value):
-                raise changed(self.vars[0].name, repr(data.name))
+        for name, data, read, value in self._held:
+            if not np.array_equal(read(), value):
+                raise changed(name, data)
 
     @classmethod
     def claims(cls, reading: Reading, left: list[TensorVariable]) -> list[list[TensorVariable]]:
@@ -146,6 +185,20 @@ def as_row(*columns: TensorVariable) -> TensorVariable:
     """Broadcast expressions against each other and lay them out, one column for each entry."""
     broadcast = pt.broadcast_arrays(*(pt.as_tensor(c).astype("float64") for c in columns))
     return pt.stack([c.ravel() for c in broadcast])
+
+
+def in_a_row(parts: Iterable[Any]) -> TensorVariable:
+    """Return all entries of some expressions, one after the other."""
+    return pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in parts])
+
+
+@contextmanager
+def updated_by(step: str, rv: TensorVariable) -> Iterator[None]:
+    """Say of what is declined inside of it which step cannot draw which variable."""
+    try:
+        yield
+    except Declined as why:
+        raise ValueError(f"{step} cannot update {rv.name!r}: {why}") from None
 
 
 def unusable(name: str) -> ValueError:

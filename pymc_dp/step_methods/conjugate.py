@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 import pymc_dp.step_methods.conjugacy  # noqa: F401 (its modules register themselves)
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.reading.model import Reading, check_transform, children
-from pymc_dp.step_methods.base import DPStep, infeasible, point_function, value_writer
+from pymc_dp.step_methods.base import DPStep, in_a_row, infeasible, point_function
 from pymc_dp.step_methods.conjugacy.registry import (
     CHILDREN,
     FAMILIES,
@@ -136,24 +136,12 @@ class ConjugateGibbs(DPStep):
         """Claim parameters with a conjugate update."""
         return [accepted(partial(conditional, reading), concerned(reading, left))]
 
-    def _prepare(self, reading, initial_point):
-        self._updates = []
-        for rv in self.model_rvs:
-            try:
-                family, natural = conditional(reading, rv)
-            except Declined as error:
-                raise ValueError(f"ConjugateGibbs cannot update {rv.name!r}: {error}") from None
-            row = pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in natural])
-            function, inputs = point_function(reading.model, row)
-            name = reading.model.rvs_to_values[rv].name
-            draw, write = FAMILIES[family], value_writer(reading.model, rv)
-            self._updates.append((name, function, inputs, draw, write))
+    def _read(self, reading, rv, initial_point):
+        family, natural = conditional(reading, rv)
+        return point_function(reading.model, in_a_row(natural)), FAMILIES[family]
 
-    def step(self, point):
-        """Draw every parameter once."""
-        for name, function, inputs, draw, write in self._updates:
-            row = function(*[point[i] for i in inputs]).tolist()
-            if not row[-2] < row[-1]:  # the range
-                raise infeasible(name)
-            point = {**point, name: write(draw(self.rng, *row))}
-        return point, [{}]
+    def _draw(self, name, point, row_at, draw):
+        row = row_at(point).tolist()
+        if not row[-2] < row[-1]:  # the range
+            raise infeasible(name)
+        return draw(self.rng, *row)

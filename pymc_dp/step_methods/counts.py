@@ -25,14 +25,21 @@ from pymc_dp.graphs.questions import (
     substitute,
 )
 from pymc_dp.laws.counts.density import Noise, compile_noise
-from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_LISTED
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
-from pymc_dp.step_methods.base import DPStep, point_function, unusable, value_writer
+from pymc_dp.step_methods.base import (
+    DPStep,
+    PointFunction,
+    in_a_row,
+    point_function,
+    unusable,
+    updated_by,
+    value_writer,
+)
 from pymc_dp.step_methods.conjugacy.registry import FAMILIES, find_families, require_itself
 from pymc_dp.step_methods.conjugate import conditional
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
-from pymc_dp.step_methods.tables import read_table
+from pymc_dp.step_methods.tables import read_table, releases_of_counts
 
 _CELLS = 200  # of a table whose pairs all see every release
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
@@ -94,10 +101,11 @@ class CountGibbs(DPStep):
                 )
         point = initial_point or reading.model.initial_point()
         for rv in counted:
-            check_count(reading, rv)
-            self._hold_whole(children(reading, rv))
             parameter = owners[rv] if owners[rv] in self.model_rvs else None
-            self._tables.append(_table(reading, rv, parameter, point))
+            with updated_by("CountGibbs", rv):
+                check_count(reading, rv)
+                self._tables.append(_table(reading, rv, parameter, point))
+            self._hold_whole(children(reading, rv))
 
     def step(self, point):
         """Draw every table, and its probabilities, once."""
@@ -111,15 +119,14 @@ class _Table:
     name: str
     noise: Noise
     concave: bool
-    weights: Callable  # of the cells, after the total
-    inputs: list[str]
+    weights: PointFunction  # of the cells, after the total
     binary: bool
     parameter: str | None
     draw: Callable | None  # of the parameter's value
     listed: int | None  # the total of the tables that are listed, if they are
 
     def update(self, rng, point):
-        total, *weights = self.weights(*[point[i] for i in self.inputs])
+        total, *weights = self.weights(point)
         if self.listed is not None and total != self.listed:
             raise unusable(self.name)  # a pm.Data has changed
         weights = np.array(weights)
@@ -153,15 +160,12 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
         weights = pt.stack([prior.second, prior.first]) if binary else prior.first
         value = reading.model.rvs_to_values[parameter].name
         draw = partial(_draw_parameter, FAMILIES[family], value_writer(reading.model, parameter))
-    row = pt.concatenate(
-        [pt.atleast_1d(pt.as_tensor(x)).astype("float64").ravel() for x in (n, weights)]
-    )
-    function, inputs = point_function(reading.model, row)
+    row = point_function(reading.model, in_a_row((n, weights)))
     cells = 2 if binary else known_cells(rv)
-    total = int(function(*[point[i] for i in inputs])[0])
+    total = int(row(point)[0])
     found = children(reading, rv)
     gaps = [release for release in found if leaves_gaps(release)]
-    states = _states(rv, total, cells, gaps[0]) if gaps and not binary else None
+    states = _states(total, cells, gaps[0]) if gaps and not binary else None
     noise = _noise(reading, rv, binary, cells, states)
     mechanisms = [release.owner.op.mechanism for release in found]
     concave = all(_slopes(release_statistic(release), rv) is not None for release in found)
@@ -169,15 +173,15 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))
     if not concave and total > MOST_LISTED and states is None:
-        raise ValueError(
-            f"CountGibbs cannot update {rv.name!r}: the density of its releases "
-            f"{', '.join(repr(c.name) for c in found)} is not known to be log-concave in it, or "
-            f"their statistics are not linear, and its {total} + 1 values are too many to list. "
-            f"Release a sum or mean under log-concave noise (a mechanism's property `log_concave`)"
+        raise Declined(
+            f"the density of its releases {', '.join(repr(c.name) for c in found)} is not known to "
+            f"be log-concave in it, or their statistics are not linear, and its {total} + 1 values "
+            f"are too many to list. Release a sum or mean under log-concave noise (a mechanism's "
+            f"property `log_concave`)"
         )
     name = reading.model.rvs_to_values[rv].name
     listed = None if states is None else total
-    table = _Table(name, noise, concave, function, inputs, binary, value, draw, listed)
+    table = _Table(name, noise, concave, row, binary, value, draw, listed)
     with suppress(ValueError):  # compiled once, before the chains' processes start
         table.update(np.random.default_rng(0), point)
     return table
@@ -187,15 +191,14 @@ def _draw_parameter(draw, write, rng, natural):
     return write(draw(rng, *natural, -np.inf, np.inf))
 
 
-def _states(rv, total: int, cells: int, release) -> np.ndarray:
+def _states(total: int, cells: int, release) -> np.ndarray:
     """List all tables with a total: moves of two cells might not reach some of them."""
     size = math.comb(total + cells - 1, cells - 1)
     if size * cells > MOST_LISTED * 10:
-        raise ValueError(
-            f"CountGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, so "
-            f"that tables for which its statistic is no whole number are impossible, and its "
-            f"{size} tables are too many to list. Write a statistic that is whole for all of them, "
-            f"such as a sum"
+        raise Declined(
+            f"{release.name!r} has whole-number noise, so that tables for which its statistic is "
+            f"no whole number are impossible, and its {size} tables are too many to list. Write a "
+            f"statistic that is whole for all of them, such as a sum"
         )
     # Where the bars are among the stars.
     bars = np.array(list(combinations(range(total + cells - 1), cells - 1)), dtype=np.int64)
@@ -258,26 +261,18 @@ def is_count(rv: TensorVariable) -> bool:
 def known_cells(rv: TensorVariable) -> int:
     """Return the number of cells of a table."""
     if rv.type.shape[0] is None:
-        raise ValueError(f"CountGibbs cannot update {rv.name!r}: the number of cells is not known")
+        raise Declined("the number of cells is not known")
     return rv.type.shape[0]
 
 
 @once
 def check_count(reading: Reading, rv: TensorVariable) -> None:
-    """Refuse, with a ValueError, a count that has other children than releases."""
+    """Refuse a count that has other children than releases."""
     if not is_count(rv):
-        raise ValueError(f"CountGibbs cannot update {rv.name!r}: it is no Binomial or Multinomial")
+        raise Declined("it is no Binomial or Multinomial")
     if nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]]):
-        raise ValueError(f"CountGibbs cannot update {rv.name!r}: its number of trials is random")
-    found = children(reading, rv)
-    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
-    if wrong or not found:
-        what = (
-            f"{wrong[0].name!r}, which is no release, depends on it"
-            if wrong
-            else "no release of it"
-        )
-        raise ValueError(f"CountGibbs cannot update {rv.name!r}: {what}")
+        raise Declined("its number of trials is random")
+    releases_of_counts(reading, rv)
     if isinstance(rv.owner.op, MultinomialRV):
         known_cells(rv)
 

@@ -24,7 +24,14 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.one_value import Independent
 from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
 from pymc_dp.reading.model import Reading, check_transform, children
-from pymc_dp.step_methods.base import DPStep, DPStepState, point_function, unusable, value_writer
+from pymc_dp.step_methods.base import (
+    DPStep,
+    DPStepState,
+    point_function,
+    unusable,
+    updated_by,
+    value_writer,
+)
 from pymc_dp.step_methods.conjugacy.registry import find_families
 from pymc_dp.step_methods.registry import STEPS
 from pymc_dp.step_methods.two_sided import TwoSidedGibbs, latent_conditional
@@ -44,15 +51,15 @@ class Seen(NamedTuple):
     rate: TensorVariable
     value: TensorVariable
     mechanism: type | None
-    scale: TensorVariable | None
+    scale: TensorVariable | float
 
 
 class Factor(NamedTuple):
     """One side of the product: a variable of the step, or, with no `prior`, what is held fixed."""
 
-    value: TensorVariable  # oriented as in the product
+    value: TensorVariable  # a row for each row or column of the table, as the kernel has it
     rv: TensorVariable | None
-    transposed: bool
+    transposed: bool  # the variable, against the value
     prior: tuple[TensorVariable, TensorVariable] | None  # shapes, rates, oriented like the value
 
 
@@ -77,8 +84,9 @@ def _see_poisson(op: PoissonRV, reading, child, drawn):
     [rate] = op.dist_params(child.owner)
     if not drawn:  # observed, or read from the point
         known = child if child in model.free_RVs else model.rvs_to_values[child]
-        return Seen(rate, known, None, None)
-    (value, scale, *_), _, _ = latent_conditional(TwoSidedGibbs, reading, child)
+        return Seen(rate, known, None, 1.0)
+    with updated_by(TwoSidedGibbs.__name__, child):
+        (value, scale, *_), _, _ = latent_conditional(TwoSidedGibbs, reading, child)
     [release] = children(reading, child)
     return Seen(rate, value, type(release.owner.op.mechanism), scale)
 
@@ -141,7 +149,7 @@ def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Facto
         raise ValueError(
             f"the rate of {child.name!r} is not the product of two matrices: write theta @ phi"
         )
-    theta, phi = (_factor(reading, side, factors) for side in sides)
+    theta, phi = (_factor(reading, side, factors, k == 1) for k, side in enumerate(sides))
     if {theta.rv, phi.rv} - {None} != set(factors):
         raise ValueError(
             f"the rate of {child.name!r} is not a product of "
@@ -162,12 +170,15 @@ def _product(rate: TensorVariable) -> list[TensorVariable] | None:
     return list(rate.owner.inputs) if isinstance(core, Dot) else None
 
 
-def _factor(reading: Reading, side: TensorVariable, factors: Sequence[TensorVariable]) -> Factor:
+def _factor(
+    reading: Reading, side: TensorVariable, factors: Sequence[TensorVariable], flip: bool
+) -> Factor:
     node = side.owner
-    transposed = isinstance(getattr(node, "op", None), DimShuffle) and node.op.new_order == (1, 0)
-    rv = node.inputs[0] if transposed else side
+    flipped = isinstance(getattr(node, "op", None), DimShuffle) and node.op.new_order == (1, 0)
+    rv = node.inputs[0] if flipped else side
+    value = side.T if flip else side
     if rv not in factors:
-        return Factor(side, None, False, None)
+        return Factor(value, None, False, None)
     try:
         check_transform(reading.model, rv)
     except NotImplementedError as error:
@@ -184,8 +195,9 @@ def _factor(reading: Reading, side: TensorVariable, factors: Sequence[TensorVari
         pt.broadcast_to(pt.as_tensor(x).astype("float64"), rv.shape)
         for x in (prior.first, prior.second)
     ]
+    transposed = flipped != flip
     shape, rate = (x.T if transposed else x for x in natural)
-    return Factor(side, rv, transposed, (shape, rate))
+    return Factor(value, rv, transposed, (shape, rate))
 
 
 @dataclass_state
@@ -274,28 +286,20 @@ class FactorizationGibbs(DPStep):
         except ValueError as error:
             raise ValueError(f"FactorizationGibbs cannot update {names}: {error}") from None
         factors = [found.theta, found.phi]
-        scale = 1.0 if found.seen.scale is None else found.seen.scale
+        values = reading.model.rvs_to_values
         value = found.seen.value.astype("float64")
-        outputs = [value, pt.broadcast_to(pt.as_tensor(scale).astype("float64"), value.shape)]
-        for factor, transpose in zip(factors, (False, True), strict=True):  # the kernel's phi
-            parts = [factor.value.astype("float64"), *(factor.prior or ())]
-            outputs += [part.T if transpose else part for part in parts]
-        self._read, self._inputs = point_function(reading.model, outputs)
+        scale = pt.as_tensor(found.seen.scale).astype("float64")
+        outputs = [value, pt.broadcast_to(scale, value.shape)]
+        for factor in factors:
+            outputs += [factor.value.astype("float64"), *(factor.prior or ())]
+        self._values = point_function(reading.model, outputs)
         self._drawn = [factor.prior is not None for factor in factors]
-        # The kernel's factors are (D, K) and (V, K).
         self._writers = [
-            (
-                j,
-                reading.model.rvs_to_values[f.rv].name,
-                value_writer(reading.model, f.rv),
-                f.transposed != (j == 1),
-            )
+            (j, values[f.rv].name, value_writer(reading.model, f.rv), f.transposed)
             for j, f in enumerate(factors)
             if f.rv is not None
         ]
-        self._counts = (
-            None if found.counts is None else reading.model.rvs_to_values[found.counts].name
-        )
+        self._counts = None if found.counts is None else values[found.counts].name
         self._names, self._pool = " and ".join(rv.name for rv in self.model_rvs), None
         self.generators, self.augmentation = [], None
 
@@ -317,8 +321,7 @@ class FactorizationGibbs(DPStep):
 
     def step(self, point):
         """Sweep, and write the factors, and latent counts, to the point."""
-        values = [np.ascontiguousarray(x) for x in self._read(*[point[i] for i in self._inputs])]
-        table, theta, phi = self._table(values)
+        table, theta, phi = self._table(map(np.ascontiguousarray, self._values(point)))
         if not self.generators:
             blocks = kernel.block_count(*table.z.shape)
             self.generators = self.rng.spawn(blocks)

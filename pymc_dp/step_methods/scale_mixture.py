@@ -6,6 +6,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.kernels.draws.scale_mixture import draw_independent, draw_joint
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV
@@ -36,62 +37,44 @@ class LaplaceScaleMixtureGibbs(DPStep):
 
     name = "dp_scale_mixture"
 
-    def _prepare(self, reading, initial_point):
-        self._updates = []
-        for rv in self.model_rvs:
-            law = rv.owner.op
-            if not isinstance(law, NormalRV | MvNormalRV):
-                raise ValueError(
-                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}, which follows {law}: it "
-                    f"updates Normal and MvNormal variables; write TwoSidedGibbs for others"
-                )
-            found = children(reading, rv)
-            if len(found) != 1 or not isinstance(found[0].owner.op, PrivateReleaseRV):
-                raise ValueError(
-                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must feed one release "
-                    f"and nothing else, and feeds {[c.name for c in found]}"
-                )
-            [release] = found
-            _, mechanism, moments = release.owner.op.split(release.owner.inputs)
-            if type(mechanism) is not LaplaceMechanism or moments is not None:
-                raise ValueError(
-                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: the release "
-                    f"{release.name!r} must carry Laplace noise, without bounds; write "
-                    f"TwoSidedGibbs"
-                )
-            joint = isinstance(law, MvNormalRV)
-            if reading.model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
-                raise ValueError(
-                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: it must be a plain "
-                    f"variable without transform=, an MvNormal one of them a single vector"
-                )
-            if joint and release_statistic(release) is not rv:
-                raise ValueError(
-                    f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}: the statistic of "
-                    f"{release.name!r} must be {rv.name!r} itself"
-                )
-            z, noise, factor, constant = entry_of(
-                "LaplaceScaleMixtureGibbs", reading.model, rv, release, mechanism
+    def _read(self, reading, rv, initial_point):
+        law = rv.owner.op
+        if not isinstance(law, NormalRV | MvNormalRV):
+            raise ValueError(
+                f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}, which follows {law}: it "
+                f"updates Normal and MvNormal variables; write TwoSidedGibbs for others"
             )
-            mean, spread = law.dist_params(rv.owner)
-            z, noise = (z - constant) / factor, noise / pt.abs(factor)
-            if joint:
-                outputs = [as_row(z, noise, mean), spread]
-            else:
-                outputs = [as_row(z, noise, mean, spread)]
-            function, inputs = point_function(reading.model, outputs)
-            name = reading.model.rvs_to_values[rv].name
-            self._updates.append(
-                (name, function, inputs, draw_joint if joint else draw_independent)
+        found = children(reading, rv)
+        if len(found) != 1 or not isinstance(found[0].owner.op, PrivateReleaseRV):
+            raise Declined(
+                f"it must feed one release and nothing else, and feeds {[c.name for c in found]}"
             )
+        [release] = found
+        _, mechanism, moments = release.owner.op.split(release.owner.inputs)
+        if type(mechanism) is not LaplaceMechanism or moments is not None:
+            raise Declined(
+                f"the release {release.name!r} must carry Laplace noise, without bounds; write "
+                f"TwoSidedGibbs"
+            )
+        joint = isinstance(law, MvNormalRV)
+        if reading.model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
+            raise Declined(
+                "it must be a plain variable without transform=, an MvNormal one of them a single "
+                "vector"
+            )
+        if joint and release_statistic(release) is not rv:
+            raise Declined(f"the statistic of {release.name!r} must be {rv.name!r} itself")
+        z, noise, factor, constant = entry_of(reading.model, rv, release, mechanism)
+        mean, spread = law.dist_params(rv.owner)
+        z, noise = (z - constant) / factor, noise / pt.abs(factor)
+        if joint:
+            outputs, draw = [as_row(z, noise, mean), spread], draw_joint
+        else:
+            outputs, draw = [as_row(z, noise, mean, spread)], draw_independent
+        return point_function(reading.model, outputs), draw
 
-    def step(self, point):
-        """Update every statistic once."""
-        for name, function, inputs, draw in self._updates:
-            rows, *cov = function(*[point[i] for i in inputs])
-            if np.isnan(rows).any() or not (rows[1] > 0).all():
-                raise unusable(name)
-            old = point[name]
-            drawn = draw(self.rng, old.ravel().copy(), *rows, *cov)
-            point = {**point, name: drawn.reshape(old.shape)}
-        return point, [{}]
+    def _draw(self, name, point, parts_at, draw):
+        (rows, *cov), old = parts_at(point), point[name]
+        if np.isnan(rows).any() or not (rows[1] > 0).all():
+            raise unusable(name)
+        return draw(self.rng, old.ravel().copy(), *rows, *cov).reshape(old.shape)

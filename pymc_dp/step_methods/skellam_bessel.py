@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pytensor.tensor.random.basic import PoissonRV
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.kernels.counts.skellam_bessel import draw_skellam_bessel
 from pymc_dp.mechanisms import GeometricMechanism
@@ -48,39 +49,31 @@ class SkellamBesselGibbs(TwoSidedGibbs):
     laws = (PoissonRV,)
     mechanisms = (GeometricMechanism,)
 
-    def _prepare(self, reading, initial_point):
-        self._moves = []
+    def _read(self, reading, rv, initial_point):
+        columns, _, _ = latent_conditional(type(self), reading, rv)
+        factor = released_factor(reading, rv)
         point = reading.model.initial_point() if initial_point is None else initial_point
-        for rv in self.model_rvs:
-            columns, _, _ = latent_conditional(type(self), reading, rv)
-            factor = released_factor(type(self), reading, rv)
-            if nearest_rvs([factor]) or not _is_unit(reading.model, factor, point):
-                raise ValueError(
-                    f"SkellamBesselGibbs cannot update {rv.name!r}: it must be released as it is, "
-                    f"without a factor other than 1 and -1; write TwoSidedGibbs"
-                )
-            if reading.model.rvs_to_transforms[rv] is not None:
-                raise ValueError(
-                    f"SkellamBesselGibbs cannot update {rv.name!r}, which has a transform: leave "
-                    f"transform= out, or write TwoSidedGibbs"
-                )
-            z, noise, _, _, mu = columns
-            function, inputs = point_function(reading.model, as_row(z, noise, mu))
-            self._moves.append((reading.model.rvs_to_values[rv].name, function, inputs))
+        if nearest_rvs([factor]) or not _is_unit(reading.model, factor, point):
+            raise Declined(
+                "it must be released as it is, without a factor other than 1 and -1; write "
+                "TwoSidedGibbs"
+            )
+        if reading.model.rvs_to_transforms[rv] is not None:
+            raise ValueError(
+                f"SkellamBesselGibbs cannot update {rv.name!r}, which has a transform: leave "
+                f"transform= out, or write TwoSidedGibbs"
+            )
+        z, noise, _, _, mu = columns
+        return (point_function(reading.model, as_row(z, noise, mu)),)
 
-    def step(self, point):
-        """Move every count once."""
-        for name, function, inputs in self._moves:
-            z, noise, mu = function(*[point[i] for i in inputs])
-            old = point[name]
-            drawn = draw_skellam_bessel(self.rng, old.ravel().astype(float), z, noise, mu)
-            if np.isnan(drawn).any() or not np.array_equal(z, np.floor(z)):
-                raise unusable(name)
-            point = {**point, name: drawn.reshape(old.shape).astype(old.dtype)}
-        return point, [{}]
+    def _draw(self, name, point, rows_at, *_):
+        (z, noise, mu), old = rows_at(point), point[name]
+        drawn = draw_skellam_bessel(self.rng, old.ravel().astype(float), z, noise, mu)
+        if np.isnan(drawn).any() or not np.array_equal(z, np.floor(z)):
+            raise unusable(name)
+        return drawn.reshape(old.shape)
 
 
 def _is_unit(model, factor, point) -> bool:
     """Whether a factor without random variables is 1 or -1; its shape may be that of a value."""
-    function, inputs = point_function(model, factor)
-    return bool(np.all(np.abs(function(*[point[i] for i in inputs])) == 1.0))
+    return bool(np.all(np.abs(point_function(model, factor)(point)) == 1.0))

@@ -28,7 +28,7 @@ from pymc_dp.laws.count_sums import FAMILIES
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
-from pymc_dp.step_methods.base import DPStep, as_row, changed, point_function, unusable
+from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
 
@@ -78,18 +78,17 @@ class TableGibbs(DPStep):
         return [accepted(partial(read_table, reading), concerned(reading, left))]
 
     def _prepare(self, reading, initial_point):
-        self._tables = [_table(reading, rv) for rv in self.model_rvs]
+        self._tables = []
         point = initial_point or reading.model.initial_point()
-        for table in self._tables:  # compiled once, before the chains' processes start
+        for rv in self.model_rvs:
+            with updated_by("TableGibbs", rv):
+                table = _table(reading, rv)
+            self._tables.append(table)
+            for statistic in map(release_statistic, children(reading, rv)):
+                if data := [repr(v.name) for v in public_data([statistic])]:
+                    self._hold(table.name, " or ".join(data), partial(_parts, statistic, rv))
+            # Compiled once, before the chains' processes start.
             table.update(np.random.default_rng(0), point)
-
-    def setup_chain(self, rng, tune, draws):
-        """Begin a chain; the coefficients of the statistics must be those of when it was made."""
-        super().setup_chain(rng, tune, draws)
-        for table in self._tables:
-            for data, read, slopes in table.entries.coefficients:
-                if (read() != slopes).nnz:
-                    raise changed(table.name, data)
 
     def step(self, point):
         """Draw every table once."""
@@ -106,8 +105,6 @@ class _Entries(NamedTuple):
     first, which, weight : see `kernels.counts.tables.Releases`.
     gaps : which counts are possible.
     constants : of the statistic of each release, what it is of an empty table.
-    coefficients : the names of data that may decide them, how to read them, and what they were
-        when the table was read.
     """
 
     first: np.ndarray
@@ -115,7 +112,6 @@ class _Entries(NamedTuple):
     weight: np.ndarray
     gaps: kernels.Gaps
     constants: list[TensorVariable]
-    coefficients: list[tuple[str, Callable, csc_array]]
 
 
 class _Table(NamedTuple):
@@ -126,7 +122,8 @@ class _Table(NamedTuple):
     law : type of the op whose sweep it gets.
     block : cells with a fixed total; 0 where there is none.
     entries : which cells are in what was released of them.
-    read : compiled; returns z, lam and tau of all releases, totals, and rows of law parameters.
+    read, inputs : a `PointFunction`; returns z, lam and tau of all releases, totals, and rows of
+        law parameters.
     """
 
     name: str
@@ -141,7 +138,7 @@ class _Table(NamedTuple):
         z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
         old = point[self.name]
         counts = old.astype("float64").ravel()
-        first, which, weight, gaps, *_ = self.entries
+        first, which, weight, gaps, _ = self.entries
         released = kernels.Releases(z, lam, tau, first, which, weight)
         good = not np.isnan(z).any() and (lam + tau > 0).all()
         rates = theta[-1]
@@ -222,9 +219,9 @@ def _table(reading: Reading, rv: TensorVariable) -> _Table:
             pt.broadcast_to(pt.as_tensor(t), shape).astype("float64").ravel()
             for t in family.theta(*parameters)
         ]
-    read, inputs = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
+    read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
     name = reading.model.rvs_to_values[rv].name
-    return _Table(name, type(op), block, entries, read, inputs)
+    return _Table(name, type(op), block, entries, *read)
 
 
 def _read_entries(
@@ -234,15 +231,12 @@ def _read_entries(
     shape = _shape(rv)
     size, offset = math.prod(shape), 0
     parts, broken, constants = [], [], []
-    coefficients: list[tuple[str, Callable, csc_array]] = []
     for release, slopes in zip(found, maps, strict=True):
         statistic = release_statistic(release)
         cell, where, weight = _incidence(rv, release, slopes)
         constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
         if leaves_gaps(release):
             broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
-        if data := [repr(v.name) for v in public_data([statistic])]:
-            coefficients.append((" or ".join(data), partial(_slopes, statistic, rv), slopes))
         parts.append((cell, where + offset, weight))
         constants.append(constant)
         offset += math.prod(_shape(statistic))
@@ -251,7 +245,7 @@ def _read_entries(
     first = np.searchsorted(cell[order], np.arange(size + 1))
     gaps = _gaps(rv, broken, np.diff(first))
     weight = np.asarray(weight[order])
-    return _Entries(first, which[order], weight, gaps, constants, coefficients)
+    return _Entries(first, which[order], weight, gaps, constants)
 
 
 def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
@@ -268,11 +262,11 @@ def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
         possible = None if start is None or others else possible_counts(float(slope), start)
         if possible is None:
             data = " (pm.Data may change)" if start is None else ""
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: {release.name!r} has whole-number noise, "
-                f"and an entry of its statistic is neither whole for every count nor one sum over "
-                f"cells times a ratio of whole numbers of at most {MOST_APART}{data}. Write a "
-                f"statistic that is whole, such as a sum"
+            raise Declined(
+                f"{release.name!r} has whole-number noise, and an entry of its statistic is "
+                f"neither whole for every count nor one sum over cells times a ratio of whole "
+                f"numbers of at most {MOST_APART}{data}. Write a statistic that is whole, such as "
+                f"a sum"
             )
         if possible[0] > 1:
             found.append((entry + offset, cell[mine], *possible))
@@ -287,24 +281,22 @@ def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
         if cells.size == 1 and step[cells] == 1:
             step[cells], rest[cells] = possible
         elif cells.size == 1:
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: whole-number noise leaves gaps between the "
-                f"values of one of its cells in two entries. Release it once"
+            raise Declined(
+                "whole-number noise leaves gaps between the values of one of its cells in two "
+                "entries. Release it once"
             )
         elif cells.size > 1 and isinstance(rv.owner.op, PoissonRV) and (times[cells] == 1).all():
             step[cells] = 0  # drawn with their sum
         else:
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: whole-number noise leaves only some values "
-                f"of a sum over its cells possible, and they are not Poisson, or some are in "
-                f"another release, too. Write a statistic that is whole for all counts, such as a "
-                f"sum"
+            raise Declined(
+                "whole-number noise leaves only some values of a sum over its cells possible, and "
+                "they are not Poisson, or some are in another release, too. Write a statistic that "
+                "is whole for all counts, such as a sum"
             )
     if isinstance(rv.owner.op, MultinomialRV) and (step != 1).any():
-        raise ValueError(
-            f"TableGibbs cannot update {rv.name!r}: whole-number noise leaves only some values of "
-            f"its cells possible. Write CountGibbs, which lists small tables, or a statistic that "
-            f"is whole for all counts, such as a sum"
+        raise Declined(
+            "whole-number noise leaves only some values of its cells possible. Write CountGibbs, "
+            "which lists small tables, or a statistic that is whole for all counts, such as a sum"
         )
     which, cells, *possible = zip(*sums, strict=True) if sums else ((), (), (), ())
     first = np.cumsum([0, *map(len, cells)])
@@ -331,48 +323,51 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
             f"{known} variables"
         )
     if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
-        raise ValueError(f"TableGibbs cannot update {rv.name!r}: its number of trials is random")
+        raise Declined("its number of trials is random")
     _shape(rv)
-    found = children(reading, rv)
-    if not found:
-        raise ValueError(f"TableGibbs cannot update {rv.name!r}: no release of it")
+    found = releases_of_counts(reading, rv)
     maps = []
     for release in found:
-        if not isinstance(getattr(release.owner, "op", None), PrivateReleaseRV):
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: {release.name!r}, which is no release, "
-                f"depends on it"
-            )
         mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
         if mechanism.rates is None:
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: its release {release.name!r} is made by "
-                f"{type(mechanism).__name__}; the noise must be Laplace, geometric, Gaussian or "
-                f"discrete Gaussian, and not clipped or rounded. Write RecordMetropolis"
+            raise Declined(
+                f"its release {release.name!r} is made by {type(mechanism).__name__}; the noise "
+                f"must be Laplace, geometric, Gaussian or discrete Gaussian, and not clipped or "
+                f"rounded. Write RecordMetropolis"
             )
         others = [other for other in nearest_rvs([statistic]) if other is not rv]
         if others:
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is one "
-                f"of {others[0].name!r}, too. Write RecordMetropolis for both"
+            raise Declined(
+                f"the statistic of {release.name!r} is one of {others[0].name!r}, too. Write "
+                f"RecordMetropolis for both"
             )
         try:
             slopes = _slopes(statistic, rv)
         except Declined:
-            raise ValueError(
-                f"TableGibbs cannot update {rv.name!r}: the statistic of {release.name!r} is not "
-                f"linear in it. Write RecordMetropolis"
+            raise Declined(
+                f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
             ) from None
         maps.append(slopes)
     return _read_entries(rv, found, maps)
 
 
+def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
+    """Return the releases of counts; refuse counts that something else depends on, or nothing."""
+    found = children(reading, rv)
+    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    if wrong:
+        raise Declined(f"{wrong[0].name!r}, which is no release, depends on it")
+    if not found:
+        raise Declined("no release of it")
+    return found
+
+
 def _incidence(rv, release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return in which entry of a linear statistic every cell is, and with what coefficient."""
     if (np.diff(slopes.indptr) > 1).any():
-        raise ValueError(
-            f"TableGibbs cannot update {rv.name!r}: one of its cells is in several entries of the "
-            f"statistic of {release.name!r}. Make these several releases, or write RecordMetropolis"
+        raise Declined(
+            f"one of its cells is in several entries of the statistic of {release.name!r}. Make "
+            f"these several releases, or write RecordMetropolis"
         )
     cell = np.flatnonzero(np.diff(slopes.indptr))
     return cell, slopes.indices.astype("int64"), slopes.data
@@ -383,3 +378,9 @@ def _slopes(statistic, rv) -> csc_array:
     slopes = linear_map(statistic, rv).tocsc()
     slopes.eliminate_zeros()
     return slopes
+
+
+def _parts(statistic, rv) -> np.ndarray:
+    """Return the coefficients by cells as one array."""
+    slopes = _slopes(statistic, rv)
+    return np.concatenate([slopes.indptr, slopes.indices, slopes.data])

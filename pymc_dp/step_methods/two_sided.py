@@ -13,6 +13,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import is_linear
 from pymc_dp.graphs.questions import (
     depends_on,
@@ -36,7 +37,6 @@ from pymc_dp.step_methods.base import (
     infeasible,
     point_function,
     unusable,
-    value_writer,
 )
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
@@ -73,30 +73,22 @@ class TwoSidedGibbs(DPStep):
         """Claim latents of one released statistic each."""
         return [accepted(partial(latent_conditional, cls, reading), concerned(reading, left))]
 
-    def _prepare(self, reading, initial_point):
-        self._updates = []
-        for rv in self.model_rvs:
-            columns, n_noise, draw = latent_conditional(type(self), reading, rv)
-            function, inputs = point_function(reading.model, as_row(*columns))
-            name, sample = reading.model.rvs_to_values[rv].name, row_sampler(draw, len(columns))
-            self._updates.append(
-                (name, function, inputs, n_noise, sample, value_writer(reading.model, rv))
-            )
+    def _read(self, reading, rv, initial_point):
+        columns, n_noise, draw = latent_conditional(type(self), reading, rv)
+        rows = point_function(reading.model, as_row(*columns))
+        return rows, n_noise, row_sampler(draw, len(columns))
 
-    def step(self, point):
-        """Draw every variable once."""
-        for name, function, inputs, n_noise, sample, write in self._updates:
-            rows = function(*[point[i] for i in inputs])
-            # A mechanism's last parameter is the size of its noise.
-            if np.isnan(rows).any() or not (rows[n_noise] > 0).all():
-                raise unusable(name)
-            if not (rows[n_noise + 1] < rows[n_noise + 2]).all():
-                raise infeasible(name)
-            drawn = sample(self.rng, rows).reshape(point[name].shape)
-            if np.isnan(drawn).any():
-                raise unusable(name)
-            point = {**point, name: write(drawn).astype(point[name].dtype)}
-        return point, [{}]
+    def _draw(self, name, point, rows_at, n_noise, sample):
+        rows = rows_at(point)
+        # A mechanism's last parameter is the size of its noise.
+        if np.isnan(rows).any() or not (rows[n_noise] > 0).all():
+            raise unusable(name)
+        if not (rows[n_noise + 1] < rows[n_noise + 2]).all():
+            raise infeasible(name)
+        drawn = sample(self.rng, rows).reshape(point[name].shape)
+        if np.isnan(drawn).any():
+            raise unusable(name)
+        return drawn
 
 
 @STEPS.register(order=40)
@@ -116,28 +108,24 @@ class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
 
 def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVariable):
     """Return (z, *noise, lo, hi, *law parameters) as graphs, how many `noise`, and the draw."""
-    cls = step.__name__
     law = rv.owner.op
     if step.laws is not None and not isinstance(law, step.laws):
         raise ValueError(
-            f"{cls} cannot update {rv.name!r}, which follows {law}: it updates "
+            f"{step.__name__} cannot update {rv.name!r}, which follows {law}: it updates "
             f"{', '.join(t.__name__.removesuffix('RV') for t in step.laws)} variables; write "
             f"TwoSidedGibbs for others"
         )
     found = children(reading, rv)
     wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
     if wrong:
-        raise ValueError(
-            f"{cls} cannot update {rv.name!r}: {wrong[0].name!r} depends on it too, and is not a "
-            f"release. {_instead(rv)}"
-        )
+        raise Declined(f"{wrong[0].name!r} depends on it too, and is not a release. {_instead(rv)}")
     entries = [c for c in found if depends_on(release_statistic(c), rv)]
     if len(entries) > 1 or not found:
-        raise ValueError(
-            f"{cls} cannot update {rv.name!r}: it must feed exactly one release, and feeds "
-            f"{[c.name for c in entries]}. {_instead(rv)}"
+        raise Declined(
+            f"it must feed exactly one release, and feeds {[c.name for c in entries]}. "
+            f"{_instead(rv)}"
         )
-    low, high = _feasible_range(cls, rv, found)
+    low, high = _feasible_range(rv, found)
     parameters = law.dist_params(rv.owner)
     if not entries:  # bounded records whose other moment was released: no noise on this one
         pair = find_pair(law, LaplaceMechanism(1.0))
@@ -147,19 +135,18 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
     [release] = entries
     _, mechanism, _ = release.owner.op.split(release.owner.inputs)
     if step.mechanisms is not None and type(mechanism) not in step.mechanisms:
-        raise ValueError(
-            f"{cls} cannot update {rv.name!r}: its release {release.name!r} uses "
-            f"{type(mechanism).__name__}; write TwoSidedGibbs"
+        raise Declined(
+            f"its release {release.name!r} uses {type(mechanism).__name__}; write TwoSidedGibbs"
         )
     try:
         pair = require_pair(law, mechanism, parameters)
     except NotImplementedError as error:
-        raise ValueError(f"{cls} cannot update {rv.name!r}: {error}") from None
+        raise Declined(str(error)) from None
     if is_itself(release_statistic(release), rv):
         z, noise = reading.model.rvs_to_values[release], mechanism.parameters
     elif mechanism.rates is not None:
-        z, scale, factor, constant = entry_of(cls, reading.model, rv, release, mechanism)
-        possible = _possible(cls, rv, release, mechanism, factor, constant)
+        z, scale, factor, constant = entry_of(reading.model, rv, release, mechanism)
+        possible = _possible(rv, release, mechanism, factor, constant)
         if mechanism.is_discrete and possible is None:  # what was whole may not be in other data
             whole = [pt.eq(c, pt.round(c)).all() for c in (factor, constant)]
             z = pt.switch(pt.and_(*whole), z, np.nan)
@@ -170,15 +157,15 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
             columns = (z, *noise, low, high, *family.theta(*parameters), *possible)
             return columns, 1, draw
     else:
-        raise ValueError(
-            f"{cls} cannot update {rv.name!r}: under {type(mechanism).__name__} it must be "
-            f"released as it is, with nothing added, multiplied or stacked"
+        raise Declined(
+            f"under {type(mechanism).__name__} it must be released as it is, with nothing added, "
+            f"multiplied or stacked"
         )
     columns = (z, *noise, low, high, *pair.parameters(*parameters))
     return columns, len(noise), pair.draw
 
 
-def _possible(cls, rv, release, mechanism, factor, constant):
+def _possible(rv, release, mechanism, factor, constant):
     """Return (step, rest) of the counts that whole-number noise leaves; None where all are.
 
     A statistic that is not whole cannot have been released.
@@ -196,11 +183,10 @@ def _possible(cls, rv, release, mechanism, factor, constant):
     if None in found:
         now = all(known_value(pt.as_tensor(c)) is not None for c in (factor, constant))
         data = ": pm.Data may change" if now and (slopes is None or starts is None) else ""
-        raise ValueError(
-            f"{cls} cannot update {rv.name!r}: {type(mechanism).__name__} releases whole numbers, "
-            f"and the statistic of {release.name!r} is not known to be one for every count, nor is "
-            f"it a count times a ratio of whole numbers of at most {MOST_APART}{data}. "
-            f"{_instead(rv)}"
+        raise Declined(
+            f"{type(mechanism).__name__} releases whole numbers, and the statistic of "
+            f"{release.name!r} is not known to be one for every count, nor is it a count times a "
+            f"ratio of whole numbers of at most {MOST_APART}{data}. {_instead(rv)}"
         )
     return tuple(np.array(found, dtype=float).T[:, alike].reshape(2, *factors.shape))
 
@@ -223,19 +209,19 @@ def is_exact_count(reading: Reading, rv: TensorVariable) -> bool:
         return False
     try:
         columns, _, _ = latent_conditional(TwoSidedGibbs, reading, rv)
-    except ValueError:
+    except (Declined, ValueError):
         return False
     return not nearest_rvs(list(columns[:2]))
 
 
-def released_factor(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVariable):
+def released_factor(reading: Reading, rv: TensorVariable):
     """Return the factor that a variable is multiplied by in its one release."""
     [release] = children(reading, rv)
     _, mechanism, _ = release.owner.op.split(release.owner.inputs)
-    return entry_of(step.__name__, reading.model, rv, release, mechanism)[2]
+    return entry_of(reading.model, rv, release, mechanism)[2]
 
 
-def entry_of(cls, model, rv, release, mechanism):
+def entry_of(model, rv, release, mechanism):
     """Find the entry of a release that is ``factor * rv + constant`` and its value and noise."""
     statistic = release_statistic(release)
     value = model.rvs_to_values[release]
@@ -243,9 +229,8 @@ def entry_of(cls, model, rv, release, mechanism):
     if statistic.type.ndim == 0 or statistic.type.ndim == rv.type.ndim:
         entry = statistic
         if not _elementwise(statistic, rv) or _stretched(statistic, rv):
-            raise ValueError(
-                f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not an "
-                f"element-by-element function of it"
+            raise Declined(
+                f"the statistic of {release.name!r} is not an element-by-element function of it"
             )
     else:
         node = statistic.owner
@@ -253,9 +238,9 @@ def entry_of(cls, model, rv, release, mechanism):
         parts = node.inputs if listed else []
         touched = [j for j, part in enumerate(parts) if depends_on(part, rv)]
         if len(touched) != 1 or any(p.type.shape not in ((), (1,)) for p in parts):
-            raise ValueError(
-                f"{cls} cannot update {rv.name!r}: it must be one entry of the statistic of "
-                f"{release.name!r}, written as a list [..., {rv.name}, ...]"
+            raise Declined(
+                f"it must be one entry of the statistic of {release.name!r}, written as a list "
+                f"[..., {rv.name}, ...]"
             )
         [j] = touched
         entry, value = parts[j].squeeze(), value[j]
@@ -264,10 +249,7 @@ def entry_of(cls, model, rv, release, mechanism):
     shape = model.rvs_to_values[rv].shape if None in known else known
     at = [substitute(entry, {rv: pt.full(shape, np.array(x, dtype=rv.dtype))}) for x in (0, 1)]
     if entry is not rv and not is_linear(entry, rv):
-        raise ValueError(
-            f"{cls} cannot update {rv.name!r}: the statistic of {release.name!r} is not linear "
-            f"in it"
-        )
+        raise Declined(f"the statistic of {release.name!r} is not linear in it")
     return value, noise, at[1] - at[0], at[0]
 
 
@@ -292,28 +274,26 @@ def _stretched(statistic, rv) -> bool:
     )
 
 
-def _feasible_range(cls, rv, found):
+def _feasible_range(rv, found):
     """Range of a sample moment that bounds of the records impose."""
-    low, high = -math.inf, math.inf
-    if isinstance(rv.owner.op, NormalRV) is False:
-        low = 0.0
+    low, high = -math.inf if isinstance(rv.owner.op, NormalRV) else 0.0, math.inf
     for release in found:
         op = release.owner.op
         if op.bounds is None:
             continue
         _, _, moments = op.split(release.owner.inputs)
-        low, high = _moment_range(cls, rv, release, moments, op.n, *op.bounds)
+        low, high = _moment_range(rv, release, moments, op.n, *op.bounds)
     return pt.as_tensor(low), pt.as_tensor(high)
 
 
-def _moment_range(cls, rv, release, moments, n, lower, upper):
+def _moment_range(rv, release, moments, n, lower, upper):
     match moments:
         case FeasibleMoments(_, _, mean, variance):
             if rv is mean and not depends_on(variance, rv):
                 return mean_range((n - 1) / n * variance, lower, upper)
             if rv is variance and not depends_on(mean, rv):
                 return pt.as_tensor(0.0), n / (n - 1) * variance_cap(mean, lower, upper)
-    raise ValueError(
-        f"{cls} cannot update {rv.name!r}: the bounds of {release.name!r} depend on it in another "
-        f"way than through a sample mean or variance"
+    raise Declined(
+        f"the bounds of {release.name!r} depend on it in another way than through a sample mean or "
+        f"variance"
     )

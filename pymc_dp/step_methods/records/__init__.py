@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -117,7 +118,6 @@ class RecordMetropolis(DPStep):
         """Claim all vectors of records that `PrivateObservation` tagged."""
         return [[rv for rv in left if is_tagged(rv)]]
 
-    default_blocked = True
     _state_class = RecordMetropolisState
     stats_dtypes_shapes: ClassVar[dict] = {
         "dp_record_accept": (np.float64, []),
@@ -151,22 +151,22 @@ class RecordMetropolis(DPStep):
         point = feasible_point(model) if initial_point is None else initial_point
         for rv in self.model_rvs:
             _check_records(reading, rv)
-            _check_atoms(model, rv, point)
             check_gaps(model, rv)
-        mine = set(self.model_rvs)
-        self._hold_whole(
-            [r for r in releases(model) if mine & set(nearest_rvs(r.owner.inputs[1:2]))]
-        )
         check_axes(reading)
         found = blocks(reading, tuple(self.model_rvs))
         for block in found:
             for rv in block.records:
+                _check_atoms(model, rv, point)
                 _check_transform(model, rv)
-            _check_rows(reading, block)
+            _check_law(reading, block, read_rows, check_proper_rows)
         self.engines = [Engine(model, block, point) for block in found]
+        mine = set(self.model_rvs)
         # Variables of the same record that were not named belong to this step, too.
         own = [rv for engine in self.engines for rv in engine.block.records]
         self.vars = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in own]
+        self._hold_whole(
+            [r for r in releases(model) if mine & set(nearest_rvs([release_statistic(r)]))]
+        )
         self._losses = [stated_loss(model, engine.block) for engine in self.engines]
         for engine in self.engines:
             _say_what_is_slow(engine, self.interweave)
@@ -225,10 +225,9 @@ class RecordMetropolis(DPStep):
             env = engine.env(point)
             n = engine.block.n
             sweeps = self.sweeps or int(np.clip(_PROPOSALS_PER_DRAW // max(n, 1), 1, _MOST_SWEEPS))
-            moves = (
-                walk.moves if n <= _MANY else min(walk.moves, walk.scales.size)
-            )  # each costs O(n)
-            moves = moves if self.interweave and not engine.fixed else 0
+            # Each costs O(n).
+            most = walk.moves if n <= _MANY else min(walk.moves, walk.scales.size)
+            moves = most if self.interweave and not engine.fixed else 0
             x, theta, took, low, moves_tried, moves_taken, refused = engine.sweep(
                 self.rng, x, theta, env, walk.axes, walk.scales, sweeps, moves, walk.turn
             )
@@ -333,11 +332,8 @@ def _check_records(reading: Reading, rv) -> None:
             f"{rv.owner.op}, not a batch of records: write shape=(n, ...) with the records on the "
             f"first axis"
         )
-    try:
-        column = read_normal_column(reading, Block((rv,), record_length(rv), ()))
-    except (ValueError, NotImplementedError):
-        return  # its law is not one whose posterior is known to be improper
-    check_proper(reading, column)
+    block = Block((rv,), record_length(rv), ())
+    _check_law(reading, block, read_normal_column, check_proper)
 
 
 def check_gaps(model: pm.Model, rv) -> None:
@@ -362,12 +358,13 @@ def check_gaps(model: pm.Model, rv) -> None:
             )
 
 
-def _check_rows(reading: Reading, block: Block) -> None:
+def _check_law(reading: Reading, block: Block, read: Callable, check: Callable) -> None:
+    """Refuse an improper posterior, where the law of the records is one of which that is known."""
     try:
-        rows = read_rows(reading, block)
+        law = read(reading, block)
     except (ValueError, NotImplementedError):
-        return  # as above
-    check_proper_rows(reading, rows)
+        return
+    check(reading, law)
 
 
 def _check_transform(model: pm.Model, rv) -> None:

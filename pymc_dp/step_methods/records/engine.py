@@ -217,8 +217,7 @@ class Engine:
         """Return the records of a point."""
         if self._is_plain:
             return tuple(np.array(point[name]) for name in self.names)
-        function, inputs = self._to_records
-        x = [_contiguous(v) for v in function(*[point[i] for i in inputs])]
+        x = [_contiguous(v) for v in self._to_records(point)]
         # Of a transform that depends on theta, the way there and back may end on the end.
         inside = self._to_inside(self.theta(point), *x, *self.env(point))
         return tuple(_contiguous(v) for v in inside)

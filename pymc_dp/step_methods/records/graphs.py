@@ -121,15 +121,22 @@ class RecordGraphs:
             graphs["maps"] = _substituted(self.reading.maps, centered)
             graphs["public"] = _substituted([g for _, g in self.reading.public], centered)
         graphs = {name: _substituted(group, self.records) for name, group in graphs.items()}
-        representable, lawful = self._representable(), self._lawful()
+        laws = [
+            (fresh(rv, self.records), x, self._model.rvs_to_transforms.get(rv))
+            for rv, x in self.records.items()
+        ]
+        held = [found for law in laws if (found := representable(*law)) is not None]
+        lawful = self._lawful()
         # Of laws without such parameters the model says itself that they have no density.
-        self.is_cut = bool(representable) and not lawful
-        graphs["held"] = representable + lawful
+        self.is_cut = bool(held) and not lawful
+        graphs["held"] = held + lawful
         graphs["maps"] = refused(graphs["maps"], graphs["held"])
         graphs["propose"] = self._proposals()
         graphs["prior"] = [self._prior()]
-        graphs["values"] = self._transformed()
-        graphs["inside"] = self._inside()
+        # What the point holds of records; and records, those off it that came back on an end.
+        values = [x if t is None else t.forward(x, *rv.owner.inputs) for rv, x, t in laws]
+        graphs["values"] = _substituted(values, self.records)
+        graphs["inside"] = [brought_inside(rv, x, t).astype(x.dtype) for rv, x, t in laws]
         graphs = {name: self._at(group, self.theta) for name, group in graphs.items()}
         self.fixed = ""
         try:
@@ -219,31 +226,6 @@ class RecordGraphs:
         """Return the conditions, one for each record, under which its law has such parameters."""
         found = _substituted([c for c in self._domain() if self._is_of_records(c)], self.records)
         return [c.all(axis=tuple(range(1, c.type.ndim))) if c.type.ndim > 1 else c for c in found]
-
-    def _representable(self) -> list[TensorVariable]:
-        """Return the conditions, one for each record, under which the point can hold it."""
-        transforms = self._model.rvs_to_transforms
-        found = [
-            representable(fresh(rv, self.records), x, transforms.get(rv))
-            for rv, x in self.records.items()
-        ]
-        return [f for f in found if f is not None]
-
-    def _inside(self) -> list[TensorVariable]:
-        """Return the records with those on an end of their support moved off it."""
-        transforms = self._model.rvs_to_transforms
-        return [
-            brought_inside(fresh(rv, self.records), x, transforms.get(rv)).astype(x.dtype)
-            for rv, x in self.records.items()
-        ]
-
-    def _transformed(self) -> list[TensorVariable]:
-        """Return the records in the space of their values, where a transform makes it another."""
-        changed = []
-        for rv, x in self.records.items():
-            transform = self._model.rvs_to_transforms.get(rv)
-            changed.append(x if transform is None else transform.forward(x, *rv.owner.inputs))
-        return _substituted(changed, self.records)
 
     def _collect(self, graphs: dict[str, list[TensorVariable]]) -> None:
         """Find what else the graphs are computed from: data, noise scales, other variables."""
