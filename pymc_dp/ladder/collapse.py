@@ -17,11 +17,6 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-import pymc_dp.laws.counts.records
-import pymc_dp.laws.inversion.rule
-import pymc_dp.laws.latent_counts
-import pymc_dp.laws.moments.columns
-import pymc_dp.laws.moments.one_column  # noqa: F401
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import depends_on, known_shape
 from pymc_dp.laws.integrated import all_releases

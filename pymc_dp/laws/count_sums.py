@@ -210,6 +210,12 @@ class CountFamily:
 FAMILIES: dict[type[Op], CountFamily] = {}
 
 
+def register_counts(law: type[Op], family: CountFamily) -> None:
+    """Register a law of counts; so it has pairs with all mechanisms with log-concave noise."""
+    FAMILIES[law] = family
+    register_law(law, count_pair, family.examples)
+
+
 def count_pair(op: Op, mechanism: Mechanism) -> Pair:
     """Build the pair of a law of counts and a mechanism."""
     family = FAMILIES[type(op)]
@@ -286,7 +292,7 @@ class Atom:
         return rng, pt.as_tensor(value)
 
 
-for _op, _family in {
+for _law, _family in {
     PoissonRV: CountFamily(kernels.POISSON, _same, ((0.02,), (3.5,), (140.0,))),
     BinomialRV: CountFamily(kernels.BINOMIAL, _same, ((12.0, 0.3), (400.0, 0.98))),
     BernoulliRV: CountFamily(kernels.BINOMIAL, _single_trial, ((0.3,),)),
@@ -297,5 +303,4 @@ for _op, _family in {
     ),
     Atom: CountFamily(kernels.ATOM, _same, ((4.0,),)),
 }.items():
-    FAMILIES[_op] = _family
-    register_law(_op, count_pair, _family.examples)
+    register_counts(_law, _family)

@@ -25,6 +25,8 @@ from pytensor.tensor.random.basic import (
 )
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.laws import is_registered
+
 _LOG_HALF = np.log(np.float64(0.5))
 _RESOLVED = np.log(np.float64(1e-9))  # 1 - p has seven digits there
 
@@ -57,7 +59,7 @@ def quantile(op, rv: TensorVariable, tails: Tails) -> TensorVariable:
 
 def is_two_tailed(op) -> bool:
     """Whether a law has its quantiles in the upper tail, too."""
-    return quantile.dispatch(type(op)) is not quantile.dispatch(object)
+    return is_registered(quantile, op)
 
 
 @quantile.register
@@ -67,13 +69,18 @@ def _normal(op: NormalRV, rv, tails):
     return mu + sigma * pt.where(tails.below < tails.above, z, -z)
 
 
+def _symmetric_tails(value, loc, less) -> Tails:
+    """Return the tails of a symmetric law; `less` is the log probability of the smaller."""
+    more = pt.log1mexp(less)
+    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+
+
 @log_tails.register
 def _laplace_tails(op: LaplaceRV, rv, value):
     # PyMC takes log(0.5) to single precision.
     loc, scale = op.dist_params(rv.owner)
     less = _LOG_HALF - pt.abs(value - loc) / scale
-    more = pt.log1mexp(less)
-    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+    return _symmetric_tails(value, loc, less)
 
 
 @quantile.register
@@ -85,11 +92,10 @@ def _laplace(op: LaplaceRV, rv, tails):
 
 @log_tails.register(LogisticRV)
 @log_tails.register(CauchyRV)
-def _symmetric_tails(op, rv, value):
+def _tails_by_symmetry(op, rv, value):
     loc, _ = op.dist_params(rv.owner)
     less = pm.logcdf(rv, loc - pt.abs(value - loc), warn_rvs=False)
-    more = pt.log1mexp(less)
-    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+    return _symmetric_tails(value, loc, less)
 
 
 @log_tails.register
@@ -101,8 +107,7 @@ def _student_t_tails(op: StudentTRV, rv, value):
     half, share = nu / 2.0, pt.where(far, nu, square) / (nu + square)
     part = pt.betainc(pt.where(far, half, 0.5), pt.where(far, 0.5, half), share)
     less = _LOG_HALF + pt.where(far, pt.log(part), pt.log1p(-part))
-    more = pt.log1mexp(less)
-    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+    return _symmetric_tails(value, loc, less)
 
 
 @quantile.register(LogisticRV)
