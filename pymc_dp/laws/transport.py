@@ -164,16 +164,11 @@ def _student_t(op, old, new, value, draw):
     return transport.dispatch(object)(op, old, new, value, draw)
 
 
-@transport.register
-def _weibull(op: WeibullBetaRV, old, new, value, draw):
-    alpha, beta, new_alpha, new_beta = _parameters(old, new)
-    return new_beta * (value / beta) ** (alpha / new_alpha)
-
-
-@transport.register
-def _pareto(op: ParetoRV, old, new, value, draw):
-    alpha, m, new_alpha, new_m = _parameters(old, new)
-    return new_m * (value / m) ** (alpha / new_alpha)
+@transport.register(WeibullBetaRV)
+@transport.register(ParetoRV)
+def _power(op, old, new, value, draw):
+    alpha, scale, new_alpha, new_scale = _parameters(old, new)
+    return new_scale * (value / scale) ** (alpha / new_alpha)
 
 
 @transport.register(MvNormalRV)
