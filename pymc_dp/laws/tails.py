@@ -12,17 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
 from pymc.distributions.continuous import TruncatedNormalRV
 from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.basic import logccdf
-from pytensor.tensor.random.basic import (
-    CauchyRV,
-    ExponentialRV,
-    LaplaceRV,
-    LogisticRV,
-    NormalRV,
-    StudentTRV,
-)
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.laws import is_registered
@@ -63,7 +56,7 @@ def is_two_tailed(op) -> bool:
 
 
 @quantile.register
-def _normal(op: NormalRV, rv, tails):
+def _normal(op: ptr.NormalRV, rv, tails):
     mu, sigma = op.dist_params(rv.owner)
     z = pt.ndtri_exp(pt.minimum(tails.below, tails.above))
     return mu + sigma * pt.where(tails.below < tails.above, z, -z)
@@ -76,7 +69,7 @@ def _symmetric_tails(value, loc, less) -> Tails:
 
 
 @log_tails.register
-def _laplace_tails(op: LaplaceRV, rv, value):
+def _laplace_tails(op: ptr.LaplaceRV, rv, value):
     # PyMC takes log(0.5) to single precision.
     loc, scale = op.dist_params(rv.owner)
     less = _LOG_HALF - pt.abs(value - loc) / scale
@@ -84,14 +77,14 @@ def _laplace_tails(op: LaplaceRV, rv, value):
 
 
 @quantile.register
-def _laplace(op: LaplaceRV, rv, tails):
+def _laplace(op: ptr.LaplaceRV, rv, tails):
     loc, scale = op.dist_params(rv.owner)
     distance = scale * (_LOG_HALF - pt.minimum(tails.below, tails.above))
     return loc + pt.where(tails.below < tails.above, -distance, distance)
 
 
-@log_tails.register(LogisticRV)
-@log_tails.register(CauchyRV)
+@log_tails.register(ptr.LogisticRV)
+@log_tails.register(ptr.CauchyRV)
 def _tails_by_symmetry(op, rv, value):
     loc, _ = op.dist_params(rv.owner)
     less = pm.logcdf(rv, loc - pt.abs(value - loc), warn_rvs=False)
@@ -99,7 +92,7 @@ def _tails_by_symmetry(op, rv, value):
 
 
 @log_tails.register
-def _student_t_tails(op: StudentTRV, rv, value):
+def _student_t_tails(op: ptr.StudentTRV, rv, value):
     # PyMC's t + sqrt(t^2 + nu) cancels in the lower tail.
     nu, loc, scale = op.dist_params(rv.owner)
     square = ((value - loc) / scale) ** 2
@@ -110,9 +103,9 @@ def _student_t_tails(op: StudentTRV, rv, value):
     return _symmetric_tails(value, loc, less)
 
 
-@quantile.register(LogisticRV)
-@quantile.register(CauchyRV)
-@quantile.register(StudentTRV)
+@quantile.register(ptr.LogisticRV)
+@quantile.register(ptr.CauchyRV)
+@quantile.register(ptr.StudentTRV)
 def _symmetric(op, rv, tails):
     *_, loc, _ = op.dist_params(rv.owner)
     lower = pm.icdf(rv, pt.exp(pt.minimum(tails.below, tails.above)), warn_rvs=False)
@@ -120,14 +113,14 @@ def _symmetric(op, rv, tails):
 
 
 @log_tails.register
-def _exponential_tails(op: ExponentialRV, rv, value):
+def _exponential_tails(op: ptr.ExponentialRV, rv, value):
     [scale] = op.dist_params(rv.owner)
     rate = pt.maximum(value, 0.0) / scale
     return Tails(pt.log1mexp(-rate), -rate)
 
 
 @quantile.register
-def _exponential(op: ExponentialRV, rv, tails):
+def _exponential(op: ptr.ExponentialRV, rv, tails):
     [scale] = op.dist_params(rv.owner)
     below = tails.below < _LOG_HALF
     return -scale * pt.where(below, pt.log1p(-pt.exp(tails.below)), tails.above)

@@ -12,19 +12,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import (
-    BernoulliRV,
-    BetaRV,
-    BinomialRV,
-    ExponentialRV,
-    GammaRV,
-    NormalRV,
-    PoissonRV,
-    UniformRV,
-)
 from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
@@ -373,14 +364,14 @@ def scipy_law(op, *parameters: float) -> Any:
     raise Declined
 
 
-scipy_law.register(BernoulliRV, lambda op, p: stats.bernoulli(p))
-scipy_law.register(BetaRV, lambda op, a, b: stats.beta(a, b))
-scipy_law.register(BinomialRV, lambda op, n, p: stats.binom(n, p))
-scipy_law.register(ExponentialRV, lambda op, scale: stats.expon(scale=scale))
-scipy_law.register(NormalRV, lambda op, mean, sd: stats.norm(mean, sd))
-scipy_law.register(GammaRV, lambda op, shape, scale: stats.gamma(shape, scale=scale))
-scipy_law.register(PoissonRV, lambda op, mu: stats.poisson(mu))
-scipy_law.register(UniformRV, lambda op, low, high: stats.uniform(low, high - low))
+scipy_law.register(ptr.BernoulliRV, lambda op, p: stats.bernoulli(p))
+scipy_law.register(ptr.BetaRV, lambda op, a, b: stats.beta(a, b))
+scipy_law.register(ptr.BinomialRV, lambda op, n, p: stats.binom(n, p))
+scipy_law.register(ptr.ExponentialRV, lambda op, scale: stats.expon(scale=scale))
+scipy_law.register(ptr.NormalRV, lambda op, mean, sd: stats.norm(mean, sd))
+scipy_law.register(ptr.GammaRV, lambda op, shape, scale: stats.gamma(shape, scale=scale))
+scipy_law.register(ptr.PoissonRV, lambda op, mu: stats.poisson(mu))
+scipy_law.register(ptr.UniformRV, lambda op, low, high: stats.uniform(low, high - low))
 
 
 def _law_moments(covariates) -> Moments:
