@@ -4,13 +4,11 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.discrete import Discrete
 from pymc.distributions.dist_math import check_parameters
-from pymc.distributions.shape_utils import rv_size_is_none
-from pytensor.link.numba.dispatch import basic as numba_basic
-from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
-from pytensor.tensor.random.op import RandomVariable
+from pymc.distributions.shape_utils import maybe_resize
 
+from pymc_dp.distributions.kernel_law import KernelRV, at_whole_numbers
 from pymc_dp.graphs.ops import KernelOp
-from pymc_dp.kernels import njit, version_of
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.functions.bessel import bessel_logcdf, bessel_mean, bessel_parts, draw_bessel
 from pymc_dp.mechanisms.arguments import as_float
 
@@ -18,42 +16,21 @@ __all__ = ["Bessel"]
 
 
 @njit(cache=True, nogil=True)
-def _draw_array(rng, nu, a, out):
-    for i in range(out.size):
-        out[i] = draw_bessel(rng, nu[i], a[i])
+def _draw(rng, nu, a):
+    return np.int64(draw_bessel(rng, float(nu), float(a)))
 
 
-class BesselRV(RandomVariable):
-    """Random variable of the Bessel law (order, argument)."""
+class BesselRV(KernelRV):
+    """Random variable of the Bessel law (order, argument); draws by rejection."""
 
     name = "bessel"
     signature = "(),()->()"
     dtype = "int64"
     _print_name = ("Bessel", "\\operatorname{Bessel}")
-
-    @classmethod
-    def rng_fn(cls, rng, nu, a, size=None):
-        """Draw by rejection."""
-        shape = np.broadcast_shapes(np.shape(nu), np.shape(a)) if size is None else tuple(size)
-        inputs = [
-            np.ascontiguousarray(np.broadcast_to(x, shape), dtype="float64").ravel()
-            for x in (nu, a)
-        ]
-        out = np.empty(inputs[0].size, dtype="int64")
-        _draw_array(rng, *inputs, out)
-        return out.reshape(shape)
+    draw = staticmethod(_draw)
 
 
 bessel = BesselRV()
-
-
-@numba_core_rv_funcify.register(BesselRV)
-def _numba_bessel(op, node):
-    @numba_basic.numba_njit
-    def random(rng, nu, a):
-        return np.int64(draw_bessel(rng, float(nu), float(a)))
-
-    return random, version_of(__file__)
 
 
 class LogBessel(KernelOp):
@@ -128,7 +105,7 @@ class Bessel(Discrete):
     def support_point(rv, size, nu, a):
         """Return the mode."""
         point = pt.floor(0.5 * a * (a / (pt.sqrt(nu**2 + a**2) + nu)))
-        return point if rv_size_is_none(size) else pt.full(size, point)
+        return maybe_resize(point, size)
 
     @staticmethod
     def mean(nu, a):
@@ -143,9 +120,7 @@ class Bessel(Discrete):
 
     def logp(value, nu, a):
         """Return the log mass."""
-        whole = pt.eq(value, pt.floor(value)) & ~pt.isinf(value)
-        logp = LogBessel.apply(pt.switch(whole, value, -1), nu, a)
-        return _checked(pt.switch(whole, logp, -np.inf), nu, a)
+        return _checked(at_whole_numbers(LogBessel, value, nu, a), nu, a)
 
     def logcdf(value, nu, a):
         """Return the log of the distribution function."""

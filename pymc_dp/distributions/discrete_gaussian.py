@@ -1,11 +1,7 @@
 """The discrete Gaussian law."""
 
-import pytensor.tensor as pt
-from pymc.distributions.discrete import Discrete
-
-from pymc_dp.distributions.integer_noise import IntegerNoiseRV, as_location, checked, location_point
+from pymc_dp.distributions.integer_noise import IntegerNoiseLaw, IntegerNoiseRV
 from pymc_dp.mechanisms import DiscreteGaussianMechanism
-from pymc_dp.mechanisms.arguments import as_float
 
 __all__ = ["DiscreteGaussian"]
 
@@ -18,7 +14,7 @@ class DiscreteGaussianRV(IntegerNoiseRV):
     noise = DiscreteGaussianMechanism(1.0)
 
 
-class DiscreteGaussian(Discrete):
+class DiscreteGaussian(IntegerNoiseLaw):
     r"""Discrete Gaussian distribution [1]_: a Gaussian density on the whole numbers, normalised.
 
     .. math::
@@ -64,39 +60,9 @@ class DiscreteGaussian(Discrete):
 
     rv_type = DiscreteGaussianRV
     rv_op = DiscreteGaussianRV.rv_op
+    on_the_real_line = "pm.Normal"
 
     @classmethod
     def dist(cls, mu, sigma, **kwargs):
         """Create an unregistered variable with this law."""
-        mu = as_location(mu, law="DiscreteGaussian", instead="pm.Normal")
-        return super().dist([mu, as_float(sigma)], **kwargs)
-
-    def support_point(rv, size, mu, sigma):
-        """Return the location."""
-        return location_point(mu, sigma, size)
-
-    @staticmethod
-    def mean(mu, sigma):
-        """Return the mean as a tensor."""
-        return as_float(mu) + pt.zeros_like(as_float(sigma))
-
-    @staticmethod
-    def variance(mu, sigma):
-        """Return the variance as a tensor."""
-        return _noise(sigma).noise_variance + pt.zeros_like(as_float(mu))
-
-    def logp(value, mu, sigma):
-        """Return the log mass."""
-        return checked(_noise(sigma).logp(value, mu), mu, sigma, "sigma")
-
-    def logcdf(value, mu, sigma):
-        """Return the log of the distribution function."""
-        return checked(_noise(sigma).logcdf(value, mu), mu, sigma, "sigma")
-
-    def icdf(value, mu, sigma):
-        """Return the quantile."""
-        return checked(_noise(sigma).icdf(value, mu), mu, sigma, "sigma")
-
-
-def _noise(sigma):
-    return DiscreteGaussianRV.noise.with_parameters(as_float(sigma))
+        return cls.around(mu, sigma, **kwargs)

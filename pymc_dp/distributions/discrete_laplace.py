@@ -1,11 +1,7 @@
 """The discrete Laplace law."""
 
-import pytensor.tensor as pt
-from pymc.distributions.discrete import Discrete
-
-from pymc_dp.distributions.integer_noise import IntegerNoiseRV, as_location, checked, location_point
+from pymc_dp.distributions.integer_noise import IntegerNoiseLaw, IntegerNoiseRV
 from pymc_dp.mechanisms import GeometricMechanism
-from pymc_dp.mechanisms.arguments import as_float
 
 __all__ = ["DiscreteLaplace"]
 
@@ -18,7 +14,7 @@ class DiscreteLaplaceRV(IntegerNoiseRV):
     noise = GeometricMechanism(1.0)
 
 
-class DiscreteLaplace(Discrete):
+class DiscreteLaplace(IntegerNoiseLaw):
     r"""Discrete Laplace distribution, also called two-sided geometric [1]_.
 
     .. math::
@@ -64,39 +60,9 @@ class DiscreteLaplace(Discrete):
 
     rv_type = DiscreteLaplaceRV
     rv_op = DiscreteLaplaceRV.rv_op
+    on_the_real_line = "pm.Laplace"
 
     @classmethod
     def dist(cls, mu, scale, **kwargs):
         """Create an unregistered variable with this law."""
-        mu = as_location(mu, law="DiscreteLaplace", instead="pm.Laplace")
-        return super().dist([mu, as_float(scale)], **kwargs)
-
-    def support_point(rv, size, mu, scale):
-        """Return the location."""
-        return location_point(mu, scale, size)
-
-    @staticmethod
-    def mean(mu, scale):
-        """Return the mean as a tensor."""
-        return as_float(mu) + pt.zeros_like(as_float(scale))
-
-    @staticmethod
-    def variance(mu, scale):
-        """Return the variance as a tensor."""
-        return _noise(scale).noise_variance + pt.zeros_like(as_float(mu))
-
-    def logp(value, mu, scale):
-        """Return the log mass."""
-        return checked(_noise(scale).logp(value, mu), mu, scale, "scale")
-
-    def logcdf(value, mu, scale):
-        """Return the log of the distribution function."""
-        return checked(_noise(scale).logcdf(value, mu), mu, scale, "scale")
-
-    def icdf(value, mu, scale):
-        """Return the quantile."""
-        return checked(_noise(scale).icdf(value, mu), mu, scale, "scale")
-
-
-def _noise(scale):
-    return DiscreteLaplaceRV.noise.with_parameters(as_float(scale))
+        return cls.around(mu, scale, **kwargs)

@@ -4,11 +4,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.discrete import Discrete
 from pymc.distributions.dist_math import check_parameters
-from pymc.distributions.shape_utils import rv_size_is_none
+from pymc.distributions.shape_utils import maybe_resize
 from pytensor.link.numba.dispatch import basic as numba_basic
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_dp.distributions.kernel_law import at_whole_numbers
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels.functions.bessel import skellam_logcdf, skellam_parts
 from pymc_dp.mechanisms.arguments import as_float
@@ -103,8 +104,7 @@ class Skellam(Discrete):
 
     def support_point(rv, size, mu1, mu2):
         """Return the mean, rounded."""
-        point = pt.round(mu1 - mu2)
-        return point if rv_size_is_none(size) else pt.full(size, point)
+        return maybe_resize(pt.round(mu1 - mu2), size)
 
     @staticmethod
     def mean(mu1, mu2):
@@ -118,9 +118,7 @@ class Skellam(Discrete):
 
     def logp(value, mu1, mu2):
         """Return the log mass."""
-        whole = pt.eq(value, pt.floor(value)) & ~pt.isinf(value)
-        logp = LogSkellam.apply(pt.switch(whole, value, 0), mu1, mu2)
-        return _checked(pt.switch(whole, logp, -np.inf), mu1, mu2)
+        return _checked(at_whole_numbers(LogSkellam, value, mu1, mu2), mu1, mu2)
 
     def logcdf(value, mu1, mu2):
         """Return the log of the distribution function."""

@@ -4,14 +4,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.continuous import PositiveContinuous
 from pymc.distributions.dist_math import check_parameters
-from pymc.distributions.shape_utils import rv_size_is_none
+from pymc.distributions.shape_utils import maybe_resize
 from pytensor import config
-from pytensor.link.numba.dispatch import basic as numba_basic
-from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.basic import _gamma
-from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.kernels import njit, version_of
+from pymc_dp.distributions.kernel_law import KernelRV
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.draws.log_concave import draw_tilted_gamma
 from pymc_dp.laws.tilting import gamma_logpdf, laplace_log_marginal, log_tilted_mass, logaddexp
 
@@ -19,45 +17,21 @@ __all__ = ["TruncatedGammaMixture"]
 
 
 @njit(cache=True, nogil=True)
-def _draw_array(rng, alpha, beta, lam, tau, out):
-    for i in range(out.size):
-        out[i] = draw_tilted_gamma(rng, alpha[i], beta[i], lam[i], tau[i], 0.0, np.inf)
+def _draw(rng, alpha, beta, lam, tau):
+    return draw_tilted_gamma(rng, float(alpha), float(beta), float(lam), float(tau), 0.0, np.inf)
 
 
-class TruncatedGammaMixtureRV(RandomVariable):
+class TruncatedGammaMixtureRV(KernelRV):
     """Random variable of the truncated gamma mixture (shape, rate, tilt, centre)."""
 
     name = "truncated_gamma_mixture"
     signature = "(),(),(),()->()"
     dtype = "floatX"
     _print_name = ("TruncatedGammaMixture", "\\operatorname{TruncatedGammaMixture}")
-
-    @classmethod
-    def rng_fn(cls, rng, alpha, beta, lam, tau, size=None):
-        shape = np.broadcast_shapes(*map(np.shape, (alpha, beta, lam, tau)))
-        if size is not None:
-            shape = tuple(size)
-        inputs = [
-            np.ascontiguousarray(np.broadcast_to(x, shape), dtype="float64").ravel()
-            for x in (alpha, beta, lam, tau)
-        ]
-        out = np.empty(inputs[0].size)
-        _draw_array(rng, *inputs, out)
-        return out.reshape(shape)
+    draw = staticmethod(_draw)
 
 
 truncated_gamma_mixture = TruncatedGammaMixtureRV()
-
-
-@numba_core_rv_funcify.register(TruncatedGammaMixtureRV)
-def _numba_truncated_gamma_mixture(op, node):
-    @numba_basic.numba_njit
-    def random(rng, alpha, beta, lam, tau):
-        return draw_tilted_gamma(
-            rng, float(alpha), float(beta), float(lam), float(tau), 0.0, np.inf
-        )
-
-    return random, version_of(__file__)
 
 
 class TruncatedGammaMixture(PositiveContinuous):
@@ -121,10 +95,7 @@ class TruncatedGammaMixture(PositiveContinuous):
 
     def support_point(rv, size, alpha, beta, lam, tau):
         """Return the mean."""
-        mean = TruncatedGammaMixture.mean(alpha, beta, lam, tau)
-        if not rv_size_is_none(size):
-            mean = pt.full(size, mean)
-        return mean
+        return maybe_resize(TruncatedGammaMixture.mean(alpha, beta, lam, tau), size)
 
     @classmethod
     def mean(cls, alpha, beta, lam, tau):
@@ -158,13 +129,7 @@ class TruncatedGammaMixture(PositiveContinuous):
             + pt.log(0.5 * lam)
             - laplace_log_marginal(_gamma, tau, lam, alpha, pt.reciprocal(beta))
         )
-        return check_parameters(
-            pt.switch(inside, logp, -np.inf),
-            alpha > 0,
-            beta > 0,
-            lam > 0,
-            msg="alpha > 0, beta > 0, lam > 0",
-        )
+        return _checked(pt.switch(inside, logp, -np.inf), alpha, beta, lam)
 
     def logcdf(value, alpha, beta, lam, tau):
         """Return the log of the distribution function."""
@@ -181,10 +146,9 @@ class TruncatedGammaMixture(PositiveContinuous):
         upper = logaddexp(mass(lam, before, tau), mass(-lam, after, np.inf))
         # Both are sums of positive terms, so the ratio is right in either tail.
         logcdf = pt.switch(pt.isinf(s), 0.0, -pt.softplus(upper - lower))
-        return check_parameters(
-            pt.switch(inside, logcdf, -np.inf),
-            alpha > 0,
-            beta > 0,
-            lam > 0,
-            msg="alpha > 0, beta > 0, lam > 0",
-        )
+        return _checked(pt.switch(inside, logcdf, -np.inf), alpha, beta, lam)
+
+
+def _checked(expression, alpha, beta, lam):
+    positive = alpha > 0, beta > 0, lam > 0
+    return check_parameters(expression, *positive, msg="alpha > 0, beta > 0, lam > 0")

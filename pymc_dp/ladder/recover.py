@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
@@ -20,9 +19,9 @@ from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
-from pymc_dp.laws.integrated import IntegratedReleaseRV, recovered
+from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
 from pymc_dp.laws.moments.columns import Columns
-from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises
+from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.one_value import Independent
 from pymc_dp.laws.sum_law import change, is_rows, law_of
@@ -65,9 +64,9 @@ def recover(
     for rv, value in _integrated_out(reading, posterior):
         if isinstance(rv, OneColumn):
             column, moments = rv.column, _moments_of_column(reading.model, rv.column)
-            found.update(_draw_feasible(rv.names, moments, column.n, column.bounds, posterior, rng))
+            found |= _draw_feasible(rv.names, moments, column.n, column.bounds, posterior, rng)
         else:
-            found.update(recovered(rv.owner.op.law, rv, value, posterior, rng))
+            found |= recovered(rv.owner.op.law, rv, value, posterior, rng)
     result = idata.copy()
     result["posterior"] = DataTree(posterior.assign(found))
     return result
@@ -106,7 +105,7 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
 
 
 def _moments_of_column(model: pm.Model, column: NormalColumn):
-    """Return (m, v, noise of the mean, noise of the variance) of bounded records."""
+    """Return `BoundedMoments.problem` of bounded records."""
     noises: dict = {}
     for release in column.releases:
         value = model.rvs_to_values[release.rv]
@@ -117,26 +116,22 @@ def _moments_of_column(model: pm.Model, column: NormalColumn):
                 f"a moment of {column.name!r} is released twice: sample with rung='statistics', "
                 f"which keeps the statistics"
             )
-        noises.update(found)
-    zero = pt.constant(0.0)
-    none = (zero, zero, zero)
-    return column.mean, column.variance, noises.get("mean", none), noises.get("variance", none)
+        noises |= found
+    return column.mean, column.variance, *of_both(noises)
 
 
 @recovered.register
 def _recover_independent(law: Independent, rv, value, posterior, rng):
     noise, parameters = rv.owner.op.split(rv.owner.inputs)
-    dims = posterior.sizes["chain"], posterior.sizes["draw"]
-    found = {}
+    found: dict = {}
     for statistic, own, mechanism, z in law.standardised(value, noise, *parameters):
         pair = find_pair(statistic.law, mechanism)
         columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*own)]
         rows = per_draw(posterior, as_row(*columns))
+        shape = len(rows), *(() if law.stacked else known_shape(rv))
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
         drawn = row_sampler(pair.draw, len(rows))(rng, rows)
-        shape = dims + (() if law.stacked else known_shape(rv))
-        coords = ["chain", "draw"] + [f"{statistic.name}_dim_{i}" for i in range(len(shape) - 2)]
-        found[statistic.name] = (coords, drawn.reshape(shape))
+        found |= in_results(posterior, statistic.name, drawn.reshape(shape))
     return found
 
 
@@ -147,13 +142,12 @@ def _recover_feasible(law: BoundedMoments, rv, value, posterior, rng):
     return _draw_feasible(law.names, moments, law.n, law.bounds, posterior, rng)
 
 
-def _draw_feasible(op_names, moments, n, bounds, posterior, rng):
-    m, v, mean_noise, variance_noise = moments
-    rows = per_draw(posterior, as_row(m, v, *mean_noise, *variance_noise))
-    dims = posterior.sizes["chain"], posterior.sizes["draw"]
+def _draw_feasible(names, moments, n, bounds, posterior, rng):
+    rows = per_draw(posterior, as_row(*moments))
     rows = np.ascontiguousarray(rows[..., 0])
     drawn = _feasible_draws(rng, float(n), float(bounds[0]), float(bounds[1]), rows)
-    return {name: (["chain", "draw"], drawn[:, j].reshape(dims)) for j, name in enumerate(op_names)}
+    mean, variance = names
+    return in_results(posterior, mean, drawn[:, 0]) | in_results(posterior, variance, drawn[:, 1])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -1,13 +1,28 @@
-"""Laws of a confidential statistic, paired with the mechanisms under which they are tractable.
+"""Laws of confidential values, and what is known of each.
+
+A law is what PyMC has, the op of a random variable. A module of this package, which is found by
+itself, or of another registers what it knows of one; functions are dispatched on the op.
+
+=================================  ============================================================
+`register_pair`, `LAWS`             a value of the law is integrated out of its release under a
+                                   mechanism or most of them, and drawn given it
+`tilting.log_tilted_mass`          the marginal of such a value under Laplace noise
+`count_sums.register_counts`       counts, also in mixtures and tables, under log-concave noise
+`counts.records.read_cells`        records with finitely many values become their counts
+`inversion.quadrature.detail`      sums over records are integrated out: the density is smooth
+`moments.columns.scipy_law`        covariates of a regression by the central limit theorem
+`transport.transport`              records move along with the parameters
+`tails.log_tails`, `.quantile`     so do records far out in an upper tail
+`sum_law.SUM_LAWS`                 a law of its own of what was released of records
+=================================  ============================================================
 
 A pair (law, mechanism) knows the marginal density of a release with the statistic integrated
-out, and an exact draw of the statistic given the release. To add one, write a module that calls
-`register_pair`; nothing else changes.
+out, and an exact draw of the statistic given the release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -78,7 +93,7 @@ def find_pair(law: Op, mechanism: Mechanism) -> Pair:
         for law_type, mechanism_type in PAIRS
         if law_type not in LAWS
     )
-    families = ", ".join(_law_name(t) for t in LAWS if t.__name__.endswith("RV"))
+    families = law_names(t for t in LAWS if t.__name__.endswith("RV"))
     raise Declined(
         f"a {_law_name(type(law))} statistic under {type(mechanism).__name__} has no marginal "
         f"here; there is one for: {supported}; {families} and mixtures of these under every "
@@ -107,7 +122,17 @@ def row_sampler(draw: Callable[..., float], width: int) -> Callable:
     return sample_rows
 
 
-def _law_name(law: type[Op]) -> str:
+def is_registered(ability: Any, op: Op) -> bool:
+    """Whether a law has an ability, a function dispatched on its op, of its own."""
+    return ability.dispatch(type(op)) is not ability.dispatch(object)
+
+
+def law_names(laws: Iterable[type]) -> str:
+    """Name laws, those that are registered with an ability perhaps, as an error does."""
+    return ", ".join(_law_name(law) for law in laws if law is not object)
+
+
+def _law_name(law: type) -> str:
     return law.__name__.removesuffix("RV")
 
 

@@ -14,19 +14,12 @@ from functools import lru_cache, singledispatch
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
 from pytensor.graph.op import Op
 from pytensor.scalar.basic import float64
 from pytensor.scalar.math import sigmoid
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.random.basic import (
-    BernoulliRV,
-    BinomialRV,
-    GeometricRV,
-    HyperGeometricRV,
-    NegBinomialRV,
-    PoissonRV,
-)
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_source
@@ -42,7 +35,7 @@ from pymc_dp.kernels.counts.sums import (
     make_count_sum,
     stepwise,
 )
-from pymc_dp.laws import LAWS, Pair
+from pymc_dp.laws import Pair
 from pymc_dp.mechanisms import (
     DiscreteGaussianMechanism,
     GaussianMechanism,
@@ -210,6 +203,12 @@ class CountFamily:
 FAMILIES: dict[type[Op], CountFamily] = {}
 
 
+def register_counts(law: type[Op], family: CountFamily) -> None:
+    """Register a law of counts; so it has pairs with all mechanisms with log-concave noise."""
+    FAMILIES[law] = family
+    LAWS.add(count_pair, law)
+
+
 def count_pair(op: Op, mechanism: Mechanism) -> Pair:
     """Build the pair of a law of counts and a mechanism."""
     family = FAMILIES[type(op)]
@@ -286,16 +285,17 @@ class Atom:
         return rng, pt.as_tensor(value)
 
 
-for _op, _family in {
-    PoissonRV: CountFamily(kernels.POISSON, _same, ((0.02,), (3.5,), (140.0,))),
-    BinomialRV: CountFamily(kernels.BINOMIAL, _same, ((12.0, 0.3), (400.0, 0.98))),
-    BernoulliRV: CountFamily(kernels.BINOMIAL, _single_trial, ((0.3,),)),
-    NegBinomialRV: CountFamily(kernels.NEGATIVE_BINOMIAL, _with_failure, ((0.4, 0.05), (9.0, 0.2))),
-    GeometricRV: CountFamily(kernels.GEOMETRIC, _same, ((0.15,), (0.9,))),
-    HyperGeometricRV: CountFamily(
+for _law, _family in {
+    ptr.PoissonRV: CountFamily(kernels.POISSON, _same, ((0.02,), (3.5,), (140.0,))),
+    ptr.BinomialRV: CountFamily(kernels.BINOMIAL, _same, ((12.0, 0.3), (400.0, 0.98))),
+    ptr.BernoulliRV: CountFamily(kernels.BINOMIAL, _single_trial, ((0.3,),)),
+    ptr.NegBinomialRV: CountFamily(
+        kernels.NEGATIVE_BINOMIAL, _with_failure, ((0.4, 0.05), (9.0, 0.2))
+    ),
+    ptr.GeometricRV: CountFamily(kernels.GEOMETRIC, _same, ((0.15,), (0.9,))),
+    ptr.HyperGeometricRV: CountFamily(
         kernels.HYPERGEOMETRIC, _same, ((8.0, 40.0, 12.0), (300.0, 20.0, 90.0))
     ),
     Atom: CountFamily(kernels.ATOM, _same, ((4.0,),)),
 }.items():
-    FAMILIES[_op] = _family
-    LAWS.add(count_pair, _op)
+    register_counts(_law, _family)

@@ -15,6 +15,7 @@ from pytensor.tensor.type_other import NoneTypeT
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.laws import law_names
 from pymc_dp.laws.count_sums import FAMILIES, Atom
 from pymc_dp.laws.mixture import MixtureLaw
 
@@ -63,10 +64,9 @@ def _read_mixture(op: MixtureRV, node):
         laws = [read_law(component) for component in components]
     for law, _ in laws:
         if type(law) not in FAMILIES:
-            known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
             raise Declined(
                 f"a mixture with {law} as a component cannot be integrated out; components may "
-                f"be {known}"
+                f"be {law_names(FAMILIES)}"
             )
     mixture = MixtureLaw(tuple(law for law, _ in laws), tuple(len(p) for _, p in laws))
     return mixture, [

@@ -24,20 +24,12 @@ from pymc_dp.graphs.questions import known_value
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.draws.log_concave import draw_log_concave, draw_tilted_gamma
 from pymc_dp.laws import Pair, register_pair
-from pymc_dp.laws.tilting import laplace_log_marginal
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.laws.tilting import register_laplace
+from pymc_dp.mechanisms import GaussianMechanism
 from pymc_dp.mechanisms.arguments import as_float
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 _FALL = 40.0
-
-
-def _log_marginal_laplace(mechanism, value, alpha, scale):
-    return laplace_log_marginal(GammaRV(), value, 1.0 / mechanism.scale, alpha, scale)
-
-
-def _log_marginal_laplace_exponential(mechanism, value, scale):
-    return laplace_log_marginal(ExponentialRV(), value, 1.0 / mechanism.scale, scale)
 
 
 def _log_marginal_gaussian(mechanism, value, alpha, scale):
@@ -113,24 +105,8 @@ def _draw_gaussian(rng, z, noise, lo, hi, alpha, scale):
     )
 
 
-register_pair(
-    Pair(
-        GammaRV,
-        LaplaceMechanism,
-        _log_marginal_laplace,
-        _draw_laplace,
-        ((21.0, 0.012), (0.5, 2.0), (1.0, 0.4), (4.0, 30.0)),
-    )
-)
-register_pair(
-    Pair(
-        ExponentialRV,
-        LaplaceMechanism,
-        _log_marginal_laplace_exponential,
-        _draw_laplace_exponential,
-        ((0.3,), (20.0,)),
-    )
-)
+register_laplace(GammaRV, _draw_laplace, ((21.0, 0.012), (0.5, 2.0), (1.0, 0.4), (4.0, 30.0)))
+register_laplace(ExponentialRV, _draw_laplace_exponential, ((0.3,), (20.0,)))
 register_pair(
     Pair(
         GammaRV,

@@ -113,6 +113,13 @@ def all_releases(model: pm.Model) -> list[TensorVariable]:
     return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, kinds)]
 
 
+def in_results(posterior: xr.Dataset, name: str, drawn: np.ndarray) -> dict[str, Any]:
+    """Return draws, one for each of the posterior's along their first axis, for `recovered`."""
+    dims = ["chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 1))]
+    shape = posterior.sizes["chain"], posterior.sizes["draw"], *drawn.shape[1:]
+    return {name: (dims, drawn.reshape(shape))}
+
+
 @singledispatch
 def recovered(
     law: Integrated,

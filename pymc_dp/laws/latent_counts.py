@@ -11,16 +11,17 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import is_itself, known_shape
-from pymc_dp.laws import find_pair
+from pymc_dp.laws import find_pair, law_names
 from pymc_dp.laws.count_sums import FAMILIES
-from pymc_dp.laws.one_value import Statistic, stacked_release_rv
+from pymc_dp.laws.one_value import Statistic, independent_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.model import children, release_statistic
 
-_COUNTS = tuple(
-    law for law in FAMILIES if issubclass(law, RandomVariable) and law is not BernoulliRV
-)  # Bernoulli ones are records: see `counts`
+
+def _count_laws() -> list[type]:
+    """Return the laws of counts; Bernoulli ones are records, see `counts`."""
+    return [law for law in FAMILIES if issubclass(law, RandomVariable) and law is not BernoulliRV]
 
 
 @SUM_LAWS.register(order=40)
@@ -32,13 +33,16 @@ class ReleasedCounts(SumLaw):
     release: TensorVariable
     mechanism: Mechanism
 
-    of = ", ".join(law.__name__.removesuffix("RV") for law in _COUNTS)
+    @classmethod
+    def named(cls):
+        """See `SumLaw.named`."""
+        return law_names(_count_laws())
 
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`; refuse what is no release of each by itself."""
         [rv, *more] = group.records
-        if more or not isinstance(rv.owner.op, _COUNTS):
+        if more or type(rv.owner.op) not in _count_laws():
             raise Declined
         release, *others = children(reading, rv)
         if others:
@@ -70,7 +74,6 @@ class ReleasedCounts(SumLaw):
         op = self.rv.owner.op
         shape = known_shape(self.rv)
         parameters = [pt.broadcast_to(p, shape) for p in op.dist_params(self.rv.owner)]
-        integrated = stacked_release_rv(
-            [Statistic(self.rv.name, op, len(parameters))], [parameters], self.mechanism, ndim=0
-        )
+        statistic = Statistic(self.rv.name, op, len(parameters))
+        integrated = independent_release([(statistic, parameters)], self.mechanism)
         return Change(replaced={self.release: integrated})

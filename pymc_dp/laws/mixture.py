@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import pytensor.tensor as pt
 
@@ -13,6 +15,12 @@ from pymc_dp.laws import LAWS, Pair, find_pair
 from pymc_dp.laws.count_sums import FAMILIES, CountSum, count_draw, noise_of
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
+
+
+def split_by(widths: Iterable[int], parameters: Iterable) -> list[list]:
+    """Return runs of parameters, of these lengths."""
+    rest = iter(parameters)
+    return [list(islice(rest, width)) for width in widths]
 
 
 @dataclass(frozen=True)
@@ -28,11 +36,7 @@ class MixtureLaw:
     def split(self, parameters):
         """Return the weights and the parameters of each component."""
         count = len(self.components)
-        weights, rest, laws = parameters[:count], parameters[count:], []
-        for width in self.widths:
-            laws.append(rest[:width])
-            rest = rest[width:]
-        return weights, laws
+        return parameters[:count], split_by(self.widths, parameters[count:])
 
     def __call__(self, *parameters, rng=None, return_next_rng=True):
         """Draw as an RV's op does; the generator after the draw comes first."""

@@ -9,13 +9,9 @@ from pytensor.tensor.random.basic import NormalRV
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.draws.log_concave import draw_tilted_normal
 from pymc_dp.laws import Pair, register_pair
-from pymc_dp.laws.tilting import laplace_log_marginal
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.laws.tilting import register_laplace
+from pymc_dp.mechanisms import GaussianMechanism
 from pymc_dp.mechanisms.arguments import as_float
-
-
-def _log_marginal_laplace(mechanism, value, mu, sigma):
-    return laplace_log_marginal(NormalRV(), value, 1.0 / mechanism.scale, mu, sigma)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -39,5 +35,5 @@ def _draw_gaussian(rng, z, noise, lo, hi, mu, sigma):
 
 _EXAMPLES = ((0.3, 1.2), (-5.0, 0.01))
 
-register_pair(Pair(NormalRV, LaplaceMechanism, _log_marginal_laplace, _draw_laplace, _EXAMPLES))
+register_laplace(NormalRV, _draw_laplace, _EXAMPLES)
 register_pair(Pair(NormalRV, GaussianMechanism, _log_marginal_gaussian, _draw_gaussian, _EXAMPLES))

@@ -14,6 +14,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.integrated import Integrated, integrated_release
+from pymc_dp.laws.mixture import split_by
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -50,11 +51,7 @@ class Independent(Integrated):
 
     def laws(self, parameters):
         """Return the parameters of each statistic's law."""
-        rest, found = list(parameters), []
-        for statistic in self.statistics:
-            found.append(rest[: statistic.n_parameters])
-            rest = rest[statistic.n_parameters :]
-        return found
+        return split_by((s.n_parameters for s in self.statistics), parameters)
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
@@ -90,17 +87,20 @@ def entry(parameter, j: int, length: int) -> TensorVariable:
     return pt.broadcast_to(parameter, (length,))[j]
 
 
-def _independent(
-    statistics: Sequence[Statistic],
-    laws: Sequence[Sequence[TensorVariable]],
+def independent_release(
+    found: Sequence[tuple[Statistic, Sequence[TensorVariable]]],
     mechanism: Mechanism,
     *,
-    stacked: bool,
+    stacked: bool = False,
 ) -> TensorVariable:
-    for statistic in statistics:
+    """Build the release of independent statistics, each with the parameters of its law.
+
+    With `stacked` it is a vector of them.
+    """
+    for statistic, _ in found:
         find_pair(statistic.law, mechanism)
-    law = Independent(tuple(statistics), stacked)
-    return integrated_release(law, mechanism, *(p for own in laws for p in own))
+    law = Independent(tuple(statistic for statistic, _ in found), stacked)
+    return integrated_release(law, mechanism, *(p for _, own in found for p in own))
 
 
 def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name: str):
@@ -114,15 +114,4 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
             f"(x = pm...('x', ...)) and release x"
         ) from None
     found = Statistic(f"{name}_confidential", law, len(parameters))
-    return _independent([found], [parameters], mechanism, stacked=False)
-
-
-def stacked_release_rv(
-    statistics: Sequence[Statistic],
-    laws: Sequence[Sequence[TensorVariable]],
-    mechanism: Mechanism,
-    *,
-    ndim: int,
-) -> TensorVariable:
-    """Build the release of independent statistics, a vector unless `ndim` is 0."""
-    return _independent(statistics, laws, mechanism, stacked=ndim == 1)
+    return independent_release([(found, parameters)], mechanism)

@@ -19,6 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.laws import law_names
 from pymc_dp.reading.groups import Block, record_groups
 from pymc_dp.reading.model import Reading
 
@@ -60,6 +61,11 @@ class SumLaw(ABC):
     of: str
     last_resort = False
     approximate = False
+
+    @classmethod
+    def named(cls) -> str:
+        """Return `of`; where other laws can be registered, with these."""
+        return cls.of
 
     @classmethod
     @abstractmethod
@@ -104,14 +110,15 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
         except Declined as reason:
             reasons.append(str(reason))
     names = " and ".join(repr(rv.name) for rv in group.records)
-    follow = ", ".join(_law_name(rv) for rv in group.records)
-    known = ", ".join(law.of for law in SUM_LAWS if not law.last_resort)
+    follow = law_names(type(rv.owner.op) for rv in group.records)
+    known = ", ".join(law.named() for law in SUM_LAWS if not law.last_resort)
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
     raise Declined("; nor ".join(dict.fromkeys(filter(None, reasons))) or nothing)
 
 
-def _law_name(rv: TensorVariable) -> str:
-    return type(rv.owner.op).__name__.removesuffix("RV")
+def in_words(factor: float, what: str) -> str:
+    """Write a multiple of a statistic, for `SumLaw.describe`."""
+    return what if abs(factor - 1) < 1e-12 else f"{factor:g} × {what}"
 
 
 def is_rows(group: Block) -> bool:

@@ -12,18 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
 from pymc.distributions.continuous import TruncatedNormalRV
 from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.basic import logccdf
-from pytensor.tensor.random.basic import (
-    CauchyRV,
-    ExponentialRV,
-    LaplaceRV,
-    LogisticRV,
-    NormalRV,
-    StudentTRV,
-)
 from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.laws import is_registered
 
 _LOG_HALF = np.log(np.float64(0.5))
 _RESOLVED = np.log(np.float64(1e-9))  # 1 - p has seven digits there
@@ -57,43 +52,47 @@ def quantile(op, rv: TensorVariable, tails: Tails) -> TensorVariable:
 
 def is_two_tailed(op) -> bool:
     """Whether a law has its quantiles in the upper tail, too."""
-    return quantile.dispatch(type(op)) is not quantile.dispatch(object)
+    return is_registered(quantile, op)
 
 
 @quantile.register
-def _normal(op: NormalRV, rv, tails):
+def _normal(op: ptr.NormalRV, rv, tails):
     mu, sigma = op.dist_params(rv.owner)
     z = pt.ndtri_exp(pt.minimum(tails.below, tails.above))
     return mu + sigma * pt.where(tails.below < tails.above, z, -z)
 
 
-@log_tails.register
-def _laplace_tails(op: LaplaceRV, rv, value):
-    # PyMC takes log(0.5) to single precision.
-    loc, scale = op.dist_params(rv.owner)
-    less = _LOG_HALF - pt.abs(value - loc) / scale
+def _symmetric_tails(value, loc, less) -> Tails:
+    """Return the tails of a symmetric law; `less` is the log probability of the smaller."""
     more = pt.log1mexp(less)
     return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
 
 
+@log_tails.register
+def _laplace_tails(op: ptr.LaplaceRV, rv, value):
+    # PyMC takes log(0.5) to single precision.
+    loc, scale = op.dist_params(rv.owner)
+    less = _LOG_HALF - pt.abs(value - loc) / scale
+    return _symmetric_tails(value, loc, less)
+
+
 @quantile.register
-def _laplace(op: LaplaceRV, rv, tails):
+def _laplace(op: ptr.LaplaceRV, rv, tails):
     loc, scale = op.dist_params(rv.owner)
     distance = scale * (_LOG_HALF - pt.minimum(tails.below, tails.above))
     return loc + pt.where(tails.below < tails.above, -distance, distance)
 
 
-@log_tails.register(LogisticRV)
-@log_tails.register(CauchyRV)
-def _symmetric_tails(op, rv, value):
+@log_tails.register(ptr.LogisticRV)
+@log_tails.register(ptr.CauchyRV)
+def _tails_by_symmetry(op, rv, value):
     loc, _ = op.dist_params(rv.owner)
     less = pm.logcdf(rv, loc - pt.abs(value - loc), warn_rvs=False)
-    more = pt.log1mexp(less)
-    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+    return _symmetric_tails(value, loc, less)
 
 
 @log_tails.register
-def _student_t_tails(op: StudentTRV, rv, value):
+def _student_t_tails(op: ptr.StudentTRV, rv, value):
     # PyMC's t + sqrt(t^2 + nu) cancels in the lower tail.
     nu, loc, scale = op.dist_params(rv.owner)
     square = ((value - loc) / scale) ** 2
@@ -101,13 +100,12 @@ def _student_t_tails(op: StudentTRV, rv, value):
     half, share = nu / 2.0, pt.where(far, nu, square) / (nu + square)
     part = pt.betainc(pt.where(far, half, 0.5), pt.where(far, 0.5, half), share)
     less = _LOG_HALF + pt.where(far, pt.log(part), pt.log1p(-part))
-    more = pt.log1mexp(less)
-    return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
+    return _symmetric_tails(value, loc, less)
 
 
-@quantile.register(LogisticRV)
-@quantile.register(CauchyRV)
-@quantile.register(StudentTRV)
+@quantile.register(ptr.LogisticRV)
+@quantile.register(ptr.CauchyRV)
+@quantile.register(ptr.StudentTRV)
 def _symmetric(op, rv, tails):
     *_, loc, _ = op.dist_params(rv.owner)
     lower = pm.icdf(rv, pt.exp(pt.minimum(tails.below, tails.above)), warn_rvs=False)
@@ -115,14 +113,14 @@ def _symmetric(op, rv, tails):
 
 
 @log_tails.register
-def _exponential_tails(op: ExponentialRV, rv, value):
+def _exponential_tails(op: ptr.ExponentialRV, rv, value):
     [scale] = op.dist_params(rv.owner)
     rate = pt.maximum(value, 0.0) / scale
     return Tails(pt.log1mexp(-rate), -rate)
 
 
 @quantile.register
-def _exponential(op: ExponentialRV, rv, tails):
+def _exponential(op: ptr.ExponentialRV, rv, tails):
     [scale] = op.dist_params(rv.owner)
     below = tails.below < _LOG_HALF
     return -scale * pt.where(below, pt.log1p(-pt.exp(tails.below)), tails.above)

@@ -21,26 +21,20 @@ References
    bounded data.
 """
 
+from collections.abc import Callable
 from functools import singledispatch
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV, NormalRV
+from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels.functions import tilting as kernels
-
-__all__ = [
-    "gamma_log_tilted_mass",
-    "gamma_logpdf",
-    "laplace_log_marginal",
-    "laplace_marginal_logcdf",
-    "log_tilted_mass",
-    "logaddexp",
-    "normal_log_tilted_mass",
-]
+from pymc_dp.laws import Pair, register_pair
+from pymc_dp.mechanisms import LaplaceMechanism
 
 
 class TiltedMass(KernelOp):
@@ -117,29 +111,19 @@ def log_tilted_mass(op, t, z, lo, hi, *params):
     )
 
 
-def normal_log_tilted_mass(t, z, lo, hi, mu, sigma):
-    """Return `log_tilted_mass` of the Normal law, given by mean and standard deviation."""
+@log_tilted_mass.register(NormalRV)
+def _normal_log_tilted_mass(op, t, z, lo, hi, mu, sigma):
     return elementwise_mass(normal_tilted_mass, t, z, lo, hi, mu, pt.sqr(_double(sigma)))
 
 
-def gamma_log_tilted_mass(t, z, lo, hi, shape, scale):
-    """Return `log_tilted_mass` of the Gamma law, given by shape and scale."""
-    return elementwise_mass(gamma_tilted_mass, t, z, lo, hi, shape, pt.reciprocal(_double(scale)))
-
-
-@log_tilted_mass.register(NormalRV)
-def _normal_log_tilted_mass(op, *args):
-    return normal_log_tilted_mass(*args)
-
-
 @log_tilted_mass.register(GammaRV)
-def _gamma_log_tilted_mass(op, *args):
-    return gamma_log_tilted_mass(*args)
+def _gamma_log_tilted_mass(op, t, z, lo, hi, shape, scale):
+    return elementwise_mass(gamma_tilted_mass, t, z, lo, hi, shape, pt.reciprocal(_double(scale)))
 
 
 @log_tilted_mass.register(ExponentialRV)
 def _exponential_log_tilted_mass(op, t, z, lo, hi, scale):
-    return gamma_log_tilted_mass(t, z, lo, hi, 1.0, scale)
+    return _gamma_log_tilted_mass(op, t, z, lo, hi, 1.0, scale)
 
 
 def logaddexp(x, y):
@@ -187,6 +171,15 @@ def laplace_log_marginal(op, z, lam, *params, lo=None, hi=None):
     if lo is not None:
         right -= lam * pt.maximum(low - z, 0.0)
     return pt.log(0.5 * lam) + logaddexp(left, right)
+
+
+def register_laplace(law: type[RandomVariable], draw: Callable, examples: tuple) -> None:
+    """Register the `Pair` of a law that has a `log_tilted_mass` with the Laplace mechanism."""
+
+    def log_marginal(mechanism, value, *parameters):
+        return laplace_log_marginal(law(), value, 1.0 / mechanism.scale, *parameters)
+
+    register_pair(Pair(law, LaplaceMechanism, log_marginal, draw, examples))
 
 
 def laplace_marginal_logcdf(op, z, lam, *params):

@@ -13,6 +13,7 @@ from functools import partial, singledispatch
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
 from pymc.distributions.censored import CensoredRV
 from pymc.distributions.continuous import (
     HalfCauchyRV,
@@ -29,28 +30,6 @@ from pytensor import scalar as ps
 from pytensor.graph.basic import equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.random.basic import (
-    BernoulliRV,
-    BinomialRV,
-    CategoricalRV,
-    CauchyRV,
-    ExponentialRV,
-    GammaRV,
-    GeometricRV,
-    GumbelRV,
-    HalfNormalRV,
-    InvGammaRV,
-    LaplaceRV,
-    LogisticRV,
-    LogNormalRV,
-    MvNormalRV,
-    NegBinomialRV,
-    NormalRV,
-    ParetoRV,
-    PoissonRV,
-    StudentTRV,
-    UniformRV,
-)
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -115,12 +94,12 @@ def _parameters(*rvs: TensorVariable) -> list[TensorVariable]:
     return [p for rv in rvs for p in rv.owner.op.dist_params(rv.owner)]
 
 
-@transport.register(NormalRV)
-@transport.register(LaplaceRV)
-@transport.register(LogisticRV)
-@transport.register(CauchyRV)
-@transport.register(HalfNormalRV)
-@transport.register(GumbelRV)
+@transport.register(ptr.NormalRV)
+@transport.register(ptr.LaplaceRV)
+@transport.register(ptr.LogisticRV)
+@transport.register(ptr.CauchyRV)
+@transport.register(ptr.HalfNormalRV)
+@transport.register(ptr.GumbelRV)
 @transport.register(MoyalRV)
 def _location_scale(op, old, new, value, draw):
     loc, scale, new_loc, new_scale = _parameters(old, new)
@@ -128,12 +107,12 @@ def _location_scale(op, old, new, value, draw):
 
 
 @transport.register
-def _uniform(op: UniformRV, old, new, value, draw):
+def _uniform(op: ptr.UniformRV, old, new, value, draw):
     low, high, new_low, new_high = _parameters(old, new)
     return new_low + (value - low) * ((new_high - new_low) / (high - low))
 
 
-@transport.register(ExponentialRV)
+@transport.register(ptr.ExponentialRV)
 @transport.register(HalfCauchyRV)
 def _scale(op, old, new, value, draw):
     scale, new_scale = _parameters(old, new)
@@ -141,13 +120,13 @@ def _scale(op, old, new, value, draw):
 
 
 @transport.register
-def _log_normal(op: LogNormalRV, old, new, value, draw):
+def _log_normal(op: ptr.LogNormalRV, old, new, value, draw):
     mu, sigma, new_mu, new_sigma = _parameters(old, new)
     return pt.exp(new_mu + (pt.log(value) - mu) * (new_sigma / sigma))
 
 
-@transport.register(GammaRV)
-@transport.register(InvGammaRV)
+@transport.register(ptr.GammaRV)
+@transport.register(ptr.InvGammaRV)
 @transport.register(HalfStudentTRV)
 def _shape_scale(op, old, new, value, draw):
     shape, scale, new_shape, new_scale = _parameters(old, new)
@@ -156,7 +135,7 @@ def _shape_scale(op, old, new, value, draw):
     return transport.dispatch(object)(op, old, new, value, draw)
 
 
-@transport.register(StudentTRV)
+@transport.register(ptr.StudentTRV)
 def _student_t(op, old, new, value, draw):
     nu, loc, scale, new_nu, new_loc, new_scale = _parameters(old, new)
     if equal_computations([nu], [new_nu]):
@@ -164,19 +143,14 @@ def _student_t(op, old, new, value, draw):
     return transport.dispatch(object)(op, old, new, value, draw)
 
 
-@transport.register
-def _weibull(op: WeibullBetaRV, old, new, value, draw):
-    alpha, beta, new_alpha, new_beta = _parameters(old, new)
-    return new_beta * (value / beta) ** (alpha / new_alpha)
+@transport.register(WeibullBetaRV)
+@transport.register(ptr.ParetoRV)
+def _power(op, old, new, value, draw):
+    alpha, scale, new_alpha, new_scale = _parameters(old, new)
+    return new_scale * (value / scale) ** (alpha / new_alpha)
 
 
-@transport.register
-def _pareto(op: ParetoRV, old, new, value, draw):
-    alpha, m, new_alpha, new_m = _parameters(old, new)
-    return new_m * (value / m) ** (alpha / new_alpha)
-
-
-@transport.register(MvNormalRV)
+@transport.register(ptr.MvNormalRV)
 def _mv_normal(op, old, new, value, draw):
     mu, cov, new_mu, new_cov = _parameters(old, new)
     if equal_computations([cov], [new_cov]):
@@ -243,12 +217,12 @@ def _thinned(rate, new_rate, value, draw):
 
 
 @transport.register
-def _poisson(op: PoissonRV, old, new, value, draw):
+def _poisson(op: ptr.PoissonRV, old, new, value, draw):
     return _thinned(*_parameters(old, new), value, draw)
 
 
 @transport.register
-def _negative_binomial(op: NegBinomialRV, old, new, value, draw):
+def _negative_binomial(op: ptr.NegBinomialRV, old, new, value, draw):
     # A Poisson count with a Gamma rate, which is drawn given the count and moves like a Gamma.
     alpha, p, new_alpha, new_p = _parameters(old, new)
     if not equal_computations([alpha], [new_alpha]):
@@ -259,7 +233,7 @@ def _negative_binomial(op: NegBinomialRV, old, new, value, draw):
 
 
 @transport.register
-def _bernoulli(op: BernoulliRV, old, new, value, draw):
+def _bernoulli(op: ptr.BernoulliRV, old, new, value, draw):
     p, new_p = _parameters(old, new)
     u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
     up = pt.where(value > 0, 1.0, (new_p - p) / (1.0 - p))
@@ -268,7 +242,7 @@ def _bernoulli(op: BernoulliRV, old, new, value, draw):
 
 
 @transport.register
-def _binomial(op: BinomialRV, old, new, value, draw):
+def _binomial(op: ptr.BinomialRV, old, new, value, draw):
     trials, p, new_trials, new_p = _parameters(old, new)
     if not equal_computations([trials], [new_trials]):
         raise Declined("Binomial records move along with their probability only")
@@ -280,7 +254,7 @@ def _binomial(op: BinomialRV, old, new, value, draw):
 
 
 @transport.register
-def _geometric(op: GeometricRV, old, new, value, draw):
+def _geometric(op: ptr.GeometricRV, old, new, value, draw):
     # The waiting time in whole steps of an exponential clock, which stood within the last step.
     [step, new_step] = (-pt.log1p(-p) for p in _parameters(old, new))
     u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
@@ -299,7 +273,7 @@ def _discrete_uniform(op: DiscreteUniformRV, old, new, value, draw):
 
 
 @transport.register
-def _categorical(op: CategoricalRV, old, new, value, draw):
+def _categorical(op: ptr.CategoricalRV, old, new, value, draw):
     p, new_p = _parameters(old, new)
     return _moved_codes(p, new_p, value, draw)
 

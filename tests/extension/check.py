@@ -52,6 +52,18 @@ mean = (
 )
 assert abs(np.mean(draws) - mean) < 4 * np.std(draws) / 4_000**0.5
 
+# What else is known of a law: sums over Rice records are integrated out.
+with pm.Model() as records:
+    x = pm.Rice("x", nu=pm.Normal("nu", 0, 10), sigma=1.0, shape=50)
+    dp.PrivateObservation("z", x.sum(), dp.GaussianMechanism(30.0), observed=120.0)
+found = dp.collapse(records).compile_logp(mode="FAST_COMPILE")({"nu": np.array(2.0)})
+nodes, weights = np.polynomial.legendre.leggauss(200)
+x, w = 6 * (nodes + 1), np.linspace(-1, 1, 2001)
+of_one = np.exp(1j * np.outer(w, x)) @ (6 * weights * stats.rice.pdf(x, 2.0))
+density = (of_one**50 * np.exp(-450 * w**2 - 120j * w)).real.sum() / 1_000 / (2 * np.pi)
+# PyMC's logp of the Normal law has log(2 pi) in single precision.
+np.testing.assert_allclose(found, np.log(density) + stats.norm.logpdf(2.0, 0, 10), rtol=1e-8)
+
 # The step: claimed by what it says, drawn from its law.
 with latent:
     half = pm.Uniform("half", 0.0, 2.0, default_transform=None)

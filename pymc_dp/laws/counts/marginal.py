@@ -26,15 +26,14 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Apply
-from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.ops import KernelOp, Placement
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.kernels import version_of
 from pymc_dp.kernels.functions.count_masses import log_binomial as binomial_kernel
 from pymc_dp.laws.integrated import Integrated
+from pymc_dp.laws.kernel_call import KernelCall
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.counts import CountStatistic
 
@@ -77,7 +76,7 @@ def log_sum(terms: TensorVariable, axis: int = -1) -> TensorVariable:
     return pt.switch(top.squeeze(axis) > 0.5 * _NEVER, total, -np.inf)
 
 
-class CountRange(Placement):
+class CountRange(KernelCall, Placement):
     """The counts from a first to a last one, and the logarithms of their weights, which are 0.
 
     JAX has no lengths that depend on values: there `longest` counts come, those too many with the
@@ -94,27 +93,21 @@ class CountRange(Placement):
         ends = [pt.as_tensor(i).astype("int64") for i in (first, last)]
         return Apply(self, ends, [pt.dvector(), pt.dvector()])
 
+    def call(self):
+        """See `KernelCall.call`."""
+
+        def count_range(first, last):
+            counts = np.arange(first.item(), last.item() + 1).astype(np.float64)
+            return counts, np.zeros(counts.size)
+
+        return count_range
+
     def in_jax(self, first, last):
         """Count in JAX."""
         import jax.numpy as jnp
 
         counts = first + jnp.arange(self.longest)
         return jnp.minimum(counts, last) + 0.0, jnp.where(counts <= last, 0.0, -jnp.inf)
-
-    def perform(self, node, inputs, output_storage):
-        """Count."""
-        counts = np.arange(inputs[0], inputs[1] + 1, dtype="float64")
-        output_storage[0][0], output_storage[1][0] = counts, np.zeros(counts.size)
-
-
-@register_funcify_default_op_cache_key(CountRange)
-def _numba_count_range(op, node, **kwargs):
-    @numba_njit
-    def count_range(first, last):
-        counts = np.arange(first.item(), last.item() + 1).astype(np.float64)
-        return counts, np.zeros(counts.size)
-
-    return count_range, version_of(__file__)
 
 
 def window(log_mass: Callable[[TensorVariable], TensorVariable], n: int) -> list[TensorVariable]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import singledispatch
 
 import numpy as np
 import pymc as pm
@@ -16,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import PLAIN_MODE, depends_on, known_shape, known_value, nearest_rvs
+from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import (
     WHOLE,
@@ -23,9 +25,9 @@ from pymc_dp.laws.counts.marginal import (
     ReportedRecords,
     tally,
 )
-from pymc_dp.laws.integrated import integrated_release, recovered
+from pymc_dp.laws.integrated import in_results, integrated_release, recovered
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.mechanisms.release import PrivateReleaseRV, release_rv
+from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
     MOST_LISTED,
@@ -59,15 +61,10 @@ class CountRelease:
     statistic: CountStatistic | np.ndarray
 
     @property
-    def op(self) -> PrivateReleaseRV:
-        """The release's op."""
-        return self.rv.owner.op
-
-    @property
     def mechanism(self):
         """The noise, with the parameters of this graph."""
-        count = len(self.op.mechanism.parameters)
-        return self.op.mechanism.with_parameters(*self.rv.owner.inputs[2 : 2 + count])
+        _, mechanism, _ = self.rv.owner.op.split(self.rv.owner.inputs)
+        return mechanism
 
 
 @SUM_LAWS.register(order=30)
@@ -83,23 +80,22 @@ class CountedRecords(SumLaw):
     parameter: TensorVariable  # the probability of a one, or the vector of probabilities
     releases: tuple[CountRelease, ...]
 
-    of = "Bernoulli, Categorical"
+    @classmethod
+    def named(cls):
+        """See `SumLaw.named`."""
+        return law_names(read_cells.registry)
 
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         [records, *others] = group.records
-        if others or not isinstance(records.owner.op, BernoulliRV | CategoricalRV):
+        if others or not is_registered(read_cells, records.owner.op):
             raise Declined
         check_transform(reading.model, records)
         n = record_length(records)
         mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), records)]
         j, name = only_column(records, mine)
-        if isinstance(records.owner.op, BernoulliRV):
-            [parameter], cells = column_parameters(records, j), 2
-        else:
-            [parameter] = records.owner.op.dist_params(records.owner)
-            parameter, cells = _one_simplex(parameter, records, j)
+        parameter, cells = read_cells(records.owner.op, records, j)
         found = tuple(_read_release(release, records, n, cells, j) for release in mine)
         return cls(reading.model, records, name, n, cells, parameter, found)
 
@@ -169,21 +165,39 @@ class CountedRecords(SumLaw):
                 f"values have no marginal. Use to='statistics'"
             )
         else:
-            whole = self.n <= WHOLE or not _terms_are_concave(self.model, self, release)
-            if whole and self.n > MOST_LISTED:
+            ones = OnesAmongRecords(statistic, self.n, (self.latent,), self.n <= WHOLE)
+            if not ones.whole and not _terms_are_concave(self.model, ones, release):
+                ones = replace(ones, whole=True)
+            if ones.whole and self.n > MOST_LISTED:
                 raise Declined(
                     f"the density of the release {release.rv.name!r} is not known to be "
                     f"log-concave in the number of ones among {self.name!r}, as it is for a sum or "
                     f"mean under log-concave noise (the property `log_concave` of a mechanism), "
                     f"and the sum over {self.n + 1} counts is too long"
                 )
-            ones = OnesAmongRecords(statistic, self.n, (self.latent,), whole)
             new = integrated_release(ones, mechanism, self.parameter)
         return Change(replaced={release.rv: new})
 
 
-def _one_simplex(p: TensorVariable, records: TensorVariable, j: int) -> tuple[TensorVariable, int]:
-    """Return the vector of probabilities that the records of a column share, and its length."""
+@singledispatch
+def read_cells(op, records: TensorVariable, j: int) -> tuple[TensorVariable, int]:
+    """Return the parameter of records in a column, whose values are 0, ..., cells - 1, and cells.
+
+    Dispatched on their op. The parameter is the probability of a one, or the vector of the
+    probabilities of all values.
+    """
+    raise Declined
+
+
+@read_cells.register
+def _bernoulli_cells(op: BernoulliRV, records, j):
+    [p] = column_parameters(records, j)
+    return p, 2
+
+
+@read_cells.register
+def _categorical_cells(op: CategoricalRV, records, j):
+    [p] = op.dist_params(records.owner)
     if p.type.ndim > 1 and records.type.ndim > 1 and not p.type.broadcastable[-2]:
         p = p[..., j, :]
     if not all(p.type.broadcastable[:-1]):
@@ -224,29 +238,26 @@ def _read_release(release, records, n, cells, column) -> CountRelease:
         ) from None
 
 
-def _terms_are_concave(model: pm.Model, group: CountedRecords, release: CountRelease) -> bool:
+def _terms_are_concave(model: pm.Model, law: OnesAmongRecords, release: CountRelease) -> bool:
     """Whether the density of a release is known to be log-concave in the number of ones.
 
     The mechanism says so; what masses on whole numbers make of other statistics is tried. Where the
     published value is not known, one that is typical of half ones stands for it.
     """
-    statistic = release.statistic
-    assert isinstance(statistic, CountStatistic)
-    if statistic.affine is None or not release.mechanism.log_concave or leaves_gaps(release.rv):
+    mechanism = release.mechanism
+    if law.statistic.affine is None or not mechanism.log_concave or leaves_gaps(release.rv):
         return False
-    if not release.mechanism.is_discrete:
+    if not mechanism.is_discrete:
         return True
     value = model.rvs_to_values[release.rv]
     observed = value.data if isinstance(value, Constant) else None
     if observed is None:
-        observed = statistic.of_binary(pt.constant(float(group.n // 2)), group.n)
-        observed = known_value(observed)
+        observed = known_value(law.statistic.of_binary(pt.constant(float(law.n // 2)), law.n))
         if observed is None:
             return False
     counts = pt.dvector("counts")
-    each = release.mechanism.logp(observed, statistic.of_binary(counts, group.n))
-    total = each.sum(axis=tuple(range(1, each.type.ndim)))
-    return is_concave(*probes(group.n, pytensor.function([counts], total, mode=PLAIN_MODE)))
+    log_eta = law.log_eta(counts, observed, mechanism)
+    return is_concave(*probes(law.n, pytensor.function([counts], log_eta, mode=PLAIN_MODE)))
 
 
 @recovered.register
@@ -265,8 +276,7 @@ def _recover_counts(law: OnesAmongRecords, rv, value, posterior, rng):
         if not noise.draw(rng, state, weights, False, concave, data):
             raise ValueError(f"{law.names[0]!r} cannot be drawn: no count explains the release")
         drawn[i] = state[1]
-    dims = posterior.sizes["chain"], posterior.sizes["draw"]
-    return {law.names[0]: (["chain", "draw"], drawn.reshape(dims))}
+    return in_results(posterior, law.names[0], drawn)
 
 
 @recovered.register
@@ -278,8 +288,5 @@ def _recover_from_reports(law: ReportedRecords, rv, value, posterior, rng):
     chance = np.exp(joint - joint.max(axis=-1, keepdims=True))
     chance /= chance.sum(axis=-1, keepdims=True)
     counts = rng.multinomial(times.eval().astype(int), chance).sum(axis=-2)
-    dims = posterior.sizes["chain"], posterior.sizes["draw"]
     [name] = law.names
-    if name.endswith("_count"):
-        return {name: (["chain", "draw"], counts[:, 1].reshape(dims))}
-    return {name: (["chain", "draw", f"{name}_dim_0"], counts.reshape(*dims, -1))}
+    return in_results(posterior, name, counts[:, 1] if name.endswith("_count") else counts)

@@ -20,10 +20,11 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import keeps_values
 from pymc_dp.reading.sums import additive, column_vectors
 
-_SMOOTH = (
+# Functions that are smooth in all of their arguments: more may be added.
+SMOOTH_FUNCTIONS: set[type] = {
     ps.Add, ps.Sub, ps.Neg, ps.Mul, ps.Sqr, ps.Exp, ps.Expm1, ps.Identity, ps.Second, ps.Sin,
     ps.Cos, ps.Tanh, ps.ArcTan, ps.math.Sigmoid, ps.math.Softplus, ps.math.Erf,
-)  # fmt: skip
+}  # fmt: skip
 _COMPARISONS = (ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ)
 _EXTREMES = (ps.Maximum, ps.Minimum)
 _LOGICAL = (ps.AND, ps.OR, ps.XOR, ps.Invert)
@@ -165,7 +166,7 @@ class _Breakpoints:
                     self.fail(op, "compares more than the record with one number")
                 [level] = [i for i in inputs if i not in touched]
                 self.found += self.roots(touched[0], level)
-            case _ if not isinstance(op, _SMOOTH + _LOGICAL):
+            case _ if not isinstance(op, (*SMOOTH_FUNCTIONS, *_LOGICAL)):
                 self.fail(op, "has no registered smooth pieces")
 
     @staticmethod

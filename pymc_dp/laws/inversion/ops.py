@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
-from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.ops import HostOp, Placement
-from pymc_dp.kernels import version_of
+from pymc_dp.graphs.ops import Placement
 from pymc_dp.kernels.inversion import nodes as law_nodes
 from pymc_dp.kernels.inversion.release import release_line, release_plane
+from pymc_dp.laws.kernel_call import KernelCall, doubles
 
 
-def _doubles(*inputs):
-    return [pt.as_tensor(i).astype("float64") for i in inputs]
-
-
-def _key(op) -> str:
-    # Compiled graphs are cached on disk: the key follows the kernels' source.
-    return sha256(repr((type(op).__name__, op._props(), version_of(__file__))).encode()).hexdigest()
-
-
-class Reaches(Placement):
+class Reaches(KernelCall, Placement):
     """How far the pieces of a law matter on either side; see `law_nodes.reaches`."""
 
     def make_node(self, y, g, h, target, tilt):
         """Apply to scouted points, log densities and statistics, and to what they may tilt to."""
         output = pt.TensorType("float64", shape=(y.type.shape[0], 2))()
-        return Apply(self, _doubles(y, g, h, target, tilt), [output])
+        return Apply(self, doubles(y, g, h, target, tilt), [output])
 
-    def perform(self, node, inputs, output_storage):
-        """Scout."""
-        output_storage[0][0] = law_nodes.reaches(*inputs)
+    def call(self):
+        """See `KernelCall.call`."""
+        kernel = law_nodes.reaches
 
+        def reaches(y, g, h, target, tilt):
+            return kernel(y, g, h, target, tilt)
 
-@register_funcify_and_cache_key(Reaches)
-def _numba_reaches(op, node, **kwargs):
-    kernel = law_nodes.reaches
-
-    @numba_njit
-    def reaches(y, g, h, target, tilt):
-        return kernel(y, g, h, target, tilt)
-
-    return reaches, _key(op)
+        return reaches
 
 
-class Panels(Placement):
+class Panels(KernelCall, Placement):
     """Quadrature nodes, their log weights and cut ends; see `law_nodes.panels`."""
 
     __props__ = ("count",)
@@ -62,28 +44,19 @@ class Panels(Placement):
         pieces = center.type.shape[0]
         size = None if pieces is None else pieces * 2 * self.count * law_nodes.RULE
         outputs = [pt.vector(shape=(size,), dtype="float64") for _ in range(3)]
-        return Apply(self, _doubles(center, limit, reach, g, h, safe), outputs)
+        return Apply(self, doubles(center, limit, reach, g, h, safe), outputs)
 
-    def perform(self, node, inputs, output_storage):
-        """Lay the panels."""
-        center, limit, reach, g, h, safe = inputs
-        found = law_nodes.panels(center, limit, reach, g, h, self.count, float(safe))
-        for storage, value in zip(output_storage, found, strict=True):
-            storage[0] = value
+    def call(self):
+        """See `KernelCall.call`."""
+        kernel, count = law_nodes.panels, self.count
 
+        def panels(center, limit, reach, g, h, safe):
+            return kernel(center, limit, reach, g, h, count, safe.item())
 
-@register_funcify_and_cache_key(Panels)
-def _numba_panels(op, node, **kwargs):
-    kernel, count = law_nodes.panels, op.count
-
-    @numba_njit
-    def panels(center, limit, reach, g, h, safe):
-        return kernel(center, limit, reach, g, h, count, safe.item())
-
-    return panels, _key(op)
+        return panels
 
 
-class ReleaseDensity(HostOp):
+class ReleaseDensity(KernelCall):
     """Log density of a release, with its derivatives; see `inversion_release.release_line`.
 
     The gradient of the first output *is* the other outputs of the same node. Second derivatives are
@@ -97,7 +70,7 @@ class ReleaseDensity(HostOp):
 
     def make_node(self, log_weight, h, cut, z, laplace, gaussian):
         """Apply to the nodes, the release and the noise."""
-        inputs = _doubles(log_weight, h, cut, z, laplace, gaussian)
+        inputs = doubles(log_weight, h, cut, z, laplace, gaussian)
         shapes = [(1,), (self.dim,), inputs[0].type.shape]
         return Apply(self, inputs, [pt.vector(shape=s, dtype="float64") for s in shapes])
 
@@ -114,26 +87,11 @@ class ReleaseDensity(HostOp):
         gradients[0], gradients[3] = first[0] * outputs[2], first[0] * outputs[1]
         return gradients
 
-    @property
-    def kernel(self):
-        """The numba function."""
-        return release_line if self.dim == 1 else release_plane
+    def call(self):
+        """See `KernelCall.call`."""
+        kernel, n = (release_line if self.dim == 1 else release_plane), float(self.n)
 
-    def perform(self, node, inputs, output_storage):
-        """Invert the characteristic function."""
-        log_weight, h, cut, *rest = inputs
-        for storage, value in zip(
-            output_storage, self.kernel(log_weight, h, cut, float(self.n), *rest), strict=True
-        ):
-            storage[0] = value
+        def density(log_weight, h, cut, z, laplace, gaussian):
+            return kernel(log_weight, h, cut, n, z, laplace, gaussian)
 
-
-@register_funcify_and_cache_key(ReleaseDensity)
-def _numba_release_density(op, node, **kwargs):
-    kernel, n = op.kernel, float(op.n)
-
-    @numba_njit
-    def density(log_weight, h, cut, z, laplace, gaussian):
-        return kernel(log_weight, h, cut, n, z, laplace, gaussian)
-
-    return density, _key(op)
+        return density

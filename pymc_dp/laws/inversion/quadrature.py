@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -17,16 +19,26 @@ from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, SAMPLES
 from pymc_dp.laws.inversion.ops import Panels, Reaches
 
-# Laws with a density that is smooth and unimodal once the support is mapped to the real line by the
-# law's default transform, but for a kink at the support point (Laplace).
-SMOOTH_LAWS = tuple(
-    type(law.rv_op)
-    for law in (
-        pm.Beta, pm.Cauchy, pm.Exponential, pm.Gamma, pm.Gumbel, pm.HalfNormal, pm.InverseGamma,
-        pm.Laplace, pm.LogNormal, pm.Logistic, pm.Moyal, pm.Normal, pm.SkewNormal, pm.StudentT,
-        pm.TruncatedNormal, pm.Uniform, pm.Wald,
-    )
-)  # fmt: skip
+
+@singledispatch
+def detail(op) -> int:
+    """Return how many times as many panels a law takes, 3 where its tails are powers.
+
+    Dispatched on the op of the law, a `RandomVariable`. A law may register if its density is smooth
+    and unimodal once the support is mapped to the real line by the law's default transform, but for
+    a kink at the support point (Laplace).
+    """
+    raise Declined
+
+
+for _law in (
+    pm.Beta, pm.Cauchy, pm.Exponential, pm.Gamma, pm.Gumbel, pm.HalfNormal, pm.InverseGamma,
+    pm.Laplace, pm.LogNormal, pm.Logistic, pm.Moyal, pm.Normal, pm.SkewNormal, pm.StudentT,
+    pm.TruncatedNormal, pm.Uniform, pm.Wald,
+):  # fmt: skip
+    detail.register(type(_law.rv_op), lambda op: 1)
+for _law in (pm.Cauchy, pm.StudentT):
+    detail.register(type(_law.rv_op), lambda op: 3)
 
 
 def support(law: TensorVariable, name: str | None = None):
@@ -104,10 +116,9 @@ def quadrature(law, n, summands, record, z, laplace, gaussian):
     reach = pt.minimum(reach, limit)
     sign = np.array([-1.0, 1.0])[:, None]
     sampled = center[:, None, None] + sign * reach[:, :, None] * SAMPLES
-    heavy = isinstance(law.owner.op, type(pm.Cauchy.rv_op) | type(pm.StudentT.rv_op))
     # Few records have high frequencies; tails that are powers have many scales.
     count = 40 if n < 20 else 24 if n < 100 else 12
-    nodes, log_weight, cut = Panels(3 * count if heavy else count)(
+    nodes, log_weight, cut = Panels(detail(law.owner.op) * count)(
         center, limit, reach, *look(sampled), origin
     )
     return log_weight, nodes, cut
@@ -116,14 +127,9 @@ def quadrature(law, n, summands, record, z, laplace, gaussian):
 def forward(law, x):
     """Map points to the real line; what lies outside of the support goes to its ends."""
     lower, upper = support(law)
-    if lower is None and upper is None:
-        y = x
-    elif upper is None:
-        y = pt.log(pt.maximum(x - lower, 0.0))
-    elif lower is None:
-        y = -pt.log(pt.maximum(upper - x, 0.0))
-    else:
-        y = pt.log(pt.maximum(x - lower, 0.0)) - pt.log(pt.maximum(upper - x, 0.0))
+    left = 0.0 if lower is None else pt.log(pt.maximum(x - lower, 0.0))
+    right = 0.0 if upper is None else pt.log(pt.maximum(upper - x, 0.0))
+    y = x if lower is None and upper is None else left - right
     return pt.switch(pt.isnan(y), np.inf, y)
 
 

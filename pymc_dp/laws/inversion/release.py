@@ -31,7 +31,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,12 +45,13 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
+from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.ops import ReleaseDensity
 from pymc_dp.laws.inversion.quadrature import (
-    SMOOTH_LAWS,
     backward,
+    detail,
     log_density,
     quadrature,
     statistics,
@@ -127,9 +128,8 @@ class InvertedSums(Integrated):
         own, public = self._split(parameters)
         rng = pt.random.shared_rng(seed=None)  # of a draw that nothing makes
         _, law = self.law(*own, rng=rng, return_next_rng=True)
-        graphs = [g for s in self.summands for g in (s.h, s.offset, *s.breakpoints)]
         # `clone_replace` would copy what these are computed from.
-        return law, _like(self.summands, graph_replace(graphs, public, strict=False))
+        return law, _rewritten(self.summands, lambda g: graph_replace(g, public, strict=False))
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
@@ -189,11 +189,10 @@ def characteristic_marginal(
             f"the records {records.name!r} are discrete: their marginal is a finite sum, not an "
             f"inverted characteristic function"
         )
-    if not isinstance(op, SMOOTH_LAWS):
-        known = ", ".join(law.__name__.removesuffix("RV") for law in SMOOTH_LAWS)
+    if not is_registered(detail, op):
         raise Declined(
             f"the records {records.name!r} follow {op}, whose density is not known to be smooth "
-            f"and unimodal: {known} records can be integrated out"
+            f"and unimodal: {law_names(detail.registry)} records can be integrated out"
         )
     # Small integers and floats in the graph would be computed with in single precision.
     parameters = [p.astype("float64") for p in column_parameters(records, column)]
@@ -295,16 +294,15 @@ def _build(
     own = {v: v.type() for v in public}
     drawn = records.type()
     [statistic] = graph_replace([statistic], {records: drawn, **own}, strict=False)
-    graphs = [g for s in summands for g in (s.h, s.offset, *s.breakpoints)]
-    summands = _like(summands, clone_replace(graphs, own, rebuild_strict=False))
+    summands = _rewritten(summands, lambda g: clone_replace(g, own, rebuild_strict=False))
     kept = tuple(own.values())
     law = InvertedSums(records.owner.op, n, statistic, drawn, column, summands, record, kept)
     return integrated_release(law, mechanism, *parameters, *public)
 
 
-def _like(summands: Sequence[Summand], graphs: Sequence[TensorVariable]) -> tuple[Summand, ...]:
-    """Return summands of other graphs."""
-    rest = iter(graphs)
+def _rewritten(summands: Sequence[Summand], rewrite: Callable) -> tuple[Summand, ...]:
+    """Return summands of rewritten graphs; all graphs are rewritten at once."""
+    rest = iter(rewrite([g for s in summands for g in (s.h, s.offset, *s.breakpoints)]))
     return tuple(
         Summand(next(rest), next(rest), tuple(next(rest) for _ in s.breakpoints)) for s in summands
     )

@@ -5,30 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import (
-    BernoulliRV,
-    BetaRV,
-    BinomialRV,
-    ExponentialRV,
-    GammaRV,
-    NormalRV,
-    PoissonRV,
-    UniformRV,
-)
 from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
+from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.clt import Moments, moment_latents, moment_law, moment_sums, read_moments
 from pymc_dp.laws.moments.latents import row_latents
@@ -41,7 +34,7 @@ from pymc_dp.laws.moments.sums import (
     normal_law,
     normal_sums,
 )
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, is_rows
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words, is_rows
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.column_sums import RowRelease
@@ -92,11 +85,78 @@ class Columns(SumLaw):
 
     def latents(self, *, approximate: str | None = None, moments: Any = None) -> Change:
         """Keep the sample mean and covariance matrix of the rows, as functions of latents."""
-        return statistics_rung(self.reading.model, self.rows, approximate, moments)
+        model, rows = self.reading.model, self.rows
+        if approximate == "clt":
+            clt, used = _clt(model, rows, moments)
+            known = linear_releases(model, rows, used)
+            at = pt.zeros(clt.latents)
+            linear = [release.linearised(clt.law, at, rows.n) for release in known]
+            latents = row_latents(clt.latents, releases=linear)
+            sums = clt.sums(latents[0])
+        else:
+            _require_rows(rows)
+            mean, root = rows.law()
+            exact, used = ExactLatents(rows.width, rows.n), rows.releases
+            linear = []
+            if known := linear_releases(model, rows, used):
+                sample = suggested_sample(rows, known, mean, root)
+                law, at = exact.tangent(*sample), exact.at(mean, root, *sample)
+                linear = [release.linearised(law, at, rows.n) for release in known]
+            latents = row_latents(exact.size, exact.alpha, linear)
+            sums = exact.sums(mean, root, latents[0])
+        change = Change(added={f"{rows.name}_sums_standard": latents})
+        return _with_sums(change, rows, sums, used)
 
     def integrated(self, *, approximate: str | None = None, moments: Any = None) -> Change:
         """Integrate the sums out, which are Normal by the central limit theorem."""
-        return marginal_rung(self.reading.model, self.rows, approximate, moments)
+        model, rows = self.reading.model, self.rows
+        if approximate is None:
+            rows.law()  # or why they have none
+            raise Declined(
+                f"the sums over the rows {rows.name!r} follow a Wishart law, which has no marginal "
+                f"in closed form: use to='statistics', or approximate='clt'"
+            )
+        clt, used = _clt(model, rows, moments)
+        if len(used) > 1:
+            raise Declined(
+                f"the rows {rows.name!r} have several releases "
+                f"({', '.join(repr(r.name) for r in used)}), which depend on each other: declare "
+                f"one release of pt.concatenate([...]), or use to='statistics'"
+            )
+        [release] = used
+        if release.rv.owner.op.bounds is not None:
+            raise Declined(
+                f"the release {release.name!r} states bounds=, which cut the law of the sums: use "
+                f"to='statistics'"
+            )
+        mechanism = release.mechanism
+        if not has_continuous_rates(mechanism):
+            raise Declined(
+                f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
+                f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
+            )
+        try:
+            polynomials = release.linear_graphs()
+        except Declined as error:
+            raise Declined(
+                f"the statistic of the release {release.name!r}: {error}, so that it is not "
+                f"Normal. Use to='statistics'"
+            ) from None
+        mean, factor = clt.law.of(polynomials, rows.n)
+        change = Change()
+        shape = tuple(int(length) for length in known_shape(release.rv) if length is not None)
+        variances = []
+        if has_kink(mechanism):
+            assert mechanism.rates is not None
+            scale = pt.broadcast_to(1.0 / mechanism.rates[0], shape).ravel()
+            variance = pm.Exponential.dist(scale=2 * scale**2, shape=int(np.prod(shape)))
+            transform = pm.distributions.transforms.log
+            change.added[f"{release.name}_noise_variance"] = (variance, transform)
+            variances = [variance]
+        law = NormalStatistics(shape, (f"{rows.name}_mean", f"{rows.name}_cov"))
+        change.replaced[release.rv] = integrated_release(law, mechanism, mean, factor, *variances)
+        change.dropped |= {r.name for r in rows.releases if r is not release}
+        return change
 
 
 def _terms(polynomial, rows: Rows) -> str:
@@ -106,35 +166,9 @@ def _terms(polynomial, rows: Rows) -> str:
         what = "·".join(rows.labels[j] for j in monomial)
         if not monomial:
             terms.append(f"{factor:g}" if len(polynomial) > 1 else f"{factor:g} (public)")
-        elif abs(factor - 1) < 1e-12:
-            terms.append(f"Σ {what}")
         else:
-            terms.append(f"{factor:g} × Σ {what}")
+            terms.append(in_words(factor, f"Σ {what}"))
     return " + ".join(terms) or "0"
-
-
-def statistics_rung(model: pm.Model, rows: Rows, approximate: str | None, moments: Any) -> Change:
-    """Keep the sample mean and covariance matrix of the rows, as functions of latents."""
-    if approximate == "clt":
-        clt, used = _clt(model, rows, moments)
-        known = linear_releases(model, rows, used)
-        at = pt.zeros(clt.latents)
-        linear = [release.linearised(clt.law, at, rows.n) for release in known]
-        latents = row_latents(clt.latents, releases=linear)
-        sums = clt.sums(latents[0])
-    else:
-        _require_rows(rows)
-        mean, root = rows.law()
-        exact, used = ExactLatents(rows.width, rows.n), rows.releases
-        linear = []
-        if known := linear_releases(model, rows, used):
-            sample = suggested_sample(rows, known, mean, root)
-            law, at = exact.tangent(*sample), exact.at(mean, root, *sample)
-            linear = [release.linearised(law, at, rows.n) for release in known]
-        latents = row_latents(exact.size, exact.alpha, linear)
-        sums = exact.sums(mean, root, latents[0])
-    change = Change(added={f"{rows.name}_sums_standard": latents})
-    return _with_sums(change, rows, sums, used)
 
 
 def _require_rows(rows: Rows) -> None:
@@ -170,57 +204,6 @@ def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
             statistic, release.mechanism, moments=region, bounds=op.bounds, n=op.n
         )
     change.dropped |= {r.name for r in rows.releases if r not in used}
-    return change
-
-
-def marginal_rung(model: pm.Model, rows: Rows, approximate: str | None, moments: Any) -> Change:
-    """Integrate the sums out, which are Normal by the central limit theorem."""
-    if approximate is None:
-        rows.law()  # or why they have none
-        raise Declined(
-            f"the sums over the rows {rows.name!r} follow a Wishart law, which has no marginal in "
-            f"closed form: use to='statistics', or approximate='clt'"
-        )
-    clt, used = _clt(model, rows, moments)
-    if len(used) > 1:
-        raise Declined(
-            f"the rows {rows.name!r} have several releases "
-            f"({', '.join(repr(r.name) for r in used)}), which depend on each other: declare one "
-            f"release of pt.concatenate([...]), or use to='statistics'"
-        )
-    [release] = used
-    if release.rv.owner.op.bounds is not None:
-        raise Declined(
-            f"the release {release.name!r} states bounds=, which cut the law of the sums: use "
-            f"to='statistics'"
-        )
-    mechanism = release.mechanism
-    if not has_continuous_rates(mechanism):
-        raise Declined(
-            f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
-            f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
-        )
-    try:
-        polynomials = release.linear_graphs()
-    except Declined as error:
-        raise Declined(
-            f"the statistic of the release {release.name!r}: {error}, so that it is not Normal. "
-            f"Use to='statistics'"
-        ) from None
-    mean, factor = clt.law.of(polynomials, rows.n)
-    change = Change()
-    shape = tuple(int(length) for length in known_shape(release.rv) if length is not None)
-    variances = []
-    if has_kink(mechanism):
-        assert mechanism.rates is not None
-        scale = pt.broadcast_to(1.0 / mechanism.rates[0], shape).ravel()
-        variance = pm.Exponential.dist(scale=2 * scale**2, shape=int(np.prod(shape)))
-        transform = pm.distributions.transforms.log
-        change.added[f"{release.name}_noise_variance"] = (variance, transform)
-        variances = [variance]
-    law = NormalStatistics(shape, (f"{rows.name}_mean", f"{rows.name}_cov"))
-    change.replaced[release.rv] = integrated_release(law, mechanism, mean, factor, *variances)
-    change.dropped |= {r.name for r in rows.releases if r is not release}
     return change
 
 
@@ -375,17 +358,20 @@ def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
     return fourth
 
 
-# Laws of a covariate as scipy's, for their moments.
-_SCIPY: dict[type, Callable] = {
-    BernoulliRV: lambda p: stats.bernoulli(p),
-    BetaRV: lambda a, b: stats.beta(a, b),
-    BinomialRV: lambda n, p: stats.binom(n, p),
-    ExponentialRV: lambda scale: stats.expon(scale=scale),
-    NormalRV: lambda mean, sd: stats.norm(mean, sd),
-    GammaRV: lambda shape, scale: stats.gamma(shape, scale=scale),
-    PoissonRV: lambda mu: stats.poisson(mu),
-    UniformRV: lambda low, high: stats.uniform(low, high - low),
-}
+@singledispatch
+def scipy_law(op, *parameters: float) -> Any:
+    """Return the law of a covariate as scipy's, for its moments; dispatched on the op."""
+    raise Declined
+
+
+scipy_law.register(ptr.BernoulliRV, lambda op, p: stats.bernoulli(p))
+scipy_law.register(ptr.BetaRV, lambda op, a, b: stats.beta(a, b))
+scipy_law.register(ptr.BinomialRV, lambda op, n, p: stats.binom(n, p))
+scipy_law.register(ptr.ExponentialRV, lambda op, scale: stats.expon(scale=scale))
+scipy_law.register(ptr.NormalRV, lambda op, mean, sd: stats.norm(mean, sd))
+scipy_law.register(ptr.GammaRV, lambda op, shape, scale: stats.gamma(shape, scale=scale))
+scipy_law.register(ptr.PoissonRV, lambda op, mu: stats.poisson(mu))
+scipy_law.register(ptr.UniformRV, lambda op, low, high: stats.uniform(low, high - low))
 
 
 def _law_moments(covariates) -> Moments:
@@ -393,19 +379,18 @@ def _law_moments(covariates) -> Moments:
     means, central = [0.0], [np.ones(5)]  # of each feature, the central moments 0 to 4
     for link in covariates:
         node = link.rv.owner
-        law = next((law for op, law in _SCIPY.items() if isinstance(node.op, op)), None)
         own = [same_for_all(link.rv, p) for p in node.op.dist_params(node)]
         known = [None if nearest_rvs([p]) else known_value(p) for p in own]
         parameters = [np.asarray(p, "float64") for p in known if p is not None]
-        if law is None or len(parameters) < len(known):
+        if not is_registered(scipy_law, node.op) or len(parameters) < len(known):
             raise Declined(
                 f"the moments of the covariate {link.rv.name!r} are not known: give it one of "
-                f"{', '.join(op.__name__.removesuffix('RV') for op in _SCIPY)} with numbers for "
-                f"parameters, all covariates a Normal law, or write moments="
+                f"{law_names(scipy_law.registry)} with numbers for parameters, all covariates a "
+                f"Normal law, or write moments="
             )
         for j in range(link.width):
             at_j = [np.ravel(p)[j if np.size(p) > 1 else 0] for p in parameters]
-            mean, variance, skew, kurtosis = map(float, law(*at_j).stats("mvsk"))
+            mean, variance, skew, kurtosis = map(float, scipy_law(node.op, *at_j).stats("mvsk"))
             if not 0.0 < variance < np.inf:
                 raise ValueError(
                     f"the covariate {link.rv.name!r} has the variance {variance}: write parameters "

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from hashlib import sha256
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
-from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 from pytensor.tensor.random.basic import NormalRV
 
 from pymc_dp.graphs.ops import Placement
-from pymc_dp.kernels import njit, version_of
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments import feasible
 from pymc_dp.laws.integrated import Integrated
+from pymc_dp.laws.kernel_call import KernelCall, doubles
 from pymc_dp.laws.one_value import entry
 from pymc_dp.laws.tilting import laplace_log_marginal, log_tilted_mass
 from pymc_dp.mechanisms.arguments import as_float
@@ -39,55 +38,37 @@ def moment_noises(components, mechanism, value, stacked: bool):
     return noises
 
 
-class FeasibleEdges(Placement):
+def of_both(noises) -> tuple:
+    """Return what `moment_noises` has of the mean and of the variance, zeros of what is missing."""
+    none = (pt.constant(0.0),) * 3
+    return *noises.get("mean", none), *noises.get("variance", none)
+
+
+class FeasibleEdges(KernelCall, Placement):
     """Edges of the quadrature over the feasible region; the integral does not depend on them."""
 
     __props__ = ("n", "lower", "upper")
 
     def __init__(self, n: int, lower: float, upper: float):
-        self.n, self.lower, self.upper = n, lower, upper
+        self.n, self.lower, self.upper = float(n), float(lower), float(upper)
 
-    def make_node(self, *inputs):
-        """Apply to (m, v, lam1, tau1, z1, lam2, tau2, z2)."""
-        doubles = [pt.as_tensor(i).astype("float64") for i in inputs]
-        return Apply(self, doubles, [pt.vector(shape=(feasible.EDGES,), dtype="float64")])
+    def make_node(self, numbers):
+        """Apply to the vector (m, v, lam1, tau1, z1, lam2, tau2, z2)."""
+        return Apply(self, doubles(numbers), [pt.vector(shape=(feasible.EDGES,), dtype="float64")])
 
-    def perform(self, node, inputs, output_storage):
-        """Place the edges."""
-        output_storage[0][0] = _edges(self.n, self.lower, self.upper, *(float(i) for i in inputs))
+    def call(self):
+        """See `KernelCall.call`."""
+        edges, n, lower, upper = _edges, self.n, self.lower, self.upper
 
+        def feasible_edges(numbers):
+            return edges(n, lower, upper, numbers)
 
-@register_funcify_and_cache_key(FeasibleEdges)
-def _numba_feasible_edges(op, node, **kwargs):
-    from pytensor.link.numba.dispatch import basic as numba_basic
-
-    n, lower, upper = float(op.n), float(op.lower), float(op.upper)
-    edges = _edges
-
-    @numba_basic.numba_njit
-    def feasible_edges(m, v, lam1, tau1, z1, lam2, tau2, z2):
-        return edges(
-            n,
-            lower,
-            upper,
-            m.item(),
-            v.item(),
-            lam1.item(),
-            tau1.item(),
-            z1.item(),
-            lam2.item(),
-            tau2.item(),
-            z2.item(),
-        )
-
-    # Compiled graphs are cached on disk: the key follows the kernels' source.
-    return feasible_edges, sha256(
-        repr((n, lower, upper, version_of(__file__))).encode()
-    ).hexdigest()
+        return feasible_edges
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _edges(n, lower, upper, m, v, lam1, tau1, z1, lam2, tau2, z2):
+def _edges(n, lower, upper, numbers):
+    m, v, lam1, tau1, z1, lam2, tau2, z2 = numbers
     half = 0.5 * (upper - lower)
     if not (v > 0.0 and m > lower and m < upper and v < 4.0 * half * half):
         return np.linspace(0.0, 0.5 * np.pi, feasible.EDGES)
@@ -127,15 +108,12 @@ class BoundedMoments(Integrated):
         return rng, pt.switch(possible, pt.stack(parts) if self.stacked else parts[0], np.nan)
 
     def problem(self, value, mechanism, m, v):
-        """Return (m, v, noise of the mean, noise of the variance); noise is (lam, tau, z)."""
-        noises = moment_noises(self.components, mechanism, value, self.stacked)
-        zero = pt.constant(0.0)
-        none = (zero, zero, zero)
-        return m, v, noises.get("mean", none), noises.get("variance", none)
+        """Return m, v, and (lam, tau, z) of the noise of the mean and of the variance."""
+        return m, v, *of_both(moment_noises(self.components, mechanism, value, self.stacked))
 
     def logp(self, value, mechanism, m, v):
         """See `Integrated.logp`."""
-        m, v, (lam1, tau1, z1), (lam2, tau2, z2) = self.problem(value, mechanism, m, v)
+        m, v, lam1, tau1, z1, lam2, tau2, z2 = self.problem(value, mechanism, m, v)
         n, (lower, upper) = self.n, self.bounds
         half, middle = (upper - lower) / 2, (upper + lower) / 2
         law_feasible = law_is_feasible(m, v, lower, upper)
@@ -143,7 +121,8 @@ class BoundedMoments(Integrated):
         m = pt.switch(law_feasible, m, middle)
         v = pt.switch(law_feasible, v, half**2 / 2)
 
-        edges = FeasibleEdges(n, lower, upper)(m, v, lam1, tau1, z1, lam2, tau2, z2)
+        numbers = pt.stack(doubles(m, v, lam1, tau1, z1, lam2, tau2, z2))
+        edges = FeasibleEdges(n, lower, upper)(numbers)
         left, width = edges[:-1, None], pt.diff(edges)[:, None]
         # Pieces of no width may sit at zero, where the density has a pole.
         phi = pt.maximum((left + width * (1 + feasible.NODES) / 2).ravel(), 1e-150)

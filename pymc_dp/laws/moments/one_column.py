@@ -19,8 +19,8 @@ from pymc_dp.graphs.questions import known_shape, power_law
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.feasible import BoundedMoments
-from pymc_dp.laws.one_value import Statistic, stacked_release_rv
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.one_value import Statistic, independent_release
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease
@@ -134,17 +134,17 @@ class OneColumn(SumLaw):
         change = Change()
         mean_name, variance_name = self.names
         for release in self.column.releases:
-            statistics, laws = [], []
+            found = []
             for c in _linear(release):
                 law = self.sample_mean() if c.mean else self.sample_variance()
                 name, factor = (mean_name, c.mean) if c.mean else (variance_name, c.variance)
                 node = law.owner
                 parameters = node.op.dist_params(node)
                 _require_pair(release, node.op, parameters)
-                statistics.append(Statistic(name, node.op, len(parameters), factor, c.constant))
-                laws.append(parameters)
-            change.replaced[release.rv] = stacked_release_rv(
-                statistics, laws, release.mechanism, ndim=release.rv.type.ndim
+                statistic = Statistic(name, node.op, len(parameters), factor, c.constant)
+                found.append((statistic, parameters))
+            change.replaced[release.rv] = independent_release(
+                found, release.mechanism, stacked=release.rv.type.ndim == 1
             )
         return change
 
@@ -207,7 +207,7 @@ def _require_pair(release: RowRelease, law, parameters) -> None:
 
 def _describe(c: LinearStatistic, name: str) -> str:
     terms = [
-        f"{what} of {name}" if abs(factor - 1) < 1e-12 else f"{factor:g} × {what} of {name}"
+        in_words(factor, f"{what} of {name}")
         for factor, what in ((c.mean, "mean"), (c.variance, "variance"))
         if factor
     ]

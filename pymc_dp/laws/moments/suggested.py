@@ -13,7 +13,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.moments.latents import Linearised
-from pymc_dp.laws.moments.sums import RowLaw, column_products, linear_map, nearest_sample
+from pymc_dp.laws.moments.sums import (
+    RowLaw,
+    column_products,
+    linear_map,
+    nearest_sample,
+    sample_sums,
+)
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.column_sums import RowRelease
@@ -104,9 +110,7 @@ def notes(model: pm.Model, rows: Rows) -> list[str]:
         mean, factor = nearest_sample(
             matrix, z, sd, rows.n, (np.zeros(rows.width), np.sqrt(rows.n) * np.eye(rows.width))
         )
-        second = factor @ factor.T + rows.n * np.outer(mean, mean)
-        sums = np.concatenate([rows.n * mean, second[np.triu_indices(rows.width)]])
-        distance = np.abs(matrix @ sums - z) / sd
+        distance = np.abs(matrix @ sample_sums(mean, factor, rows.n) - z) / sd
         worst = int(np.argmax(distance))
         if distance[worst] > _IMPOSSIBLE:
             found.append(

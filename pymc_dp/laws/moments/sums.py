@@ -128,6 +128,12 @@ class ExactLatents:
         return RowLaw(column_products(w), pt.constant(sums), pt.constant(moves / np.sqrt(n)))
 
 
+def sample_sums(mean: np.ndarray, factor: np.ndarray, n: int) -> np.ndarray:
+    """Return the sums of n rows with this mean and factor of their scatter: `column_products`."""
+    second = factor @ factor.T + n * np.outer(mean, mean)
+    return np.concatenate([n * mean, second[np.triu_indices(len(mean))]])
+
+
 def nearest_sample(
     matrix: np.ndarray,
     z: np.ndarray,
@@ -165,10 +171,6 @@ def nearest_sample(
         factor[rows, columns] = np.exp(entries, out=entries, where=diagonal)
         return c[:w], factor
 
-    def sums(mean, factor):
-        second = factor @ factor.T + n * np.outer(mean, mean)
-        return np.concatenate([n * mean, second[a, b]])
-
     def around(mean):
         """Return the map from the sums of deviations from a point, to be added to its own."""
         found = np.eye(w + a.size)
@@ -177,7 +179,7 @@ def nearest_sample(
         return found
 
     def residual(c):
-        own = (matrix @ sums(*sample(c)) - z) / sd
+        own = (matrix @ sample_sums(*sample(c), n) - z) / sd
         return np.concatenate([own, 1e-3 * (c - first) / scale])
 
     def jacobian(c):
@@ -196,7 +198,7 @@ def nearest_sample(
     mean, factor = start
     for _ in range(3):
         weighted = (matrix @ around(mean)) * size / sd[:, None]
-        left = (z - matrix @ sums(mean, factor)) / sd
+        left = (z - matrix @ sample_sums(mean, factor, n)) / sd
         move = size * np.linalg.lstsq(weighted, left)[0]
         shift, scatter = move[:w] / n, factor @ factor.T
         scatter[a, b] += move[w:]

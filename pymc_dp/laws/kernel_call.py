@@ -1,0 +1,39 @@
+"""Kernels of arrays as PyTensor ops: what is called in Python is what numba compiles."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from inspect import getfile
+
+import pytensor.tensor as pt
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+
+from pymc_dp.graphs.ops import HostOp
+from pymc_dp.kernels import version_of
+
+
+class KernelCall(HostOp):
+    """An op that calls a kernel; its `__props__` are all that the call depends on besides."""
+
+    @abstractmethod
+    def call(self) -> Callable:
+        """Return the function of the inputs, which numba can compile."""
+
+    def perform(self, node, inputs, output_storage):
+        """Call the kernel."""
+        found = self.call()(*inputs)
+        found = found if len(output_storage) > 1 else (found,)
+        for storage, value in zip(output_storage, found, strict=True):
+            storage[0] = value
+
+
+@register_funcify_default_op_cache_key(KernelCall)
+def _numba_kernel_call(op, node, **kwargs):
+    # Compiled graphs are cached on disk: the key follows the kernels' source.
+    return numba_njit(op.call()), version_of(getfile(type(op)))
+
+
+def doubles(*inputs) -> list[pt.TensorVariable]:
+    """Return tensors of double precision."""
+    return [pt.as_tensor(i).astype("float64") for i in inputs]
