@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
@@ -129,6 +129,14 @@ def releases(model: pm.Model) -> list[TensorVariable]:
     return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, PrivateReleaseRV)]
 
 
+def releases_of(
+    model: pm.Model, records: Collection[TensorVariable], pending: Sequence[TensorVariable] = ()
+) -> list[TensorVariable]:
+    """Return the releases of some records; `pending` ones are not registered with the model yet."""
+    found = [*releases(model), *pending]
+    return [r for r in found if any(rv in records for rv in nearest_rvs([release_statistic(r)]))]
+
+
 def check_values(model: pm.Model) -> None:
     """Check published values and noise again: `pm.set_data` may have changed them."""
     for release in releases(model):
@@ -160,20 +168,6 @@ def as_published(value: TensorVariable) -> TensorVariable:
     while isinstance(value.owner and getattr(value.owner.op, "scalar_op", None), Cast):
         [value] = value.owner.inputs
     return value
-
-
-def unbroadcast(parameter: TensorVariable, rv: TensorVariable) -> TensorVariable:
-    """Return the scalar that a parameter of identically distributed records repeats."""
-    if all(parameter.type.broadcastable):
-        node = parameter.owner
-        if node is not None and isinstance(node.op, DimShuffle) and node.inputs[0].type.ndim == 0:
-            return node.inputs[0]
-        return parameter.squeeze() if parameter.type.ndim else parameter
-    raise Declined(
-        f"the records {rv.name!r} are not identically distributed: one of the parameters has "
-        f"{parameter.type.ndim} dimension(s). Sample on the records; or, where the records differ "
-        f"by covariates that are confidential too, declare these as records"
-    )
 
 
 def record_count(rv: TensorVariable) -> int:
