@@ -43,18 +43,8 @@ from pymc_dp.reading.sums.polynomials import (
     read_polynomial,
 )
 from pymc_dp.reading.sums.reader import Reader
-from pymc_dp.reading.sums.tables import Row, Table
+from pymc_dp.reading.sums.tables import Table, is_pure
 
-__all__ = [
-    "Additive",
-    "Number",
-    "additive",
-    "column_vectors",
-    "is_rowwise",
-    "row_vectors",
-]
-
-Number = float | ScalarVariable
 Affine = tuple[Coefficient, dict[ScalarVariable, Coefficient]]
 
 
@@ -210,16 +200,10 @@ def is_rowwise(expression: TensorVariable, rv: TensorVariable, n: int, ndim: int
     if expression.type.ndim != ndim:
         return False
     try:
-        reader, graph, _ = _reader(expression, {rv: n}, keep_axis=True)
-        value = reader.read(graph)
+        _rows(expression, {rv: n})
     except (Declined, RecursionError):
         return False
-    return (
-        isinstance(value, Table)
-        and value.axis == 0
-        and value.layout is None
-        and all(isinstance(e, Row) and e.pure is not None for e in value.entries.flat)
-    )
+    return True
 
 
 def row_vectors(expression: TensorVariable, records: dict[TensorVariable, int]) -> np.ndarray:
@@ -243,16 +227,21 @@ def row_vectors(expression: TensorVariable, records: dict[TensorVariable, int]) 
     Declined
         If an aggregate of the records is part of it.
     """
+    rows, back = _rows(expression, records)
+    vectors = np.empty(rows.shape, dtype=object)
+    vectors.flat = _replaced([row.pure for row in rows.flat], back)
+    return vectors
+
+
+def _rows(expression: TensorVariable, records: dict[TensorVariable, int]):
+    """Read an expression with the records on its first axis as rows; see `row_vectors`."""
     reader, graph, back = _reader(expression, records, keep_axis=True)
     value = reader.read(graph)
     if not isinstance(value, Table) or value.axis != 0 or value.layout is not None:
         raise Declined("its first axis is not that of the records")
-    rows = value.entries.reshape(value.entries.shape[1:])
-    if not all(isinstance(e, Row) and e.pure is not None for e in rows.flat):
+    if not all(map(is_pure, value.entries.flat)):
         raise Declined("an aggregate of the records is part of it")
-    vectors = np.empty(rows.shape, dtype=object)
-    vectors.flat = _replaced([row.pure for row in rows.flat], back)
-    return vectors
+    return value.entries.reshape(value.entries.shape[1:]), back
 
 
 def _reader(
