@@ -21,13 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import (
-    depends_on,
-    keeps_values,
-    known_shape,
-    known_value,
-    varies_with,
-)
+from pymc_dp.graphs.questions import depends_on, keeps_values, known_shape, known_value, varies_with
 
 
 def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
