@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.abstract import MeasurableOp
+from pytensor.compile import optdb
 from pytensor.compile.mode import Mode
 from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, graph_replace
-from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors, walk
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
@@ -206,11 +210,23 @@ def substitute(
     return graph_replace(expression, kept | replace, strict=False)
 
 
+@cache
+def _simplifier() -> GraphRewriter:
+    return optdb.query(RewriteDatabaseQuery(include=("ShapeOpt", "canonicalize")))
+
+
+def simplified(graphs: Sequence[Variable]) -> list[Variable]:
+    """Return graphs as PyTensor simplifies them, by what is known of shapes; those given stay."""
+    copy = FunctionGraph(outputs=graphs, clone=True, copy_inputs=False)
+    _simplifier().rewrite(copy)
+    return copy.outputs
+
+
 def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
     """Shape of a variable; where only `dims` or `pm.Data` give it, as they stand now."""
     if None not in variable.type.shape:
         return variable.type.shape
-    shape = known_value(rewrite_graph(variable.shape, include=("ShapeOpt", "canonicalize")))
+    shape = known_value(*simplified([variable.shape]))
     return variable.type.shape if shape is None else tuple(int(length) for length in shape)
 
 

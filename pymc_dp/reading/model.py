@@ -11,13 +11,19 @@ import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Variable, equal_computations
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import depends_on, is_whole, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.questions import (
+    depends_on,
+    is_whole,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    simplified,
+)
 from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 
@@ -60,10 +66,7 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     variables have the names of the model's.
     """
     shaped = [v for v in (*_privatized(model), *releases(model)) if None in v.type.shape]
-    lengths = [v.shape for v in shaped]
-    if lengths:
-        lengths = rewrite_graph(lengths, include=("ShapeOpt", "canonicalize"))
-    deciding = set(ancestors(lengths))
+    deciding = set(ancestors(simplified([v.shape for v in shaped]))) if shaped else set()
     statistics = [release_statistic(release) for release in releases(model)]
     used = set(ancestors(statistics, blockers=model.basic_RVs))
     dims = [name for name, length in model.dim_lengths.items() if length in deciding | used]

@@ -25,7 +25,6 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -34,7 +33,7 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, nearest_rvs
+from pymc_dp.graphs.questions import known_shape, nearest_rvs, simplified
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
     Polynomial,
@@ -253,7 +252,7 @@ def _reader(
         shape = (records[rv], *known_shape(rv)[1:]) if rv in records else known_shape(rv)
         stand_ins[rv] = pt.TensorType(rv.dtype, shape)(rv.name)
     graph = _inlined(clone_replace(expression, stand_ins, rebuild_strict=False))
-    graph = rewrite_graph(graph, include=("canonicalize", "ShapeOpt"))
+    [graph] = simplified([graph])
     mine = [rv for rv in records if rv in stand_ins]
     known = {stand_ins[rv]: _categories(rv) for rv in mine}
     categories = {v: k for v, k in known.items() if k is not None}
