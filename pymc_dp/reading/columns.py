@@ -186,13 +186,13 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
             f"the spread of the records {rv.name!r} depends on other records: rows have a known "
             f"law if it is the same in every row. Sample with rung='records'"
         )
+    single, sigma = rv.type.ndim == 1, None
     if isinstance(node.op, NormalRV):
         spread = same_for_all(rv, spread)
         root = pt.diag(pt.broadcast_to(spread, (width,)))
+        sigma = pt.as_tensor(spread).squeeze() if single else None
     else:
         root = pt.linalg.cholesky(same_for_all(rv, spread, core=2))
-    single = rv.type.ndim == 1
-    sigma = pt.as_tensor(spread).squeeze() if single else None
     q = len(columns_of(before))
     if not depends(mu):
         intercept = pt.broadcast_to(same_for_all(rv, mu), (width,))
