@@ -97,9 +97,8 @@ MUTANTS = {
     ),
     "first entry of a join": Mutant(
         "pymc_dp/graphs/questions.py",
-        "for i in node.inputs}\n        return None if others or k == math.inf",
-        "for i in node.inputs[isinstance(node.op, Join) :]}\n"
-        "        return None if others or k == math.inf",
+        "[k, *others] = {*exponents}",
+        "[k, *others] = {*exponents[isinstance(node.op, Join) :]}",
         "tests/graphs/test_questions.py",
     ),
     "closures of one name": Mutant(

@@ -9,7 +9,6 @@ from operator import add
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.blockwise import Blockwise
@@ -26,6 +25,7 @@ from pymc_dp.graphs.questions import (
     keeps_values,
     known_shape,
     known_value,
+    simplified,
     varies_with,
 )
 
@@ -206,7 +206,7 @@ def _numbers(variable: TensorVariable) -> np.ndarray:
     """Return public numbers; NaN where they are not known."""
     value = known_value(variable)
     if value is None:  # it may be a length
-        value = known_value(rewrite_graph(variable, include=("ShapeOpt", "canonicalize")))
+        value = known_value(*simplified([variable]))
     return np.full(_shape(variable), np.nan) if value is None else value.astype("float64")
 
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.abstract import MeasurableOp
+from pytensor.compile import optdb
 from pytensor.compile.mode import Mode
 from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, graph_replace
-from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors, walk
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.linalg import MatrixInverse
-from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
@@ -130,16 +134,14 @@ def is_whole(graph: Variable, *, fixed: bool = False) -> bool:
         return bool(np.all(value == np.round(value)))
     if node is None:
         return False
-    match getattr(node.op, "scalar_op", node.op):
+    match getattr(node.op, "scalar_op", _core(node.op)):
         case (
             ps.RoundHalfToEven() | ps.RoundHalfAwayFromZero() | ps.Floor() | ps.Ceil() | ps.Trunc()
         ):
             return True
-        case ps.Add() | ps.Sub() | ps.Mul() | ps.Neg() | ps.Abs() | ps.Sqr():
+        case ps.Add() | ps.Sub() | ps.Mul() | ps.Neg() | ps.Abs() | ps.Sqr() | Dot():
             return all_whole(node.inputs)
         case Join() | MakeVector() | ps.ScalarMaximum() | ps.ScalarMinimum():
-            return all_whole(node.inputs)
-        case op if isinstance(getattr(op, "core_op", op), Dot):
             return all_whole(node.inputs)
         case ps.Switch():
             return all_whole(node.inputs[1:])
@@ -147,11 +149,16 @@ def is_whole(graph: Variable, *, fixed: bool = False) -> bool:
             return all_whole(node.inputs[1:2])
         case IncSubtensor() | AdvancedIncSubtensor():
             return all_whole(node.inputs[:2])
-        case Sum() | Reshape() | DimShuffle() | Subtensor() | AdvancedSubtensor() | Alloc():
+        case Reshape() | DimShuffle() | Subtensor() | AdvancedSubtensor() | Alloc():
             return all_whole(node.inputs[:1])
         case ps.Identity() | ps.Cast() | ViewOp() | SpecifyShape() | CheckAndRaise():
             return all_whole(node.inputs[:1])
     return False
+
+
+def _core(op: Op) -> Op:
+    """Return what an op applies to each entry of a batch, a product of matrices say."""
+    return getattr(op, "core_op", op)
 
 
 def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
@@ -203,11 +210,23 @@ def substitute(
     return graph_replace(expression, kept | replace, strict=False)
 
 
+@cache
+def _simplifier() -> GraphRewriter:
+    return optdb.query(RewriteDatabaseQuery(include=("ShapeOpt", "canonicalize")))
+
+
+def simplified(graphs: Sequence[Variable]) -> list[Variable]:
+    """Return graphs as PyTensor simplifies them, by what is known of shapes; those given stay."""
+    copy = FunctionGraph(outputs=graphs, clone=True, copy_inputs=False)
+    _simplifier().rewrite(copy)
+    return copy.outputs
+
+
 def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
     """Shape of a variable; where only `dims` or `pm.Data` give it, as they stand now."""
     if None not in variable.type.shape:
         return variable.type.shape
-    shape = known_value(rewrite_graph(variable.shape, include=("ShapeOpt", "canonicalize")))
+    shape = known_value(*simplified([variable.shape]))
     return variable.type.shape if shape is None else tuple(int(length) for length in shape)
 
 
@@ -248,22 +267,18 @@ def power(
     whole = isinstance(node.op, DimShuffle) or keeps_values(node.op, node.inputs[0])
     if whole or (isinstance(node.op, Subtensor) and all(variable.type.broadcastable)):
         return power(node.inputs[0], variable, positive=positive)
-    if isinstance(getattr(node.op, "core_op", node.op), Dot):
-        both = [power(i, variable, positive=positive) for i in node.inputs]
-        return None if None in both or math.inf in both else sum(k for k in both if k is not None)
-    if isinstance(getattr(node.op, "core_op", node.op), MatrixInverse):
-        k = power(node.inputs[0], variable, positive=positive)
-        return None if k is None else -k
-    if isinstance(node.op, MakeVector | Join):  # of entries with factors of their own
-        [k, *others] = {power(i, variable, positive=positive) for i in node.inputs}
-        return None if others or k == math.inf else k
-    if not isinstance(node.op, Elemwise):
-        return None
     found = [power(i, variable, positive=positive) for i in node.inputs]
     exponents = [k for k in found if k is not None]
     if len(exponents) < len(found):
         return None
-    match node.op.scalar_op:
+    match node.op.scalar_op if isinstance(node.op, Elemwise) else _core(node.op):
+        case Dot():
+            return None if math.inf in exponents else sum(exponents)
+        case MatrixInverse():
+            return -exponents[0]
+        case MakeVector() | Join():  # of entries with factors of their own
+            [k, *others] = {*exponents}
+            return None if others or k == math.inf else k
         case ps.Abs() if positive:
             return exponents[0]
         case ps.Sign() if positive:

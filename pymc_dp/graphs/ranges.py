@@ -14,12 +14,7 @@ from pytensor.tensor.basic import Alloc, Join, MakeVector
 from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Dot, Prod, Sum
-from pytensor.tensor.random.basic import (
-    BernoulliRV,
-    BinomialRV,
-    CategoricalRV,
-    MultinomialRV,
-)
+from pytensor.tensor.random.basic import BernoulliRV, BinomialRV, CategoricalRV, MultinomialRV
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
@@ -145,10 +140,10 @@ def _range_of(node: Apply, found: dict[Variable, Range]) -> Range:
             return total
         case ps.Neg():
             return -parts[0][1], -parts[0][0]
-        case ps.Abs() | ps.Sqr():
-            ends = sorted(abs(e) for e in parts[0])
-            low = 0.0 if parts[0][0] <= 0.0 <= parts[0][1] else ends[0]
-            return (low**2, ends[1] ** 2) if isinstance(op, ps.Sqr) else (low, ends[1])
+        case ps.Abs() | ps.Sqr() | ps.Pow() if not isinstance(op, ps.Pow) or parts[1] == (2.0, 2.0):
+            low, high = sorted(abs(e) for e in parts[0])
+            low = 0.0 if parts[0][0] <= 0.0 <= parts[0][1] else low
+            return (low, high) if isinstance(op, ps.Abs) else (low * low, high * high)
         case ps.Mod() if parts[1][0] > 0.0:
             return 0.0, parts[1][1]
         case ps.Sign():
@@ -164,9 +159,6 @@ def _range_of(node: Apply, found: dict[Variable, Range]) -> Range:
             return parts[1]
         case ps.Cast():
             return parts[0] if node.outputs[0].type.dtype != "bool" else (0.0, 1.0)
-        case ps.Pow() if parts[1] == (2.0, 2.0):
-            ends = [e * e for e in parts[0]]
-            return (0.0 if parts[0][0] <= 0.0 <= parts[0][1] else min(ends)), max(ends)
         case CumOp() if op.mode == "add" and None not in known_shape(node.inputs[0]):
             length = math.prod(n or 0 for n in known_shape(node.inputs[0]))
             return _union([_times(parts[0], (1.0, 1.0)), _times(parts[0], (length, length))])

@@ -101,15 +101,15 @@ def collapsed(
     """Return the reading of what `collapse` makes of a model; an exact rung is made once."""
     if approximate is None:
         return _exact(reading, to)
-    return Reading(_collapsed(reading, to, approximate=approximate, moments=moments))
+    return _collapsed(reading, to, approximate=approximate, moments=moments)
 
 
 @once
 def _exact(reading: Reading, to: Rung) -> Reading:
-    return Reading(_collapsed(reading, to))
+    return _collapsed(reading, to)
 
 
-def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> pm.Model:
+def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     model, groups = reading.model, integrable(reading)
     if approximation and not any(map(is_rows, groups)):
         raise ValueError(
@@ -130,10 +130,10 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> pm.Model:
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
-    built = _rebuild(reading, records, total)
+    on = Reading(_rebuild(reading, records, total))
     if to == "statistics":
-        _prepare_sampling(reading, built, total.start)
-    return built
+        _prepare_sampling(reading, on, total.start)
+    return on
 
 
 @once
@@ -199,12 +199,12 @@ def dropped_deterministics(reading: Reading) -> list[TensorVariable]:
     ]
 
 
-def _prepare_sampling(reading: Reading, collapsed: pm.Model, start) -> None:
+def _prepare_sampling(reading: Reading, on: Reading, start) -> None:
     """Tag the variables with their steps, and start bounded ones inside their region."""
-    for rv, step in choose_steps(Reading(collapsed)).items():
+    for rv, step in choose_steps(on).items():
         rv.tag.dp_step = step.__name__
     for name, value in {**feasible_start(reading), **start}.items():
-        collapsed.set_initval(collapsed[name], value)
+        on.model.set_initval(on.model[name], value)
 
 
 def _rebuild(reading: Reading, records: list[TensorVariable], total: Change) -> pm.Model:

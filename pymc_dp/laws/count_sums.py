@@ -35,7 +35,7 @@ from pymc_dp.kernels.counts.sums import (
     make_count_sum,
     stepwise,
 )
-from pymc_dp.laws import Pair
+from pymc_dp.laws import LAWS, Pair
 from pymc_dp.mechanisms import (
     DiscreteGaussianMechanism,
     GaussianMechanism,

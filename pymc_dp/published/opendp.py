@@ -196,7 +196,8 @@ def read_summary(
             f"from_opendp_summary: column={column!r}: write one of the released columns "
             f"{', '.join(map(repr, released))}"
         )
-    thresholds = [row["threshold"] for row in rows if _is_number(row.get("threshold"))]
+    cut = [row.get("threshold") for row in rows]  # None where there is none, NaN in pandas
+    thresholds = [number for number in cut if number is not None and number == number]
     if thresholds:
         raise ValueError(
             f"from_opendp_summary: groups whose noisy count was below {thresholds[0]} were left "
@@ -239,7 +240,3 @@ def read_summary(
     if "dims" in fields and "coords" not in fields:
         described.pop("coords", None)
     return {"value": value, "mechanism": noisy, **(described | fields)}
-
-
-def _is_number(x: Any) -> bool:
-    return x is not None and x == x

@@ -32,7 +32,6 @@ from pymc_dp.reading.sums.polynomials import (
     Polynomial,
     added,
     constant,
-    degree,
     multiplied,
     read_polynomial,
 )
@@ -110,7 +109,7 @@ class RowRelease:
     @property
     def degree(self) -> int:
         """The most columns that are multiplied with each other."""
-        return max((degree({_deviations(m): 1.0 for m in p}) for p in self.maps), default=0)
+        return max((len(_deviations(m)) for p in self.maps for m in p), default=0)
 
     def expression(
         self,
@@ -311,10 +310,7 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
     """
     node = variable.owner
     if all(variable.type.broadcastable):
-        number = known_value(variable, fixed=True)
-        if number is not None:
-            return constant(float(number.flat[0]))
-        return constant(as_float(variable.squeeze() if variable.type.ndim else variable))
+        return constant(_coefficient(variable))
     if node is not None and isinstance(node.op, Elemwise):
         return None
     source = node.inputs[0] if node is not None and isinstance(node.op, Subtensor) else variable

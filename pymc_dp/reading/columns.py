@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -25,16 +26,10 @@ from pymc_dp.reading.model import (
     check_transform,
     record_length,
     release_statistic,
-    releases,
-    unbroadcast,
+    releases_of,
 )
 from pymc_dp.reading.sums import additive, column_vectors, row_vectors
-from pymc_dp.reading.sums.polynomials import (
-    Coefficient,
-    Polynomial,
-    degree,
-    read_polynomial,
-)
+from pymc_dp.reading.sums.polynomials import Coefficient, Polynomial, degree, read_polynomial
 
 
 @dataclass(frozen=True)
@@ -126,28 +121,20 @@ class Rows:
 
 def read_links(block: Block) -> tuple[Link, ...]:
     """Read the law of each variable of a row given those before it; refuse by name what is none."""
-    before: list[TensorVariable] = []
-    links = []
-    for rv in block.records:
-        links.append(_link(rv, before, block.n))
-        before.append(rv)
-    return tuple(links)
+    records = block.records
+    return tuple(_link(rv, records[:k], block.n) for k, rv in enumerate(records))
 
 
 @once
 def read_rows(reading: Reading, block: Block) -> Rows:
     """Read the rows of a block and their releases; refuse by name what cannot be read."""
-    before, model = block.records, reading.model
-    for rv in block.records:
+    records, model = block.records, reading.model
+    for rv in records:
         check_transform(model, rv)
     links = read_links(block)
-    columns = columns_of(before)
-    found = [
-        read_release(r, columns, block.n)
-        for r in releases(model)
-        if any(depends_on(release_statistic(r), rv) for rv in before)
-    ]
-    return Rows(before, block.n, links, tuple(found))
+    columns = columns_of(records)
+    found = tuple(read_release(r, columns, block.n) for r in releases_of(model, records))
+    return Rows(records, block.n, links, found)
 
 
 def simple_regression(x: TensorVariable, y: TensorVariable) -> tuple:
@@ -181,29 +168,33 @@ def columns_of(records: Sequence[TensorVariable]) -> list[tuple[TensorVariable, 
 
 
 def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
-    width = _width(rv)
-    node = rv.owner
-    match node.op:
-        case NormalRV():
-            mu, spread = node.op.dist_params(node)
-            _check_apart(rv, spread, before)
-            spread = same_for_all(rv, spread)
-            root = pt.diag(pt.broadcast_to(spread, (width,)))
-        case MvNormalRV():
-            mu, spread = node.op.dist_params(node)
-            _check_apart(rv, spread, before)
-            root = pt.linalg.cholesky(same_for_all(rv, spread, core=2))
-        case _:
-            if any(depends_on(p, other) for p in node.inputs for other in before):
-                raise Declined(
-                    f"the records {rv.name!r} follow {_law_name(rv)} and depend on other records: "
-                    f"only Normal records may. Sample with rung='records'"
-                )
-            return Link(rv, width)
-    single = rv.type.ndim == 1
-    sigma = pt.as_tensor(spread).squeeze() if single else None
+    width, node = _width(rv), rv.owner
+
+    def depends(parameter) -> bool:
+        return any(depends_on(parameter, other) for other in before)
+
+    if not isinstance(node.op, NormalRV | MvNormalRV):
+        if any(map(depends, node.inputs)):
+            raise Declined(
+                f"the records {rv.name!r} follow {_law_name(rv)} and depend on other records: "
+                f"only Normal records may. Sample with rung='records'"
+            )
+        return Link(rv, width)
+    mu, spread = node.op.dist_params(node)
+    if depends(spread):
+        raise Declined(
+            f"the spread of the records {rv.name!r} depends on other records: rows have a known "
+            f"law if it is the same in every row. Sample with rung='records'"
+        )
+    single, sigma = rv.type.ndim == 1, None
+    if isinstance(node.op, NormalRV):
+        spread = same_for_all(rv, spread)
+        root = pt.diag(pt.broadcast_to(spread, (width,)))
+        sigma = pt.as_tensor(spread).squeeze() if single else None
+    else:
+        root = pt.linalg.cholesky(same_for_all(rv, spread, core=2))
     q = len(columns_of(before))
-    if not any(depends_on(mu, other) for other in before):
+    if not depends(mu):
         intercept = pt.broadcast_to(same_for_all(rv, mu), (width,))
         return Link(rv, width, intercept, pt.zeros((width, q)), root, sigma=sigma)
     found = [
@@ -213,14 +204,6 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
     table = pt.stack([pt.stack([as_float(pt.as_tensor(c)) for c in row]) for row in found])
     coefficients = tuple(found[0]) if single else None
     return Link(rv, width, table[:, 0], table[:, 1:], root, coefficients, sigma)
-
-
-def _check_apart(rv: TensorVariable, spread, before: Sequence[TensorVariable]) -> None:
-    if any(depends_on(spread, other) for other in before):
-        raise Declined(
-            f"the spread of the records {rv.name!r} depends on other records: rows have a known "
-            f"law if it is the same in every row. Sample with rung='records'"
-        )
 
 
 def _affine(rv, mu, before, width: int, n: int) -> list[Polynomial]:
@@ -249,8 +232,12 @@ def column_parameters(rv: TensorVariable, j: int) -> list[TensorVariable]:
 
     def of_column(parameter: TensorVariable) -> TensorVariable:
         if all(parameter.type.broadcastable):
+            node = parameter.owner
+            if node is not None and isinstance(node.op, DimShuffle):
+                [source] = node.inputs
+                parameter = parameter if source.type.ndim else source  # which is repeated here
             # Integer parameters are small integers in the graph, whose powers overflow.
-            return as_float(unbroadcast(parameter, rv))
+            return as_float(parameter.squeeze() if parameter.type.ndim else parameter)
         own = same_for_all(rv, parameter)
         return own.squeeze() if all(own.type.broadcastable) else own[j]
 
@@ -299,6 +286,3 @@ def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> T
 
 def _law_name(rv: TensorVariable) -> str:
     return type(rv.owner.op).__name__.removesuffix("RV")
-
-
-# --- Releases -----------------------------------------------------------------------------------

@@ -27,11 +27,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases,
 )
-from pymc_dp.reading.sums import (
-    Additive,
-    additive,
-    is_rowwise,
-)
+from pymc_dp.reading.sums import Additive, additive, is_rowwise
 
 
 @dataclass(frozen=True)
@@ -109,9 +105,7 @@ def record_variables(reading: Reading) -> list[TensorVariable]:
     A vector that is a parameter of other records in the same release, the coefficients of a
     regression say, is none.
     """
-    model = reading.model
-    feeding = nearest_rvs([release_statistic(r) for r in releases(model)])
-    found = [rv for rv in model.free_RVs if rv in feeding and has_record_axis(rv)]
+    found = [rv for rv in privatized(reading) if has_record_axis(rv)]
     return [
         rv
         for rv in found
@@ -169,7 +163,7 @@ def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Block]
     members = [rv for rv in model.free_RVs if rv in members]
     found = []
     while members:
-        group = [members[0]]
+        group = members[:1]
         while True:
             more = next((v for v in members if v not in group and _belongs(v, group)), None)
             if more is None:
@@ -242,10 +236,7 @@ def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = N
     """
     model, exact = reading.model, exact or {}
     for rv in model.free_RVs:
-        if rv in exact:
-            rv.tag.dp_step = exact[rv]
-        elif hasattr(rv.tag, "dp_step"):
-            del rv.tag.dp_step
+        _tag(rv, "dp_step", exact.get(rv))
     aggregated = tuple(
         rv
         for rv in record_variables(reading)
@@ -257,10 +248,14 @@ def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = N
         for rv in block.records
     }
     for rv in model.free_RVs:
-        if members.get(rv):
-            rv.tag.dp_release = members[rv]
-        elif hasattr(rv.tag, "dp_release"):
-            del rv.tag.dp_release
+        _tag(rv, "dp_release", members.get(rv))
+
+
+def _tag(rv: TensorVariable, name: str, tag: str | None) -> None:
+    if tag:
+        setattr(rv.tag, name, tag)
+    elif hasattr(rv.tag, name):
+        delattr(rv.tag, name)
 
 
 def _released_singly(model: pm.Model, rv: TensorVariable) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,19 @@ import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Variable, equal_computations
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import depends_on, is_whole, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.questions import (
+    depends_on,
+    is_whole,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    simplified,
+)
 from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 
@@ -60,10 +66,7 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     variables have the names of the model's.
     """
     shaped = [v for v in (*_privatized(model), *releases(model)) if None in v.type.shape]
-    lengths = [v.shape for v in shaped]
-    if lengths:
-        lengths = rewrite_graph(lengths, include=("ShapeOpt", "canonicalize"))
-    deciding = set(ancestors(lengths))
+    deciding = set(ancestors(simplified([v.shape for v in shaped]))) if shaped else set()
     statistics = [release_statistic(release) for release in releases(model)]
     used = set(ancestors(statistics, blockers=model.basic_RVs))
     dims = [name for name, length in model.dim_lengths.items() if length in deciding | used]
@@ -129,6 +132,14 @@ def releases(model: pm.Model) -> list[TensorVariable]:
     return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, PrivateReleaseRV)]
 
 
+def releases_of(
+    model: pm.Model, records: Collection[TensorVariable], pending: Sequence[TensorVariable] = ()
+) -> list[TensorVariable]:
+    """Return the releases of some records; `pending` ones are not registered with the model yet."""
+    found = [*releases(model), *pending]
+    return [r for r in found if any(rv in records for rv in nearest_rvs([release_statistic(r)]))]
+
+
 def check_values(model: pm.Model) -> None:
     """Check published values and noise again: `pm.set_data` may have changed them."""
     for release in releases(model):
@@ -160,20 +171,6 @@ def as_published(value: TensorVariable) -> TensorVariable:
     while isinstance(value.owner and getattr(value.owner.op, "scalar_op", None), Cast):
         [value] = value.owner.inputs
     return value
-
-
-def unbroadcast(parameter: TensorVariable, rv: TensorVariable) -> TensorVariable:
-    """Return the scalar that a parameter of identically distributed records repeats."""
-    if all(parameter.type.broadcastable):
-        node = parameter.owner
-        if node is not None and isinstance(node.op, DimShuffle) and node.inputs[0].type.ndim == 0:
-            return node.inputs[0]
-        return parameter.squeeze() if parameter.type.ndim else parameter
-    raise Declined(
-        f"the records {rv.name!r} are not identically distributed: one of the parameters has "
-        f"{parameter.type.ndim} dimension(s). Sample on the records; or, where the records differ "
-        f"by covariates that are confidential too, declare these as records"
-    )
 
 
 def record_count(rv: TensorVariable) -> int:

@@ -9,16 +9,10 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import depends_on
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease, read_release
 from pymc_dp.reading.columns import column_parameters, columns_of
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import (
-    Reading,
-    check_transform,
-    release_statistic,
-    releases,
-)
+from pymc_dp.reading.model import Reading, check_transform, releases_of
 
 
 @dataclass(frozen=True)
@@ -72,11 +66,8 @@ def read_normal_column(
         raise Declined  # another law's
     check_transform(reading.model, rv)
     columns = columns_of([rv])
-    found = [
-        read_release(r, columns, group.n)
-        for r in (*releases(reading.model), *pending)
-        if depends_on(release_statistic(r), rv)
-    ]
+    mine = releases_of(reading.model, [rv], pending)
+    found = [read_release(r, columns, group.n) for r in mine]
     used = {j for release in found for j in release.used} or {0}
     if len(used) > 1:
         raise Declined

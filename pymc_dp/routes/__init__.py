@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pytensor
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
@@ -64,15 +65,17 @@ def routes(
 ) -> list[tuple[Route, Plan | Declined]]:
     """Return every route with its plan, or with why it is shut."""
     table: list[tuple[Route, Plan | Declined]] = []
-    for route in ROUTES:
-        if route.approximate != approximate:
-            continue
-        try:
-            table.append((route, route.plan(reading, **options)))
-        except Declined as reason:
-            table.append((route, reason))
-        except ValueError as error:  # an improper posterior, or values that are none
-            table.append((route, Declined(str(error))))
+    # A fifth of the time would go to notes of the lines that made the graphs, all of them ours.
+    with pytensor.config.change_flags(traceback__limit=0):
+        for route in ROUTES:
+            if route.approximate != approximate:
+                continue
+            try:
+                table.append((route, route.plan(reading, **options)))
+            except Declined as reason:
+                table.append((route, reason))
+            except ValueError as error:  # an improper posterior, or values that are none
+                table.append((route, Declined(str(error))))
     return table
 
 

@@ -25,7 +25,6 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -34,7 +33,7 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, nearest_rvs
+from pymc_dp.graphs.questions import known_shape, nearest_rvs, simplified
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
     Polynomial,
@@ -43,18 +42,8 @@ from pymc_dp.reading.sums.polynomials import (
     read_polynomial,
 )
 from pymc_dp.reading.sums.reader import Reader
-from pymc_dp.reading.sums.tables import Row, Table
+from pymc_dp.reading.sums.tables import Table, is_pure
 
-__all__ = [
-    "Additive",
-    "Number",
-    "additive",
-    "column_vectors",
-    "is_rowwise",
-    "row_vectors",
-]
-
-Number = float | ScalarVariable
 Affine = tuple[Coefficient, dict[ScalarVariable, Coefficient]]
 
 
@@ -210,16 +199,10 @@ def is_rowwise(expression: TensorVariable, rv: TensorVariable, n: int, ndim: int
     if expression.type.ndim != ndim:
         return False
     try:
-        reader, graph, _ = _reader(expression, {rv: n}, keep_axis=True)
-        value = reader.read(graph)
+        _rows(expression, {rv: n})
     except (Declined, RecursionError):
         return False
-    return (
-        isinstance(value, Table)
-        and value.axis == 0
-        and value.layout is None
-        and all(isinstance(e, Row) and e.pure is not None for e in value.entries.flat)
-    )
+    return True
 
 
 def row_vectors(expression: TensorVariable, records: dict[TensorVariable, int]) -> np.ndarray:
@@ -243,16 +226,21 @@ def row_vectors(expression: TensorVariable, records: dict[TensorVariable, int]) 
     Declined
         If an aggregate of the records is part of it.
     """
+    rows, back = _rows(expression, records)
+    vectors = np.empty(rows.shape, dtype=object)
+    vectors.flat = _replaced([row.pure for row in rows.flat], back)
+    return vectors
+
+
+def _rows(expression: TensorVariable, records: dict[TensorVariable, int]):
+    """Read an expression with the records on its first axis as rows; see `row_vectors`."""
     reader, graph, back = _reader(expression, records, keep_axis=True)
     value = reader.read(graph)
     if not isinstance(value, Table) or value.axis != 0 or value.layout is not None:
         raise Declined("its first axis is not that of the records")
-    rows = value.entries.reshape(value.entries.shape[1:])
-    if not all(isinstance(e, Row) and e.pure is not None for e in rows.flat):
+    if not all(map(is_pure, value.entries.flat)):
         raise Declined("an aggregate of the records is part of it")
-    vectors = np.empty(rows.shape, dtype=object)
-    vectors.flat = _replaced([row.pure for row in rows.flat], back)
-    return vectors
+    return value.entries.reshape(value.entries.shape[1:]), back
 
 
 def _reader(
@@ -264,7 +252,7 @@ def _reader(
         shape = (records[rv], *known_shape(rv)[1:]) if rv in records else known_shape(rv)
         stand_ins[rv] = pt.TensorType(rv.dtype, shape)(rv.name)
     graph = _inlined(clone_replace(expression, stand_ins, rebuild_strict=False))
-    graph = rewrite_graph(graph, include=("canonicalize", "ShapeOpt"))
+    [graph] = simplified([graph])
     mine = [rv for rv in records if rv in stand_ins]
     known = {stand_ins[rv]: _categories(rv) for rv in mine}
     categories = {v: k for v, k in known.items() if k is not None}

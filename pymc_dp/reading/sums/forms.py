@@ -39,11 +39,6 @@ class Form:
     constant: float = 0.0
     weights: dict[ScalarVariable, float] = field(default_factory=dict)
 
-    @property
-    def key(self) -> tuple:
-        """Hashable; equal for equal forms."""
-        return self.constant, frozenset(self.weights.items())
-
     def scaled(self, factor: float) -> Form:
         """Return a multiple."""
         if factor == 0.0:

@@ -40,7 +40,7 @@ from pymc_dp.reading.sums.forms import refusal
 from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, reordered, repeated, reshaped
-from pymc_dp.reading.sums.tables import Entry, Layout, Ledger, Row, Table, common_layout, mapped
+from pymc_dp.reading.sums.tables import Layout, Ledger, Table, common_layout, is_pure, mapped
 
 
 class Reader:
@@ -113,7 +113,8 @@ class Reader:
             case Dot() if variable.type.dtype == "bool":
                 raise refusal(op)  # its sum means or
             case Dot():
-                return self.read(_as_sum_of_products(*inputs))
+                a, b = inputs
+                return self.read((a[:, :, None] * b[None, :, :]).sum(axis=1))
             case CumOp():
                 return accumulated(self.ledger, variable, self.operands.table(self.read(inputs[0])))
             case DimShuffle():
@@ -272,7 +273,7 @@ class Reader:
         values = [self.read(i) for i in node.inputs]
         tables = [v for v in values if isinstance(v, Table)]
         axis, layout = common_layout(tables)
-        pure = all(t.axis is not None and all(map(_is_pure, t.entries.flat)) for t in tables)
+        pure = all(t.axis is not None and all(map(is_pure, t.entries.flat)) for t in tables)
         dropped: tuple[int, ...] = ()
         match node.op:
             case Blockwise() as op:
@@ -289,12 +290,3 @@ class Reader:
         if axis is None or layout is not None or not (apart and pure):
             raise refusal(node.op)
         return self.operands.rows_of(variable, axis - sum(a < axis for a in dropped))
-
-
-def _is_pure(entry: Entry) -> bool:
-    return isinstance(entry, Row) and entry.pure is not None
-
-
-def _as_sum_of_products(a: TensorVariable, b: TensorVariable) -> TensorVariable:
-    """Return a matrix product as what it is."""
-    return (a[:, :, None] * b[None, :, :]).sum(axis=1)

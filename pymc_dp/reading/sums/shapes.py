@@ -35,13 +35,14 @@ def indexed(table: Table, index: Sequence, n: int) -> Table:
     """Take entries, by integers, slices and arrays."""
     index = [*index, *[slice(None)] * (table.entries.ndim - len(index))]
     if table.axis is None:
-        return Table(_array(table.entries[tuple(index)]))
+        return Table(np.asarray(table.entries[tuple(index)], dtype=object))
     chosen, index[table.axis] = index[table.axis], slice(None)
     arrays = [i for i in [*index, chosen] if np.ndim(i) > 0]
     if len(arrays) > 1 or (arrays and np.asarray(arrays[0]).dtype == bool and arrays[0].ndim > 1):
         raise Declined("it takes single entries of some records")
     widths = [1 if isinstance(i, slice) else np.ndim(i) for i in index[: table.axis]]
-    entries, layout = _array(table.entries[tuple(index)]), table.layout
+    entries = np.asarray(table.entries[tuple(index)], dtype=object)
+    layout = table.layout
     if not (isinstance(chosen, slice) and chosen == slice(None)):
         if not isinstance(chosen, slice) and np.ndim(chosen) == 0:
             raise Declined("it takes a single record by its position")
@@ -49,15 +50,6 @@ def indexed(table: Table, index: Sequence, n: int) -> Table:
             raise Declined("it takes some of the records in a way that is not read")
         layout = (layout or whole(n)).taken(chosen)
     return Table(entries, sum(widths), layout)
-
-
-def _array(entries) -> np.ndarray:
-    """Return an object array, of a single entry too."""
-    if isinstance(entries, np.ndarray):
-        return entries
-    found = np.empty((), dtype=object)
-    found[()] = entries
-    return found
 
 
 def joined(tables: Sequence[Table], axis: int) -> Table:

@@ -16,13 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, Unrelated
 from pymc_dp.graphs.questions import keeps_values
-from pymc_dp.reading.sums.forms import (
-    Form,
-    Scalars,
-    added,
-    node,
-    refusal,
-)
+from pymc_dp.reading.sums.forms import Form, Scalars, added, node, refusal
 
 _MOST_TERMS = 64  # of one row
 _MOST_POWER = 8
@@ -44,6 +38,11 @@ class Row:
 
 
 Entry = Form | Row
+
+
+def is_pure(entry: Entry) -> bool:
+    """Whether an entry is a vector of which no aggregate is part."""
+    return isinstance(entry, Row) and entry.pure is not None
 
 
 @dataclass(frozen=True)
@@ -137,11 +136,9 @@ class Ledger:
         """Return the number of a base map; truth values stay what they are, for `_merged`."""
         while _is_cast_of_bool(vector):
             [vector] = vector.owner.inputs
-        for number, known in enumerate(self.bases):
-            if known is vector:
-                return number
-        self.bases.append(vector)
-        return len(self.bases) - 1
+        if vector not in self.bases:
+            self.bases.append(vector)
+        return self.bases.index(vector)
 
     def terms(self, entry: Entry) -> Terms:
         """Terms of an entry; a vector without any is a base map of its own."""
@@ -337,6 +334,5 @@ def mapped(function, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Apply a function to the entries of arrays, which broadcast."""
     arrays = np.broadcast_arrays(*arrays)
     result = np.empty(arrays[0].shape, dtype=object)
-    for index in np.ndindex(*result.shape):
-        result[index] = function(*(a[index] for a in arrays))
+    result.flat = [function(*each) for each in zip(*(a.flat for a in arrays), strict=True)]
     return result
