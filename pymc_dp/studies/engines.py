@@ -74,7 +74,7 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
     return list(var_names)
 
 
-def flat(values: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
+def flat(values: Mapping[Any, Any], names: Sequence[str]) -> np.ndarray:
     """Join draws (chains, draws, ...) of several variables on the last axis."""
     arrays = [np.asarray(values[name]) for name in names]
     return np.concatenate([a.reshape(*a.shape[:2], -1) for a in arrays], axis=2)
