@@ -1,7 +1,7 @@
 """Laws of what was released of records: each has up to two rungs without the records.
 
-A law is a class of `SUM_LAWS`: the first that reads some records has their rungs. What the rungs leave
-without a latent variable, `laws.integrated.recovered` draws.
+A law is a class of `SUM_LAWS`: the first that reads some records has their rungs. What the rungs
+leave without a latent variable, `laws.integrated.recovered` draws.
 """
 
 from __future__ import annotations

@@ -160,19 +160,10 @@ class AmortisedPosterior:
         """Names of the entries of all parameters, ``beta[0]``."""
         return entry_labels(self.problem.prior.shapes)
 
-    @property
-    def _width(self) -> int:
-        return self.problem.prior.width
-
-    def _natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        return self.problem.prior.natural(theta)
-
     def entries(self, theta: np.ndarray) -> np.ndarray:
         """Return the entries of the parameters, (..., count), in the order of `labels`."""
-        flat = theta.reshape(-1, self._width)
-        found = [v.reshape(len(flat), -1) for v in self._natural(flat).values()]
-        joined = np.concatenate(found, axis=1)
-        return joined.reshape(*theta.shape[:-1], joined.shape[1])
+        found = self.problem.prior.natural(theta).values()
+        return np.concatenate([v.reshape(*theta.shape[:-1], -1) for v in found], axis=-1)
 
     def sample(
         self,
@@ -229,12 +220,9 @@ class AmortisedPosterior:
         warn_of_range([channel], released, value[0])
         given = np.repeat(value, len(theta), axis=0)
         lp = self.log_density(theta, given, np.repeat(level, len(theta)))
-        posterior = {
-            k: v.reshape(chains, draws, *v.shape[1:]) for k, v in self._natural(theta).items()
-        }
         return result(
             self.problem.model,
-            posterior,
+            self.problem.prior.natural(theta.reshape(chains, draws, -1)),
             {"lp": lp.reshape(chains, draws)},
             {channel.name: value.reshape(channel.shape)},
             {"method": "amortised sppe", "epsilon": float(epsilon), "leakage": leakage},
@@ -270,7 +258,7 @@ class AmortisedPosterior:
         import torch
 
         condition = self.noise.condition(released, epsilon)
-        batch = max(_HELD // (draws * (self._width + condition.shape[1])), 1)
+        batch = max(_HELD // (draws * (self.problem.prior.width + condition.shape[1])), 1)
         parts, outside = [], 0.0
         with torch.random.fork_rng():
             torch.manual_seed(int(rng.integers(2**31)))

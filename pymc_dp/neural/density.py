@@ -47,7 +47,7 @@ class Density:
     def log_prob(self, target: np.ndarray, condition: np.ndarray) -> np.ndarray:
         """Log density of each target given its condition, or the only one; (count,)."""
         given = np.broadcast_to(condition, (len(target), condition.shape[1]))
-        place = self._tensor(self.target.forward(target))
+        place = self.tensor(self.target.forward(target))
         with torch.no_grad():
             level = network_log_prob(self.network, place, self.given(given))
         return level.cpu().numpy().astype("float64") + self.target.log_slope(target).sum(-1)
@@ -57,7 +57,7 @@ class Density:
     ) -> tuple[float, np.ndarray]:
         """Log density at two vectors, and its gradient in the condition."""
         given = self.given(condition[None]).requires_grad_()
-        place = self._tensor(self.target.forward(target))[None]
+        place = self.tensor(self.target.forward(target))[None]
         value = network_log_prob(self.network, place, given)[0]
         if torch.isnan(value):  # a diverging trajectory
             return -np.inf, np.zeros_like(condition)
@@ -70,9 +70,10 @@ class Density:
 
     def given(self, condition: np.ndarray) -> Tensor:
         """Return conditions as the network takes them."""
-        return self._tensor(self.condition.forward(condition))
+        return self.tensor(self.condition.forward(condition))
 
-    def _tensor(self, standard: np.ndarray) -> Tensor:
+    def tensor(self, standard: np.ndarray) -> Tensor:
+        """Put an array where the network is."""
         device = next(self.network.parameters()).device
         return torch.as_tensor(standard, dtype=torch.float32, device=device)
 

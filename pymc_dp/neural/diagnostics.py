@@ -2,7 +2,7 @@ r"""How good a neural posterior is: calibration, predictions, distances between 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import arviz_base
@@ -209,11 +209,7 @@ def compare(
     names = [str(n) for n in first["posterior"].data_vars if n in second["posterior"].data_vars]
     if not names:
         raise ValueError("the two results have no parameter in common")
-    both = []
-    for tree in (first, second):
-        parts = [tree["posterior"][n].to_numpy() for n in names]
-        flat = np.concatenate([p.reshape(p.shape[0] * p.shape[1], -1) for p in parts], axis=1)
-        both.append(flat)
+    both = [_flat(tree, names) for tree in (first, second)]
     # A classifier does better than a coin where one of the classes is larger.
     count = min(draws, *map(len, both))
     both = [flat[rng.choice(len(flat), count, replace=False)] for flat in both]
@@ -249,13 +245,12 @@ def negative_log_density(tree: DataTree, truth: Mapping[str, ArrayLike]) -> floa
             if unknown
             else "truth: write the values of one parameter at least"
         )
-    parts, at = [], []
-    for name, value in truth.items():
-        own = posterior[name].to_numpy()
-        parts.append(own.reshape(own.shape[0] * own.shape[1], -1))
-        at.append(np.broadcast_to(np.asarray(value, "float64"), own.shape[2:]).ravel())
+    at = [
+        np.broadcast_to(np.asarray(value, "float64"), posterior[name].shape[2:]).ravel()
+        for name, value in truth.items()
+    ]
     try:
-        density = stats.gaussian_kde(np.concatenate(parts, axis=1).T)
+        density = stats.gaussian_kde(_flat(tree, truth).T)
     except np.linalg.LinAlgError:
         raise ValueError(
             f"truth: the draws of {', '.join(map(repr, truth))} lie on a line or a plane, as "
@@ -263,6 +258,12 @@ def negative_log_density(tree: DataTree, truth: Mapping[str, ArrayLike]) -> floa
             f"others"
         ) from None
     return -float(density.logpdf(np.concatenate(at))[0])
+
+
+def _flat(tree: DataTree, names: Iterable[str]) -> np.ndarray:
+    """Return the draws of some parameters, entries side by side; (count, entries)."""
+    parts = [tree["posterior"][name].to_numpy() for name in names]
+    return np.concatenate([p.reshape(p.shape[0] * p.shape[1], -1) for p in parts], axis=1)
 
 
 def unconstrained(prior, tree: DataTree) -> np.ndarray:

@@ -8,11 +8,9 @@ stands for the likelihood in a PyMC model.
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import numpy as np
 import pymc as pm
 from xarray import DataTree
 
@@ -30,11 +28,6 @@ from pymc_dp.neural.run import (
 )
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Problem, Simulator, function_problem, model_problem
-
-if TYPE_CHECKING:
-    pass
-
-_log = logging.getLogger("pymc.dp")
 
 # Arguments of pm.sample that would change what comes back.
 _NOT_TAKEN = ("idata_kwargs", "discard_tuned_samples", "return_inferencedata", "trace", "model")
@@ -150,11 +143,9 @@ def sppe(
         logq = density.log_prob(theta, given)
     warn_of_leakage(problem.prior, leakage, run.box)
     warn_of_border(run.box, theta)
+    posterior = problem.prior.natural(theta.reshape(chains, draws, -1))
     stats = {"lp": logq.reshape(chains, draws)}
-    shaped = {
-        k: v.reshape(chains, draws, *v.shape[1:]) for k, v in problem.prior.natural(theta).items()
-    }
-    return run.tree(shaped, stats, found, {"method": "sppe", "leakage": leakage})
+    return run.tree(posterior, stats, found, {"method": "sppe", "leakage": leakage})
 
 
 def sple(
@@ -263,11 +254,7 @@ def sple(
 
 def _noise(problem: Problem, draws: int, qmc: bool) -> MakeNoise:
     check_counts(noise_draws=draws)
-
-    def noise(statistic: np.ndarray, rng: np.random.Generator) -> Noise:
-        return Noise(problem.channels, draws, rng, qmc=qmc)
-
-    return noise
+    return lambda _, rng: Noise(problem.channels, draws, rng, qmc=qmc)
 
 
 def check_installed() -> None:

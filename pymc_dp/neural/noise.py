@@ -180,10 +180,9 @@ class Noise:
         self.channels, self.draws = tuple(channels), draws
         self._rng = rng
         self._functions: list[tuple[Callable, bool]] = []
+        small = self.size <= SobolPool.LARGEST
         for channel in self.channels:
-            mechanism = channel.flat()
-            small = sum(c.size for c in self.channels) <= SobolPool.LARGEST
-            function = None
+            mechanism, function = channel.flat(), None
             if qmc and small:
                 function = fast_quantiles(mechanism) or _quantiles(mechanism)
             if qmc and function is None:

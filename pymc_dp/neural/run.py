@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -54,8 +54,6 @@ class Run:
         device: str,
         random_seed: Any,
     ):
-        from pymc_dp.neural.training import Trainer
-
         _check_device(device)
         training = Training() if training is None else training
         if not isinstance(training, Training):
@@ -65,8 +63,7 @@ class Run:
         self.kind, self.problem, self.settings = kind, problem, training
         self.rng = get_random_generator(random_seed)
         self._began = time.perf_counter()
-        self._make_trainer = partial(Trainer, kind, training=training, rng=self.rng, device=device)
-        self._make_noise = noise
+        self._make_noise, self._device = noise, device
         self.trainer: Trainer  # once there are simulations
         self.box: Box | None = None  # of the parameters that the network has seen, if not all
         self.losses: list[tuple[np.ndarray, np.ndarray]] = []
@@ -113,7 +110,7 @@ class Run:
             TextColumn("{task.fields[loss]}"),
             TimeElapsedColumn(),
         )
-        prior, problem = self.problem.prior, self.problem
+        problem = self.problem
         with Progress(*columns, disable=not progressbar) as progress:
             outer = progress.add_task("Rounds", total=rounds, loss="")
             inner = progress.add_task("Epochs", loss="")
@@ -141,14 +138,13 @@ class Run:
                 train(data, last=True)  # for this release, which may be another
             for number in range(first, first + rounds):
                 if data is None:
-                    theta = prior.draw(simulations, self.rng)
+                    theta = problem.prior.draw(simulations, self.rng)
                     problem.check_seeded(theta[:4], int(self.rng.integers(2**31)))
+                    data = self._simulated(theta, number)
+                    self._prepare(data)
                 else:
                     theta = propose(self, data, simulations)
-                new = self._simulated(theta, number)
-                if data is None:
-                    self._prepare(new)
-                data = new if data is None else data.joined(new)
+                    data = data.joined(self._simulated(theta, number))
                 train(data, renew=number == takeover, last=number == first + rounds - 1)
                 progress.advance(outer)
         assert data is not None
@@ -156,8 +152,10 @@ class Run:
 
     def _prepare(self, data: Simulations) -> None:
         """Make the noise, for which the first statistics may matter, and what trains with it."""
+        from pymc_dp.neural.training import Trainer
+
         noise = self._make_noise(data.statistic, self.rng)
-        self.trainer = self._make_trainer(noise=noise)
+        self.trainer = Trainer(self.kind, noise, self.settings, self.rng, self._device)
         if self.kind == "likelihood":
             self._warn_of_steps(noise, data.statistic)
 
@@ -242,29 +240,14 @@ class Run:
             **attributes,
         }
         tree = result(model, posterior, stats, observed, attributes, prior.deterministics)
-        epochs = max(len(a) for a, _ in self.losses)
-        losses = np.full((2, len(self.losses), epochs), np.nan)
-        for r, pair in enumerate(self.losses):
-            for k, values in enumerate(pair):
-                losses[k, r, : len(values)] = values
-        tree["training"] = DataTree(
-            xr.Dataset(
-                {
-                    n: (("round", "epoch"), v)
-                    for n, v in zip(("loss", "validation_loss"), losses, strict=True)
-                }
-            )
-        )
-        dimensions = {"theta": "parameter", "statistic": "entry"}
-        tree["simulations"] = DataTree(
-            xr.Dataset(
-                {
-                    n: (("simulation", *([dimensions[n]] if n in dimensions else [])), v)
-                    for n, v in vars(data).items()
-                },
-                attrs={"parameters": prior.names},
-            )
-        )
+        both = zip(*self.losses, strict=True)  # by epoch, of which rounds have different numbers
+        loss, held = ([*zip_longest(*rounds, fillvalue=np.nan)] for rounds in both)
+        dims = ("epoch", "round")
+        training = xr.Dataset({"loss": (dims, loss), "validation_loss": (dims, held)})
+        tree["training"] = DataTree(training.transpose("round", "epoch"))
+        wide = {"theta": ("simulation", "parameter"), "statistic": ("simulation", "entry")}
+        simulations = {name: (wide.get(name, "simulation"), v) for name, v in vars(data).items()}
+        tree["simulations"] = DataTree(xr.Dataset(simulations, attrs={"parameters": prior.names}))
         return tree
 
 

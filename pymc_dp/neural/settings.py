@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+_AT_LEAST = {
+    0: ("weight_decay", "tolerance"),
+    1: ("hidden_features", "epoch_steps", "patience", "max_epochs", "last_epochs"),
+    # With a single transform, one of the variables would not depend on the release.
+    2: ("num_transforms", "batch_size", "atoms"),
+}
+
 
 @dataclass(frozen=True)
 class Training:
@@ -63,26 +70,13 @@ class Training:
         """Refuse settings that cannot work."""
         if self.estimator not in ("maf", "nsf"):
             raise ValueError(f"estimator={self.estimator!r}: write 'maf' or 'nsf'")
-        for name in (
-            "hidden_features",
-            "epoch_steps",
-            "patience",
-            "max_epochs",
-            "last_epochs",
-        ):
-            given = getattr(self, name)
-            if given is not None and given < 1:
-                raise ValueError(f"{name}={given}: it must be at least 1")
-        # With a single transform, one of the variables would not depend on the release.
-        for name in ("num_transforms", "batch_size", "atoms"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 2")
+        for least, names in _AT_LEAST.items():
+            for name in names:
+                given = getattr(self, name)
+                if given is not None and not given >= least:
+                    raise ValueError(f"{name}={given}: it must be at least {least}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate={self.learning_rate}: it must be positive")
-        for name in ("weight_decay", "tolerance"):
-            given = getattr(self, name)
-            if given is not None and not given >= 0:
-                raise ValueError(f"{name}={given}: it must be at least 0")
         if not 0 < self.validation < 1:
             raise ValueError(f"validation={self.validation}: it is a share between 0 and 1")
         if not 0 <= self.averaging < 1:

@@ -123,7 +123,7 @@ class Prior:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters by name."""
-        return {k: v.shape[1:] for k, v in self.natural(np.zeros((1, self.width))).items()}
+        return {k: v.shape for k, v in self.natural(np.zeros(self.width)).items()}
 
     def place(self, values: Mapping[str, Any]) -> np.ndarray:
         """Return the unconstrained vector of given values of all parameters; (width,)."""
@@ -178,8 +178,10 @@ class Prior:
         return np.where(np.isnan(found), -np.inf, found)
 
     def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the parameters by name, of shapes (count, ...)."""
-        return dict(zip(self.names, self._natural(np.asarray(theta, "float64")), strict=True))
+        """Return the parameters by name, (..., *shape), of unconstrained vectors (..., width)."""
+        found = self._natural(np.asarray(theta, "float64").reshape(-1, self.width))
+        shape = np.shape(theta)[:-1]
+        return {n: v.reshape(shape + v.shape[1:]) for n, v in zip(self.names, found, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,6 @@ class Simulations:
     round: np.ndarray
     validation: np.ndarray
 
-    def __len__(self) -> int:
-        """Return the number of simulations."""
-        return len(self.theta)
-
     def joined(self, other: Simulations) -> Simulations:
         """Append further simulations."""
         return Simulations(
@@ -301,32 +297,26 @@ class Trainer:
         if self.kind == "likelihood":
             slope = self.density.target.log_slope(released).sum(-1)
             z, theta = self.standard(released, theta)
-            return direct_loss(log_density, z, theta) - self._tensor(slope)
+            return direct_loss(log_density, z, theta) - self.density.tensor(slope)
         # The density of the parameters in standard units is that of the model over this slope.
         slope = self.density.target.log_slope(theta).sum(-1)
         theta, z = self.standard(theta, released)
         if not data.round.any():
-            return direct_loss(log_density, theta, z) - self._tensor(slope)[:, None]
-        log_prior = self._tensor(data.log_prior[batch] - slope)
+            return direct_loss(log_density, theta, z) - self.density.tensor(slope)[:, None]
+        log_prior = self.density.tensor(data.log_prior[batch] - slope)
         loss = atomic_loss(log_density, theta, z, log_prior, self.training.atoms)
         # Draws from the prior need no correction, and they hold the density up far from z_obs.
         first = torch.as_tensor(np.flatnonzero(data.round[batch] == 0), device=self.device)
         if len(first):
             direct = direct_loss(log_density, theta[first], z[first])
-            direct = direct - self._tensor(slope)[first, None]
+            direct = direct - self.density.tensor(slope)[first, None]
             loss = loss.index_add(0, first, direct)
         return loss
 
     def standard(self, target: np.ndarray, condition: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return targets and conditions as the network takes them."""
         density = self.density
-        return (
-            self._tensor(density.target.forward(target)),
-            self._tensor(density.condition.forward(condition)),
-        )
-
-    def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+        return density.tensor(density.target.forward(target)), density.given(condition)
 
     def _validate(
         self, network, data: Simulations, held: np.ndarray, released: np.ndarray

@@ -11,7 +11,8 @@ import pymc as pm
 import xarray as xr
 from scipy import stats
 
-from pymc_dp.studies.run import Cell, Plan, Settings, Truth, run_study
+from pymc_dp.studies.run import run_study
+from pymc_dp.studies.settings import Cell, Plan, Settings, Truth
 from pymc_dp.studies.summaries import Interval
 
 Point = Literal["mean", "median", "mode"]

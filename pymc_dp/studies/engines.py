@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -24,8 +25,7 @@ from pymc_dp.graphs.draws import compile_draws
 from pymc_dp.graphs.questions import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.base import Mechanism, check_attainable
+from pymc_dp.mechanisms.base import check_attainable, has_continuous_rates
 from pymc_dp.reading.model import (
     Reading,
     is_tagged,
@@ -35,35 +35,26 @@ from pymc_dp.reading.model import (
     releases,
 )
 from pymc_dp.sampling import sample
+from pymc_dp.studies.settings import Settings
 
 Released = dict[str, np.ndarray]
-
-# They publish whatever number is finite.
-_ANY_NUMBER = (LaplaceMechanism, GaussianMechanism)
+# Draws from the posterior given a release: (chains, draws, parameters).
+Sampler = Callable[[Released, np.random.Generator], np.ndarray]
+# Releases of data that follow the model at some values, None where bounds= exclude them.
+Release = Callable[[dict[str, Any], np.random.Generator], Released | None]
 
 # Draws until the bounds of a release are met.
 _TRIES = 10_000
 
 
-def observe(model: pm.Model, released: Released) -> pm.Model:
-    """Give the releases their values."""
-    return pm.observe(model, {k: v.astype(model[k].dtype) for k, v in released.items()})
+def anything_released(model: pm.Model) -> Released:
+    """Return zeros in the place of what will be released."""
+    return {rv.name: np.zeros(rv.shape.eval(), rv.dtype) for rv in all_releases(model)}
 
 
-class Simulator(Protocol):
-    """Draws true values of the parameters, flat, and what is released of data that follow them."""
-
-    shapes: dict[str, tuple[int, ...]]
-
-    def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
-        """Simulate once."""
-
-
-class Sampler(Protocol):
-    """Draws from the posterior: (chains, draws, parameters)."""
-
-    def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
-        """Sample given a release."""
+def with_anything_released(model: pm.Model) -> Reading:
+    """Read a model before its releases have values."""
+    return Reading(pm.observe(model, anything_released(model)))
 
 
 def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
@@ -84,10 +75,10 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
     return list(var_names)
 
 
-def flat(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+def flat(values: Mapping[Any, Any], names: Sequence[str]) -> np.ndarray:
     """Join draws (chains, draws, ...) of several variables on the last axis."""
-    parts = [values[name].reshape(*values[name].shape[:2], -1) for name in names]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+    arrays = [np.asarray(values[name]) for name in names]
+    return np.concatenate([a.reshape(*a.shape[:2], -1) for a in arrays], axis=2)
 
 
 class ModelSimulator:
@@ -112,14 +103,14 @@ class ModelSimulator:
         truth: Mapping[str, Any],
         kernel: Compiled | None = None,
     ):
+        wanted = tuple(rv.name for rv in all_releases(model))
+        self._release: Release = partial(_possible, wanted)
         # A kernel simulates from its own parameters only.
-        covered = kernel is not None and set(truth) <= {*kernel.needed}
-        self._release = kernel.release if kernel is not None and covered else None
-        found = [rv.name for rv in all_releases(model)]
-        wanted = kernel.needed if kernel is not None and self._release is not None else found
+        if kernel is not None and kernel.release is not None and set(truth) <= {*kernel.needed}:
+            wanted, self._release = kernel.needed, kernel.release
         self._lock = Lock()
         fixed = _checked_truth(model, truth)
-        self._names, self._wanted = names, wanted
+        self._names = names
         self._known = {n: fixed[n] for n in (*names, *wanted) if n in fixed}
         self._drawn = [n for n in dict.fromkeys((*names, *wanted)) if n not in fixed]
         self._function: Callable[..., Any] | None = None
@@ -153,15 +144,18 @@ class ModelSimulator:
     def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
         for _ in range(_TRIES):
             values = self._values()
-            if self._release is not None:
-                released = self._release(values, rng)
-            else:
-                released = {name: values[name] for name in self._wanted}
-                if not all(np.all(np.isfinite(v)) for v in released.values()):
-                    released = None
+            released = self._release(values, rng)
             if released is not None:
                 return flat_truth(values, self._names), released
         raise ValueError(f"none of {_TRIES} releases is possible inside the bounds=")
+
+
+def _possible(
+    names: Sequence[str], values: Mapping[str, Any], _: np.random.Generator
+) -> Released | None:
+    """Return the releases among what was drawn, None where bounds= exclude one (NaN)."""
+    released = {name: values[name] for name in names}
+    return released if all(np.all(np.isfinite(v)) for v in released.values()) else None
 
 
 def flat_truth(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
@@ -209,37 +203,29 @@ def _computed(
     return {name: fixed[name].eval() for name in names}
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What a release from a function of the user's must be."""
+def _checked_release(rv: TensorVariable) -> Callable[[Any], np.ndarray]:
+    """Return a function that gives a value the type of a release, or says why it cannot be one."""
+    name, mechanism, shape = rv.name, rv.owner.op.mechanism, tuple(rv.shape.eval().tolist())
+    attainable = None  # whatever number is finite
+    if not has_continuous_rates(mechanism):
+        entry = pt.tensor("value", dtype="float64", shape=shape)
+        attainable = pytensor.function(
+            [entry], pt.all(mechanism.attainable(entry)), mode=PLAIN_MODE
+        )
 
-    shape: tuple[int, ...]
-    dtype: str
-    mechanism: Mechanism
-    attainable: Callable[[np.ndarray], Any] | None
-
-    @classmethod
-    def read(cls, rv: TensorVariable) -> _Given:
-        """Read a release, and prepare what is checked for every replicate."""
-        mechanism, shape = rv.owner.op.mechanism, tuple(rv.shape.eval().tolist())
-        check = None
-        if not isinstance(mechanism, _ANY_NUMBER):
-            value = pt.tensor("value", dtype="float64", shape=shape)
-            attainable = pt.all(mechanism.attainable(value))
-            check = pytensor.function([value], attainable, mode=PLAIN_MODE)
-        return cls(shape, rv.dtype, mechanism, check)
-
-    def checked(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Return a value in the release's type, or say why it cannot be one."""
-        if value.shape != self.shape:
+    def checked(given: Any) -> np.ndarray:
+        value = np.asarray(given, "float64")
+        if value.shape != shape:
             raise ValueError(
-                f"simulate= returned {name!r} of shape {value.shape}; the release has {self.shape}"
+                f"simulate= returned {name!r} of shape {value.shape}; the release has {shape}"
             )
         if not np.isfinite(value).all():
             raise ValueError(f"simulate= returned {name!r} = {value}, not all finite")
-        if self.attainable is not None and not self.attainable(value):
-            check_attainable(name, self.mechanism, value)
-        return value.astype(self.dtype)
+        if attainable is not None and not attainable(value):
+            check_attainable(name, mechanism, value)
+        return value.astype(rv.dtype)
+
+    return checked
 
 
 class GivenSimulator:
@@ -263,7 +249,7 @@ class GivenSimulator:
         found |= _computed(model, found, [name for name in names if name not in found])
         self.shapes = {name: found[name].shape for name in names}
         self._truth = flat_truth(found, names)
-        self._releases = {rv.name: _Given.read(rv) for rv in all_releases(model)}
+        self._releases = {rv.name: _checked_release(rv) for rv in all_releases(model)}
         self._simulate, self._cell = simulate, cell
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
@@ -275,10 +261,10 @@ class GivenSimulator:
                 raise TypeError("simulate= must return a dict of the releases by name")
             found = {name: found}
         released = {}
-        for name, given in self._releases.items():
+        for name, checked in self._releases.items():
             if name not in found:
                 raise ValueError(f"simulate= returned no {name!r}")
-            released[name] = given.checked(name, np.asarray(found[name], "float64"))
+            released[name] = checked(found[name])
         return self._truth, released
 
 
@@ -286,26 +272,20 @@ class GivenSimulator:
 _one_at_a_time = Lock()
 
 
-class ModelSampler:
-    """`dp.sample` of the model with the release observed."""
+def model_sampler(model: pm.Model, names: Sequence[str], settings: Settings) -> Sampler:
+    """Return `dp.sample` of the model with the release observed."""
+    kwargs: dict[str, Any] = {"cores": 1, "progressbar": False}
+    kwargs |= {"compute_convergence_checks": False} | settings.size | settings.sampler
 
-    def __init__(self, model: pm.Model, names: Sequence[str], **kwargs: Any):
-        self._model, self._names, self._kwargs = model, names, kwargs
-
-    def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
-        """Sample given a release."""
-        model = observe(self._model, released)
+    def draw(released: Released, rng: np.random.Generator) -> np.ndarray:
+        observed = {k: v.astype(model[k].dtype) for k, v in released.items()}
         with _one_at_a_time:
-            return self._sampled(model, rng)
+            tree = sample(
+                pm.observe(model, observed), random_seed=int(rng.integers(2**31)), **kwargs
+            )
+        return flat(tree["posterior"].to_dataset(), names)
 
-    def _sampled(self, model: pm.Model, rng: np.random.Generator) -> np.ndarray:
-        tree = sample(
-            model,
-            random_seed=int(rng.integers(2**31)),
-            **{"cores": 1, "progressbar": False, "compute_convergence_checks": False}
-            | self._kwargs,
-        )
-        return flat({n: tree["posterior"][n].to_numpy() for n in self._names}, self._names)
+    return draw
 
 
 @dataclass(frozen=True)
@@ -317,21 +297,20 @@ class Compiled:
     names : tuple of str
         The variables that it draws.
     sampler : callable
-        ``(names, draws=, tune=, chains=, thin=, enough=)`` to a `Sampler`; see `ChainSampler`.
+        ``(names, settings)`` to a `Sampler`.
     rate : float
         Effective draws a second to be expected, as `dp.sample` compares its routes by.
     needed : tuple of str
         The variables that `release` needs.
     release : callable, optional
-        ``(values, rng)`` to a release of data that follow the model at these values, None where
-        bounds= exclude it.
+        ``(values, rng)`` to the releases.
     """
 
     names: tuple[str, ...]
-    sampler: Callable[..., Sampler]
+    sampler: Callable[[Sequence[str], Settings], Sampler]
     rate: float = np.inf
     needed: tuple[str, ...] = ()
-    release: Callable[[dict[str, Any], np.random.Generator], Released | None] | None = None
+    release: Release | None = None
 
 
 Reader = Callable[[pm.Model], Compiled]
@@ -353,65 +332,3 @@ def compiled(model: pm.Model, names: Sequence[str]) -> Compiled:
             reasons.append(str(error))
     reasons = list(dict.fromkeys(reasons))
     raise NotImplementedError("no compiled kernel covers the model: " + "; ".join(reasons))
-
-
-def anything_released(model: pm.Model) -> Released:
-    """Return zeros in the place of what will be released."""
-    return {rv.name: np.zeros(rv.shape.eval(), rv.dtype) for rv in all_releases(model)}
-
-
-class ChainSampler:
-    """Chains of a compiled kernel, without PyMC.
-
-    Parameters
-    ----------
-    chain : compiled chain
-        With ``given(released)``, ``begin(rng, tune, thin)`` and ``advance(rng, state, draws,
-        thin)``, as `fused.GaussianChain`.
-    values : callable
-        ``(rows, rng)`` to draws by name.
-    names : sequence of str
-    draws, tune, chains : int
-    thin : int, optional
-        Sweeps to a draw; the kernel's own default if None.
-    enough : callable, optional
-        Whether draws so far, (chains, draws, parameters), are enough.
-    """
-
-    def __init__(
-        self,
-        chain: Any,
-        values: Callable[[np.ndarray, np.random.Generator], dict[str, np.ndarray]],
-        names: Sequence[str],
-        *,
-        draws: int,
-        tune: int,
-        chains: int,
-        thin: int | None,
-        enough: Callable[[np.ndarray], bool] | None,
-    ):
-        self._chain, self._values, self._names = chain, values, names
-        self._draws, self._tune, self._chains = draws, tune, chains
-        self._thin = {} if thin is None else {"thin": thin}
-        self._enough = enough
-
-    def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
-        """Sample given a release."""
-        chain = self._chain.given(released)
-        states = [chain.begin(rng, self._tune, **self._thin) for _ in range(self._chains)]
-        parts: list[np.ndarray] = []
-        done = 0
-        while done < self._draws:
-            # Each part is as long as all before it.
-            more = self._draws if self._enough is None else max(done, self._draws // 16, 50)
-            more = min(more, self._draws - done)
-            outs = []
-            for c, state in enumerate(states):
-                states[c], out = chain.advance(rng, state, more, **self._thin)
-                outs.append(out)
-            rows = np.stack(outs) if len(outs) > 1 else outs[0][None]
-            parts.append(flat(self._values(rows, rng), self._names))
-            done += more
-            if self._enough is not None and self._enough(np.concatenate(parts, axis=1)):
-                break
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

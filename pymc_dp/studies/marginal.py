@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,15 @@ from pytensor.gradient import NullTypeGradError
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.reading.model import releases
 from pymc_dp.routes.nuts import nuts_rate
-from pymc_dp.studies.engines import COMPILED, Compiled, Released, anything_released, flat
+from pymc_dp.studies.engines import (
+    COMPILED,
+    Compiled,
+    Released,
+    Sampler,
+    anything_released,
+    flat,
+)
+from pymc_dp.studies.settings import Settings
 
 
 @COMPILED.register()
@@ -35,54 +43,40 @@ def read(model: pm.Model) -> Compiled:
     except NullTypeGradError as error:
         raise NotImplementedError(f"the density has no gradient: {error}") from None
     names = tuple(v.name for v in (*marginal.free_RVs, *marginal.deterministics))
-    return Compiled(names, partial(NutsSampler, marginal), nuts_rate(marginal))
+    return Compiled(names, partial(nuts_sampler, marginal), nuts_rate(marginal))
 
 
 def _data_name(release: str) -> str:
     return f"released {release}"  # no name of a user's
 
 
-class NutsSampler:
-    """NUTS on a compiled density, without PyMC.
+def nuts_sampler(marginal: pm.Model, names: Sequence[str], settings: Settings) -> Sampler:
+    """Return NUTS on a compiled density, without PyMC.
 
     Parameters
     ----------
     marginal : pm.Model
         Without confidential values; its releases have observed values that are shared variables.
     names : sequence of str
-    draws, tune, chains : int
-    thin, enough
-        Not taken: they are for Gibbs kernels.
+    settings : Settings
+        Without thin= and min_ess=, which are for Gibbs kernels.
     """
-
-    def __init__(
-        self,
-        marginal: pm.Model,
-        names: Sequence[str],
-        *,
-        draws: int,
-        tune: int,
-        chains: int,
-        thin: int | None,
-        enough: Callable[[np.ndarray], bool] | None,
-    ):
-        if thin is not None or enough is not None:
-            wrong = "min_ess" if thin is None else "thin"
+    for wrong in ("thin", "min_ess"):
+        if getattr(settings, wrong) is not None:
             raise NotImplementedError(
                 f"{wrong}= is for Gibbs kernels, and NUTS samples this model: leave it out"
             )
-        self._compiled, self._names = nutpie.compile_pymc_model(marginal), names
-        self._size = {"draws": draws, "tune": tune, "chains": chains}
+    density = nutpie.compile_pymc_model(marginal)
 
-    def __call__(self, released: Released, rng: np.random.Generator) -> np.ndarray:
-        """Sample given a release."""
-        data = {_data_name(name): value for name, value in released.items()}
+    def draw(released: Released, rng: np.random.Generator) -> np.ndarray:
         tree = nutpie.sample(
-            self._compiled.with_data(**data),
-            **self._size,
+            density.with_data(**{_data_name(name): value for name, value in released.items()}),
+            **settings.size,
             cores=1,
             seed=int(rng.integers(2**31)),
             progress_bar=False,
             save_warmup=False,
         )
-        return flat({n: tree["posterior"][n].to_numpy() for n in self._names}, self._names)
+        return flat(tree["posterior"], names)
+
+    return draw

@@ -18,7 +18,6 @@ _TITLES = {
     "rmse": "RMSE",
     "bias": "bias",
 }
-_SE = {"coverage": "coverage_se", "length": "length_se", "bias": "bias_se"}
 _AES = ("color", "linestyle", "marker")
 
 
@@ -72,7 +71,7 @@ def plot_coverage(
         raise ValueError(f"too many axes besides {x!r}: select values of {others[-1]!r} first")
     study = study.squeeze([d for d in axes if d not in (x, *others)], drop=True).sortby(x)
     value = study[list(quantities)].to_dataarray("quantity")
-    errors = {q: study[_SE[q]] if q in _SE else xr.zeros_like(study[q]) for q in quantities}
+    errors = {q: study.get(f"{q}_se", xr.zeros_like(study[q])) for q in quantities}
     error = xr.Dataset(errors).to_dataarray("quantity")
     pc_kwargs.setdefault("aes", dict(zip(_AES, ([d] for d in others), strict=False)))
     figure = {"sharex": True} | pc_kwargs.pop("figure_kwargs", {})

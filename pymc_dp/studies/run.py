@@ -6,8 +6,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from threading import Lock
 from typing import Any
@@ -29,89 +28,29 @@ from rich.progress import (
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import entry_labels
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.reading.model import Reading
 from pymc_dp.routes import routes
-from pymc_dp.sampling import NEURAL
-from pymc_dp.studies import gaussian, marginal, regression  # noqa: F401  they register themselves
+from pymc_dp.studies import chains, marginal  # noqa: F401  they register themselves
 from pymc_dp.studies.checkpoint import Batch, Checkpoint
 from pymc_dp.studies.engines import (
     Compiled,
     GivenSimulator,
-    ModelSampler,
     ModelSimulator,
-    Sampler,
-    Simulator,
-    anything_released,
     compiled,
-    observe,
+    model_sampler,
     parameters,
+    with_anything_released,
 )
 from pymc_dp.studies.fingerprint import object_fingerprint, study_fingerprint, without_addresses
-from pymc_dp.studies.summaries import FIELDS, Interval, effective, summarize
+from pymc_dp.studies.settings import Cell, Plan, Settings
+from pymc_dp.studies.summaries import FIELDS, summarize
 
 _log = logging.getLogger("pymc.dp")
 
-Cell = dict[str, Any]
-Truth = Mapping[str, Any] | Callable[[Cell], Mapping[str, Any]] | None
-_PCG64, _MASK = 0x2360ED051FC65DA44385DF649FCCF645, 2**128 - 1
 # Names of the result.
 _MORE = "coverage coverage_se length length_se bias bias_se rmse posterior_sd failures ks ks_pvalue"
 RESERVED = {*FIELDS, *_MORE.split(), "replicate", "parameter", "quantity", "seed", "error"}
 _QUIET = ("pymc", "pymc.dp", "nutpie")
 _COMPILATION = 3.0  # seconds that dp.sample takes for the model of a replicate
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What every replicate of a study is done with; see `coverage`."""
-
-    var_names: tuple[str, ...] | None
-    prob: float
-    interval: Interval
-    draws: int
-    tune: int
-    chains: int
-    thin: int | None
-    min_ess: float | None
-    use_compiled: bool | None
-    sampler: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        """Check them."""
-        if not 0.0 < self.prob < 1.0:
-            raise ValueError(f"prob={self.prob!r}: the probability of an interval, 0.95 say")
-        if self.interval not in ("hdi", "eti"):
-            raise ValueError(f"interval={self.interval!r}: write 'hdi' or 'eti'")
-        for name in ("draws", "tune", "chains", "thin"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | np.integer) or value < 1):
-                raise ValueError(f"{name}={value!r}: a whole number, at least 1")
-        if self.min_ess is not None and not self.min_ess > 0:
-            raise ValueError(f"min_ess={self.min_ess!r}: a positive number of effective draws")
-        for name in ("draws", "tune", "chains", "random_seed", "model", "var_names"):
-            if name in self.sampler:
-                raise ValueError(f"sampler: {name!r} is an argument of the study itself")
-        if self.sampler.get("method") in NEURAL:
-            raise ValueError(
-                f"sampler: method={self.sampler['method']!r} trains networks, for every replicate "
-                f"anew; dp.neural.amortise trains once, and dp.neural.calibration checks it"
-            )
-        kernels = {"thin": self.thin, "min_ess": self.min_ess, "compiled": self.use_compiled}
-        asked = [name for name, value in kernels.items() if value]
-        if asked and (self.sampler or self.use_compiled is False):
-            raise ValueError(f"{asked[0]}= is for compiled kernels; sampler= calls dp.sample")
-        if self.draws * self.chains < 100:
-            raise ValueError(f"draws={self.draws}: too few for an interval; write at least 100")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A study, as its worker processes need it."""
-
-    build: Callable[..., pm.Model]
-    truth: Truth
-    simulate: Callable[..., Any] | None
-    settings: Settings
 
 
 class Replicates:
@@ -135,17 +74,13 @@ class Replicates:
                 if demanded:
                     raise
                 self.reason, kernel = str(error), None
-        simulate = plan.simulate
-        self._simulate: Simulator = (
+        self._simulate = (
             ModelSimulator(model, names, truth, kernel)
-            if simulate is None
-            else GivenSimulator(model, names, truth, simulate, cell)
+            if plan.simulate is None
+            else GivenSimulator(model, names, truth, plan.simulate, cell)
         )
-        size = {name: getattr(settings, name) for name in ("draws", "tune", "chains")}
-        self._sample: Sampler = (
-            ModelSampler(model, names, **size, **settings.sampler)
-            if kernel is None
-            else kernel.sampler(names, **size, thin=settings.thin, enough=self._enough())
+        self._sample = (kernel.sampler if kernel else partial(model_sampler, model))(
+            names, settings
         )
         self.labels = entry_labels(self._simulate.shapes)
 
@@ -154,19 +89,13 @@ class Replicates:
         size = self._settings.draws * self._settings.chains
         if size / kernel.rate < _COMPILATION:
             return
-        table = routes(Reading(observe(model, anything_released(model))))
+        table = routes(with_anything_released(model))
         plans = [(plan.rate, route) for route, plan in table if not isinstance(plan, Declined)]
         rate, best = max(plans, key=lambda entry: entry[0], default=(0.0, None))
         if best is not None and size / kernel.rate > size / rate + _COMPILATION:
             raise NotImplementedError(
                 f"dp.sample has a faster route, {best.name}; compiled=True takes the kernel anyway"
             )
-
-    def _enough(self) -> Callable[[np.ndarray], bool] | None:
-        wanted = self._settings.min_ess
-        if wanted is None:
-            return None
-        return lambda draws: all(effective(draws[:, :, j]) >= wanted for j in range(draws.shape[2]))
 
     def draws(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Simulate and sample; returns the true values and (chains, draws, parameters)."""
@@ -310,36 +239,27 @@ def reseeded(rng: np.random.Generator, seed: int) -> np.random.Generator:
 
     Compiled code takes much longer to begin with a new generator than to go on with a known one.
     """
-    a, b, c, d = np.random.SeedSequence(seed).generate_state(4, np.uint64).tolist()
-    # O'Neill (2014): the seeding of PCG64, which NumPy promises to keep.
-    increment = ((c << 64 | d) << 1 | 1) & _MASK
-    state = ((increment + (a << 64 | b)) * _PCG64 + increment) & _MASK
-    rng.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": state, "inc": increment},
-        "has_uint32": 0,
-        "uinteger": 0,
-    }
+    rng.bit_generator.state = np.random.PCG64(seed).state
     return rng
 
 
 def _packed(plan: Plan) -> bytes:
-    try:
-        return cloudpickle.dumps(plan)
-    except Exception as error:
-        role = next(r for r in ("build", "truth", "simulate", "sampler") if _unpicklable(plan, r))
-        raise ValueError(
-            f"{role}= cannot be sent to other processes ({_said(error)}): write a function that "
-            f"makes what it needs itself, and holds no open file, lock or generator"
-        ) from None
-
-
-def _unpicklable(plan: Plan, role: str) -> bool:
-    try:
-        cloudpickle.dumps(plan.settings.sampler if role == "sampler" else getattr(plan, role))
-    except Exception:
-        return True
-    return False
+    sampler = plan.settings.sampler
+    parts = {
+        "build": plan.build,
+        "truth": plan.truth,
+        "simulate": plan.simulate,
+        "sampler": sampler,
+    }
+    for role, own in parts.items():
+        try:
+            cloudpickle.dumps(own)
+        except Exception as error:
+            raise ValueError(
+                f"{role}= cannot be sent to other processes ({_said(error)}): write a function "
+                f"that makes what it needs itself, and holds no open file, lock or generator"
+            ) from None
+    return cloudpickle.dumps(plan)
 
 
 def run_study(
@@ -510,7 +430,7 @@ def _joined(
             "prob": settings.prob,
             "interval": settings.interval,
             "random_seed": str(entropy),  # may be too large for a file format's integers
-            **{name: getattr(settings, name) for name in ("draws", "tune", "chains")},
+            **settings.size,
             "inference_library": "pymc_dp",
             "inference_library_version": version("pymc_dp"),
         },

@@ -1,8 +1,11 @@
 """One network for a range of privacy levels, and the diagnostics, against conjugate posteriors."""
 
+import copy
 import dataclasses
 import logging
+from functools import partial
 
+import arviz_base
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -39,27 +42,23 @@ def exact(epsilon, z=OBSERVED):
     return precision * z / (1 + precision), (1 + precision) ** -0.5
 
 
-def amortised(simulations, training):
-    return dp.neural.amortise(
-        means_of_two_groups(),
-        mechanism=mechanism,
-        epsilon=(0.5, 20.0),
-        simulations=simulations,
-        training=training,
-        random_seed=1,
-        progressbar=False,
-    )
+def amortised(model=None, **kwargs):
+    """Train a poor network, fast."""
+    defaults = {"mechanism": mechanism, "epsilon": (0.5, 20.0), "simulations": 200}
+    defaults |= {"training": ROUGH, "random_seed": 1, "progressbar": False}
+    if model is None and "simulator" not in kwargs:
+        model = means_of_two_groups()
+    return dp.neural.amortise(model, **defaults | kwargs)
 
 
 @pytest.fixture(scope="module")
 def fit():
-    return amortised(4000, SMALL)
+    return amortised(simulations=4000, training=SMALL)
 
 
 @pytest.fixture(scope="module")
 def rough():
-    """Train a poor network of the same model."""
-    return amortised(200, ROUGH)
+    return amortised()
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 20.0])
@@ -80,38 +79,22 @@ def test_posterior_at_every_level(fit, epsilon):
 
 @pytest.mark.nightly
 def test_calibration(fit):
-    tree = dp.neural.calibration(fit, simulations=300, draws=100, random_seed=2)
+    calibration = partial(dp.neural.calibration, simulations=300, draws=100, random_seed=2)
+    tree = calibration(fit)
     assert fit.labels == ["mu[0]", "mu[1]"] == list(tree["prior_sbc"].data_vars)
     checks = tree["checks"].to_dataset()
     assert np.all(checks["ks_pvalue"] > 1e-3)
     assert np.all(np.abs(checks["c2st"] - 0.5) < 0.1)
-    again = dp.neural.calibration(fit, simulations=300, draws=100, random_seed=2)
-    assert checks.identical(again["checks"].to_dataset())
+    assert checks.identical(calibration(fit)["checks"].to_dataset())
     expected = tree["coverage"]["expected_coverage"]
     assert np.abs(expected - expected["prob"]).max() < 0.1
     # A network that is given another release than the one that was drawn is not calibrated.
-    moved = dp.neural.calibration(
-        dp.neural.AmortisedPosterior(**(vars(fit) | {"noise": Moved(fit.noise)})),
-        simulations=300,
-        draws=100,
-        random_seed=2,
-    )
+    noise = copy.copy(fit.noise)
+    noise.release = lambda *arguments: fit.noise.release(*arguments) + 0.8
+    moved = calibration(dataclasses.replace(fit, noise=noise))
     assert np.all(moved["checks"]["ks_pvalue"] < 1e-3)
     assert np.all(moved["checks"]["c2st"] > 0.6)
     assert moved["checks"]["negative_log_density"] > checks["negative_log_density"]
-
-
-class Moved:
-    """Noise whose releases are moved."""
-
-    def __init__(self, noise):
-        self._noise = noise
-
-    def __getattr__(self, name):
-        return getattr(self._noise, name)
-
-    def release(self, *arguments):
-        return self._noise.release(*arguments) + 0.8
 
 
 @pytest.mark.nightly
@@ -147,9 +130,7 @@ def test_predictions_and_distances():
     model = means_of_two_groups()
     rng = np.random.default_rng(0)
     mean, sd = exact(1.0)
-    good, bad = (
-        posterior_of(rng.normal(mean + move, sd, (2, 1000, 2)), model) for move in (0.0, 3.0)
-    )
+    good, bad = (posterior_of(rng.normal(mean + move, sd, (2, 1000, 2))) for move in (0.0, 3.0))
     found = dp.neural.predict(good, model, random_seed=1)
     z = found["posterior_predictive"]["z"]
     assert z.dims == ("chain", "draw", "group")
@@ -163,8 +144,10 @@ def test_predictions_and_distances():
     assert worse["posterior_predictive"].attrs["log_median_distance"] > distance
     assert "posterior_predictive" not in good.children
 
-    same = dp.neural.compare(good, posterior_of(rng.normal(mean, sd, (2, 1000, 2)), model))
-    fewer = dp.neural.compare(good, posterior_of(rng.normal(mean, sd, (1, 300, 2)), model))
+    same, fewer = (
+        dp.neural.compare(good, posterior_of(rng.normal(mean, sd, shape)))
+        for shape in ((2, 1000, 2), (1, 300, 2))
+    )
     assert abs(fewer["c2st"] - 0.5) < 0.1
     apart = dp.neural.compare(good, bad)
     assert abs(same["c2st"] - 0.5) < 0.05
@@ -183,12 +166,9 @@ def with_constant(tree):
     return DataTree.from_dict({"posterior": posterior.assign(c=0 * posterior["mu"] + 1)})
 
 
-def posterior_of(draws, model):
-    import arviz as az
-
-    return az.from_dict(
-        {"posterior": {"mu": draws}}, dims={"mu": ["group"]}, coords={"group": ["a", "b"]}
-    )
+def posterior_of(draws):
+    dims, coords = {"mu": ["group"]}, {"group": ["a", "b"]}
+    return arviz_base.from_dict({"posterior": {"mu": draws}}, dims=dims, coords=coords)
 
 
 @pytest.mark.parametrize(
@@ -200,31 +180,27 @@ def posterior_of(draws, model):
         ({"epsilon": 1.0}, r"write the range of the level"),
         ({"mechanism": dp.LaplaceMechanism(1.0)}, r"mechanism: a function of the level"),
         ({"shape": 2}, r"shape= goes with simulator="),
-        ({"model": None, "simulator": np.sum, "prior": {}}, r"simulator= takes shape="),
+        ({"simulator": np.sum, "prior": {}}, r"simulator= takes shape="),
         ({"simulations": 0}, r"simulations=0"),
     ],
 )
 def test_arguments_that_are_refused(arguments, message):
-    good = {"mechanism": mechanism, "epsilon": (0.5, 20.0), "progressbar": False}
     with pytest.raises((ValueError, TypeError), match=message):
-        dp.neural.amortise(**({"model": means_of_two_groups()} | good | arguments))
+        amortised(**arguments)
 
 
 def test_levels_and_releases_that_are_refused(rough):
-    with pytest.raises(ValueError, match=r"levels from 0\.5 to 20"):
-        rough.sample(100.0)
-    with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
-        rough.sample(1.0, [1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
-        rough.sample(1.0, [1.0, np.nan])
-    with pytest.raises(ValueError, match="'z' releases 2 finite numbers"):
-        rough.sample(1.0, [[1.0], [2.0]])
-    with pytest.raises(TypeError, match="observed: a number or an array"):
-        rough.sample(1.0, ["a", 2.0])
-    with pytest.raises(ValueError, match="one number"):
-        rough.sample([1.0, 2.0], OBSERVED)
-    with pytest.raises(ValueError, match="draws=0"):
-        rough.sample(1.0, draws=0)
+    for wrong, message in [
+        ({"epsilon": 100.0}, r"levels from 0\.5 to 20"),
+        ({"observed": [1.0, 2.0, 3.0]}, "'z' releases 2 finite numbers"),
+        ({"observed": [1.0, np.nan]}, "'z' releases 2 finite numbers"),
+        ({"observed": [[1.0], [2.0]]}, "'z' releases 2 finite numbers"),
+        ({"observed": ["a", 2.0]}, "observed: a number or an array"),
+        ({"epsilon": [1.0, 2.0]}, "one number"),
+        ({"draws": 0}, "draws=0"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            rough.sample(**{"epsilon": 1.0} | wrong)
 
 
 def test_a_release_out_of_range_is_warned_of(rough, caplog):
@@ -249,16 +225,8 @@ def small():
     with pm.Model() as prior:
         s = pm.HalfNormal("s", default_transform=None)
         pm.Deterministic("square", s**2)
-    return dp.neural.amortise(
-        simulator=positive,
-        prior=prior,
-        shape=1,
-        mechanism=by_level,
-        epsilon=(0.5, 5.0),
-        simulations=200,
-        training=ROUGH,
-        random_seed=1,
-        progressbar=False,
+    return amortised(
+        simulator=positive, prior=prior, shape=1, mechanism=by_level, epsilon=(0.5, 5.0)
     )
 
 
@@ -310,10 +278,8 @@ def test_levels_of_a_lattice_and_no_release_yet():
             "sick", share, random=lambda p, rng, size: rng.binomial(1000, p, size=size)
         )
         dp.PrivateObservation("z", sick, drawn(400))
-    found = dp.neural.amortise(
-        model, mechanism=drawn, epsilon=(80, 400), simulations=60, progressbar=False,
-        training=dp.neural.Training(hidden_features=8, last_epochs=1, epoch_steps=2), random_seed=1,
-    )  # fmt: skip
+    few = dp.neural.Training(hidden_features=8, last_epochs=1, epoch_steps=2)
+    found = amortised(model, mechanism=drawn, epsilon=(80, 400), simulations=60, training=few)
     with pytest.raises(ValueError, match="observed= is needed"):
         found.sample(200.0)
     with pytest.raises(ValueError, match=r"'z': .* cannot publish 2\.5"):

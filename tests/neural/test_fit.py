@@ -9,9 +9,16 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("sbi")
+import torch
 
 import pymc_dp as dp
-from pymc_dp.neural import Training
+from pymc_dp.neural import Training, likelihood
+from pymc_dp.neural.fit import _noise, read_problem
+from pymc_dp.neural.likelihood import NetworkLogLikelihood, network_model
+from pymc_dp.neural.noise import Channel, has_atoms
+from pymc_dp.neural.run import Run, supported_draws, warn_of_border
+from pymc_dp.neural.simulator import _UNLIKE, _unlike, model_problem
+from pymc_dp.neural.training import Box, Simulations, Trainer
 
 SMALL = Training(
     hidden_features=20, num_transforms=2, learning_rate=3e-3, max_epochs=10, last_epochs=40
@@ -28,13 +35,44 @@ TINY = Training(
     batch_size=20,
     atoms=4,
 )
+QUICK = {"training": SHORT, "random_seed": 7, "draws": 400}
 OBSERVED = np.array([0.9, -1.6])
 
 
-def conjugate_model(observed=OBSERVED):
+def sple(*args, **kwargs):
+    return dp.neural.sple(*args, **{"compute_convergence_checks": False} | kwargs)
+
+
+def by_sample(model, **kwargs):
+    return dp.sample(model, method="sppe", **kwargs)
+
+
+def fit(model=None, method=dp.neural.sppe, **kwargs):
+    """Fit as fast as can be; a conjugate model if there is no other, and no simulator."""
+    defaults = {"rounds": 2, "simulations": 40, "training": TINY, "random_seed": 4}
+    defaults |= {"draws": 10, "chains": 2, "progressbar": False}
+    if model is None and "simulator" not in kwargs:
+        model = conjugate_model()
+    return method(model, **defaults | kwargs)
+
+
+def functional(simulator, **kwargs):
+    given = {"prior": {"a": pm.Normal.dist(shape=2)}, "mechanism": dp.LaplaceMechanism(1.0)}
+    return fit(simulator=simulator, **given | {"observed": [1.0, 2.0]} | kwargs)
+
+
+def as_it_is(parameters, rng):
+    return parameters["a"]
+
+
+def drawn(parameters, rng):
+    return parameters["a"] + rng.normal(size=parameters["a"].shape)
+
+
+def conjugate_model(name="mu", sd=2.0):
     """Ten records of two Normal columns; their means are released with Gaussian noise."""
     with pm.Model(coords={"column": ["a", "b"], "sign": ["+", "-"]}) as model:
-        mu = pm.Normal("mu", [0, 1], [1.0, 2.0], dims="column")
+        mu = pm.Normal(name, [0, 1], [1.0, sd], dims="column")
         pm.Deterministic("signed", mu[0] * np.array([1, -1]), dims="sign")
         pm.Deterministic("gap", mu[0] - mu[1])
         x = pm.CustomDist(
@@ -43,11 +81,18 @@ def conjugate_model(observed=OBSERVED):
             random=lambda mu, rng=None, size=None: rng.normal(mu, 1.5, size=size),
             shape=(10, 2),
         )
-        dp.PrivateObservation("z", x.mean(0), dp.GaussianMechanism(0.6), observed=observed)
+        dp.PrivateObservation("z", x.mean(0), dp.GaussianMechanism(0.6), observed=OBSERVED)
     return model
 
 
-def check_conjugate(tree, atol=0.2, rtol=0.15):
+def agrees(tree, name, mean, sd, atol=0.2, rtol=0.15):
+    """Compare draws with the mean and the standard deviation of each entry."""
+    draws = tree["posterior"][name]
+    np.testing.assert_allclose((draws.mean(("chain", "draw")) - mean) / sd, 0, atol=atol)
+    np.testing.assert_allclose(draws.std(("chain", "draw")) / sd, 1, rtol=rtol)
+
+
+def check_conjugate(tree):
     variance = 1.5**2 / 10 + 0.6**2
     prior = np.array([1.0, 2.0]) ** 2
     exact_variance = 1 / (1 / variance + 1 / prior)
@@ -55,28 +100,16 @@ def check_conjugate(tree, atol=0.2, rtol=0.15):
     mu = tree["posterior"]["mu"]
     assert mu.dims == ("chain", "draw", "column")
     assert list(mu.column.values) == ["a", "b"]
-    draws = mu.to_numpy().reshape(-1, 2)
-    sd = np.sqrt(exact_variance)
-    np.testing.assert_allclose((draws.mean(0) - exact) / sd, 0, atol=atol)
-    np.testing.assert_allclose(draws.std(0) / sd, 1, rtol=rtol)
+    agrees(tree, "mu", exact, np.sqrt(exact_variance))
     assert list(tree["posterior"]["signed"].sign.values) == ["+", "-"]
-    gap = tree["posterior"]["gap"].to_numpy()
-    np.testing.assert_allclose(gap.ravel(), draws[:, 0] - draws[:, 1], rtol=1e-6, atol=1e-6)
+    gap = mu[..., 0] - mu[..., 1]
+    np.testing.assert_allclose(tree["posterior"]["gap"], gap, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(tree["observed_data"]["z"], OBSERVED)
 
 
 @pytest.mark.nightly
 def test_sppe_finds_a_conjugate_posterior():
-    tree = dp.neural.sppe(
-        conjugate_model(),
-        rounds=3,
-        simulations=400,
-        training=SMALL,
-        draws=1000,
-        chains=2,
-        random_seed=1,
-        progressbar=False,
-    )
+    tree = fit(rounds=3, simulations=400, training=SMALL, draws=1000, random_seed=1)
     check_conjugate(tree)
     assert tree["posterior"].attrs["method"] == "sppe"
     assert tree["posterior"].attrs["leakage"] == 0
@@ -87,43 +120,21 @@ def test_sppe_finds_a_conjugate_posterior():
 
 @pytest.mark.nightly
 def test_sple_finds_a_conjugate_posterior():
-    tree = dp.neural.sple(
-        conjugate_model(),
-        rounds=2,
-        simulations=500,
-        training=SMALL,
-        draws=500,
-        tune=300,
-        chains=2,
-        random_seed=2,
-        progressbar=False,
-        compute_convergence_checks=False,
-    )
+    tree = fit(method=sple, simulations=500, training=SMALL, draws=500, tune=300, random_seed=2)
     check_conjugate(tree)
     assert not tree["sample_stats"]["diverging"].any()
 
 
-@pytest.mark.parametrize("method", [dp.neural.sppe, dp.neural.sple])
+@pytest.mark.parametrize("method", [dp.neural.sppe, sple])
 @pytest.mark.nightly
 def test_a_prior_hundreds_of_times_wider_than_the_posterior(method):
     """In units of the prior, the whole posterior is .005 wide."""
-    tree = method(
-        simulator=lambda parameters, rng: parameters["mu"],
-        prior={"mu": pm.Normal.dist([0, 0], [200, 100], shape=2)},
-        mechanism=dp.GaussianMechanism(0.5),
-        observed=[120.0, 7.0],
-        rounds=5,
-        simulations=300,
-        training=SMALL,
-        draws=1000,
-        chains=2,
-        random_seed=3,
-        progressbar=False,
-        **({"compute_convergence_checks": False} if method is dp.neural.sple else {}),
-    )
-    draws = tree["posterior"]["mu"].to_numpy().reshape(-1, 2)
-    np.testing.assert_allclose((draws.mean(0) - [120, 7]) / 0.5, 0, atol=0.2)
-    np.testing.assert_allclose(draws.std(0) / 0.5, 1, rtol=0.15)
+    tree = functional(
+        as_it_is, method=method, prior={"a": pm.Normal.dist([0, 0], [200, 100], shape=2)},
+        mechanism=dp.GaussianMechanism(0.5), observed=[120.0, 7.0], rounds=5, simulations=300,
+        training=SMALL, draws=1000, random_seed=3,
+    )  # fmt: skip
+    agrees(tree, "a", [120, 7], 0.5)
 
 
 @pytest.mark.nightly
@@ -133,63 +144,36 @@ def test_bounded_prior_in_functional_form():
     def successes(parameters, rng):
         return rng.binomial(50, parameters["p"])[:, None]
 
-    released = np.array([11.0])
-    arguments = {
-        "simulator": successes,
-        "prior": {"p": pm.Beta.dist(2, 2)},
-        "mechanism": dp.GeometricMechanism.from_epsilon(0.5),
-        "observed": released,
-        "training": SMALL,
-        "random_seed": 3,
-        "progressbar": False,
-    }
+    noise = dp.GeometricMechanism.from_epsilon(0.5)
+    arguments = {"simulations": 500, "training": SMALL, "random_seed": 3, "draws": 1000}
+    given = {"prior": {"p": pm.Beta.dist(2, 2)}, "mechanism": noise, "observed": [11.0]}
     with pm.Model() as model:
-        p = pm.Beta("p", 2, 2)
-        count = pm.Binomial("count", 50, p)
-        dp.PrivateObservation("z", count, arguments["mechanism"], observed=11.0)
-        grid = np.linspace(0, 1, 401)[1:-1]
+        count = pm.Binomial("count", 50, pm.Beta("p", 2, 2))
+        dp.PrivateObservation("z", count, noise, observed=11.0)
+    grid = np.linspace(0, 1, 401)[1:-1]
     counts = np.arange(51)
     likelihood = np.exp(pm.logp(pm.Binomial.dist(50, grid[:, None]), counts).eval())
-    noise = np.exp(arguments["mechanism"].logp(11.0, counts).eval())
-    weight = (likelihood @ noise) * grid * (1 - grid)
+    weight = (likelihood @ np.exp(noise.logp(11.0, counts).eval())) * grid * (1 - grid)
     weight /= weight.sum()
     mean = weight @ grid
     sd = np.sqrt(weight @ (grid - mean) ** 2)
 
-    sampler = {"draws": 500, "tune": 200, "chains": 2, "compute_convergence_checks": False}
     trees = [
-        dp.neural.sppe(rounds=2, simulations=500, **arguments),
-        dp.neural.sple(rounds=2, simulations=500, **sampler, **arguments),
-        dp.sample(
-            model,
-            method="sppe",
-            rounds=1,
-            simulations=500,
-            training=SMALL,
-            random_seed=3,
-            progressbar=False,
-        ),
+        functional(successes, **given, **arguments),
+        functional(successes, method=sple, tune=200, **given, **arguments | {"draws": 500}),
+        fit(model, by_sample, rounds=1, **arguments),
     ]
     for tree in trees:
-        p = tree["posterior"]["p"].to_numpy()
+        p = tree["posterior"]["p"]
         assert p.min() > 0
         assert p.max() < 1
-        assert abs(p.mean() - mean) < 0.25 * sd
-        assert abs(p.std() / sd - 1) < 0.2
-
-
-def tiny(model=None, method=None, **kwargs):
-    defaults = {"rounds": 2, "simulations": 40, "training": TINY, "random_seed": 4}
-    defaults |= {"draws": 10, "chains": 2, "progressbar": False}
-    if "simulator" not in kwargs:
-        model = conjugate_model() if model is None else model
-    return (method or dp.neural.sppe)(model, **defaults | kwargs)
+        agrees(tree, "p", mean, sd, 0.25, 0.2)
 
 
 @pytest.mark.parametrize("qmc", [True, False])
 def test_seeds_repeat_and_nothing_is_written(tmp_path, monkeypatch, qmc):
     monkeypatch.chdir(tmp_path)
-    first, second, other = (tiny(random_seed=seed, qmc=qmc) for seed in (4, 4, 5))
+    first, second, other = (fit(random_seed=seed, qmc=qmc) for seed in (4, 4, 5))
     mu = [tree["posterior"]["mu"].to_numpy() for tree in (first, second, other)]
     np.testing.assert_array_equal(mu[0], mu[1])
     assert not np.any(mu[0] == mu[2])
@@ -198,22 +182,23 @@ def test_seeds_repeat_and_nothing_is_written(tmp_path, monkeypatch, qmc):
 
 @pytest.mark.nightly
 def test_processes_change_no_draw():
-    found = [
-        tiny(method=dp.neural.sple, chains=2, draws=20, tune=20, cores=cores, random_seed=1)
-        for cores in (1, 2)
-    ]
-    one, two = (tree["posterior"]["mu"].to_numpy() for tree in found)
-    np.testing.assert_array_equal(one, two)
+    one, two = (fit(method=sple, draws=20, tune=20, cores=cores, random_seed=1) for cores in (1, 2))
+    np.testing.assert_array_equal(one["posterior"]["mu"], two["posterior"]["mu"])
 
 
-def test_torch_is_left_as_it_was():
-    import torch
-
+def test_torch_and_the_model_of_the_context_are_left_as_they_were():
     torch.manual_seed(1)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    tiny()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pm.Model() as outer:
+            pm.Normal("a")
+            functional(as_it_is)
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert torch.equal(state, torch.get_rng_state())
     assert threads == torch.get_num_threads()
+    assert [rv.name for rv in outer.free_RVs] == ["a"]
 
 
 @pytest.mark.by_day("sple-6-0-3", "sppe-2-3-None")
@@ -225,39 +210,37 @@ def test_torch_is_left_as_it_was():
         (dp.neural.sppe, 6, 0, 3),
         (dp.neural.sppe, 2, 3, None),  # the release may be another: its box would not fit
         (dp.neural.sppe, 4, 3, 5),
-        (dp.neural.sple, 6, 0, 3),
+        (sple, 6, 0, 3),
     ],
 )
 def test_rounds_follow_after_a_new_network_takes_over(
     method, rounds, earlier, takeover, monkeypatch
 ):
     """They simulate where it is wrong; it has seen none but the parameters in the box."""
-    from pymc_dp.neural import likelihood
-    from pymc_dp.neural.training import Box, Simulations, Trainer
 
     def later_box(self, first):
         assert first == earlier
         return Box(np.full(2, -3.0 + 0.1 * self.round.max()), np.full(2, 2.0))
 
     seen, boxes = [], []
-    fit, network_model = Trainer.fit, likelihood.network_model
+    train = Trainer.fit
 
     def recorded(self, data, epochs, report, *, renew, last):
         seen.append((data, renew, last))
-        return fit(self, data, epochs, report, renew=renew, last=last)
+        return train(self, data, epochs, report, renew=renew, last=last)
 
     def recorded_model(problem, density, box):
         boxes.append(box)
         return network_model(problem, density, box)
 
-    settings = {"rounds": rounds, "earlier": tiny(rounds=earlier) if earlier else None}
-    if method is dp.neural.sple:  # NUTS is not looked at
-        draws = tiny()
+    settings = {"rounds": rounds, "earlier": fit(rounds=earlier) if earlier else None}
+    if method is sple:  # NUTS is not looked at
+        draws = fit()
         monkeypatch.setattr(pm, "sample", lambda **_: draws)
         monkeypatch.setattr(likelihood, "network_model", recorded_model)
     monkeypatch.setattr(Trainer, "fit", recorded)
     monkeypatch.setattr(Simulations, "later_box", later_box)
-    tree = tiny(method=method, **settings)
+    tree = fit(method=method, **settings)
     numbers = [int(data.round.max()) for data, _, _ in seen]
     end = earlier + rounds - 1
     assert numbers == list(range(max(earlier - 1, 0), end + 1))
@@ -280,7 +263,7 @@ def test_rounds_follow_after_a_new_network_takes_over(
     assert not np.all((theta[number < 2] >= -3.0) & (theta[number < 2] <= 2.0))
     if takeover is not None:
         final = -3.0 + 0.1 * end
-        if method is dp.neural.sple:
+        if method is sple:
             np.testing.assert_array_equal(boxes[0].low, final)
         else:
             mu = tree["posterior"]["mu"]
@@ -289,9 +272,6 @@ def test_rounds_follow_after_a_new_network_takes_over(
 
 
 def test_a_posterior_at_the_border_of_its_box_is_warned_of(caplog):
-    from pymc_dp.neural.run import warn_of_border
-    from pymc_dp.neural.training import Box
-
     box = Box.around(np.array([0.0, 0.0]), np.array([1.0, 2.0]))
     np.testing.assert_allclose([box.low, box.high], [[-0.25, -0.5], [1.25, 2.5]])
     theta = np.full((100, 2), 0.5)
@@ -306,61 +286,32 @@ def test_a_posterior_at_the_border_of_its_box_is_warned_of(caplog):
 
 
 def test_earlier_simulations_are_used_again():
-    first = tiny()
-    second = tiny(earlier=first, rounds=1)
+    first = fit()
+    second = fit(earlier=first, rounds=1)
     assert second["simulations"].sizes["simulation"] == 120
     np.testing.assert_array_equal(
         second["simulations"]["theta"][:80], first["simulations"]["theta"]
     )
     np.testing.assert_array_equal(np.unique(second["simulations"]["round"]), [0, 1, 2])
     with pytest.raises(ValueError, match="its simulations have 2 parameters and 2 statistics"):
-        tiny(
-            simulator=lambda p, rng: p["a"],
-            prior={"a": pm.Normal.dist(shape=1)},
-            mechanism=dp.LaplaceMechanism(1.0),
-            observed=[1.0],
-            earlier=first,
-        )
+        functional(as_it_is, prior={"a": pm.Normal.dist(shape=1)}, observed=[1.0], earlier=first)
+    with pytest.raises(ValueError, match="come from another prior"):
+        fit(conjugate_model(sd=2.5), earlier=first)
+    with pytest.raises(ValueError, match="are of the parameters 'mu', this model has 'nu'"):
+        fit(conjugate_model("nu"), earlier=first)
 
 
-def test_one_draw_of_noise_and_both_estimators():
-    tiny(noise_draws=1)
-    tree = tiny(estimator="nsf", rounds=1)
+def test_both_estimators():
+    tree = fit(estimator="nsf", rounds=1)
     assert tree["posterior"].attrs["estimator"] == "nsf"
-    with pytest.raises(ValueError, match="noise_draws=0"):
-        tiny(noise_draws=0)
 
 
 def test_reported_loss_does_not_grow_with_the_noise_draws():
-    losses = [float(tiny(noise_draws=m, rounds=1)["training"]["loss"][0, 0]) for m in (1, 16)]
-    assert abs(losses[0] - losses[1]) < 1
+    one, many = (float(fit(noise_draws=m)["training"]["loss"][0, 0]) for m in (1, 16))
+    assert abs(one - many) < 1
 
 
-def functional(simulator, **kwargs):
-    given = {"mechanism": dp.LaplaceMechanism(1.0), "observed": [1.0, 2.0]} | kwargs
-    return tiny(simulator=simulator, prior={"a": pm.Normal.dist(shape=2)}, **given)
-
-
-def test_bad_simulators_are_named():
-    def broken(parameters, rng):
-        return np.where(parameters["a"] > 0, parameters["a"], np.nan)
-
-    with pytest.raises(ValueError, match=r"'release' is not finite in \d+ of \d+ simulations"):
-        functional(broken)
-    with pytest.raises(
-        ValueError, match=r"shape \(4, 3\) for 4 sets of parameters; it must be \(4, 2\)"
-    ):
-        functional(lambda parameters, rng: np.ones((len(parameters["a"]), 3)))
-    with pytest.raises(ValueError, match="depends on unseeded state"):
-        functional(lambda parameters, rng: parameters["a"] + np.random.normal())  # noqa: NPY002
-
-    def rarely(parameters, rng):
-        np.random.random()  # noqa: NPY002  and what it says does not matter
-        return parameters["a"]
-
-    with pytest.raises(ValueError, match=r"or drew from np\.random"):
-        functional(rarely)
-
+def test_statistics_that_do_not_go_with_the_mechanism_are_named_in_any_round():
     calls = []
 
     def halves(parameters, rng):
@@ -368,7 +319,7 @@ def test_bad_simulators_are_named():
         return np.round(parameters["a"]) + (0.5 if len(calls) > 4 else 0.0)
 
     with pytest.raises(ValueError, match="'release': the simulated statistics do not go with the"):
-        functional(halves, mechanism=dp.GeometricMechanism(2.0), rounds=2)
+        functional(halves, mechanism=dp.GeometricMechanism(2.0))
 
 
 def test_a_simulator_with_a_seed_of_its_own_is_noted(caplog):
@@ -389,9 +340,6 @@ def test_an_error_of_the_simulator_says_how_it_was_called():
 
 
 def test_earlier_simulations_of_another_statistic_are_refused():
-    def drawn(parameters, rng):
-        return parameters["a"] + rng.normal(size=parameters["a"].shape)
-
     first = functional(drawn)
     functional(drawn, earlier=first, rounds=1, mechanism=dp.GaussianMechanism(3.0))  # kept bare
     with pytest.raises(ValueError, match="'release' is not distributed as it was then"):
@@ -403,32 +351,23 @@ def test_earlier_simulations_for_a_release_with_more_noise():
     """The posterior is wider than the earlier one, and elsewhere."""
 
     def fitted(noise, observed, **kwargs):
-        return dp.neural.sppe(
-            simulator=lambda p, rng: p["mu"] + 0.5 * rng.normal(size=p["mu"].shape),
-            prior={"mu": pm.Normal.dist([0, 0], [2, 3], shape=2)},
-            mechanism=dp.GaussianMechanism(noise),
-            observed=observed,
-            simulations=300,
-            training=SMALL,
-            random_seed=3,
-            progressbar=False,
-            **kwargs,
-        )
+        return functional(
+            lambda p, rng: p["a"] + 0.5 * rng.normal(size=p["a"].shape),
+            prior={"a": pm.Normal.dist([0, 0], [2, 3], shape=2)},
+            mechanism=dp.GaussianMechanism(noise), observed=observed, simulations=300,
+            training=SMALL, random_seed=3, draws=1000, **kwargs,
+        )  # fmt: skip
 
     first = fitted(0.1, [-2.0, 3.0], rounds=4)
     second = fitted(2.0, [3.0, -3.0], rounds=3, earlier=first)
-    draws = second["posterior"]["mu"].to_numpy().reshape(-1, 2)
     precision = 1 / np.array([4, 9]) + 1 / 4.25
     exact = np.array([3.0, -3.0]) / 4.25 / precision
-    np.testing.assert_allclose((draws.mean(0) - exact) * precision**0.5, 0, atol=0.25)
-    np.testing.assert_allclose(draws.std(0) * precision**0.5, 1, rtol=0.15)
+    agrees(second, "a", exact, precision**-0.5, 0.25)
 
 
 @pytest.mark.parametrize("width", [0.0, 1.0, 200.0])
 def test_what_makes_columns_unlike(width):
     """At the same parameters, whose own spread must not hide the difference."""
-    from pymc_dp.neural.simulator import _UNLIKE, _unlike
-
     rng = np.random.default_rng(1)
     center = width * rng.normal(size=50)
     one, two, three = center + rng.normal(size=(3, 50))
@@ -442,23 +381,6 @@ def test_what_makes_columns_unlike(width):
         assert _unlike(100 * three, one, two) < _UNLIKE
 
 
-def test_a_fit_leaves_the_model_of_the_context_alone():
-    with pm.Model() as outer:
-        pm.Normal("a")
-        functional(lambda parameters, rng: parameters["a"])
-    assert [rv.name for rv in outer.free_RVs] == ["a"]
-
-
-def test_torch_may_have_another_default():
-    import torch
-
-    torch.set_default_dtype(torch.float64)
-    try:
-        functional(lambda parameters, rng: parameters["a"])
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.nightly
 def test_few_values_are_not_for_a_smooth_likelihood(caplog):
     def bits(parameters, rng):
@@ -469,55 +391,34 @@ def test_few_values_are_not_for_a_smooth_likelihood(caplog):
         functional(bits, **arguments)
     assert "takes few values" not in caplog.text
     with caplog.at_level(logging.WARNING, logger="pymc.dp"):
-        functional(bits, method=dp.neural.sple, **arguments)
+        functional(bits, method=sple, **arguments)
     assert "'release' takes few values (steps of 1" in caplog.text
 
 
 def test_release_beyond_all_simulations_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="pymc.dp"):
-        functional(lambda parameters, rng: parameters["a"], observed=[1.0, 5000.0], rounds=1)
+        functional(as_it_is, observed=[1.0, 5000.0], rounds=1)
     assert "'release': the released value at [1] is 5000" in caplog.text
 
 
-def test_arguments_are_checked():
-    with pytest.raises(TypeError, match="missing: mechanism=, observed="):
-        tiny(simulator=lambda p, rng: p["a"], prior={"a": pm.Normal.dist()})
-    with pytest.raises(TypeError, match="mechanism= goes with simulator="):
-        tiny(mechanism=dp.LaplaceMechanism(1.0))
-    with pytest.raises(ValueError, match=r"simulations=5: too few .*write 12 or more"):
-        tiny(simulations=5)
-    with pytest.raises(TypeError, match=r"training: dp\.neural\.Training"):
-        tiny(training={})
-    with pytest.raises(ValueError, match=r"var_names='mu': write a list"):
-        tiny(var_names="mu")
+def test_arguments_of_pm_sample_that_change_the_result_are_refused():
     with pytest.raises(TypeError, match="sple does not take return_inferencedata="):
-        tiny(method=dp.neural.sple, return_inferencedata=False)
-    with pytest.raises(NotImplementedError, match=r"use dp\.neural\.sppe"):
-        functional(
-            lambda parameters, rng: parameters["a"],
-            method=dp.neural.sple,
-            mechanism=dp.LaplaceMechanism(1.0).clipped(0, None),
-        )
-    with pytest.raises(ValueError, match="estimator='mdn'"):
-        tiny(estimator="mdn")
+        fit(method=sple, return_inferencedata=False)
+
+
+def likelihood_of(problem, training):
+    """Train a likelihood in a single round."""
+    run = Run("likelihood", problem, training, None, _noise(problem, 4, True), "cpu", 6)
+    with run.torch():
+        run.rounds(1, 200, None, None, False)
+    return run
 
 
 @pytest.mark.filterwarnings("ignore:Numba will use object mode")
 def test_network_model_predicts_releases_and_has_gradients():
     """The network is an ordinary observed variable of a PyMC model."""
-    from pymc_dp.neural.likelihood import NetworkLogLikelihood, network_model
-    from pymc_dp.neural.noise import Noise
-    from pymc_dp.neural.run import Run
-    from pymc_dp.neural.simulator import model_problem
-
     problem = model_problem(conjugate_model())
-
-    def noise(statistic, rng):
-        return Noise(problem.channels, 4, rng)
-
-    run = Run("likelihood", problem, TINY, None, noise, "cpu", 6)
-    with run.torch():
-        run.rounds(1, 200, None, None, False)
+    run = likelihood_of(problem, TINY)
     model = network_model(problem, run.trainer.density, run.box)
     assert [rv.name for rv in model.observed_RVs] == ["z"]
     gradient = model.compile_dlogp()(model.initial_point())
@@ -526,15 +427,11 @@ def test_network_model_predicts_releases_and_has_gradients():
     op = NetworkLogLikelihood(run.trainer.density)
     theta = np.array([0.3, -0.4])
     _, slope = op.value_and_gradient(OBSERVED, theta)
-    steps = 1e-2 * np.eye(2)
-    found = [
-        (
-            op.value_and_gradient(OBSERVED, theta + h)[0]
-            - op.value_and_gradient(OBSERVED, theta - h)[0]
-        )
-        / 2e-2
-        for h in steps
-    ]
+
+    def value(at):
+        return op.value_and_gradient(OBSERVED, at)[0]
+
+    found = [(value(theta + h) - value(theta - h)) / 2e-2 for h in 1e-2 * np.eye(2)]
     np.testing.assert_allclose(slope, found, rtol=0.02, atol=0.02)
     with model:
         predicted = pm.sample_prior_predictive(5, random_seed=1)
@@ -548,12 +445,6 @@ def mean_of(offset, prior=None):
         "prior": {"mu": pm.Normal.dist(offset, 1.0) if prior is None else prior},
         "mechanism": dp.GaussianMechanism(0.5),
         "observed": [offset + 1.0],
-        "simulations": 200,
-        "training": SHORT,
-        "random_seed": 7,
-        "draws": 400,
-        "chains": 2,
-        "progressbar": False,
     }
 
 
@@ -562,7 +453,7 @@ def test_an_offset_moves_the_posterior_and_changes_nothing_else():
     """In single precision, 1e9 + 1 is 1e9."""
     found = []
     for offset in (0.0, 1e9):
-        tree = dp.neural.sppe(**mean_of(offset) | {"rounds": 2})
+        tree = fit(**mean_of(offset), **QUICK, simulations=200)
         found.append((tree["posterior"]["mu"] - offset, tree["sample_stats"]["lp"]))
     (mu, lp), (moved, lp_moved) = found
     # Rounding may make a draw that of another component of the mixture.
@@ -573,19 +464,10 @@ def test_an_offset_moves_the_posterior_and_changes_nothing_else():
 
 
 def test_an_offset_does_not_change_the_likelihood():
-    from pymc_dp.neural.fit import _noise, read_problem
-    from pymc_dp.neural.likelihood import NetworkLogLikelihood
-    from pymc_dp.neural.run import Run
-
     found = []
     for offset in (0.0, 1e9):
-        given = mean_of(offset)
-        names = ("simulator", "prior", "mechanism", "observed")
-        problem = read_problem(None, *(given[n] for n in names), None)
-        run = Run("likelihood", problem, SHORT, None, _noise(problem, 4, True), "cpu", 6)
-        with run.torch():
-            run.rounds(1, 200, None, None, False)
-        op = NetworkLogLikelihood(run.trainer.density)
+        problem = read_problem(None, var_names=None, **mean_of(offset))
+        op = NetworkLogLikelihood(likelihood_of(problem, SHORT).trainer.density)
         found.append(op.value_and_gradient(problem.observed, np.array([offset + 0.5])))
     (value, gradient), (moved, gradient_moved) = found
     np.testing.assert_allclose(moved, value, atol=2e-3)
@@ -597,10 +479,8 @@ def test_an_offset_does_not_change_the_likelihood():
 
 def test_heavy_tails_do_not_spoil_the_middle():
     """A Cauchy prior: its largest draws are hundreds of scales out."""
-    arguments = mean_of(0.0, pm.Cauchy.dist(0, 1)) | {"rounds": 1, "simulations": 1000}
-    mu = dp.neural.sppe(**arguments)["posterior"]["mu"]
-    assert abs(float(mu.mean()) - 0.6833) < 0.2 * 0.6201
-    assert abs(float(mu.std()) / 0.6201 - 1) < 0.2
+    arguments = mean_of(0.0, pm.Cauchy.dist(0, 1)) | QUICK
+    agrees(fit(**arguments, rounds=1, simulations=1000), "mu", 0.6833, 0.6201, rtol=0.2)
 
 
 def uniform_mean(**kwargs):
@@ -614,7 +494,7 @@ def uniform_mean(**kwargs):
 
 def test_leakage_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="pymc.dp"):
-        tree = tiny(uniform_mean())
+        tree = fit(uniform_mean())
     assert tree["posterior"].attrs["leakage"] > 0.01
     assert tree["posterior"].attrs["estimator"] == "mdn"
     assert "% of the network's draws have a prior density; the others" in caplog.text  # no box yet
@@ -625,9 +505,6 @@ def test_leakage_is_warned_of(caplog):
 
 
 def test_draws_that_are_never_inside_are_given_up():
-    from pymc_dp.neural.run import supported_draws
-    from pymc_dp.neural.simulator import model_problem
-
     class Far:
         def sample(self, condition, draws):
             return np.full((draws, len(condition), 1), 2.0)
@@ -635,26 +512,6 @@ def test_draws_that_are_never_inside_are_given_up():
     prior = model_problem(uniform_mean()).prior
     with pytest.raises(RuntimeError, match=r"only 0 of \d+ draws .* 'mu' has no transform"):
         supported_draws(prior, Far(), np.zeros((1, 1)), 10)
-
-
-def test_earlier_simulations_of_another_prior_are_refused():
-    first = tiny()
-    with pm.Model(coords={"column": ["a", "b"]}) as other:
-        mu = pm.Normal("mu", [0, 1], [1.0, 2.5], dims="column")
-        x = pm.Normal("x", mu, 1.5, shape=(10, 2))
-        dp.PrivateObservation("z", x.mean(0), dp.GaussianMechanism(0.6), observed=OBSERVED)
-    with pytest.raises(ValueError, match="come from another prior"):
-        tiny(other, earlier=first)
-    with pm.Model() as renamed:
-        nu = pm.Normal("nu", [0, 1], [1.0, 2.0])
-        x = pm.Normal("x", nu, 1.5, shape=(10, 2))
-        dp.PrivateObservation("z", x.mean(0), dp.GaussianMechanism(0.6), observed=OBSERVED)
-    with pytest.raises(ValueError, match="are of the parameters 'mu', this model has 'nu'"):
-        tiny(renamed, earlier=first)
-
-
-def by_sample(model, **kwargs):
-    return dp.sample(model, method="sppe", **kwargs)
 
 
 @pytest.mark.parametrize("method", [dp.neural.sppe, by_sample])
@@ -666,12 +523,13 @@ def test_noise_that_data_have_spoilt(method):
         dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(scale), observed=0.1)
         pm.set_data({"scale": -1.0})
     with pytest.raises(ValueError, match="'z': the noise parameter scale"):
-        tiny(model, method=method)
+        fit(model, method=method)
 
 
 @pytest.mark.parametrize(
     "mechanism",
     [
+        dp.LaplaceMechanism(1.0).clipped(0, None),
         dp.LaplaceMechanism(1.0).rounded(2).clipped(0, None),
         dp.LaplaceMechanism(1.0).clipped(0, None).rounded(2),
         dp.GaussianMechanism(2.0).clipped(-5, 5).clipped(0, None),
@@ -680,19 +538,13 @@ def test_noise_that_data_have_spoilt(method):
 )
 def test_atoms_are_found_behind_other_steps(mechanism):
     with pytest.raises(NotImplementedError, match=r"use dp\.neural\.sppe"):
-        functional(lambda p, rng: p["a"], method=dp.neural.sple, mechanism=mechanism)
+        functional(as_it_is, method=sple, mechanism=mechanism)
 
 
 def test_a_lattice_that_is_wide_beside_the_noise_has_no_atoms():
-    from pymc_dp.neural.noise import Channel, has_atoms
-
     for mechanism in (dp.GeometricMechanism(1.0).clipped(0, None), dp.GeometricMechanism(9.0)):
         assert not has_atoms(Channel("z", mechanism, ()))
     assert has_atoms(Channel("z", dp.GeometricMechanism(9.0).clipped(0, None), ()))
-
-
-def identity(parameters, rng):
-    return parameters["a"] + rng.normal(size=parameters["a"].shape)
 
 
 BAD = [
@@ -710,19 +562,33 @@ BAD = [
     ({"draws": 0}, "draws=0"),
     ({"rounds": 0}, "rounds=0"),
     ({"earlier": {}}, "earlier: a result of sppe or sple"),
+    ({"mechanism": None, "observed": None}, "missing: mechanism=, observed="),
+    ({"simulator": None, "prior": None, "observed": None}, "mechanism= goes with simulator="),
+    ({"simulations": 5}, r"simulations=5: too few .*write 12 or more"),
+    ({"training": {}}, r"training: dp\.neural\.Training"),
+    ({"estimator": "mdn"}, "estimator='mdn'"),
+    ({"noise_draws": 0}, "noise_draws=0"),
+    (
+        {"simulator": lambda p, rng: np.where(p["a"] > 0, p["a"], np.nan)},
+        r"'release' is not finite in \d+ of \d+ simulations",
+    ),
+    (
+        {"simulator": lambda p, rng: np.ones((len(p["a"]), 3))},
+        r"shape \(4, 3\) for 4 sets of parameters; it must be \(4, 2\)",
+    ),
+    (
+        {"simulator": lambda p, rng: p["a"] + np.random.normal()},  # noqa: NPY002
+        "depends on unseeded state",
+    ),
+    (  # what it draws does not matter
+        {"simulator": lambda p, rng: [np.random.random(), p["a"]][1]},  # noqa: NPY002
+        r"or drew from np\.random",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "message"), BAD, ids=[next(iter(w)) for w, _ in BAD])
 def test_bad_input_is_named_before_any_training(wrong, message, monkeypatch):
-    from pymc_dp.neural.training import Trainer
-
     monkeypatch.setattr(Trainer, "fit", None)
-    arguments = {
-        "simulator": identity,
-        "prior": {"a": pm.Normal.dist(shape=2)},
-        "mechanism": dp.LaplaceMechanism(1.0),
-        "observed": [1.0, 2.0],
-    }
     with pytest.raises((TypeError, ValueError), match=message):
-        tiny(**arguments | wrong)
+        functional(**{"simulator": drawn} | wrong)

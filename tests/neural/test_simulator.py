@@ -42,12 +42,14 @@ def test_hierarchies_keep_all_levels_above_the_data():
     assert names(confidential(model)) == ["records"]
     assert names(parameters(model)) == ["top", "group"]
     assert names(parameters(model, ["top"])) == ["top"]
-    with pytest.raises(ValueError, match="prior of 'group' depends on 'top'"):
-        parameters(model, ["group"])
-    with pytest.raises(ValueError, match="no release depends on 'unrelated'"):
-        parameters(model, [unrelated.name])
-    with pytest.raises(ValueError, match="'nothing' is no free variable"):
-        parameters(model, ["nothing"])
+    for wrong, message in [
+        (["group"], "prior of 'group' depends on 'top'"),
+        ([unrelated.name], "no release depends on 'unrelated'"),
+        (["nothing"], "'nothing' is no free variable"),
+        ("top", "var_names='top': write a list"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            parameters(model, wrong)
 
 
 def test_released_latents_without_parents_need_names():

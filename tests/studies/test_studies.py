@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import joblib
 import numpy as np
@@ -16,7 +17,8 @@ from pytensor.graph.op import Op
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.studies.engines import ChainSampler, ModelSimulator, compiled
+from pymc_dp.studies.chains import ChainSampler
+from pymc_dp.studies.engines import ModelSimulator, compiled
 from pymc_dp.studies.fingerprint import fingerprint, object_fingerprint
 from pymc_dp.studies.run import reseeded, seeds
 from pymc_dp.studies.summaries import FIELDS, mode, summarize
@@ -35,8 +37,44 @@ def build(n=40, epsilon=2.0):
     return model
 
 
-def study(**kwargs):
-    return dp.studies.coverage(build, **{"truth": TRUTH, "replicates": 6, **SMALL, **kwargs})
+def build_mean(location=0.0, scale=1.0, observed=None):
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu", location, scale), 1, shape=9)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=observed)
+    return model
+
+
+def study(function=build, **kwargs):
+    return dp.studies.coverage(function, **{"truth": TRUTH, "replicates": 6, **SMALL, **kwargs})
+
+
+def agree(function, **arguments):
+    """Compare what a kernel and dp.sample say of one release."""
+    one = {"replicates": 1, "draws": 4000} | arguments
+    ours, theirs = (study(function, compiled=c, **one).squeeze() for c in (True, False))
+    sd = theirs["sd"]
+    for field in ("mean", "median"):
+        np.testing.assert_allclose((ours[field] - theirs[field]) / sd, 0.0, atol=0.12)
+    np.testing.assert_allclose(ours["sd"] / sd, 1.0, atol=0.1)
+
+
+def simulate_alike(model, truth, count):
+    """Compare the law of the release that a kernel simulates with that of PyMC's draws."""
+    names = ["mu", "sigma2"]
+    kernels = compiled(model, names), None
+    rng = np.random.default_rng(4)
+    ours, theirs = (
+        np.array([simulate(rng)[1]["z"] for _ in range(count)])
+        for simulate in (ModelSimulator(model, names, truth, kernel) for kernel in kernels)
+    )
+    for j in range(2):
+        assert stats.ks_2samp(ours[:, j], theirs[:, j]).pvalue > 1e-3
+
+
+def is_nominal(found, prob):
+    """Whether coverage is what it should be, and no replicate failed."""
+    error = np.sqrt(prob * (1 - prob) / found.sizes["replicate"])
+    return np.all(np.abs(found["coverage"] - prob) < 3.5 * error) and not found["failures"].any()
 
 
 # --- Summaries ------------------------------------------------------------------------------------
@@ -101,27 +139,18 @@ def test_compiled_replicates_agree_with_dp_sample():
     def simulate(cell, rng):
         return np.array([0.45, 0.06])
 
-    one = {"replicates": 1, "truth": TRUTH, "simulate": simulate}
-    agree(build, draws=4000, tune=300, chains=2, **one)
+    agree(build, tune=300, chains=2, simulate=simulate)
 
 
 def test_kernels_simulate_what_the_model_says():
-    """The release that a compiled replicate simulates has the law that PyMC's draws have."""
-    model = build(n=5)
-    kernel = compiled(model, ["mu", "sigma2"])
-    names = ["mu", "sigma2"]
-    ours, theirs = ModelSimulator(model, names, TRUTH, kernel), ModelSimulator(model, names, TRUTH)
-    rng = np.random.default_rng(4)
-    ours, theirs = (np.array([s(rng)[1]["z"] for _ in range(4000)]) for s in (ours, theirs))
-    for j in range(2):
-        assert stats.ks_2samp(ours[:, j], theirs[:, j]).pvalue > 1e-3
+    simulate_alike(build(n=5), TRUTH, 4000)
 
 
 @pytest.mark.nightly
 def test_coverage_of_a_prior_average_is_nominal():
     found = study(truth=None, replicates=400, prob=0.8, interval="eti", draws=400)
     share = found["coverage"].to_numpy()
-    assert np.all(np.abs(share - 0.8) < 3.5 * np.sqrt(0.8 * 0.2 / 400))
+    assert is_nominal(found, 0.8)
     expected = np.sqrt(share * (1 - share) / 400)
     np.testing.assert_allclose(found["coverage_se"], expected, rtol=0.02)
     assert np.all(study(prob=0.999, replicates=3)["coverage_se"] > 0.1)  # all three agree
@@ -131,11 +160,12 @@ def test_coverage_of_a_prior_average_is_nominal():
 
 @pytest.mark.nightly
 def test_calibration_of_the_kernel_and_of_wrong_ones(monkeypatch):
-    right = dp.studies.calibration(build, replicates=300, **{**SMALL, "draws": 500})
+    calibrate = partial(dp.studies.calibration, build, replicates=300, **SMALL | {"draws": 500})
+    right = calibrate()
     assert np.all(right["ks"] < 1.63 / np.sqrt(300))
     assert right["pit"].shape == (300, 2)
     with pytest.raises(TypeError, match="truth=: calibration draws"):
-        dp.studies.calibration(build, truth=TRUTH)
+        calibrate(truth=TRUTH)
 
     # The noise of the builder is 20 times what the posterior knows of.
     def noisier(cell, rng):
@@ -150,7 +180,7 @@ def test_calibration_of_the_kernel_and_of_wrong_ones(monkeypatch):
         return center + 0.5 * (draws - center)
 
     monkeypatch.setattr(ChainSampler, "__call__", narrow)
-    found = dp.studies.calibration(build, replicates=300, **{**SMALL, "draws": 500})
+    found = calibrate()
     assert np.all(found["ks"] > 1.63 / np.sqrt(300))
 
 
@@ -168,16 +198,17 @@ def test_regression_runs_compiled():
             dp.PrivateObservation("z", statistic, dp.LaplaceMechanism(scale))
         return model
 
-    found = dp.studies.coverage(
-        build_regression, grid={"n": [50], "scale": [2.0]}, replicates=60, prob=0.8,
-        compiled=True, **{**SMALL, "draws": 300, "tune": 200},
+    grid = {"n": [50], "scale": [2.0]}
+    found = study(
+        build_regression, truth=None, grid=grid, replicates=60, prob=0.8, compiled=True, draws=300,
+        tune=200,
     )  # fmt: skip
     assert list(found.parameter.values) == ["sigma2", "beta[0]", "beta[1]"]
-    one = {"truth": {"sigma2": 1, "beta": [0, 1]}, "grid": {"n": [50], "scale": [2.0]}}
-    one |= {"simulate": lambda cell, rng: [3.0, 55.0, -4.0, 40.0, 80.0], "replicates": 1}
-    agree(build_regression, chains=2, draws=4000, tune=1000, **one)
-    assert np.all(np.abs(found["coverage"] - 0.8) < 3.5 * np.sqrt(0.16 / 60))
-    assert not found["failures"].any()
+    assert is_nominal(found, 0.8)
+    agree(
+        build_regression, truth={"sigma2": 1, "beta": [0, 1]}, grid=grid, chains=2, tune=1000,
+        simulate=lambda cell, rng: [3.0, 55.0, -4.0, 40.0, 80.0],
+    )  # fmt: skip
 
 
 def build_counts(epsilon, integrated=False):
@@ -191,30 +222,27 @@ def build_counts(epsilon, integrated=False):
 @pytest.mark.parametrize("integrated", [True, False])
 @pytest.mark.nightly
 def test_counts_run_compiled(integrated):
-    arguments = {"grid": {"epsilon": [0.3]}, "prob": 0.8, "compiled": True, **SMALL}
-    arguments |= {"interval": "eti", "draws": 400, "tune": 300}
-
-    def own(epsilon):
-        return build_counts(epsilon, integrated)
-
-    found = dp.studies.coverage(own, replicates=200, **arguments)
+    own = partial(
+        study, partial(build_counts, integrated=integrated), truth=None, grid={"epsilon": [0.3]},
+        prob=0.8, compiled=True, interval="eti", draws=400, tune=300,
+    )  # fmt: skip
+    found = own(replicates=200)
     assert list(found.parameter.values) == ["rate"]
-    assert not found["failures"].any()
-    assert np.all(np.abs(found["coverage"] - 0.8) < 3.5 * np.sqrt(0.16 / 200))
-    again = dp.studies.coverage(own, replicates=4, n_jobs=2, batch=2, **arguments)
+    assert is_nominal(found, 0.8)
+    again = own(replicates=4, n_jobs=2, batch=2)
     xr.testing.assert_identical(found[list(FIELDS)].isel(replicate=slice(4)), again[list(FIELDS)])
     for more in ({"min_ess": 50}, {"thin": 2}):
         with pytest.raises(NotImplementedError, match="is for Gibbs kernels, and NUTS samples"):
-            dp.studies.coverage(own, replicates=2, **arguments, **more)
+            own(**more)
 
 
 @pytest.mark.nightly
 def test_compiled_counts_agree_with_quadrature():
     """Of a release that no placeholder resembles, one value of it negative."""
     z, scale = np.array([-9, 31, 18, 60, 2]), dp.GeometricMechanism.from_epsilon(0.3)
-    found = dp.studies.coverage(
+    found = study(
         build_counts, grid={"epsilon": [0.3]}, truth={"rate": 20}, simulate=lambda cell, rng: z,
-        replicates=1, compiled=True, **{**SMALL, "draws": 20_000, "tune": 500},
+        replicates=1, compiled=True, draws=20_000, tune=500,
     )  # fmt: skip
     rates = np.linspace(0.01, 80, 4000)
     counts = np.arange(300)
@@ -245,21 +273,8 @@ def test_compiled_densities_take_several_releases_data_and_dims():
     def simulate(cell, rng):
         return {"ill": 22.7, "cases": [-2, 41]}
 
-    one = {"truth": {"rate": [5, 9], "share": 0.4}, "simulate": simulate, "replicates": 1}
-    one["var_names"] = ["share", "rate", "ratio"]
-    agree(build_two, chains=1, draws=4000, tune=500, **one)
-
-
-def agree(function, **arguments):
-    """Compare what a kernel and dp.sample say of one release."""
-    arguments = SMALL | arguments
-    ours, theirs = (
-        dp.studies.coverage(function, compiled=c, **arguments).squeeze() for c in (True, False)
-    )
-    sd = theirs["sd"]
-    for field in ("mean", "median"):
-        np.testing.assert_allclose((ours[field] - theirs[field]) / sd, 0.0, atol=0.12)
-    np.testing.assert_allclose(ours["sd"] / sd, 1.0, atol=0.1)
+    truth, names = {"rate": [5, 9], "share": 0.4}, ["share", "rate", "ratio"]
+    agree(build_two, truth=truth, simulate=simulate, var_names=names, tune=500)
 
 
 @pytest.mark.nightly
@@ -273,7 +288,7 @@ def test_what_no_kernel_covers_goes_through_dp_sample(caplog):
         return model
 
     with caplog.at_level(logging.INFO, logger="pymc.dp"):
-        found = dp.studies.coverage(build_twice, grid={"epsilon": [1.0]}, replicates=2, **SMALL)
+        found = study(build_twice, truth=None, grid={"epsilon": [1.0]}, replicates=2)
     assert list(found.parameter.values) == ["p"]
     assert not found["failures"].any()
     assert "dp.sample for every replicate: no compiled kernel covers the model" in caplog.text
@@ -362,7 +377,7 @@ def test_checkpoints_of_other_studies_are_refused(tmp_path):
         with pytest.raises(ValueError, match=f"holds another study: {message}"):
             study(path=tmp_path / "a", **change)
     with pytest.raises(ValueError, match="holds another study: build, truth or simulate was"):
-        dp.studies.coverage(lambda: build(n=41), truth=TRUTH, path=tmp_path / "a", **SMALL)
+        study(lambda: build(n=41), path=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("dear")
     with pytest.raises(ValueError, match="holds other files and no study"):
@@ -379,21 +394,15 @@ def test_checkpoints_of_other_studies_are_refused(tmp_path):
 def test_a_changed_model_does_not_join_old_replicates(tmp_path):
     scale = [0.3]
 
-    def changing():
-        with pm.Model() as model:
-            mu = pm.Normal("mu", 0.5, scale[0])
-            x = pm.Normal("x", mu, 1, shape=9)
-            dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.1))
-        return model
-
-    arguments = {"truth": {"mu": 0.5}, "replicates": 2, "path": tmp_path, **SMALL}
-    arguments["simulate"] = lambda cell, rng: 0.5
-    arguments["compiled"] = False
-    arguments["sampler"] = {"rung": "marginal", "nuts_sampler": "pymc"}
-    dp.studies.coverage(changing, **arguments)
+    own = partial(
+        study, lambda: build_mean(0.5, scale[0]), truth={"mu": 0.5}, replicates=2, path=tmp_path,
+        simulate=lambda cell, rng: 0.5, compiled=False,
+        sampler={"rung": "marginal", "nuts_sampler": "pymc"},
+    )  # fmt: skip
+    own()
     scale[0] = 0.4
     with pytest.raises(ValueError, match="holds another study: build, truth or simulate was"):
-        dp.studies.coverage(changing, **arguments)
+        own()
 
 
 # --- Failures and bad input -----------------------------------------------------------------------
@@ -423,12 +432,12 @@ def test_a_cell_that_cannot_be_built_is_recorded(tmp_path, sizes):
             raise ValueError("three is too few")
         return build(n)
 
-    arguments = {"truth": TRUTH, "grid": {"n": sizes}, "replicates": 2, "path": tmp_path, **SMALL}
+    arguments = {"grid": {"n": sizes}, "replicates": 2, "path": tmp_path}
     for _ in range(2):
-        found = dp.studies.coverage(fussy, **arguments)
+        found = study(fussy, **arguments)
         assert found["error"].sel(n=3).values.tolist() == 2 * ["ValueError: three is too few"]
         assert found["mean"].sel(n=20).notnull().all()
-    mended = dp.studies.coverage(build, **arguments)
+    mended = study(**arguments)
     assert not mended["failures"].any()
     np.testing.assert_array_equal(mended["mean"].sel(n=20), found["mean"].sel(n=20))
 
@@ -451,9 +460,8 @@ def test_what_the_mechanism_cannot_publish_is_refused(value):
             dp.PrivateObservation("z", y, dp.GeometricMechanism(2.0).clipped(lower=0))
         return model
 
-    found = dp.studies.coverage(
-        build_cut, truth={"rate": 20}, simulate=lambda cell, rng: value, replicates=1, **SMALL
-    )
+    one = {"simulate": lambda cell, rng: value, "replicates": 1}
+    found = study(build_cut, truth={"rate": 20}, **one)
     assert f"cannot publish {value}" in str(found["error"].values[0])
 
 
@@ -467,17 +475,16 @@ def test_simulations_may_change_their_cell_and_deterministics_have_true_values()
     def simulate(cell, rng):
         return np.full(2, 1.0 / cell.pop("n"))
 
-    found = dp.studies.coverage(
-        build_sd, truth=TRUTH, simulate=simulate, grid={"n": [20]}, var_names=["mu", "sigma"],
-        replicates=3, compiled=True, **SMALL,
+    found = study(
+        build_sd, simulate=simulate, grid={"n": [20]}, var_names=["mu", "sigma"], replicates=3,
+        compiled=True,
     )  # fmt: skip
     assert not found["failures"].any()
     np.testing.assert_allclose(found["truth"].sel(parameter="sigma"), 0.2)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("possible", [True, False])
-def test_bounded_records(possible):
+def test_bounded_records():
     """Kernel and PyMC simulate releases of data between the bounds alike; impossible ones fail."""
 
     def bounded():
@@ -488,22 +495,9 @@ def test_bounded_records(possible):
             dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise, bounds=(0, 1))
         return model
 
-    arguments = {"truth": {"mu": 0.3, "sigma2": 0.1}, **SMALL}
-    if possible:
-        model, names = bounded(), ["mu", "sigma2"]
-        truth = arguments["truth"]
-        both = (
-            ModelSimulator(model, names, truth, compiled(model, names)),
-            ModelSimulator(model, names, truth),
-        )
-        rng = np.random.default_rng(6)
-        ours, theirs = (np.array([s(rng)[1]["z"] for _ in range(3000)]) for s in both)
-        for j in range(2):
-            assert stats.ks_2samp(ours[:, j], theirs[:, j]).pvalue > 1e-3
-    else:
-        impossible = {"mu": 0.3, "sigma2": 50.0}
-        found = dp.studies.coverage(bounded, replicates=2, **arguments | {"truth": impossible})
-        assert "none of 10000 releases is possible" in str(found["error"].values[0])
+    simulate_alike(bounded(), {"mu": 0.3, "sigma2": 0.1}, 3000)
+    found = study(bounded, truth={"mu": 0.3, "sigma2": 50.0}, replicates=2)
+    assert "none of 10000 releases is possible" in str(found["error"].values[0])
 
 
 def test_true_data_are_kept():
@@ -515,17 +509,7 @@ def test_true_data_are_kept():
 
 
 def wobbly():
-    with pm.Model() as model:
-        mu = pm.Normal("mu", np.random.default_rng().normal(), 1)
-        dp.PrivateObservation("z", pm.Normal("x", mu, 1, shape=9).mean(), dp.LaplaceMechanism(1.0))
-    return model
-
-
-def observed():
-    with pm.Model() as model:
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=9)
-        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=1.0)
-    return model
+    return build_mean(np.random.default_rng().normal())
 
 
 @pytest.mark.parametrize(
@@ -545,7 +529,11 @@ def observed():
         (build, {"truth": {"mu": 0.5, "sigma2": -1.0}}, "outside of the support of its prior"),
         (build, {"truth": {"mu": np.nan}}, "is no value of type float64"),
         (build, {"truth": {"z": [0.5, 0.1]}}, "no free variable 'z', but mu, sigma2, x"),
-        (observed, {}, "'z' has an observed value, and a study simulates it"),
+        (
+            lambda: build_mean(observed=1.0),
+            {},
+            "'z' has an observed value, and a study simulates it",
+        ),
         (lambda: 3, {}, "build must return a pm.Model"),
         (lambda: pm.Model(), {}, "has no private release"),
         (build, {"grid": {"n": []}}, "'n' has no values"),
@@ -570,7 +558,7 @@ def observed():
 )
 def test_bad_arguments_are_named(function, kwargs, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        dp.studies.coverage(function, **{"truth": TRUTH, "replicates": 2, **SMALL, **kwargs})
+        study(function, **{"replicates": 2} | kwargs)
 
 
 def test_a_builder_that_cannot_be_pickled_is_named():
@@ -581,13 +569,13 @@ def test_a_builder_that_cannot_be_pickled_is_named():
             return build()
 
     with pytest.raises(ValueError, match="build= cannot be sent to other processes"):
-        dp.studies.coverage(locked, truth=TRUTH, replicates=2, **SMALL)
+        study(locked)
 
 
 def test_fingerprints_tell_models_apart():
     assert fingerprint(build()) == fingerprint(build())
-    prints = [fingerprint(m) for m in (build(), build(n=41), build(epsilon=2.5), observed())]
-    assert len(set(prints)) == 4
+    models = build(), build(n=41), build(epsilon=2.5), build_mean(), build_mean(observed=1.0)
+    assert len({fingerprint(model) for model in models}) == 5
 
     def simulated(shift, upper=1.0):
         def draw(mu, rng=None, size=None):
