@@ -468,25 +468,25 @@ class RandomizedResponseCount(PostProcessed):
 # --- Examples -----------------------------------------------------------------------------------
 
 
-def _examples() -> Sequence[MechanismExample]:
-    def example(mechanism: RandomizedResponse, statistic: int) -> MechanismExample:
-        atoms = np.arange(mechanism.categories)
-        return MechanismExample(mechanism, statistic, atoms=atoms, smooth_in_statistic=False)
+def _example(mechanism: Mechanism, statistic: int, most: int) -> MechanismExample:
+    atoms = np.arange(most + 1)
+    return MechanismExample(mechanism, statistic, atoms=atoms, smooth_in_statistic=False)
 
+
+def _examples() -> Sequence[MechanismExample]:
     return [
-        example(RandomizedResponse(0.75), 1),
-        example(RandomizedResponse(0.1, categories=5), 3),
-        example(RandomizedResponse.from_epsilon(2.5, categories=4), 0),
+        _example(RandomizedResponse(0.75), 1, 1),
+        _example(RandomizedResponse(0.1, categories=5), 3, 4),
+        _example(RandomizedResponse.from_epsilon(2.5, categories=4), 0, 3),
     ]
 
 
 def _count_examples() -> Sequence[MechanismExample]:
-    def example(t: float, population: int, ones: int) -> MechanismExample:
-        mechanism = RandomizedResponse(t).counted(population)
-        atoms = np.arange(population + 1)
-        return MechanismExample(mechanism, ones, atoms=atoms, smooth_in_statistic=False)
-
-    return [example(0.75, 100, 58), example(0.4, 9, 0), example(0.9, 400, 397)]
+    return [
+        _example(RandomizedResponse(0.75).counted(100), 58, 100),
+        _example(RandomizedResponse(0.4).counted(9), 0, 9),
+        _example(RandomizedResponse(0.9).counted(400), 397, 400),
+    ]
 
 
 register_mechanism(RandomizedResponse, examples=_examples)
