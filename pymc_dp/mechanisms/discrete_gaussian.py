@@ -104,7 +104,7 @@ class DiscreteGaussianMechanism(GaussianNoise, IntegerNoise):
         ValueError
             An argument that is not finite and positive.
         """
-        return super().from_rho(rho, sensitivity)
+        return cls._from_rho(rho, sensitivity)
 
     def rho(self, sensitivity: ArrayLike = 1.0) -> np.ndarray:
         r"""Zero-concentrated loss of each component, :math:`\rho = \Delta_2^2 / (2 \sigma^2)`.
@@ -121,7 +121,7 @@ class DiscreteGaussianMechanism(GaussianNoise, IntegerNoise):
         ValueError
             A sensitivity that is not finite and positive, or a symbolic sigma.
         """
-        return super().rho(sensitivity)
+        return 0.5 * self._ratio(sensitivity) ** 2
 
     @property
     def noise_variance(self) -> TensorVariable:

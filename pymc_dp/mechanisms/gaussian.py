@@ -93,6 +93,24 @@ class GaussianMechanism(GaussianNoise):
     )
 
     @classmethod
+    def from_rho(cls, rho: ArrayLike, sensitivity: ArrayLike) -> Self:
+        r"""Build the mechanism from its zCDP loss: :math:`\sigma = \Delta_2 / \sqrt{2 \rho}`.
+
+        Parameters
+        ----------
+        rho : array_like
+            Zero-concentrated privacy loss, > 0.
+        sensitivity : array_like
+            L2 sensitivity, > 0, in the units of the statistic.
+
+        Raises
+        ------
+        ValueError
+            An argument that is not finite and positive.
+        """
+        return cls._from_rho(rho, sensitivity)
+
+    @classmethod
     def from_epsilon_delta(
         cls, epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike
     ) -> Self:
@@ -120,6 +138,23 @@ class GaussianMechanism(GaussianNoise):
         delta = positive_argument(delta, mechanism=_NAME, name="delta", below=1.0)
         sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
         return cls(sensitivity / _ratio_for(epsilon, delta))
+
+    def rho(self, sensitivity: ArrayLike) -> np.ndarray:
+        r"""Zero-concentrated loss of each component, :math:`\rho = \Delta_2^2 / (2 \sigma^2)`.
+
+        Components computed from the same records compose: the total is the sum of the array.
+
+        Parameters
+        ----------
+        sensitivity : array_like
+            L2 sensitivity, > 0, in the units of the statistic.
+
+        Raises
+        ------
+        ValueError
+            A sensitivity that is not finite and positive, or a symbolic sigma.
+        """
+        return 0.5 * self._ratio(sensitivity) ** 2
 
     def delta(self, epsilon: ArrayLike, sensitivity: ArrayLike) -> np.ndarray:
         r"""Smallest :math:`\delta` for which the release is (ε, δ)-private.

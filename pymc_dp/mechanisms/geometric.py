@@ -110,7 +110,7 @@ class GeometricMechanism(LaplaceNoise, IntegerNoise):
         ValueError
             An argument that is not finite and positive.
         """
-        return super().from_epsilon(epsilon, sensitivity)
+        return cls._from_epsilon(epsilon, sensitivity)
 
     def epsilon(self, sensitivity: ArrayLike = 1.0) -> np.ndarray:
         r"""Privacy loss of each component, :math:`\varepsilon = \Delta_1 / b`.
@@ -133,7 +133,7 @@ class GeometricMechanism(LaplaceNoise, IntegerNoise):
         ValueError
             A sensitivity that is not finite and positive, or a symbolic scale.
         """
-        return super().epsilon(sensitivity)
+        return self._ratio(sensitivity)
 
     @property
     def noise_variance(self) -> TensorVariable:

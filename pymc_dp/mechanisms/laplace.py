@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -14,6 +14,7 @@ from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import LaplaceNoise, standard_interval
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
@@ -74,6 +75,49 @@ class LaplaceMechanism(LaplaceNoise):
         "Write the noise scale b in the units of the statistic, or "
         "LaplaceMechanism.from_epsilon(epsilon, sensitivity)."
     )
+
+    @classmethod
+    def from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
+        r"""Build the mechanism from its privacy loss: :math:`b = \Delta_1 / \varepsilon`.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Privacy loss spent on each component, > 0.
+        sensitivity : array_like
+            L1 sensitivity of each component, > 0, in the units of the statistic, under the
+            neighbouring relation for which epsilon is quoted. If one loss `epsilon` is quoted
+            for a whole vector, give the L1 sensitivity of the vector.
+
+        Raises
+        ------
+        ValueError
+            An argument that is not finite and positive.
+        """
+        return cls._from_epsilon(epsilon, sensitivity)
+
+    def epsilon(self, sensitivity: ArrayLike) -> np.ndarray:
+        r"""Privacy loss of each component, :math:`\varepsilon = \Delta_1 / b`.
+
+        Components computed from the same records compose: their losses add up, and the total is
+        the sum of the returned array. Components of disjoint groups of records do not.
+
+        Parameters
+        ----------
+        sensitivity : array_like
+            L1 sensitivity of each component, > 0, in the units of the statistic.
+
+        Returns
+        -------
+        ndarray
+            Loss, of the shape to which sensitivity and scale broadcast.
+
+        Raises
+        ------
+        ValueError
+            A sensitivity that is not finite and positive, or a symbolic scale.
+        """
+        return self._ratio(sensitivity)
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""

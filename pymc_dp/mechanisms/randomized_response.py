@@ -220,8 +220,7 @@ class RandomizedResponse(Mechanism):
         s = as_float(statistic)
         message = f"{_NAME}: the statistic must be one of 0, ..., {self.categories - 1}"
         s = Assert(message)(s, pt.all(_is_category(s, self.categories))).astype("int64")
-        _, log_lie, _ = _log_masses(self)
-        lie = pt.exp(log_lie) + pt.zeros_like(s)
+        lie = pt.exp(_log_lie(self)) + pt.zeros_like(s)
         rng, lies = pt.random.bernoulli(lie, rng=rng, return_next_rng=True)
         rng, shift = pt.random.integers(
             1, self.categories, size=lies.shape, rng=rng, return_next_rng=True
@@ -231,8 +230,7 @@ class RandomizedResponse(Mechanism):
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log mass of a report; see `Mechanism.logp`."""
         z, s = as_float(value), as_float(statistic)
-        log_truth, _, log_other = _log_masses(self)
-        log_mass = pt.switch(pt.eq(z, s), log_truth, log_other)
+        log_mass = pt.switch(pt.eq(z, s), _log_truth(self), _log_other(self))
         possible = _is_category(z, self.categories) & _is_category(s, self.categories)
         return self._checked(pt.switch(possible, log_mass, -np.inf))
 
@@ -241,16 +239,15 @@ class RandomizedResponse(Mechanism):
     ) -> TensorVariable:
         """Log probability of the categories in an interval; see `Mechanism.log_interval`."""
         s = as_float(statistic)
-        log_truth, _, log_other = _log_masses(self)
         first = pt.maximum(pt.ceil(as_float(lower)), 0.0)
         last = pt.minimum(pt.floor(as_float(upper)), self.categories - 1.0)
         possible = _is_category(s, self.categories) & (first <= last)
         count = pt.switch(possible, last - first + 1.0, 1.0)
         # With the truth among several categories, one less the mass of those left out.
         left_out = pt.switch(count > 1.0, self.categories - count, 0.0)
-        with_truth = pt.log1p(-left_out * pt.exp(log_other))
-        with_truth = pt.switch(count > 1.0, with_truth, log_truth)
-        without = pt.log(count) + log_other
+        with_truth = pt.log1p(-left_out * pt.exp(_log_other(self)))
+        with_truth = pt.switch(count > 1.0, with_truth, _log_truth(self))
+        without = pt.log(count) + _log_other(self)
         log_mass = pt.switch((first <= s) & (s <= last), with_truth, without)
         return self._checked(pt.switch(possible, log_mass, -np.inf))
 
@@ -294,11 +291,16 @@ def _is_category(code: TensorVariable, categories: int) -> TensorVariable:
     return pt.eq(code, pt.floor(code)) & (code >= 0) & (code < categories)
 
 
-def _log_masses(reports: RandomizedResponse) -> tuple[TensorVariable, ...]:
-    """Return the log probability of the truth, of a lie, and of one given lie."""
-    log_others = np.log(reports.categories - 1.0)
-    log_lie = -pt.softplus(reports.log_ratio - log_others)
-    return -pt.softplus(log_others - reports.log_ratio), log_lie, log_lie - log_others
+def _log_truth(reports: RandomizedResponse) -> TensorVariable:
+    return -pt.softplus(np.log(reports.categories - 1.0) - reports.log_ratio)
+
+
+def _log_lie(reports: RandomizedResponse) -> TensorVariable:
+    return -pt.softplus(reports.log_ratio - np.log(reports.categories - 1.0))
+
+
+def _log_other(reports: RandomizedResponse) -> TensorVariable:
+    return _log_lie(reports) - np.log(reports.categories - 1.0)
 
 
 def _as_categories(value: Any) -> int:

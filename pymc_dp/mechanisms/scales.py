@@ -61,23 +61,7 @@ class LaplaceNoise(ScaleNoise):
     parameter_names = ("scale",)
 
     @classmethod
-    def from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
-        r"""Build the mechanism from its privacy loss: :math:`b = \Delta_1 / \varepsilon`.
-
-        Parameters
-        ----------
-        epsilon : array_like
-            Privacy loss spent on each component, > 0.
-        sensitivity : array_like
-            L1 sensitivity of each component, > 0, in the units of the statistic, under the
-            neighbouring relation for which epsilon is quoted. If one loss `epsilon` is quoted
-            for a whole vector, give the L1 sensitivity of the vector.
-
-        Raises
-        ------
-        ValueError
-            An argument that is not finite and positive.
-        """
+    def _from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
         epsilon = positive_argument(epsilon, mechanism=cls.__name__, name="epsilon")
         sensitivity = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
         mechanism = cls(sensitivity / epsilon)
@@ -92,29 +76,6 @@ class LaplaceNoise(ScaleNoise):
             return None
         return float(np.broadcast_to(stated, known).sum())
 
-    def epsilon(self, sensitivity: ArrayLike) -> np.ndarray:
-        r"""Privacy loss of each component, :math:`\varepsilon = \Delta_1 / b`.
-
-        Components computed from the same records compose: their losses add up, and the total is
-        the sum of the returned array. Components of disjoint groups of records do not.
-
-        Parameters
-        ----------
-        sensitivity : array_like
-            L1 sensitivity of each component, > 0, in the units of the statistic.
-
-        Returns
-        -------
-        ndarray
-            Loss, of the shape to which sensitivity and scale broadcast.
-
-        Raises
-        ------
-        ValueError
-            A sensitivity that is not finite and positive, or a symbolic scale.
-        """
-        return self._ratio(sensitivity)
-
     @property
     def rates(self) -> tuple[TensorVariable, TensorVariable]:
         """See `Mechanism.rates`."""
@@ -127,41 +88,10 @@ class GaussianNoise(ScaleNoise):
     parameter_names = ("sigma",)
 
     @classmethod
-    def from_rho(cls, rho: ArrayLike, sensitivity: ArrayLike) -> Self:
-        r"""Build the mechanism from its zCDP loss: :math:`\sigma = \Delta_2 / \sqrt{2 \rho}`.
-
-        Parameters
-        ----------
-        rho : array_like
-            Zero-concentrated privacy loss, > 0.
-        sensitivity : array_like
-            L2 sensitivity, > 0, in the units of the statistic.
-
-        Raises
-        ------
-        ValueError
-            An argument that is not finite and positive.
-        """
+    def _from_rho(cls, rho: ArrayLike, sensitivity: ArrayLike) -> Self:
         rho = positive_argument(rho, mechanism=cls.__name__, name="rho")
         sensitivity = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
         return cls(sensitivity / np.sqrt(2.0 * rho))
-
-    def rho(self, sensitivity: ArrayLike) -> np.ndarray:
-        r"""Zero-concentrated loss of each component, :math:`\rho = \Delta_2^2 / (2 \sigma^2)`.
-
-        Components computed from the same records compose: the total is the sum of the array.
-
-        Parameters
-        ----------
-        sensitivity : array_like
-            L2 sensitivity, > 0, in the units of the statistic.
-
-        Raises
-        ------
-        ValueError
-            A sensitivity that is not finite and positive, or a symbolic sigma.
-        """
-        return 0.5 * self._ratio(sensitivity) ** 2
 
     @property
     def rates(self) -> tuple[TensorVariable, TensorVariable]:
