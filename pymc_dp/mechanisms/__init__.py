@@ -14,8 +14,7 @@ from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
-from pymc_dp.mechanisms.randomized_response import RandomizedResponse
-from pymc_dp.mechanisms.response_count import RandomizedResponseCount
+from pymc_dp.mechanisms.randomized_response import RandomizedResponse, RandomizedResponseCount
 
 __all__ = [
     "BinomialMechanism",

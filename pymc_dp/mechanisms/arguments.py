@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,13 +68,25 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
     return tensor if tensor.dtype == floatx else tensor.astype(floatx)
 
 
-def positive_parameter(value: Any, *, mechanism: str, name: str, instead: str) -> TensorVariable:
-    """Convert a noise parameter that must be finite and greater than zero.
+def checked_parameter(
+    value: Any,
+    good: Callable[[np.ndarray], np.ndarray],
+    rule: str,
+    *,
+    mechanism: str,
+    name: str,
+    instead: str = "",
+) -> TensorVariable:
+    """Convert a noise parameter; refuse a known value that is not good.
 
     Parameters
     ----------
     value : tensor_like
         What the user wrote.
+    good : callable
+        Which of some numbers are acceptable.
+    rule : str
+        What a value must be.
     mechanism, name : str
         The mechanism's class and the parameter, for error messages.
     instead : str
@@ -83,10 +95,17 @@ def positive_parameter(value: Any, *, mechanism: str, name: str, instead: str) -
     tensor = as_parameter(value, mechanism=mechanism, name=name)
     known = known_value(tensor)
     if known is not None:
-        refuse_unless(
-            np.isfinite(known) & (known > 0), known, mechanism, name, "finite and > 0", instead
-        )
+        refuse_unless(good(known), known, mechanism, name, rule, instead)
     return tensor
+
+
+def positive_parameter(value: Any, **texts: str) -> TensorVariable:
+    """Convert a noise parameter that must be finite and > 0; see `checked_parameter`."""
+    return checked_parameter(value, _finite_and_positive, "finite and > 0", **texts)
+
+
+def _finite_and_positive(x: np.ndarray) -> np.ndarray:
+    return np.isfinite(x) & (x > 0)
 
 
 def positive_argument(
@@ -145,12 +164,17 @@ def refuse_unless(
         raise ValueError(f"{mechanism}: {name} is empty. {instead}".rstrip())
     if np.all(good):
         return
-    where = tuple(int(i) for i in np.argwhere(~np.asarray(good))[0])
-    at = f" at index {where if len(where) > 1 else where[0]}" if where else ""
+    where, at = first_bad(good)
     raise ValueError(
         f"{mechanism}: {name} must be {rule}, got {np.asarray(values)[where]!s}{at}. "
         f"{instead}".rstrip()
     )
+
+
+def first_bad(good: np.ndarray) -> tuple[tuple[int, ...], str]:
+    """Return the index of the first value that is not good, and its text for a message."""
+    where = tuple(int(i) for i in np.argwhere(~np.asarray(good))[0])
+    return where, f" at index {where if len(where) > 1 else where[0]}" if where else ""
 
 
 def as_integer(value: Any, *, mechanism: str, name: str) -> int:
@@ -239,55 +263,12 @@ def as_float(x: TensorLike) -> TensorVariable:
     return x if x.dtype in ("float64", floatx) else x.astype(floatx)
 
 
-@dataclass(frozen=True, eq=False)
-class StandardInterval:
-    """An interval in units of the noise scale, every field of it finite.
-
-    Parameters
-    ----------
-    lower, upper : TensorVariable
-        Standardised ends; an infinite end is a number of which the square is still finite.
-    width : TensorVariable
-        Their distance, positive, found from the ends themselves so that it does not cancel.
-    possible : TensorVariable
-        Whether the interval has any mass; the other fields are a harmless (-1, 1) where not.
-    """
-
-    lower: TensorVariable
-    upper: TensorVariable
-    width: TensorVariable
-    possible: TensorVariable
-
-
-def standard_interval(
-    lower: TensorLike, upper: TensorLike, location: TensorLike, scale: TensorVariable
-) -> StandardInterval:
-    """Standardise an interval under a location-scale law with a density.
-
-    Whatever is not finite is replaced before it meets any arithmetic, because the gradient of
-    `switch` multiplies the unused branch by zero and 0 * inf is NaN.
-    """
-    lower, upper, location = as_float(lower), as_float(upper), as_float(location)
-    possible = lower < upper
-    open_lower, open_upper = pt.isinf(lower), pt.isinf(upper)
-    floatx = np.dtype(pytensor.config.floatX)
-    big = pt.constant(np.asarray(1e-4 * np.sqrt(np.finfo(floatx).max), dtype=floatx))
-    low = pt.switch(open_lower, location, lower)
-    high = pt.switch(open_upper, location, upper)
-    # An end at the wrong infinity makes the interval impossible, so the signs can be taken as read.
-    a = pt.switch(open_lower, -big, (low - location) / scale)
-    b = pt.switch(open_upper, big, (high - location) / scale)
-    width = pt.switch(open_lower | open_upper, big, (high - low) / scale)
-    # Ends may differ by less than the scale can show.
-    possible = possible & (width > 0)
-    return StandardInterval(
-        pt.switch(possible, a, -1.0),
-        pt.switch(possible, b, 1.0),
-        pt.switch(possible, width, 2.0),
-        possible,
-    )
-
-
 def nan_outside_unit(expression: TensorVariable, p: TensorVariable) -> TensorVariable:
     """Quantiles exist for probabilities in [0, 1] only."""
     return pt.switch((p >= 0) & (p <= 1), expression, np.nan)
+
+
+def just_met(p: TensorVariable) -> TensorVariable:
+    """Log of a probability; less what rounding may have cost one that counts as no less."""
+    log_p = pt.log(p)
+    return log_p - 4.0 * np.finfo(np.float64).eps * (1.0 + pt.abs(log_p))

@@ -1,19 +1,20 @@
-"""What every mechanism provides: the `Mechanism` protocol, its registry and input checks."""
+"""What every mechanism provides: the `Mechanism` protocol and its registry."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.graphs.registry import Registry
-from pymc_dp.mechanisms.arguments import as_float, show
+from pymc_dp.mechanisms.arguments import as_float, first_bad
+from pymc_dp.mechanisms.law import ReleaseLaw
+from pymc_dp.mechanisms.release import release_rv
 
 if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
@@ -26,7 +27,7 @@ POSTPROCESSED: Registry[str, Callable[..., Mechanism]] = Registry()
 """What the method of a name returns; it cannot know what is built on its class."""
 
 
-class Mechanism(ABC):
+class Mechanism(ReleaseLaw):
     r"""A randomised release of a statistic, with noise of a public and known law.
 
     A mechanism turns a confidential statistic :math:`s` into a release :math:`Z` with density or
@@ -38,14 +39,6 @@ class Mechanism(ABC):
     exists), and calls `register_mechanism`. No existing file changes; the conformance tests
     then cover it.
     """
-
-    parameter_names: ClassVar[tuple[str, ...]] = ()
-    """Fields that hold the noise parameters, in the order of `parameters`."""
-
-    @property
-    def spacing(self) -> float | None:
-        """Distance between neighbouring atoms of a discrete release; None if it has a density."""
-        return None
 
     @property
     def takes_whole(self) -> bool:
@@ -75,40 +68,6 @@ class Mechanism(ABC):
         depend on s. There is one parameter, a scale b, and eta depends on (z - s) / b only.
         """
         return None
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether the release takes values on a lattice only, so that `logp` is a log mass."""
-        return self.spacing is not None
-
-    @property
-    def parameters(self) -> tuple[TensorVariable, ...]:
-        """The noise parameters as tensors, in a fixed order."""
-        return tuple(getattr(self, name) for name in self.parameter_names)
-
-    def with_parameters(self, *parameters: TensorLike) -> Self:
-        """Return the same mechanism with other parameters, which are not validated.
-
-        Parameters
-        ----------
-        *parameters : tensor_like
-            One for each of `parameters`, in that order. Any symbolic variable will do.
-        """
-        if len(parameters) != len(self.parameters):
-            raise ValueError(
-                f"{type(self).__name__} has {len(self.parameters)} parameters, "
-                f"got {len(parameters)}"
-            )
-        return self._rebuilt(**dict(zip(self.parameter_names, parameters, strict=True)))
-
-    def _rebuilt(self, **fields: Any) -> Self:
-        """Copy with some fields replaced, past `__init__` and so past the user's validation."""
-        new = object.__new__(type(self))
-        for name in self.parameter_names:
-            if fields.get(name) is not None:
-                fields[name] = pt.as_tensor_variable(fields[name])
-        new.__dict__.update(self.__dict__ | fields)
-        return new
 
     @classmethod
     def from_fields(cls, **fields: Any) -> Self:
@@ -142,78 +101,6 @@ class Mechanism(ABC):
         the whole release.
         """
         return None
-
-    @abstractmethod
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one release given the statistic, as a graph.
-
-        Parameters
-        ----------
-        rng : RandomGeneratorVariable
-            Symbolic random generator.
-        statistic : tensor_like
-            Confidential statistic.
-
-        Returns
-        -------
-        next_rng, draw
-            The generator after the draw, and a release of the shape to which the statistic and
-            the parameters broadcast.
-        """
-
-    @abstractmethod
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        r"""Log density or log mass :math:`\log \eta(z \mid s)` of a release.
-
-        Parameters
-        ----------
-        value : tensor_like
-            Released value :math:`z`.
-        statistic : tensor_like, default 0
-            Confidential statistic :math:`s`.
-        """
-
-    @abstractmethod
-    def log_interval(
-        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
-    ) -> TensorVariable:
-        r"""Log probability of a closed interval, :math:`\log P(l \le Z \le u \mid s)`.
-
-        It is computed from the nearer tail, so it keeps its digits far out, for narrow intervals
-        and for nearly certain ones. The ends may be infinite; an interval with `lower > upper`
-        has probability zero.
-
-        Parameters
-        ----------
-        lower, upper : tensor_like
-            Ends of the interval.
-        statistic : tensor_like, default 0
-            Confidential statistic.
-        """
-
-    def logcdf(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        r"""Log of the distribution function, :math:`\log P(Z \le z \mid s)`.
-
-        Parameters
-        ----------
-        value : tensor_like
-            Released value.
-        statistic : tensor_like, default 0
-            Confidential statistic.
-        """
-        return self.log_interval(-np.inf, value, statistic)
-
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        r"""Quantile function, :math:`\min\{z : P(Z \le z \mid s) \ge p\}`.
-
-        Parameters
-        ----------
-        p : tensor_like
-            Probability; NaN comes back outside [0, 1].
-        statistic : tensor_like, default 0
-            Confidential statistic.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no quantile function")
 
     def attainable(self, value: TensorLike) -> TensorVariable:
         """Whether some statistic can lead to this release.
@@ -263,11 +150,8 @@ class Mechanism(ABC):
         statistic : tensor_like
             Confidential statistic: a number, an array or an expression of random variables.
         **kwargs
-            Passed to `pymc_dp.release.release_rv`.
+            Passed to `pymc_dp.mechanisms.release.release_rv`.
         """
-        # Imported late: the release module needs this one.
-        from pymc_dp.mechanisms.release import release_rv
-
         return release_rv(statistic, self, **kwargs)
 
     def clipped(
@@ -293,20 +177,8 @@ class Mechanism(ABC):
         return self._afterwards("rounded", digits)
 
     def _afterwards(self, how: str, *arguments: Any) -> Any:
-        """Return the mechanism of what is done to the release; see `register_postprocessing`."""
+        """Return the mechanism of what is done to the release; see `POSTPROCESSED`."""
         return POSTPROCESSED[how](self, *arguments)
-
-    def _checked(self, expression: TensorVariable) -> TensorVariable:
-        """Assert inside the graph what could not be verified when the mechanism was built."""
-        return expression
-
-    def __repr__(self) -> str:
-        """Class and parameters; a parameter without a fixed value shows as its name."""
-        shown = (
-            f"{name}={show(parameter)}"
-            for name, parameter in zip(self.parameter_names, self.parameters, strict=True)
-        )
-        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 # --- Registry -----------------------------------------------------------------------------------
@@ -382,9 +254,6 @@ def mechanism_examples() -> Iterator[MechanismExample]:
         yield from examples()
 
 
-# --- Shared mathematics -------------------------------------------------------------------------
-
-
 def check_attainable(name: str, mechanism: Mechanism, observed) -> None:
     """Refuse a value that the mechanism cannot publish, whatever the statistic is."""
     value = None if observed is None else known_value(pt.as_tensor(observed))
@@ -392,9 +261,8 @@ def check_attainable(name: str, mechanism: Mechanism, observed) -> None:
         return
     attainable = known_value(mechanism.attainable(value))
     if attainable is not None and not np.all(attainable):
-        where = tuple(int(i) for i in np.argwhere(~attainable)[0])
+        where, at = first_bad(attainable)
         bad = np.broadcast_to(value, attainable.shape)[where]
-        at = f" at index {where if len(where) > 1 else where[0]}" if where else ""
         raise ValueError(
             f"{name!r}: {mechanism!r} cannot publish {bad}{at}: "
             f"{mechanism.why_unattainable(float(bad))}"

@@ -12,7 +12,6 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 from pytensor.raise_op import Assert
 
-from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import (
     as_float,
     positive_argument,
@@ -20,7 +19,7 @@ from pymc_dp.mechanisms.arguments import (
     required_value,
 )
 from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
-from pymc_dp.mechanisms.lattice import whole_parameter
+from pymc_dp.mechanisms.lattice import not_whole, whole_parameter
 from pymc_dp.mechanisms.response_count import count_interval, count_quantile
 
 if TYPE_CHECKING:
@@ -107,29 +106,12 @@ class BinomialMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""
-        draws = whole_parameter(
-            self.draws,
-            1,
-            mechanism=_NAME,
-            name="draws",
-            instead="Write how many members were drawn for each release.",
-        )
-        pseudo_count = positive_parameter(
-            self.pseudo_count,
-            mechanism=_NAME,
-            name="pseudo_count",
-            instead="Without pseudo-members no finite privacy loss is guaranteed.",
-        )
-        population = whole_parameter(
-            self.population,
-            1,
-            mechanism=_NAME,
-            name="population",
-            instead="Write the size of the population, without the pseudo-members.",
-        )
-        object.__setattr__(self, "draws", draws)
-        object.__setattr__(self, "pseudo_count", pseudo_count)
-        object.__setattr__(self, "population", population)
+        drawn = "Write how many members were drawn for each release."
+        self._keep("draws", whole_parameter, least=1, instead=drawn)
+        pseudo = "Without pseudo-members no finite privacy loss is guaranteed."
+        self._keep("pseudo_count", positive_parameter, instead=pseudo)
+        size = "Write the size of the population, without the pseudo-members."
+        self._keep("population", whole_parameter, least=1, instead=size)
 
     @property
     def spacing(self) -> float:
@@ -160,11 +142,9 @@ class BinomialMechanism(Mechanism):
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`."""
-        for name in ("draws", "population"):
-            value = known_value(getattr(self, name))
-            if value is not None and not np.all((value >= 1) & (value == np.round(value))):
-                return f"{name}={value} is no whole number >= 1"
-        return super().wrong_parameter()
+        draws, _, population = self.parameters
+        wrong = not_whole("draws", draws, 1) or not_whole("population", population, 1)
+        return wrong or super().wrong_parameter()
 
     @property
     def log_concave(self) -> bool:

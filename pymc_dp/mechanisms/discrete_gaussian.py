@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -16,15 +16,9 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.draws import discrete_gaussian as kernels
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    check_positive,
-    positive_argument,
-    positive_parameter,
-    required_value,
-)
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
+from pymc_dp.mechanisms.scales import GaussianNoise
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -32,11 +26,9 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_NAME = "DiscreteGaussianMechanism"
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DiscreteGaussianMechanism(IntegerNoise):
+class DiscreteGaussianMechanism(GaussianNoise, IntegerNoise):
     r"""Release a whole number with discrete Gaussian noise added.
 
     The statistic :math:`s` is a whole number, such as a count. Given it, the release :math:`Z` has
@@ -90,21 +82,11 @@ class DiscreteGaussianMechanism(IntegerNoise):
 
     sigma: TensorLike
 
-    parameter_names: ClassVar[tuple[str, ...]] = ("sigma",)
     continuous_alternative = "dp.GaussianMechanism"
-
-    def __post_init__(self) -> None:
-        """Validate sigma and make it a tensor."""
-        sigma = positive_parameter(
-            self.sigma,
-            mechanism=_NAME,
-            name="sigma",
-            instead=(
-                "Write the sigma of the noise, the root of its variance parameter, or "
-                "DiscreteGaussianMechanism.from_rho(rho, sensitivity)."
-            ),
-        )
-        object.__setattr__(self, "sigma", sigma)
+    _instead = (
+        "Write the sigma of the noise, the root of its variance parameter, or "
+        "DiscreteGaussianMechanism.from_rho(rho, sensitivity)."
+    )
 
     @classmethod
     def from_rho(cls, rho: ArrayLike, sensitivity: ArrayLike = 1.0) -> Self:
@@ -122,9 +104,7 @@ class DiscreteGaussianMechanism(IntegerNoise):
         ValueError
             An argument that is not finite and positive.
         """
-        rho = positive_argument(rho, mechanism=_NAME, name="rho")
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        return cls(sensitivity / np.sqrt(2.0 * rho))
+        return cls._from_rho(rho, sensitivity)
 
     def rho(self, sensitivity: ArrayLike = 1.0) -> np.ndarray:
         r"""Zero-concentrated loss of each component, :math:`\rho = \Delta_2^2 / (2 \sigma^2)`.
@@ -141,48 +121,28 @@ class DiscreteGaussianMechanism(IntegerNoise):
         ValueError
             A sensitivity that is not finite and positive, or a symbolic sigma.
         """
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        (sigma,) = self.parameters
-        return 0.5 * (sensitivity / required_value(sigma, mechanism=_NAME, name="sigma")) ** 2
-
-    @property
-    def rates(self) -> tuple[TensorVariable, TensorVariable]:
-        """See `Mechanism.rates`."""
-        (sigma,) = self.parameters
-        return pt.constant(0.0), as_float(sigma) ** -2.0
-
-    @property
-    def log_concave(self) -> bool:
-        """The mass of the noise is log-concave."""
-        return True
+        return 0.5 * self._ratio(sensitivity) ** 2
 
     @property
     def noise_variance(self) -> TensorVariable:
         """Variance of the noise."""
-        (sigma,) = self.parameters
+        sigma = self._scale
         # The log of the normaliser has the derivative variance / sigma^3.
         return sigma**3 * _log_normaliser(_double(sigma))[1]
 
     def _sample_noise(self, rng: Variable, like: TensorVariable) -> tuple[Variable, TensorVariable]:
-        (sigma,) = self.parameters
-        sigma = _double(sigma) + pt.zeros_like(_double(like))
+        sigma = _double(self._scale) + pt.zeros_like(_double(like))
         return _discrete_gaussian(sigma, rng=rng, return_next_rng=True)
 
     def _log_mass(self, k: TensorVariable) -> TensorVariable:
-        (sigma,) = self.parameters
+        sigma = self._scale
         return -0.5 * pt.sqr(k / sigma) - _log_normaliser(_double(sigma))[0]
 
     def _log_between(self, first: TensorVariable, last: TensorVariable) -> TensorVariable:
-        (sigma,) = self.parameters
-        return _LogBetween.apply(first, last, sigma)
+        return _LogBetween.apply(first, last, self._scale)
 
     def _noise_quantile(self, p: TensorVariable) -> TensorVariable:
-        (sigma,) = self.parameters
-        return _Quantile.apply(p, sigma)
-
-    def _checked(self, expression: TensorVariable) -> TensorVariable:
-        (sigma,) = self.parameters
-        return check_positive(expression, sigma, "sigma")
+        return _Quantile.apply(p, self._scale)
 
 
 # --- Ops ----------------------------------------------------------------------------------------

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pytensor.tensor as pt
 from scipy import special
 
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    check_positive,
-    nan_outside_unit,
-    positive_argument,
-    positive_parameter,
-    required_value,
-    standard_interval,
-)
-from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit, positive_argument
+from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.scales import GaussianNoise, standard_interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -34,7 +27,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GaussianMechanism(Mechanism):
+class GaussianMechanism(GaussianNoise):
     r"""Release a statistic with Gaussian noise added.
 
     Given the statistic :math:`s`, the release :math:`Z` has the density
@@ -93,21 +86,11 @@ class GaussianMechanism(Mechanism):
 
     sigma: TensorLike
 
-    parameter_names: ClassVar[tuple[str, ...]] = ("sigma",)
-
-    def __post_init__(self) -> None:
-        """Validate sigma and make it a tensor."""
-        sigma = positive_parameter(
-            self.sigma,
-            mechanism=_NAME,
-            name="sigma",
-            instead=(
-                "Write the standard deviation of the noise in the units of the statistic, or "
-                "GaussianMechanism.from_rho(rho, sensitivity) or "
-                "GaussianMechanism.from_epsilon_delta(epsilon, delta, sensitivity)."
-            ),
-        )
-        object.__setattr__(self, "sigma", sigma)
+    _instead = (
+        "Write the standard deviation of the noise in the units of the statistic, or "
+        "GaussianMechanism.from_rho(rho, sensitivity) or "
+        "GaussianMechanism.from_epsilon_delta(epsilon, delta, sensitivity)."
+    )
 
     @classmethod
     def from_rho(cls, rho: ArrayLike, sensitivity: ArrayLike) -> Self:
@@ -125,9 +108,7 @@ class GaussianMechanism(Mechanism):
         ValueError
             An argument that is not finite and positive.
         """
-        rho = positive_argument(rho, mechanism=_NAME, name="rho")
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        return cls(sensitivity / np.sqrt(2.0 * rho))
+        return cls._from_rho(rho, sensitivity)
 
     @classmethod
     def from_epsilon_delta(
@@ -230,31 +211,13 @@ class GaussianMechanism(Mechanism):
         s = _decreasing_root(excess, np.zeros_like(t), upper)
         return np.where(enough, 0.0, s * t)[()]
 
-    def _ratio(self, sensitivity: ArrayLike) -> np.ndarray:
-        """Sensitivity over sigma, on which every privacy loss depends."""
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        (sigma,) = self.parameters
-        return sensitivity / required_value(sigma, mechanism=_NAME, name="sigma")
-
-    @property
-    def rates(self) -> tuple[TensorVariable, TensorVariable]:
-        """See `Mechanism.rates`."""
-        (sigma,) = self.parameters
-        return pt.constant(0.0), as_float(sigma) ** -2.0
-
-    @property
-    def log_concave(self) -> bool:
-        """The density of the noise is log-concave."""
-        return True
-
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
-        (sigma,) = self.parameters
-        return pt.random.normal(as_float(statistic), sigma, rng=rng, return_next_rng=True)
+        return pt.random.normal(as_float(statistic), self._scale, rng=rng, return_next_rng=True)
 
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log density of a release; see `Mechanism.logp`."""
-        (sigma,) = self.parameters
+        sigma = self._scale
         z = (as_float(value) - as_float(statistic)) / sigma
         return self._checked(-0.5 * pt.sqr(z) - pt.log(sigma) - _LOG_ROOT_2PI)
 
@@ -262,8 +225,7 @@ class GaussianMechanism(Mechanism):
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
-        (sigma,) = self.parameters
-        interval = standard_interval(lower, upper, statistic, sigma)
+        interval = standard_interval(lower, upper, statistic, self._scale)
         # Reflect, so that the middle is not negative and the lower end is the nearer one.
         reflect = interval.lower + interval.upper < 0
         a = pt.switch(reflect, -interval.upper, interval.lower)
@@ -298,14 +260,9 @@ class GaussianMechanism(Mechanism):
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function; see `Mechanism.icdf`."""
-        (sigma,) = self.parameters
         p = as_float(p)
-        quantile = as_float(statistic) - _ROOT2 * sigma * pt.erfcinv(2.0 * p)
+        quantile = as_float(statistic) - _ROOT2 * self._scale * pt.erfcinv(2.0 * p)
         return self._checked(nan_outside_unit(quantile, p))
-
-    def _checked(self, expression: TensorVariable) -> TensorVariable:
-        (sigma,) = self.parameters
-        return check_positive(expression, sigma, "sigma")
 
 
 # --- Privacy profile ----------------------------------------------------------------------------

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    check_positive,
-    positive_argument,
-    positive_parameter,
-    required_value,
-)
+from pymc_dp.mechanisms.arguments import just_met
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
+from pymc_dp.mechanisms.scales import LaplaceNoise
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -25,15 +20,13 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_NAME = "GeometricMechanism"
-_ENDLESS = np.float64(
-    1e150
-)  # stands for an infinite end, in units of the scale: its square is finite
+_ENDLESS = np.float64(1e150)
+"""Stands for an infinite end, in units of the scale: its square is finite."""
 _MOST_NOISE = 2.0**62
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GeometricMechanism(IntegerNoise):
+class GeometricMechanism(LaplaceNoise, IntegerNoise):
     r"""Release a whole number with two-sided geometric noise added.
 
     The statistic :math:`s` is a whole number, such as a count. The release :math:`Z = s + G_1 -
@@ -93,20 +86,10 @@ class GeometricMechanism(IntegerNoise):
 
     scale: TensorLike
 
-    parameter_names: ClassVar[tuple[str, ...]] = ("scale",)
-
-    def __post_init__(self) -> None:
-        """Validate the scale and make it a tensor."""
-        scale = positive_parameter(
-            self.scale,
-            mechanism=_NAME,
-            name="scale",
-            instead=(
-                "Write the noise scale b = -1 / log(alpha), or "
-                "GeometricMechanism.from_epsilon(epsilon, sensitivity)."
-            ),
-        )
-        object.__setattr__(self, "scale", scale)
+    _instead = (
+        "Write the noise scale b = -1 / log(alpha), or "
+        "GeometricMechanism.from_epsilon(epsilon, sensitivity)."
+    )
 
     @classmethod
     def from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike = 1.0) -> Self:
@@ -127,19 +110,7 @@ class GeometricMechanism(IntegerNoise):
         ValueError
             An argument that is not finite and positive.
         """
-        epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon")
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        mechanism = cls(sensitivity / epsilon)
-        object.__setattr__(mechanism, "_stated", epsilon)
-        return mechanism
-
-    def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
-        """Total stated loss of a release; see `Mechanism.stated_epsilon`."""
-        stated = getattr(self, "_stated", None)
-        known = tuple(length for length in shape if length is not None)
-        if stated is None or len(known) < len(shape):
-            return None
-        return float(np.broadcast_to(stated, known).sum())
+        return cls._from_epsilon(epsilon, sensitivity)
 
     def epsilon(self, sensitivity: ArrayLike = 1.0) -> np.ndarray:
         r"""Privacy loss of each component, :math:`\varepsilon = \Delta_1 / b`.
@@ -162,30 +133,16 @@ class GeometricMechanism(IntegerNoise):
         ValueError
             A sensitivity that is not finite and positive, or a symbolic scale.
         """
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        (scale,) = self.parameters
-        return sensitivity / required_value(scale, mechanism=_NAME, name="scale")
-
-    @property
-    def rates(self) -> tuple[TensorVariable, TensorVariable]:
-        """See `Mechanism.rates`."""
-        (scale,) = self.parameters
-        return 1.0 / as_float(scale), pt.constant(0.0)
-
-    @property
-    def log_concave(self) -> bool:
-        """The mass of the noise is log-concave."""
-        return True
+        return self._ratio(sensitivity)
 
     @property
     def noise_variance(self) -> TensorVariable:
         """Variance of the noise."""
-        (scale,) = self.parameters
+        scale = self._scale
         return 2.0 * pt.exp(-1.0 / scale) / pt.sqr(pt.expm1(-1.0 / scale))
 
     def _sample_noise(self, rng: Variable, like: TensorVariable) -> tuple[Variable, TensorVariable]:
-        (scale,) = self.parameters
-        mean = scale + pt.zeros_like(like)
+        mean = self._scale + pt.zeros_like(like)
         noise = []
         for _ in range(2):
             # The whole part of an exponential variable of mean b is geometric.
@@ -194,14 +151,14 @@ class GeometricMechanism(IntegerNoise):
         return rng, noise[0] - noise[1]
 
     def _log_mass(self, k: TensorVariable) -> TensorVariable:
-        (scale,) = self.parameters
+        scale = self._scale
         rate = 1.0 / scale
         # log((1 - alpha) / (1 + alpha))
         log_peak = pt.log1mexp(-rate) - pt.log1p(pt.exp(-rate))
         return log_peak - pt.abs(k) / scale
 
     def _log_between(self, first: TensorVariable, last: TensorVariable) -> TensorVariable:
-        (scale,) = self.parameters
+        scale = self._scale
         rate = 1.0 / scale
         open_first, open_last = pt.isinf(first), pt.isinf(last)
         first, last = pt.switch(open_first, 0.0, first), pt.switch(open_last, 0.0, last)
@@ -228,7 +185,7 @@ class GeometricMechanism(IntegerNoise):
         return pt.switch(around, across, beside)
 
     def _noise_quantile(self, p: TensorVariable) -> TensorVariable:
-        (scale,) = self.parameters
+        scale = self._scale
         rate = 1.0 / scale
         log_one_plus = pt.log1p(pt.exp(-rate))
         below = p <= pt.sigmoid(-rate)  # P(K <= -1)
@@ -236,14 +193,9 @@ class GeometricMechanism(IntegerNoise):
         k = pt.switch(below, pt.ceil(scale * tail), pt.ceil(-scale * tail) - 1.0)
         # The rounding of the logarithm may cost a step. A probability that is met but for rounding
         # counts as met.
-        log_p = pt.log(p)
-        target = log_p - 4.0 * np.finfo(np.float64).eps * (1.0 - log_p)
+        target = just_met(p)
         k = pt.switch(self.logcdf(k) < target, k + 1.0, k)
         return pt.switch(self.logcdf(k - 1.0) >= target, k - 1.0, k)
-
-    def _checked(self, expression: TensorVariable) -> TensorVariable:
-        (scale,) = self.parameters
-        return check_positive(expression, scale, "scale")
 
 
 def _examples() -> Sequence[MechanismExample]:

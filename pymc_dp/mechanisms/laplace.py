@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    check_positive,
-    nan_outside_unit,
-    positive_argument,
-    positive_parameter,
-    required_value,
-    standard_interval,
-)
-from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit
+from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.scales import LaplaceNoise, standard_interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -26,11 +19,9 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_NAME = "LaplaceMechanism"
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LaplaceMechanism(Mechanism):
+class LaplaceMechanism(LaplaceNoise):
     r"""Release a statistic with Laplace noise added.
 
     Given the statistic :math:`s`, the release :math:`Z = s + b\,(E_1 - E_2)`, with independent
@@ -80,20 +71,10 @@ class LaplaceMechanism(Mechanism):
 
     scale: TensorLike
 
-    parameter_names: ClassVar[tuple[str, ...]] = ("scale",)
-
-    def __post_init__(self) -> None:
-        """Validate the scale and make it a tensor."""
-        scale = positive_parameter(
-            self.scale,
-            mechanism=_NAME,
-            name="scale",
-            instead=(
-                "Write the noise scale b in the units of the statistic, or "
-                "LaplaceMechanism.from_epsilon(epsilon, sensitivity)."
-            ),
-        )
-        object.__setattr__(self, "scale", scale)
+    _instead = (
+        "Write the noise scale b in the units of the statistic, or "
+        "LaplaceMechanism.from_epsilon(epsilon, sensitivity)."
+    )
 
     @classmethod
     def from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
@@ -113,19 +94,7 @@ class LaplaceMechanism(Mechanism):
         ValueError
             An argument that is not finite and positive.
         """
-        epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon")
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        mechanism = cls(sensitivity / epsilon)
-        object.__setattr__(mechanism, "_stated", epsilon)
-        return mechanism
-
-    def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
-        """Total stated loss of a release; see `Mechanism.stated_epsilon`."""
-        stated = getattr(self, "_stated", None)
-        known = tuple(length for length in shape if length is not None)
-        if stated is None or len(known) < len(shape):
-            return None
-        return float(np.broadcast_to(stated, known).sum())
+        return cls._from_epsilon(epsilon, sensitivity)
 
     def epsilon(self, sensitivity: ArrayLike) -> np.ndarray:
         r"""Privacy loss of each component, :math:`\varepsilon = \Delta_1 / b`.
@@ -148,29 +117,15 @@ class LaplaceMechanism(Mechanism):
         ValueError
             A sensitivity that is not finite and positive, or a symbolic scale.
         """
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        (scale,) = self.parameters
-        return sensitivity / required_value(scale, mechanism=_NAME, name="scale")
-
-    @property
-    def rates(self) -> tuple[TensorVariable, TensorVariable]:
-        """See `Mechanism.rates`."""
-        (scale,) = self.parameters
-        return 1.0 / as_float(scale), pt.constant(0.0)
-
-    @property
-    def log_concave(self) -> bool:
-        """The density of the noise is log-concave."""
-        return True
+        return self._ratio(sensitivity)
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
-        (scale,) = self.parameters
-        return pt.random.laplace(as_float(statistic), scale, rng=rng, return_next_rng=True)
+        return pt.random.laplace(as_float(statistic), self._scale, rng=rng, return_next_rng=True)
 
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log density of a release; see `Mechanism.logp`."""
-        (scale,) = self.parameters
+        scale = self._scale
         distance = pt.abs(as_float(value) - as_float(statistic)) / scale
         return self._checked(-np.log(2.0) - pt.log(scale) - distance)
 
@@ -178,8 +133,7 @@ class LaplaceMechanism(Mechanism):
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
-        (scale,) = self.parameters
-        interval = standard_interval(lower, upper, statistic, scale)
+        interval = standard_interval(lower, upper, statistic, self._scale)
         a, b = interval.lower, interval.upper
         # On one side of the statistic: the tail beyond the nearer end, less the one beyond the
         # farther end.
@@ -202,17 +156,12 @@ class LaplaceMechanism(Mechanism):
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function; see `Mechanism.icdf`."""
-        (scale,) = self.parameters
         p = as_float(p)
         below = p <= 0.5
         tail = pt.switch(below, p, 1.0 - p)
-        distance = scale * pt.log(2.0 * tail)
+        distance = self._scale * pt.log(2.0 * tail)
         quantile = as_float(statistic) + pt.switch(below, distance, -distance)
         return self._checked(nan_outside_unit(quantile, p))
-
-    def _checked(self, expression: TensorVariable) -> TensorVariable:
-        (scale,) = self.parameters
-        return check_positive(expression, scale, "scale")
 
 
 def _examples() -> Sequence[MechanismExample]:

@@ -11,7 +11,7 @@ from pytensor.gradient import disconnected_grad
 from pytensor.raise_op import Assert
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit, refuse_unless
+from pymc_dp.mechanisms.arguments import as_float, checked_parameter, nan_outside_unit
 from pymc_dp.mechanisms.base import Mechanism
 
 if TYPE_CHECKING:
@@ -133,27 +133,22 @@ def _snapped(statistic: TensorLike) -> TensorVariable:
     return s + disconnected_grad(pt.switch(small, off, 0.0))
 
 
-def whole_parameter(value: Any, least: int, *, mechanism: str, name: str, instead: str) -> Any:
-    """Convert a parameter that must be a whole number, at least `least`.
+def whole_parameter(value: Any, *, least: int, **texts: str) -> TensorVariable:
+    """Convert a parameter that must be whole and at least `least`; see `checked_parameter`."""
+    rule = f"a whole number >= {least} and <= 2**53"
+    return checked_parameter(value, lambda x: _is_whole(x, least) & (x <= LARGEST), rule, **texts)
 
-    Parameters
-    ----------
-    value : tensor_like
-        What the user wrote.
-    least : int
-        Smallest value that is allowed.
-    mechanism, name : str
-        The mechanism's class and the parameter, for error messages.
-    instead : str
-        What to write instead of a bad value, as a sentence.
-    """
-    tensor = as_parameter(value, mechanism=mechanism, name=name)
-    known = known_value(tensor)
-    if known is not None:
-        good = (known >= least) & (known == np.round(known)) & (known <= LARGEST)
-        rule = f"a whole number >= {least} and <= 2**53"
-        refuse_unless(good, known, mechanism, name, rule, instead)
-    return tensor
+
+def not_whole(name: str, parameter: TensorVariable, least: int) -> str | None:
+    """Say of a parameter that it is not whole or below `least`, as far as values are known."""
+    value = known_value(parameter)
+    if value is None or np.all(_is_whole(value, least)):
+        return None
+    return f"{name}={value} is no whole number >= {least}"
+
+
+def _is_whole(x: np.ndarray, least: int) -> np.ndarray:
+    return (x >= least) & (x == np.round(x))
 
 
 def _first_offset(lower: TensorVariable, s: TensorVariable) -> TensorVariable:

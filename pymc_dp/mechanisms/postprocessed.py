@@ -12,7 +12,7 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.arguments import as_float, as_integer, as_parameter, show
+from pymc_dp.mechanisms.arguments import as_float, as_integer, as_parameter, just_met, show
 from pymc_dp.mechanisms.base import (
     POSTPROCESSED,
     Mechanism,
@@ -36,11 +36,24 @@ class PostProcessed(Mechanism):
 
     inner: Mechanism
 
+    def __post_init__(self) -> None:
+        """Validate `inner`."""
+        if not isinstance(self.inner, Mechanism):
+            raise TypeError(
+                f"{type(self).__name__}: the first argument must be a mechanism, such as "
+                f"LaplaceMechanism(scale); got {self.inner!r}"
+            )
+
+    @property
+    def _own(self) -> dict[str, TensorVariable]:
+        """The step's own parameters by name, those that are there."""
+        own = {name: getattr(self, name) for name in self.parameter_names}
+        return {name: parameter for name, parameter in own.items() if parameter is not None}
+
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
         """The step's own parameters, then those of `inner`."""
-        own = (getattr(self, name) for name in self.parameter_names)
-        return (*(p for p in own if p is not None), *self.inner.parameters)
+        return (*self._own.values(), *self.inner.parameters)
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`; those of the step itself are no scales."""
@@ -51,18 +64,9 @@ class PostProcessed(Mechanism):
         """That of `inner`: what is published of clipped and rounded releases are intervals."""
         return self.inner.log_concave
 
-    def with_parameters(self, *parameters: TensorLike) -> Self:
-        """Return the same mechanism with other parameters; see `Mechanism.with_parameters`."""
-        present = [name for name in self.parameter_names if getattr(self, name) is not None]
-        expected = len(present) + len(self.inner.parameters)
-        if len(parameters) != expected:
-            raise ValueError(
-                f"{type(self).__name__} has {expected} parameters, got {len(parameters)}"
-            )
-        own, inner = parameters[: len(present)], parameters[len(present) :]
-        return self._rebuilt(
-            **dict(zip(present, own, strict=True)), inner=self.inner.with_parameters(*inner)
-        )
+    def _with(self, parameters: Sequence[TensorLike]) -> Self:
+        own = dict(zip(self._own, parameters, strict=False))
+        return self._rebuilt(**own, inner=self.inner.with_parameters(*parameters[len(own) :]))
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
         """Return one for `inner`; see `Mechanism.typical_statistic`."""
@@ -135,25 +139,21 @@ class ClippedMechanism(PostProcessed):
 
     def __post_init__(self) -> None:
         """Validate the bounds and make them tensors."""
-        _require_mechanism(self.inner, "ClippedMechanism")
-        if self.lower is None and self.upper is None:
+        super().__post_init__()
+        if not self._own:
             raise ValueError(
                 "ClippedMechanism: give lower=, upper= or both; without a bound nothing is clipped."
             )
-        known: dict[str, np.ndarray | None] = {}
-        for name, wrong in (("lower", np.inf), ("upper", -np.inf)):
-            bound = getattr(self, name)
-            if bound is None:
-                continue
-            tensor = as_parameter(bound, mechanism="ClippedMechanism", name=name)
-            known[name] = value = known_value(tensor)
-            if value is not None and (np.any(np.isnan(value)) or np.any(value == wrong)):
+        wrong = {"lower": np.inf, "upper": -np.inf}
+        for name in self._own:
+            self._keep(name, as_parameter)
+            value = known_value(getattr(self, name))
+            if value is not None and np.any(np.isnan(value) | (value == wrong[name])):
                 raise ValueError(
                     f"ClippedMechanism: {name} must be a number, got {value}. "
                     f"Write {name}=None where that side was not clipped."
                 )
-            object.__setattr__(self, name, tensor)
-        lower, upper = known.get("lower"), known.get("upper")
+        lower, upper = (known_value(bound) for bound in self._bounds())
         if lower is not None and upper is not None and not np.all(lower < upper):
             raise ValueError(
                 f"ClippedMechanism: lower must be below upper, got lower={lower} and upper={upper}."
@@ -234,11 +234,7 @@ class ClippedMechanism(PostProcessed):
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
-        shown = (
-            f"{name}={show(pt.as_tensor_variable(bound))}"
-            for name, bound in (("lower", self.lower), ("upper", self.upper))
-            if bound is not None
-        )
+        shown = (f"{name}={show(bound)}" for name, bound in self._own.items())
         return f"{self.inner!r}.clipped({', '.join(shown)})"
 
 
@@ -302,7 +298,7 @@ class RoundedMechanism(PostProcessed):
 
     def __post_init__(self) -> None:
         """Validate the number of digits."""
-        _require_mechanism(self.inner, "RoundedMechanism")
+        super().__post_init__()
         digits = as_integer(self.digits, mechanism="RoundedMechanism", name="digits")
         if abs(digits) > _MAX_DIGITS:
             raise ValueError(
@@ -361,9 +357,7 @@ class RoundedMechanism(PostProcessed):
         quantile = self._round(as_float(self.inner.icdf(p, statistic)))
         # A probability that is just met by the grid point below may round to the one above.
         below = self._from_index(pt.round(self._to_index(quantile)) - 1.0)
-        log_p = pt.log(p)
-        slack = 4.0 * np.finfo(np.float64).eps * (1.0 + pt.abs(log_p))
-        enough = self.logcdf(below, statistic) >= log_p - slack
+        enough = self.logcdf(below, statistic) >= just_met(p)
         return pt.switch(enough & ~pt.isinf(quantile), below, quantile)
 
     def _to_index(self, x: TensorVariable) -> TensorVariable:
@@ -410,24 +404,12 @@ class RoundedMechanism(PostProcessed):
         inner = self.inner
         if not isinstance(inner, ClippedMechanism):
             return None
-        bounds = {
-            name: self._round(as_float(bound))
-            for name, bound in (("lower", inner.lower), ("upper", inner.upper))
-            if bound is not None
-        }
+        bounds = {name: self._round(as_float(bound)) for name, bound in inner._own.items()}
         return inner._rebuilt(inner=self._rebuilt(inner=inner.inner), **bounds)
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
         return f"{self.inner!r}.rounded({self.digits})"
-
-
-def _require_mechanism(inner: object, name: str) -> None:
-    if not isinstance(inner, Mechanism):
-        raise TypeError(
-            f"{name}: the first argument must be a mechanism, such as LaplaceMechanism(scale); "
-            f"got {inner!r}"
-        )
 
 
 def _clipped_examples() -> Sequence[MechanismExample]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
@@ -17,22 +16,23 @@ from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import (
     as_float,
     as_integer,
-    as_parameter,
+    checked_parameter,
+    just_met,
     nan_outside_unit,
     positive_argument,
-    refuse_unless,
     required_value,
     show,
 )
 from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.lattice import not_whole
+from pymc_dp.mechanisms.postprocessed import PostProcessed
+from pymc_dp.mechanisms.response_count import count_interval, count_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
-
-    from pymc_dp.mechanisms.response_count import RandomizedResponseCount
 
 _NAME = "RandomizedResponse"
 
@@ -120,25 +120,7 @@ class RandomizedResponse(Mechanism):
 
     def __init__(self, truth_probability: TensorLike, categories: int = 2) -> None:
         """Validate the arguments and keep the log ratio."""
-        categories = as_integer(categories, mechanism=_NAME, name="categories")
-        if categories < 2:
-            raise ValueError(
-                f"{_NAME}: categories must be >= 2, got {categories}. Write the number of values "
-                f"that a record can take."
-            )
-        t = as_parameter(truth_probability, mechanism=_NAME, name="truth_probability")
-        known = known_value(t)
-        if known is not None:
-            refuse_unless(
-                (known > 0) & (known < 1),
-                known,
-                _NAME,
-                "truth_probability",
-                "> 0 and < 1",
-                "Write the probability that a report is the truth, or "
-                "RandomizedResponse.from_epsilon(epsilon, categories); a record that is always "
-                "reported truthfully is data, and needs no mechanism.",
-            )
+        categories, t = _as_categories(categories), _as_probability(truth_probability)
         log_ratio = pt.log(t) + np.log(categories - 1.0) - pt.log1p(-t)
         if isinstance(t, Constant):
             log_ratio = pt.constant(known_value(log_ratio))
@@ -165,16 +147,14 @@ class RandomizedResponse(Mechanism):
             An epsilon that is not finite or negative, or fewer than two categories.
         """
         epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
-        log_ratio = pt.constant(epsilon.astype(pytensor.config.floatX))
-        return cls(0.5, categories)._rebuilt(log_ratio=log_ratio)
+        return cls.from_fields(log_ratio=epsilon, categories=categories)
 
     @classmethod
     def from_fields(cls, **fields: Any) -> Self:
         """Build the mechanism from `log_ratio` and `categories`; see `Mechanism.from_fields`."""
-        log_ratio = as_parameter(fields["log_ratio"], mechanism=_NAME, name="log_ratio")
-        known = known_value(log_ratio)
-        if known is not None:
-            refuse_unless(np.isfinite(known), known, _NAME, "log_ratio", "finite", "")
+        log_ratio = checked_parameter(
+            fields["log_ratio"], np.isfinite, "finite", mechanism=_NAME, name="log_ratio"
+        )
         return cls(0.5, fields["categories"])._rebuilt(log_ratio=log_ratio)
 
     @property
@@ -233,14 +213,14 @@ class RandomizedResponse(Mechanism):
         NotImplementedError
             More than two categories.
         """
-        return self._afterwards("counted", population)
+        return RandomizedResponseCount(self, population)
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one report; see `Mechanism.noise_sample`. A statistic must be a category."""
         s = as_float(statistic)
         message = f"{_NAME}: the statistic must be one of 0, ..., {self.categories - 1}"
-        s = Assert(message)(s, pt.all(self._is_category(s))).astype("int64")
-        lie = pt.exp(self._log_lie()) + pt.zeros_like(s)
+        s = Assert(message)(s, pt.all(_is_category(s, self.categories))).astype("int64")
+        lie = pt.exp(_log_lie(self)) + pt.zeros_like(s)
         rng, lies = pt.random.bernoulli(lie, rng=rng, return_next_rng=True)
         rng, shift = pt.random.integers(
             1, self.categories, size=lies.shape, rng=rng, return_next_rng=True
@@ -250,24 +230,24 @@ class RandomizedResponse(Mechanism):
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log mass of a report; see `Mechanism.logp`."""
         z, s = as_float(value), as_float(statistic)
-        log_mass = pt.switch(pt.eq(z, s), self._log_truth(), self._log_other())
-        possible = self._is_category(z) & self._is_category(s)
+        log_mass = pt.switch(pt.eq(z, s), _log_truth(self), _log_other(self))
+        possible = _is_category(z, self.categories) & _is_category(s, self.categories)
         return self._checked(pt.switch(possible, log_mass, -np.inf))
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of the categories in an interval; see `Mechanism.log_interval`."""
-        s, largest = as_float(statistic), self.categories - 1.0
+        s = as_float(statistic)
         first = pt.maximum(pt.ceil(as_float(lower)), 0.0)
-        last = pt.minimum(pt.floor(as_float(upper)), largest)
-        possible = self._is_category(s) & (first <= last)
+        last = pt.minimum(pt.floor(as_float(upper)), self.categories - 1.0)
+        possible = _is_category(s, self.categories) & (first <= last)
         count = pt.switch(possible, last - first + 1.0, 1.0)
         # With the truth among several categories, one less the mass of those left out.
         left_out = pt.switch(count > 1.0, self.categories - count, 0.0)
-        with_truth = pt.log1p(-left_out * pt.exp(self._log_other()))
-        with_truth = pt.switch(count > 1.0, with_truth, self._log_truth())
-        without = pt.log(count) + self._log_other()
+        with_truth = pt.log1p(-left_out * pt.exp(_log_other(self)))
+        with_truth = pt.switch(count > 1.0, with_truth, _log_truth(self))
+        without = pt.log(count) + _log_other(self)
         log_mass = pt.switch((first <= s) & (s <= last), with_truth, without)
         return self._checked(pt.switch(possible, log_mass, -np.inf))
 
@@ -284,23 +264,9 @@ class RandomizedResponse(Mechanism):
         wide = self.with_parameters(pt.shape_padright(self.log_ratio))
         below = wide.logcdf(np.arange(self.categories - 1.0), pt.shape_padright(s))
         # A probability that is met but for rounding counts as met.
-        log_p = pt.shape_padright(pt.log(p))
-        slack = 4.0 * np.finfo(np.float64).eps * (1.0 + pt.abs(log_p))
-        quantile = pt.sum(below < log_p - slack, axis=-1).astype(p.dtype)
-        quantile = pt.switch(self._is_category(s), quantile, np.nan)
+        quantile = pt.sum(below < pt.shape_padright(just_met(p)), axis=-1).astype(p.dtype)
+        quantile = pt.switch(_is_category(s, self.categories), quantile, np.nan)
         return self._checked(nan_outside_unit(quantile, p))
-
-    def _is_category(self, code: TensorVariable) -> TensorVariable:
-        return pt.eq(code, pt.floor(code)) & (code >= 0) & (code < self.categories)
-
-    def _log_truth(self) -> TensorVariable:
-        return -pt.softplus(np.log(self.categories - 1.0) - self.log_ratio)
-
-    def _log_lie(self) -> TensorVariable:
-        return -pt.softplus(self.log_ratio - np.log(self.categories - 1.0))
-
-    def _log_other(self) -> TensorVariable:
-        return self._log_lie() - np.log(self.categories - 1.0)
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
         if isinstance(self.log_ratio, Constant):
@@ -311,32 +277,219 @@ class RandomizedResponse(Mechanism):
     def __repr__(self) -> str:
         """Return the expression that builds it."""
         t = known_value(self.truth_probability)
-        if t is None:
-            return f"{_NAME}(truth_probability=<symbolic>, categories={self.categories})"
-        # The last digit or two come from the way there and back.
-        t = np.vectorize(lambda x: float(f"{x:.14g}"), otypes=[float])(t)
-        if np.any(t == 1.0):
-            return f"{_NAME}.from_epsilon({show(self.log_ratio)}, categories={self.categories})"
-        shown = show(pt.constant(t))
+        shown = "<symbolic>"
+        if t is not None:
+            # The last digit or two come from the way there and back.
+            t = np.vectorize(lambda x: float(f"{x:.14g}"), otypes=[float])(t)
+            if np.any(t == 1.0):
+                return f"{_NAME}.from_epsilon({show(self.log_ratio)}, categories={self.categories})"
+            shown = show(pt.constant(t))
         return f"{_NAME}(truth_probability={shown}, categories={self.categories})"
 
 
-# --- Ops ----------------------------------------------------------------------------------------
+def _is_category(code: TensorVariable, categories: int) -> TensorVariable:
+    return pt.eq(code, pt.floor(code)) & (code >= 0) & (code < categories)
+
+
+def _log_truth(reports: RandomizedResponse) -> TensorVariable:
+    return -pt.softplus(np.log(reports.categories - 1.0) - reports.log_ratio)
+
+
+def _log_lie(reports: RandomizedResponse) -> TensorVariable:
+    return -pt.softplus(reports.log_ratio - np.log(reports.categories - 1.0))
+
+
+def _log_other(reports: RandomizedResponse) -> TensorVariable:
+    return _log_lie(reports) - np.log(reports.categories - 1.0)
+
+
+def _as_categories(value: Any) -> int:
+    """Convert the user's number of categories."""
+    categories = as_integer(value, mechanism=_NAME, name="categories")
+    if categories < 2:
+        raise ValueError(
+            f"{_NAME}: categories must be >= 2, got {categories}. Write the number of values "
+            f"that a record can take."
+        )
+    return categories
+
+
+def _as_probability(value: TensorLike) -> TensorVariable:
+    """Convert the user's probability of a truthful report."""
+    return checked_parameter(
+        value,
+        lambda t: (t > 0) & (t < 1),
+        "> 0 and < 1",
+        mechanism=_NAME,
+        name="truth_probability",
+        instead="Write the probability that a report is the truth, or "
+        "RandomizedResponse.from_epsilon(epsilon, categories); a record that is always "
+        "reported truthfully is data, and needs no mechanism.",
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RandomizedResponseCount(PostProcessed):
+    r"""Release the number of ones among randomised binary reports.
+
+    The statistic is the true number of ones :math:`c` among n records. Reported ones are kept ones
+    and replaced zeros, so that with t the probability of a truthful report
+
+    .. math::
+
+        Z = \mathrm{Binomial}(c, t) + \mathrm{Binomial}(n - c, 1 - t),
+
+    two independent draws. The mass is the convolution of the two.
+
+    ========  ==================================
+    Support   :math:`z \in \{0, \ldots, n\}`
+    Mean      :math:`t c + (1 - t)(n - c)`
+    Variance  :math:`n t (1 - t)`
+    ========  ==================================
+
+    Counting loses no more privacy than the reports themselves; ask ``mechanism.inner`` for it.
+
+    Parameters
+    ----------
+    inner : RandomizedResponse
+        How each record was reported; two categories.
+    population : tensor_like of int
+        Number of records n, public. It broadcasts against the statistic, one for each group.
+
+    Raises
+    ------
+    ValueError
+        A population that is no whole number >= 0.
+    TypeError
+        A population that depends on a random variable, or an `inner` of another kind.
+    NotImplementedError
+        More than two categories.
+
+    Notes
+    -----
+    A log mass costs a sum of about :math:`\sqrt{\min(c, n - c, z, n - z)}` terms, up to a constant,
+    and never more than that minimum; what is left out is bounded by 1e-17 of the sum. The
+    probability of an interval costs such a sum for about :math:`\sqrt{n}` values.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> mechanism = dp.RandomizedResponse(0.75).counted(100)
+    >>> mechanism
+    RandomizedResponse(truth_probability=0.75, categories=2).counted(100.0)
+    >>> mechanism.logp(62, [60, 74]).eval().round(4)
+    array([-3.6871, -2.386 ])
+    """
+
+    inner: RandomizedResponse
+    population: TensorLike
+
+    parameter_names = ("population",)
+
+    def __post_init__(self) -> None:
+        """Validate the arguments and make the population a tensor."""
+        name = "RandomizedResponseCount"
+        if not isinstance(self.inner, RandomizedResponse):
+            raise TypeError(
+                f"{name}: the first argument must be a RandomizedResponse, got {self.inner!r}"
+            )
+        if self.inner.categories != 2:
+            raise NotImplementedError(
+                f"{name}: counts are released for 2 categories only, got "
+                f"{self.inner.categories}. Pass the reports themselves, record by record (their "
+                f"order does not matter): PrivateObservation(name, records, {self.inner!r}, "
+                f"observed=reports)."
+            )
+        self._keep(
+            "population",
+            checked_parameter,
+            good=lambda n: np.isfinite(n) & (n >= 0) & (n == np.floor(n)),
+            rule="a whole number >= 0",
+            instead="Write the number of records that reported.",
+        )
+
+    def wrong_parameter(self) -> str | None:
+        """See `Mechanism.wrong_parameter`."""
+        return not_whole("population", self.parameters[0], 0) or self.inner.wrong_parameter()
+
+    @property
+    def spacing(self) -> float:
+        """Distance between neighbouring counts."""
+        return 1.0
+
+    @property
+    def log_concave(self) -> bool:
+        r"""True for any t.
+
+        With P the generating function of the other reports, windowed for an interval, and A, B
+        those of a one and a zero, :math:`[PAB]_z^2 - [PA^2]_z [PB^2]_z` is the squared determinant
+        of A and B times :math:`p_{z-1}^2 - p_z p_{z-2} \ge 0`.
+        """
+        return True
+
+    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
+        """Draw one reported count; see `Mechanism.noise_sample`."""
+        ones = as_float(statistic)
+        good = pt.eq(ones, pt.floor(ones)) & (ones >= 0) & (ones <= self.population)
+        message = "RandomizedResponseCount: the statistic must be a whole number in 0, ..., n"
+        ones = Assert(message)(ones, pt.all(good)).astype("int64")
+        zeros = pt.as_tensor_variable(self.population).astype("int64") - ones
+        log_odds = self.inner.log_ratio
+        rng, kept = pt.random.binomial(ones, pt.sigmoid(log_odds), rng=rng, return_next_rng=True)
+        rng, replaced = pt.random.binomial(
+            zeros, pt.sigmoid(-log_odds), rng=rng, return_next_rng=True
+        )
+        return rng, kept + replaced
+
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Log mass of a reported count; see `Mechanism.logp`."""
+        return self.log_interval(value, value, statistic)
+
+    def log_interval(
+        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
+    ) -> TensorVariable:
+        """Log probability of the counts in an interval; see `Mechanism.log_interval`."""
+        log_odds = self.inner.log_ratio
+        log_mass = count_interval(lower, upper, statistic, self.population, log_odds)
+        return self.inner._checked(log_mass)
+
+    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Quantile function; see `Mechanism.icdf`."""
+        log_odds = self.inner.log_ratio
+        return self.inner._checked(count_quantile(p, statistic, self.population, log_odds))
+
+    def typical_statistic(self, value: TensorLike) -> TensorVariable:
+        """Return the nearest count; see `Mechanism.typical_statistic`."""
+        return pt.clip(pt.round(as_float(value)), 0.0, self.population)
+
+    def __repr__(self) -> str:
+        """Return the expression that builds it."""
+        return f"{self.inner!r}.counted({show(self.parameters[0])})"
 
 
 # --- Examples -----------------------------------------------------------------------------------
 
 
-def _examples() -> Sequence[MechanismExample]:
-    def example(mechanism: RandomizedResponse, statistic: int) -> MechanismExample:
-        atoms = np.arange(mechanism.categories)
-        return MechanismExample(mechanism, statistic, atoms=atoms, smooth_in_statistic=False)
+def _example(mechanism: Mechanism, statistic: int, most: int) -> MechanismExample:
+    atoms = np.arange(most + 1)
+    return MechanismExample(mechanism, statistic, atoms=atoms, smooth_in_statistic=False)
 
+
+def _examples() -> Sequence[MechanismExample]:
     return [
-        example(RandomizedResponse(0.75), 1),
-        example(RandomizedResponse(0.1, categories=5), 3),
-        example(RandomizedResponse.from_epsilon(2.5, categories=4), 0),
+        _example(RandomizedResponse(0.75), 1, 1),
+        _example(RandomizedResponse(0.1, categories=5), 3, 4),
+        _example(RandomizedResponse.from_epsilon(2.5, categories=4), 0, 3),
+    ]
+
+
+def _count_examples() -> Sequence[MechanismExample]:
+    return [
+        _example(RandomizedResponse(0.75).counted(100), 58, 100),
+        _example(RandomizedResponse(0.4).counted(9), 0, 9),
+        _example(RandomizedResponse(0.9).counted(400), 397, 400),
     ]
 
 
 register_mechanism(RandomizedResponse, examples=_examples)
+register_mechanism(RandomizedResponseCount, examples=_count_examples)

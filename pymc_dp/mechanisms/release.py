@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _icdf, _logcdf, _logprob
@@ -15,7 +16,7 @@ from pymc_dp.graphs.questions import depends_on
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_dp.mechanisms.base import Mechanism
+    from pymc_dp.mechanisms.law import ReleaseLaw
 
 
 def variance_cap(mean, lower: float, upper: float) -> TensorVariable:
@@ -102,7 +103,7 @@ class PrivateReleaseRV(SymbolicRandomVariable):
     """
 
     _print_name = ("PrivateRelease", "\\operatorname{PrivateRelease}")
-    mechanism: Mechanism
+    mechanism: Any  # a Mechanism, of which only the law is asked for here
     bounds: tuple | None
     region: type[FeasibleMoments] | type[FeasibleRegression] | None
     n: int | None
@@ -117,15 +118,13 @@ class PrivateReleaseRV(SymbolicRandomVariable):
 
 def release_rv(
     statistic,
-    mechanism: Mechanism,
+    mechanism: ReleaseLaw,
     *,
     moments: FeasibleMoments | FeasibleRegression | None = None,
     bounds: tuple | None = None,
     n: int | None = None,
 ) -> TensorVariable:
     """Build the random variable of a release (not registered with any model)."""
-    import pytensor
-
     statistic = pt.as_tensor(statistic).astype(pytensor.config.floatX)
     inputs: Sequence = [
         pt.random.shared_rng(seed=None),
@@ -177,19 +176,23 @@ def _release_logprob(op, values, *inputs, **kwargs):
     return logp
 
 
-@_logcdf.register(PrivateReleaseRV)
-def _release_logcdf(op, value, *inputs, **kwargs):
+def _without_bounds(op, inputs):
+    """Return the statistic and the mechanism of a release; with bounds it is not normalised."""
     statistic, mechanism, moments = op.split(inputs)
     if moments is not None:
         raise NotImplementedError("a release with bounds= has no normalised distribution function")
+    return statistic, mechanism
+
+
+@_logcdf.register(PrivateReleaseRV)
+def _release_logcdf(op, value, *inputs, **kwargs):
+    statistic, mechanism = _without_bounds(op, inputs)
     return mechanism.logcdf(value, statistic)
 
 
 @_icdf.register(PrivateReleaseRV)
 def _release_icdf(op, value, *inputs, **kwargs):
-    statistic, mechanism, moments = op.split(inputs)
-    if moments is not None:
-        raise NotImplementedError("a release with bounds= has no normalised distribution function")
+    statistic, mechanism = _without_bounds(op, inputs)
     return mechanism.icdf(value, statistic)
 
 

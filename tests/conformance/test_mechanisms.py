@@ -1,5 +1,6 @@
 """What holds for every registered mechanism. A new one joins by `register_mechanism` alone."""
 
+import dataclasses
 import itertools
 import re
 
@@ -9,28 +10,22 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.compile.mode import Mode
-from scipy import stats
 
 from pymc_dp.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
     Mechanism,
     MechanismExample,
+    RandomizedResponse,
     mechanism_examples,
     register_mechanism,
     registered_mechanisms,
 )
+from pymc_dp.mechanisms.arguments import as_float
+from tests.mechanisms.noise import PYTHON, assert_law_of_draws, evaluate
 
-# Graphs as written, without rewrites or compilation: milliseconds instead of seconds each.
-PYTHON = Mode(linker="py", optimizer=None)
 EXAMPLES = list(mechanism_examples())
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
-
-
-def evaluate(*graphs):
-    values = pytensor.function([], list(graphs), mode=PYTHON)()
-    return values[0] if len(graphs) == 1 else values
 
 
 # By day the first of each kind; others of it have other numbers, or are composed of others.
@@ -215,15 +210,7 @@ def test_draws_follow_the_cdf(example):
     draws = evaluate(draw)
     assert np.all(np.isfinite(evaluate(mechanism.logp(draws, s))))
     edges = points_of(example)
-    cdf = np.exp(evaluate(mechanism.logcdf(edges, s)))
-    expected = n * np.diff(cdf, prepend=0.0, append=1.0)
-    # Bin i holds edges[i-1] < z <= edges[i].
-    observed = np.bincount(np.searchsorted(edges, draws), minlength=len(edges) + 1)
-    rare = expected < 5
-    expected = np.append(expected[~rare], expected[rare].sum())
-    observed = np.append(observed[~rare], observed[rare].sum())
-    statistic = ((observed - expected) ** 2 / np.maximum(expected, 1.0)).sum()
-    assert stats.chi2.sf(statistic, len(expected) - 1) > 1e-3
+    assert_law_of_draws(draws, edges, np.exp(evaluate(mechanism.logcdf(edges, s))))
 
 
 def test_shapes_broadcast(example):
@@ -389,3 +376,71 @@ def test_pickles(example):
 def test_frozen(example):
     with pytest.raises(AttributeError):
         example.mechanism.scale = 3.0
+
+
+def test_fields_build_it_again(example):
+    """They are checked: noise is public and known, and within its bounds."""
+    mechanism = example.mechanism
+    fields = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
+    assert repr(mechanism.from_fields(**fields)) == repr(mechanism)
+    own = [name for name in mechanism.parameter_names if fields[name] is not None]
+    for i, name in enumerate(own):
+        with pytest.raises(TypeError, match=r"public and known, never estimated.*pm\.Data"):
+            mechanism.from_fields(**fields | {name: pm.Normal.dist()})
+        for value in (np.nan, np.inf, -np.inf, -1.0, 0.0, 0.5):
+            changed = [*mechanism.parameters]
+            changed[i] = value
+            if mechanism.with_parameters(*changed).wrong_parameter() is not None:
+                with pytest.raises(ValueError, match=f"{type(mechanism).__name__}: "):
+                    mechanism.from_fields(**fields | {name: value})
+
+
+def test_repr_builds_it_again(example):
+    mechanism = example.mechanism
+    again = eval(repr(mechanism), {cls.__name__: cls for cls in registered_mechanisms()})
+    for a, b in zip(again.parameters, mechanism.parameters, strict=True):
+        np.testing.assert_allclose(a.data, b.data, rtol=1e-13)
+
+
+COUNTED = [MechanismExample(RandomizedResponse(t).counted(30), 15.0) for t in (0.05, 0.5, 0.8)]
+
+
+@pytest.mark.parametrize("example", [*EXAMPLES, *COUNTED], ids=lambda e: repr(e.mechanism))
+def test_log_concave_in_the_statistic(example):
+    """Where the mechanism says so."""
+    mechanism, middle = example.mechanism, example.statistic
+    if not mechanism.log_concave:
+        return
+    s, z = pt.dvector("s"), pt.dscalar("z")
+    functions = [
+        pytensor.function([z, s], mechanism.logp(z, s), mode=PYTHON),
+        pytensor.function([z, s], mechanism.log_interval(z, z + 3.0, s), mode=PYTHON),
+    ]
+    statistic = np.floor(middle) + np.arange(-40.0, 41.0)
+    for value in np.unique(np.round(np.linspace(middle - 20, middle + 20, 17))):
+        for function in functions:
+            with np.errstate(all="ignore"):
+                found = function(value, statistic)
+            finite = np.flatnonzero(found > -np.inf)
+            if finite.size < 3:
+                continue
+            assert finite[-1] - finite[0] == finite.size - 1, "possible statistics have a gap"
+            found = found[finite]
+            excess = found[:-2] + found[2:] - 2 * found[1:-1]
+            assert np.all(excess <= 1e-9 * (1 + abs(found[1:-1])))
+
+
+def test_log_concavity_is_not_taken_for_granted():
+    class Cauchy(Mechanism):
+        def noise_sample(self, rng, statistic):
+            raise NotImplementedError
+
+        def logp(self, value, statistic=0.0):
+            return -pt.log1p((as_float(value) - statistic) ** 2)
+
+        log_interval = logp
+
+    assert not Cauchy().log_concave
+    assert not Cauchy().clipped(0, 1).log_concave
+    assert not RandomizedResponse(0.8, 3).log_concave
+    assert LaplaceMechanism(1.0).clipped(lower=0).rounded(1).log_concave

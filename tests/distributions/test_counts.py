@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from typing import ClassVar
 
 import mpmath as mp
 import numpy as np
@@ -10,11 +9,13 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pymc.testing import BaseTestDistributionRandom, assert_support_point_is_expected
+from pymc.testing import assert_support_point_is_expected
 from scipy import stats
 
 from pymc_dp.distributions import Bessel, Skellam
 from pymc_dp.kernels.functions import bessel as kernels
+from tests.distributions.random import random_checks
+from tests.mechanisms.noise import assert_law_of_draws
 
 INF = np.inf
 
@@ -152,18 +153,9 @@ def test_gradient_in_a_graph():
 )
 def test_bessel_draws(nu, a):
     draws = np.array(pm.draw(Bessel.dist(nu, a), 20_000, random_seed=7))
-    expected = 20_000 * np.exp(pm.logp(Bessel.dist(nu, a), np.arange(draws.max() + 60)).eval())
-    seen = np.bincount(draws, minlength=expected.size)
-    edges = np.flatnonzero(expected > 10)
-    if edges.size < 2:
-        assert np.all(draws == edges[0])
-        return
-    low, high = edges[0], edges[-1]
-
-    def pool(x):
-        return np.concatenate([[x[: low + 1].sum()], x[low + 1 : high], [x[high:].sum()]])
-
-    assert stats.chisquare(pool(seen), pool(expected) * 20_000 / expected.sum()).pvalue > 1e-3
+    values = np.arange(draws.max() + 60)
+    masses = np.exp(pm.logp(Bessel.dist(nu, a), values).eval())
+    assert_law_of_draws(draws, values, masses.cumsum())
 
 
 def test_draws_at_large_parameters():
@@ -190,18 +182,8 @@ def test_moments_and_support_points():
     np.testing.assert_allclose(Bessel.variance(3, 10.0).eval(), p @ k**2 - (p @ k) ** 2, rtol=1e-10)
 
 
-class TestSkellam(BaseTestDistributionRandom):
-    pymc_dist = Skellam
-    pymc_dist_params: ClassVar = {"mu1": 3.0, "mu2": 1.5}
-    expected_rv_op_params: ClassVar = {"mu1": 3.0, "mu2": 1.5}
-    checks_to_run: ClassVar = ["check_pymc_params_match_rv_op", "check_rv_size"]
-
-
-class TestBessel(BaseTestDistributionRandom):
-    pymc_dist = Bessel
-    pymc_dist_params: ClassVar = {"nu": 3.0, "a": 1.5}
-    expected_rv_op_params: ClassVar = {"nu": 3.0, "a": 1.5}
-    checks_to_run: ClassVar = ["check_pymc_params_match_rv_op", "check_rv_size"]
+TestSkellam = random_checks(Skellam, mu1=3.0, mu2=1.5)
+TestBessel = random_checks(Bessel, nu=3.0, a=1.5)
 
 
 def test_errors():

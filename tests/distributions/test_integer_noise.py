@@ -1,7 +1,5 @@
 """The discrete Laplace and the discrete Gaussian law, against references of many digits."""
 
-from typing import ClassVar
-
 import cloudpickle
 import mpmath as mp
 import numpy as np
@@ -9,10 +7,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pymc.testing import BaseTestDistributionRandom
-from scipy import stats
 
 import pymc_dp as dp
+from tests.distributions.random import random_checks
+from tests.mechanisms.noise import assert_law_of_draws
 
 SPREADS = (1e-3, 0.03, 0.3, 1.0, 4.7, 60.0, 1e4, 1e8)
 FAR = (0, 1, 2, 7, 0.5, 1.0, 5.0, 40.0)  # in units of one, then of the spread
@@ -150,12 +148,8 @@ def test_draws(law, spread):
     for found, mu in zip(draws.T, (4, -2), strict=True):
         k = np.arange(found.min(), found.max() + 1)
         with mp.workdps(30):
-            expected = [20_000 * float(mp.exp(law.log_mass(int(j) - mu, spread))) for j in k]
-        expected, seen = np.array(expected), np.bincount(found - k[0], minlength=k.size)
-        common = expected > 10
-        counts = np.append(seen[common], seen[~common].sum())
-        rest = np.append(expected[common], 20_000 - expected[common].sum())
-        assert stats.chisquare(counts, rest).pvalue > 1e-3
+            cdf = [float(mp.exp(law.log_below(int(j) - mu, spread))) for j in k]
+        assert_law_of_draws(found, k, cdf)
 
 
 @pytest.mark.parametrize("spread", [1e-3, 1e8])
@@ -188,18 +182,8 @@ def test_in_a_model(law):
     assert law.dist.mean(3, spread).eval({spread: 2.0}) == 3.0
 
 
-class TestDiscreteLaplace(BaseTestDistributionRandom):
-    pymc_dist = dp.DiscreteLaplace
-    pymc_dist_params: ClassVar = {"mu": 3, "scale": 1.5}
-    expected_rv_op_params: ClassVar = {"mu": 3, "scale": 1.5}
-    checks_to_run: ClassVar = ["check_pymc_params_match_rv_op", "check_rv_size"]
-
-
-class TestDiscreteGaussian(BaseTestDistributionRandom):
-    pymc_dist = dp.DiscreteGaussian
-    pymc_dist_params: ClassVar = {"mu": 3, "sigma": 1.5}
-    expected_rv_op_params: ClassVar = {"mu": 3, "sigma": 1.5}
-    checks_to_run: ClassVar = ["check_pymc_params_match_rv_op", "check_rv_size"]
+TestDiscreteLaplace = random_checks(dp.DiscreteLaplace, mu=3, scale=1.5)
+TestDiscreteGaussian = random_checks(dp.DiscreteGaussian, mu=3, sigma=1.5)
 
 
 def test_errors(law):

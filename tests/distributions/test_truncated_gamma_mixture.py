@@ -1,7 +1,6 @@
 """The truncated gamma mixture as a PyMC distribution."""
 
 import itertools
-from typing import ClassVar
 
 import cloudpickle
 import numpy as np
@@ -10,7 +9,6 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pymc.testing import (
-    BaseTestDistributionRandom,
     Domain,
     Rplusbig,
     assert_support_point_is_expected,
@@ -22,6 +20,7 @@ from scipy import integrate, stats
 from pymc_dp.distributions import TruncatedGammaMixture
 from pymc_dp.distributions.truncated_gamma_mixture import TruncatedGammaMixtureRV
 from pymc_dp.kernels.functions.tilting import gamma_log_tilted_mass, laplace_log_marginal_gamma
+from tests.distributions.random import random_checks
 
 INF = np.inf
 POSITIVE = Domain([0, 0.3, 1.0, 4.0, 20.0, INF])
@@ -157,11 +156,9 @@ def test_draws(case):
     assert stats.kstest(draws, lambda x: cdf(x, *case)).pvalue > 1e-3
 
 
-class TestTruncatedGammaMixtureRandom(BaseTestDistributionRandom):
-    pymc_dist = TruncatedGammaMixture
-    pymc_dist_params: ClassVar = {"alpha": 3.0, "beta": 0.5, "lam": 2.0, "tau": 4.0}
-    expected_rv_op_params: ClassVar = {"alpha": 3.0, "beta": 0.5, "lam": 2.0, "tau": 4.0}
-    checks_to_run: ClassVar = ["check_pymc_params_match_rv_op", "check_rv_size"]
+TestTruncatedGammaMixture = random_checks(
+    TruncatedGammaMixture, alpha=3.0, beta=0.5, lam=2.0, tau=4.0
+)
 
 
 def test_compiled_draws_do_not_leave_numba():

@@ -8,20 +8,15 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pymc.logprob.utils import ParameterValueError
-from pytensor.compile.mode import Mode
 from scipy import stats
 from scipy.special import logsumexp
 
 import pymc_dp as dp
 from pymc_dp.kernels.functions import reported_counts as kernels
 from pymc_dp.mechanisms import LaplaceMechanism, RandomizedResponse, RandomizedResponseCount
+from tests.mechanisms.noise import PYTHON, assert_law_of_draws, evaluate
 
-PYTHON = Mode(linker="py", optimizer=None)
 DESIGNS = [(0.75, 2), (0.1, 2), (0.6, 3), (1 / 3, 3), (0.02, 5), (0.9, 5)]
-
-
-def evaluate(graph):
-    return pytensor.function([], graph, mode=PYTHON)()
 
 
 def table(t, categories):
@@ -350,12 +345,7 @@ def test_counts_have_the_right_frequencies():
     assert draws.dtype == "int64"
     kept = stats.binom.pmf(np.arange(ones + 1), ones, t)
     expected = np.convolve(kept, stats.binom.pmf(np.arange(n - ones + 1), n - ones, 1 - t))
-    counts, expected = np.bincount(draws, minlength=n + 1), len(draws) * expected
-    rare = expected < 5
-    counts = np.append(counts[~rare], counts[rare].sum())
-    expected = np.append(expected[~rare], expected[rare].sum())
-    chi2 = ((counts - expected) ** 2 / expected).sum()
-    assert stats.chi2.sf(chi2, len(counts) - 1) > 1e-3
+    assert_law_of_draws(draws, np.arange(n + 1), expected.cumsum())
 
 
 def test_count_arguments():

@@ -1,0 +1,155 @@
+"""The law of a release: what its random variable asks of a mechanism."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_dp.mechanisms.arguments import show
+
+if TYPE_CHECKING:
+    from pytensor.graph.basic import Variable
+    from pytensor.tensor import TensorLike
+    from pytensor.tensor.variable import TensorVariable
+
+
+class ReleaseLaw(ABC):
+    r"""The law of a release :math:`Z` given a statistic :math:`s`, with tensors for parameters."""
+
+    parameter_names: ClassVar[tuple[str, ...]] = ()
+    """Fields that hold the noise parameters, in the order of `parameters`."""
+
+    @property
+    def spacing(self) -> float | None:
+        """Distance between neighbouring atoms of a discrete release; None if it has a density."""
+        return None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the release takes values on a lattice only, so that `logp` is a log mass."""
+        return self.spacing is not None
+
+    @property
+    def parameters(self) -> tuple[TensorVariable, ...]:
+        """The noise parameters as tensors, in a fixed order."""
+        return tuple(getattr(self, name) for name in self.parameter_names)
+
+    def with_parameters(self, *parameters: TensorLike) -> Self:
+        """Return the same mechanism with other parameters, which are not validated.
+
+        Parameters
+        ----------
+        *parameters : tensor_like
+            One for each of `parameters`, in that order. Any symbolic variable will do.
+        """
+        if len(parameters) != len(self.parameters):
+            raise ValueError(
+                f"{type(self).__name__} has {len(self.parameters)} parameters, "
+                f"got {len(parameters)}"
+            )
+        return self._with(parameters)
+
+    def _with(self, parameters: Sequence[TensorLike]) -> Self:
+        return self._rebuilt(**dict(zip(self.parameter_names, parameters, strict=True)))
+
+    def _keep(self, name: str, convert: Callable[..., TensorVariable], **rule: Any) -> None:
+        """Validate a parameter that the user wrote, and keep it as a tensor."""
+        tensor = convert(getattr(self, name), mechanism=type(self).__name__, name=name, **rule)
+        object.__setattr__(self, name, tensor)
+
+    def _rebuilt(self, **fields: Any) -> Self:
+        """Copy with some fields replaced, past `__init__` and so past the user's validation."""
+        new = object.__new__(type(self))
+        for name in self.parameter_names:
+            if fields.get(name) is not None:
+                fields[name] = pt.as_tensor_variable(fields[name])
+        new.__dict__.update(self.__dict__ | fields)
+        return new
+
+    @abstractmethod
+    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
+        """Draw one release given the statistic, as a graph.
+
+        Parameters
+        ----------
+        rng : RandomGeneratorVariable
+            Symbolic random generator.
+        statistic : tensor_like
+            Confidential statistic.
+
+        Returns
+        -------
+        next_rng, draw
+            The generator after the draw, and a release of the shape to which the statistic and
+            the parameters broadcast.
+        """
+
+    @abstractmethod
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        r"""Log density or log mass :math:`\log \eta(z \mid s)` of a release.
+
+        Parameters
+        ----------
+        value : tensor_like
+            Released value :math:`z`.
+        statistic : tensor_like, default 0
+            Confidential statistic :math:`s`.
+        """
+
+    @abstractmethod
+    def log_interval(
+        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
+    ) -> TensorVariable:
+        r"""Log probability of a closed interval, :math:`\log P(l \le Z \le u \mid s)`.
+
+        It is computed from the nearer tail, so it keeps its digits far out, for narrow intervals
+        and for nearly certain ones. The ends may be infinite; an interval with `lower > upper`
+        has probability zero.
+
+        Parameters
+        ----------
+        lower, upper : tensor_like
+            Ends of the interval.
+        statistic : tensor_like, default 0
+            Confidential statistic.
+        """
+
+    def logcdf(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        r"""Log of the distribution function, :math:`\log P(Z \le z \mid s)`.
+
+        Parameters
+        ----------
+        value : tensor_like
+            Released value.
+        statistic : tensor_like, default 0
+            Confidential statistic.
+        """
+        return self.log_interval(-np.inf, value, statistic)
+
+    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        r"""Quantile function, :math:`\min\{z : P(Z \le z \mid s) \ge p\}`.
+
+        Parameters
+        ----------
+        p : tensor_like
+            Probability; NaN comes back outside [0, 1].
+        statistic : tensor_like, default 0
+            Confidential statistic.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no quantile function")
+
+    def _checked(self, expression: TensorVariable) -> TensorVariable:
+        """Assert inside the graph what could not be verified when the mechanism was built."""
+        return expression
+
+    def __repr__(self) -> str:
+        """Class and parameters; a parameter without a fixed value shows as its name."""
+        shown = (
+            f"{name}={show(parameter)}"
+            for name, parameter in zip(self.parameter_names, self.parameters, strict=True)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"

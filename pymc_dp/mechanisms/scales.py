@@ -1,0 +1,148 @@
+"""Noise of one scale that is added to the statistic: what such mechanisms share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_dp.mechanisms.arguments import (
+    as_float,
+    check_positive,
+    positive_argument,
+    positive_parameter,
+    required_value,
+)
+from pymc_dp.mechanisms.base import Mechanism
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from pytensor.tensor import TensorLike
+    from pytensor.tensor.variable import TensorVariable
+
+
+class ScaleNoise(Mechanism):
+    """Adds independent noise of one scale, its only parameter, with a log-concave law."""
+
+    _instead: ClassVar[str]
+    """What to write instead of a bad scale, as a sentence."""
+
+    def __post_init__(self) -> None:
+        """Validate the scale and make it a tensor."""
+        [name] = self.parameter_names
+        self._keep(name, positive_parameter, instead=self._instead)
+
+    @property
+    def log_concave(self) -> bool:
+        """The density or mass of the noise is log-concave."""
+        return True
+
+    @property
+    def _scale(self) -> TensorVariable:
+        [scale] = self.parameters
+        return scale
+
+    def _checked(self, expression: TensorVariable) -> TensorVariable:
+        return check_positive(expression, self._scale, self.parameter_names[0])
+
+    def _ratio(self, sensitivity: ArrayLike) -> np.ndarray:
+        """Sensitivity over scale, on which every privacy loss depends."""
+        mechanism, [name] = type(self).__name__, self.parameter_names
+        sensitivity = positive_argument(sensitivity, mechanism=mechanism, name="sensitivity")
+        return sensitivity / required_value(self._scale, mechanism=mechanism, name=name)
+
+
+class LaplaceNoise(ScaleNoise):
+    """Noise of a log density, or log mass, -|z - s| / b but for a constant; b is the scale."""
+
+    parameter_names = ("scale",)
+
+    @classmethod
+    def _from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
+        epsilon = positive_argument(epsilon, mechanism=cls.__name__, name="epsilon")
+        sensitivity = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
+        mechanism = cls(sensitivity / epsilon)
+        object.__setattr__(mechanism, "_stated", epsilon)
+        return mechanism
+
+    def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
+        """Total stated loss of a release; see `Mechanism.stated_epsilon`."""
+        stated = getattr(self, "_stated", None)
+        known = tuple(length for length in shape if length is not None)
+        if stated is None or len(known) < len(shape):
+            return None
+        return float(np.broadcast_to(stated, known).sum())
+
+    @property
+    def rates(self) -> tuple[TensorVariable, TensorVariable]:
+        """See `Mechanism.rates`."""
+        return 1.0 / as_float(self._scale), pt.constant(0.0)
+
+
+class GaussianNoise(ScaleNoise):
+    """Noise of a log density, or log mass, -(z - s)^2 / (2 sigma^2) but for a constant."""
+
+    parameter_names = ("sigma",)
+
+    @classmethod
+    def _from_rho(cls, rho: ArrayLike, sensitivity: ArrayLike) -> Self:
+        rho = positive_argument(rho, mechanism=cls.__name__, name="rho")
+        sensitivity = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
+        return cls(sensitivity / np.sqrt(2.0 * rho))
+
+    @property
+    def rates(self) -> tuple[TensorVariable, TensorVariable]:
+        """See `Mechanism.rates`."""
+        return pt.constant(0.0), as_float(self._scale) ** -2.0
+
+
+@dataclass(frozen=True, eq=False)
+class StandardInterval:
+    """An interval in units of the noise scale, every field of it finite.
+
+    Parameters
+    ----------
+    lower, upper : TensorVariable
+        Standardised ends; an infinite end is a number of which the square is still finite.
+    width : TensorVariable
+        Their distance, positive, found from the ends themselves so that it does not cancel.
+    possible : TensorVariable
+        Whether the interval has any mass; the other fields are a harmless (-1, 1) where not.
+    """
+
+    lower: TensorVariable
+    upper: TensorVariable
+    width: TensorVariable
+    possible: TensorVariable
+
+
+def standard_interval(
+    lower: TensorLike, upper: TensorLike, location: TensorLike, scale: TensorVariable
+) -> StandardInterval:
+    """Standardise an interval under a location-scale law with a density.
+
+    Whatever is not finite is replaced before it meets any arithmetic, because the gradient of
+    `switch` multiplies the unused branch by zero and 0 * inf is NaN.
+    """
+    lower, upper, location = as_float(lower), as_float(upper), as_float(location)
+    possible = lower < upper
+    open_lower, open_upper = pt.isinf(lower), pt.isinf(upper)
+    floatx = np.dtype(pytensor.config.floatX)
+    big = pt.constant(np.asarray(1e-4 * np.sqrt(np.finfo(floatx).max), dtype=floatx))
+    low = pt.switch(open_lower, location, lower)
+    high = pt.switch(open_upper, location, upper)
+    # An end at the wrong infinity makes the interval impossible, so the signs can be taken as read.
+    a = pt.switch(open_lower, -big, (low - location) / scale)
+    b = pt.switch(open_upper, big, (high - location) / scale)
+    width = pt.switch(open_lower | open_upper, big, (high - low) / scale)
+    # Ends may differ by less than the scale can show.
+    possible = possible & (width > 0)
+    return StandardInterval(
+        pt.switch(possible, a, -1.0),
+        pt.switch(possible, b, 1.0),
+        pt.switch(possible, width, 2.0),
+        possible,
+    )
