@@ -11,6 +11,7 @@ import pymc_dp as dp
 from pymc_dp.kernels.counts.tables import Releases, make_pair_sweep
 from pymc_dp.laws import find_pair, row_sampler
 from tests.agreement import follows, rank, uniform
+from tests.kernels.counts.test_tables import all_counts
 
 TRIALS = 300
 
@@ -103,7 +104,7 @@ def test_tables(kind):
         y = rng.multinomial(30, p).astype(float)
         draws = []
         for k in range(30 + 19 * 4):
-            assert sweep(rng, y, p, 4, released)
+            assert sweep(rng, y, p, 4, released, all_counts(4))
             if k >= 30 and k % 4 == 0:
                 draws.append([y[0], y[:2].sum()])
         ranks.append(rank(rng, [table[0], table[:2].sum()], np.array(draws)))

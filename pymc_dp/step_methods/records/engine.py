@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
@@ -126,7 +128,10 @@ class Engine:
         self._propose = propose
         theta, rng = self.theta(start), np.random.default_rng(1)
         try:
-            x = self.draw(rng, theta, self.env(start))
+            with warnings.catch_warnings():
+                # What numba says of PyTensor's code when it is compiled is nothing for the user.
+                warnings.simplefilter("ignore", NumbaPerformanceWarning)
+                x = self.draw(rng, theta, self.env(start))
         except Exception as error:
             raise ValueError(
                 f"the records {self.block.name!r} cannot be drawn from their law: {error}. Give "
