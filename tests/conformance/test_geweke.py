@@ -569,15 +569,18 @@ def test_every_step_has_a_case():
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.by_day(
     "TwoSidedGibbs: statistics",
+    "TwoSidedGibbs: counts",
     "TwoSidedGibbs: bounded",
     "TwoSidedGibbs: parts of counts",
     "TruncatedGammaMixtureGibbs: variances",
+    "TruncatedGammaMixtureGibbs: bounded",
     "LaplaceScaleMixtureGibbs: independent",
     "SkellamBesselGibbs: counts",
     "TableGibbs: multinomial",
     "TableGibbs: Poisson",
     "TableGibbs: mean of Poisson counts",
     "ConjugateGibbs: some families",
+    "ConjugateGibbs: bounded",
     "CountGibbs: binomial",
     "CountGibbs: multinomial",
     "FactorizationGibbs: released",
