@@ -10,7 +10,7 @@ import pymc_dp as dp
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods.base import point_function
-from tests.record_models import RECORD_CASES, RECORD_MODELS, mean_and_square
+from tests.models import RECORD_CASES, RECORD_MODELS, mean_and_square
 
 # ESS per draw allows for fewer draws, except where a record moves by one of 4,526 at a time.
 CLAMPED = "vi_regression_clamped_laplace"

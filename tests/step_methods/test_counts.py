@@ -16,7 +16,7 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
 from pymc_dp.step_methods.counts import CountGibbs
 from tests.chains import begun, chain, sampled, step_of
-from tests.record_models import RECORD_CASES, RECORD_MODELS
+from tests.models import RECORD_CASES, RECORD_MODELS
 
 LAPLACE, GAUSS = dp.LaplaceMechanism, dp.GaussianMechanism
 

@@ -18,8 +18,7 @@ from pymc_dp.laws.counts.marginal import OnesAmongRecords, tally
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion import rule
 from pymc_dp.reading.counts import is_concave, probes, read_statistic
-from tests.models import route_table
-from tests.record_models import RECORD_CASES, RECORD_MODELS, TwoSidedGeometric
+from tests.models import RECORD_CASES, RECORD_MODELS, TwoSidedGeometric, route_table
 
 LAPLACE, GAUSS = dp.LaplaceMechanism, dp.GaussianMechanism
 PLAIN = Mode(linker="py", optimizer="fast_compile")  # evaluated a few times: not worth compiling

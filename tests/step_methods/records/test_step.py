@@ -21,7 +21,7 @@ from pymc_dp.reading.sums import additive
 from pymc_dp.step_methods.records import graphs
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 from tests.chains import SHORT, begun, sampled, step_of
-from tests.record_models import RECORD_MODELS
+from tests.models import RECORD_MODELS
 
 
 def run(model, draws=2_000, tune=300, seed=1, step=None):
