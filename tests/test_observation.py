@@ -10,18 +10,21 @@ import pytensor.tensor as pt
 import pytest
 from arviz_base import from_dict
 from pymc.model.transform.conditioning import do, observe
+from pytensor.compile.mode import Mode
 from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV
+from tests.agreement import follows, same_law
 from tests.chains import SHORT, step_of
 
 Z = np.array([34.3, 2224.8])
 NOISE = np.array([9.3, 900.0])
 INF = np.inf
 ONE = dp.LaplaceMechanism(1.0)
+# Evaluates a graph without compiling it: cheap for a few calls.
+PLAIN = Mode(linker="py", optimizer="fast_compile")
 
 
 def lead(n=43, mu=None, sigma2=None):
@@ -62,15 +65,15 @@ def collapsed(model):
 
 def logp(model):
     """Log density at the initial point."""
-    return float(model.compile_logp(mode=PLAIN_MODE)(model.initial_point()))
+    return float(model.compile_logp(mode=PLAIN)(model.initial_point()))
 
 
 def terms(model, name, point):
     """Terms of the log density of one variable at a point of its value variables."""
     graph = model.logp(vars=[model[name]], sum=False)
-    return model.compile_fn(
-        graph, inputs=model.value_vars, mode=PLAIN_MODE, on_unused_input="ignore"
-    )(point)[0]
+    return model.compile_fn(graph, inputs=model.value_vars, mode=PLAIN, on_unused_input="ignore")(
+        point
+    )[0]
 
 
 # --- Refusals -------------------------------------------------------------------------------------
@@ -198,7 +201,7 @@ REFUSED = [
     refusal(outside, "'z': bounds= is a statement about records", bounds=(0, 1)),
     # Laws that are integrated out
     refusal(lambda: outside(pm.Beta, 1, 1), NO_MARGINAL, NotImplementedError, observed=0.5),
-    refusal(lambda: outside(pm.StudentT, 4, 0, 1), NO_MARGINAL, NotImplementedError, observed=0.5),
+    refusal(lambda: outside(pm.StudentT, 4), NO_MARGINAL, NotImplementedError, observed=0.5),
     refusal(
         lambda: outside(pm.Truncated, pm.Normal.dist(0, 1), 0, 1),
         "'z': ",
@@ -336,7 +339,7 @@ def test_logp_and_gradient(model):
     term = terms(model, "z", point)
     expected = stats.laplace.logpdf(Z, [x.mean(), x.var(ddof=1)], NOISE)
     np.testing.assert_allclose(term, expected, rtol=1e-12)
-    gradient = model.compile_dlogp(mode=PLAIN_MODE)(point)
+    gradient = model.compile_dlogp(mode=PLAIN)(point)
     assert np.all(np.isfinite(gradient))
     assert gradient.size == 45
 
@@ -345,8 +348,8 @@ def test_logp_and_gradient(model):
 def test_collapsed_logp_and_gradient(collapsed, to):
     model = collapsed[to]
     point = {**model.initial_point(), "mu": np.array(25.0)}
-    fn = model.compile_logp(mode=PLAIN_MODE)
-    value, gradient = fn(point), model.compile_dlogp(mode=PLAIN_MODE)(point)
+    fn = model.compile_logp(mode=PLAIN)
+    value, gradient = fn(point), model.compile_dlogp(mode=PLAIN)(point)
     assert np.isfinite(value)
     assert np.all(np.isfinite(gradient))
     # Along mu, against a central difference.
@@ -365,7 +368,7 @@ def predicted(model, draws, random_seed=1):
 def test_prior_predictive_is_the_same_law_on_every_rung(model, collapsed):
     records, *others = (predicted(m, 4000, random_seed=3) for m in (model, *collapsed.values()))
     for draws in others:
-        assert np.all(stats.ks_2samp(records, draws).pvalue > 1e-3)
+        same_law(records, draws)
 
 
 def test_posterior_predictive_on_the_original_and_the_collapsed_model(model, collapsed):
@@ -381,7 +384,7 @@ def test_posterior_predictive_on_the_original_and_the_collapsed_model(model, col
         with m:
             out = pm.sample_posterior_predictive(posterior, random_seed=4, progressbar=False)
         z = out.posterior_predictive["z"].to_numpy()[0]
-        assert np.all(stats.ks_2samp(z, expected).pvalue > 1e-3)
+        same_law(z, expected)
 
 
 def test_log_likelihood_on_the_collapsed_model_is_that_of_the_release(collapsed):
@@ -425,8 +428,7 @@ def test_do_on_the_release_leaves_its_records_to_their_law(model):
     point = {**gone.initial_point(), "mu": np.array(0.0)}
     step.step(point)
     drawn = np.concatenate([step.step(point)[0]["lead"] for _ in range(50)])
-    sd = np.exp(point["sigma2_log__"] / 2)
-    assert stats.kstest(drawn, stats.norm(0, sd).cdf).pvalue > 1e-3
+    follows(drawn, stats.norm(0, np.exp(point["sigma2_log__"] / 2)))
 
 
 @pytest.mark.parametrize("how", ["copy", "cloudpickle"])
@@ -456,7 +458,7 @@ def test_data_as_observed_value_and_scale(data_model):
         dp.PrivateObservation("z", moments(lead()), dp.LaplaceMechanism(scale), observed=z)
     for convert in (lambda m: m, dp.collapse, lambda m: dp.collapse(m, "statistics")):
         changed, expected = convert(other), convert(plain)
-        fn = changed.compile_logp(mode=PLAIN_MODE)
+        fn = changed.compile_logp(mode=PLAIN)
         before = fn(changed.initial_point())
         pm.set_data({"value": z, "scale": scale}, model=changed)
         after = fn(changed.initial_point())
@@ -544,7 +546,7 @@ def test_dist_density_and_gradient(case):
     lower = law.support()[0]
     expected = [np.log(quadrature(law.pdf, noise, v, b, lower)) for v in values]
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
-    fn, slope = model.compile_logp(mode=PLAIN_MODE), model.compile_dlogp(mode=PLAIN_MODE)(point)
+    fn, slope = model.compile_logp(mode=PLAIN), model.compile_dlogp(mode=PLAIN)(point)
     h = 1e-5
     numeric = (fn({"p": 1.7 + h}) - fn({"p": 1.7 - h})) / (2 * h)
     np.testing.assert_allclose(slope, [numeric], rtol=1e-6, atol=1e-8)
@@ -561,7 +563,7 @@ def test_dist_scalar_prior_predictive(case):
     rng = np.random.default_rng(7)
     error = rng.laplace(0, 1.3, 3000) if noise == "laplace" else rng.normal(0, 1.3, 3000)
     expected = theirs(1.7).rvs(3000, random_state=rng) + error
-    assert stats.ks_2samp(drawn, expected).pvalue > 1e-3
+    same_law(drawn, expected)
 
 
 def test_dist_shape_keyword_and_vector_noise(in_model):
@@ -636,5 +638,5 @@ def test_feasible_moments_enter_as_inputs(bounded):
     assert found.law_variance.type.ndim == 0
     assert (release.owner.op.bounds, release.owner.op.n) == ((0.0, 100.0), 5)
     inputs = [bounded["sigma2"], bounded["lead"]]
-    draws = pytensor.function(inputs, list(found[1:]), mode=PLAIN_MODE)(7.0, INSIDE)
+    draws = pytensor.function(inputs, list(found[1:]), mode=PLAIN)(7.0, INSIDE)
     np.testing.assert_allclose(draws, [7.0, 40.0, INSIDE.var(ddof=1)])
