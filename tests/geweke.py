@@ -76,6 +76,14 @@ def check_invariance(before: Columns, after: Columns, given: Columns) -> None:
     assert not wrong, f"the law changes, in standard errors: {wrong}"
 
 
+def feasible(mu, s2, mean, variance, *, n, bounds=(0.0, 1.0)):
+    """Say which laws, and samples of n records, can have these moments within the bounds."""
+    low, high = bounds
+    inside = (mu > low) & (mu < high) & (s2 <= (mu - low) * (high - mu))
+    inside &= (mean >= low) & (mean <= high)
+    return inside & ((n - 1) / n * variance <= (mean - low) * (high - mean))
+
+
 def normal_records(
     rng, size, *, n, mu0, kappa0=0.0, tau0=0.0, a0=3.0, b0=0.1, c0=0.0, bounded=False
 ):
@@ -84,6 +92,5 @@ def normal_records(
     mu = mu0 + rng.standard_normal(size) / np.sqrt(kappa0 / s2 + tau0)
     mean = mu + np.sqrt(s2 / n) * rng.standard_normal(size)
     variance = s2 * rng.chisquare(n - 1, size) / (n - 1)
-    inside = (mu > 0) & (mu < 1) & (s2 <= mu * (1 - mu)) & (mean >= 0) & (mean <= 1)
-    inside &= (n - 1) / n * variance <= mean * (1 - mean)
-    return np.array([mu, s2, mean, variance])[:, inside | (not bounded)].T
+    drawn = mu, s2, mean, variance
+    return np.array(drawn)[:, feasible(*drawn, n=n) | (not bounded)].T

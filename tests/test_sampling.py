@@ -6,29 +6,40 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import power_law
 from pymc_dp.reading.model import Reading, check_values
 from pymc_dp.routes.given import public
+from tests.agreement import has_moments, same_law
+from tests.chains import QUIET, SHORT
 from tests.models import route_table
 
-QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+# A prior of the standard deviation, and draws of the variance from it, or from a wide uniform law.
+SPREADS = {
+    "sigma": (lambda: pm.HalfNormal("sigma", 20), lambda rng, size: rng.normal(0, 20, size) ** 2),
+    "flat sigma": (lambda: pm.HalfFlat("sigma"), lambda rng, size: rng.uniform(0, 400, size) ** 2),
+    "sigma2": (
+        lambda: pt.sqrt(pm.InverseGamma("sigma2", 3.0, 800.0)),
+        lambda rng, size: 800 / rng.standard_gamma(3.0, size),
+    ),
+    "gamma": (
+        lambda: pt.sqrt(pm.Gamma("sigma2", 2.0, 0.005)),
+        lambda rng, size: rng.gamma(2.0, 200, size),
+    ),
+    "exponential": (
+        lambda: pt.sqrt(pm.Exponential("sigma2", 0.003)),
+        lambda rng, size: rng.exponential(1 / 0.003, size),
+    ),
+    "half-cauchy": (lambda: pm.HalfCauchy("sigma", 20), None),
+}
 
 
 def build(spread="sigma", *, records=pm.Normal, statistic=None, bounds=None, **release):
     """Twenty records under one release; `spread` names the prior."""
     with pm.Model(coords={"stat": ["mean", "var"]}) as model:
         mu = pm.Normal("mu", 60, 20)
-        sigma = {
-            "sigma": lambda: pm.HalfNormal("sigma", 20),
-            "flat sigma": lambda: pm.HalfFlat("sigma"),
-            "sigma2": lambda: pt.sqrt(pm.InverseGamma("sigma2", 3.0, 800.0)),
-            "gamma": lambda: pt.sqrt(pm.Gamma("sigma2", 2.0, 0.005)),
-            "exponential": lambda: pt.sqrt(pm.Exponential("sigma2", 0.003)),
-            "half-cauchy": lambda: pm.HalfCauchy("sigma", 20),
-        }[spread]()
+        sigma = SPREADS[spread][0]()
         y = records("y", mu, sigma, shape=20)
         pm.Deterministic("cv", sigma / mu)
         values = [y.mean(), y.var(ddof=1)] if statistic is None else statistic(y)
@@ -40,7 +51,7 @@ def build(spread="sigma", *, records=pm.Normal, statistic=None, bounds=None, **r
 
 @pytest.mark.by_day("sigma-bounded")
 @pytest.mark.parametrize("bounds", [None, (0, 200)], ids=["unbounded", "bounded"])
-@pytest.mark.parametrize("spread", ["sigma", "flat sigma", "sigma2", "gamma", "exponential"])
+@pytest.mark.parametrize("spread", [name for name, (_, draw) in SPREADS.items() if draw])
 def test_fused_covers_the_priors_that_it_claims(spread, bounds):
     """Means against importance sampling from the prior, or a uniform law where that is flat."""
     model = build(spread, bounds=bounds)
@@ -49,29 +60,20 @@ def test_fused_covers_the_priors_that_it_claims(spread, bounds):
     assert posterior.attrs["route"] == "fused Gibbs"
 
     rng, size = np.random.default_rng(2), 2_000_000
-    mu = rng.normal(60, 20, size)
-    s2 = {
-        "sigma": lambda: rng.normal(0, 20, size) ** 2,
-        "flat sigma": lambda: rng.uniform(0, 400, size) ** 2,
-        "sigma2": lambda: 800 / rng.standard_gamma(3.0, size),
-        "gamma": lambda: rng.gamma(2.0, 200, size),
-        "exponential": lambda: rng.exponential(1 / 0.003, size),
-    }[spread]()
+    mu, s2 = rng.normal(60, 20, size), SPREADS[spread][1](rng, size)
     ybar = rng.normal(mu, np.sqrt(s2 / 20))
     var = s2 * rng.chisquare(19, size) / 19
     log_weight = stats.laplace.logpdf(71, ybar, 5) + stats.laplace.logpdf(400, var, 300)
     if bounds:
         feasible = (s2 <= mu * (200 - mu)) & (19 / 20 * var <= ybar * (200 - ybar))
         log_weight[~(feasible & (mu > 0) & (mu < 200))] = -np.inf
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
+    weight = special.softmax(log_weight)
     ess = 1 / np.sum(weight**2)
     sigma = posterior["sigma"] if "sigma" in posterior else np.sqrt(posterior["sigma2"])
     for draws, x in ((posterior["mu"], mu), (sigma, np.sqrt(s2))):
         mean = weight @ x
         sd = np.sqrt(weight @ (x - mean) ** 2)
-        assert abs(float(draws.mean()) - mean) < 4 * sd * np.sqrt(1 / ess + 1 / 15_000)
-        assert abs(float(draws.std()) / sd - 1) < 0.04
+        has_moments(draws, mean, sd, mean_se=sd / ess**0.5, sd_within=0.04, least=15_000)
 
 
 def test_result_of_the_fused_route(caplog):
@@ -92,22 +94,10 @@ def test_result_of_the_fused_route(caplog):
 
 def test_other_arguments_take_another_route_and_say_so(caplog):
     with caplog.at_level(logging.INFO, logger="pymc.dp"):
-        idata = dp.sample(
-            build(), draws=20, tune=20, chains=1, cores=1, target_accept=0.9,
-            nuts_sampler="pymc", **QUIET,
-        )  # fmt: skip
+        options = {"target_accept": 0.9, "nuts_sampler": "pymc"} | SHORT
+        idata = dp.sample(build(), draws=20, tune=20, **options)
     assert "Not taken: fused Gibbs" in caplog.text
     assert "y" not in idata["posterior"]
-
-
-def test_clipped_powers_are_no_powers():
-    """A spread that is cut is not read as the power that it looks like at a few points."""
-    with pm.Model():
-        s = pm.HalfNormal("s", 1)
-        assert power_law(s**2, s) == (1.0, 2.0)
-        assert power_law(3 / pt.sqrt(s), s) == (3.0, -0.5)
-        for other in (pt.clip(s, 0, 9) ** 2, pt.maximum(s, 0.01), pt.round(s), s + 1):
-            assert power_law(other, s) is None
 
 
 def reasons(model):
@@ -135,12 +125,9 @@ def test_routes_are_shut_with_the_reason():
 @pytest.mark.nightly
 def test_nuts_on_the_records_moves_at_all():
     """Records start scattered: equal ones have no gradient of their standard deviation."""
-    model = build(
-        statistic=lambda y: [y.mean(), y.std(ddof=1)],
-        observed=[71.0, 19.0],
-        mechanism=dp.LaplaceMechanism([5.0, 5.0]),
-    )
-    idata = dp.sample(model, draws=100, tune=200, chains=1, cores=1, random_seed=1, **QUIET)
+    release = {"observed": [71.0, 19.0], "mechanism": dp.LaplaceMechanism([5.0, 5.0])}
+    model = build(statistic=lambda y: [y.mean(), y.std(ddof=1)], **release)
+    idata = dp.sample(model, draws=100, tune=200, random_seed=1, **SHORT)
     assert float(idata["posterior"]["mu"].std()) > 1
     assert "y" not in idata["posterior"]
 
@@ -155,12 +142,10 @@ def test_nuts_on_the_records_moves_at_all():
 )
 def test_set_data_is_checked_again(new, message):
     with pm.Model() as model:
-        mu, sigma = pm.Normal("mu", 60, 20), pm.HalfNormal("sigma", 20)
-        y = pm.Normal("y", mu, sigma, shape=20)
-        scale, observed = pm.Data("scale", [5.0, 300.0]), pm.Data("observed", [71.0, 400.0])
-        dp.PrivateObservation(
-            "z", [y.mean(), y.var(ddof=1)], dp.LaplaceMechanism(scale), observed=observed
-        )
+        y = pm.Normal("y", pm.Normal("mu", 60, 20), pm.HalfNormal("sigma", 20), shape=20)
+        noise = dp.LaplaceMechanism(pm.Data("scale", [5.0, 300.0]))
+        observed = pm.Data("observed", [71.0, 400.0])
+        dp.PrivateObservation("z", [y.mean(), y.var(ddof=1)], noise, observed=observed)
         pm.set_data(new)
     with pytest.raises(ValueError, match=message):
         dp.sample(model)
@@ -226,20 +211,25 @@ def test_what_is_left_out_of_the_result():
     assert public(Reading(model)) == ["rate"]
 
 
-def test_arguments():
-    model = build()
-    with pytest.raises(TypeError, match=r"write dp\.sample\(model"):
-        dp.sample(500)
-    with pytest.raises(TypeError, match="no model"):
-        dp.sample()
-    with pytest.raises(ValueError, match="rung='top'"):
-        dp.sample(model, rung="top")
-    with pytest.raises(ValueError, match="'sppe' does not take rung"):
-        dp.sample(model, method="sppe", rung="records")
-    with pm.Model() as nothing:
+def nothing():
+    with pm.Model() as model:
         pm.Normal("x")
-    with pytest.raises(ValueError, match=r"dp\.PrivateObservation"):
-        dp.sample(nothing)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error", "message"),
+    [
+        (lambda: 500, {}, TypeError, r"write dp\.sample\(model"),
+        (lambda: None, {}, TypeError, "no model"),
+        (build, {"rung": "top"}, ValueError, "rung='top'"),
+        (build, {"method": "sppe", "rung": "records"}, ValueError, "'sppe' does not take rung"),
+        (nothing, {}, ValueError, r"dp\.PrivateObservation"),
+    ],
+)
+def test_arguments(model, options, error, message):
+    with pytest.raises(error, match=message):
+        dp.sample(model(), **options)
 
 
 def test_values_that_post_processing_cannot_publish():
@@ -255,20 +245,17 @@ def test_values_that_post_processing_cannot_publish():
 @pytest.mark.nightly
 def test_recover_from_separate_bounded_releases():
     with pm.Model() as model:
-        mu, sigma = pm.Normal("mu", 60, 20), pm.HalfNormal("sigma", 20)
-        y = pm.Normal("y", mu, sigma, shape=20)
-        dp.PrivateObservation("a", y.mean(), dp.LaplaceMechanism(5), observed=71, bounds=(0, 200))
-        dp.PrivateObservation(
-            "b", y.var(ddof=1), dp.LaplaceMechanism(300), observed=400, bounds=(0, 200)
-        )
+        y = pm.Normal("y", pm.Normal("mu", 60, 20), pm.HalfNormal("sigma", 20), shape=20)
+        for name, s, scale, z in (("a", y.mean(), 5, 71), ("b", y.var(ddof=1), 300, 400)):
+            noise = dp.LaplaceMechanism(scale)
+            dp.PrivateObservation(name, s, noise, observed=z, bounds=(0, 200))
     idata = dp.sample(model, draws=2_000, random_seed=1, **QUIET)
     together = build(bounds=(0, 200))
     same = dp.sample(together, draws=2_000, random_seed=2, **QUIET)
     one = dp.recover(model, idata, random_seed=3)["posterior"]
     other = dp.recover(together, same, random_seed=4)["posterior"]
     for name in ("y_mean", "y_var"):
-        a, b = one[name].to_numpy().ravel()[::4], other[name].to_numpy().ravel()[::4]
-        assert stats.ks_2samp(a, b).pvalue > 1e-3
+        same_law(*(found[name].to_numpy().ravel()[::4] for found in (one, other)))
     assert "y_mean" in dp.recover(model, dp.recover(model, idata))["posterior"]
 
 

@@ -8,12 +8,10 @@ import pytest
 import pymc_dp as dp
 from pymc_dp import routes
 from pymc_dp.routes import ROUTES
+from tests.chains import QUIET
 from tests.models import gaussian, poisson, regression
 
-SHORT = {
-    "draws": 4, "tune": 4, "chains": 1, "random_seed": 1,
-    "progressbar": False, "compute_convergence_checks": False,
-}  # fmt: skip
+FEW = {"draws": 4, "tune": 4, "chains": 1, "random_seed": 1} | QUIET
 # What compiled chains do not take: another route is left, and short trees are enough for it.
 NUTS = {"nuts_sampler": "pymc", "cores": 1}
 SHALLOW = NUTS | {"max_treedepth": 3}
@@ -53,7 +51,7 @@ def test_short_run(name, caplog, monkeypatch):
         [last] = [route for route in ROUTES if route.name == name]
         monkeypatch.setattr(routes, "ROUTES", [last])
     with caplog.at_level(logging.INFO, logger="pymc.dp"):
-        idata = dp.sample(model, **SHORT, **options)
+        idata = dp.sample(model, **FEW, **options)
     assert f"Route: {name} (rung: " in caplog.text
     assert {"posterior", "sample_stats", "observed_data"} <= set(idata.children)
     np.testing.assert_allclose(idata["observed_data"]["z"], model.rvs_to_values[model["z"]].eval())

@@ -6,6 +6,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.step_methods import STEPS, FeasibleSlice
+from tests.chains import sampled
 from tests.models import bernoulli, factorization, gaussian, normal, poisson, statistics, table
 
 
@@ -36,17 +37,11 @@ def test_every_step_has_a_model():
 def test_short_run(step):
     build, name = CASES[step]
     model = build()
+    names = [name, "phi"] if step is dp.FactorizationGibbs else [name]
     with model:
-        variables = [model[name]]
-        if step is dp.FactorizationGibbs:
-            variables.append(model["phi"])
-        own = step(variables)
+        own = step([model[name] for name in names])
         left = [rv for rv in model.free_RVs if model.rvs_to_values[rv] not in own.vars]
         others = [pm.Metropolis([rv]) for rv in left]
-        idata = pm.sample(
-            draws=20, tune=5, chains=1, cores=1, step=[own, *others], random_seed=1,
-            progressbar=False, compute_convergence_checks=False,
-        )  # fmt: skip
-    drawn = idata["posterior"][name]
+    drawn = sampled(model, draws=20, chains=1, step=[own, *others])["posterior"][name]
     assert np.isfinite(drawn).all()
     assert np.unique(drawn).size > 1  # it moves

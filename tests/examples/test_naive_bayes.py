@@ -1,10 +1,10 @@
 """The naive Bayes example: its enumeration, its exact draws, and what the command prints."""
 
-import arviz as az
 import numpy as np
 import pytest
 
-from pymc_dp.examples import comparison, naive_bayes
+from pymc_dp.examples import naive_bayes
+from tests.agreement import has_moments
 from tests.references import references
 
 CASE = references("neural")["loglinear"]
@@ -34,11 +34,8 @@ def test_enumeration_is_the_reference():
 def test_exact_draws():
     idata = naive_bayes.exact(naive_bayes.build(), 2000, seed=2)
     draws = naive_bayes.chances(idata)
-    error = {name: az.mcse(x.reshape(2, -1)) for name, x in draws.items()}
-    found = comparison.moments(draws)
     for name, (mean, sd) in naive_bayes.enumerate_counts().items():
-        assert abs(found[name][0] - mean) < 4 * error[name] < 0.2 * sd
-        assert found[name][1] == pytest.approx(sd, rel=0.06)
+        has_moments(draws[name].reshape(2, -1), mean, sd, sd_within=0.06, least=400)
 
 
 @pytest.mark.nightly

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from numpy.random import Generator
 from scipy import stats
 
 import pymc_dp as dp
@@ -89,99 +91,68 @@ def _categories(t):
     return pt.stack([t, (1 - t) / 3, 2 * (1 - t) / 3], axis=-1)
 
 
-# By name: the domains of the parameters, the law for PyMC, and draws of it for numpy. `new` makes
-# a variable of the model, or one that is integrated out.
+def _zero_inflated(rng, t, size):
+    return rng.binomial(1, t, size) * rng.poisson(3.0, size)
+
+
+def _categorical(rng, t, size):
+    return (rng.random(size) > t) * (1 + (rng.random(size) > 1 / 3))
+
+
+REAL, POSITIVE, SHARE, BOTH = ("real",), ("positive",), ("share",), ("real", "positive")
+# By name: the domains of the parameters; of the parameters, the law for PyMC with what it takes,
+# and what draws of it for numpy.
 LAWS = {
-    "Normal(t, 1)": (
-        ("real",),
-        lambda new, n, t: new(pm.Normal, t, 1, shape=n),
-        lambda rng, size, t: rng.normal(t, 1, size),
-    ),
-    "Normal(1, t)": (
-        ("positive",),
-        lambda new, n, t: new(pm.Normal, 1, t, shape=n),
-        lambda rng, size, t: rng.normal(1, t, size),
-    ),
-    "Normal(t, u)": (
-        ("real", "positive"),
-        lambda new, n, t, u: new(pm.Normal, t, u, shape=n),
-        lambda rng, size, t, u: rng.normal(t, u, size),
-    ),
+    "Normal(t, 1)": (REAL, lambda t: (pm.Normal, t, 1), lambda t: (Generator.normal, t, 1)),
+    "Normal(1, t)": (POSITIVE, lambda t: (pm.Normal, 1, t), lambda t: (Generator.normal, 1, t)),
+    "Normal(t, u)": (BOTH, lambda t, u: (pm.Normal, t, u), lambda t, u: (Generator.normal, t, u)),
     "Normal(t, sqrt(u))": (
-        ("real", "positive"),
-        lambda new, n, t, u: new(pm.Normal, t, pt.sqrt(u), shape=n),
-        lambda rng, size, t, u: rng.normal(t, np.sqrt(u), size),
+        BOTH,
+        lambda t, u: (pm.Normal, t, pt.sqrt(u)),
+        lambda t, u: (Generator.normal, t, np.sqrt(u)),
     ),
     "Normal(t, tau=u)": (
-        ("real", "positive"),
-        lambda new, n, t, u: new(pm.Normal, t, tau=u, shape=n),
-        lambda rng, size, t, u: rng.normal(t, u**-0.5, size),
+        BOTH,
+        lambda t, u: (pm.Normal, t, None, u),
+        lambda t, u: (Generator.normal, t, u**-0.5),
     ),
     "Exponential(t)": (
-        ("positive",),
-        lambda new, n, t: new(pm.Exponential, t, shape=n),
-        lambda rng, size, t: rng.exponential(1 / t, size),
+        POSITIVE,
+        lambda t: (pm.Exponential, t),
+        lambda t: (Generator.exponential, 1 / t),
     ),
-    "Gamma(2, t)": (
-        ("positive",),
-        lambda new, n, t: new(pm.Gamma, 2, t, shape=n),
-        lambda rng, size, t: rng.gamma(2, 1 / t, size),
-    ),
+    "Gamma(2, t)": (POSITIVE, lambda t: (pm.Gamma, 2, t), lambda t: (Generator.gamma, 2, 1 / t)),
     "LogNormal(t, .5)": (
-        ("real",),
-        lambda new, n, t: new(pm.LogNormal, t, 0.5, shape=n),
-        lambda rng, size, t: rng.lognormal(t, 0.5, size),
+        REAL,
+        lambda t: (pm.LogNormal, t, 0.5),
+        lambda t: (Generator.lognormal, t, 0.5),
     ),
-    "Laplace(t, .5)": (
-        ("real",),
-        lambda new, n, t: new(pm.Laplace, t, 0.5, shape=n),
-        lambda rng, size, t: rng.laplace(t, 0.5, size),
-    ),
+    "Laplace(t, .5)": (REAL, lambda t: (pm.Laplace, t, 0.5), lambda t: (Generator.laplace, t, 0.5)),
     "Beta(1 + t, 2)": (
-        ("positive",),
-        lambda new, n, t: new(pm.Beta, 1 + t, 2, shape=n),
-        lambda rng, size, t: rng.beta(1 + t, 2, size),
+        POSITIVE,
+        lambda t: (pm.Beta, 1 + t, 2),
+        lambda t: (Generator.beta, 1 + t, 2),
     ),
-    "Poisson(t)": (
-        ("positive",),
-        lambda new, n, t: new(pm.Poisson, t, shape=n),
-        lambda rng, size, t: rng.poisson(t, size),
-    ),
+    "Poisson(t)": (POSITIVE, lambda t: (pm.Poisson, t), lambda t: (Generator.poisson, t)),
     "NegativeBinomial(3, t)": (
-        ("share",),
-        lambda new, n, t: new(pm.NegativeBinomial, n=3, p=t, shape=n),
-        lambda rng, size, t: rng.negative_binomial(3, t, size),
+        SHARE,
+        lambda t: (pm.NegativeBinomial, None, None, t, 3),
+        lambda t: (Generator.negative_binomial, 3, t),
     ),
     "ZeroInflatedPoisson(t, 3)": (
-        ("share",),
-        lambda new, n, t: new(pm.ZeroInflatedPoisson, t, 3.0, shape=n),
-        lambda rng, size, t: rng.binomial(1, t, size) * rng.poisson(3.0, size),
+        SHARE,
+        lambda t: (pm.ZeroInflatedPoisson, t, 3.0),
+        lambda t: (_zero_inflated, t),
     ),
-    "Geometric(t)": (
-        ("share",),
-        lambda new, n, t: new(pm.Geometric, t, shape=n),
-        lambda rng, size, t: rng.geometric(t, size),
-    ),
-    "Bernoulli(t)": (
-        ("share",),
-        lambda new, n, t: new(pm.Bernoulli, t, shape=n),
-        lambda rng, size, t: rng.binomial(1, t, size),
-    ),
-    "Binomial(5, t)": (
-        ("share",),
-        lambda new, n, t: new(pm.Binomial, 5, t, shape=n),
-        lambda rng, size, t: rng.binomial(5, t, size),
-    ),
+    "Geometric(t)": (SHARE, lambda t: (pm.Geometric, t), lambda t: (Generator.geometric, t)),
+    "Bernoulli(t)": (SHARE, lambda t: (pm.Bernoulli, t), lambda t: (Generator.binomial, 1, t)),
+    "Binomial(5, t)": (SHARE, lambda t: (pm.Binomial, 5, t), lambda t: (Generator.binomial, 5, t)),
     "Categorical(t, ...)": (
-        ("share",),
-        lambda new, n, t: new(pm.Categorical, _categories(t), shape=n),
-        lambda rng, size, t: (rng.random(size) > t) * (1 + (rng.random(size) > 1 / 3)),
+        SHARE,
+        lambda t: (pm.Categorical, _categories(t)),
+        lambda t: (_categorical, t),
     ),
-    "Uniform(0, t)": (
-        ("positive",),
-        lambda new, n, t: new(pm.Uniform, 0, t, shape=n),
-        lambda rng, size, t: rng.uniform(0, t, size),
-    ),
+    "Uniform(0, t)": (POSITIVE, lambda t: (pm.Uniform, 0, t), lambda t: (Generator.uniform, 0, t)),
 }
 
 # What the law's first parameter is of theta: positive and in (0, 1) where theta is. The last axis
@@ -304,59 +275,52 @@ def _rounded(z, s):
         return np.log(stats.norm.cdf(z + 0.05, s, 0.7) - stats.norm.cdf(z - 0.05, s, 0.7))
 
 
-# The mechanism, scipy's log density, draws, and whether its noise is of whole numbers.
+# The mechanism, scipy's log density, draws.
 MECHANISMS = {
     "Laplace(1)": (
         lambda: dp.LaplaceMechanism(1.0),
         lambda z, s: stats.laplace.logpdf(z, s, 1.0),
         lambda rng, s: s + rng.laplace(0, 1.0, np.shape(s)),
-        False,
     ),
     "Gaussian(.7)": (
         lambda: dp.GaussianMechanism(0.7),
         lambda z, s: stats.norm.logpdf(z, s, 0.7),
         lambda rng, s: s + rng.normal(0, 0.7, np.shape(s)),
-        False,
     ),
     "Laplace(1).clipped(0)": (
         lambda: dp.LaplaceMechanism(1.0).clipped(lower=0.0),
         _clipped,
         lambda rng, s: np.maximum(s + rng.laplace(0, 1.0, np.shape(s)), 0.0),
-        False,
     ),
     "Gaussian(.7).rounded(1)": (
         lambda: dp.GaussianMechanism(0.7).rounded(1),
         _rounded,
         lambda rng, s: np.round(s + rng.normal(0, 0.7, np.shape(s)), 1),
-        False,
     ),
     "Geometric(2)": (
         lambda: dp.GeometricMechanism(2.0),
         _whole(lambda k: np.log((1 - _A) / (1 + _A)) - np.abs(k) / 2.0),
         lambda rng, s: s + rng.geometric(1 - _A, np.shape(s)) - rng.geometric(1 - _A, np.shape(s)),
-        True,
     ),
     "DiscreteGaussian(1.5)": (
         lambda: dp.DiscreteGaussianMechanism(1.5),
         _whole(lambda k: -(k**2) / 2 / 1.5**2 - _NORMALISER),
         lambda rng, s: s + np.round(rng.normal(0, 1.5, np.shape(s))),  # near it: only a value
-        True,
     ),
 }
+WHOLE_NOISE = ("Geometric(2)", "DiscreteGaussian(1.5)")
 # Of these statistics of binary records only: reports of each, and their number.
 REPORTS = "RandomizedResponse(.8)"
 MECHANISMS[REPORTS] = (
     lambda: dp.RandomizedResponse(0.8),
     lambda z, s: np.log(np.where(z == s, 0.8, 0.2)),
     lambda rng, s: np.where(rng.random(np.shape(s)) < 0.8, s, 1 - s),
-    False,
 )
 MEMBERS = "Binomial(20, .5, 9)"
 MECHANISMS[MEMBERS] = (
     lambda: dp.BinomialMechanism(20, 0.5, 9),
     lambda z, s: stats.binom.logpmf(z, 20, (s + 0.5) / 10),
     lambda rng, s: rng.binomial(20, (s + 0.5) / 10),
-    False,
 )
 ANY = [name for name in MECHANISMS if name not in (REPORTS, MEMBERS)]
 
@@ -418,8 +382,8 @@ class Spec:
     def draw(self, rng, parameters, size):
         """Draw records given parameters: one set of them, or arrays with a value for each set."""
         first, *others = (np.asarray(p, "float64")[..., None] for p in parameters)
-        t = self.parameter.array(first, self.n)
-        return LAWS[self.law][2](rng, (size, self.n), t, *others)
+        draw, *arguments = LAWS[self.law][2](self.parameter.array(first, self.n), *others)
+        return draw(rng, *arguments, (size, self.n))
 
     def draw_prior(self, rng, size):
         """Draw the parameters, an array for each."""
@@ -433,9 +397,7 @@ class Spec:
         for release in self.releases:
             s = release.array(x, self.n)[0]
             z = MECHANISMS[release.mechanism][2](rng, s)
-            if MECHANISMS[release.mechanism][3]:
-                z = np.round(z)
-            found.append(z)
+            found.append(np.round(z) if release.mechanism in WHOLE_NOISE else z)
         return found
 
     def log_likelihood(self, z, x):
@@ -459,20 +421,17 @@ class Spec:
 
     def build(self, z):
         """Write the model for PyMC."""
-        new = (lambda law, *a, **k: law("x", *a, **k)) if self.latent else _component
         with pm.Model() as model:
             first, *others = [prior(name) for name, (prior, _) in self.priors.items()]
-            x = LAWS[self.law][1](new, self.n, self.parameter.graph(first, self.n), *others)
+            law, *arguments = LAWS[self.law][1](self.parameter.graph(first, self.n), *others)
+            new = partial(law, "x") if self.latent else law.dist
+            x = new(*arguments, shape=self.n)
             for i, (release, value) in enumerate(zip(self.releases, z, strict=True)):
                 statistic = release.graph(x, self.n)
                 observed = value if statistic.type.ndim else value[0]
                 mechanism = MECHANISMS[release.mechanism][0]()
                 dp.PrivateObservation(f"z{i}", statistic, mechanism, observed=observed)
         return model
-
-
-def _component(law, *args, **kwargs):
-    return law.dist(*args, **kwargs)
 
 
 def average(logs):

@@ -10,11 +10,9 @@ import pymc_dp as dp
 from pymc_dp import laws
 from pymc_dp.laws import find_pair
 from tests.laws.test_count_sums import OPS, PAIRS, SMOOTH, TRIALS, values
-from tests.models import gaussian_model
+from tests.models import gaussian
 
 jax = pytest.importorskip("jax", exc_type=ImportError)
-
-PRIOR = {"mu_0": 0.3, "kappa_0": 1.0, "nu_0": 3.0, "sigma_0_sq": 0.1}
 
 
 def assert_same(inputs, logp, points, moved=None):
@@ -111,16 +109,14 @@ def regression():
 
 LAPLACE = dp.LaplaceMechanism
 MODELS = {
-    "moments": lambda: gaussian_model(20, [0.1, 0.05], [0.4, 0.06], prior=PRIOR),
-    "bounded": lambda: gaussian_model(20, [0.1, 0.05], [0.4, 0.06], prior=PRIOR, bounds=(0, 1)),
-    "bounded Gaussian": lambda: gaussian_model(
-        20, [0.1, 0.05], [0.4, 0.06], prior=PRIOR, bounds=(0, 1), mechanism=dp.GaussianMechanism
-    ),
-    "count": lambda: released(lambda x: x.sum(), LAPLACE(2.0), 4.3),
+    "moments": gaussian,
+    "bounded": lambda: gaussian(bounds=(0, 1)),
+    "bounded Gaussian": lambda: gaussian(bounds=(0, 1), mechanism=dp.GaussianMechanism),
+    "count": lambda: released(pt.sum, LAPLACE(2.0), 4.3),
     "variance": lambda: released(lambda x: x.var(), LAPLACE(0.1), 0.2),
-    "long count": lambda: released(lambda x: x.sum(), LAPLACE(2.0), 1500.3, n=4000),
-    "discrete count": lambda: released(lambda x: x.sum(), dp.DiscreteGaussianMechanism(2.0), 4),
-    "reported count": lambda: released(lambda x: x.sum(), dp.RandomizedResponse(0.8).counted(9), 4),
+    "long count": lambda: released(pt.sum, LAPLACE(2.0), 1500.3, n=4000),
+    "discrete count": lambda: released(pt.sum, dp.DiscreteGaussianMechanism(2.0), 4),
+    "reported count": lambda: released(pt.sum, dp.RandomizedResponse(0.8).counted(9), 4),
     "reports": lambda: released(lambda x: x, dp.RandomizedResponse(0.8), [0, 1, 1] * 3),
     "inverted": lambda: released(lambda x: sums(x)[0], LAPLACE(2.0), 4.3, n=30, law=clamped),
     "two inverted": lambda: released(
@@ -152,14 +148,13 @@ def test_models(name):
 @pytest.mark.parametrize("sampler", ["numpyro", "blackjax", "nutpie", "dp.sample"])
 def test_samplers(sampler):
     model = dp.collapse(MODELS["moments"](), "marginal")
-    options = {"draws": 500, "tune": 500, "chains": 2, "progressbar": False, "random_seed": 1}
+    few = {"draws": 500, "tune": 500, "chains": 2}
+    options = few | {"progressbar": False, "random_seed": 1}
     exact = pm.sample(model=model, **options).posterior
     if sampler == "nutpie":
         nutpie = pytest.importorskip("nutpie")
         compiled = nutpie.compile_pymc_model(model, backend="jax")
-        tree = nutpie.sample(
-            compiled, draws=500, tune=500, chains=2, cores=1, seed=1, progress_bar=False
-        )
+        tree = nutpie.sample(compiled, **few, cores=1, seed=1, progress_bar=False)
     elif sampler == "dp.sample":
         tree = dp.sample(MODELS["moments"](), nuts_sampler="numpyro", **options)
     else:

@@ -1,5 +1,6 @@
 """Which variables are records, and which of them are drawn together."""
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
@@ -16,13 +17,23 @@ def names(variables):
     return [v.name for v in variables]
 
 
+def release_sums(*records):
+    sums = pt.stack([v.sum() for v in records])
+    dp.PrivateObservation("z", sums, LAPLACE, observed=np.arange(1.0, 1 + len(records)))
+
+
+def read(model, *records):
+    """Return the names of records that are drawn together, and of what depends on them."""
+    return [(names(b.records), names(b.factors)) for b in blocks(Reading(model), records)]
+
+
 def test_a_latent_that_depends_on_a_mean_is_no_part_of_the_record():
     """It is a parameter of some records and a factor of the others: no move carries it along."""
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=4)
         latent = pm.Normal("l", 3 * x.mean(), 1, shape=4)
         y = pm.Normal("y", x + latent, 1, shape=4)
-        dp.PrivateObservation("z", pt.stack([x.sum(), y.sum()]), LAPLACE, observed=[1.0, 2.0])
+        release_sums(x, y)
     [block] = blocks(Reading(model), (x, y))
     assert names(block.records) == ["x", "y"]
     assert names(block.factors) == ["l", "z"]
@@ -35,7 +46,7 @@ def test_a_latent_of_rows_is_part_of_the_record():
         x = pm.Normal("x", 0, 1, shape=4)
         latent = pm.Normal("l", 3 * x, 1, shape=4)
         y = pm.Normal("y", x + latent, 1, shape=4)
-        dp.PrivateObservation("z", pt.stack([x.sum(), y.sum()]), LAPLACE, observed=[1.0, 2.0])
+        release_sums(x, y)
     [block] = blocks(Reading(model), (x, y))
     assert names(block.records) == ["x", "l", "y"]
 
@@ -45,13 +56,8 @@ def test_every_dependence_within_a_group_is_by_rows():
         x = pm.Normal("x", 0, 1, shape=4)
         y = pm.Normal("y", x, 1, shape=4)
         w = pm.Normal("w", y + 3 * x.mean(), 1, shape=4)
-        sums = pt.stack([x.sum(), y.sum(), w.sum()])
-        dp.PrivateObservation("z", sums, LAPLACE, observed=[1.0, 2.0, 3.0])
-    first, second = blocks(Reading(model), (x, y, w))
-    assert names(first.records) == ["x", "y"]
-    assert names(first.factors) == ["w", "z"]
-    assert names(second.records) == ["w"]
-    assert names(second.factors) == ["z"]
+        release_sums(x, y, w)
+    assert read(model, x, y, w) == [(["x", "y"], ["w", "z"]), (["w"], ["z"])]
 
 
 @pytest.mark.parametrize(
@@ -67,14 +73,10 @@ def test_children_by_the_components_of_a_law(law):
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=4)
         y = law(x)
-        dp.PrivateObservation("z", pt.stack([x.sum(), y.sum()]), LAPLACE, observed=[1.0, 2.0])
+        release_sums(x, y)
     assert names(children(Reading(model), x)) == ["y", "z"]
     assert record_variables(Reading(model)) == [y]
-    first, second = blocks(Reading(model), (x, y))
-    assert names(first.records) == ["x"]
-    assert names(first.factors) == ["y", "z"]
-    assert names(second.records) == ["y"]
-    assert names(second.factors) == ["z"]
+    assert read(model, x, y) == [(["x"], ["y", "z"]), (["y"], ["z"])]
 
 
 def test_rows_of_probabilities_are_rows():
@@ -140,6 +142,6 @@ def test_custom_law_given_other_records(by_rows):
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=N)
         y = pm.CustomDist("y", x, dist=dist, shape=N)
-        dp.PrivateObservation("z", pt.stack([x.sum(), y.sum()]), LAPLACE, observed=[1.0, 2.0])
+        release_sums(x, y)
     found = [names(block.records) for block in blocks(Reading(model), (x, y))]
     assert found == ([["x", "y"]] if by_rows else [["x"], ["y"]])

@@ -5,13 +5,15 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import regression
+from tests.agreement import follows, has_moments, has_quantiles
+from tests.chains import QUIET, SHORT
 
-QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
+TWO = QUIET | {"chains": 2, "cores": 1}
 LAPLACE = dp.LaplaceMechanism
 
 
@@ -66,22 +68,14 @@ def draws_of(tree):
     return dict(zip(NAMES, [theta[..., 0], theta[..., 1], *others], strict=True))
 
 
-def quartiles_agree(found, expected, error, limit=4.5):
+QUARTILES = (0.25, 0.5, 0.75)
+
+
+def quartiles_agree(found, expected, error):
     """Compare shares of draws below given quartiles: variances need have no moments."""
     for name, cuts in zip(NAMES, expected, strict=True):
-        own = found[name]
-        for cut, share in zip(cuts, (0.25, 0.5, 0.75), strict=True):
-            below = (own < cut).astype(float)
-            ess = float(az.ess(below))
-            assert ess > 500, name
-            apart = abs(below.mean() - share) / np.hypot(np.sqrt(share * (1 - share) / ess), error)
-            assert apart < limit, (name, share, below.mean())
-
-
-def weighted_quartiles(values, weight):
-    order = np.argsort(values)
-    share = np.cumsum(weight[order]) / weight.sum()
-    return values[order][np.searchsorted(share, (0.25, 0.5, 0.75))]
+        cuts = dict(zip(QUARTILES, cuts, strict=True))
+        has_quantiles(found[name], cuts, error=error, limit=4.5, least=500, where=name)
 
 
 @pytest.mark.nightly
@@ -91,9 +85,10 @@ def test_factors_and_a_law_of_covariates_against_importance_sampling():
     weight = np.exp(-(np.abs(s - z[:, None]) / scale[:, None]).sum(axis=0))
     effective = weight.sum() ** 2 / (weight**2).sum()
     assert effective > 20_000
-    tree = dp.sample(scaled(n, z, scale), draws=8000, chains=2, random_seed=1, **QUIET)
+    tree = dp.sample(scaled(n, z, scale), draws=8000, random_seed=1, **TWO)
     assert tree["posterior"].attrs["route"] == "exact regression"
-    expected = [weighted_quartiles(own, weight) for own in values]
+    weighted = {"weights": weight, "method": "inverted_cdf"}
+    expected = [np.quantile(own, QUARTILES, **weighted) for own in values]
     quartiles_agree(draws_of(tree), expected, 0.5 / np.sqrt(effective))
 
 
@@ -104,10 +99,10 @@ def test_the_central_limit_theorem_agrees_for_many_rows():
     _, s = simulate(n, 1, rng)
     model = scaled(n, s[:, 0] + rng.laplace(0, scale), scale)
     exact, clt = (
-        draws_of(dp.sample(model, draws=8000, chains=2, random_seed=1, approximate=a, **QUIET))
+        draws_of(dp.sample(model, draws=8000, random_seed=1, approximate=a, **TWO))
         for a in (None, "clt")
     )
-    expected = [np.quantile(exact[name], (0.25, 0.5, 0.75)) for name in NAMES]
+    expected = [np.quantile(exact[name], QUARTILES) for name in NAMES]
     error = max(0.5 / np.sqrt(float(az.ess(own))) for own in exact.values())
     quartiles_agree(clt, expected, error + 0.005)
 
@@ -135,9 +130,7 @@ def two_covariates(x, y):
 
 
 def exact_draws(model, **arguments):
-    tree = dp.sample(
-        model, draws=200, tune=100, chains=2, **{"random_seed": 1, **QUIET, **arguments}
-    )
+    tree = dp.sample(model, draws=200, tune=100, **({"random_seed": 1} | TWO | arguments))
     assert tree["posterior"].attrs["route"] == "exact regression"
     return tree["posterior"]
 
@@ -199,25 +192,20 @@ def test_dims_of_coefficients_of_several_covariates():
 )
 def test_releases_that_tell_nothing_leave_the_prior(statistic):
     model = written(normal(shape=2), statistic=statistic, z=[5.0])
-    s2 = exact_draws(model)["s2"].to_numpy().ravel()[::4]
-    assert stats.kstest(s2, stats.invgamma(3, scale=0.5).cdf).pvalue > 1e-3
+    follows(exact_draws(model)["s2"].to_numpy().ravel()[::4], stats.invgamma(3, scale=0.5))
 
 
 @pytest.mark.nightly
 def test_seeds_of_any_kind_are_those_of_the_chains():
     z, scale = np.array([2.5, 8.0, 1.0, 7.0, 3.0]), np.ones(5)
-    model = scaled(12, z, scale)
-    found = {}
-    for name, seed in {
-        "int": lambda: 1,
-        "list": lambda: [1, 2],
-        "generator": lambda: np.random.default_rng(3),
-    }.items():
+    model, found = scaled(12, z, scale), []
+    seeds = (lambda: 1, lambda: [1, 2], lambda: np.random.default_rng(3))
+    for seed in seeds:
         first, again = (exact_draws(model, random_seed=seed()) for _ in range(2))
         np.testing.assert_array_equal(first["t2"], again["t2"])
         np.testing.assert_array_equal(first["s2"], again["s2"])
-        found[name] = first["t2"].to_numpy()
-    assert not np.array_equal(found["int"], found["list"])
+        found.append(first["t2"].to_numpy())
+    assert not np.array_equal(found[0], found[1])
 
 
 @pytest.mark.nightly
@@ -236,7 +224,7 @@ def test_several_covariates_with_a_normal_wishart_prior():
         upper = np.triu_indices(2)
         parts = [x.sum(0), (x.T @ x)[upper], y.sum()[None], x.T @ y, (y * y).sum()[None]]
         dp.PrivateObservation("z", pt.concatenate(parts), LAPLACE(scale), observed=z)
-    posterior = dp.sample(model, draws=8000, chains=2, random_seed=3, **QUIET)["posterior"]
+    posterior = dp.sample(model, draws=8000, random_seed=3, **TWO)["posterior"]
 
     rng, size = np.random.default_rng(0), 600_000
     wishart = stats.wishart(5, v).rvs(size, random_state=1)
@@ -256,19 +244,15 @@ def test_several_covariates_with_a_normal_wishart_prior():
     fitted = (np.linalg.solve(u, xy[..., None])[..., 0] * xy).sum(1)
     yy = variance * rng.chisquare(n - 3, size) + fitted
     own = np.column_stack([n * mean, u[:, 1, 1], u[:, 1, 2], u[:, 2, 2], xy, yy])
-    weight = -np.abs(own - z).sum(1) / scale
-    weight = np.exp(weight - weight.max())
-    weight /= weight.sum()
+    weight = special.softmax(-np.abs(own - z).sum(1) / scale)
     effective = 1 / (weight**2).sum()
     assert effective > 2000
     for name, prior in (("b", beta), ("s2", variance), ("mu", location), ("T", wishart)):
-        prior = prior.reshape(size, -1)
-        expected = weight @ prior
-        sd = np.sqrt(weight @ (prior - expected) ** 2)
-        found = posterior[name].to_numpy().reshape(-1, prior.shape[1])
-        assert np.all(np.abs(found.mean(0) - expected) < 4.5 * sd / np.sqrt(effective)), name
-        np.testing.assert_allclose(found.std(0), sd, rtol=0.1)
-    clt = dp.sample(model, approximate="clt", draws=2000, chains=2, random_seed=3, **QUIET)
+        expected = np.average(prior, axis=0, weights=weight)
+        sd = np.sqrt(np.average((prior - expected) ** 2, axis=0, weights=weight))
+        error = {"mean_se": sd / np.sqrt(effective), "sd_within": 0.1, "limit": 4.5}
+        has_moments(posterior[name], expected, sd, least=500, where=name, **error)
+    clt = dp.sample(model, approximate="clt", draws=2000, random_seed=3, **TWO)
     for name in ("b", "mu"):
         near = clt["posterior"][name].mean(("chain", "draw"))
         np.testing.assert_allclose(near, posterior[name].mean(("chain", "draw")), atol=0.06)
@@ -350,7 +334,7 @@ def test_rows_along_the_second_axis_are_refused():
 
 def test_statistics_of_rows_are_not_recovered_from_a_result_without_them():
     model = written(normal(shape=2))
-    tree = dp.sample(model, draws=20, tune=20, chains=1, **QUIET)
+    tree = dp.sample(model, draws=20, tune=20, **SHORT)
     assert "x_y_mean" in dp.recover(model, tree)["posterior"]
     del tree["posterior"]["x_y_mean"]
     with pytest.raises(ValueError, match=r"no 'x_y_mean'.*rung='statistics'"):

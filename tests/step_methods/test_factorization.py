@@ -10,8 +10,9 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
+from tests.agreement import follows, same_law
+from tests.chains import QUIET, SHORT, chain
 
-QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 SCALE = -1 / np.log(0.5)
 Z = np.array([[3, -1, 12], [0, 4, 2], [7, 1, 25], [-2, 0, 3]])
 Y = np.array([[3, 0, 11], [1, 4, 2], [6, 1, 27], [0, 1, 2]])
@@ -22,27 +23,8 @@ def private_model(mechanism=None, observed=Z):
     return dp.poisson_factorization(observed, 2, mechanism or dp.GeometricMechanism(SCALE))
 
 
-def run(step, point, count, seed=1):
-    step.setup_chain(np.random.default_rng(seed), tune=0, draws=count)
-    points = []
-    for _ in range(count):
-        point, _ = step.step(point)
-        points.append(point)
-    return points
-
-
-def rates(points):
-    return np.exp([p["theta_log__"] for p in points]) @ np.exp([p["phi_log__"] for p in points])
-
-
-def compare(first, second, thin):
-    """Two chains agree on every entry: Kolmogorov's test on thinned draws."""
-    for a, b in zip(
-        first[::thin].reshape(-1, first[0].size).T,
-        second[::thin].reshape(-1, second[0].size).T,
-        strict=True,
-    ):
-        assert stats.ks_2samp(a, b).pvalue > 1e-4
+def rates(found):
+    return np.exp(found["theta_log__"]) @ np.exp(found["phi_log__"])
 
 
 def by_hand(product):
@@ -69,16 +51,17 @@ def by_hand(product):
 def reference():
     model = private_model()
     step = dp.FactorizationGibbs([model["theta"], model["phi"]], model=model, sweeps=5)
-    return rates(run(step, model.initial_point(), 3000)[100:])
+    return rates(chain(step, model.initial_point(), 3000))[100::10]
 
 
 @pytest.mark.nightly
 def test_the_other_method_agrees(reference):
     model = private_model()
-    step = dp.FactorizationGibbs(
-        [model["phi"], model["theta"]], model=model, sweeps=5, method="bessel"
+    both = [model["phi"], model["theta"]]
+    step = dp.FactorizationGibbs(both, model=model, sweeps=5, method="bessel")
+    same_law(
+        reference, rates(chain(step, model.initial_point(), 3000, seed=2))[100::10], level=1e-4
     )
-    compare(reference, rates(run(step, model.initial_point(), 3000, seed=2)[100:]), thin=10)
 
 
 @pytest.mark.parametrize("product", ["dot", "transposed", "latent"])
@@ -87,49 +70,40 @@ def test_models_written_by_hand(product, reference):
     [step] = dp.steps(model)
     assert isinstance(step, dp.FactorizationGibbs)
     step.sweeps = 5
-    points = run(step, model.initial_point(), 3000, seed=3)[100:]
+    found = chain(step, model.initial_point(), 3000, seed=3)
     if product == "transposed":
-        points = [{**p, "phi_log__": p["phi_log__"].T} for p in points]
-    compare(reference, rates(points), thin=10)
+        found["phi_log__"] = found["phi_log__"].swapaxes(1, 2)
+    same_law(reference, rates(found)[100::10], level=1e-4)
     if product == "latent":
-        counts = np.array([p["y"] for p in points])
-        posterior = np.mean([p["y"] for p in points], axis=0)
-        assert counts.dtype == np.int64
-        assert counts.min() >= 0
-        assert np.abs(posterior - np.maximum(Z, 0)).max() < 4
+        assert found["y"].dtype == np.int64
+        assert found["y"].min() >= 0
+        assert np.abs(found["y"].mean(axis=0) - np.maximum(Z, 0)).max() < 4
 
 
 @pytest.mark.nightly
 def test_the_marginal_model_has_the_same_posterior(reference):
     """NUTS, with the counts integrated out, knows nothing of the sweep."""
     model = private_model()
-    with model:
-        idata = pm.sample(
-            800, tune=400, chains=1, nuts_sampler="pymc", random_seed=4, target_accept=0.9, **QUIET
-        )
-    posterior = idata["posterior"].to_dataset()
+    options = {"nuts_sampler": "pymc", "random_seed": 4, "target_accept": 0.9}
+    posterior = pm.sample(800, tune=400, model=model, **options, **SHORT)["posterior"]
     found = (posterior["theta"].to_numpy() @ posterior["phi"].to_numpy())[0]
-    compare(reference[::10], found[::4], thin=1)
+    same_law(reference, found[::4], level=1e-4)
 
 
 def test_confidential_counts_come_back():
     """Both ways to the counts have the same mean: latent, and recovered."""
     model, latent = private_model(), by_hand("latent")
-    with model:
-        idata = pm.sample(2000, tune=100, chains=1, step=dp.steps(model), random_seed=5, **QUIET)
+    options = {"model": model, "step": dp.steps(model), "random_seed": 5}
+    idata = pm.sample(2000, tune=100, **options, **SHORT)
     recovered = dp.recover(model, idata, random_seed=6)["posterior"]["release_confidential"]
     assert recovered.shape == (1, 2000, 4, 3)
     assert float(recovered.min()) >= 0
     [step] = dp.steps(latent)
-    counts = np.array([p["y"] for p in run(step, latent.initial_point(), 2100, seed=7)[100:]])
-    for a, b in zip(
-        counts[::10].reshape(-1, 12).T,
-        recovered.to_numpy()[0, ::10].reshape(-1, 12).T,
-        strict=True,
-    ):
-        pooled = np.concatenate([a, b])
-        error = pooled.std() * np.sqrt(2 / len(a))
-        assert abs(a.mean() - b.mean()) < 5 * error
+    counts = chain(step, latent.initial_point(), 2100, seed=7)["y"][100::10]
+    both = np.stack([counts, recovered.to_numpy()[0, ::10]])
+    one, other = both.mean(axis=1)
+    error = both.std(axis=(0, 1)) * np.sqrt(2 / len(counts))
+    assert np.all(np.abs(one - other) < 5 * error)
 
 
 @pytest.mark.parametrize("clamp", ["data", "transposed", "variable"])
@@ -146,17 +120,17 @@ def test_a_clamped_factor(clamp):
         pm.Poisson("y", theta @ held, observed=Y)
     step = dp.FactorizationGibbs([theta], model=model)
     point = model.initial_point()
-    points = run(step, point, 3000)
-    drawn = np.exp([p["theta_log__"] for p in points])[..., 0]
+    found = chain(step, point, 3000)
+    drawn = np.exp(found["theta_log__"])[..., 0]
     for values, total in zip(drawn.T, Y.sum(axis=1), strict=True):
-        assert stats.kstest(values, stats.gamma(0.7 + total, scale=1 / 3.8).cdf).pvalue > 1e-4
+        follows(values, stats.gamma(0.7 + total, scale=1 / 3.8), level=1e-4)
     if clamp == "variable":
-        assert np.array_equal(points[-1]["phi_log__"], point["phi_log__"])
+        assert np.array_equal(found["phi_log__"][-1], point["phi_log__"])
         assert {rv.name for rv in choose_steps(Reading(model))} == {"theta", "phi"}
     else:
         # Data are read anew: with twice the exposure the rates are about half.
         model.set_data("phi", 2 * held.eval().T if clamp == "transposed" else 2 * phi)
-        after = np.exp([p["theta_log__"] for p in run(step, point, 2000)])[..., 0]
+        after = np.exp(chain(step, point, 2000)["theta_log__"])[..., 0]
         assert np.allclose(after.mean(axis=0) / drawn.mean(axis=0), 4.1 / 7.6 * 3.8 / 4.1, rtol=0.1)
 
 
@@ -170,11 +144,10 @@ def test_random_hyperparameters_are_read_from_the_point():
     point = model.initial_point()
     # At an enormous rate nothing but the prior counts.
     point["rate_log__"] = np.log([1e6, 1e9])
-    points = run(step, point, 2000)
-    drawn = np.exp([p["theta_log__"] for p in points])
-    assert np.allclose(drawn.mean(axis=(0, 1)), [1e-6, 2e-9], rtol=0.05)
-    drawn = np.exp([p["phi_log__"] for p in points])
-    assert np.allclose(drawn.mean(axis=(0, 2)), [1e-6, 1e-9], rtol=0.05)
+    found = chain(step, point, 2000)
+    theta, phi = np.exp(found["theta_log__"]), np.exp(found["phi_log__"])
+    assert np.allclose(theta.mean(axis=(0, 1)), [1e-6, 2e-9], rtol=0.05)
+    assert np.allclose(phi.mean(axis=(0, 2)), [1e-6, 1e-9], rtol=0.05)
 
 
 @pytest.mark.parametrize("method", ["direct", "bessel"])
@@ -187,16 +160,13 @@ def test_a_seed_decides_and_threads_do_not(method):
         step = dp.FactorizationGibbs(
             [model["theta"], model["phi"]], model=model, threads=threads, method=method, sweeps=2
         )
-        drawn.append(run(step, model.initial_point(), 3, seed)[-1]["theta_log__"])
+        drawn.append(chain(step, model.initial_point(), 3, seed)["theta_log__"][-1])
         copied = cloudpickle.loads(cloudpickle.dumps(step))
-        assert np.array_equal(
-            copied.step(model.initial_point())[0]["phi_log__"],
-            step.step(model.initial_point())[0]["phi_log__"],
-        )
         # What PyMC keeps of a chain is enough to go on with it.
         state = step.sampling_state
-        first = step.step(model.initial_point())[0]["phi_log__"]
+        first, second = (own.step(model.initial_point())[0]["phi_log__"] for own in (copied, step))
         step.sampling_state = state
+        assert np.array_equal(first, second)
         assert np.array_equal(first, step.step(model.initial_point())[0]["phi_log__"])
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
@@ -208,7 +178,7 @@ def test_two_processes_with_threads():
     model = private_model(observed=rng.poisson(3.0, (64, 40)))
     with model:
         step = dp.FactorizationGibbs([model["theta"], model["phi"]], threads=2)
-        run(step, model.initial_point(), 1)
+        chain(step, model.initial_point(), 1)
         idata = pm.sample(3, tune=2, chains=2, cores=2, step=step, random_seed=1, **QUIET)
     assert idata["posterior"]["theta"].shape == (2, 3, 64, 2)
 
@@ -224,31 +194,6 @@ def poisson(rate):
     return pm.Poisson("y", rate, observed=Y)
 
 
-def twice():
-    poisson(2 * pt.dot(gamma("theta"), gamma("phi")))
-
-
-def exponentiated():
-    poisson(gamma("theta") @ pt.exp(gamma("phi")))
-
-
-def other_prior():
-    poisson(pm.HalfNormal("theta", 1, shape=(4, 2)) @ gamma("phi"))
-
-
-def cut_prior():
-    poisson(pm.Uniform("theta", 0, 1, shape=(4, 2)) @ gamma("phi"))
-
-
-def other_law():
-    pm.NegativeBinomial("y", mu=gamma("theta") @ gamma("phi"), alpha=1, observed=Y)
-
-
-def other_transform():
-    interval = pm.distributions.transforms.Interval(0, 5)
-    poisson(pm.Gamma("theta", 1, 1, shape=(4, 2), transform=interval) @ gamma("phi"))
-
-
 def other_child():
     theta = gamma("theta")
     poisson(theta @ gamma("phi"))
@@ -260,31 +205,43 @@ def not_the_same_table():
     pm.Poisson("other", np.ones((4, 2)) @ gamma("phi"), observed=Y)
 
 
-@pytest.mark.parametrize(
-    ("build", "message", "chosen"),
-    [
-        (twice, "'y' is not the product of two matrices: write theta @ phi", []),
-        (exponentiated, "'y' is not a product of 'theta' and 'phi' themselves", ["theta"]),
-        (other_prior, "'theta' has the prior halfnormal.*: write pm.Gamma", ["phi"]),
-        (cut_prior, "the prior of 'theta' is cut: write pm.Gamma", ["phi"]),
-        (other_law, "'y' is neither a pm.Poisson table nor a release", []),
-        (other_transform, "'theta' has the transform", ["phi"]),
-        (other_child, r"'theta' must feed one table .* feeds \['y', 'other'\]", ["phi"]),
-        (not_the_same_table, "'phi' feeds \\['other'\\]", ["theta", "phi"]),
-    ],
-)
-def test_other_models_are_refused(build, message, chosen):
+def of_theta(law, *parameters, **options):
+    return lambda: poisson(law("theta", *parameters, shape=(4, 2), **options) @ gamma("phi"))
+
+
+INTERVAL = pm.distributions.transforms.Interval(0, 5)
+# Why a model is refused: the model, and the factors that are this step's all the same.
+REFUSED = {
+    "'y' is not the product of two matrices: write theta @ phi": (
+        lambda: poisson(2 * pt.dot(gamma("theta"), gamma("phi"))),
+        [],
+    ),
+    "'y' is not a product of 'theta' and 'phi' themselves": (
+        lambda: poisson(gamma("theta") @ pt.exp(gamma("phi"))),
+        ["theta"],
+    ),
+    "'theta' has the prior halfnormal.*: write pm.Gamma": (of_theta(pm.HalfNormal, 1), ["phi"]),
+    "the prior of 'theta' is cut: write pm.Gamma": (of_theta(pm.Uniform, 0, 1), ["phi"]),
+    "'y' is neither a pm.Poisson table nor a release": (
+        lambda: pm.NegativeBinomial("y", mu=gamma("theta") @ gamma("phi"), alpha=1, observed=Y),
+        [],
+    ),
+    "'theta' has the transform": (of_theta(pm.Gamma, 1, 1, transform=INTERVAL), ["phi"]),
+    r"'theta' must feed one table .* feeds \['y', 'other'\]": (other_child, ["phi"]),
+    r"'phi' feeds \['other'\]": (not_the_same_table, ["theta", "phi"]),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_other_models_are_refused(message):
     """The message says what does not fit; `dp.steps` leaves that factor to another step."""
+    build, chosen = REFUSED[message]
     with pm.Model() as model:
         build()
     with pytest.raises(ValueError, match=message):
         dp.FactorizationGibbs([model["theta"], model["phi"]], model=model)
-    found = [
-        rv.name
-        for rv, step in choose_steps(Reading(model)).items()
-        if step is dp.FactorizationGibbs
-    ]
-    assert found == chosen
+    steps = choose_steps(Reading(model))
+    assert [rv.name for rv in steps if steps[rv] is dp.FactorizationGibbs] == chosen
 
 
 def test_a_factor_times_itself_is_refused():
@@ -317,4 +274,4 @@ def test_a_release_that_changed_for_the_worse_is_said():
     step = dp.FactorizationGibbs([theta, phi], model=model)
     model["values"].set_value(Z[:2].astype(z.dtype))
     with pytest.raises(ValueError, match="'theta and phi' cannot be drawn"):
-        run(step, model.initial_point(), 1)
+        chain(step, model.initial_point(), 1)

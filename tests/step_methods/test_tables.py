@@ -6,11 +6,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy import stats
+from scipy import special
 
 import pymc_dp as dp
 from pymc_dp.kernels.counts.tables import Releases, sums_of
 from pymc_dp.step_methods.tables import TableGibbs
+from tests.agreement import values_follow
+from tests.chains import begun, chain, step_of
 
 COUNTY = np.array([0, 0, 1, 1, 1, 2])
 
@@ -37,8 +39,7 @@ def released(table, point):
 
 def test_reads_cells_and_sums():
     model = geography()
-    step = TableGibbs([model["y"]], model=model)
-    [table] = step._tables
+    [table] = step_of(TableGibbs, model, "y")._tables
     found = released(table, model.initial_point())
     y = np.arange(12.0)
     county = np.array([np.bincount(COUNTY, row) for row in y.reshape(2, 6)]).ravel()
@@ -76,115 +77,67 @@ def test_reads_linear_statistics(statistic, expected):
 
 def test_totals_hold_in_every_draw_and_are_restored():
     model = geography()
-    step = TableGibbs([model["y"]], model=model)
-    point = model.initial_point()
-    point["y"] = np.zeros((2, 6), dtype=int)  # no totals at all
-    for _ in range(20):
-        point, _ = step.step(point)
-        np.testing.assert_array_equal(point["y"].sum(axis=1), [60, 90])
-    assert point["y"].dtype == model["y"].dtype
+    start = {"y": np.zeros((2, 6), dtype=int)}  # no totals at all
+    found = chain(TableGibbs([model["y"]], model=model), model.initial_point() | start, 20)["y"]
+    np.testing.assert_array_equal(found.sum(axis=2), [[60, 90]] * 20)
+    assert found.dtype == model["y"].dtype
 
 
-@pytest.mark.nightly
-def test_agrees_with_records_metropolis():
-    """The two steps have the same stationary law: Poisson tracts with a noisy total."""
+NOISE, LAPLACE = dp.GeometricMechanism(1.0), dp.LaplaceMechanism(1.0)
+
+
+def release(statistic, noise=NOISE, name="z"):
+    statistic = pt.as_tensor(statistic)
+    dp.PrivateObservation(name, statistic, noise, observed=np.zeros(statistic.type.shape, int))
+
+
+# Why a table is refused, by what is said of it beside its law; Poisson where no law is given.
+REFUSED = {
+    "its release 'z' is made by ClippedMechanism.*RecordMetropolis": lambda y: release(
+        y, NOISE.clipped(0)
+    ),
+    "the statistic of 'z' is not linear.*RecordMetropolis": lambda y: release(
+        (y**2).sum(), LAPLACE
+    ),
+    "one of its cells is in several entries of the statistic of 'z'": lambda y: release(
+        [y[:2].sum(), y[1:].sum()]
+    ),
+    "'z' has whole-number noise, and an entry .*Write a": lambda y: release(y[0] + y[1:].sum() / 2),
+    "whole-number noise leaves gaps .* one of its cells in two entries": lambda y: (
+        release(y / 2),
+        release((y + 1) / 3, name="w"),
+    ),
+    "whole-number noise leaves .* in another release, too": lambda y: (
+        release(y.mean()),
+        release(y[0], name="w"),
+    ),
+    "'x', which is no release": lambda y: (release(y), pm.Normal("x", y, observed=np.zeros(3))),
+    "the statistic of 'z' is one of 'x', too": lambda y: release(y + pm.Poisson("x", 4.0, shape=3)),
+    "no release of it": lambda y: None,
+}
+OTHER_LAWS = {
+    "'y', which follows .*it updates Multinomial, Poisson, Binomial": lambda: release(
+        pm.Normal("y", shape=3), LAPLACE
+    ),
+    "'y': whole-number noise leaves .*Write CountGibbs": lambda: release(
+        pm.Multinomial("y", 9, np.ones(4) / 4) / 2
+    ),
+    "'y': whole-number noise leaves .* they are not Poisson.*Write a": lambda: release(
+        pm.NegativeBinomial("y", n=2.0, p=0.3, shape=4).mean()
+    ),
+}
+CASES = OTHER_LAWS | {
+    f"'y': {match}": lambda build=build: build(pm.Poisson("y", 4.0, shape=3))
+    for match, build in REFUSED.items()
+}
+
+
+@pytest.mark.parametrize("match", CASES)
+def test_what_is_refused_is_named(match):
     with pm.Model() as model:
-        y = pm.Poisson("y", np.array([3.0, 5.0, 8.0]), shape=3)
-        dp.PrivateObservation("z", y, dp.GeometricMechanism(2.0), observed=[5, 2, 12])
-        dp.PrivateObservation("total", y.sum(), dp.GaussianMechanism(1.0), observed=25.0)
-    means = []
-    for cls, n in ((TableGibbs, 4000), (dp.RecordMetropolis, 12_000)):
-        step, point = cls([y], model=model, rng=np.random.default_rng(2)), model.initial_point()
-        if hasattr(step, "stop_tuning"):
-            step.stop_tuning()
-        out = []
-        for _ in range(n):
-            point, _ = step.step(point)
-            out.append(point["y"])
-        means.append(np.mean(out, axis=0))
-    np.testing.assert_allclose(means[0], means[1], atol=0.25)
-
-
-def refused(build, message):
-    with pm.Model() as model:
-        y = build()
-    with pytest.raises(ValueError, match=message):
-        TableGibbs([y], model=model)
-
-
-def test_what_is_refused_is_named():
-    noise = dp.GeometricMechanism(1.0)
-
-    def clipped():
-        y = pm.Poisson("y", 4.0, shape=3)
-        dp.PrivateObservation("z", y, noise.clipped(0), observed=[1, 2, 3])
-        return y
-
-    def squares():
-        y = pm.Poisson("y", 4.0, shape=3)
-        dp.PrivateObservation("z", (y**2).sum(), dp.LaplaceMechanism(1.0), observed=9.0)
-        return y
-
-    def overlapping():
-        y = pm.Poisson("y", 4.0, shape=3)
-        dp.PrivateObservation("z", [y[:2].sum(), y[1:].sum()], noise, observed=[9, 8])
-        return y
-
-    def off_the_whole_numbers():
-        y = pm.Poisson("y", 4.0, shape=4)
-        dp.PrivateObservation("z", y[0] + y[1:].sum() / 2, noise, observed=9)
-        return y
-
-    def half_a_table():
-        y = pm.Multinomial("y", 9, np.ones(4) / 4)
-        dp.PrivateObservation("z", y / 2, noise, observed=[1, 2, 1, 0])
-        return y
-
-    def two_gaps():
-        y = pm.Poisson("y", 4.0, shape=2)
-        dp.PrivateObservation("z", y / 2, noise, observed=[1, 2])
-        dp.PrivateObservation("w", (y + 1) / 3, noise, observed=[1, 2])
-        return y
-
-    def sum_beside_a_cell():
-        y = pm.Poisson("y", 4.0, shape=4)
-        dp.PrivateObservation("z", y.mean(), noise, observed=2)
-        dp.PrivateObservation("w", y[0], noise, observed=2)
-        return y
-
-    def mean_of_others():
-        y = pm.NegativeBinomial("y", n=2.0, p=0.3, shape=4)
-        dp.PrivateObservation("z", y.mean(), noise, observed=9)
-        return y
-
-    def another_child():
-        y = pm.Poisson("y", 4.0, shape=3)
-        dp.PrivateObservation("z", y, noise, observed=[1, 2, 3])
-        pm.Normal("x", y, 1.0, observed=np.zeros(3))
-        return y
-
-    def together():
-        y, x = pm.Poisson("y", 4.0, shape=3), pm.Poisson("x", 4.0, shape=3)
-        dp.PrivateObservation("z", x + y, noise, observed=[1, 2, 3])
-        return y
-
-    def continuous():
-        y = pm.Normal("y", shape=3)
-        dp.PrivateObservation("z", y, dp.LaplaceMechanism(1.0), observed=[1.0, 2, 3])
-        return y
-
-    refused(clipped, "'y': its release 'z' is made by ClippedMechanism.*RecordMetropolis")
-    refused(squares, "'y': the statistic of 'z' is not linear.*RecordMetropolis")
-    refused(overlapping, "'y': one of its cells is in several entries of the statistic of 'z'")
-    refused(off_the_whole_numbers, "'y': 'z' has whole-number noise, and an entry .*Write a")
-    refused(half_a_table, "'y': whole-number noise leaves .*Write CountGibbs")
-    refused(two_gaps, "'y': whole-number noise leaves gaps .* one of its cells in two entries")
-    refused(sum_beside_a_cell, "'y': whole-number noise leaves .* in another release, too")
-    refused(mean_of_others, "'y': whole-number noise leaves .* they are not Poisson.*Write a")
-    refused(another_child, "'y': 'x', which is no release")
-    refused(together, "'y': the statistic of 'z' is one of 'x', too")
-    refused(continuous, "'y', which follows .*it updates Multinomial, Poisson, Binomial")
-    refused(lambda: pm.Poisson("y", 4.0, shape=3), "'y': no release of it")
+        CASES[match]()
+    with pytest.raises(ValueError, match=match):
+        step_of(TableGibbs, model, "y")
 
 
 def test_one_entry_with_gaps_is_none_of_another():
@@ -203,10 +156,10 @@ def test_a_constant_may_change_a_coefficient_may_not():
         dp.PrivateObservation("z", k * y + c, dp.GaussianMechanism(1.0), observed=[5.0, 7.0])
         step = TableGibbs([y])
         pm.set_data({"c": 0.5})
-        step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+        begun(step)
         pm.set_data({"k": 3.0})
     with pytest.raises(ValueError, match=r"'y' cannot be drawn: .*'k' has changed"):
-        step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+        begun(step)
 
 
 # Whole-number noise leaves gaps; each model is small enough to write all states out.
@@ -239,23 +192,12 @@ def test_gaps_against_all_states(build):
     """One step from draws of the posterior leaves it as it is, and no state is impossible."""
     with pm.Model() as model:
         top = build()
-    step = TableGibbs([model["y"]], model=model)
-    step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+    step = step_of(TableGibbs, model, "y")
     density = model.compile_fn(model.logp(), inputs=model.value_vars, point_fn=False)
     states = np.array(list(itertools.product(*map(range, top))))
-    log_weight = np.array([float(density(state)) for state in states])
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    number = {tuple(state): i for i, state in enumerate(states.tolist())}
-    counts, draws = np.zeros(len(states)), 8_000
-    for start in np.random.default_rng(7).choice(len(states), size=draws, p=weight):
-        point, _ = step.step({"y": states[start]})
-        counts[number[tuple(point["y"].tolist())]] += 1
-    assert counts[weight == 0].sum() == 0
-    common = weight * draws > 5
-    seen = np.append(counts[common], draws - counts[common].sum())
-    expected = np.append(weight[common], 1 - weight[common].sum()) * draws
-    assert stats.chisquare(seen, expected).pvalue > 1e-3
+    weight = special.softmax([float(density(state)) for state in states])
+    starts = states[np.random.default_rng(7).choice(len(states), size=8_000, p=weight)]
+    values_follow([step.step({"y": start})[0]["y"] for start in starts], states, weight)
 
 
 def test_a_scale_that_is_no_scale_is_noticed():

@@ -1,38 +1,31 @@
-"""Latent Poisson counts: who gets which step, that both agree, and what is refused."""
+"""`TwoSidedGibbs`: which counts it gets by itself, and what its draws are given."""
 
-import math
 import re
 
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
-from pymc.sampling.mcmc import assign_step_methods
+from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
-from tests.references import references
+from tests.agreement import follows
+from tests.chains import SHORT, assigned, chain, sampled, step_of
 
-CASES = [case for case in references("counts") if case["id"].startswith("B_scalar")]
 GEOMETRIC, LAPLACE = dp.GeometricMechanism(2.0), dp.LaplaceMechanism(2.0)
 Z = np.array([3, -1, 4, 2, 0])
 
 
-def counts_model(mechanism=GEOMETRIC, rate=None, shape=5, statistic=lambda y: y, z=Z):
+def counts_model(
+    mechanism=GEOMETRIC, rate=lambda: pm.Gamma("mu", 2, 1), shape=5, statistic=lambda y: y, z=Z
+):
     with pm.Model() as model:
-        mu = pm.Gamma("mu", 2, 1) if rate is None else rate()
-        y = pm.Poisson("y", mu, shape=shape)
+        y = pm.Poisson("y", rate(), shape=shape)
         dp.PrivateObservation("z", statistic(y), mechanism, observed=z)
     return model
-
-
-def assigned(model):
-    """Variables by the name of the step that `pm.sample` gives them."""
-    with model:
-        provided, selected = assign_step_methods(model, None)
-    found = {v.name: type(s).__name__ for s in provided for v in s.vars}
-    return found | {v.name: cls.__name__ for cls, vs in selected.items() for v in vs}
 
 
 MODELS = {
@@ -114,125 +107,8 @@ def test_a_release_that_is_gone_is_named():
         pm.sample(1, tune=1, cores=1, progressbar=False)
 
 
-def test_refusals():
-    with pm.Model() as other:
-        y = pm.Binomial("y", 9, 0.3, shape=5)
-        dp.PrivateObservation("z", y, GEOMETRIC, observed=Z)
-    cases = [
-        (other, "'y', which follows .*; write TwoSidedGibbs for others"),
-        (counts_model(LAPLACE), "'y': its release 'z' uses LaplaceMechanism; write TwoSidedGibbs"),
-        (counts_model(statistic=lambda y: 2 * y), "'y': .* other than 1 and -1; write TwoSided"),
-        (counts_model(statistic=of_another), "'y': it must be released as it is.* write TwoSided"),
-    ]
-    for model, match in cases:
-        with model, pytest.raises(ValueError, match=f"SkellamBesselGibbs cannot update {match}"):
-            dp.SkellamBesselGibbs([model["y"]])
-    with pm.Model() as shared:
-        scale = pm.Data("scale", 1.0)
-        y = pm.Poisson("y", 2.0, shape=5)
-        dp.PrivateObservation("z", -y, dp.GeometricMechanism(scale), observed=Z)
-        step = dp.SkellamBesselGibbs([y])
-    step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
-    point, _ = step.step(shared.initial_point())
-    assert point["y"].dtype == np.int64
-    pm.set_data({"scale": -1.0}, model=shared)
-    with pytest.raises(ValueError, match=r"cannot be drawn.* the pm\.Data"):
-        step.step(point)
-
-
-def mcse(x):
-    batches = x[: x.size // 50 * 50].reshape(50, -1).mean(1)
-    return batches.std(ddof=1) / math.sqrt(50)
-
-
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case["id"])
-def case(request):
-    x = request.param["inputs"]
-    mechanism = dp.GeometricMechanism(-1 / math.log(x["alpha"]))
-    rate = lambda: pm.Gamma("mu", x["shape"], x["rate"])  # noqa: E731
-    z = np.array(x["obs"])
-    return counts_model(mechanism, rate, shape=z.size, z=z), request.param["expected"]
-
-
-@pytest.mark.by_day("B_scalar_0-TwoSidedGibbs")
-@pytest.mark.parametrize("step", [dp.TwoSidedGibbs, dp.SkellamBesselGibbs])
-def test_posterior(case, step):
-    model, expected = case
-    with model:
-        steps = [step([model["y"]]), dp.ConjugateGibbs([model["mu"]])]
-        steps = cloudpickle.loads(cloudpickle.dumps(steps))
-    for seed, s in enumerate(steps):
-        s.setup_chain(np.random.default_rng(seed), tune=0, draws=1)
-    point, mu = model.initial_point(), np.empty(12_000)
-    for i in range(mu.size):
-        for s in steps:
-            point, _ = s.step(point)
-        mu[i] = math.exp(point["mu_log__"])
-    check(mu, expected)
-
-
-def check(mu, expected):
-    mean, sd = expected["post_mean"], expected["post_sd"]
-    assert abs(mu.mean() - mean) < 4 * mcse(mu)
-    squares = (mu - mean) ** 2
-    assert abs(squares.mean() - sd**2) < 4 * mcse(squares)
-
-
-def marginal_model(x):
-    with pm.Model() as model:
-        mu = pm.Gamma("mu", x["shape"], x["rate"])
-        mechanism = dp.GeometricMechanism(-1 / math.log(x["alpha"]))
-        y = pm.Poisson.dist(mu, shape=len(x["obs"]))
-        dp.PrivateObservation("z", y, mechanism, observed=x["obs"])
-    return model
-
-
-def quadrature(model, grid):
-    """Return the log evidence and the posterior of log mu on an even grid."""
-    logp = model.compile_logp()
-    joint = np.array([logp({"mu_log__": log_mu}) for log_mu in grid])
-    weights = np.exp(joint - joint.max())
-    return joint.max() + math.log(weights.sum() * (grid[1] - grid[0])), weights / weights.sum()
-
-
-@pytest.mark.by_day("B_scalar_4")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_posterior_of_the_marginal(case):
-    model, expected = marginal_model(case["inputs"]), case["expected"]
-    # Smooth, and less than 1e-15 of the mass is beyond: sums on an even grid are exact.
-    grid = np.linspace(-70, 5, 6001)
-    evidence, weights = quadrature(model, grid)
-    mean = weights @ np.exp(grid)
-    sd = math.sqrt(weights @ (np.exp(grid) - mean) ** 2)
-    np.testing.assert_allclose(
-        [evidence, mean, sd],
-        [expected[name] for name in ("log_evidence", "post_mean", "post_sd")],
-        rtol=2e-6,
-    )
-    below = np.cumsum(weights) - 0.5 * weights
-    quantiles = np.exp(np.interp([0.05, 0.5, 0.95], below, grid))
-    np.testing.assert_allclose(quantiles, expected["q05_50_95"], rtol=2e-4)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-@pytest.mark.nightly
-def test_draws_of_the_marginal(case):
-    with marginal_model(case["inputs"]):
-        tree = pm.sample(
-            2500, tune=500, chains=2, cores=1, progressbar=False, random_seed=3, quiet=True
-        )
-    check(tree.posterior["mu"].to_numpy().ravel(), case["expected"])
-
-
-@pytest.mark.parametrize("by_name", [False, True])
-def test_in_pm_sample(by_name):
-    model = counts_model()
-    with model:
-        step = [dp.SkellamBesselGibbs([model["y"]])] if by_name else None
-        tree = pm.sample(
-            20, tune=20, chains=2, cores=1, step=step, progressbar=False, random_seed=3,
-            compute_convergence_checks=False,
-        )  # fmt: skip
+def test_in_pm_sample():
+    tree = sampled(counts_model(), draws=20)
     y = tree.posterior["y"].to_numpy()
     assert y.dtype == np.int64
     assert np.all(y >= 0)
@@ -242,9 +118,60 @@ def test_in_pm_sample(by_name):
 
 def test_dp_sample_takes_the_exact_draws(caplog):
     with caplog.at_level("INFO", logger="pymc.dp"):
-        tree = dp.sample(
-            counts_model(), draws=10, tune=10, chains=1, cores=1, progressbar=False,
-            compute_convergence_checks=False, rung="records",
-        )  # fmt: skip
+        tree = dp.sample(counts_model(), draws=10, tune=10, rung="records", **SHORT)
     assert "Route: exact draws of the counts" in caplog.text
     assert set(tree.posterior) == {"mu"}
+
+
+# --- Exact conditionals ---------------------------------------------------------------------------
+
+DRAWS = 4000
+
+
+def given_release(mean, sd, z, b):
+    """Return the law of a Normal value that was released with Laplace noise: a grid, a density."""
+    grid = np.union1d(np.linspace(mean - 12 * sd, mean + 12 * sd, 40_001), z)
+    return grid, np.exp(stats.norm.logpdf(grid, mean, sd) - np.abs(grid - z) / b)
+
+
+def test_entries_of_vectors_and_of_lists():
+    """Every entry against its own conditional; a kernel that mixed them up would fail."""
+    z, scale = np.array([0.5, 4.0, -3.0]), np.array([0.5, 1.0, 2.0])
+    means = np.array([0.0, 5.0, 1.0])
+    with pm.Model() as model:
+        v = pm.Normal("v", means, 1.5, shape=3)
+        a, b = pm.Normal("a", 2.0, 1.0), pm.Normal("b", -2.0, 1.0)
+        dp.PrivateObservation("zv", 1 + 2 * v, dp.LaplaceMechanism(2 * scale), observed=1 + 2 * z)
+        joined = pt.concatenate([a[None], (3 - b)[None]])
+        dp.PrivateObservation("zab", joined, dp.LaplaceMechanism([0.5, 2.0]), observed=[1.0, 5.5])
+        step = dp.TwoSidedGibbs([v, a, b])
+    found = chain(step, model.initial_point(), DRAWS)
+    for j in range(3):
+        follows(found["v"][:, j], given_release(means[j], 1.5, z[j], scale[j]))
+    follows(found["a"], given_release(2.0, 1.0, 1.0, 0.5))
+    follows(found["b"], given_release(-2.0, 1.0, -2.5, 2.0))
+
+
+def test_integer_parameters():
+    """PyTensor keeps 20 as an 8-bit integer, of which neither 20**2 nor 20**-2 exists."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 100, 20)
+        x = pm.Normal("x", mu, 20, shape=4)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(3), observed=60)
+        pm.Normal("y", mu, 20, observed=[70, 50])
+    model = dp.collapse(model, "statistics")
+    point = {"mu": np.array(100.0), "x_mean": np.array(50.0)}
+    drawn = chain(step_of(dp.ConjugateGibbs, model, "mu"), point, DRAWS)["mu"]
+    follows(drawn, stats.norm((100 + 70 + 50 + 4 * 50) / 7, 20 / np.sqrt(7)))
+    step = step_of(dp.TwoSidedGibbs, model, "x_mean")
+    follows(chain(step, point, DRAWS)["x_mean"], given_release(100, 10, 60, 3))
+
+
+def test_other_variables_of_the_statistic_are_read_from_the_point():
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b", 0, 10)
+        dp.PrivateObservation("z", a + b, dp.GaussianMechanism(0.1), observed=7.0)
+        step = dp.TwoSidedGibbs([a])
+    drawn = chain(step, model.initial_point() | {"b": np.array(6.0)}, 2000)["a"]
+    variance = 1 / (1 + 100)
+    follows(drawn, stats.norm(variance * 100 * (7.0 - 6.0), np.sqrt(variance)))
