@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.mechanisms import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.arguments import positive_parameter
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -19,7 +20,8 @@ class CauchyMechanism(Mechanism):
     parameter_names: ClassVar[tuple[str, ...]] = ("scale",)
 
     def __post_init__(self):
-        object.__setattr__(self, "scale", pt.as_tensor(self.scale, dtype="float64"))
+        texts = {"mechanism": "CauchyMechanism", "name": "scale", "instead": "Write a scale > 0."}
+        object.__setattr__(self, "scale", positive_parameter(self.scale, **texts))
 
     def noise_sample(self, rng, statistic):
         return pt.random.cauchy(statistic, self.scale, rng=rng, return_next_rng=True)
