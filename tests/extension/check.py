@@ -3,6 +3,7 @@
 import dp_acme
 import numpy as np
 import pymc as pm
+import pytest
 from scipy import integrate, stats
 
 import pymc_dp as dp
@@ -87,3 +88,7 @@ with pm.Model():
     x = pm.Normal("x", pm.Normal("mu", 0, 10), 1, shape=20)
     release = dp.PrivateObservation("z", x.mean(), dp_acme.read("acme 1.25 laplace 0.5"))
     assert float(pm.modelcontext(None).rvs_to_values[release].eval()) == 1.25
+
+# The suite of conformance runs over it, as over the package's own.
+suite = ["tests/conformance/test_mechanisms.py", "-k", "Cauchy", "-q", "-p", "no:cacheprovider"]
+assert pytest.main(suite) == 0
