@@ -153,6 +153,7 @@ def has_gradient(function, *point, step=1e-5, rtol=1e-6, atol=1e-7):
     The arguments are numbers or arrays, each with its step beside its size.
     """
     _, *gradient = function(*point)
+    assert gradient
     for k, slope in enumerate(gradient):
         for index in np.ndindex(np.shape(point[k])):
             h = step * max(1.0, abs(np.asarray(point[k])[index]))

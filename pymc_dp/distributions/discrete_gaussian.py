@@ -60,9 +60,9 @@ class DiscreteGaussian(IntegerNoiseLaw):
 
     rv_type = DiscreteGaussianRV
     rv_op = DiscreteGaussianRV.rv_op
-    on_the_real_line = "pm.Normal"
+    _on_the_real_line = "pm.Normal"
 
     @classmethod
     def dist(cls, mu, sigma, **kwargs):
         """Create an unregistered variable with this law."""
-        return cls.around(mu, sigma, **kwargs)
+        return cls._around(mu, sigma, **kwargs)

@@ -60,9 +60,9 @@ class DiscreteLaplace(IntegerNoiseLaw):
 
     rv_type = DiscreteLaplaceRV
     rv_op = DiscreteLaplaceRV.rv_op
-    on_the_real_line = "pm.Laplace"
+    _on_the_real_line = "pm.Laplace"
 
     @classmethod
     def dist(cls, mu, scale, **kwargs):
         """Create an unregistered variable with this law."""
-        return cls.around(mu, scale, **kwargs)
+        return cls._around(mu, scale, **kwargs)

@@ -48,29 +48,30 @@ class IntegerNoiseRV(SymbolicRandomVariable):
         )
         return cls([rng, size, mu, scale], [next_rng, draws])(rng, size, mu, scale)
 
-    def of_mechanism(self, function: str, value, size, mu, scale):
+    @classmethod
+    def of_mechanism(cls, function: str, value, mu, scale):
         """Evaluate a function of the mechanism, and let the graph check the parameters."""
-        found = getattr(self.noise.with_parameters(scale), function)(value, mu)
+        scale = as_float(scale)
+        found = getattr(cls.noise.with_parameters(scale), function)(value, mu)
         mu = as_float(mu)
         whole = pt.eq(mu, pt.round(mu)) & (pt.abs(mu) <= LARGEST)
-        message = f"mu whole, 0 < {self.noise.parameter_names[0]} < inf"
-        found = check_parameters(found, whole, scale > 0, pt.lt(scale, np.inf), msg=message)
-        return maybe_resize(found, size)
+        message = f"mu whole, 0 < {cls.noise.parameter_names[0]} < inf"
+        return check_parameters(found, whole, scale > 0, pt.lt(scale, np.inf), msg=message)
 
 
 @_logprob.register(IntegerNoiseRV)
 def _integer_noise_logp(op, values, rng, size, mu, scale, **kwargs):
-    return op.of_mechanism("logp", values[0], size, mu, scale)
+    return maybe_resize(op.of_mechanism("logp", values[0], mu, scale), size)
 
 
 @_logcdf.register(IntegerNoiseRV)
 def _integer_noise_logcdf(op, value, rng, size, mu, scale):
-    return op.of_mechanism("logcdf", value, size, mu, scale)
+    return maybe_resize(op.of_mechanism("logcdf", value, mu, scale), size)
 
 
 @_icdf.register(IntegerNoiseRV)
 def _integer_noise_icdf(op, value, rng, size, mu, scale):
-    return op.of_mechanism("icdf", value, size, mu, scale)
+    return maybe_resize(op.of_mechanism("icdf", value, mu, scale), size)
 
 
 @_support_point.register(IntegerNoiseRV)
@@ -82,10 +83,10 @@ def _integer_noise_support_point(op, rv, rng, size, mu, scale):
 class IntegerNoiseLaw(Discrete):
     """Law of a whole number plus the noise of a mechanism, that of its `rv_type`."""
 
-    on_the_real_line: ClassVar[str]
+    _on_the_real_line: ClassVar[str]
 
     @classmethod
-    def around(cls, mu, scale, **kwargs):
+    def _around(cls, mu, scale, **kwargs):
         """Create an unregistered variable; refuse a location that is known to be not whole."""
         mu = pt.as_tensor(mu)
         value = known_value(mu)
@@ -94,19 +95,37 @@ class IntegerNoiseLaw(Discrete):
         ):
             raise ValueError(
                 f"{cls.__name__}: mu must be a whole number of at most 2**53, got {value}; use "
-                f"{cls.on_the_real_line} for a law on the real line"
+                f"{cls._on_the_real_line} for a law on the real line"
             )
         return super().dist([mu, as_float(scale)], **kwargs)
 
     @classmethod
-    def mean(cls, *args, **kwargs):
-        """Return the mean as a tensor, given what `dist` takes."""
-        *_, mu, scale = cls.dist(*args, **kwargs).owner.inputs
-        return as_float(mu) + pt.zeros_like(scale)
+    def support_point(cls, rv, size, mu, scale):
+        """Return the location."""
+        return _integer_noise_support_point(None, rv, None, size, mu, scale)
 
     @classmethod
-    def variance(cls, *args, **kwargs):
-        """Return the variance as a tensor, given what `dist` takes."""
-        *_, mu, scale = cls.dist(*args, **kwargs).owner.inputs
-        noise = cls.rv_type.noise.with_parameters(scale)
+    def mean(cls, mu, scale):
+        """Return the mean as a tensor."""
+        return as_float(mu) + pt.zeros_like(as_float(scale))
+
+    @classmethod
+    def variance(cls, mu, scale):
+        """Return the variance as a tensor."""
+        noise = cls.rv_type.noise.with_parameters(as_float(scale))
         return noise.noise_variance + pt.zeros_like(as_float(mu))
+
+    @classmethod
+    def logp(cls, value, mu, scale):
+        """Return the log mass."""
+        return cls.rv_type.of_mechanism("logp", value, mu, scale)
+
+    @classmethod
+    def logcdf(cls, value, mu, scale):
+        """Return the log of the distribution function."""
+        return cls.rv_type.of_mechanism("logcdf", value, mu, scale)
+
+    @classmethod
+    def icdf(cls, value, mu, scale):
+        """Return the quantile."""
+        return cls.rv_type.of_mechanism("icdf", value, mu, scale)

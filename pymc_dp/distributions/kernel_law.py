@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getfile
 from typing import ClassVar
 
 import numpy as np
@@ -22,9 +23,10 @@ class KernelRV(RandomVariable):
     draw: ClassVar[Callable]
 
     @classmethod
-    def rng_fn(cls, rng, *arguments, **named):
-        """Draw an array."""
-        *parameters, size = *arguments, *named.values()
+    def rng_fn(cls, rng, *arguments, size=None):
+        """Draw an array of a size, which may be the last argument."""
+        count = len(cls().ndims_params)
+        parameters, [size, *_] = arguments[:count], [*arguments[count:], size]
         shape = np.broadcast_shapes(*map(np.shape, parameters)) if size is None else tuple(size)
         rows = np.array([np.broadcast_to(p, shape).ravel() for p in parameters], dtype="float64")
         return row_sampler(cls.draw, len(rows))(rng, rows).reshape(shape)
@@ -38,7 +40,7 @@ def _numba_kernel_rv(op, node):
     def random(rng, *parameters):
         return draw(rng, *parameters)
 
-    return random, version_of(__file__)
+    return random, version_of(getfile(type(op)))
 
 
 def at_whole_numbers(log_mass: type[KernelOp], value, *parameters):

@@ -11,8 +11,7 @@ from typing import Any, cast
 class Registry[K: Hashable, T](Mapping[K, T]):
     """Things of one kind by their keys, those of a lower `order` first.
 
-    A module registers what it has, and is named nowhere else. The tests of conformance run over all
-    that is there.
+    A module registers what it has; `load` finds the modules.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ def conditional(reading: Reading, rv: TensorVariable) -> tuple[str, tuple[Tensor
     op = rv.owner.op
     families = find_families(op)
     if not families:
-        names = [prior.__name__.removesuffix("RV") for prior, _ in PRIORS]
+        names = [prior.__name__.removesuffix("RV") for _, prior in PRIORS]
         raise Declined(
             f"{rv.name!r} has the prior {op}; there are conjugate updates for "
             f"{', '.join(dict.fromkeys(names))}"

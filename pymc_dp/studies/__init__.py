@@ -1,5 +1,6 @@
 """Studies over simulated data and releases, on one machine or a cluster."""
 
+from pymc_dp.graphs.registry import load
 from pymc_dp.studies.analyses import calibration, coverage, privacy_utility
 from pymc_dp.studies.plots import plot_calibration, plot_coverage, plot_privacy_utility
 
@@ -11,3 +12,5 @@ __all__ = [
     "plot_privacy_utility",
     "privacy_utility",
 ]
+
+load(__name__)

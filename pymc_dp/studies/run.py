@@ -29,7 +29,6 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import entry_labels
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.routes import routes
-from pymc_dp.studies import chains, marginal  # noqa: F401  they register themselves
 from pymc_dp.studies.checkpoint import Batch, Checkpoint
 from pymc_dp.studies.engines import (
     Compiled,
@@ -244,22 +243,20 @@ def reseeded(rng: np.random.Generator, seed: int) -> np.random.Generator:
 
 
 def _packed(plan: Plan) -> bytes:
-    sampler = plan.settings.sampler
-    parts = {
-        "build": plan.build,
-        "truth": plan.truth,
-        "simulate": plan.simulate,
-        "sampler": sampler,
-    }
-    for role, own in parts.items():
-        try:
-            cloudpickle.dumps(own)
-        except Exception as error:
-            raise ValueError(
-                f"{role}= cannot be sent to other processes ({_said(error)}): write a function "
-                f"that makes what it needs itself, and holds no open file, lock or generator"
-            ) from None
-    return cloudpickle.dumps(plan)
+    try:
+        return cloudpickle.dumps(plan)
+    except Exception as error:
+        parts = [getattr(plan, role) for role in ("build", "truth", "simulate")]
+        parts.append(plan.settings.sampler)
+        for role, own in zip(("build", "truth", "simulate", "sampler"), parts, strict=True):
+            try:
+                cloudpickle.dumps(own)
+            except Exception:
+                raise ValueError(
+                    f"{role}= cannot be sent to other processes ({_said(error)}): write a function "
+                    f"that makes what it needs itself, and holds no open file, lock or generator"
+                ) from None
+        raise
 
 
 def run_study(

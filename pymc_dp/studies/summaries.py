@@ -75,7 +75,10 @@ def summarize(
         flat = own.ravel()
         ordered = np.sort(flat)
         n = len(ordered)
-        low, high = getattr(array_stats, interval)(ordered, prob, axis=0)
+        if interval == "hdi":
+            low, high = array_stats.hdi(ordered, prob, axis=0)
+        else:
+            low, high = np.quantile(ordered, [0.5 - prob / 2, 0.5 + prob / 2])
         chosen = flat[np.linspace(0, n - 1, min(_RANKED, n)).round().astype(np.int64)]
         below, equal = (chosen < true).sum(), (chosen == true).sum()
         pit = (below + rng.random() * (equal + 1)) / (len(chosen) + 1)

@@ -163,15 +163,19 @@ def gamma():
     release(x.sum(), dp.LaplaceMechanism(1.5))
 
 
-def moments(**kwargs):
+def moments(mechanism=dp.LaplaceMechanism, **kwargs):
     mu = pm.Normal("mu", 0.4, 0.3)
     s2 = pm.InverseGamma("s2", 3, 0.1)
     x = pm.Normal("x", mu, pt.sqrt(s2), shape=12)
-    release([x.mean(), x.var(ddof=1)], dp.LaplaceMechanism([0.05, 0.03]), **kwargs)
+    release([x.mean(), x.var(ddof=1)], mechanism([0.05, 0.03]), **kwargs)
 
 
 def bounded_moments():
     moments(bounds=(0, 1))
+
+
+def bounded_gaussian_moments():
+    moments(dp.GaussianMechanism, bounds=(0, 1))
 
 
 def two_blocks():
@@ -293,6 +297,7 @@ MORE = {
     "logistic": (logistic, records_alone),
     "matrix": (matrix, records_alone),
     "multivariate": (multivariate, records_alone),
+    "bounded moments under Gaussian noise": (bounded_gaussian_moments, records_alone),
     "truncated normal": (truncated_normal, records_alone),
     "gamma": (gamma, records_alone),
     "moments, beside NUTS": (moments, beside_nuts),

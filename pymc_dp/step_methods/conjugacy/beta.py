@@ -36,13 +36,13 @@ def _draw(rng, a, b, lower, upper):
     return inside(rng.beta(a, b), 0.0, 1.0)
 
 
-@PRIORS.register((BetaRV, "beta"))
+@PRIORS.register(("beta", BetaRV))
 def _beta_prior(rv):
     alpha, beta = parameters(rv)
     return Contribution(alpha, beta)
 
 
-@PRIORS.register((UniformRV, "beta"))
+@PRIORS.register(("beta", UniformRV))
 def _uniform_prior(rv):
     if [constant_or_none(bound) for bound in uniform_bounds(rv)] != [0.0, 1.0]:
         raise Declined("its prior is not uniform on (0, 1)")

@@ -29,7 +29,7 @@ def _draw(rng, *row):
     return p / p.sum()
 
 
-@PRIORS.register((DirichletRV, "dirichlet"))
+@PRIORS.register(("dirichlet", DirichletRV))
 def _dirichlet_prior(rv):
     [concentration] = parameters(rv)
     return Contribution(concentration)

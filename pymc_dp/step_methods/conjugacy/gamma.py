@@ -83,19 +83,19 @@ def _draw_root(rng, shape, scale, lower, upper):
 # --- Priors ---------------------------------------------------------------------------------------
 
 
-@PRIORS.register((GammaRV, "gamma"))
+@PRIORS.register(("gamma", GammaRV))
 def _gamma_prior(rv):
     alpha, scale = parameters(rv)
     return Contribution(alpha, 1.0 / scale)
 
 
-@PRIORS.register((ExponentialRV, "gamma"))
+@PRIORS.register(("gamma", ExponentialRV))
 def _exponential_prior(rv):
     [scale] = parameters(rv)
     return Contribution(1.0, 1.0 / scale)
 
 
-@PRIORS.register((InvGammaRV, "inverse_gamma"))
+@PRIORS.register(("inverse_gamma", InvGammaRV))
 def _inverse_gamma_prior(rv):
     alpha, beta = parameters(rv)
     return Contribution(alpha, beta)
@@ -168,8 +168,8 @@ def _feasible_variance(rv, child, value, k):
 
 
 for _family, _k in _POWERS.items():
-    PRIORS.add(partial(_half_flat_prior, k=_k), (HalfFlatRV, _family))
-    PRIORS.add(partial(_uniform_prior, k=_k), (UniformRV, _family))
+    PRIORS.add(partial(_half_flat_prior, k=_k), (_family, HalfFlatRV))
+    PRIORS.add(partial(_uniform_prior, k=_k), (_family, UniformRV))
     for _op, _child in (
         (NormalRV, _normal_child),
         (ExponentialRV, _exponential_child),

@@ -41,19 +41,19 @@ def _draw(rng, precision, weighted, lower, upper):
     return inside(draw_normal_between(rng, precision, mean, lower, upper), lower, upper)
 
 
-@PRIORS.register((NormalRV, "normal"))
+@PRIORS.register(("normal", NormalRV))
 def _normal_prior(rv):
     mu, sigma = parameters(rv)
     precision = 1.0 / sigma**2
     return Contribution(precision, mu * precision)
 
 
-@PRIORS.register((FlatRV, "normal"))
+@PRIORS.register(("normal", FlatRV))
 def _flat_prior(rv):
     return Contribution()
 
 
-@PRIORS.register((UniformRV, "normal"))
+@PRIORS.register(("normal", UniformRV))
 def _uniform_prior(rv):
     lower, upper = uniform_bounds(rv)
     return Contribution(lower=lower, upper=upper)

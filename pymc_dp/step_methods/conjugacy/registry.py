@@ -39,7 +39,7 @@ class Contribution:
 
 FAMILIES: Registry[str, Callable] = Registry()
 """The draw of a family: ``(rng, *first, second, lower, upper)`` to a value."""
-PRIORS: Registry[tuple[type[Op], str], Callable] = Registry()
+PRIORS: Registry[tuple[str, type[Op]], Callable] = Registry()
 """The contribution of a prior's op to a family: a function of the prior's RV.
 
 A prior may belong to several families; its children decide which of them is taken.
@@ -53,7 +53,7 @@ It is declined where the child depends on the parameter in another way.
 
 def find_families(op: Op) -> dict[str, Callable]:
     """Return the families of a prior with their contributions; empty for an unknown prior."""
-    return {family: prior for (kind, family), prior in PRIORS.items() if kind is type(op)}
+    return {family: prior for (family, kind), prior in PRIORS.items() if kind is type(op)}
 
 
 # --- What the families ask about a child ----------------------------------------------------------
