@@ -262,3 +262,12 @@ def test_recover_from_separate_bounded_releases():
 def test_explain_a_bounded_marginal():
     text = str(dp.explain(dp.collapse(build(bounds=(0, 200)), "marginal")))
     assert "integrated out: y_mean, y_var" in text
+
+
+def test_whole_number_noise_on_a_mean_of_continuous_records_has_no_route():
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu", 0, 1), pm.HalfNormal("s", 1), shape=30)
+        dp.PrivateObservation("z", x.mean(), dp.GeometricMechanism(1.0), observed=1)
+    said = "NUTS on the statistics, NUTS on the records: 'z' adds whole-number noise to a statistic"
+    with pytest.raises(ValueError, match=said):
+        dp.sample(model)

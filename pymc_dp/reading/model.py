@@ -214,6 +214,16 @@ def leaves_gaps(release: TensorVariable) -> bool:
     return takes_whole(release) and not is_whole(release_statistic(release))
 
 
+def require_possible(found: Sequence[TensorVariable]) -> None:
+    """Decline whole-number noise on a statistic of continuous values, which is never whole."""
+    for release in found:
+        if leaves_gaps(release):
+            raise Declined(
+                f"{release.name!r} adds whole-number noise to a statistic that is no whole number: "
+                f"no value of it is possible. Release a count, or what is rounded: pt.round(...)"
+            )
+
+
 def check_transform(model: pm.Model, rv: TensorVariable) -> None:
     """Refuse a transform that the user put on a variable: it may cut the variable's support."""
     actual = model.rvs_to_transforms.get(rv)

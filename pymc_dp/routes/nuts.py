@@ -12,7 +12,7 @@ from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.groups import record_groups
-from pymc_dp.reading.model import Reading, privatized, releases
+from pymc_dp.reading.model import Reading, privatized, releases, require_possible
 from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import choose_steps
@@ -61,6 +61,7 @@ def _records(reading: Reading) -> Plan:
     discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
     if discrete:
         raise Declined(f"{discrete[0]!r} is discrete")
+    require_possible(releases(model))
     if any(r.owner.op.bounds is not None for r in releases(model)):
         raise Declined("the walls of bounds= stop NUTS")
     return Plan(1.0, partial(_sample_records, reading))

@@ -39,7 +39,7 @@ from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, read_rows, same_for_all
-from pymc_dp.reading.model import Reading
+from pymc_dp.reading.model import Reading, releases_of, require_possible
 from pymc_dp.reading.propriety import check_proper_rows
 from pymc_dp.reading.sums.polynomials import degree
 
@@ -65,6 +65,7 @@ class Columns(SumLaw):
         """See `SumLaw.read`."""
         if not is_rows(group):
             raise Declined
+        require_possible(releases_of(reading.model, group.records))
         rows = read_rows(reading, group)
         check_proper_rows(reading, rows)
         return cls(reading, rows)

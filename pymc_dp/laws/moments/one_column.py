@@ -24,7 +24,7 @@ from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease
-from pymc_dp.reading.model import Reading
+from pymc_dp.reading.model import Reading, releases_of, require_possible
 from pymc_dp.reading.normal_column import NormalColumn, read_normal_column
 from pymc_dp.reading.propriety import check_proper
 
@@ -42,6 +42,7 @@ class OneColumn(SumLaw):
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
+        require_possible(releases_of(reading.model, group.records))
         column = read_normal_column(reading, group)
         for release in column.releases:
             if release.degree > 2:
