@@ -215,12 +215,12 @@ def leaves_gaps(release: TensorVariable) -> bool:
 
 
 def require_possible(found: Sequence[TensorVariable]) -> None:
-    """Decline whole-number noise on a statistic of continuous values, which is never whole."""
+    """Decline whole-number noise on a statistic that is not known to be a whole number."""
     for release in found:
         if leaves_gaps(release):
             raise Declined(
-                f"{release.name!r} adds whole-number noise to a statistic that is no whole number: "
-                f"no value of it is possible. Release a count, or what is rounded: pt.round(...)"
+                f"{release.name!r} adds whole-number noise to a statistic that is not known to be "
+                f"whole, and impossible where it is not. If it always is, write that: pt.round(...)"
             )
 
 

@@ -65,8 +65,8 @@ class Columns(SumLaw):
         """See `SumLaw.read`."""
         if not is_rows(group):
             raise Declined
-        require_possible(releases_of(reading.model, group.records))
         rows = read_rows(reading, group)
+        require_possible(releases_of(reading.model, group.records))
         check_proper_rows(reading, rows)
         return cls(reading, rows)
 

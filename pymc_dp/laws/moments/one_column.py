@@ -42,8 +42,8 @@ class OneColumn(SumLaw):
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
-        require_possible(releases_of(reading.model, group.records))
         column = read_normal_column(reading, group)
+        require_possible(releases_of(reading.model, group.records))
         for release in column.releases:
             if release.degree > 2:
                 raise Declined(f"the release {release.name!r} is of sums of higher powers")
