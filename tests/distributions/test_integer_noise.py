@@ -148,7 +148,8 @@ def test_draws(law, spread):
     for found, mu in zip(draws.T, (4, -2), strict=True):
         k = np.arange(found.min(), found.max() + 1)
         with mp.workdps(30):
-            cdf = [float(mp.exp(law.log_below(int(j) - mu, spread))) for j in k]
+            below = float(mp.exp(law.log_below(int(k[0]) - 1 - mu, spread)))
+            cdf = below + np.cumsum([float(mp.exp(law.log_mass(int(j) - mu, spread))) for j in k])
         assert_law_of_draws(found, k, cdf)
 
 
