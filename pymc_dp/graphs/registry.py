@@ -23,7 +23,7 @@ class Registry[K: Hashable, T](Mapping[K, T]):
         for key in keys or (cast(K, thing),):
             self._things[key] = thing
             self._order[key] = order
-            self._things = dict(sorted(self._things.items(), key=lambda e: self._order[e[0]]))
+        self._things = dict(sorted(self._things.items(), key=lambda e: self._order[e[0]]))
         return thing
 
     def register(self, *keys: K, order: int = 0) -> Callable[[Any], Any]:

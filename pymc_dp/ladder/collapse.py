@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import depends_on, known_shape
+from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of
 from pymc_dp.reading.bounds import feasible_start
@@ -29,8 +29,8 @@ from pymc_dp.reading.model import (
     children,
     privatized,
     read,
-    release_statistic,
     releases,
+    releases_of,
 )
 from pymc_dp.step_methods import choose_steps
 
@@ -169,7 +169,7 @@ def integrable(reading: Reading) -> list[Block]:
         )
     found = record_groups(reading)
     for records, mine in ((rv, group.records) for group in found for rv in group.records):
-        known = [r for r in releases(model) if depends_on(release_statistic(r), records)]
+        known = releases_of(model, [records])
         for child in children(reading, records):
             if child not in mine and child in privatized(reading):
                 shapes = " and ".join(str(tuple(known_shape(rv))) for rv in (records, child))

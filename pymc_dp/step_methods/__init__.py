@@ -12,9 +12,16 @@ from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import once
-from pymc_dp.graphs.questions import depends_on, is_itself, nearest_rvs
+from pymc_dp.graphs.questions import is_itself, nearest_rvs
 from pymc_dp.graphs.registry import load
-from pymc_dp.reading.model import Reading, as_model, leaves_gaps, release_statistic, releases
+from pymc_dp.reading.model import (
+    Reading,
+    as_model,
+    leaves_gaps,
+    release_statistic,
+    releases,
+    releases_of,
+)
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
 from pymc_dp.step_methods.factorization import FactorizationGibbs
@@ -95,7 +102,7 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
         return None
     if is_exact_count(reading, rv):
         return TwoSidedGibbs.__name__
-    mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), rv)]
+    mine = releases_of(reading.model, [rv])
     by_cell = any(is_itself(release_statistic(r), rv) for r in mine)
     by_cell |= isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
     vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1

@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.questions import PLAIN_MODE, depends_on, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.questions import PLAIN_MODE, known_shape, known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import (
@@ -42,7 +42,7 @@ from pymc_dp.reading.model import (
     leaves_gaps,
     record_length,
     release_statistic,
-    releases,
+    releases_of,
 )
 
 
@@ -93,7 +93,7 @@ class CountedRecords(SumLaw):
             raise Declined
         check_transform(reading.model, records)
         n = record_length(records)
-        mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), records)]
+        mine = releases_of(reading.model, [records])
         j, name = only_column(records, mine)
         parameter, cells = read_cells(records.owner.op, records, j)
         found = tuple(_read_release(release, records, n, cells, j) for release in mine)

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on
 from pymc_dp.laws.inversion.release import characteristic_marginal
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.columns import only_column
-from pymc_dp.reading.model import check_transform, record_length, release_statistic, releases
+from pymc_dp.reading.model import (
+    check_transform,
+    record_length,
+    releases_of,
+)
 
 
 @SUM_LAWS.register(order=90)
@@ -34,7 +37,7 @@ class InvertedRecords(SumLaw):
         if others or not records.dtype.startswith("float"):
             raise Declined
         check_transform(reading.model, records)
-        mine = [r for r in releases(reading.model) if depends_on(release_statistic(r), records)]
+        mine = releases_of(reading.model, [records])
         if any(r.owner.op.bounds is not None for r in mine):
             raise Declined
         return cls(records, *only_column(records, mine), tuple(mine))
