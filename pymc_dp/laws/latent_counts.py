@@ -16,7 +16,7 @@ from pymc_dp.laws.count_sums import FAMILIES
 from pymc_dp.laws.one_value import Statistic, independent_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.reading.model import children, release_statistic
+from pymc_dp.reading.model import children, release_mechanism, release_statistic
 
 
 def _count_laws() -> list[type]:
@@ -55,7 +55,7 @@ class ReleasedCounts(SumLaw):
                 f"the release {release.name!r} is not of {rv.name!r} one by one: there are "
                 f"collapse rules for counts that are released as they are"
             )
-        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        mechanism = release_mechanism(release)
         find_pair(rv.owner.op, mechanism)
         return cls(rv, release, mechanism)
 

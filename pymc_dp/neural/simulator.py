@@ -32,7 +32,14 @@ from pymc_dp.graphs.questions import is_random, known_shape, known_value, neares
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.neural.noise import Channel, check_statistic, spans
 from pymc_dp.observation import check_noise_shape
-from pymc_dp.reading.model import as_model, check_values, parents, release_statistic, releases
+from pymc_dp.reading.model import (
+    as_model,
+    check_values,
+    parents,
+    release_mechanism,
+    release_statistic,
+    releases,
+)
 
 _log = logging.getLogger("pymc.dp")
 
@@ -376,8 +383,7 @@ def model_problem(
             value = np.full(release.shape.eval(), np.nan)
         if value is None:
             raise ValueError(f"the observed value of {release.name!r} is symbolic: give numbers")
-        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
-        channels.append(Channel(release.name, mechanism, np.shape(value)))
+        channels.append(Channel(release.name, release_mechanism(release), np.shape(value)))
         observed.append(np.ravel(value).astype("float64"))
     chosen = parameters(model, var_names)
     others = [rv.name for rv in model.free_RVs if rv not in (*chosen, *found)]

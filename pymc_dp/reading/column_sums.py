@@ -24,7 +24,7 @@ from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.reading.model import release_statistic
+from pymc_dp.reading.model import release_mechanism, release_statistic
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
@@ -103,8 +103,7 @@ class RowRelease:
     @property
     def mechanism(self) -> Mechanism:
         """The noise, with the parameters of this graph."""
-        _, mechanism, _ = self.op.split(self.rv.owner.inputs)
-        return mechanism
+        return release_mechanism(self.rv)
 
     @property
     def degree(self) -> int:

@@ -24,7 +24,7 @@ from pymc_dp.graphs.questions import (
     nearest_rvs,
     simplified,
 )
-from pymc_dp.mechanisms.base import check_attainable
+from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 
 
@@ -157,13 +157,12 @@ def check_values(model: pm.Model) -> None:
                 f"{release.name!r}: the observed value {value} is not a finite array of shape "
                 f"{shape}; was it changed by pm.set_data?"
             )
-        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
-        wrong = mechanism.wrong_parameter()
+        wrong = release_mechanism(release).wrong_parameter()
         if wrong is not None:
             raise ValueError(
                 f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
             )
-        check_attainable(release.name, mechanism, published)
+        check_attainable(release.name, release_mechanism(release), published)
 
 
 def as_published(value: TensorVariable) -> TensorVariable:
@@ -196,6 +195,11 @@ def record_length(rv: TensorVariable) -> int:
 def release_statistic(release: TensorVariable) -> TensorVariable:
     """Return the confidential statistic that a release adds noise to."""
     return release.owner.inputs[1]
+
+
+def release_mechanism(release: TensorVariable) -> Mechanism:
+    """Return the noise of a release, with the parameters of its graph."""
+    return release.owner.op.split(release.owner.inputs)[1]
 
 
 def takes_whole(release: TensorVariable) -> bool:

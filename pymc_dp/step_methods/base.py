@@ -20,7 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs, public_data
-from pymc_dp.reading.model import Reading, release_statistic, takes_whole
+from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, takes_whole
 
 
 class PointFunction(NamedTuple):
@@ -56,9 +56,10 @@ def published_values(
     model: pm.Model, release: TensorVariable
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the observed entries of a release and the rates of their noise, as they are now."""
-    _, mechanism, _ = release.owner.op.split(release.owner.inputs)
     value = model.rvs_to_values[release].astype("float64")
-    observed, *rates = point_function(model, [value, *mechanism.rates])({})
+    rates = release_mechanism(release).rates
+    assert rates is not None
+    observed, *rates = point_function(model, [value, *rates])({})
     lam, tau = (np.broadcast_to(rate, np.shape(observed)).ravel() for rate in rates)
     return np.ravel(observed), lam, tau
 

@@ -27,7 +27,13 @@ from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import FAMILIES
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
-from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
+from pymc_dp.reading.model import (
+    Reading,
+    children,
+    leaves_gaps,
+    release_mechanism,
+    release_statistic,
+)
 from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
@@ -198,9 +204,10 @@ def _table(reading: Reading, rv: TensorVariable) -> _Table:
     op, shape = rv.owner.op, _shape(rv)
     columns = []
     for release, constant in zip(children(reading, rv), entries.constants, strict=True):
-        _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        mechanism = release_mechanism(release)
         [scale] = mechanism.parameters
         rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
+        assert rates is not None
         z = reading.model.rvs_to_values[release] - constant
         if mechanism.is_discrete and known_value(constant, fixed=True) is None:
             z = pt.switch(pt.eq(constant, pt.round(constant)), z, np.nan)

@@ -30,7 +30,7 @@ from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.reading.counts import MOST_APART, possible_counts
-from pymc_dp.reading.model import Reading, children, release_statistic
+from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
 from pymc_dp.step_methods.base import (
     DPStep,
     as_row,
@@ -133,7 +133,7 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
         columns = (zero, zero + np.inf, low, high, *pair.parameters(*parameters))
         return columns, 1, pair.draw
     [release] = entries
-    _, mechanism, _ = release.owner.op.split(release.owner.inputs)
+    mechanism = release_mechanism(release)
     if step.mechanisms is not None and type(mechanism) not in step.mechanisms:
         raise Declined(
             f"its release {release.name!r} uses {type(mechanism).__name__}; write TwoSidedGibbs"
@@ -217,8 +217,7 @@ def is_exact_count(reading: Reading, rv: TensorVariable) -> bool:
 def released_factor(reading: Reading, rv: TensorVariable):
     """Return the factor that a variable is multiplied by in its one release."""
     [release] = children(reading, rv)
-    _, mechanism, _ = release.owner.op.split(release.owner.inputs)
-    return entry_of(reading.model, rv, release, mechanism)[2]
+    return entry_of(reading.model, rv, release, release_mechanism(release))[2]
 
 
 def entry_of(model, rv, release, mechanism):

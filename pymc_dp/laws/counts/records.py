@@ -41,30 +41,13 @@ from pymc_dp.reading.model import (
     check_transform,
     leaves_gaps,
     record_length,
+    release_mechanism,
     release_statistic,
     releases_of,
 )
 
-
-@dataclass(frozen=True)
-class CountRelease:
-    """A release of counts, or of a function of every single record.
-
-    Attributes
-    ----------
-    rv : the release.
-    statistic : in terms of the counts; for reports of single records, the value of the statistic
-        for each value of a record.
-    """
-
-    rv: TensorVariable
-    statistic: CountStatistic | np.ndarray
-
-    @property
-    def mechanism(self):
-        """The noise, with the parameters of this graph."""
-        _, mechanism, _ = self.rv.owner.op.split(self.rv.owner.inputs)
-        return mechanism
+# In terms of the counts; of reports of single records, its value for each value of a record.
+type Released = CountStatistic | np.ndarray
 
 
 @SUM_LAWS.register(order=30)
@@ -78,7 +61,7 @@ class CountedRecords(SumLaw):
     n: int
     cells: int
     parameter: TensorVariable  # the probability of a one, or the vector of probabilities
-    releases: tuple[CountRelease, ...]
+    releases: dict[TensorVariable, Released]
 
     @classmethod
     def named(cls):
@@ -96,7 +79,7 @@ class CountedRecords(SumLaw):
         mine = releases_of(reading.model, [records])
         j, name = only_column(records, mine)
         parameter, cells = read_cells(records.owner.op, records, j)
-        found = tuple(_read_release(release, records, n, cells, j) for release in mine)
+        found = {release: _read_release(release, records, n, cells, j) for release in mine}
         return cls(reading.model, records, name, n, cells, parameter, found)
 
     @property
@@ -117,10 +100,10 @@ class CountedRecords(SumLaw):
 
     def describe(self, release):
         """See `SumLaw.describe`."""
-        [found] = [r for r in self.releases if r.rv is release]
-        if isinstance(found.statistic, np.ndarray):
+        statistic = self.releases[release]
+        if isinstance(statistic, np.ndarray):
             return f"every one of {self.name}"
-        kind = "a function of" if found.statistic.affine is None else "linear in"
+        kind = "a function of" if statistic.affine is None else "linear in"
         return f"{kind} the counts of {self.name}"
 
     def latents(self):
@@ -131,19 +114,15 @@ class CountedRecords(SumLaw):
         else:
             counts = pm.Multinomial.dist(n=self.n, p=self.parameter)
         change.added[self.latent] = (counts, None)
-        for release in self.releases:
-            if isinstance(release.statistic, np.ndarray):
+        as_float = counts.astype(pytensor.config.floatX)
+        for release, found in self.releases.items():
+            if isinstance(found, np.ndarray):
                 raise Declined(
-                    f"the release {release.rv.name!r} reports every one of the records "
+                    f"the release {release.name!r} reports every one of the records "
                     f"{self.name!r}: it is no function of their counts. Use to='marginal'"
                 )
-            as_float = counts.astype(pytensor.config.floatX)
-            statistic = (
-                release.statistic.of_binary(as_float, self.n)
-                if self.binary
-                else release.statistic.of(as_float)
-            )
-            change.replaced[release.rv] = release_rv(statistic, release.mechanism)
+            statistic = found.of_binary(as_float, self.n) if self.binary else found.of(as_float)
+            change.replaced[release] = release_rv(statistic, release_mechanism(release))
         return change
 
     def integrated(self):
@@ -151,11 +130,11 @@ class CountedRecords(SumLaw):
         if len(self.releases) > 1:
             raise Declined(
                 f"the records {self.name!r} are released more than once (in "
-                f"{', '.join(repr(r.rv.name) for r in self.releases)}): the releases are "
+                f"{', '.join(repr(r.name) for r in self.releases)}): the releases are "
                 f"dependent. Write them as one release of a list, or use to='statistics'"
             )
-        [release] = self.releases
-        statistic, mechanism = release.statistic, release.mechanism
+        [(release, statistic)] = self.releases.items()
+        mechanism = release_mechanism(release)
         if isinstance(statistic, np.ndarray):
             reported = ReportedRecords(statistic, self.n, (self.latent,))
             new = integrated_release(reported, mechanism, self.probabilities)
@@ -170,13 +149,13 @@ class CountedRecords(SumLaw):
                 ones = replace(ones, whole=True)
             if ones.whole and self.n > MOST_LISTED:
                 raise Declined(
-                    f"the density of the release {release.rv.name!r} is not known to be "
+                    f"the density of the release {release.name!r} is not known to be "
                     f"log-concave in the number of ones among {self.name!r}, as it is for a sum or "
                     f"mean under log-concave noise (the property `log_concave` of a mechanism), "
                     f"and the sum over {self.n + 1} counts is too long"
                 )
             new = integrated_release(ones, mechanism, self.parameter)
-        return Change(replaced={release.rv: new})
+        return Change(replaced={release: new})
 
 
 @singledispatch
@@ -218,7 +197,7 @@ def _categorical_cells(op: CategoricalRV, records, j):
     return (p if p.type.ndim == 1 else p.reshape((cells,))), cells
 
 
-def _read_release(release, records, n, cells, column) -> CountRelease:
+def _read_release(release, records, n, cells, column) -> Released:
     statistic = release_statistic(release)
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
@@ -228,9 +207,9 @@ def _read_release(release, records, n, cells, column) -> CountRelease:
         )
     values = elementwise_values(statistic, records, cells)
     if values is not None:
-        return CountRelease(release, values)
+        return values
     try:
-        return CountRelease(release, read_statistic(statistic, records, n, cells, column))
+        return read_statistic(statistic, records, n, cells, column)
     except Declined as error:
         raise Declined(
             f"the statistic of the release {release.name!r} is no function of the counts of "
@@ -238,18 +217,18 @@ def _read_release(release, records, n, cells, column) -> CountRelease:
         ) from None
 
 
-def _terms_are_concave(model: pm.Model, law: OnesAmongRecords, release: CountRelease) -> bool:
+def _terms_are_concave(model: pm.Model, law: OnesAmongRecords, release) -> bool:
     """Whether the density of a release is known to be log-concave in the number of ones.
 
     The mechanism says so; what masses on whole numbers make of other statistics is tried. Where the
     published value is not known, one that is typical of half ones stands for it.
     """
-    mechanism = release.mechanism
-    if law.statistic.affine is None or not mechanism.log_concave or leaves_gaps(release.rv):
+    mechanism = release_mechanism(release)
+    if law.statistic.affine is None or not mechanism.log_concave or leaves_gaps(release):
         return False
     if not mechanism.is_discrete:
         return True
-    value = model.rvs_to_values[release.rv]
+    value = model.rvs_to_values[release]
     observed = value.data if isinstance(value, Constant) else None
     if observed is None:
         observed = known_value(law.statistic.of_binary(pt.constant(float(law.n // 2)), law.n))
