@@ -1,4 +1,4 @@
-"""Whether an expression is linear in a variable, and with which coefficients, by its ops."""
+"""Coefficients of a variable's entries in an expression that is linear in it, by its ops."""
 
 from __future__ import annotations
 
@@ -20,34 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import (
-    depends_on,
-    keeps_values,
-    known_shape,
-    known_value,
-    simplified,
-    varies_with,
-)
-
-
-def is_linear(entry: TensorVariable, rv: TensorVariable) -> bool:
-    """Decide linearity by the ops on the way: sums, and products and quotients with constants."""
-    if entry is rv or not depends_on(entry, rv):
-        return True
-    node = entry.owner
-    touched = [i for i in node.inputs if depends_on(i, rv)]
-    if isinstance(node.op, DimShuffle) or keeps_values(node.op, node.inputs[0]):
-        return touched == node.inputs[:1] and is_linear(node.inputs[0], rv)
-    if not isinstance(node.op, Elemwise) or not all(is_linear(i, rv) for i in touched):
-        return False
-    match node.op.scalar_op:
-        case ps.Add() | ps.Sub() | ps.Neg():
-            return True
-        case ps.Mul():
-            return len(touched) == 1
-        case ps.TrueDiv():
-            return touched == [node.inputs[0]]
-    return False
+from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, simplified, varies_with
 
 
 def linear_map(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:

@@ -14,7 +14,6 @@ from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.linear import is_linear
 from pymc_dp.graphs.questions import (
     depends_on,
     is_itself,
@@ -31,6 +30,7 @@ from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
+from pymc_dp.reading.sums.polynomials import is_linear
 from pymc_dp.step_methods.base import (
     DPStep,
     as_row,

@@ -9,7 +9,7 @@ from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.linear import is_linear, linear_map
+from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     is_itself,
     is_whole,
@@ -19,6 +19,7 @@ from pymc_dp.graphs.questions import (
     power_law,
 )
 from pymc_dp.graphs.ranges import check_wraparound
+from pymc_dp.reading.sums.polynomials import is_linear
 from tests.models import random_exponent, random_half, random_shape
 
 

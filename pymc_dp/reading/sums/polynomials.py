@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -13,7 +14,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import Subtensor
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import keeps_values, known_value
+from pymc_dp.graphs.questions import depends_on, keeps_values, known_value
 from pymc_dp.reading.sums.forms import refusal
 
 type Coefficient = Any  # a number or a scalar graph
@@ -48,6 +49,20 @@ def multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
 def degree(polynomial: Polynomial) -> int:
     """Return the highest number of factors of a term."""
     return max((len(monomial) for monomial in polynomial), default=0)
+
+
+def is_linear(graph: Variable, rv: Variable) -> bool:
+    """Whether a graph is linear in a variable, elementwise; nothing is taken to cancel."""
+
+    def leaf(variable: Variable) -> Polynomial | None:
+        if variable is rv:
+            return {(0,): math.nan}
+        return None if depends_on(variable, rv) else constant(math.nan)
+
+    try:
+        return degree(read_polynomial(graph, leaf)) <= 1
+    except Declined:
+        return False
 
 
 def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | None]) -> Polynomial:

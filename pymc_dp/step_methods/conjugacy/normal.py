@@ -12,10 +12,10 @@ from pymc.distributions.continuous import FlatRV
 from pytensor.tensor.random.basic import NormalRV, UniformRV
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.linear import is_linear
 from pymc_dp.graphs.questions import depends_on
 from pymc_dp.kernels.moments.gaussian_chain import draw_normal_between
 from pymc_dp.mechanisms.release import PrivateReleaseRV, mean_range
+from pymc_dp.reading.sums.polynomials import is_linear
 from pymc_dp.step_methods.conjugacy.registry import (
     CHILDREN,
     FAMILIES,
