@@ -8,8 +8,10 @@ from operator import add
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.scalar import basic as ps
+from pytensor.sparse.math import Dot as SparseDot
+from pytensor.sparse.math import StructuredDot
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -83,6 +85,12 @@ class _Map:
                     return self._scattered(variable)
             case Dot() if len(touched) == 1:
                 return self._multiplied(node.inputs, touched[0])
+            case SparseDot() | StructuredDot() if not first and isinstance(
+                node.inputs[0], Constant
+            ):
+                columns = math.prod(_shape(node.inputs[1])[1:])
+                matrix = sparse.csr_array(node.inputs[0].data)
+                return sparse.kron(matrix, sparse.eye_array(columns)) @ self.read(node.inputs[1])
             case ps.Add():
                 return reduce(add, [self._spread(i, variable) for i in node.inputs])
             case ps.Sub():

@@ -131,7 +131,8 @@ def _recover_independent(law: Independent, rv, value, posterior, rng):
         shape = len(rows), *(() if law.stacked else known_shape(rv))
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
         drawn = row_sampler(pair.draw, len(rows))(rng, rows)
-        found |= in_results(posterior, statistic.name, drawn.reshape(shape))
+        drawn = np.where(statistic.empty, 0.0, drawn.reshape(shape))
+        found |= in_results(posterior, statistic.name, drawn)
     return found
 
 

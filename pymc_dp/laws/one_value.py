@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Statistic:
-    """One confidential statistic of a known law, released as ``factor * statistic + constant``."""
+    """One confidential statistic of a known law, released as ``factor * statistic + constant``.
+
+    Where it has entries, these and `empty` may be nested tuples of numbers, one for each. What is
+    `empty` is a statistic of no records: zero, whatever its law says.
+    """
 
     name: str
     law: RandomVariable
     n_parameters: int
-    factor: float = 1.0
-    constant: float = 0.0
+    factor: Any = 1.0
+    constant: Any = 0.0
+    empty: Any = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ class Independent(Integrated):
         draws = []
         for statistic, own in zip(self.statistics, self.laws(parameters), strict=True):
             rng, draw = statistic.law(*own, rng=rng, return_next_rng=True)
-            draws.append(statistic.factor * draw + statistic.constant)
+            draws.append(np.asarray(statistic.factor) * draw + np.asarray(statistic.constant))
+            if np.any(statistic.empty):
+                draws[-1] = pt.switch(statistic.empty, statistic.constant, draws[-1])
         return rng, pt.stack(draws) if self.stacked else draws[0]
 
     def standardised(self, value, mechanism, *parameters):
@@ -69,16 +76,18 @@ class Independent(Integrated):
         ):
             z = value[..., j] if self.stacked else value
             noise = [entry(p, j, count) if self.stacked else p for p in mechanism.parameters]
-            scaled = mechanism.with_parameters(*(p / abs(statistic.factor) for p in noise))
-            yield statistic, own, scaled, (z - statistic.constant) / statistic.factor
+            factor = np.asarray(statistic.factor)
+            scaled = mechanism.with_parameters(*(p / abs(factor) for p in noise))
+            yield statistic, own, scaled, (z - np.asarray(statistic.constant)) / factor
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        terms = [
-            find_pair(statistic.law, noise).log_marginal(noise, z, *own)
-            - np.log(abs(statistic.factor))
-            for statistic, own, noise, z in self.standardised(value, mechanism, *parameters)
-        ]
+        terms = []
+        for statistic, own, noise, z in self.standardised(value, mechanism, *parameters):
+            term = find_pair(statistic.law, noise).log_marginal(noise, z, *own)
+            if np.any(statistic.empty):
+                term = pt.switch(statistic.empty, noise.logp(z, 0.0), term)
+            terms.append(term - np.log(abs(np.asarray(statistic.factor))))
         return pt.stack(terms, axis=-1) if self.stacked else terms[0]
 
 

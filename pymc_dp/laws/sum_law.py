@@ -111,7 +111,7 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
             reasons.append(str(reason))
     names = " and ".join(repr(rv.name) for rv in group.records)
     follow = law_names(type(rv.owner.op) for rv in group.records)
-    known = ", ".join(law.named() for law in SUM_LAWS if not law.last_resort)
+    known = ", ".join(filter(None, (law.named() for law in SUM_LAWS if not law.last_resort)))
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
     raise Declined("; nor ".join(dict.fromkeys(filter(None, reasons))) or nothing)
 
@@ -124,9 +124,8 @@ def in_words(factor: float, what: str) -> str:
 def is_rows(group: Block) -> bool:
     """Whether records have several columns."""
     [first, *others] = group.records
-    return bool(others) or (
-        group.n > 0 and first.type.ndim > 1 and isinstance(first.owner.op, NormalRV | MvNormalRV)
-    )
+    several = first.type.ndim > 1 and isinstance(first.owner.op, NormalRV | MvNormalRV)
+    return group.n > 0 and (bool(others) or several)
 
 
 @once

@@ -26,6 +26,7 @@ from pymc_dp.reading.model import (
     record_length,
     release_statistic,
     releases,
+    releases_of,
 )
 from pymc_dp.reading.sums import Additive, additive, is_rowwise
 
@@ -191,18 +192,45 @@ def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
 
 @once
 def record_groups(reading: Reading) -> list[Block]:
-    """Return the privatized records of a model, those that are columns of a row together."""
+    """Return the privatized records of a model, those that are columns of a row together.
+
+    What records depend on entry by entry is of the record where these are added up. Where they are
+    released row by row, it is a parameter of each row.
+    """
     found, model = privatized(reading), reading.model
     rows = tuple(
         rv
         for rv in found
         if has_record_axis(rv)
         and any(v.dtype.startswith("float") for v in (rv, *children(reading, rv)) if v in found)
+        and not _released_by_row(reading, rv)
     )
     groups = _released_together(model, blocks(reading, rows)) if rows else []
     groups += [Block((rv,), 0, ()) for rv in found if rv not in rows]
+    groups = _mixed(model, groups)
     order = {rv: i for i, rv in enumerate(model.free_RVs)}
     return sorted(groups, key=lambda group: order[group.records[0]])
+
+
+def _mixed(model: pm.Model, groups: list[Block]) -> list[Block]:
+    """Join groups that are parts of one release, though they are no columns of the same rows."""
+    for release in releases(model):
+        statistic = release_statistic(release)
+        mine = [g for g in groups if any(depends_on(statistic, rv) for rv in g.records)]
+        members = [rv for g in mine for rv in g.records]
+        if len(mine) > 1 and not any(_parent(rv, v) for rv in members for v in members):
+            joined = Block(tuple(rv for rv in model.free_RVs if rv in members), 0, ())
+            return _mixed(model, [*(g for g in groups if g not in mine), joined])
+    return groups
+
+
+def _released_by_row(reading: Reading, rv: TensorVariable) -> bool:
+    """Whether each released entry is of one row of a variable, which no others belong to."""
+    found, n = privatized(reading), record_length(rv)
+    statistics = [release_statistic(r) for r in releases_of(reading.model, [rv])]
+    return not any(_parent(rv, v) or _parent(v, rv) for v in found) and all(
+        s.type.ndim and is_rowwise(s, rv, n, s.type.ndim) for s in statistics
+    )
 
 
 def _released_together(model: pm.Model, groups: list[Block]) -> list[Block]:

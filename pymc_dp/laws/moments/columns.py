@@ -20,22 +20,20 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
-from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.clt import Moments, moment_latents, moment_law, moment_sums, read_moments
 from pymc_dp.laws.moments.latents import row_latents
+from pymc_dp.laws.moments.normal import normal_release
 from pymc_dp.laws.moments.suggested import linear_releases, notes, suggested_sample
 from pymc_dp.laws.moments.sums import (
     ExactLatents,
-    NormalStatistics,
     RowLaw,
     RowSums,
     normal_law,
     normal_sums,
 )
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words, is_rows
-from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, read_rows, same_for_all
@@ -130,12 +128,6 @@ class Columns(SumLaw):
                 f"the release {release.name!r} states bounds=, which cut the law of the sums: use "
                 f"to='statistics'"
             )
-        mechanism = release.mechanism
-        if not has_continuous_rates(mechanism):
-            raise Declined(
-                f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
-                f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
-            )
         try:
             polynomials = release.linear_graphs()
         except Declined as error:
@@ -144,18 +136,8 @@ class Columns(SumLaw):
                 f"Normal. Use to='statistics'"
             ) from None
         mean, factor = clt.law.of(polynomials, rows.n)
-        change = Change()
-        shape = tuple(int(length) for length in known_shape(release.rv) if length is not None)
-        variances = []
-        if has_kink(mechanism):
-            assert mechanism.rates is not None
-            scale = pt.broadcast_to(1.0 / mechanism.rates[0], shape).ravel()
-            variance = pm.Exponential.dist(scale=2 * scale**2, shape=int(np.prod(shape)))
-            transform = pm.distributions.transforms.log
-            change.added[f"{release.name}_noise_variance"] = (variance, transform)
-            variances = [variance]
-        law = NormalStatistics(shape, (f"{rows.name}_mean", f"{rows.name}_cov"))
-        change.replaced[release.rv] = integrated_release(law, mechanism, mean, factor, *variances)
+        change, names = Change(), (f"{rows.name}_mean", f"{rows.name}_cov")
+        normal_release(change, release.rv, mean, factor, names)
         change.dropped |= {r.name for r in rows.releases if r is not release}
         return change
 

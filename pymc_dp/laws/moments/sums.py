@@ -21,7 +21,6 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 from scipy import optimize
 
-from pymc_dp.laws.integrated import Integrated
 from pymc_dp.mechanisms.arguments import as_float
 
 # What E x^4 differs by from the fourth power of E x, relatively, about 6 var(x) / (E x)^2: below,
@@ -316,37 +315,3 @@ def normal_law(mean, root, width: int) -> RowLaw:
     factor = pt.concatenate([top, pt.concatenate([linear, pairs], axis=1)], axis=0)
     second = (left * right).sum(axis=1) + mean[i] * mean[j]
     return RowLaw(column_products(width), pt.concatenate([mean, second]), factor)
-
-
-@dataclass(frozen=True)
-class NormalStatistics(Integrated):
-    r"""Jointly Normal statistics :math:`s = m + F e`, raveled; parameters are m, F and perhaps w.
-
-    Given the variances of the noise, :math:`z \sim N(m, FF' + \mathrm{diag}(w))`. Gaussian noise
-    has known ones; those of Laplace noise are variables of the model,
-    :math:`w_j \sim \mathrm{Exp}(1/(2 b_j^2))`. Draws are made with fresh noise of the mechanism.
-    """
-
-    shape: tuple[int, ...]
-    names: tuple[str, ...]
-
-    def draw(self, rng, mean, factor, *variances):
-        """See `Integrated.draw`."""
-        rng, e = pt.random.normal(size=(factor.shape[1],), rng=rng, return_next_rng=True)
-        return rng, (mean + factor @ e).reshape(self.shape)
-
-    def logp(self, value, mechanism, mean, factor, *variances):
-        """See `Integrated.logp`."""
-        if variances:
-            [noise] = variances
-        else:
-            noise = pt.broadcast_to(1.0 / mechanism.rates[1], self.shape).ravel()
-        chol = pt.linalg.cholesky(factor @ factor.T + pt.diag(noise))
-        residual = pt.linalg.solve_triangular(chol, value.ravel() - mean, lower=True, b_ndim=1)
-        k = int(np.prod(self.shape))
-        log_det = pt.log(pt.diagonal(chol)).sum()
-        return -0.5 * (residual**2).sum() - log_det - 0.5 * k * np.log(2 * np.pi)
-
-    def support_point(self, rv, mean, *others):
-        """See `Integrated.support_point`."""
-        return mean.reshape(self.shape)

@@ -114,8 +114,8 @@ def test_statistics_are_read_as_functions_of_counts(case, law):
     ("statistic", "match"),
     [
         (lambda x: x.max(), "`Max` makes it something else than a function of sums"),
-        (lambda x: x[0], "some of the records by their position"),
-        (lambda x: x[:3].sum(), "some of the records by their position"),
+        (lambda x: x[0] ** 2 + x[1], "some of the records by their position"),
+        (lambda x: pt.exp(x[:3].sum()), "some of the records by their position"),
         (lambda x: (x * np.array([1.0, 2, 3, 4])).sum(), "does not treat all records alike"),
         (lambda x: pt.cumsum(x), "one value per record|`CumOp`"),
         (lambda x: pt.log(x).sum(), "not finite for records of some value"),
@@ -500,15 +500,15 @@ def test_inversion_is_the_last_resort(monkeypatch):
     with pm.Model() as model:
         scale = pm.HalfNormal("scale")
         x = pm.Gamma("x", 2, scale, shape=9)
-        dp.PrivateObservation("z", x.mean(), LAPLACE(1.0), observed=0.4)
+        dp.PrivateObservation("z", x.clip(0, 3).mean(), LAPLACE(1.0), observed=0.4)
     refuse = False
     collapsed = dp.collapse(model, "marginal")
     assert collapsed["z"].owner.op.name == "normal"
     assert [v.name for v in collapsed.free_RVs] == ["scale"]
     refuse = True
-    refuses(model, "'x' follow Gamma.*; nor by inversion: too hard", "marginal")
+    refuses(model, "not linear in 'x'.*; nor by inversion: too hard", "marginal")
     assert asked == [("x", 9, ["z"])] * 2
-    refuses(model, "'x' follow Gamma", "statistics")
+    refuses(model, "not linear in 'x'", "statistics")
     table = categorical(20, histogram, LAPLACE(1.0), [3.0, 4, 5, 6])
     refuses(table, "are Categorical", "marginal")
     assert len(asked) == 2

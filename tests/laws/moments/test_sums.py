@@ -14,9 +14,9 @@ from pymc_dp.kernels.moments.clt_law import gaussian_moments, row_law
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.clt import moment_latents, moment_law, moment_sums, read_moments
 from pymc_dp.laws.moments.latents import Linearised, row_latents
+from pymc_dp.laws.moments.normal import NormalStatistics
 from pymc_dp.laws.moments.sums import (
     ExactLatents,
-    NormalStatistics,
     column_products,
     nearest_sample,
     normal_law,

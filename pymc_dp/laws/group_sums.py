@@ -1,0 +1,460 @@
+r"""Sums over records that differ by public groups or covariates, and values released one by one.
+
+A release is :math:`A x + b`, see `reading.cells`. Where each of its entries is a sum over records
+that no other entry uses, entries are independent, and each has a law of its own where the records'
+law is closed under addition: Normal, and with one law in each entry Bernoulli, Binomial, Gamma,
+Exponential and negative binomial; Poisson rates add up whatever they are. Of a single record, each
+law is its own. Normal entries that share records are jointly Normal, with covariance
+:math:`A \operatorname{diag}(\sigma^2) A'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
+from pymc.distributions.transforms import _default_transform
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_shape
+from pymc_dp.laws import is_registered, law_names, require_pair
+from pymc_dp.laws.counted import read_law
+from pymc_dp.laws.moments.normal import normal_release
+from pymc_dp.laws.one_value import Statistic, independent_release
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.mechanisms.base import has_continuous_rates
+from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.reading.cells import (
+    LinearSums,
+    aligned,
+    at_places,
+    cells_of,
+    combined,
+    places,
+    read_linear,
+)
+from pymc_dp.reading.model import (
+    Reading,
+    check_transform,
+    parents,
+    release_mechanism,
+    releases_of,
+    require_possible,
+)
+
+_MOST_JOINT = 2000  # entries whose covariance matrix is made
+
+
+class Sum(NamedTuple):
+    """The law of a sum over n records of one law: an op and its parameters."""
+
+    op: Any
+    parameters: Sequence[TensorVariable]
+
+
+def _sum(op, *parameters) -> Sum:
+    return Sum(op, tuple(map(pt.as_tensor, parameters)))
+
+
+@singledispatch
+def sum_of(op, n, *parameters) -> Sum:
+    """Return the law of the sum of n independent records with these parameters.
+
+    Dispatched on the op of the records' law. `n` is an array, the parameters are vectors or
+    scalars.
+    """
+    raise Declined
+
+
+sum_of.register(ptr.BernoulliRV, lambda op, n, p: _sum(ptr.binomial, n, p))
+sum_of.register(ptr.BinomialRV, lambda op, n, m, p: _sum(op, n * m, p))
+sum_of.register(ptr.ExponentialRV, lambda op, n, scale: _sum(ptr._gamma, n * 1.0, scale))
+sum_of.register(ptr.GammaRV, lambda op, n, shape, scale: _sum(op, n * shape, scale))
+sum_of.register(ptr.NegBinomialRV, lambda op, n, m, p: _sum(op, n * m, p))
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The entries of a release, raveled: independent ``factor * statistic + constant``.
+
+    Attributes
+    ----------
+    law : of the statistics; parameters are vectors, or scalars where all agree.
+    factor, constant : numbers, one for each entry.
+    empty : whether an entry is a sum over no records, and the constant alone.
+    """
+
+    law: Sum
+    factor: np.ndarray
+    constant: np.ndarray
+    empty: np.ndarray
+
+    def keep(self, change: Change, name: str, statistic: TensorVariable) -> TensorVariable:
+        """Add the statistics as a latent variable; put them where they belong in a release."""
+        if not isinstance(self.law.op, RandomVariable):
+            raise Declined(f"{self.law.op} values are integrated out, or stay records")
+        [kept] = np.nonzero(~self.empty)
+        parts = [p[kept] if p.type.ndim else p for p in self.law.parameters]
+        rng = pt.random.shared_rng(seed=None)
+        _, latent = self.law.op(*parts, size=(kept.size,), rng=rng, return_next_rng=True)
+        change.added[name] = (latent, _default_transform(self.law.op, latent))
+        own = self.factor[kept] * latent + self.constant[kept]
+        return own if kept.size == self.empty.size else pt.set_subtensor(statistic[kept], own)
+
+
+@SUM_LAWS.register(order=40)
+@dataclass(frozen=True)
+class GroupSums(SumLaw):
+    """Independent records of one law: sums over public groups of them, and records one by one."""
+
+    reading: Reading
+    rv: TensorVariable
+    law: Any
+    parameters: Sequence[TensorVariable]
+    releases: tuple[LinearSums, ...]
+
+    @classmethod
+    def named(cls):
+        """See `SumLaw.named`."""
+        return law_names(
+            law for law in (ptr.PoissonRV, *sum_of.registry) if law is not ptr.BernoulliRV
+        )
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        [rv, *more] = group.records
+        if more:
+            raise Declined
+        return cls.of_one(reading, rv)
+
+    @classmethod
+    def of_one(
+        cls, reading: Reading, rv: TensorVariable, beside: tuple[TensorVariable, ...] = ()
+    ) -> GroupSums:
+        """Read the records of one variable; those `beside` are in the same releases."""
+        try:
+            law, parameters = read_law(rv)
+        except Declined:
+            raise Declined from None  # another law's, or of none
+        check_transform(reading.model, rv)
+        mine = releases_of(reading.model, [rv])
+        require_possible(mine)
+        for release in mine:
+            if release.owner.op.bounds is not None:
+                raise Declined(
+                    f"the release {release.name!r} has bounds=, which tie the records {rv.name!r} "
+                    f"together"
+                )
+        try:
+            sums = tuple(read_linear(reading, release, rv, beside) for release in mine)
+        except Declined:
+            if isinstance(law, ptr.NormalRV | ptr.PoissonRV) or is_registered(sum_of, law):
+                raise
+            raise Declined from None  # sums over these records have no law
+        found = cls(reading, rv, law, parameters, sums)
+        if not found.is_normal:
+            found.entries()  # or why they have no law
+        return found
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether the records are Normal, so that all linear functions of them are."""
+        return isinstance(self.law, ptr.NormalRV)
+
+    @property
+    def weights(self) -> sparse.csr_array:
+        """The weights of all releases, one below the other."""
+        return sparse.vstack([r.weights for r in self.releases], format="csr")
+
+    def is_by_itself(self, release: LinearSums) -> bool:
+        """Whether a release is of every record as it is, in order."""
+        n = release.weights.shape[1]
+        same = release.weights.shape == (n, n) and not release.offset.any()
+        return same and (release.weights != sparse.eye_array(n, format="csr")).nnz == 0
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        [found] = [r for r in self.releases if r.rv is release]
+        name = self.rv.name
+        if self.is_by_itself(found):
+            return f"every one of {name}"
+        sizes = np.diff(found.weights.indptr)
+        what = {"mean": "mean", "sum": "sum"}.get(_weighting(found.weights), "weighted sum")
+        if sizes.size == 1:
+            return f"{what} of {sizes[0]} of {name}"
+        span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+        return f"{what} of each of {sizes.size} groups of {span} of {name}"
+
+    def name_of(self, release: LinearSums) -> str:
+        """Return the name in results of the statistic of a release."""
+        if self.is_by_itself(release):
+            return str(self.rv.name)
+        what = _weighting(release.weights)
+        if isinstance(self.law, ptr.BernoulliRV):
+            what = "count"
+        elif not self.is_normal:
+            what = "sum"
+        of = self.rv.name if len(self.releases) == 1 else release.rv.name
+        return f"{of}_{what}"
+
+    def entries(self) -> list[_Entries]:
+        """Return the law of every entry of each release; decline what is not independent."""
+        shared = np.bincount(self.weights.indices, minlength=1).max() > 1
+        if shared:
+            raise Declined(
+                f"the releases of the records {self.rv.name!r} use the same records more than "
+                f"once, and only sums of Normal records have a joint law here"
+            )
+        return [self._entries(release) for release in self.releases]
+
+    def _entries(self, release: LinearSums) -> _Entries:
+        weights, constant = release.weights, release.offset
+        sizes = np.diff(weights.indptr)
+        empty = sizes == 0
+        if self.is_normal:
+            mu, _ = self.parameters
+            mean = combined(weights, mu, places(self.rv)) + constant
+            law = _sum(self.law, mean, pt.sqrt(self.variances(weights)))
+            return _Entries(law, np.ones(sizes.size), np.zeros(sizes.size), empty)
+        first = weights.indptr[:-1][~empty]
+        factor = np.ones(sizes.size)
+        factor[~empty] = weights.data[first]
+        if not np.array_equal(np.repeat(factor, sizes), weights.data):
+            raise Declined(
+                f"the release {release.rv.name!r} weighs the records {self.rv.name!r} unequally, "
+                f"and only sums of Normal records have a law then"
+            )
+        if isinstance(self.law, ptr.PoissonRV):
+            ones = sparse.csr_array(
+                (np.ones(weights.nnz), weights.indices, weights.indptr), shape=weights.shape
+            )
+            law = _sum(self.law, combined(ones, self.parameters[0], places(self.rv)))
+            return _Entries(law, factor, constant, empty)
+        record = np.zeros(sizes.size, dtype=np.int64)
+        record[~empty] = weights.indices[first]
+        index = tuple(place[record] for place in places(self.rv))
+        own = [at_places(p, aligned(p, index)) for p in self.parameters]
+        if (sizes <= 1).all():
+            return _Entries(_sum(self.law, *own), factor, constant, empty)
+        if not is_registered(sum_of, self.law):
+            raise Declined
+        cells = cells_of(self.rv, self.parameters)
+        if not np.array_equal(np.repeat(cells.of[record], sizes), cells.of[weights.indices]):
+            raise Declined(
+                f"the release {release.rv.name!r} adds records of {self.rv.name!r} with different "
+                f"parameters, and the sum of {law_names([type(self.law)])} records has a law where "
+                f"they have one"
+            )
+        n = np.maximum(sizes, 1)
+        if (n == n[0]).all():
+            n = n[0]
+        return _Entries(sum_of(self.law, n, *own), factor, constant, empty)
+
+    def variances(self, weights: sparse.csr_array) -> TensorVariable:
+        """Return the variance of each entry of weights @ records, for Normal records."""
+        _, sigma = self.parameters
+        squares = sparse.csr_array(weights.multiply(weights))
+        return combined(squares, sigma**2, places(self.rv))
+
+    def latents(self):
+        """Keep the statistics as latent variables."""
+        if all(map(self.is_by_itself, self.releases)):
+            raise Declined(
+                f"the values {self.rv.name!r} are released one by one: there is no shorter "
+                f"statistic"
+            )
+        change = Change()
+        if self._is_joint():
+            release, mean, factor = self._joint()
+            name = self.name_of(release)
+            standard = pm.Normal.dist(0.0, 1.0, shape=factor.type.shape[1])
+            change.added[f"{name}_standard"] = (standard, None)
+            statistic = (mean + factor @ standard).reshape(known_shape(release.rv))
+            change.deterministics[name] = statistic
+            change.replaced[release.rv] = release_rv(statistic, release_mechanism(release.rv))
+            return change
+        for release, found in zip(self.releases, self.entries(), strict=True):
+            statistic = found.keep(change, self.name_of(release), pt.constant(found.constant))
+            statistic = statistic.reshape(known_shape(release.rv))
+            change.replaced[release.rv] = release_rv(statistic, release_mechanism(release.rv))
+        return change
+
+    def integrated(self):
+        """Integrate the statistics out, too."""
+        change = Change()
+        if self._is_joint():
+            release, mean, factor = self._joint()
+            normal_release(change, release.rv, mean, factor, (self.name_of(release),))
+            return change
+        for release, found in zip(self.releases, self.entries(), strict=True):
+            mechanism = release_mechanism(release.rv)
+            shape = known_shape(release.rv)
+            _require_multiples(release.rv, mechanism, found.factor)
+            parameters = [p.reshape(shape) if p.type.ndim else p for p in found.law.parameters]
+            require_pair(found.law.op, mechanism, parameters)
+            statistic = Statistic(
+                self.name_of(release),
+                found.law.op,
+                len(parameters),
+                _nested(found.factor, shape),
+                _nested(found.constant, shape),
+                _nested(found.empty, shape),
+            )
+            change.replaced[release.rv] = independent_release([(statistic, parameters)], mechanism)
+        return change
+
+    def _is_joint(self) -> bool:
+        if not self.is_normal:
+            return False
+        return bool(np.bincount(self.weights.indices, minlength=1).max() > 1)
+
+    def _joint(self) -> tuple[LinearSums, TensorVariable, TensorVariable]:
+        """Return the one release of Normal records, its mean and a factor of its covariance."""
+        if len(self.releases) > 1:
+            raise Declined(
+                f"the records {self.rv.name!r} are in several releases "
+                f"({', '.join(repr(r.rv.name) for r in self.releases)}), which use the same "
+                f"records: write them as one release of pt.concatenate([...])"
+            )
+        [release] = self.releases
+        weights, (mu, sigma) = release.weights, self.parameters
+        entries = weights.shape[0]
+        if entries > _MOST_JOINT:
+            raise Declined(
+                f"the release {release.rv.name!r} has {entries} entries that use the same records: "
+                f"their covariance matrix is too large"
+            )
+        mean = combined(weights, mu, places(self.rv)) + release.offset
+        cells = cells_of(self.rv, [sigma])
+        index = tuple(place[cells.first] for place in places(self.rv))
+        spread = at_places(sigma, aligned(sigma, index))
+        columns = []
+        for c in range(cells.sizes.size):
+            own = weights[:, np.flatnonzero(cells.of == c)]
+            values, vectors = np.linalg.eigh((own @ own.T).toarray())
+            kept = values > 1e-12 * values.max(initial=0.0)
+            root = pt.constant(vectors[:, kept] * np.sqrt(values[kept]))
+            columns.append(root * (spread[c] if spread.type.ndim else spread))
+        return release, mean, pt.concatenate(columns, axis=1)
+
+
+@SUM_LAWS.register(order=45)
+@dataclass(frozen=True)
+class SeveralSums(SumLaw):
+    """Independent records of several variables in the same releases, each entry of one of them."""
+
+    variables: tuple[GroupSums, ...]
+
+    @classmethod
+    def named(cls):
+        """See `SumLaw.named`."""
+        return ""
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        records = group.records
+        if len(records) == 1 or any(v in parents(rv) for rv in records for v in records):
+            raise Declined
+        found = cls(
+            tuple(
+                GroupSums.of_one(reading, rv, tuple(v for v in records if v is not rv))
+                for rv in records
+            )
+        )
+        for release in found.releases():
+            used = sum(np.diff(r.weights.indptr) > 0 for _, r in found.parts(release))
+            if np.max(used) > 1:
+                names = " and ".join(repr(rv.name) for rv in records)
+                raise Declined(f"an entry of {release.name!r} is of the records {names} at once")
+        return found
+
+    def releases(self) -> list[TensorVariable]:
+        """Return the releases, each once."""
+        return list(dict.fromkeys(r.rv for v in self.variables for r in v.releases))
+
+    def parts(self, release: TensorVariable) -> list[tuple[GroupSums, LinearSums]]:
+        """Return the variables that a release is of."""
+        return [(v, r) for v in self.variables for r in v.releases if r.rv is release]
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        return ", ".join(variable.describe(release) for variable, _ in self.parts(release))
+
+    def latents(self):
+        """Keep the statistics as latent variables."""
+        change = Change()
+        for release in self.releases():
+            statistic: Any = None
+            for variable, sums in self.parts(release):
+                found = variable.entries()[variable.releases.index(sums)]
+                if statistic is None:
+                    statistic = pt.constant(found.constant)
+                statistic = found.keep(change, variable.name_of(sums), statistic)
+            statistic = statistic.reshape(known_shape(release))
+            change.replaced[release] = release_rv(statistic, release_mechanism(release))
+        return change
+
+    def integrated(self):
+        """Integrate the statistics out, too."""
+        change = Change()
+        for release in self.releases():
+            mechanism, found = release_mechanism(release), {}
+            for variable, sums in self.parts(release):
+                entries = variable.entries()[variable.releases.index(sums)]
+                [kept] = np.nonzero(~entries.empty)
+                for e in kept:
+                    own = [p[e] if p.type.ndim else p for p in entries.law.parameters]
+                    name = variable.name_of(sums) + (f"_{e}" if kept.size > 1 else "")
+                    numbers = float(entries.factor[e]), float(entries.constant[e])
+                    found[e] = Statistic(name, entries.law.op, len(own), *numbers), own
+                    _require_multiples(release, mechanism, entries.factor[e])
+            if release.type.ndim > 1 or len(found) < entries.empty.size:
+                raise Declined(
+                    f"the release {release.name!r} is of several variables: write it as one list, "
+                    f"each entry a sum over some records"
+                )
+            mine = [found[e] for e in sorted(found)]
+            stacked = release.type.ndim == 1
+            change.replaced[release] = independent_release(mine, mechanism, stacked=stacked)
+        return change
+
+
+def _require_multiples(release: TensorVariable, mechanism, factor) -> None:
+    """Decline noise that is not scaled by numbers around multiples of a sum."""
+    if np.any(factor != 1.0) and not has_continuous_rates(mechanism):
+        raise Declined(
+            f"the release {release.name!r} adds {type(mechanism).__name__} noise to a multiple of "
+            f"a sum: release the sum itself"
+        )
+
+
+def _weighting(weights: sparse.csr_array) -> str:
+    """Say what a weighted sum is: a mean, a sum, or a statistic of another kind."""
+    sizes = np.diff(weights.indptr)
+    if np.allclose(weights.data, 1.0, rtol=1e-12):
+        return "sum"
+    if np.allclose(weights.data, np.repeat(1.0 / np.maximum(sizes, 1), sizes), rtol=1e-12):
+        return "mean"
+    return "statistic"
+
+
+def _nested(numbers: np.ndarray, shape: Sequence[int | None]) -> Any:
+    """Return numbers as a hashable value, one where all agree."""
+    if numbers.size and (numbers == numbers[0]).all():
+        return numbers[0].item()
+
+    def frozen(entries):
+        return tuple(map(frozen, entries)) if isinstance(entries, list) else entries
+
+    return frozen(numbers.reshape([int(n or 0) for n in shape]).tolist())

@@ -1,0 +1,72 @@
+"""Jointly Normal statistics, integrated out of their release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_shape
+from pymc_dp.laws.integrated import Integrated, integrated_release
+from pymc_dp.laws.sum_law import Change
+from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
+from pymc_dp.reading.model import release_mechanism
+
+
+@dataclass(frozen=True)
+class NormalStatistics(Integrated):
+    r"""Jointly Normal statistics :math:`s = m + F e`, raveled; parameters are m, F and perhaps w.
+
+    Given the variances of the noise, :math:`z \sim N(m, FF' + \mathrm{diag}(w))`. Gaussian noise
+    has known ones; those of Laplace noise are variables of the model,
+    :math:`w_j \sim \mathrm{Exp}(1/(2 b_j^2))`. Draws are made with fresh noise of the mechanism.
+    """
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def draw(self, rng, mean, factor, *variances):
+        """See `Integrated.draw`."""
+        rng, e = pt.random.normal(size=(factor.shape[1],), rng=rng, return_next_rng=True)
+        return rng, (mean + factor @ e).reshape(self.shape)
+
+    def logp(self, value, mechanism, mean, factor, *variances):
+        """See `Integrated.logp`."""
+        if variances:
+            [noise] = variances
+        else:
+            noise = pt.broadcast_to(1.0 / mechanism.rates[1], self.shape).ravel()
+        chol = pt.linalg.cholesky(factor @ factor.T + pt.diag(noise))
+        residual = pt.linalg.solve_triangular(chol, value.ravel() - mean, lower=True, b_ndim=1)
+        k = int(np.prod(self.shape))
+        log_det = pt.log(pt.diagonal(chol)).sum()
+        return -0.5 * (residual**2).sum() - log_det - 0.5 * k * np.log(2 * np.pi)
+
+    def support_point(self, rv, mean, *others):
+        """See `Integrated.support_point`."""
+        return mean.reshape(self.shape)
+
+
+def normal_release(change: Change, release: TensorVariable, mean, factor, names) -> None:
+    """Integrate jointly Normal statistics out of a release; see `NormalStatistics`."""
+    mechanism = release_mechanism(release)
+    if not has_continuous_rates(mechanism):
+        raise Declined(
+            f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "
+            f"LaplaceMechanism and GaussianMechanism are supported. Use to='statistics'"
+        )
+    shape = tuple(int(length) for length in known_shape(release) if length is not None)
+    variances = []
+    if has_kink(mechanism):
+        assert mechanism.rates is not None
+        scale = pt.broadcast_to(1.0 / mechanism.rates[0], shape).ravel()
+        variance = pm.Exponential.dist(scale=2 * scale**2, shape=int(np.prod(shape)))
+        transform = pm.distributions.transforms.log
+        change.added[f"{release.name}_noise_variance"] = (variance, transform)
+        variances = [variance]
+    law = NormalStatistics(shape, names)
+    change.replaced[release] = integrated_release(law, mechanism, mean, factor, *variances)

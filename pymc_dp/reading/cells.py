@@ -1,0 +1,297 @@
+r"""Records by cells, the parts of a public partition in which they are alike; sums over them.
+
+A statistic that is linear in the records is :math:`A x + b` with public numbers A and b. Records
+whose parameters agree, and whose columns of A do, are one cell: the statistic is then one of the
+sums over cells, :math:`S_c = \sum_{i \in c} x_i`, whatever the way in which groups were written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import Repeat
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
+
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.questions import (
+    keeps_values,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    public_data,
+    substitute,
+)
+from pymc_dp.reading.model import Reading, release_statistic
+
+type Index = tuple[np.ndarray, ...]  # for each axis, the place of every entry that is meant
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A partition of records into cells.
+
+    Attributes
+    ----------
+    first : for each cell, the place of a record in it, in the raveled records.
+    sizes : the number of records in each.
+    of : the cell of each record.
+    """
+
+    first: np.ndarray
+    sizes: np.ndarray
+    of: np.ndarray
+
+
+@dataclass(frozen=True)
+class LinearSums:
+    """A release of ``weights @ records.ravel() + offset``, raveled.
+
+    Attributes
+    ----------
+    rv : the release.
+    weights : sparse, a row for each entry and a column for each record.
+    offset : vector of numbers.
+    """
+
+    rv: TensorVariable
+    weights: sparse.csr_array
+    offset: np.ndarray
+
+
+@once
+def read_linear(
+    reading: Reading,
+    release: TensorVariable,
+    records: TensorVariable,
+    beside: tuple[TensorVariable, ...] = (),
+) -> LinearSums:
+    """Read a release whose statistic is linear in some records, with public numbers.
+
+    Records `beside` these may be in it, too: their part is left out.
+
+    Raises
+    ------
+    Declined
+        If it is not, mixes the records with others, or its numbers are of `pm.Data`.
+    """
+    statistic, name = release_statistic(release), release.name
+    others = [rv for rv in nearest_rvs([statistic]) if rv is not records and rv not in beside]
+    if others:
+        raise Declined(
+            f"the release {name!r} mixes the records {records.name!r} with "
+            f"{', '.join(repr(rv.name) for rv in others)}"
+        )
+    if data := public_data([statistic]):
+        raise Declined(
+            f"the statistic of the release {name!r} is computed from {data[0].name!r}, which "
+            f"pm.set_data may change: write numbers in its place"
+        )
+    try:
+        weights = linear_map(statistic, records)
+    except Declined as error:
+        raise Declined(f"the statistic of the release {name!r}: {error}") from None
+    zeros = {rv: pt.zeros(known_shape(rv), dtype=rv.dtype) for rv in (records, *beside)}
+    offset = known_value(substitute(statistic, zeros))
+    if offset is None or not np.all(np.isfinite(weights.data)) or not np.all(np.isfinite(offset)):
+        raise Declined(f"the statistic of the release {name!r} has numbers that are not finite")
+    weights.eliminate_zeros()
+    return LinearSums(release, weights, offset.ravel().astype("float64"))
+
+
+def cells_of(rv: TensorVariable, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
+    """Return the finest cells in which the parameters of records, and their weights, agree."""
+    index = places(rv)
+    keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
+    return _partition([*keys, *(k for w in weights for k in _patterns(w))], index[0].size)
+
+
+def _partition(keys: Sequence[np.ndarray], n: int) -> Cells:
+    """Return the cells of n records in which all keys agree."""
+    cell = np.zeros(n, dtype=np.int64)
+    for key in keys:
+        _, values = np.unique(key, return_inverse=True)
+        _, cell = np.unique(cell * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
+    _, first, sizes = np.unique(cell, return_index=True, return_counts=True)
+    return Cells(first, sizes, cell)
+
+
+def places(rv: TensorVariable) -> Index:
+    """Return the place of every entry of a variable, raveled."""
+    shape = known_shape(rv)
+    if None in shape:
+        raise Declined(f"the shape of {rv.name!r} is not known: give it a shape= or dims=")
+    sizes = tuple(int(n or 0) for n in shape)
+    return tuple(np.unravel_index(np.arange(math.prod(sizes)), sizes))
+
+
+def aligned(graph: TensorVariable, index: Index) -> Index:
+    """Return the places in a graph that is broadcast to what an index is of."""
+    own = index[len(index) - graph.type.ndim :]
+    return tuple(
+        np.zeros_like(i) if one else i for i, one in zip(own, graph.type.broadcastable, strict=True)
+    )
+
+
+def at_places(graph: TensorVariable, index: Index) -> TensorVariable:
+    """Return entries of a graph as a vector, or as a scalar where it has only one.
+
+    Only these entries are computed: the index is taken through what is elementwise, to the
+    variables and numbers at the bottom.
+    """
+    if all(graph.type.broadcastable):
+        return graph.reshape(()) if graph.type.ndim else graph
+    parts = _through(graph, index)
+    if parts is None:
+        value = known_value(graph, fixed=True)
+        return graph[index] if value is None else pt.constant(value[index])
+    entries = [at_places(*part) for part in parts]
+    op = graph.owner.op
+    if isinstance(op, Elemwise):
+        return op(*entries)
+    if _is_product(graph):
+        return pt.dot(pt.constant(_rows(graph, index)), graph.owner.inputs[1].ravel())
+    return entries[0]
+
+
+def combined(weights: sparse.csr_array, graph: TensorVariable, index: Index) -> TensorVariable:
+    """Return the weighted sums of a graph's entries at some places, not computing each of these.
+
+    Sums and common factors are taken apart, rows of public numbers with one column of coefficients
+    are multiplied with the weights once, and of what is left one entry of each cell is computed.
+    """
+    if all(graph.type.broadcastable):
+        return pt.constant(weights.sum(axis=1)) * at_places(graph, index)
+    value = known_value(graph, fixed=True)
+    if value is not None:
+        return pt.constant(weights @ value[index].astype("float64"))
+    node = graph.owner
+    inputs = node.inputs if node is not None and isinstance(node.op, Elemwise) else []
+    common = [i for i in inputs if all(i.type.broadcastable)]
+    match getattr(node and node.op, "scalar_op", None):
+        case ps.Add() | ps.Sub() | ps.Neg() as op:
+            return Elemwise(op)(*(combined(weights, i, aligned(i, index)) for i in inputs))
+        case (ps.Mul() | ps.TrueDiv()) as op if len(common) == len(inputs) - 1:
+            if isinstance(op, ps.Mul) or common == inputs[1:]:
+                terms = [
+                    at_places(i, index) if i in common else combined(weights, i, aligned(i, index))
+                    for i in inputs
+                ]
+                return Elemwise(op)(*terms)
+    if _is_product(graph):
+        return pt.dot(pt.constant(weights @ _rows(graph, index)), node.inputs[1].ravel())
+    parts = _through(graph, index)
+    if parts is not None and not isinstance(node.op, Elemwise):
+        return combined(weights, *parts[0])
+    cells = _partition(_keys(graph, index), weights.shape[1])
+    members = sparse.csr_array(
+        (np.ones(cells.of.size), (np.arange(cells.of.size), cells.of)),
+        shape=(cells.of.size, cells.sizes.size),
+    )
+    entries = at_places(graph, tuple(place[cells.first] for place in index))
+    return _product(sparse.csr_array(weights @ members), entries)
+
+
+def _product(matrix: sparse.csr_array, vector: TensorVariable) -> TensorVariable:
+    """Return a public matrix times a vector, in time that grows with its nonzero entries."""
+    if vector.type.ndim == 0:
+        return pt.constant(matrix.sum(axis=1)) * vector
+    counts = np.diff(matrix.indptr)
+    if (counts == 1).all():
+        same = np.array_equal(matrix.indices, np.arange(matrix.shape[1]))
+        picked = vector if same else vector[matrix.indices]
+        return picked if (matrix.data == 1.0).all() else pt.constant(matrix.data) * picked
+    if math.prod(matrix.shape) <= max(4 * matrix.nnz, 10_000):
+        return pt.dot(pt.constant(matrix.toarray()), vector)
+    terms = pt.constant(matrix.data) * vector[matrix.indices]
+    rows = np.repeat(np.arange(counts.size), counts)
+    return pt.inc_subtensor(pt.zeros(counts.size)[rows], terms)
+
+
+def _keys(graph: TensorVariable, index: Index) -> list[np.ndarray]:
+    """Return what decides in which places the entries of a graph may differ."""
+    if all(graph.type.broadcastable):
+        return []
+    parts = _through(graph, index)
+    if parts is None:
+        value = known_value(graph, fixed=True)
+        if value is None:
+            return list(index)
+        if np.isnan(value).any():
+            raise ValueError("parameters of records are computed from numbers that are NaN")
+        return [value[index]]
+    if _is_product(graph):
+        return list(_rows(graph, index).T)
+    return [key for part in parts for key in _keys(*part)]
+
+
+def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, Index]] | None:
+    """Return what the entries at some places are computed from; None where that is not known."""
+    node = graph.owner
+    if node is None or known_value(graph, fixed=True) is not None:
+        return None
+    match node.op:
+        case Elemwise():
+            return [(i, aligned(i, index)) for i in node.inputs]
+        case op if keeps_values(op, node.inputs[0]):
+            return [(node.inputs[0], index)]
+        case Alloc():
+            return [(node.inputs[0], aligned(node.inputs[0], index))]
+        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | Repeat():
+            source, *rest = node.inputs
+            shape = known_shape(source)
+            if None in shape or any(known_value(r, fixed=True) is None for r in rest):
+                return None
+            sizes = tuple(int(n or 0) for n in shape)
+            numbers = np.arange(math.prod(sizes)).reshape(sizes)
+            moved = known_value(node.op.make_node(pt.constant(numbers), *rest).outputs[0])
+            assert moved is not None
+            return [(source, tuple(np.unravel_index(moved[index], sizes)) if sizes else ())]
+        case _ if _is_product(graph):
+            return []
+    return None
+
+
+def _is_product(graph: TensorVariable) -> bool:
+    """Whether a graph is that of public rows with one column of coefficients."""
+    node = graph.owner
+    op = node and (node.op.core_op if isinstance(node.op, Blockwise) else node.op)
+    if not isinstance(op, Dot) or graph.type.ndim > 2:
+        return False
+    rows, column = node.inputs
+    one = column.type.ndim == 1 or column.type.shape[-1] == 1
+    return one and rows.type.ndim == 2 and known_value(rows, fixed=True) is not None
+
+
+def _rows(graph: TensorVariable, index: Index) -> np.ndarray:
+    value = known_value(graph.owner.inputs[0], fixed=True)
+    assert value is not None
+    return value[index[0]].astype("float64")
+
+
+def _patterns(weights: sparse.csr_array) -> list[np.ndarray]:
+    """Return keys that agree for equal columns of a matrix, and for no others."""
+    columns = sparse.csc_array(weights)
+    columns.sort_indices()
+    counts = np.diff(columns.indptr)
+    keys = [counts]
+    for k in range(int(counts.max(initial=0))):
+        has = counts > k
+        place = columns.indptr[:-1][has] + k
+        for values in (columns.indices, columns.data):
+            key = np.full(counts.size, -1, dtype="float64")
+            key[has] = values[place]
+            keys.append(key)
+    return keys
