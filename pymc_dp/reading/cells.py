@@ -77,10 +77,12 @@ def read_linear(
     release: TensorVariable,
     records: TensorVariable,
     beside: tuple[TensorVariable, ...] = (),
+    through: TensorVariable | None = None,
 ) -> LinearSums:
     """Read a release whose statistic is linear in some records, with public numbers.
 
-    Records `beside` these may be in it, too: their part is left out.
+    Records `beside` these may be in it, too: their part is left out. `through` is a function of
+    every record that the statistic is linear in, in their place.
 
     Raises
     ------
@@ -99,11 +101,12 @@ def read_linear(
             f"the statistic of the release {name!r} is computed from {data[0].name!r}, which "
             f"pm.set_data may change: write numbers in its place"
         )
+    part = records if through is None else through
     try:
-        weights = linear_map(statistic, records)
+        weights = linear_map(statistic, part)
     except Declined as error:
         raise Declined(f"the statistic of the release {name!r}: {error}") from None
-    zeros = {rv: pt.zeros(known_shape(rv), dtype=rv.dtype) for rv in (records, *beside)}
+    zeros = {v: pt.zeros(known_shape(v), dtype=v.dtype) for v in (part, *beside)}
     offset = known_value(substitute(statistic, zeros))
     if offset is None or not np.all(np.isfinite(weights.data)) or not np.all(np.isfinite(offset)):
         raise Declined(f"the statistic of the release {name!r} has numbers that are not finite")

@@ -63,20 +63,20 @@ class ReleaseDensity(KernelCall):
     not available.
     """
 
-    __props__ = ("n", "dim")
+    __props__ = ("dim",)
 
-    def __init__(self, n: int, dim: int):
-        self.n, self.dim = n, dim
+    def __init__(self, dim: int):
+        self.dim = dim
 
-    def make_node(self, log_weight, h, cut, z, laplace, gaussian):
-        """Apply to the nodes, the release and the noise."""
-        inputs = doubles(log_weight, h, cut, z, laplace, gaussian)
+    def make_node(self, log_weight, h, cut, n, z, laplace, gaussian):
+        """Apply to the nodes, the number of records, the release and the noise."""
+        inputs = doubles(log_weight, h, cut, n, z, laplace, gaussian)
         shapes = [(1,), (self.dim,), inputs[0].type.shape]
         return Apply(self, inputs, [pt.vector(shape=s, dtype="float64") for s in shapes])
 
     def connection_pattern(self, node):
         """Connect the log weights and the release to the density."""
-        return [[i in (0, 3), False, False] for i in range(6)]
+        return [[i in (0, 4), False, False] for i in range(7)]
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the derivatives that came with the value."""
@@ -84,14 +84,14 @@ class ReleaseDensity(KernelCall):
         if not all(isinstance(g.type, DisconnectedType) for g in others):
             raise Declined("the density has no second derivatives")
         gradients = [disconnected_type() for _ in inputs]
-        gradients[0], gradients[3] = first[0] * outputs[2], first[0] * outputs[1]
+        gradients[0], gradients[4] = first[0] * outputs[2], first[0] * outputs[1]
         return gradients
 
     def call(self):
         """See `KernelCall.call`."""
-        kernel, n = (release_line if self.dim == 1 else release_plane), float(self.n)
+        kernel = release_line if self.dim == 1 else release_plane
 
-        def density(log_weight, h, cut, z, laplace, gaussian):
-            return kernel(log_weight, h, cut, n, z, laplace, gaussian)
+        def density(log_weight, h, cut, n, z, laplace, gaussian):
+            return kernel(log_weight, h, cut, n.item(), z, laplace, gaussian)
 
         return density

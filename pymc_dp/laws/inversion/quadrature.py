@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, SAMPLES
-from pymc_dp.laws.inversion.ops import Panels, Reaches
+from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
 
 
 @singledispatch
@@ -81,7 +81,16 @@ def statistics(summands, record, x):
     return pt.stack(flat, axis=-1)
 
 
-def quadrature(law, n, summands, record, z, laplace, gaussian):
+def log_density_of_sums(law, n, least, summands, record, z, laplace, gaussian) -> TensorVariable:
+    """Log density of noisy sums over n records, `least` being a number that n does not go below."""
+    log_weight, nodes, cut = quadrature(law, n, least, summands, record, z, laplace, gaussian)
+    h = statistics(summands, record, backward(law, nodes))
+    log_weight = log_weight + log_density(law, nodes)
+    density = ReleaseDensity(len(summands))
+    return density(log_weight, h, cut, n, z, laplace, gaussian)[0][0]
+
+
+def quadrature(law, n, least, summands, record, z, laplace, gaussian):
     """Log weights and positions of quadrature nodes on the real line, and which are cut ends."""
     origin = forward(law, _support_point(law.owner.op, law, *law.owner.inputs).astype("float64"))
     points = [p for s in summands for p in s.breakpoints]
@@ -117,7 +126,7 @@ def quadrature(law, n, summands, record, z, laplace, gaussian):
     sign = np.array([-1.0, 1.0])[:, None]
     sampled = center[:, None, None] + sign * reach[:, :, None] * SAMPLES
     # Few records have high frequencies; tails that are powers have many scales.
-    count = 40 if n < 20 else 24 if n < 100 else 12
+    count = 40 if least < 20 else 24 if least < 100 else 12
     nodes, log_weight, cut = Panels(detail(law.owner.op) * count)(
         center, limit, reach, *look(sampled), origin
     )

@@ -48,15 +48,7 @@ from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
-from pymc_dp.laws.inversion.ops import ReleaseDensity
-from pymc_dp.laws.inversion.quadrature import (
-    backward,
-    detail,
-    log_density,
-    quadrature,
-    statistics,
-    support,
-)
+from pymc_dp.laws.inversion.quadrature import detail, log_density_of_sums, statistics, support
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.columns import column_parameters
@@ -141,12 +133,7 @@ class InvertedSums(Integrated):
         laplace, gaussian = (
             pt.broadcast_to(part.astype("float64"), (dim,)) for part in noise_parts(mechanism)
         )
-        log_weight, nodes, cut = quadrature(
-            law, self.n, summands, self.record, z, laplace, gaussian
-        )
-        h = statistics(summands, self.record, backward(law, nodes))
-        log_weight = log_weight + log_density(law, nodes)
-        return ReleaseDensity(self.n, dim)(log_weight, h, cut, z, laplace, gaussian)[0][0]
+        return log_density_of_sums(law, self.n, self.n, summands, self.record, z, laplace, gaussian)
 
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""

@@ -1,0 +1,214 @@
+r"""Sums over groups of continuous records of any smooth law, each by its characteristic function.
+
+A release :math:`z_j = b_j + w_j \sum_{i \in j} h(x_i)` plus noise has in each entry the density of
+`inversion.release`, with the parameters and the size of its group. One graph is written for one
+group and vectorised over all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import depends_on, known_shape, known_value
+from pymc_dp.laws import is_registered
+from pymc_dp.laws.integrated import Integrated, integrated_release
+from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
+from pymc_dp.laws.inversion.quadrature import detail, log_density_of_sums, support
+from pymc_dp.laws.inversion.release import noise_parts
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.mechanisms.base import has_kink
+from pymc_dp.reading.cells import LinearSums, aligned, at_places, cells_of, places, read_linear
+from pymc_dp.reading.model import (
+    Reading,
+    check_transform,
+    release_mechanism,
+    release_statistic,
+    releases_of,
+)
+
+_FEWEST = 5  # records whose noisy sum has a smooth density under Laplace noise
+
+
+@dataclass(frozen=True, eq=False)
+class InvertedGroups(Integrated):
+    """Sums over groups of iid records; parameters are those of the records' law in each group."""
+
+    law: RandomVariable
+    sizes: np.ndarray
+    factor: np.ndarray
+    constant: np.ndarray
+    summand: Summand
+    record: TensorVariable
+    names = ()
+    elementwise = True
+
+    @property
+    def rate(self) -> float:  # type: ignore[override]
+        """Effective draws a second: a gradient takes 0.2 ms a group."""
+        return 100.0 / max(1, self.sizes.size)
+
+    def draw(self, rng, *parameters):
+        """See `Integrated.draw`."""
+        most = int(self.sizes.max())
+        like = pt.broadcast_arrays(*parameters, pt.zeros(self.sizes.shape))[-1]
+        rng, x = self.law(
+            *(p[..., None] for p in parameters),
+            size=(*like.shape, most),
+            rng=rng,
+            return_next_rng=True,
+        )
+        flat = clone_replace(self.summand.h, {self.record: x.ravel()}, rebuild_strict=False)
+        mine = np.arange(most) < self.sizes[..., None]
+        sums = pt.switch(mine, pt.broadcast_to(flat, (x.size,)).reshape(x.shape), 0.0).sum(axis=-1)
+        return rng, self.factor * sums + self.constant
+
+    def logp(self, value, mechanism, *parameters):
+        """See `Integrated.logp`."""
+        own = [pt.scalar(dtype="float64") for _ in parameters]
+        n, z, laplace, gaussian = (pt.scalar(dtype="float64") for _ in range(4))
+        _, law = self.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+        noise = (x[None] for x in (z, laplace, gaussian))
+        filled = self.sizes > 0
+        least = int(self.sizes[filled].min(initial=1))
+        one = log_density_of_sums(law, n, least, (self.summand,), self.record, *noise)
+        factor = self.factor[filled]
+        b, sd = (part.astype("float64") for part in noise_parts(mechanism))
+        own_value, b, sd, *given = (
+            p[filled] if p.type.ndim else p
+            for p in (value.astype("float64"), b, sd, *(p.astype("float64") for p in parameters))
+        )
+        columns = {
+            n: pt.constant(self.sizes[filled].astype("float64")),
+            z: (own_value - self.constant[filled]) / factor,
+            laplace: b / abs(factor),
+            gaussian: sd / abs(factor),
+            **dict(zip(own, given, strict=True)),
+        }
+        logp = vectorize_graph(one, columns) - np.log(abs(factor))
+        if filled.all():
+            return logp.reshape(self.sizes.shape)
+        # A density that no record enters has no place in the gradient: it may be NaN.
+        return pt.set_subtensor(mechanism.logp(value, self.constant)[filled], logp)
+
+
+@SUM_LAWS.register(order=95)
+@dataclass(frozen=True)
+class InvertedGroupSums(SumLaw):
+    """Sums over groups of continuous records of any smooth law, a function of one record each."""
+
+    rv: TensorVariable
+    part: TensorVariable
+    releases: tuple[LinearSums, ...]
+
+    of = "smooth"
+    last_resort = True
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        [rv, *others] = group.records
+        if others or not rv.dtype.startswith("float") or not is_registered(detail, rv.owner.op):
+            raise Declined
+        check_transform(reading.model, rv)
+        mine = releases_of(reading.model, [rv])
+        if any(r.owner.op.bounds is not None for r in mine):
+            raise Declined
+        part = _part(reading, mine, rv)
+        sums = tuple(read_linear(reading, r, rv, (), part) for r in mine)
+        if np.bincount(np.concatenate([r.weights.indices for r in sums]), minlength=1).max() > 1:
+            raise Declined(
+                f"by inversion by group: records of {rv.name!r} are used more than once, and "
+                f"sums that share records are dependent"
+            )
+        return cls(rv, part, sums)
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        return f"sums over groups of {self.rv.name}"
+
+    def integrated(self):
+        """Integrate the records out of each group."""
+        try:
+            return Change(replaced={r.rv: self._release(r) for r in self.releases})
+        except Declined as error:
+            raise Declined(f"by inversion by group: {error}") from None
+
+    def _release(self, release: LinearSums) -> TensorVariable:
+        rv, op, weights = self.rv, self.rv.owner.op, release.weights
+        mechanism, shape = release_mechanism(release.rv), known_shape(release.rv)
+        noise_parts(mechanism)
+        sizes = np.diff(weights.indptr)
+        filled = sizes > 0
+        if has_kink(mechanism) and sizes[filled].min(initial=_FEWEST) < _FEWEST:
+            raise Declined(
+                f"the release {release.rv.name!r} has a group of {sizes[filled].min()} records: "
+                f"under Laplace noise the density of a sum of fewer than {_FEWEST} is not smooth"
+            )
+        first = weights.indptr[:-1][filled]
+        factor, record = np.ones(sizes.size), np.zeros(sizes.size, dtype=np.int64)
+        factor[filled], record[filled] = weights.data[first], weights.indices[first]
+        parameters = op.dist_params(rv.owner)
+        cells = cells_of(rv, parameters)
+        if not np.array_equal(np.repeat(factor, sizes), weights.data):
+            raise Declined(f"the release {release.rv.name!r} weighs the records unequally")
+        if not np.array_equal(np.repeat(cells.of[record], sizes), cells.of[weights.indices]):
+            raise Declined(
+                f"the release {release.rv.name!r} adds records of {rv.name!r} with different "
+                f"parameters"
+            )
+        index = tuple(place[record] for place in places(rv))
+        own = [at_places(p, aligned(p, index)).astype("float64") for p in parameters]
+        own = [p.reshape(shape) if p.type.ndim else p for p in own]
+        scalars = [p.ravel()[0] if p.type.ndim else p for p in own]
+        _, law = op(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+        lower, _ = support(law, rv.name)
+        positive = lower is not None and known_value(lower) == 0
+        lengths = [int(k or 0) for k in shape]
+        sizes, factor, offset = (x.reshape(lengths) for x in (sizes, factor, release.offset))
+        record = pt.vector("record", dtype="float64")
+        summand = _summand(self.part, rv, record, positive)
+        law_of_sums = InvertedGroups(op, sizes, factor, offset, summand, record)
+        return integrated_release(law_of_sums, mechanism, *own)
+
+
+def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:
+    """Return the function of each record that all releases are linear in."""
+    above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
+    for found in above:  # inputs come before what is computed from them
+        if found.owner is None or not isinstance(found.owner.op, Elemwise):
+            continue
+        if found.type.ndim != rv.type.ndim or known_shape(found) != known_shape(rv):
+            continue
+        if not depends_on(found, rv):
+            continue
+        try:
+            for release in mine:
+                read_linear(reading, release, rv, (), found)
+        except Declined:
+            continue
+        return found
+    raise Declined
+
+
+def _summand(part, rv, record: TensorVariable, positive: bool) -> Summand:
+    """Read a function of each record as one of a vector of records."""
+    n = int(np.prod([int(k or 0) for k in known_shape(rv)]))
+    alike = pt.random.normal(size=(n,), rng=pt.random.shared_rng(seed=None), return_next_rng=True)[
+        1
+    ]
+    alike = alike.astype(rv.dtype) if alike.dtype != rv.dtype else alike
+    stand_in = alike.type()  # a clone would copy what is drawn
+    column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
+    [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
+    vector = of_column.dimshuffle(0) if rv.type.ndim > 1 else of_column
+    [entry] = graph_replace([vector.sum()], {stand_in: alike}, strict=False)
+    return read_summand(entry, alike, n, record, column=0, positive=positive)

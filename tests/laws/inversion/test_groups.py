@@ -1,0 +1,116 @@
+"""Clamped sums by group, against the density of one group, which has tests of its own."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from tests.agreement import same_law
+
+SIZES = np.array([7, 20, 9])
+G = np.random.default_rng(3).permutation(np.repeat(np.arange(3), SIZES))
+N = G.size
+M = (np.arange(3)[:, None] == G).astype(float)
+THETA, Z = np.array([0.2, 0.5, 0.9]), np.array([0.3, 0.5, 0.6])
+LAWS = {
+    "normal": lambda name, theta, **kwargs: pm.Normal(name, theta, 0.4, **kwargs),
+    "exponential": lambda name, theta, **kwargs: pm.Exponential(name, scale=theta, **kwargs),
+}
+NOISES = {"laplace": dp.LaplaceMechanism(0.05), "gaussian": dp.GaussianMechanism(0.05)}
+
+
+def value_and_slope(model, point):
+    collapsed = dp.collapse(model)
+    z, theta = collapsed["z"], collapsed["theta"]
+    logp = pm.logp(z, collapsed.rvs_to_values[z]).sum()
+    return pm.compile([theta], [logp, pt.grad(logp, theta)], mode=PLAIN)(point)
+
+
+def clamped_means(law, noise, statistic, index=G):
+    with pm.Model() as model:
+        theta = pm.HalfNormal("theta", shape=3)
+        x = LAWS[law]("x", theta[index], shape=N)
+        dp.PrivateObservation("z", statistic(x), NOISES[noise], observed=Z)
+    return model
+
+
+def by_mask(clipped):
+    return pt.stack([clipped[j == G].mean() for j in range(3)])
+
+
+def each_by_itself(law, noise, part=lambda x: pt.clip(x, 0, 1), sizes=SIZES):
+    found = []
+    for j, n in enumerate(sizes):
+        with pm.Model() as model:
+            theta = pm.HalfNormal("theta")
+            x = LAWS[law]("x", theta, shape=int(n))
+            dp.PrivateObservation("z", part(x).mean(), NOISES[noise], observed=Z[j])
+        found.append(value_and_slope(model, THETA[j]))
+    return sum(value for value, _ in found), np.array([slope for _, slope in found])
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("law", LAWS)
+def test_groups_have_the_density_of_each(law, noise):
+    value, slope = each_by_itself(law, noise)
+    spellings = [
+        lambda x: pt.dot(M, pt.clip(x, 0, 1)) / SIZES,
+        lambda x: by_mask(pt.clip(x, 0, 1)),
+        lambda x: pt.inc_subtensor(pt.zeros(3)[G], pt.clip(x, 0, 1)) / SIZES,
+    ]
+    for statistic in spellings[: 3 if law == "normal" else 1]:
+        found = value_and_slope(clamped_means(law, noise, statistic), THETA)
+        np.testing.assert_allclose(found[0], value, rtol=1e-11)
+        np.testing.assert_allclose(found[1], slope, rtol=1e-9, atol=1e-12)
+
+
+def test_rows_of_a_matrix():
+    value, slope = each_by_itself("normal", "laplace", lambda x: pt.abs(x), [8, 8, 8])
+    with pm.Model() as model:
+        theta = pm.HalfNormal("theta", shape=3)
+        x = pm.Normal("x", theta[:, None], 0.4, shape=(3, 8))
+        dp.PrivateObservation("z", pt.abs(x).mean(axis=1), NOISES["laplace"], observed=Z)
+    found = value_and_slope(model, THETA)
+    np.testing.assert_allclose(found[0], value, rtol=1e-11)
+    np.testing.assert_allclose(found[1], slope, rtol=1e-9, atol=1e-12)
+
+
+def test_an_empty_group_is_noise_alone():
+    weights = np.vstack([M / SIZES[:, None], np.zeros(N)])
+    with pm.Model() as model:
+        theta = pm.HalfNormal("theta", shape=3)
+        x = pm.Normal("x", theta[G], 0.4, shape=N)
+        z = [*Z, 0.1]
+        dp.PrivateObservation("z", weights @ pt.clip(x, 0, 1), NOISES["laplace"], observed=z)
+    value, slope = each_by_itself("normal", "laplace")
+    found = value_and_slope(model, THETA)
+    assert found[0] == pytest.approx(value + stats.laplace(scale=0.05).logpdf(0.1), rel=1e-11)
+    np.testing.assert_allclose(found[1], slope, rtol=1e-9, atol=1e-12)
+
+
+def test_draws_are_of_the_model():
+    model = clamped_means("normal", "laplace", lambda x: pt.dot(M, pt.clip(x, 0, 1)) / SIZES)
+    collapsed = dp.collapse(model)
+    draws = [pm.draw(m["z"], 3000, random_seed=k) for k, m in enumerate((model, collapsed))]
+    same_law(*draws)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "match"),
+    [
+        (
+            lambda x: pt.dot(M * (np.arange(N) + 1), pt.clip(x, 0, 1)),
+            "weighs the records unequally",
+        ),
+        (lambda x: pt.dot(np.ones((3, N)), pt.clip(x, 0, 1)), "used more than once"),
+        (lambda x: pt.dot(M[:, ::-1], pt.clip(x, 0, 1)), "with different parameters"),
+        (lambda x: pt.clip(x, 0, 1)[:12].reshape((3, 4)).sum(1), "a group of 4 records"),
+    ],
+)
+def test_refusals_say_why(statistic, match):
+    with pytest.raises(Declined, match=match):
+        dp.collapse(clamped_means("normal", "laplace", statistic))
