@@ -100,8 +100,6 @@ class _Entries:
 
     def keep(self, change: Change, name: str, statistic: TensorVariable) -> TensorVariable:
         """Add the statistics as a latent variable; put them where they belong in a release."""
-        if not isinstance(self.law.op, RandomVariable):
-            raise Declined(f"{self.law.op} values are integrated out, or stay records")
         [kept] = np.nonzero(~self.empty)
         parts = [p[kept] if p.type.ndim else p for p in self.law.parameters]
         rng = pt.random.shared_rng(seed=None)
@@ -273,6 +271,7 @@ class GroupSums(SumLaw):
                 f"the values {self.rv.name!r} are released one by one: there is no shorter "
                 f"statistic"
             )
+        self.require_variable()
         change = Change()
         if self._is_joint():
             release, mean, factor = self._joint()
@@ -312,6 +311,14 @@ class GroupSums(SumLaw):
             )
             change.replaced[release.rv] = independent_release([(statistic, parameters)], mechanism)
         return change
+
+    def require_variable(self) -> None:
+        """Decline a law that PyMC has no variable of, one that is read from a mixture."""
+        if not isinstance(self.law, RandomVariable):
+            raise Declined(
+                f"the values {self.rv.name!r} follow a mixture, and are integrated out or kept as "
+                f"they are: use to='marginal'"
+            )
 
     def _is_joint(self) -> bool:
         if not self.is_normal:
@@ -397,6 +404,7 @@ class SeveralSums(SumLaw):
         for release in self.releases():
             statistic: Any = None
             for variable, sums in self.parts(release):
+                variable.require_variable()
                 found = variable.entries()[variable.releases.index(sums)]
                 if statistic is None:
                     statistic = pt.constant(found.constant)

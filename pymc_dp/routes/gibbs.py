@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pymc as pm
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_shape
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.groups import blocks, read_block
@@ -43,18 +45,21 @@ def _records(reading: Reading) -> Plan:
     for rv in tagged:
         check_gaps(model, rv)
     all_stepped = {*tagged} | {*choose_steps(reading)} >= {*model.free_RVs}
-    seconds = 2e-4 if all_stepped else 1e-3
     found = blocks(reading, tagged)
+    seconds = (2e-4 if all_stepped else 1e-3) * len(found)
     if any(width(block) > 1 for block in found):
         seconds = 7e-3  # the parameters of a regression follow its rows slowly
     for block in found:
         try:
-            read_block(reading, block)
-            seconds += block.n * 5e-8
+            seconds += block.n * len(read_block(reading, block).maps) * 5e-8
         except Declined:
             seconds += block.n * 1e-6 + block.n**2 * 1e-8
         seconds *= width(block) ** 2
-    return Plan(1.0 / seconds, partial(on_records, reading))
+    # Parameters of many groups, and what these have in common, follow the records slowly.
+    records = {rv for block in found for rv in block.records}
+    above = [rv for rv in model.free_RVs if rv not in records and rv.dtype.startswith("float")]
+    entries = sum(math.prod(int(n or 1) for n in known_shape(rv)) for rv in above)
+    return Plan(1.0 / (seconds * max(1, entries)), partial(on_records, reading))
 
 
 def on_records(reading: Reading, **kwargs):

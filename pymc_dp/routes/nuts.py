@@ -23,7 +23,7 @@ _log = logging.getLogger("pymc.dp")
 def nuts_rate(marginal: pm.Model) -> float:
     """Return the effective draws a second to be expected of NUTS without confidential values."""
     ops = [rv.owner.op for rv in marginal.basic_RVs]
-    return min(op.law.rate for op in ops if isinstance(op, IntegratedReleaseRV))
+    return 1.0 / sum(1.0 / op.law.rate for op in ops if isinstance(op, IntegratedReleaseRV))
 
 
 def _on(model: pm.Model, rate: float) -> Plan:

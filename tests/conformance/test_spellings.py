@@ -253,7 +253,7 @@ def test_rungs_without_records_open(name):
         law.get(name, normal), name, two_vectors if name in PAIR else vector, 0, False
     )
     statistics = {"Gibbs on the statistics", "NUTS on the statistics"} & opened
-    assert bool(statistics) == (name not in {"share above", "clipped sum", "means of groups"})
+    assert bool(statistics) == (name not in {"share above", "clipped sum"})
 
 
 @pytest.mark.parametrize(("law", "name"), [(normal, "clipped sum"), (bernoulli, "share")])

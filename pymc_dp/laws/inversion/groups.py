@@ -54,7 +54,7 @@ class InvertedGroups(Integrated):
     @property
     def rate(self) -> float:  # type: ignore[override]
         """Effective draws a second: a gradient takes 0.2 ms a group."""
-        return 100.0 / max(1, self.sizes.size)
+        return 250.0 / max(1, self.sizes.size)
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
