@@ -299,7 +299,10 @@ class GroupSums(SumLaw):
             mechanism = release_mechanism(release.rv)
             shape = known_shape(release.rv)
             _require_multiples(release.rv, mechanism, found.factor)
-            parameters = [p.reshape(shape) if p.type.ndim else p for p in found.law.parameters]
+            parameters = [
+                p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape)
+                for p in found.law.parameters
+            ]
             require_pair(found.law.op, mechanism, parameters)
             statistic = Statistic(
                 self.name_of(release),

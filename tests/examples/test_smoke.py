@@ -9,12 +9,20 @@ from matplotlib.image import imread
 from pymc.testing import mock_sample
 
 import pymc_dp as dp
-from pymc_dp.examples import cirrhosis, clamped_regression, glm, naive_bayes, opendp_releases
+from pymc_dp.examples import (
+    cirrhosis,
+    clamped_regression,
+    glm,
+    hospitals,
+    naive_bayes,
+    opendp_releases,
+)
 
 EXAMPLES = {
     "cirrhosis": (cirrhosis, ["--splits", "1", "--draws", "20"]),
     "clamped_regression": (clamped_regression, ["--method", "none", "--draws", "20"]),
     "glm": (glm, ["--study", "logistic", "--people", "30", "--draws", "20"]),
+    "hospitals": (hospitals, ["--hospitals", "6", "--draws", "20"]),
     "naive_bayes": (naive_bayes, ["--method", "none", "--draws", "20"]),
     "opendp_releases": (opendp_releases, ["--draws", "20", "--epsilon", "30"]),
 }
@@ -34,7 +42,7 @@ def test_all_but_the_sampling(name, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(dp, "sample", prior)
     monkeypatch.setattr(pm, "sample", prior)
-    pictures = {"cirrhosis": 3, "glm": 1, "opendp_releases": 1}.get(name, 0)
+    pictures = {"cirrhosis": 3, "glm": 1, "hospitals": 1, "opendp_releases": 1}.get(name, 0)
     module.main([*arguments, *(["--output", str(tmp_path)] if pictures else [])])
     assert any(dp.reading.model.releases(model) for model in models)
     assert capsys.readouterr().out.count("\n") > 5

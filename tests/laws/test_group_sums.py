@@ -369,6 +369,21 @@ def test_empty_groups_are_noise_alone(law):
     assert np.isfinite(dp.collapse(with_empty, "statistics").point_logps()["z"])
 
 
+@pytest.mark.parametrize("statistic", [lambda x: x, lambda x: pt.stack([x[:2].sum(), x[2:].sum()])])
+def test_groups_with_the_same_parameters(statistic):
+    z = [3, 1, 0, 2]
+    with pm.Model() as model:
+        p = pm.Uniform("p")
+        x = pm.Binomial("x", 3, p, shape=4)
+        s = statistic(x)
+        k = s.type.shape[0] or 2
+        dp.PrivateObservation("z", s, GEOMETRIC(0.9), observed=z[:k])
+    masses = stats.binom(3 * 4 // k, 0.3).pmf(np.arange(13))
+    expected = sum(counted(masses, GEOMETRIC(0.9), v) for v in z[:k])
+    assert density(model, {"p": 0.3}) == pytest.approx(expected, rel=1e-11)
+    assert pm.draw(dp.collapse(model)["z"], random_seed=1).shape == (k,)
+
+
 def test_some_of_the_records():
     with pm.Model() as model:
         p = pm.Uniform("p")

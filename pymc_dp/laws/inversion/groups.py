@@ -167,8 +167,8 @@ class InvertedGroupSums(SumLaw):
             )
         index = tuple(place[record] for place in places(rv))
         own = [at_places(p, aligned(p, index)).astype("float64") for p in parameters]
-        own = [p.reshape(shape) if p.type.ndim else p for p in own]
-        scalars = [p.ravel()[0] if p.type.ndim else p for p in own]
+        scalars = [p[0] if p.type.ndim else p for p in own]
+        own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
         _, law = op(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
         lower, _ = support(law, rv.name)
         positive = lower is not None and known_value(lower) == 0
