@@ -23,7 +23,7 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
-from pymc_dp.laws.one_value import Independent
+from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.sum_law import change, is_rows, law_of
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, read
@@ -123,16 +123,29 @@ def _moments_of_column(model: pm.Model, column: NormalColumn):
 @recovered.register
 def _recover_independent(law: Independent, rv, value, posterior, rng):
     noise, parameters = rv.owner.op.split(rv.owner.inputs)
+    return _recover_statistics(law, value, noise, parameters, posterior, rng)
+
+
+def _recover_statistics(law: Independent, value, noise, parameters, posterior, rng):
     found: dict = {}
     for statistic, own, mechanism, z in law.standardised(value, noise, *parameters):
         pair = find_pair(statistic.law, mechanism)
         columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*own)]
         rows = per_draw(posterior, as_row(*columns))
-        shape = len(rows), *(() if law.stacked else known_shape(rv))
+        shape = len(rows), *(() if law.stacked else known_shape(value))
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
         drawn = row_sampler(pair.draw, len(rows))(rng, rows)
         drawn = np.where(statistic.empty, 0.0, drawn.reshape(shape))
         found |= in_results(posterior, statistic.name, drawn)
+    return found
+
+
+@recovered.register
+def _recover_pieces(law: Pieces, rv, value, posterior, rng):
+    noise, parameters = rv.owner.op.split(rv.owner.inputs)
+    found: dict = {}
+    for piece, z, mechanism, own in law.of_each(value, noise, *parameters):
+        found |= _recover_statistics(piece, z, mechanism, own, posterior, rng)
     return found
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -29,9 +29,15 @@ from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws import is_registered, law_names, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.moments.normal import normal_release
-from pymc_dp.laws.one_value import Statistic, independent_release
+from pymc_dp.laws.one_value import (
+    Law,
+    Piece,
+    Statistic,
+    independent_release,
+    pieces_release,
+    require_multiples,
+)
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import (
     LinearSums,
@@ -54,19 +60,12 @@ from pymc_dp.reading.model import (
 _MOST_JOINT = 2000  # entries whose covariance matrix is made
 
 
-class Sum(NamedTuple):
-    """The law of a sum over n records of one law: an op and its parameters."""
-
-    op: Any
-    parameters: Sequence[TensorVariable]
-
-
-def _sum(op, *parameters) -> Sum:
-    return Sum(op, tuple(map(pt.as_tensor, parameters)))
+def _sum(op, *parameters) -> Law:
+    return Law(op, tuple(map(pt.as_tensor, parameters)))
 
 
 @singledispatch
-def sum_of(op, n, *parameters) -> Sum:
+def sum_of(op, n, *parameters) -> Law:
     """Return the law of the sum of n independent records with these parameters.
 
     Dispatched on the op of the records' law. `n` is an array, the parameters are vectors or
@@ -93,7 +92,7 @@ class _Entries:
     empty : whether an entry is a sum over no records, and the constant alone.
     """
 
-    law: Sum
+    law: Law
     factor: np.ndarray
     constant: np.ndarray
     empty: np.ndarray
@@ -298,7 +297,7 @@ class GroupSums(SumLaw):
         for release, found in zip(self.releases, self.entries(), strict=True):
             mechanism = release_mechanism(release.rv)
             shape = known_shape(release.rv)
-            _require_multiples(release.rv, mechanism, found.factor)
+            require_multiples(release.rv, mechanism, found.factor)
             parameters = [
                 p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape)
                 for p in found.law.parameters
@@ -420,34 +419,19 @@ class SeveralSums(SumLaw):
         """Integrate the statistics out, too."""
         change = Change()
         for release in self.releases():
-            mechanism, found = release_mechanism(release), {}
+            pieces = []
             for variable, sums in self.parts(release):
-                entries = variable.entries()[variable.releases.index(sums)]
-                [kept] = np.nonzero(~entries.empty)
-                for e in kept:
-                    own = [p[e] if p.type.ndim else p for p in entries.law.parameters]
-                    name = variable.name_of(sums) + (f"_{e}" if kept.size > 1 else "")
-                    numbers = float(entries.factor[e]), float(entries.constant[e])
-                    found[e] = Statistic(name, entries.law.op, len(own), *numbers), own
-                    _require_multiples(release, mechanism, entries.factor[e])
-            if release.type.ndim > 1 or len(found) < entries.empty.size:
-                raise Declined(
-                    f"the release {release.name!r} is of several variables: write it as one list, "
-                    f"each entry a sum over some records"
-                )
-            mine = [found[e] for e in sorted(found)]
-            stacked = release.type.ndim == 1
-            change.replaced[release] = independent_release(mine, mechanism, stacked=stacked)
+                found = variable.entries()[variable.releases.index(sums)]
+                [own] = np.nonzero(~found.empty)
+                parameters = (p[own] if p.type.ndim else p for p in found.law.parameters)
+                law = Law(found.law.op, tuple(parameters))
+                numbers = found.factor[own], found.constant[own]
+                pieces.append(Piece(variable.name_of(sums), law, own, *numbers))
+            if sum(piece.entries.size for piece in pieces) < found.empty.size:
+                raise Declined(f"an entry of the release {release.name!r} is of no records")
+            mechanism = release_mechanism(release)
+            change.replaced[release] = pieces_release(pieces, release, mechanism)
         return change
-
-
-def _require_multiples(release: TensorVariable, mechanism, factor) -> None:
-    """Decline noise that is not scaled by numbers around multiples of a sum."""
-    if np.any(factor != 1.0) and not has_continuous_rates(mechanism):
-        raise Declined(
-            f"the release {release.name!r} adds {type(mechanism).__name__} noise to a multiple of "
-            f"a sum: release the sum itself"
-        )
 
 
 def _weighting(weights: sparse.csr_array) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.mixture import split_by
+from pymc_dp.mechanisms.base import has_continuous_rates
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -89,6 +91,97 @@ class Independent(Integrated):
                 term = pt.switch(statistic.empty, noise.logp(z, 0.0), term)
             terms.append(term - np.log(abs(np.asarray(statistic.factor))))
         return pt.stack(terms, axis=-1) if self.stacked else terms[0]
+
+
+@dataclass(frozen=True)
+class Pieces(Integrated):
+    """Independent statistics of several laws, each of some entries of a release.
+
+    `entries` are those of each, in the raveled release, of the given shape.
+    """
+
+    statistics: tuple[Independent, ...]
+    entries: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `Integrated`."""
+        return tuple(name for law in self.statistics for name in law.names)
+
+    def laws(self, parameters):
+        """Return the parameters of each law."""
+        widths = (law.statistics[0].n_parameters for law in self.statistics)
+        return split_by(widths, parameters)
+
+    def draw(self, rng, *parameters):
+        """See `Integrated.draw`."""
+        value = pt.zeros(int(np.prod(self.shape)))
+        for law, entries, own in zip(
+            self.statistics, self.entries, self.laws(parameters), strict=True
+        ):
+            rng, drawn = law.draw(rng, *own)
+            value = pt.set_subtensor(value[list(entries)], drawn)
+        return rng, value.reshape(self.shape)
+
+    def of_each(self, value, mechanism, *parameters):
+        """For each law: its entries of a release, their noise, and the parameters."""
+        for law, entries, own in zip(
+            self.statistics, self.entries, self.laws(parameters), strict=True
+        ):
+            noise = (
+                pt.broadcast_to(p, self.shape).ravel()[list(entries)] for p in mechanism.parameters
+            )
+            yield law, value.ravel()[list(entries)], mechanism.with_parameters(*noise), own
+
+    def logp(self, value, mechanism, *parameters):
+        """See `Integrated.logp`."""
+        found = self.of_each(value, mechanism, *parameters)
+        return sum(law.logp(z, noise, *own).sum() for law, z, noise, own in found)
+
+
+class Law(NamedTuple):
+    """The law of a statistic: an op and its parameters."""
+
+    op: Any
+    parameters: tuple[TensorVariable, ...]
+
+
+class Piece(NamedTuple):
+    """One law of some entries of a release: factors and constants are vectors."""
+
+    name: str
+    law: Law
+    entries: np.ndarray
+    factor: np.ndarray
+    constant: np.ndarray
+
+
+def pieces_release(
+    pieces: Sequence[Piece], release: TensorVariable, mechanism: Mechanism
+) -> TensorVariable:
+    """Build the release whose entries follow several laws; declined where they have no marginal."""
+    laws, parameters = [], []
+    for piece in pieces:
+        op, own = piece.law
+        require_pair(op, mechanism, own)
+        require_multiples(release, mechanism, piece.factor)
+        numbers = (tuple(x.tolist()) for x in (piece.factor, piece.constant))
+        statistic = Statistic(piece.name, op, len(own), *numbers)
+        laws.append(Independent((statistic,), stacked=False))
+        parameters += [pt.broadcast_to(p, piece.entries.shape) for p in own]
+    shape = tuple(int(n or 0) for n in known_shape(release))
+    law = Pieces(tuple(laws), tuple(tuple(p.entries.tolist()) for p in pieces), shape)
+    return integrated_release(law, mechanism, *parameters)
+
+
+def require_multiples(release: TensorVariable, mechanism: Mechanism, factor) -> None:
+    """Decline noise that is not scaled by numbers around multiples of a sum."""
+    if np.any(factor != 1.0) and not has_continuous_rates(mechanism):
+        raise Declined(
+            f"the release {release.name!r} adds {type(mechanism).__name__} noise to a multiple of "
+            f"a sum: release the sum itself"
+        )
 
 
 def entry(parameter, j: int, length: int) -> TensorVariable:

@@ -246,14 +246,21 @@ def read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
         raise Declined(f"the release {rv.name!r} mixes the records {' with '.join(names)}")
     used = {record: n for record in records if depends_on(statistic, record)}
     try:
-        read = additive(statistic, used)
-        mine = tuple(columns.index(column) for column in read.columns)
-        maps = tuple(read_polynomial(m, _Leaves(columns, read.centers, mine)) for m in read.maps)
+        return read_sums(rv, statistic, columns, used, n)
     except Declined as error:
         hint = ". Rows have a known law for sums and products of their columns"
         raise Declined(
             f"the statistic of the release {rv.name!r}: {error}{hint * (len(columns) > 1)}"
         ) from None
+
+
+def read_sums(
+    rv: TensorVariable, statistic: TensorVariable, columns, used: dict[TensorVariable, int], n: int
+) -> RowRelease:
+    """Read a statistic of columns of n records, of which some are `used`, for a release."""
+    read = additive(statistic, used)
+    mine = tuple(columns.index(column) for column in read.columns)
+    maps = tuple(read_polynomial(m, _Leaves(columns, read.centers, mine)) for m in read.maps)
     return RowRelease(rv, n, read, mine, maps)
 
 

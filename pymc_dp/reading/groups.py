@@ -12,6 +12,8 @@ from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.logprob.basic import logp
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
@@ -229,8 +231,17 @@ def _released_by_row(reading: Reading, rv: TensorVariable) -> bool:
     found, n = privatized(reading), record_length(rv)
     statistics = [release_statistic(r) for r in releases_of(reading.model, [rv])]
     return not any(_parent(rv, v) or _parent(v, rv) for v in found) and all(
-        s.type.ndim and is_rowwise(s, rv, n, s.type.ndim) for s in statistics
+        _of_rows(s, rv, n) for s in statistics
     )
+
+
+def _of_rows(statistic: TensorVariable, rv: TensorVariable, n: int) -> bool:
+    node = statistic.owner
+    if node is not None and isinstance(node.op, Join | MakeVector):
+        return all(_of_rows(part, rv, n) for part in node.inputs)
+    if node is not None and isinstance(node.op, DimShuffle) and node.op.is_expand_dims:
+        return _of_rows(node.inputs[0], rv, n)
+    return statistic.type.ndim > 0 and is_rowwise(statistic, rv, n, statistic.type.ndim)
 
 
 def _released_together(model: pm.Model, groups: list[Block]) -> list[Block]:

@@ -98,7 +98,7 @@ def test_refuses_other_statistics_and_records(in_model):
     ],
 )
 def test_refuses_other_records(in_model, records, match):
-    dp.PrivateObservation("z", (records() ** 2).mean(), LAPLACE(1.0), observed=0.0)
+    dp.PrivateObservation("z", pt.exp((records() ** 2).mean()), LAPLACE(1.0), observed=0.0)
     refuses(in_model, match)
 
 

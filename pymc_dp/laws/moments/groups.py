@@ -1,0 +1,165 @@
+r"""Means and variances of groups of Normal records.
+
+In group j of :math:`n_j` records with mean :math:`m_j` and variance :math:`v_j`,
+:math:`\bar y_j \sim N(m_j, v_j / n_j)` and
+:math:`s_j^2 \sim \mathrm{Gamma}((n_j - 1) / 2, (n_j - 1) / (2 v_j))`, all independent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.logprob.transforms import LogTransform
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_shape
+from pymc_dp.laws.one_value import Law, Piece, pieces_release
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.reading.cells import aligned, at_places, cells_of, places
+from pymc_dp.reading.group_moments import GroupEntry, read_group_moments
+from pymc_dp.reading.model import (
+    check_transform,
+    release_mechanism,
+    releases_of,
+    require_possible,
+)
+
+
+@SUM_LAWS.register(order=42)
+@dataclass(frozen=True)
+class GroupMoments(SumLaw):
+    """Normal records: functions of the mean and variance of public groups."""
+
+    rv: TensorVariable
+    sizes: np.ndarray
+    mean: TensorVariable  # of each group, or one for all
+    variance: TensorVariable
+    group: dict[tuple[int, ...], int]
+    releases: dict[TensorVariable, tuple[GroupEntry, ...]]
+
+    @classmethod
+    def named(cls):
+        """See `SumLaw.named`."""
+        return ""
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        [rv, *more] = group.records
+        if more or not isinstance(rv.owner.op, NormalRV):
+            raise Declined
+        check_transform(reading.model, rv)
+        mine = releases_of(reading.model, [rv])
+        if any(release.owner.op.bounds is not None for release in mine):
+            raise Declined
+        require_possible(mine)
+        found = {release: read_group_moments(reading, release, rv) for release in mine}
+        groups = dict.fromkeys(e.records for entries in found.values() for e in entries)
+        members = np.concatenate([np.array(g, dtype=int) for g in groups])
+        if np.unique(members).size < members.size:
+            raise Declined(f"the groups of the records {rv.name!r} that are released overlap")
+        sizes = np.array([len(g) for g in groups])
+        parameters = rv.owner.op.dist_params(rv.owner)
+        cells = cells_of(rv, parameters).of[members]
+        first = np.cumsum([0, *sizes[:-1]])
+        if not np.array_equal(np.repeat(cells[first], sizes), cells):
+            raise Declined(f"the records {rv.name!r} of one group have different parameters")
+        index = tuple(place[members[first]] for place in places(rv))
+        mu, sigma = (at_places(p, aligned(p, index)).astype("float64") for p in parameters)
+        number = {g: k for k, g in enumerate(groups)}
+        return cls(rv, sizes, mu, sigma**2, number, found)
+
+    def entries(self, release: TensorVariable) -> tuple[np.ndarray, ...]:
+        """Return the group of each entry, and its multiples of 1, the mean and the variance."""
+        read = self.releases[release]
+        numbers = [(e.statistic.constant, e.statistic.mean, e.statistic.variance) for e in read]
+        return np.array([self.group[e.records] for e in read]), *np.array(numbers).T
+
+    def used(self, which: str) -> np.ndarray:
+        """Return the groups whose mean or variance some entry is of."""
+        entries = [e for read in self.releases.values() for e in read]
+        return np.unique([self.group[e.records] for e in entries if getattr(e.statistic, which)])
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        group, _, mean, variance = self.entries(release)
+        what = " and ".join(
+            name for name, by in (("mean", mean), ("variance", variance)) if by.any()
+        )
+        sizes = self.sizes[np.unique(group)]
+        span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+        return f"{what} of each of {sizes.size} groups of {span} of {self.rv.name}"
+
+    def name_of(self, which: str) -> str:
+        """Return the name in results of the means or of the variances."""
+        return f"{self.rv.name}_{'var' if which == 'variance' else which}"
+
+    def law_of(self, which: str, groups: np.ndarray) -> TensorVariable:
+        """Return the law of the means or of the variances of some groups."""
+        n = self.sizes[groups]
+        m, v = (p[groups] if p.type.ndim else p for p in (self.mean, self.variance))
+        if which == "mean":
+            return pm.Normal.dist(m, pt.sqrt(v / n), shape=n.shape)
+        return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * v), shape=n.shape)
+
+    def latents(self):
+        """Keep the means and variances as latent variables."""
+        change, kept = Change(), {}
+        for which, transform in (("mean", None), ("variance", LogTransform())):
+            groups = self.used(which)
+            if groups.size:
+                latent = self.law_of(which, groups)
+                change.added[self.name_of(which)] = latent, transform
+                kept[which] = latent, np.searchsorted(groups, np.arange(self.sizes.size))
+        for release in self.releases:
+            group, constant, *multiples = self.entries(release)
+            statistic = pt.constant(constant)
+            for which, factor in zip(("mean", "variance"), multiples, strict=True):
+                if factor.any():
+                    latent, place = kept[which]
+                    own = np.where(factor != 0, place[group], 0)
+                    statistic = statistic + factor * latent[own]
+            statistic = statistic.reshape(known_shape(release))
+            change.replaced[release] = release_rv(statistic, release_mechanism(release))
+        return change
+
+    def integrated(self):
+        """Integrate the means and variances out, too."""
+        change = Change()
+        if any(
+            e.statistic.mean and e.statistic.variance for r in self.releases.values() for e in r
+        ):
+            raise Declined(
+                f"an entry is of both the mean and the variance of a group of {self.rv.name!r}: no "
+                f"closed form. Use to='statistics'"
+            )
+        for which in ("mean", "variance"):
+            used = [
+                self.group[e.records]
+                for entries in self.releases.values()
+                for e in entries
+                if getattr(e.statistic, which)
+            ]
+            if len(set(used)) < len(used):
+                raise Declined(
+                    f"the {which} of a group of {self.rv.name!r} is released more than once: the "
+                    f"entries are dependent. Use to='statistics'"
+                )
+        for release in self.releases:
+            group, constant, mean, variance = self.entries(release)
+            mechanism, pieces = release_mechanism(release), []
+            for which, factor in (("mean", mean), ("variance", variance)):
+                [own] = np.nonzero(factor)
+                if own.size:
+                    node = self.law_of(which, group[own]).owner
+                    law = Law(node.op, tuple(node.op.dist_params(node)))
+                    numbers = factor[own], constant[own]
+                    pieces.append(Piece(self.name_of(which), law, own, *numbers))
+            change.replaced[release] = pieces_release(pieces, release, mechanism)
+        return change

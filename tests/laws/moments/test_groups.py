@@ -1,0 +1,174 @@
+"""Means and variances of groups, against quadrature and closed forms."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import integrate, stats
+
+import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from tests.agreement import follows
+
+SIZES = np.array([2, 5, 4])
+G = np.random.default_rng(7).permutation(np.repeat(np.arange(3), SIZES))
+N = G.size
+THETA, SIGMA = np.array([0.4, -1.0, 2.0]), np.array([0.7, 0.3, 1.2])
+MEANS, VARIANCES = np.array([0.1, -0.4, 1.5]), np.array([0.6, -0.2, 2.5])
+LAPLACE, GAUSSIAN = dp.LaplaceMechanism, dp.GaussianMechanism
+
+
+def records():
+    theta, sigma = pm.Normal("theta", shape=3), pm.HalfNormal("sigma", shape=3)
+    return pm.Normal("x", theta[G], sigma[G], shape=N)
+
+
+def by_group(x, what):
+    return [getattr(x[j == G], what)(**({"ddof": 1} if what == "var" else {})) for j in range(3)]
+
+
+def joined(mechanism):
+    x = records()
+    statistic = pt.stack([*by_group(x, "mean"), *by_group(x, "var")])
+    dp.PrivateObservation("z", statistic, mechanism, observed=[*MEANS, *VARIANCES])
+
+
+def a_row_a_group(mechanism):
+    x = records()
+    rows = zip(by_group(x, "mean"), by_group(x, "var"), strict=True)
+    statistic = pt.stack([pt.stack(row) for row in rows])
+    dp.PrivateObservation("z", statistic, mechanism, observed=np.stack([MEANS, VARIANCES], axis=1))
+
+
+def a_row_a_moment(mechanism):
+    x = records()
+    statistic = pt.stack([pt.stack(by_group(x, what)) for what in ("mean", "var")])
+    dp.PrivateObservation("z", statistic, mechanism, observed=[MEANS, VARIANCES])
+
+
+def two_releases(mechanism):
+    x = records()
+    for name, what, z in (("z", "mean", MEANS), ("v", "var", VARIANCES)):
+        dp.PrivateObservation(name, pt.stack(by_group(x, what)), mechanism, observed=z)
+
+
+def sums_of_deviations(mechanism):
+    x = records()
+    variances = [((x[j == G] - x[j == G].mean()) ** 2).sum() / (SIZES[j] - 1) for j in range(3)]
+    statistic = pt.concatenate([pt.stack(by_group(x, "mean")), pt.stack(variances)])
+    dp.PrivateObservation("z", statistic, mechanism, observed=[*MEANS, *VARIANCES])
+
+
+def density(model, to="marginal"):
+    collapsed = dp.collapse(model, to)
+    logps = [pm.logp(r, collapsed.rvs_to_values[r]).sum() for r in collapsed.observed_RVs]
+    inputs = [collapsed["theta"], collapsed["sigma"]]
+    return float(pm.compile(inputs, sum(logps), mode=PLAIN)(THETA, SIGMA))
+
+
+def convolved(law, noise, z, lower):
+    ends = lower, 60.0
+    f = lambda s: law.pdf(s) * noise.pdf(z - s)  # noqa: E731
+    points = sorted({max(z, lower), *(lower + np.geomspace(1e-6, 10, 8)), 0.0})
+    points = [p for p in points if p > lower]
+    return np.log(integrate.quad(f, *ends, points=points, epsabs=0, epsrel=1e-11, limit=900)[0])
+
+
+def expected(noise):
+    total = 0.0
+    for n, m, s, y, v in zip(SIZES, THETA, SIGMA, MEANS, VARIANCES, strict=True):
+        total += convolved(stats.norm(m, s / np.sqrt(n)), noise, y, -60.0)
+        a = (n - 1) / 2
+
+        def f(u, a=a, s=s, v=v):  # the density has a pole at zero for two records
+            return 2 * u * stats.gamma.pdf(u**2, a, scale=s**2 / a) * noise.pdf(v - u**2)
+
+        points = [np.sqrt(max(v, 0.01)), s]
+        total += np.log(integrate.quad(f, 0, 8, points=points, epsabs=0, epsrel=1e-11)[0])
+    return total
+
+
+@pytest.mark.parametrize(
+    "spelling", [joined, a_row_a_group, a_row_a_moment, two_releases, sums_of_deviations]
+)
+def test_every_spelling_has_the_same_density(spelling):
+    with pm.Model() as model:
+        spelling(LAPLACE(0.4))
+    assert density(model) == pytest.approx(expected(stats.laplace(scale=0.4)), rel=1e-8)
+    collapsed = dp.collapse(model, "statistics")
+    assert {v.name for v in collapsed.free_RVs} == {"theta", "sigma", "x_mean", "x_var"}
+
+
+def test_rows_of_a_matrix_with_noise_of_their_own():
+    with pm.Model() as model:
+        theta, sigma = pm.Normal("theta", shape=3), pm.HalfNormal("sigma", shape=3)
+        x = pm.Normal("x", theta[:, None], sigma[:, None], shape=(3, 6))
+        scale = np.array([[0.2, 0.3, 0.4], [0.5, 0.6, 0.7]])
+        dp.PrivateObservation(
+            "z",
+            pt.stack([x.mean(axis=1), 2 * x.var(axis=1)]),
+            GAUSSIAN(scale),
+            observed=[MEANS, VARIANCES],
+        )
+    total = 0.0
+    for j in range(3):
+        mean = stats.norm(THETA[j], SIGMA[j] / np.sqrt(6))
+        total += convolved(mean, stats.norm(scale=scale[0, j]), MEANS[j], -60.0)
+        variance = stats.gamma(2.5, scale=2 * SIGMA[j] ** 2 * 5 / 6 / 2.5)
+        total += convolved(variance, stats.norm(scale=scale[1, j]), VARIANCES[j], 0.0)
+    assert density(model) == pytest.approx(total, rel=1e-8)
+
+
+def test_the_statistics_rung_averages_to_the_marginal():
+    with pm.Model() as model:
+        joined(LAPLACE(0.8))
+    statistics = dp.collapse(model, "statistics")
+    given = pm.do(statistics, {"theta": THETA, "sigma": SIGMA})
+    drawn = [pm.draw(given[name], 40_000, random_seed=1) for name in ("x_mean", "x_var")]
+    noise = stats.laplace(scale=0.8)
+    each = np.hstack(
+        [noise.pdf(z - s) for z, s in zip((MEANS, VARIANCES), drawn, strict=True)]
+    ).mean(axis=0)
+    assert np.log(each).sum() == pytest.approx(density(model), abs=0.03)
+
+
+def test_recovered_moments_follow_their_laws():
+    with pm.Model() as model:
+        joined(LAPLACE(0.4))
+    posterior = {"theta": np.tile(THETA, (1, 3000, 1)), "sigma": np.tile(SIGMA, (1, 3000, 1))}
+    found = dp.recover(model, az.from_dict({"posterior": posterior}), random_seed=1)["posterior"]
+    grid = np.linspace(-4, 6, 4001)
+    for j in range(3):
+        law = stats.norm(THETA[j], SIGMA[j] / np.sqrt(SIZES[j])).pdf(grid)
+        follows(found["x_mean"].values[0, :, j], (grid, law * np.exp(-abs(MEANS[j] - grid) / 0.4)))
+        a, roots = (SIZES[j] - 1) / 2, np.linspace(1e-6, 3.5, 4001)
+        law = 2 * roots * stats.gamma.pdf(roots**2, a, scale=SIGMA[j] ** 2 / a)
+        law *= np.exp(-abs(VARIANCES[j] - roots**2) / 0.4)
+        follows(np.sqrt(found["x_var"].values[0, :, j]), (roots, law))
+
+
+@pytest.mark.parametrize(
+    ("statistic", "match"),
+    [
+        (lambda x: pt.stack([x.mean(), x[:3].var()]), "overlap"),
+        (lambda x: pt.stack([x[:4].var(), x[4:].mean()]), "different parameters"),
+        (lambda x: pt.stack([x[:4].var() + x[4:].var(), x[:2].mean()]), "of several groups"),
+        (lambda x: pt.stack([x[np.flatnonzero(G == 0)].max(), x[:1].sum()]), "`Max`"),
+    ],
+)
+def test_refusals_say_why(statistic, match):
+    with pm.Model() as model:
+        dp.PrivateObservation("z", statistic(records()), LAPLACE(1.0), observed=[1.0, 2.0])
+    with pytest.raises(Declined, match=match):
+        dp.collapse(model, "statistics")
+
+
+def test_a_variance_needs_two_records():
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("m"), 1, shape=4)
+        v = [x[:3].var(ddof=1), x[3:].var(ddof=1)]
+        dp.PrivateObservation("z", v, LAPLACE(1.0), observed=[1.0, 0.0])
+    with pytest.raises(ValueError, match="a variance needs n >= 2 records"):
+        dp.collapse(model, "statistics")
