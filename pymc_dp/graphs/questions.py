@@ -8,7 +8,9 @@ from functools import cache
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import MeasurableOp
+from pymc.logprob.transforms import LogOddsTransform, LogTransform
 from pytensor.compile import optdb
 from pytensor.compile.mode import Mode
 from pytensor.compile.ops import ViewOp
@@ -22,6 +24,7 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors, walk
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
+from pytensor.scalar.math import Sigmoid, Softplus
 from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.linalg import MatrixInverse
@@ -228,6 +231,41 @@ def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
         return variable.type.shape
     shape = known_value(*simplified([variable.shape]))
     return variable.type.shape if shape is None else tuple(int(length) for length in shape)
+
+
+def with_shapes(graph: TensorVariable) -> TensorVariable:
+    """Return a graph with numbers for the shapes in it that are known."""
+    numbers: dict[Variable, Variable] = {}
+    for variable in ancestors([graph], blockers=nearest_rvs([graph])):
+        node = variable.owner
+        if node is None or not isinstance(node.op, Shape | Shape_i):
+            continue
+        shape = known_shape(node.inputs[0])
+        if None not in shape:
+            found = shape[node.op.i] if isinstance(node.op, Shape_i) else shape
+            numbers[variable] = pt.constant(np.array(found, dtype="int64"))
+    return graph_replace([graph], numbers, strict=False)[0] if numbers else graph
+
+
+def is_nonnegative(graph: TensorVariable) -> bool:
+    """Whether a graph is known to have no negative values, by its ops and its variables."""
+    value = known_value(graph, fixed=True)
+    if value is not None:
+        return bool(np.all(value >= 0))
+    if is_random(graph):
+        transform = _default_transform(graph.owner.op, graph)
+        return isinstance(transform, LogTransform | LogOddsTransform)
+    node = graph.owner
+    if node is None:
+        return False
+    match getattr(node.op, "scalar_op", node.op):
+        case ps.Exp() | ps.Sqr() | ps.Sqrt() | ps.Abs() | Sigmoid() | Softplus():
+            return True
+        case ps.Add() | ps.Mul() | ps.TrueDiv() if isinstance(node.op, Elemwise):
+            return all(map(is_nonnegative, node.inputs))
+        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | Alloc() | ps.Cast():
+            return is_nonnegative(node.inputs[0])
+    return False
 
 
 def power_law(

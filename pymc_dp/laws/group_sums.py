@@ -25,7 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.questions import is_nonnegative, known_shape
 from pymc_dp.laws import is_registered, law_names, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.moments.normal import normal_release
@@ -81,8 +81,8 @@ sum_of.register(ptr.GammaRV, lambda op, n, shape, scale: _sum(op, n * shape, sca
 sum_of.register(ptr.NegBinomialRV, lambda op, n, m, p: _sum(op, n * m, p))
 
 
-@dataclass(frozen=True)
-class _Entries:
+@dataclass(frozen=True, eq=False)
+class IndependentEntries:
     """The entries of a release, raveled: independent ``factor * statistic + constant``.
 
     Attributes
@@ -109,7 +109,7 @@ class _Entries:
 
 
 @SUM_LAWS.register(order=40)
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GroupSums(SumLaw):
     """Independent records of one law: sums over public groups of them, and records one by one."""
 
@@ -201,10 +201,10 @@ class GroupSums(SumLaw):
             what = "count"
         elif not self.is_normal:
             what = "sum"
-        of = self.rv.name if len(self.releases) == 1 else release.rv.name
+        of = self.rv.name if len(self.releases) == 1 else f"{self.rv.name}_{release.rv.name}"
         return f"{of}_{what}"
 
-    def entries(self) -> list[_Entries]:
+    def entries(self) -> list[IndependentEntries]:
         """Return the law of every entry of each release; decline what is not independent."""
         shared = np.bincount(self.weights.indices, minlength=1).max() > 1
         if shared:
@@ -214,15 +214,16 @@ class GroupSums(SumLaw):
             )
         return [self._entries(release) for release in self.releases]
 
-    def _entries(self, release: LinearSums) -> _Entries:
+    def _entries(self, release: LinearSums) -> IndependentEntries:
         weights, constant = release.weights, release.offset
         sizes = np.diff(weights.indptr)
         empty = sizes == 0
         if self.is_normal:
             mu, _ = self.parameters
-            mean = combined(weights, mu, places(self.rv)) + constant
-            law = _sum(self.law, mean, pt.sqrt(self.variances(weights)))
-            return _Entries(law, np.ones(sizes.size), np.zeros(sizes.size), empty)
+            mean = combined(weights, mu, places(self.rv))
+            # Of nothing the variance is 0, where the density has no gradient.
+            law = _sum(self.law, mean, pt.sqrt(self.variances(weights) + empty))
+            return IndependentEntries(law, np.ones(sizes.size), constant, empty)
         first = weights.indptr[:-1][~empty]
         factor = np.ones(sizes.size)
         factor[~empty] = weights.data[first]
@@ -235,14 +236,15 @@ class GroupSums(SumLaw):
             ones = sparse.csr_array(
                 (np.ones(weights.nnz), weights.indices, weights.indptr), shape=weights.shape
             )
-            law = _sum(self.law, combined(ones, self.parameters[0], places(self.rv)))
-            return _Entries(law, factor, constant, empty)
+            [rate] = self.parameters
+            law = _sum(self.law, self.possible(rate, combined(ones, rate, places(self.rv))))
+            return IndependentEntries(law, factor, constant, empty)
         record = np.zeros(sizes.size, dtype=np.int64)
         record[~empty] = weights.indices[first]
         index = tuple(place[record] for place in places(self.rv))
         own = [at_places(p, aligned(p, index)) for p in self.parameters]
         if (sizes <= 1).all():
-            return _Entries(_sum(self.law, *own), factor, constant, empty)
+            return IndependentEntries(_sum(self.law, *own), factor, constant, empty)
         if not is_registered(sum_of, self.law):
             raise Declined
         cells = cells_of(self.rv, self.parameters)
@@ -255,13 +257,21 @@ class GroupSums(SumLaw):
         n = np.maximum(sizes, 1)
         if (n == n[0]).all():
             n = n[0]
-        return _Entries(sum_of(self.law, n, *own), factor, constant, empty)
+        return IndependentEntries(sum_of(self.law, n, *own), factor, constant, empty)
 
     def variances(self, weights: sparse.csr_array) -> TensorVariable:
         """Return the variance of each entry of weights @ records, for Normal records."""
         _, sigma = self.parameters
         squares = sparse.csr_array(weights.multiply(weights))
-        return combined(squares, sigma**2, places(self.rv))
+        return self.possible(sigma, combined(squares, sigma**2, places(self.rv)))
+
+    def possible(self, parameter: TensorVariable, total: TensorVariable) -> TensorVariable:
+        """Return a total, NaN where a record's parameter is negative: its sum may not show it."""
+        if is_nonnegative(parameter):
+            return total
+        first = cells_of(self.rv, [parameter]).first
+        index = aligned(parameter, tuple(place[first] for place in places(self.rv)))
+        return pt.switch(pt.all(at_places(parameter, index) >= 0), total, np.nan)
 
     def latents(self):
         """Keep the statistics as latent variables."""
@@ -297,7 +307,7 @@ class GroupSums(SumLaw):
         for release, found in zip(self.releases, self.entries(), strict=True):
             mechanism = release_mechanism(release.rv)
             shape = known_shape(release.rv)
-            require_multiples(release.rv, mechanism, found.factor)
+            require_multiples(release.rv, mechanism, found.factor, found.constant)
             parameters = [
                 p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape)
                 for p in found.law.parameters
@@ -358,7 +368,7 @@ class GroupSums(SumLaw):
 
 
 @SUM_LAWS.register(order=45)
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeveralSums(SumLaw):
     """Independent records of several variables in the same releases, each entry of one of them."""
 

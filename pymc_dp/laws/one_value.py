@@ -165,7 +165,7 @@ def pieces_release(
     for piece in pieces:
         op, own = piece.law
         require_pair(op, mechanism, own)
-        require_multiples(release, mechanism, piece.factor)
+        require_multiples(release, mechanism, piece.factor, piece.constant)
         numbers = (tuple(x.tolist()) for x in (piece.factor, piece.constant))
         statistic = Statistic(piece.name, op, len(own), *numbers)
         laws.append(Independent((statistic,), stacked=False))
@@ -175,12 +175,13 @@ def pieces_release(
     return integrated_release(law, mechanism, *parameters)
 
 
-def require_multiples(release: TensorVariable, mechanism: Mechanism, factor) -> None:
-    """Decline noise that is not scaled by numbers around multiples of a sum."""
-    if np.any(factor != 1.0) and not has_continuous_rates(mechanism):
+def require_multiples(release: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
+    """Decline noise that is not added, or not scaled, around linear functions of a sum."""
+    scaled = np.any(factor != 1.0) and not has_continuous_rates(mechanism)
+    if scaled or (np.any(constant != 0.0) and mechanism.rates is None):
         raise Declined(
-            f"the release {release.name!r} adds {type(mechanism).__name__} noise to a multiple of "
-            f"a sum: release the sum itself"
+            f"the release {release.name!r} adds {type(mechanism).__name__} noise to a linear "
+            f"function of a sum: release the sum itself"
         )
 
 

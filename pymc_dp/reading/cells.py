@@ -1,8 +1,8 @@
 r"""Records by cells, the parts of a public partition in which they are alike; sums over them.
 
-A statistic that is linear in the records is :math:`A x + b` with public numbers A and b. Records
-whose parameters agree, and whose columns of A do, are one cell: the statistic is then one of the
-sums over cells, :math:`S_c = \sum_{i \in c} x_i`, whatever the way in which groups were written.
+A statistic that is linear in the records is :math:`A x + b` with public numbers A and b, in
+whatever way groups were written. Records whose parameters agree are one cell, of which parameters
+are computed once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pymc_dp.reading.model import Reading, release_statistic
 type Index = tuple[np.ndarray, ...]  # for each axis, the place of every entry that is meant
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cells:
     """A partition of records into cells.
 
@@ -55,7 +55,7 @@ class Cells:
     of: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinearSums:
     """A release of ``weights @ records.ravel() + offset``, raveled.
 
@@ -114,11 +114,14 @@ def read_linear(
     return LinearSums(release, weights, offset.ravel().astype("float64"))
 
 
-def cells_of(rv: TensorVariable, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
-    """Return the finest cells in which the parameters of records, and their weights, agree."""
+def cells_of(rv: TensorVariable, parameters: Sequence) -> Cells:
+    """Return the finest cells in which the parameters of records agree."""
     index = places(rv)
-    keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
-    return _partition([*keys, *(k for w in weights for k in _patterns(w))], index[0].size)
+    try:
+        keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
+    except ValueError as error:
+        raise ValueError(f"the records {rv.name!r}: {error}") from None
+    return _partition(keys, index[0].size)
 
 
 def _partition(keys: Sequence[np.ndarray], n: int) -> Cells:
@@ -183,7 +186,9 @@ def combined(weights: sparse.csr_array, graph: TensorVariable, index: Index) -> 
     node = graph.owner
     inputs = node.inputs if node is not None and isinstance(node.op, Elemwise) else []
     common = [i for i in inputs if all(i.type.broadcastable)]
-    match getattr(node and node.op, "scalar_op", None):
+    # Sums of whole numbers and truth values may wrap around, or be another thing.
+    splits = inputs and graph.dtype.startswith("float")
+    match node.op.scalar_op if splits else None:
         case ps.Add() | ps.Sub() | ps.Neg() as op:
             return Elemwise(op)(*(combined(weights, i, aligned(i, index)) for i in inputs))
         case (ps.Mul() | ps.TrueDiv()) as op if len(common) == len(inputs) - 1:
@@ -282,19 +287,3 @@ def _rows(graph: TensorVariable, index: Index) -> np.ndarray:
     value = known_value(graph.owner.inputs[0], fixed=True)
     assert value is not None
     return value[index[0]].astype("float64")
-
-
-def _patterns(weights: sparse.csr_array) -> list[np.ndarray]:
-    """Return keys that agree for equal columns of a matrix, and for no others."""
-    columns = sparse.csc_array(weights)
-    columns.sort_indices()
-    counts = np.diff(columns.indptr)
-    keys = [counts]
-    for k in range(int(counts.max(initial=0))):
-        has = counts > k
-        place = columns.indptr[:-1][has] + k
-        for values in (columns.indices, columns.data):
-            key = np.full(counts.size, -1, dtype="float64")
-            key[has] = values[place]
-            keys.append(key)
-    return keys

@@ -24,6 +24,7 @@ from pymc_dp.graphs.questions import (
     known_value,
     nearest_rvs,
     public_data,
+    with_shapes,
 )
 from pymc_dp.reading.column_sums import LinearStatistic, read_sums
 from pymc_dp.reading.model import Reading, release_statistic
@@ -49,7 +50,7 @@ def read_group_moments(
     reading: Reading, release: TensorVariable, records: TensorVariable
 ) -> tuple[GroupEntry, ...]:
     """Read every entry of a release, raveled; refuse by name what is of another kind."""
-    statistic = release_statistic(release)
+    statistic = with_shapes(release_statistic(release))
     if any(rv is not records for rv in nearest_rvs([statistic])):
         raise Declined(
             f"the release {release.name!r} mixes the records {records.name!r} with others"
@@ -62,7 +63,7 @@ def read_group_moments(
     found: dict[int, GroupEntry] = {}
     entries = np.arange(math.prod(_shape(statistic))).reshape(_shape(statistic))
     try:
-        _Entries(release, records, found).read(statistic, entries)
+        _Reader(release, records, found).read(statistic, entries)
     except Declined as error:
         raise Declined(
             f"the release {release.name!r} is not of the mean and variance of a group of the "
@@ -71,7 +72,7 @@ def read_group_moments(
     return tuple(found[e] for e in range(entries.size))
 
 
-class _Entries:
+class _Reader:
     """Takes a statistic apart into its entries."""
 
     def __init__(self, release, records, found: dict[int, GroupEntry]):
@@ -81,6 +82,8 @@ class _Entries:
     def read(self, graph: TensorVariable, entries: np.ndarray) -> None:
         """Read a graph that stands at some entries."""
         node = graph.owner
+        if node is None:
+            raise Declined("an entry of it is of no records")
         match node.op:
             case MakeVector():
                 for part, own in zip(node.inputs, entries, strict=True):
@@ -172,7 +175,7 @@ class _Entries:
     def _moments(self, graph: TensorVariable, stand_in: TensorVariable) -> LinearStatistic:
         n = stand_in.type.shape[0]
         if n < 2:
-            raise ValueError(
+            raise Declined(
                 f"the release {self.release.name!r}: a variance needs n >= 2 records, and a group "
                 f"of {self.records.name!r} has {n}. Release its mean only"
             )

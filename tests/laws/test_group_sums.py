@@ -384,6 +384,87 @@ def test_groups_with_the_same_parameters(statistic):
     assert pm.draw(dp.collapse(model)["z"], random_seed=1).shape == (k,)
 
 
+def test_an_offset_of_an_empty_group_and_of_what_is_recovered():
+    weights = np.vstack([M / SIZES[:, None], np.zeros(N)])
+    with pm.Model() as model:
+        theta, sigma = pm.Normal("theta", shape=3), pm.HalfNormal("sigma")
+        x = pm.Normal("x", theta[G], sigma, shape=N)
+        z = [*(Z + 5), 8.0]
+        dp.PrivateObservation("z", weights @ x + [5, 5, 5, 8], LAPLACE(0.01), observed=z)
+    law = stats.norm(THETA, SIGMA / np.sqrt(SIZES))
+    expected = sum(
+        convolved(
+            stats.norm(THETA[j], SIGMA / np.sqrt(SIZES[j])).logpdf, stats.laplace(scale=0.01), Z[j]
+        )
+        for j in range(3)
+    )
+    found = density(model, {"theta": THETA, "sigma": SIGMA})
+    assert found == pytest.approx(expected + stats.laplace(scale=0.01).logpdf(0), rel=1e-9)
+    assert law.pdf(Z).min() > 0
+    collapsed = dp.collapse(model)
+    slopes = collapsed.compile_dlogp()(collapsed.initial_point())
+    assert np.isfinite(slopes).all()
+    posterior = {"theta": np.tile(THETA, (1, 50, 1)), "sigma": np.full((1, 50), SIGMA)}
+    idata = az.from_dict({"posterior": posterior})
+    means = dp.recover(model, idata, random_seed=1)["posterior"]["x_mean"].to_numpy()
+    np.testing.assert_allclose(means.mean(axis=(0, 1)), [*Z, 0.0], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("records", "mechanism"),
+    [
+        (lambda p: pm.Bernoulli("x", p[G], shape=N), GEOMETRIC(0.9).clipped(lower=0)),
+        (lambda p: pm.Poisson("x", p[G], shape=N), GEOMETRIC(0.9).clipped(lower=0)),
+    ],
+)
+def test_clipped_noise_around_a_shifted_sum_is_declined(records, mechanism):
+    with pm.Model() as model:
+        x = records(pm.Uniform("p", shape=3))
+        dp.PrivateObservation("z", pt.dot(M, x) - 1, mechanism, observed=[0, 1, 2])
+    with pytest.raises(Declined, match="linear function of a sum"):
+        dp.collapse(model)
+
+
+def test_truth_values_and_whole_numbers_in_parameters():
+    b = np.array([0.0, -1.5, 0.5])
+    with pm.Model() as model:
+        beta = pm.Normal("b", shape=3)
+        x = pm.Normal("x", (beta > -1)[G] + (beta > -2)[G], 1, shape=N)
+        dp.PrivateObservation("z", pt.dot(M, x), GAUSSIAN(0.3), observed=Z)
+    mean = ((b > -1) | (b > -2)).astype(float)  # as PyTensor adds truth values
+    expected = stats.norm(SIZES * mean, np.sqrt(SIZES + 0.09)).logpdf(Z).sum()
+    assert density(model, {"b": b}) == pytest.approx(expected, rel=1e-11)
+
+
+@pytest.mark.parametrize("spelling", [lambda b: X @ b, lambda b: (X * b).sum(axis=-1)])
+def test_impossible_parameters_of_some_records(spelling):
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=2)
+        x = pm.Poisson("x", 1 + spelling(b), shape=N)
+        dp.PrivateObservation("z", pt.dot(M, x), GEOMETRIC(0.9), observed=COUNTS)
+    assert np.isnan(density(model, {"b": np.array([0.0, 2.0])}))
+    b = np.array([0.1, -0.2])
+    expected = sum(
+        counted(stats.poisson(r).pmf(np.arange(100)), GEOMETRIC(0.9), z)
+        for r, z in zip(M @ (1 + X @ b), COUNTS, strict=True)
+    )
+    assert density(model, {"b": b}) == pytest.approx(expected, rel=1e-10)
+
+
+def test_two_variables_in_two_releases():
+    with pm.Model() as model:
+        p = pm.Uniform("p")
+        a, b = pm.Poisson("a", p, shape=6), pm.Poisson("b", 5 * p, shape=8)
+        for name, part in (("r1", slice(0, 3)), ("r2", slice(3, None))):
+            observed = [1, 12]
+            statistic = [a[part].sum(), b[part].sum()]
+            dp.PrivateObservation(name, statistic, GEOMETRIC(0.9), observed=observed)
+    names = {v.name for v in dp.collapse(model, "statistics").free_RVs}
+    assert names == {"p", *(f"{v}_{r}_sum" for v in "ab" for r in ("r1", "r2"))}
+    posterior = az.from_dict({"posterior": {"p": np.full((1, 5), 0.4)}})
+    assert names - {"p"} <= set(dp.recover(model, posterior, random_seed=1)["posterior"])
+
+
 def test_some_of_the_records():
     with pm.Model() as model:
         p = pm.Uniform("p")

@@ -18,7 +18,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, known_shape, known_value
+from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, nearest_rvs
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
@@ -83,8 +83,8 @@ class InvertedGroups(Integrated):
         factor = self.factor[filled]
         b, sd = (part.astype("float64") for part in noise_parts(mechanism))
         own_value, b, sd, *given = (
-            p[filled] if p.type.ndim else p
-            for p in (value.astype("float64"), b, sd, *(p.astype("float64") for p in parameters))
+            pt.broadcast_to(p.astype("float64"), self.sizes.shape)[filled]
+            for p in (value, b, sd, *parameters)
         )
         columns = {
             n: pt.constant(self.sizes[filled].astype("float64")),
@@ -101,7 +101,7 @@ class InvertedGroups(Integrated):
 
 
 @SUM_LAWS.register(order=95)
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class InvertedGroupSums(SumLaw):
     """Sums over groups of continuous records of any smooth law, a function of one record each."""
 
@@ -188,7 +188,7 @@ def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> T
             continue
         if found.type.ndim != rv.type.ndim or known_shape(found) != known_shape(rv):
             continue
-        if not depends_on(found, rv):
+        if not _of_one_record(found, rv):
             continue
         try:
             for release in mine:
@@ -196,7 +196,22 @@ def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> T
         except Declined:
             continue
         return found
-    raise Declined
+    raise Declined(
+        f"by inversion by group: the releases of {rv.name!r} are no sums of one function of a "
+        f"single record: write it once for all records, c = pt.clip(x, a, b), and release sums of c"
+    )
+
+
+def _of_one_record(graph: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether entry i of a graph is the same function of entry i of a variable for all i."""
+    if graph is rv:
+        return True
+    node = graph.owner
+    if not nearest_rvs([graph]):
+        return all(graph.type.broadcastable) and known_value(graph, fixed=True) is not None
+    if node is None or not (isinstance(node.op, Elemwise) or keeps_values(node.op, node.inputs[0])):
+        return False
+    return all(_of_one_record(i, rv) for i in node.inputs)
 
 
 def _summand(part, rv, record: TensorVariable, positive: bool) -> Summand:

@@ -32,7 +32,7 @@ from pymc_dp.reading.model import (
 
 
 @SUM_LAWS.register(order=42)
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GroupMoments(SumLaw):
     """Normal records: functions of the mean and variance of public groups."""
 
@@ -73,7 +73,8 @@ class GroupMoments(SumLaw):
         index = tuple(place[members[first]] for place in places(rv))
         mu, sigma = (at_places(p, aligned(p, index)).astype("float64") for p in parameters)
         number = {g: k for k, g in enumerate(groups)}
-        return cls(rv, sizes, mu, sigma**2, number, found)
+        variance = pt.switch(sigma >= 0, sigma**2, np.nan)
+        return cls(rv, sizes, mu, variance, number, found)
 
     def entries(self, release: TensorVariable) -> tuple[np.ndarray, ...]:
         """Return the group of each entry, and its multiples of 1, the mean and the variance."""

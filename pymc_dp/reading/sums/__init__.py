@@ -251,7 +251,10 @@ def _reader(
     for rv in nearest_rvs([expression]):
         shape = (records[rv], *known_shape(rv)[1:]) if rv in records else known_shape(rv)
         stand_ins[rv] = pt.TensorType(rv.dtype, shape)(rv.name)
-    graph = _inlined(clone_replace(expression, stand_ins, rebuild_strict=False))
+    try:
+        graph = _inlined(clone_replace(expression, stand_ins, rebuild_strict=False))
+    except ValueError:  # of PyTensor: one record has another shape than the expression needs
+        raise Declined("it does not treat all records alike") from None
     [graph] = simplified([graph])
     mine = [rv for rv in records if rv in stand_ins]
     known = {stand_ins[rv]: _categories(rv) for rv in mine}

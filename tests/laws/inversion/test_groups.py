@@ -79,6 +79,38 @@ def test_rows_of_a_matrix():
     np.testing.assert_allclose(found[1], slope, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        lambda x: (x * x[:, ::-1]).mean(axis=1),
+        lambda x: pt.tanh(x + x[:, ::-1]).mean(axis=1),
+        lambda x: pt.tanh(pt.cumsum(x, axis=1) + x).mean(axis=1),
+        lambda x: pt.tanh(x * x[:, :1]).mean(axis=1),
+        lambda x: pt.tanh(x * x.shape[1]).mean(axis=1) * 0 + (x * x.sum()).mean(axis=1),
+        lambda x: pt.clip(x * np.arange(1, 7.0), -1, 1).mean(axis=1),
+        lambda x: pt.switch(np.arange(6) < 3, pt.clip(x, -1, 1), 0).mean(axis=1),
+    ],
+)
+def test_functions_of_several_records_are_none_of_one(statistic):
+    with pm.Model() as model:
+        theta = pm.HalfNormal("theta", shape=3)
+        x = pm.Normal("x", theta[:, None], 0.4, shape=(3, 6))
+        dp.PrivateObservation("z", statistic(x), NOISES["gaussian"], observed=Z)
+    with pytest.raises(Declined):
+        dp.collapse(model)
+    dp.explain(model)
+
+
+def test_noise_of_length_one():
+    with pm.Model() as model:
+        theta = pm.HalfNormal("theta", shape=3)
+        x = pm.Normal("x", theta[G], 0.4, shape=N)
+        means = pt.dot(M, pt.clip(x, 0, 1)) / SIZES
+        dp.PrivateObservation("z", means, dp.LaplaceMechanism([0.05]), observed=Z)
+    value, _ = each_by_itself("normal", "laplace")
+    assert value_and_slope(model, THETA)[0] == pytest.approx(value, rel=1e-11)
+
+
 def test_an_empty_group_is_noise_alone():
     weights = np.vstack([M / SIZES[:, None], np.zeros(N)])
     with pm.Model() as model:
@@ -108,6 +140,8 @@ def test_draws_are_of_the_model():
         ),
         (lambda x: pt.dot(np.ones((3, N)), pt.clip(x, 0, 1)), "used more than once"),
         (lambda x: pt.dot(M[:, ::-1], pt.clip(x, 0, 1)), "with different parameters"),
+        (lambda x: pt.dot(M, pt.tanh(x) + x.mean()), "one function of a single record"),
+        (lambda x: pt.stack([pt.clip(x, 0, 1).sum(), pt.clip(x, 0, 2).sum(), 0]), "write it once"),
         (lambda x: pt.clip(x, 0, 1)[:12].reshape((3, 4)).sum(1), "a group of 4 records"),
     ],
 )
