@@ -45,6 +45,9 @@ from pymc_dp.reading.cells import (
     at_places,
     cells_of,
     combined,
+    factors,
+    is_shared,
+    parameters_of_entries,
     places,
     read_linear,
 )
@@ -168,11 +171,6 @@ class GroupSums(SumLaw):
         """Whether the records are Normal, so that all linear functions of them are."""
         return isinstance(self.law, ptr.NormalRV)
 
-    @property
-    def weights(self) -> sparse.csr_array:
-        """The weights of all releases, one below the other."""
-        return sparse.vstack([r.weights for r in self.releases], format="csr")
-
     def is_by_itself(self, release: LinearSums) -> bool:
         """Whether a release is of every record as it is, in order."""
         n = release.weights.shape[1]
@@ -206,8 +204,7 @@ class GroupSums(SumLaw):
 
     def entries(self) -> list[IndependentEntries]:
         """Return the law of every entry of each release; decline what is not independent."""
-        shared = np.bincount(self.weights.indices, minlength=1).max() > 1
-        if shared:
+        if is_shared(*self.releases):
             raise Declined(
                 f"the releases of the records {self.rv.name!r} use the same records more than "
                 f"once, and only sums of Normal records have a joint law here"
@@ -221,39 +218,24 @@ class GroupSums(SumLaw):
         if self.is_normal:
             mu, _ = self.parameters
             mean = combined(weights, mu, places(self.rv))
-            # Of nothing the variance is 0, where the density has no gradient.
+            # Of nothing the variance is 0, where the density has no gradient; nor has it below.
             law = _sum(self.law, mean, pt.sqrt(self.variances(weights) + empty))
             return IndependentEntries(law, np.ones(sizes.size), constant, empty)
-        first = weights.indptr[:-1][~empty]
-        factor = np.ones(sizes.size)
-        factor[~empty] = weights.data[first]
-        if not np.array_equal(np.repeat(factor, sizes), weights.data):
-            raise Declined(
-                f"the release {release.rv.name!r} weighs the records {self.rv.name!r} unequally, "
-                f"and only sums of Normal records have a law then"
-            )
+        factor = factors(release, self.rv)
         if isinstance(self.law, ptr.PoissonRV):
             ones = sparse.csr_array(
                 (np.ones(weights.nnz), weights.indices, weights.indptr), shape=weights.shape
             )
             [rate] = self.parameters
-            law = _sum(self.law, self.possible(rate, combined(ones, rate, places(self.rv))))
+            total = combined(ones, rate, places(self.rv)) + empty
+            law = _sum(self.law, self.possible(rate, total))
             return IndependentEntries(law, factor, constant, empty)
-        record = np.zeros(sizes.size, dtype=np.int64)
-        record[~empty] = weights.indices[first]
-        index = tuple(place[record] for place in places(self.rv))
-        own = [at_places(p, aligned(p, index)) for p in self.parameters]
-        if (sizes <= 1).all():
-            return IndependentEntries(_sum(self.law, *own), factor, constant, empty)
-        if not is_registered(sum_of, self.law):
+        single = bool((sizes <= 1).all())
+        if not single and not is_registered(sum_of, self.law):
             raise Declined
-        cells = cells_of(self.rv, self.parameters)
-        if not np.array_equal(np.repeat(cells.of[record], sizes), cells.of[weights.indices]):
-            raise Declined(
-                f"the release {release.rv.name!r} adds records of {self.rv.name!r} with different "
-                f"parameters, and the sum of {law_names([type(self.law)])} records has a law where "
-                f"they have one"
-            )
+        own = parameters_of_entries(release, self.rv, self.parameters)
+        if single:
+            return IndependentEntries(_sum(self.law, *own), factor, constant, empty)
         n = np.maximum(sizes, 1)
         if (n == n[0]).all():
             n = n[0]
@@ -333,9 +315,7 @@ class GroupSums(SumLaw):
             )
 
     def _is_joint(self) -> bool:
-        if not self.is_normal:
-            return False
-        return bool(np.bincount(self.weights.indices, minlength=1).max() > 1)
+        return self.is_normal and is_shared(*self.releases)
 
     def _joint(self) -> tuple[LinearSums, TensorVariable, TensorVariable]:
         """Return the one release of Normal records, its mean and a factor of its covariance."""

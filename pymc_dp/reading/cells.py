@@ -114,6 +114,45 @@ def read_linear(
     return LinearSums(release, weights, offset.ravel().astype("float64"))
 
 
+def is_shared(*sums: LinearSums) -> bool:
+    """Whether some record is in several entries of these releases."""
+    used = np.concatenate([s.weights.indices for s in sums])
+    return bool(np.bincount(used, minlength=1).max() > 1)
+
+
+def factors(sums: LinearSums, rv: TensorVariable) -> np.ndarray:
+    """Return the weight of all records of each entry, 1 of an empty one; they have to be equal."""
+    weights = sums.weights
+    sizes = np.diff(weights.indptr)
+    found = np.ones(sizes.size)
+    found[sizes > 0] = weights.data[weights.indptr[:-1][sizes > 0]]
+    if not np.array_equal(np.repeat(found, sizes), weights.data):
+        raise Declined(
+            f"the release {sums.rv.name!r} weighs the records {rv.name!r} unequally, and only sums "
+            f"of Normal records have a law then"
+        )
+    return found
+
+
+def parameters_of_entries(
+    sums: LinearSums, rv: TensorVariable, parameters: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    """Return the parameters of the records of each entry, which have to agree."""
+    weights = sums.weights
+    sizes = np.diff(weights.indptr)
+    record = np.zeros(sizes.size, dtype=np.int64)
+    record[sizes > 0] = weights.indices[weights.indptr[:-1][sizes > 0]]
+    if (sizes > 1).any():
+        cells = cells_of(rv, parameters)
+        if not np.array_equal(np.repeat(cells.of[record], sizes), cells.of[weights.indices]):
+            raise Declined(
+                f"the release {sums.rv.name!r} adds records of {rv.name!r} with different "
+                f"parameters, where their sum has a law if they have one"
+            )
+    index = tuple(place[record] for place in places(rv))
+    return [at_places(p, aligned(p, index)) for p in parameters]
+
+
 def cells_of(rv: TensorVariable, parameters: Sequence) -> Cells:
     """Return the finest cells in which the parameters of records agree."""
     index = places(rv)

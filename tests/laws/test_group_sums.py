@@ -367,6 +367,11 @@ def test_empty_groups_are_noise_alone(law):
     found = density(with_empty, {"p": P})
     assert found == pytest.approx(density(without, {"p": P}) + noise, rel=1e-11)
     assert np.isfinite(dp.collapse(with_empty, "statistics").point_logps()["z"])
+    collapsed = dp.collapse(with_empty)
+    slopes = [
+        m.compile_dlogp(mode=PLAIN)(m.initial_point()) for m in (collapsed, dp.collapse(without))
+    ]
+    np.testing.assert_allclose(*slopes, rtol=1e-9)
 
 
 @pytest.mark.parametrize("statistic", [lambda x: x, lambda x: pt.stack([x[:2].sum(), x[2:].sum()])])

@@ -26,7 +26,13 @@ from pymc_dp.laws.inversion.quadrature import detail, log_density_of_sums, suppo
 from pymc_dp.laws.inversion.release import noise_parts
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import has_kink
-from pymc_dp.reading.cells import LinearSums, aligned, at_places, cells_of, places, read_linear
+from pymc_dp.reading.cells import (
+    LinearSums,
+    factors,
+    is_shared,
+    parameters_of_entries,
+    read_linear,
+)
 from pymc_dp.reading.model import (
     Reading,
     check_transform,
@@ -124,7 +130,7 @@ class InvertedGroupSums(SumLaw):
             raise Declined
         part = _part(reading, mine, rv)
         sums = tuple(read_linear(reading, r, rv, (), part) for r in mine)
-        if np.bincount(np.concatenate([r.weights.indices for r in sums]), minlength=1).max() > 1:
+        if is_shared(*sums):
             raise Declined(
                 f"by inversion by group: records of {rv.name!r} are used more than once, and "
                 f"sums that share records are dependent"
@@ -153,20 +159,8 @@ class InvertedGroupSums(SumLaw):
                 f"the release {release.rv.name!r} has a group of {sizes[filled].min()} records: "
                 f"under Laplace noise the density of a sum of fewer than {_FEWEST} is not smooth"
             )
-        first = weights.indptr[:-1][filled]
-        factor, record = np.ones(sizes.size), np.zeros(sizes.size, dtype=np.int64)
-        factor[filled], record[filled] = weights.data[first], weights.indices[first]
-        parameters = op.dist_params(rv.owner)
-        cells = cells_of(rv, parameters)
-        if not np.array_equal(np.repeat(factor, sizes), weights.data):
-            raise Declined(f"the release {release.rv.name!r} weighs the records unequally")
-        if not np.array_equal(np.repeat(cells.of[record], sizes), cells.of[weights.indices]):
-            raise Declined(
-                f"the release {release.rv.name!r} adds records of {rv.name!r} with different "
-                f"parameters"
-            )
-        index = tuple(place[record] for place in places(rv))
-        own = [at_places(p, aligned(p, index)).astype("float64") for p in parameters]
+        factor, parameters = factors(release, rv), op.dist_params(rv.owner)
+        own = [p.astype("float64") for p in parameters_of_entries(release, rv, parameters)]
         scalars = [p[0] if p.type.ndim else p for p in own]
         own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
         _, law = op(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)

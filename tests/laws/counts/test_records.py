@@ -494,13 +494,14 @@ def test_inversion_is_the_last_resort(monkeypatch):
         asked.append((records.name, n, [r.name for r in releases]))
         if refuse:
             raise Declined("too hard")
-        return {releases[0]: pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0)}
+        return {releases[0]: pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0, shape=2)}
 
     monkeypatch.setattr(rule, "characteristic_marginal", characteristic_marginal)
     with pm.Model() as model:
         scale = pm.HalfNormal("scale")
         x = pm.Gamma("x", 2, scale, shape=9)
-        dp.PrivateObservation("z", x.clip(0, 3).mean(), LAPLACE(1.0), observed=0.4)
+        sums = [x.clip(0, 3).mean(), (x**2).mean()]
+        dp.PrivateObservation("z", sums, LAPLACE(1.0), observed=[0.4, 0.5])
     refuse = False
     collapsed = dp.collapse(model, "marginal")
     assert collapsed["z"].owner.op.name == "normal"
