@@ -136,7 +136,7 @@ def test_draws_are_of_the_model():
     [
         (
             lambda x: pt.dot(M * (np.arange(N) + 1), pt.clip(x, 0, 1)),
-            "weighs the records unequally",
+            "unequally",
         ),
         (lambda x: pt.dot(np.ones((3, N)), pt.clip(x, 0, 1)), "used more than once"),
         (lambda x: pt.dot(M[:, ::-1], pt.clip(x, 0, 1)), "with different parameters"),
