@@ -83,27 +83,30 @@ class InvertedGroups(Integrated):
         n, z, laplace, gaussian = (pt.scalar(dtype="float64") for _ in range(4))
         _, law = self.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
         noise = (x[None] for x in (z, laplace, gaussian))
-        filled = self.sizes > 0
-        least = int(self.sizes[filled].min(initial=1))
+        shape = self.sizes.shape
+        [filled] = np.nonzero(self.sizes.ravel() > 0)
+        sizes, factor, constant = (
+            x.ravel()[filled].astype("float64") for x in (self.sizes, self.factor, self.constant)
+        )
+        least = int(sizes.min(initial=np.inf)) if sizes.size else 1
         one = log_density_of_sums(law, n, least, (self.summand,), self.record, *noise)
-        factor = self.factor[filled]
-        b, sd = (part.astype("float64") for part in noise_parts(mechanism))
         own_value, b, sd, *given = (
-            pt.broadcast_to(p.astype("float64"), self.sizes.shape)[filled]
-            for p in (value, b, sd, *parameters)
+            pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
+            for p in (value, *noise_parts(mechanism), *parameters)
         )
         columns = {
-            n: pt.constant(self.sizes[filled].astype("float64")),
-            z: (own_value - self.constant[filled]) / factor,
+            n: pt.constant(sizes),
+            z: (own_value - constant) / factor,
             laplace: b / abs(factor),
             gaussian: sd / abs(factor),
             **dict(zip(own, given, strict=True)),
         }
         logp = vectorize_graph(one, columns) - np.log(abs(factor))
-        if filled.all():
-            return logp.reshape(self.sizes.shape)
+        if filled.size == self.sizes.size:
+            return logp.reshape(shape)
         # A density that no record enters has no place in the gradient: it may be NaN.
-        return pt.set_subtensor(mechanism.logp(value, self.constant)[filled], logp)
+        alone = mechanism.logp(value, self.constant).ravel()
+        return pt.set_subtensor(alone[filled], logp).reshape(shape)
 
 
 @SUM_LAWS.register(order=95)

@@ -101,6 +101,22 @@ def test_functions_of_several_records_are_none_of_one(statistic):
     dp.explain(model)
 
 
+def test_one_sum_of_records_by_position():
+    with pm.Model() as model:
+        theta = pm.HalfNormal("theta")
+        x = pm.Normal("x", theta, 0.4, shape=7)
+        s = pt.clip(x, 0, 1)
+        joined = pt.concatenate([s[1:], s[:1]]).mean()
+        dp.PrivateObservation("z", joined, NOISES["laplace"], observed=Z[0])
+    with pm.Model() as alone:
+        theta = pm.HalfNormal("theta")
+        x = pm.Normal("x", theta, 0.4, shape=7)
+        dp.PrivateObservation("z", pt.clip(x, 0, 1).mean(), NOISES["laplace"], observed=Z[0])
+    found, expected = (value_and_slope(m, THETA[0]) for m in (model, alone))
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    assert pm.draw(dp.collapse(model)["z"], random_seed=1).shape == ()
+
+
 def test_noise_of_length_one():
     with pm.Model() as model:
         theta = pm.HalfNormal("theta", shape=3)
