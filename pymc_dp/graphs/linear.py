@@ -22,7 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, simplified, varies_with
+from pymc_dp.graphs.questions import keeps_values, known_value, lengths, simplified, varies_with
 
 
 def linear_map(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:
@@ -51,7 +51,7 @@ class _Map:
     def __init__(self, rv: TensorVariable):
         self.rv = rv
         self.memo: dict[Variable, sparse.csr_array] = {
-            rv: sparse.eye_array(math.prod(_shape(rv)), format="csr")
+            rv: sparse.eye_array(math.prod(lengths(rv)), format="csr")
         }
 
     def read(self, variable: TensorVariable) -> sparse.csr_array:
@@ -59,7 +59,7 @@ class _Map:
             if varies_with(variable, self.rv):
                 self.memo[variable] = sparse.csr_array(self._node(variable))
             else:
-                shape = math.prod(_shape(variable)), self.memo[self.rv].shape[1]
+                shape = math.prod(lengths(variable)), self.memo[self.rv].shape[1]
                 self.memo[variable] = sparse.csr_array(shape)
         return self.memo[variable]
 
@@ -88,7 +88,7 @@ class _Map:
             case SparseDot() | StructuredDot() if not first and isinstance(
                 node.inputs[0], Constant
             ):
-                columns = math.prod(_shape(node.inputs[1])[1:])
+                columns = math.prod(lengths(node.inputs[1])[1:])
                 matrix = sparse.csr_array(node.inputs[0].data)
                 return sparse.kron(matrix, sparse.eye_array(columns)) @ self.read(node.inputs[1])
             case ps.Add():
@@ -110,13 +110,13 @@ class _Map:
         """Return which entry of the first input each entry of the output is."""
         node = variable.owner
         source, *rest = node.inputs
-        numbers = np.arange(math.prod(_shape(source))).reshape(_shape(source))
+        numbers = np.arange(math.prod(lengths(source))).reshape(lengths(source))
         moved = node.op.make_node(pt.constant(numbers), *rest).outputs[0]
         return _known(moved, "an index")
 
     def _summed(self, variable: TensorVariable) -> sparse.csr_array:
         [source] = variable.owner.inputs
-        shape, axis = _shape(source), variable.owner.op.axis
+        shape, axis = lengths(source), variable.owner.op.axis
         axes = range(len(shape)) if axis is None else axis
         kept = [1 if k in axes else n for k, n in enumerate(shape)]
         entry = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), shape).ravel()
@@ -126,10 +126,10 @@ class _Map:
     def _joined(variable: TensorVariable) -> np.ndarray:
         """Return which entry of the inputs, one after the other, each entry of the output is."""
         parts = variable.owner.inputs
-        sizes = [math.prod(_shape(part)) for part in parts]
+        sizes = [math.prod(lengths(part)) for part in parts]
         starts = np.cumsum([0, *sizes])
         numbers = [
-            np.arange(start, start + size).reshape(_shape(part))
+            np.arange(start, start + size).reshape(lengths(part))
             for start, size, part in zip(starts, sizes, parts, strict=False)
         ]
         if isinstance(variable.owner.op, MakeVector):
@@ -138,10 +138,10 @@ class _Map:
 
     def _scattered(self, variable: TensorVariable) -> sparse.csr_array:
         target, put, *index = variable.owner.inputs
-        numbers = np.arange(math.prod(_shape(target))).reshape(_shape(target))
+        numbers = np.arange(math.prod(lengths(target))).reshape(lengths(target))
         taken = AdvancedSubtensor(variable.owner.op.idx_list)(pt.constant(numbers), *index)
         entry = _known(taken, "an index")
-        rows = self.read(put)[_positions(_shape(put), entry.shape)]
+        rows = self.read(put)[_positions(lengths(put), entry.shape)]
         return self.read(target) + _added(entry.ravel(), numbers.size) @ rows
 
     def _multiplied(self, inputs, touched: TensorVariable) -> sparse.csr_array:
@@ -149,18 +149,18 @@ class _Map:
         if touched is left:
             b = _numbers(right)
             b = b if b.ndim == 2 else b[:, None]
-            rows = math.prod(_shape(left)) // b.shape[0]
+            rows = math.prod(lengths(left)) // b.shape[0]
             return sparse.kron(sparse.eye_array(rows), sparse.csr_array(b.T)) @ self.read(left)
         a = np.atleast_2d(_numbers(left))
-        columns = math.prod(_shape(right)) // a.shape[1]
+        columns = math.prod(lengths(right)) // a.shape[1]
         return sparse.kron(sparse.csr_array(a), sparse.eye_array(columns)) @ self.read(right)
 
     def _spread(self, source: TensorVariable, to: TensorVariable) -> sparse.csr_array:
         """Return the rows of an operand, broadcast."""
-        return self.read(source)[_positions(_shape(source), _shape(to))]
+        return self.read(source)[_positions(lengths(source), lengths(to))]
 
     def _scaled(self, source, to: TensorVariable, factor: np.ndarray) -> sparse.csr_array:
-        factors = np.broadcast_to(factor, _shape(to)).ravel()
+        factors = np.broadcast_to(factor, lengths(to)).ravel()
         return sparse.diags_array(factors) @ self._spread(source, to)
 
 
@@ -176,19 +176,12 @@ def _positions(shape: tuple[int, ...], to: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(np.arange(math.prod(shape)).reshape(shape), to).ravel()
 
 
-def _shape(variable: TensorVariable) -> tuple[int, ...]:
-    shape = known_shape(variable)
-    if None in shape:
-        raise Declined(f"the shape of `{variable}` is not known")
-    return tuple(int(n or 0) for n in shape)
-
-
 def _numbers(variable: TensorVariable) -> np.ndarray:
     """Return public numbers; NaN where they are not known."""
     value = known_value(variable)
     if value is None:  # it may be a length
         value = known_value(*simplified([variable]))
-    return np.full(_shape(variable), np.nan) if value is None else value.astype("float64")
+    return np.full(lengths(variable), np.nan) if value is None else value.astype("float64")
 
 
 def _known(graph: TensorVariable, what: str) -> np.ndarray:

@@ -40,6 +40,8 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.declined import Declined
+
 # Evaluates scalars while a model is being read: nothing worth compiling.
 PLAIN_MODE = Mode(linker="py", optimizer=None)
 
@@ -266,6 +268,14 @@ def is_nonnegative(graph: TensorVariable) -> bool:
         case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | Alloc() | ps.Cast():
             return is_nonnegative(node.inputs[0])
     return False
+
+
+def lengths(variable: TensorVariable) -> tuple[int, ...]:
+    """Return the shape of a variable; decline one that is not known."""
+    shape = known_shape(variable)
+    if None in shape:
+        raise Declined(f"the shape of `{variable}` is not known: give it a shape= or dims=")
+    return tuple(int(n or 0) for n in shape)
 
 
 def power_law(

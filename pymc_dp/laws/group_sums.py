@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import singledispatch
+from functools import cached_property, singledispatch
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,11 @@ from pymc_dp.laws.one_value import (
     pieces_release,
     require_multiples,
 )
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import (
     LinearSums,
-    aligned,
-    at_places,
+    at_records,
     cells_of,
     combined,
     factors,
@@ -116,7 +115,6 @@ class IndependentEntries:
 class GroupSums(SumLaw):
     """Independent records of one law: sums over public groups of them, and records one by one."""
 
-    reading: Reading
     rv: TensorVariable
     law: Any
     parameters: Sequence[TensorVariable]
@@ -161,9 +159,9 @@ class GroupSums(SumLaw):
             if isinstance(law, ptr.NormalRV | ptr.PoissonRV) or is_registered(sum_of, law):
                 raise
             raise Declined from None  # sums over these records have no law
-        found = cls(reading, rv, law, parameters, sums)
+        found = cls(rv, law, parameters, sums)
         if not found.is_normal:
-            found.entries()  # or why they have no law
+            _ = found.entries  # or why they have no law
         return found
 
     @property
@@ -185,10 +183,7 @@ class GroupSums(SumLaw):
             return f"every one of {name}"
         sizes = np.diff(found.weights.indptr)
         what = {"mean": "mean", "sum": "sum"}.get(_weighting(found.weights), "weighted sum")
-        if sizes.size == 1:
-            return f"{what} of {sizes[0]} of {name}"
-        span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
-        return f"{what} of each of {sizes.size} groups of {span} of {name}"
+        return groups_in_words(what, sizes, name)
 
     def name_of(self, release: LinearSums) -> str:
         """Return the name in results of the statistic of a release."""
@@ -202,8 +197,9 @@ class GroupSums(SumLaw):
         of = self.rv.name if len(self.releases) == 1 else f"{self.rv.name}_{release.rv.name}"
         return f"{of}_{what}"
 
+    @cached_property
     def entries(self) -> list[IndependentEntries]:
-        """Return the law of every entry of each release; decline what is not independent."""
+        """The law of every entry of each release; decline what is not independent."""
         if is_shared(*self.releases):
             raise Declined(
                 f"the releases of the records {self.rv.name!r} use the same records more than "
@@ -251,9 +247,8 @@ class GroupSums(SumLaw):
         """Return a total, NaN where a record's parameter is negative: its sum may not show it."""
         if is_nonnegative(parameter):
             return total
-        first = cells_of(self.rv, [parameter]).first
-        index = aligned(parameter, tuple(place[first] for place in places(self.rv)))
-        return pt.switch(pt.all(at_places(parameter, index) >= 0), total, np.nan)
+        of_cells = at_records(self.rv, parameter, cells_of(self.rv, [parameter]).first)
+        return pt.switch(pt.all(of_cells >= 0), total, np.nan)
 
     def latents(self):
         """Keep the statistics as latent variables."""
@@ -273,7 +268,7 @@ class GroupSums(SumLaw):
             change.deterministics[name] = statistic
             change.replaced[release.rv] = release_rv(statistic, release_mechanism(release.rv))
             return change
-        for release, found in zip(self.releases, self.entries(), strict=True):
+        for release, found in zip(self.releases, self.entries, strict=True):
             statistic = found.keep(change, self.name_of(release), pt.constant(found.constant))
             statistic = statistic.reshape(known_shape(release.rv))
             change.replaced[release.rv] = release_rv(statistic, release_mechanism(release.rv))
@@ -286,7 +281,7 @@ class GroupSums(SumLaw):
             release, mean, factor = self._joint()
             normal_release(change, release.rv, mean, factor, (self.name_of(release),))
             return change
-        for release, found in zip(self.releases, self.entries(), strict=True):
+        for release, found in zip(self.releases, self.entries, strict=True):
             mechanism = release_mechanism(release.rv)
             shape = known_shape(release.rv)
             require_multiples(release.rv, mechanism, found.factor, found.constant)
@@ -335,8 +330,7 @@ class GroupSums(SumLaw):
             )
         mean = combined(weights, mu, places(self.rv)) + release.offset
         cells = cells_of(self.rv, [sigma])
-        index = tuple(place[cells.first] for place in places(self.rv))
-        spread = at_places(sigma, aligned(sigma, index))
+        spread = at_records(self.rv, sigma, cells.first)
         columns = []
         for c in range(cells.sizes.size):
             own = weights[:, np.flatnonzero(cells.of == c)]
@@ -397,7 +391,7 @@ class SeveralSums(SumLaw):
             statistic: Any = None
             for variable, sums in self.parts(release):
                 variable.require_variable()
-                found = variable.entries()[variable.releases.index(sums)]
+                found = variable.entries[variable.releases.index(sums)]
                 if statistic is None:
                     statistic = pt.constant(found.constant)
                 statistic = found.keep(change, variable.name_of(sums), statistic)
@@ -411,7 +405,7 @@ class SeveralSums(SumLaw):
         for release in self.releases():
             pieces = []
             for variable, sums in self.parts(release):
-                found = variable.entries()[variable.releases.index(sums)]
+                found = variable.entries[variable.releases.index(sums)]
                 [own] = np.nonzero(~found.empty)
                 parameters = (p[own] if p.type.ndim else p for p in found.law.parameters)
                 law = Law(found.law.op, tuple(parameters))

@@ -121,6 +121,15 @@ def in_words(factor: float, what: str) -> str:
     return what if abs(factor - 1) < 1e-12 else f"{factor:g} × {what}"
 
 
+def groups_in_words(what: str, sizes: np.ndarray, name: str) -> str:
+    """Write what is released of each of some groups of records, for `SumLaw.describe`."""
+    least, most = sizes.min(), sizes.max()
+    if sizes.size == 1:
+        return f"{what} of {least} of {name}"
+    span = f"{least}" if least == most else f"{least} to {most}"
+    return f"{what} of each of {sizes.size} groups of {span} of {name}"
+
+
 def is_rows(group: Block) -> bool:
     """Whether records have several columns."""
     [first, *others] = group.records

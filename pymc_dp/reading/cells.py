@@ -30,6 +30,7 @@ from pymc_dp.graphs.questions import (
     keeps_values,
     known_shape,
     known_value,
+    lengths,
     nearest_rvs,
     public_data,
     substitute,
@@ -71,6 +72,24 @@ class LinearSums:
     offset: np.ndarray
 
 
+def require_own(
+    release: TensorVariable, records: TensorVariable, beside: tuple[TensorVariable, ...] = ()
+) -> None:
+    """Decline a release of other variables than some records, or computed from `pm.Data`."""
+    statistic = release_statistic(release)
+    others = [rv for rv in nearest_rvs([statistic]) if rv is not records and rv not in beside]
+    if others:
+        raise Declined(
+            f"the release {release.name!r} mixes the records {records.name!r} with "
+            f"{', '.join(repr(rv.name) for rv in others)}"
+        )
+    if data := public_data([statistic]):
+        raise Declined(
+            f"the statistic of the release {release.name!r} is computed from {data[0].name!r}, "
+            f"which pm.set_data may change: write numbers in its place"
+        )
+
+
 @once
 def read_linear(
     reading: Reading,
@@ -89,18 +108,8 @@ def read_linear(
     Declined
         If it is not, mixes the records with others, or its numbers are of `pm.Data`.
     """
+    require_own(release, records, beside)
     statistic, name = release_statistic(release), release.name
-    others = [rv for rv in nearest_rvs([statistic]) if rv is not records and rv not in beside]
-    if others:
-        raise Declined(
-            f"the release {name!r} mixes the records {records.name!r} with "
-            f"{', '.join(repr(rv.name) for rv in others)}"
-        )
-    if data := public_data([statistic]):
-        raise Declined(
-            f"the statistic of the release {name!r} is computed from {data[0].name!r}, which "
-            f"pm.set_data may change: write numbers in its place"
-        )
     part = records if through is None else through
     try:
         weights = linear_map(statistic, part)
@@ -142,15 +151,31 @@ def parameters_of_entries(
     sizes = np.diff(weights.indptr)
     record = np.zeros(sizes.size, dtype=np.int64)
     record[sizes > 0] = weights.indices[weights.indptr[:-1][sizes > 0]]
-    if (sizes > 1).any():
-        cells = cells_of(rv, parameters)
-        if not np.array_equal(np.repeat(cells.of[record], sizes), cells.of[weights.indices]):
-            raise Declined(
-                f"the release {sums.rv.name!r} adds records of {rv.name!r} with different "
-                f"parameters, where their sum has a law if they have one"
-            )
-    index = tuple(place[record] for place in places(rv))
-    return [at_places(p, aligned(p, index)) for p in parameters]
+    if (sizes > 1).any() and not have_one_law(rv, parameters, weights.indices, sizes):
+        raise Declined(
+            f"the release {sums.rv.name!r} adds records of {rv.name!r} with different parameters, "
+            f"where their sum has a law if they have one"
+        )
+    return [at_records(rv, p, record) for p in parameters]
+
+
+def have_one_law(rv: TensorVariable, parameters: Sequence, members, sizes) -> bool:
+    """Whether the parameters agree within groups, of these sizes, of the records in `members`."""
+    cell = cells_of(rv, parameters).of[members]
+    first = np.cumsum([0, *sizes[:-1]])[sizes > 0]
+    return np.array_equal(np.repeat(cell[first], sizes[sizes > 0]), cell)
+
+
+def at_records(rv: TensorVariable, parameter: TensorVariable, records) -> TensorVariable:
+    """Return a parameter of some records, given by their places in the raveled ones."""
+    index = tuple(place[records] for place in places(rv))
+    return at_places(parameter, aligned(parameter, index))
+
+
+def stand_in_records(n: int) -> TensorVariable:
+    """Return records that stand for n of a model while a statistic of them is read."""
+    rng = pt.random.shared_rng(seed=None)
+    return pt.random.normal(size=(n,), rng=rng, return_next_rng=True)[1]
 
 
 def cells_of(rv: TensorVariable, parameters: Sequence) -> Cells:
@@ -175,10 +200,7 @@ def _partition(keys: Sequence[np.ndarray], n: int) -> Cells:
 
 def places(rv: TensorVariable) -> Index:
     """Return the place of every entry of a variable, raveled."""
-    shape = known_shape(rv)
-    if None in shape:
-        raise Declined(f"the shape of {rv.name!r} is not known: give it a shape= or dims=")
-    sizes = tuple(int(n or 0) for n in shape)
+    sizes = lengths(rv)
     return tuple(np.unravel_index(np.arange(math.prod(sizes)), sizes))
 
 

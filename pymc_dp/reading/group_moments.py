@@ -20,12 +20,11 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     keeps_values,
-    known_shape,
     known_value,
-    nearest_rvs,
-    public_data,
+    lengths,
     with_shapes,
 )
+from pymc_dp.reading.cells import require_own, stand_in_records
 from pymc_dp.reading.column_sums import LinearStatistic, read_sums
 from pymc_dp.reading.model import Reading, release_statistic
 from pymc_dp.reading.sums import is_rowwise
@@ -51,17 +50,9 @@ def read_group_moments(
 ) -> tuple[GroupEntry, ...]:
     """Read every entry of a release, raveled; refuse by name what is of another kind."""
     statistic = with_shapes(release_statistic(release))
-    if any(rv is not records for rv in nearest_rvs([statistic])):
-        raise Declined(
-            f"the release {release.name!r} mixes the records {records.name!r} with others"
-        )
-    if data := public_data([statistic]):
-        raise Declined(
-            f"the statistic of the release {release.name!r} is computed from {data[0].name!r}, "
-            f"which pm.set_data may change: write numbers in its place"
-        )
+    require_own(release, records)
     found: dict[int, GroupEntry] = {}
-    entries = np.arange(math.prod(_shape(statistic))).reshape(_shape(statistic))
+    entries = np.arange(math.prod(lengths(statistic))).reshape(lengths(statistic))
     try:
         _Reader(release, records, found).read(statistic, entries)
     except Declined as error:
@@ -77,7 +68,7 @@ class _Reader:
 
     def __init__(self, release, records, found: dict[int, GroupEntry]):
         self.release, self.records, self.found = release, records, found
-        self.places = np.arange(math.prod(_shape(records))).reshape(_shape(records))
+        self.places = np.arange(math.prod(lengths(records))).reshape(lengths(records))
 
     def read(self, graph: TensorVariable, entries: np.ndarray) -> None:
         """Read a graph that stands at some entries."""
@@ -89,12 +80,12 @@ class _Reader:
                 for part, own in zip(node.inputs, entries, strict=True):
                     self.read(part, own)
             case Join():
-                sizes = [_shape(part)[node.op.axis] for part in node.inputs]
+                sizes = [lengths(part)[node.op.axis] for part in node.inputs]
                 pieces = np.split(entries, np.cumsum(sizes)[:-1], axis=node.op.axis)
                 for part, own in zip(node.inputs, pieces, strict=True):
                     self.read(part, own)
             case DimShuffle(is_expand_dims=True):
-                self.read(node.inputs[0], entries.reshape(_shape(node.inputs[0])))
+                self.read(node.inputs[0], entries.reshape(lengths(node.inputs[0])))
             case op if keeps_values(op, node.inputs[0]):
                 self.read(node.inputs[0], entries)
             case _:
@@ -118,7 +109,7 @@ class _Reader:
         weights.eliminate_zeros()
         if not np.all(np.isfinite(weights.data)):
             raise Declined("numbers in it are not known")
-        zero = pt.zeros(_shape(self.records), dtype=self.records.dtype)
+        zero = pt.zeros(lengths(self.records), dtype=self.records.dtype)
         constant = known_value(graph_replace([graph], {self.records: zero}, strict=False)[0])
         if constant is None:
             raise Declined("numbers in it are not known")
@@ -154,18 +145,18 @@ class _Reader:
             raise Declined("it is of several groups")
         if np.unique(places[0]).size < places[0].size:
             raise Declined("it takes a record twice")
-        stand_in = _normal(places[0].size)
+        stand_in = stand_in_records(places[0].size)
         return tuple(np.sort(places[0]).tolist()), stand_in, dict.fromkeys(found, stand_in)
 
     def _rows(self, graph: TensorVariable, entries: np.ndarray) -> None:
         """Read what is alike in all rows of an array of records, from one of them."""
-        rv, (rows, *others) = self.records, _shape(self.records)
+        rv, (rows, *others) = self.records, lengths(self.records)
         if len(others) != 1 or graph.type.ndim != 1 or not is_rowwise(graph, rv, rows, 1):
             raise Declined("it is neither a list nor computed row by row")
-        stand_in = _normal(others[0])
+        stand_in = stand_in_records(others[0])
         row = stand_in.type()
         [one] = clone_replace([graph], {rv: row[None, :]}, rebuild_strict=False)
-        if _shape(one) != (1,):
+        if lengths(one) != (1,):
             raise Declined("its rows are not alike")
         [one] = graph_replace([one.sum()], {row: stand_in}, strict=False)
         statistic = self._moments(one, stand_in)
@@ -183,15 +174,3 @@ class _Reader:
         read = read_sums(self.release, graph, columns, {stand_in: n}, n)
         [statistic] = read.mean_and_variance()
         return statistic
-
-
-def _normal(n: int) -> TensorVariable:
-    rng = pt.random.shared_rng(seed=None)
-    return pt.random.normal(size=(n,), rng=rng, return_next_rng=True)[1]
-
-
-def _shape(graph: TensorVariable) -> tuple[int, ...]:
-    shape = known_shape(graph)
-    if None in shape:
-        raise Declined(f"the shape of `{graph}` is not known")
-    return tuple(int(k or 0) for k in shape)

@@ -72,31 +72,31 @@ def to_values(model, free):
     return pytensor.function(list(plain.values()), graph_replace(forward, plain))
 
 
-def of_marginal(model, free, points):
-    """Log densities of the releases given the parameters; no error."""
+def density_of(model, free):
+    """Return the log density of the releases, a function of these variables."""
     values = to_values(model, free)
-    density = model.compile_fn(
+    logp = model.compile_fn(
         model.logp(vars=model.observed_RVs),
         inputs=[model.rvs_to_values[rv] for rv in free],
         point_fn=False,
         on_unused_input="ignore",
     )
-    return [(float(density(*values(*point))), 0.0) for point in points]
+    return lambda *point: logp(*values(*point))
+
+
+def of_marginal(model, free, points):
+    """Log densities of the releases given the parameters; no error."""
+    density = density_of(model, free)
+    return [(float(density(*point)), 0.0) for point in points]
 
 
 def of_variances(model, spec, free, points, draws):
     """The same, averaged over the variances that make noise Normal."""
     variances = [rv for rv in free if rv.name not in spec.priors]
     drawn = [pm.draw(rv, 10 * draws, random_seed=4) for rv in variances]
-    values = to_values(model, free)
-    density = model.compile_fn(
-        model.logp(vars=model.observed_RVs),
-        inputs=[model.rvs_to_values[rv] for rv in free],
-        point_fn=False,
-        on_unused_input="ignore",
-    )
+    density = density_of(model, free)
     return [
-        average(np.array([density(*values(*point, *v)) for v in zip(*drawn, strict=True)]))
+        average(np.array([density(*point, *v) for v in zip(*drawn, strict=True)]))
         for point in points
     ]
 

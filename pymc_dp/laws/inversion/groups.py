@@ -7,6 +7,7 @@ group and vectorised over all.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
@@ -32,6 +33,7 @@ from pymc_dp.reading.cells import (
     is_shared,
     parameters_of_entries,
     read_linear,
+    stand_in_records,
 )
 from pymc_dp.reading.model import (
     Reading,
@@ -88,7 +90,7 @@ class InvertedGroups(Integrated):
         sizes, factor, constant = (
             x.ravel()[filled].astype("float64") for x in (self.sizes, self.factor, self.constant)
         )
-        least = int(sizes.min(initial=np.inf)) if sizes.size else 1
+        least = int(sizes.min()) if sizes.size else 1
         one = log_density_of_sums(law, n, least, (self.summand,), self.record, *noise)
         own_value, b, sd, *given = (
             pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
@@ -153,7 +155,7 @@ class InvertedGroupSums(SumLaw):
 
     def _release(self, release: LinearSums) -> TensorVariable:
         rv, op, weights = self.rv, self.rv.owner.op, release.weights
-        mechanism, shape = release_mechanism(release.rv), known_shape(release.rv)
+        mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
         noise_parts(mechanism)
         sizes = np.diff(weights.indptr)
         filled = sizes > 0
@@ -169,8 +171,7 @@ class InvertedGroupSums(SumLaw):
         _, law = op(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
         lower, _ = support(law, rv.name)
         positive = lower is not None and known_value(lower) == 0
-        lengths = [int(k or 0) for k in shape]
-        sizes, factor, offset = (x.reshape(lengths) for x in (sizes, factor, release.offset))
+        sizes, factor, offset = (x.reshape(shape) for x in (sizes, factor, release.offset))
         record = pt.vector("record", dtype="float64")
         summand = _summand(self.part, rv, record, positive)
         law_of_sums = InvertedGroups(op, sizes, factor, offset, summand, record)
@@ -213,11 +214,8 @@ def _of_one_record(graph: TensorVariable, rv: TensorVariable) -> bool:
 
 def _summand(part, rv, record: TensorVariable, positive: bool) -> Summand:
     """Read a function of each record as one of a vector of records."""
-    n = int(np.prod([int(k or 0) for k in known_shape(rv)]))
-    alike = pt.random.normal(size=(n,), rng=pt.random.shared_rng(seed=None), return_next_rng=True)[
-        1
-    ]
-    alike = alike.astype(rv.dtype) if alike.dtype != rv.dtype else alike
+    n = math.prod(lengths(rv))
+    alike = stand_in_records(n)
     stand_in = alike.type()  # a clone would copy what is drawn
     column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
     [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)

@@ -19,9 +19,9 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
-from pymc_dp.reading.cells import aligned, at_places, cells_of, places
+from pymc_dp.reading.cells import at_records, have_one_law
 from pymc_dp.reading.group_moments import GroupEntry, read_group_moments
 from pymc_dp.reading.model import (
     check_transform,
@@ -66,12 +66,10 @@ class GroupMoments(SumLaw):
             raise Declined(f"the groups of the records {rv.name!r} that are released overlap")
         sizes = np.array([len(g) for g in groups])
         parameters = rv.owner.op.dist_params(rv.owner)
-        cells = cells_of(rv, parameters).of[members]
-        first = np.cumsum([0, *sizes[:-1]])
-        if not np.array_equal(np.repeat(cells[first], sizes), cells):
+        if not have_one_law(rv, parameters, members, sizes):
             raise Declined(f"the records {rv.name!r} of one group have different parameters")
-        index = tuple(place[members[first]] for place in places(rv))
-        mu, sigma = (at_places(p, aligned(p, index)).astype("float64") for p in parameters)
+        first = members[np.cumsum([0, *sizes[:-1]])]
+        mu, sigma = (at_records(rv, p, first).astype("float64") for p in parameters)
         number = {g: k for k, g in enumerate(groups)}
         variance = pt.switch(sigma >= 0, sigma**2, np.nan)
         return cls(rv, sizes, mu, variance, number, found)
@@ -94,8 +92,7 @@ class GroupMoments(SumLaw):
             name for name, by in (("mean", mean), ("variance", variance)) if by.any()
         )
         sizes = self.sizes[np.unique(group)]
-        span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
-        return f"{what} of each of {sizes.size} groups of {span} of {self.rv.name}"
+        return groups_in_words(what, sizes, self.rv.name)
 
     def name_of(self, which: str) -> str:
         """Return the name in results of the means or of the variances."""
