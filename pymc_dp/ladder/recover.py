@@ -123,29 +123,26 @@ def _moments_of_column(model: pm.Model, column: NormalColumn):
 @recovered.register
 def _recover_independent(law: Independent, rv, value, posterior, rng):
     noise, parameters = rv.owner.op.split(rv.owner.inputs)
-    return _recover_statistics(law, value, noise, parameters, posterior, rng)
+    return _recover_statistic(law, value, noise, parameters, posterior, rng)
 
 
-def _recover_statistics(law: Independent, value, noise, parameters, posterior, rng):
-    found: dict = {}
-    for statistic, own, mechanism, z in law.standardised(value, noise, *parameters):
-        pair = find_pair(statistic.law, mechanism)
-        columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*own)]
-        rows = per_draw(posterior, as_row(*columns))
-        shape = len(rows), *(() if law.stacked else known_shape(value))
-        rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
-        drawn = row_sampler(pair.draw, len(rows))(rng, rows)
-        drawn = np.where(statistic.empty, 0.0, drawn.reshape(shape))
-        found |= in_results(posterior, statistic.name, drawn)
-    return found
+def _recover_statistic(law: Independent, value, noise, parameters, posterior, rng):
+    mechanism, z = law.standardised(value, noise)
+    pair = find_pair(law.statistic.law, mechanism)
+    columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*parameters)]
+    rows = per_draw(posterior, as_row(*columns))
+    shape = len(rows), *known_shape(value)
+    rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
+    drawn = row_sampler(pair.draw, len(rows))(rng, rows).reshape(shape)
+    return in_results(posterior, law.statistic.name, np.where(law.statistic.empty, 0.0, drawn))
 
 
 @recovered.register
 def _recover_pieces(law: Pieces, rv, value, posterior, rng):
     noise, parameters = rv.owner.op.split(rv.owner.inputs)
     found: dict = {}
-    for piece, z, mechanism, own in law.of_each(value, noise, *parameters):
-        found |= _recover_statistics(piece, z, mechanism, own, posterior, rng)
+    for piece, z, mechanism, own in law.of_each(value, noise, parameters):
+        found |= _recover_statistic(piece, z, mechanism, own, posterior, rng)
     return found
 
 

@@ -33,6 +33,7 @@ from pymc_dp.laws.one_value import (
     Law,
     Piece,
     Statistic,
+    frozen,
     independent_release,
     pieces_release,
     require_multiples,
@@ -294,11 +295,9 @@ class GroupSums(SumLaw):
                 self.name_of(release),
                 found.law.op,
                 len(parameters),
-                _nested(found.factor, shape),
-                _nested(found.constant, shape),
-                _nested(found.empty, shape),
+                *(_numbers(x, shape) for x in (found.factor, found.constant, found.empty)),
             )
-            change.replaced[release.rv] = independent_release([(statistic, parameters)], mechanism)
+            change.replaced[release.rv] = independent_release(statistic, parameters, mechanism)
         return change
 
     def require_variable(self) -> None:
@@ -411,7 +410,7 @@ class SeveralSums(SumLaw):
                 law = Law(found.law.op, tuple(parameters))
                 numbers = found.factor[own], found.constant[own]
                 pieces.append(Piece(variable.name_of(sums), law, own, *numbers))
-            if sum(piece.entries.size for piece in pieces) < found.empty.size:
+            if sum(np.size(piece.entries) for piece in pieces) < found.empty.size:
                 raise Declined(f"an entry of the release {release.name!r} is of no records")
             mechanism = release_mechanism(release)
             change.replaced[release] = pieces_release(pieces, release, mechanism)
@@ -428,12 +427,8 @@ def _weighting(weights: sparse.csr_array) -> str:
     return "statistic"
 
 
-def _nested(numbers: np.ndarray, shape: Sequence[int | None]) -> Any:
-    """Return numbers as a hashable value, one where all agree."""
+def _numbers(numbers: np.ndarray, shape: Sequence[int | None]) -> Any:
+    """Return numbers as what can be hashed, one where all agree."""
     if numbers.size and (numbers == numbers[0]).all():
         return numbers[0].item()
-
-    def frozen(entries):
-        return tuple(map(frozen, entries)) if isinstance(entries, list) else entries
-
-    return frozen(numbers.reshape([int(n or 0) for n in shape]).tolist())
+    return frozen(numbers.reshape([int(n or 0) for n in shape]))

@@ -42,66 +42,51 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Independent(Integrated):
-    """Independent statistics of known laws, whose parameters are those of the release's law.
+    """A statistic of a known law, entry by entry, whose parameters are those of the law."""
 
-    With `stacked` they are the entries of a vector release, otherwise there is one, of any shape.
-    """
-
-    statistics: tuple[Statistic, ...]
-    stacked: bool
+    statistic: Statistic
     elementwise = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         """See `Integrated`."""
-        return tuple(statistic.name for statistic in self.statistics)
-
-    def laws(self, parameters):
-        """Return the parameters of each statistic's law."""
-        return split_by((s.n_parameters for s in self.statistics), parameters)
+        return (self.statistic.name,)
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
-        draws = []
-        for statistic, own in zip(self.statistics, self.laws(parameters), strict=True):
-            rng, draw = statistic.law(*own, rng=rng, return_next_rng=True)
-            draws.append(np.asarray(statistic.factor) * draw + np.asarray(statistic.constant))
-            if np.any(statistic.empty):
-                draws[-1] = pt.switch(statistic.empty, statistic.constant, draws[-1])
-        return rng, pt.stack(draws) if self.stacked else draws[0]
+        statistic = self.statistic
+        rng, draw = statistic.law(*parameters, rng=rng, return_next_rng=True)
+        draw = np.asarray(statistic.factor) * draw + np.asarray(statistic.constant)
+        if np.any(statistic.empty):
+            draw = pt.switch(statistic.empty, statistic.constant, draw)
+        return rng, draw
 
-    def standardised(self, value, mechanism, *parameters):
-        """For each statistic: its law's parameters, mechanism and value as if factor were 1."""
-        count = len(self.statistics)
-        for j, (statistic, own) in enumerate(
-            zip(self.statistics, self.laws(parameters), strict=True)
-        ):
-            z = value[..., j] if self.stacked else value
-            noise = [entry(p, j, count) if self.stacked else p for p in mechanism.parameters]
-            factor = np.asarray(statistic.factor)
-            scaled = mechanism.with_parameters(*(p / abs(factor) for p in noise))
-            yield statistic, own, scaled, (z - np.asarray(statistic.constant)) / factor
+    def standardised(self, value, mechanism):
+        """Return the mechanism and the value as if factor were 1."""
+        factor = np.asarray(self.statistic.factor)
+        scaled = mechanism.with_parameters(*(p / abs(factor) for p in mechanism.parameters))
+        return scaled, (value - np.asarray(self.statistic.constant)) / factor
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        terms = []
-        for statistic, own, noise, z in self.standardised(value, mechanism, *parameters):
-            term = find_pair(statistic.law, noise).log_marginal(noise, z, *own)
-            if np.any(statistic.empty):
-                term = pt.switch(statistic.empty, noise.logp(z, 0.0), term)
-            terms.append(term - np.log(abs(np.asarray(statistic.factor))))
-        return pt.stack(terms, axis=-1) if self.stacked else terms[0]
+        statistic = self.statistic
+        noise, z = self.standardised(value, mechanism)
+        term = find_pair(statistic.law, noise).log_marginal(noise, z, *parameters)
+        if np.any(statistic.empty):
+            term = pt.switch(statistic.empty, noise.logp(z, 0.0), term)
+        return term - np.log(abs(np.asarray(statistic.factor)))
 
 
 @dataclass(frozen=True)
 class Pieces(Integrated):
     """Independent statistics of several laws, each of some entries of a release.
 
-    `entries` are those of each, in the raveled release, of the given shape.
+    `entries` are those of each in the raveled release, of the given shape: numbers, or one number
+    of a statistic that is a scalar.
     """
 
     statistics: tuple[Independent, ...]
-    entries: tuple[tuple[int, ...], ...]
+    entries: tuple[tuple[int, ...] | int, ...]
     shape: tuple[int, ...]
 
     @property
@@ -109,34 +94,30 @@ class Pieces(Integrated):
         """See `Integrated`."""
         return tuple(name for law in self.statistics for name in law.names)
 
-    def laws(self, parameters):
-        """Return the parameters of each law."""
-        widths = (law.statistics[0].n_parameters for law in self.statistics)
-        return split_by(widths, parameters)
+    def of_each(self, value, noise, parameters):
+        """For each law: it, its entries of a value, the noise of these, and its parameters."""
+        noises = [pt.broadcast_to(p, self.shape).ravel() for p in noise.parameters]
+        widths = (law.statistic.n_parameters for law in self.statistics)
+        for law, entries, own in zip(
+            self.statistics, self.entries, split_by(widths, parameters), strict=True
+        ):
+            at = np.array(entries)
+            yield law, value.ravel()[at], noise.with_parameters(*(p[at] for p in noises)), own
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
         value = pt.zeros(int(np.prod(self.shape)))
+        widths = (law.statistic.n_parameters for law in self.statistics)
         for law, entries, own in zip(
-            self.statistics, self.entries, self.laws(parameters), strict=True
+            self.statistics, self.entries, split_by(widths, parameters), strict=True
         ):
             rng, drawn = law.draw(rng, *own)
-            value = pt.set_subtensor(value[list(entries)], drawn)
+            value = pt.set_subtensor(value[np.array(entries)], drawn)
         return rng, value.reshape(self.shape)
-
-    def of_each(self, value, mechanism, *parameters):
-        """For each law: its entries of a release, their noise, and the parameters."""
-        for law, entries, own in zip(
-            self.statistics, self.entries, self.laws(parameters), strict=True
-        ):
-            noise = (
-                pt.broadcast_to(p, self.shape).ravel()[list(entries)] for p in mechanism.parameters
-            )
-            yield law, value.ravel()[list(entries)], mechanism.with_parameters(*noise), own
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        found = self.of_each(value, mechanism, *parameters)
+        found = self.of_each(value, mechanism, parameters)
         return sum(law.logp(z, noise, *own).sum() for law, z, noise, own in found)
 
 
@@ -148,13 +129,13 @@ class Law(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One law of some entries of a release: factors and constants are vectors."""
+    """One law of some entries of a release, or of one, with a factor and a constant for each."""
 
     name: str
     law: Law
-    entries: np.ndarray
-    factor: np.ndarray
-    constant: np.ndarray
+    entries: np.ndarray | int
+    factor: np.ndarray | float
+    constant: np.ndarray | float
 
 
 def pieces_release(
@@ -166,13 +147,12 @@ def pieces_release(
         op, own = piece.law
         require_pair(op, mechanism, own)
         require_multiples(release, mechanism, piece.factor, piece.constant)
-        numbers = (tuple(x.tolist()) for x in (piece.factor, piece.constant))
-        statistic = Statistic(piece.name, op, len(own), *numbers)
-        laws.append(Independent((statistic,), stacked=False))
-        parameters += [pt.broadcast_to(p, piece.entries.shape) for p in own]
+        numbers = map(frozen, (piece.factor, piece.constant))
+        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers)))
+        parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
     shape = tuple(int(n or 0) for n in known_shape(release))
-    law = Pieces(tuple(laws), tuple(tuple(p.entries.tolist()) for p in pieces), shape)
-    return integrated_release(law, mechanism, *parameters)
+    entries = tuple(frozen(piece.entries) for piece in pieces)
+    return integrated_release(Pieces(tuple(laws), entries, shape), mechanism, *parameters)
 
 
 def require_multiples(release: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
@@ -190,20 +170,21 @@ def entry(parameter, j: int, length: int) -> TensorVariable:
     return pt.broadcast_to(parameter, (length,))[j]
 
 
-def independent_release(
-    found: Sequence[tuple[Statistic, Sequence[TensorVariable]]],
-    mechanism: Mechanism,
-    *,
-    stacked: bool = False,
-) -> TensorVariable:
-    """Build the release of independent statistics, each with the parameters of its law.
+def frozen(numbers) -> Any:
+    """Return numbers as what can be hashed: nested tuples, or a number."""
 
-    With `stacked` it is a vector of them.
-    """
-    for statistic, _ in found:
-        find_pair(statistic.law, mechanism)
-    law = Independent(tuple(statistic for statistic, _ in found), stacked)
-    return integrated_release(law, mechanism, *(p for _, own in found for p in own))
+    def of(entries):
+        return tuple(map(of, entries)) if isinstance(entries, list) else entries
+
+    return of(np.asarray(numbers).tolist())
+
+
+def independent_release(
+    statistic: Statistic, parameters: Sequence[TensorVariable], mechanism: Mechanism
+) -> TensorVariable:
+    """Build the release of a statistic, with the parameters of its law."""
+    find_pair(statistic.law, mechanism)
+    return integrated_release(Independent(statistic), mechanism, *parameters)
 
 
 def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name: str):
@@ -217,4 +198,4 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
             f"(x = pm...('x', ...)) and release x"
         ) from None
     found = Statistic(f"{name}_confidential", law, len(parameters))
-    return independent_release([(found, parameters)], mechanism)
+    return independent_release(found, parameters, mechanism)

@@ -94,14 +94,11 @@ def _see_poisson(op: PoissonRV, reading, child, drawn):
 @_see.register
 def _see_release(op: IntegratedReleaseRV, reading, child, drawn):
     model = reading.model
-    if not isinstance(op.law, Independent):
+    if not (isinstance(op.law, Independent) and isinstance(op.law.statistic.law, PoissonRV)):
         return None
-    mechanism, parameters = op.split(child.owner.inputs)
-    first, *rest = op.law.standardised(model.rvs_to_values[child], mechanism, *parameters)
-    statistic, law, mechanism, value = first
-    if rest or not isinstance(statistic.law, PoissonRV):
-        return None
-    return Seen(law[0], value, type(mechanism), mechanism.parameters[0])
+    mechanism, [rate] = op.split(child.owner.inputs)
+    mechanism, value = op.law.standardised(model.rvs_to_values[child], mechanism)
+    return Seen(rate, value, type(mechanism), mechanism.parameters[0])
 
 
 def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Factorization:

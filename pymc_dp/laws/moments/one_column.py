@@ -19,7 +19,7 @@ from pymc_dp.graphs.questions import known_shape, power_law
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.feasible import BoundedMoments
-from pymc_dp.laws.one_value import Statistic, independent_release
+from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
@@ -135,18 +135,14 @@ class OneColumn(SumLaw):
         change = Change()
         mean_name, variance_name = self.names
         for release in self.column.releases:
-            found = []
-            for c in _linear(release):
-                law = self.sample_mean() if c.mean else self.sample_variance()
+            pieces = []
+            for j, c in enumerate(_linear(release)):
+                node = (self.sample_mean() if c.mean else self.sample_variance()).owner
                 name, factor = (mean_name, c.mean) if c.mean else (variance_name, c.variance)
-                node = law.owner
-                parameters = node.op.dist_params(node)
-                _require_pair(release, node.op, parameters)
-                statistic = Statistic(name, node.op, len(parameters), factor, c.constant)
-                found.append((statistic, parameters))
-            change.replaced[release.rv] = independent_release(
-                found, release.mechanism, stacked=release.rv.type.ndim == 1
-            )
+                law = Law(node.op, tuple(node.op.dist_params(node)))
+                _require_pair(release, *law)
+                pieces.append(Piece(name, law, j, factor, c.constant))
+            change.replaced[release.rv] = pieces_release(pieces, release.rv, release.mechanism)
         return change
 
     def _bounded(self) -> Change:
