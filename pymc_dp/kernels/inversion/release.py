@@ -12,6 +12,7 @@ from pymc_dp.kernels.inversion.plane import plane
 
 _FALL = 40.0  # fall of the log of a term at which a sum stops
 _NEVER = -60.0  # log of a share that changes no density
+PLAINLY = 1e-9  # largest error estimate of a density by few nodes
 
 
 _SPAN = 0.5 * (NODES[-1] - NODES[0])  # of the nodes of a panel
@@ -237,7 +238,7 @@ def _missed(log_weight, h, used, n, log_total):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def release_line(log_weight, h, cut, n, z, b, sg):
+def release_line(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
     """Log density of one sum, and its derivatives by z and by the log weights.
 
     Parameters
@@ -249,7 +250,7 @@ def release_line(log_weight, h, cut, n, z, b, sg):
 
     Returns
     -------
-    Three vectors; NaN where the relative error may exceed `TOLERANCE`.
+    Three vectors; NaN where the relative error may exceed the tolerance.
     """
     group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
     slope, grad, used = np.zeros(1), np.zeros(mass.size), np.zeros((3, 1))
@@ -261,7 +262,7 @@ def release_line(log_weight, h, cut, n, z, b, sg):
             mass, value[:, 0].copy(), width[:, 0].copy(), tail, n, z[0], b[0], sg[0],
             grad, used[:, 0],
         )  # fmt: skip
-    if not error + _missed(log_weight, h, used, n, log_total) < TOLERANCE:
+    if not error + _missed(log_weight, h, used, n, log_total) < tolerance:
         logp = math.nan
     if math.isnan(logp):
         slope[:], grad[:] = math.nan, math.nan
@@ -291,7 +292,7 @@ def _constant(mass, value, n, b):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def release_plane(log_weight, h, cut, n, z, b, sg):
+def release_plane(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
     """Log density of two sums, as `release_line`."""
     group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
     slope, grad, used = np.zeros(2), np.zeros(mass.size), np.zeros((17, 2))
@@ -311,8 +312,21 @@ def release_plane(log_weight, h, cut, n, z, b, sg):
         logp += log_noise
     elif mass.size > 0 and np.isfinite(value).all():
         logp, error = plane(mass, value, width, tail, n, z, b, sg, slope, grad, used)
-    if not error + _missed(log_weight, h, used, n, log_total) < TOLERANCE:
+    if not error + _missed(log_weight, h, used, n, log_total) < tolerance:
         logp = math.nan
     if math.isnan(logp):
         slope[:], grad[:] = math.nan, math.nan
     return np.array([logp]), slope, _spread_out(log_weight, log_total, group, mass, grad, n)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sparing_line(log_weight, h, cut, few, n, z, b, sg):
+    """`release_line` by the first `few` nodes where these are plainly enough, or by the others."""
+    grad = np.zeros(log_weight.size)
+    logp, slope, own = release_line(log_weight[:few], h[:few], cut[:few], n, z, b, sg, PLAINLY)
+    if not math.isnan(logp[0]):
+        grad[:few] = own
+        return logp, slope, grad
+    logp, slope, own = release_line(log_weight[few:], h[few:], cut[few:], n, z, b, sg)
+    grad[few:] = own
+    return logp, slope, grad

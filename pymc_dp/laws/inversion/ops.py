@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
@@ -9,7 +11,7 @@ from pytensor.graph.basic import Apply
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import Placement
 from pymc_dp.kernels.inversion import nodes as law_nodes
-from pymc_dp.kernels.inversion.release import release_line, release_plane
+from pymc_dp.kernels.inversion.release import release_plane, sparing_line
 from pymc_dp.laws.kernel_call import KernelCall, doubles
 
 
@@ -57,16 +59,16 @@ class Panels(KernelCall, Placement):
 
 
 class ReleaseDensity(KernelCall):
-    """Log density of a release, with its derivatives; see `inversion_release.release_line`.
+    """Log density of a release, with its derivatives; see `inversion.release.release_line`.
 
-    The gradient of the first output *is* the other outputs of the same node. Second derivatives are
-    not available.
+    Of the nodes of one sum the share `few` is tried first. The gradient of the first output *is*
+    the other outputs of the same node. Second derivatives are not available.
     """
 
-    __props__ = ("dim",)
+    __props__ = ("dim", "few")
 
-    def __init__(self, dim: int):
-        self.dim = dim
+    def __init__(self, dim: int, few: Fraction):
+        self.dim, self.few = dim, few
 
     def make_node(self, log_weight, h, cut, n, z, laplace, gaussian):
         """Apply to the nodes, the number of records, the release and the noise."""
@@ -89,9 +91,17 @@ class ReleaseDensity(KernelCall):
 
     def call(self):
         """See `KernelCall.call`."""
-        kernel = release_line if self.dim == 1 else release_plane
+        if self.dim == 2:
+            plane = release_plane
 
-        def density(log_weight, h, cut, n, z, laplace, gaussian):
-            return kernel(log_weight, h, cut, n.item(), z, laplace, gaussian)
+            def density(log_weight, h, cut, n, z, laplace, gaussian):
+                return plane(log_weight, h, cut, n.item(), z, laplace, gaussian)
 
-        return density
+            return density
+        line, part, whole = sparing_line, self.few.numerator, self.few.denominator
+
+        def density_of_one(log_weight, h, cut, n, z, laplace, gaussian):
+            few = log_weight.size * part // whole
+            return line(log_weight, h, cut, few, n.item(), z, laplace, gaussian)
+
+        return density_of_one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import singledispatch
 
 import numpy as np
@@ -18,6 +19,8 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, SAMPLES
 from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
+
+_EPS, _TINY = 2.0**-52, 1e-300
 
 
 @singledispatch
@@ -83,15 +86,26 @@ def statistics(summands, record, x):
 
 def log_density_of_sums(law, n, least, summands, record, z, laplace, gaussian) -> TensorVariable:
     """Log density of noisy sums over n records, `least` being a number that n does not go below."""
-    log_weight, nodes, cut = quadrature(law, n, least, summands, record, z, laplace, gaussian)
+    counts = panel_counts(len(summands), least)
+    log_weight, nodes, cut = quadrature(law, n, counts, summands, record, z, laplace, gaussian)
     h = statistics(summands, record, backward(law, nodes))
     log_weight = log_weight + log_density(law, nodes)
-    density = ReleaseDensity(len(summands))
+    density = ReleaseDensity(len(summands), Fraction(counts[0], sum(counts)))
     return density(log_weight, h, cut, n, z, laplace, gaussian)[0][0]
 
 
-def quadrature(law, n, least, summands, record, z, laplace, gaussian):
-    """Log weights and positions of quadrature nodes on the real line, and which are cut ends."""
+def panel_counts(dim: int, least: int) -> tuple[int, ...]:
+    """Return how many panels a side of a piece takes: for one sum first few, then enough."""
+    # Few records have high frequencies.
+    enough = 40 if least < 20 else 24 if least < 100 else 12
+    return (6, enough) if dim == 1 else (enough,)
+
+
+def quadrature(law, n, counts, summands, record, z, laplace, gaussian):
+    """Log weights and positions of quadrature nodes on the real line, and which are cut ends.
+
+    Nodes of panels of each count, one after the other.
+    """
     origin = forward(law, _support_point(law.owner.op, law, *law.owner.inputs).astype("float64"))
     points = [p for s in summands for p in s.breakpoints]
     edges = pt.constant(np.array([-np.inf, np.inf]))
@@ -125,11 +139,10 @@ def quadrature(law, n, least, summands, record, z, laplace, gaussian):
     reach = pt.minimum(reach, limit)
     sign = np.array([-1.0, 1.0])[:, None]
     sampled = center[:, None, None] + sign * reach[:, :, None] * SAMPLES
-    # Few records have high frequencies; tails that are powers have many scales.
-    count = 40 if least < 20 else 24 if least < 100 else 12
-    nodes, log_weight, cut = Panels(detail(law.owner.op) * count)(
-        center, limit, reach, *look(sampled), origin
-    )
+    looked = look(sampled)
+    more = detail(law.owner.op)  # tails that are powers have many scales
+    sets = [Panels(more * c)(center, limit, reach, *looked, origin) for c in counts]
+    nodes, log_weight, cut = (pt.concatenate(parts) for parts in zip(*sets, strict=True))
     return log_weight, nodes, cut
 
 
@@ -158,6 +171,11 @@ def log_density(law, y):
     """Log density of a record on the real line."""
     lower, upper = support(law)
     x = backward(law, y)
+    # Rounded to an end of the support, where a density may have a pole.
+    if lower is not None:
+        x = pt.maximum(x, lower + pt.maximum(pt.abs(lower) * _EPS, _TINY))
+    if upper is not None:
+        x = pt.minimum(x, upper - pt.maximum(pt.abs(upper) * _EPS, _TINY))
     if lower is None and upper is None:
         jacobian = pt.zeros_like(y)
     elif upper is None:

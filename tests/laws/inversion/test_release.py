@@ -18,7 +18,7 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
-from pymc_dp.kernels.inversion.release import release_plane
+from pymc_dp.kernels.inversion.release import release_line, release_plane, sparing_line
 from pymc_dp.laws.inversion.release import characteristic_marginal
 from pymc_dp.laws.tilting import laplace_log_marginal
 from tests.agreement import has_gradient, same_law, weighted
@@ -560,3 +560,45 @@ def test_collapsed_model_is_whole():
     logp = collapsed.compile_logp(vars=collapsed.observed_RVs)
     np.testing.assert_allclose(logp({"mu": 0.6}), expected, atol=0.01)
     assert "integrated out: the records" in str(dp.explain(collapsed))
+
+
+def normal_nodes(panels):
+    edges = np.linspace(-9.0, 9.0, panels + 1)
+    nodes = (edges[:-1, None] + np.diff(edges)[:, None] * (NODES + 1) / 2).ravel()
+    weights = (np.diff(edges)[:, None] * WEIGHTS / 2).ravel()
+    return stats.norm.logpdf(nodes) + np.log(weights), nodes[:, None], np.zeros(nodes.size)
+
+
+# Of 20 records few nodes are plainly enough; of 3 under little noise they are not.
+@pytest.mark.parametrize(("n", "scale", "enough"), [(20, 6.0, True), (3, 0.02, False)])
+def test_few_nodes_where_they_are_enough(n, scale, enough):
+    few, many = normal_nodes(12), normal_nodes(80)
+    rest = float(n), np.array([1.3]), np.zeros(1), np.array([scale])
+    both = (np.concatenate(parts) for parts in zip(few, many, strict=True))
+    size = few[0].size
+    (logp,), slope, by_weight = sparing_line(*both, size, *rest)
+    expected = stats.norm.logpdf(1.3, 0, np.sqrt(n + scale**2))
+    np.testing.assert_allclose(logp, expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(slope, -1.3 / (n + scale**2), rtol=1e-8)
+    used, unused = (by_weight[:size], by_weight[size:])[:: 1 if enough else -1]
+    own = few if enough else many
+    np.testing.assert_array_equal(used, release_line(*own, *rest)[2])
+    assert not unused.any()
+
+
+@pytest.mark.parametrize("a", [0.05, 0.5])
+def test_density_with_poles_at_both_ends(a):
+    function = compiled(
+        ["a"], lambda a: pm.Beta("x", a, 0.7, shape=2), lambda x: x.sum(), dp.GaussianMechanism(0.2)
+    )
+    # The substitutions u^(1/a) and u^(1/b) take the poles out, on either half of (0, 1).
+    u, w = (0.5 * v for v in np.polynomial.legendre.leggauss(120))
+    u += 0.5
+    low, high = (0.5**a * u) ** (1 / a), (0.5**0.7 * u) ** (1 / 0.7)
+    x = np.concatenate([low, 1 - high])
+    mass = np.concatenate([
+        w * 0.5**a / a * (1 - low) ** -0.3, w * 0.5**0.7 / 0.7 * (1 - high) ** (a - 1)
+    ]) / special.beta(a, 0.7)  # fmt: skip
+    for z in (-0.4, 0.3, 1.1, 2.5):
+        noisy = stats.norm.pdf(z - x[:, None] - x, 0, 0.2)
+        np.testing.assert_allclose(function(a, z)[0], np.log(mass @ noisy @ mass), atol=1e-8)
