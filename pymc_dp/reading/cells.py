@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -233,17 +234,25 @@ def at_places(graph: TensorVariable, index: Index) -> TensorVariable:
     return entries[0]
 
 
-def combined(weights: sparse.csr_array, graph: TensorVariable, index: Index) -> TensorVariable:
-    """Return the weighted sums of a graph's entries at some places, not computing each of these.
+class Part(NamedTuple):
+    """Public columns, a row for each of some places, and the coefficients that they are times."""
+
+    columns: np.ndarray | sparse.csr_array
+    coefficients: TensorVariable  # a vector, or a scalar for all columns
+
+
+def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
+    """Return a graph's entries at some places as the sum of some parts.
 
     Sums and common factors are taken apart, rows of public numbers with one column of coefficients
-    are multiplied with the weights once, and of what is left one entry of each cell is computed.
+    stay what they are, and of what is left one entry of each cell is computed.
     """
+    n = index[0].size
     if all(graph.type.broadcastable):
-        return pt.constant(weights.sum(axis=1)) * at_places(graph, index)
+        return [Part(np.ones((n, 1)), at_places(graph, index))]
     value = known_value(graph, fixed=True)
     if value is not None:
-        return pt.constant(weights @ value[index].astype("float64"))
+        return [Part(value[index].astype("float64")[:, None], pt.ones(()))]
     node = graph.owner
     inputs = node.inputs if node is not None and isinstance(node.op, Elemwise) else []
     common = [i for i in inputs if all(i.type.broadcastable)]
@@ -251,32 +260,44 @@ def combined(weights: sparse.csr_array, graph: TensorVariable, index: Index) -> 
     splits = inputs and graph.dtype.startswith("float")
     match node.op.scalar_op if splits else None:
         case ps.Add() | ps.Sub() | ps.Neg() as op:
-            return Elemwise(op)(*(combined(weights, i, aligned(i, index)) for i in inputs))
+            negative = [isinstance(op, ps.Neg), isinstance(op, ps.Sub)]
+            signs = [*negative[: len(inputs)], *[False] * (len(inputs) - 2)]
+            return [
+                Part(columns, -coefficients if sign else coefficients)
+                for i, sign in zip(inputs, signs, strict=True)
+                for columns, coefficients in parts_of(i, aligned(i, index))
+            ]
         case (ps.Mul() | ps.TrueDiv()) as op if len(common) == len(inputs) - 1:
             if isinstance(op, ps.Mul) or common == inputs[1:]:
-                terms = [
-                    at_places(i, index) if i in common else combined(weights, i, aligned(i, index))
-                    for i in inputs
+                [own] = [i for i in inputs if i not in common]
+                given = [at_places(i, index) for i in common]
+                return [
+                    Part(columns, Elemwise(op)(coefficients, *given))
+                    for columns, coefficients in parts_of(own, aligned(own, index))
                 ]
-                return Elemwise(op)(*terms)
     if _is_product(graph):
-        return pt.dot(pt.constant(weights @ _rows(graph, index)), node.inputs[1].ravel())
-    parts = _through(graph, index)
-    if parts is not None and not isinstance(node.op, Elemwise):
-        return combined(weights, *parts[0])
-    cells = _partition(_keys(graph, index), weights.shape[1])
-    members = sparse.csr_array(
-        (np.ones(cells.of.size), (np.arange(cells.of.size), cells.of)),
-        shape=(cells.of.size, cells.sizes.size),
-    )
-    entries = at_places(graph, tuple(place[cells.first] for place in index))
-    return _product(sparse.csr_array(weights @ members), entries)
+        return [Part(_rows(graph, index), node.inputs[1].ravel())]
+    through = _through(graph, index)
+    if through is not None and not isinstance(node.op, Elemwise):
+        return parts_of(*through[0])
+    cells = _partition(_keys(graph, index), n)
+    members = sparse.csr_array((np.ones(n), (np.arange(n), cells.of)), shape=(n, cells.sizes.size))
+    return [Part(members, at_places(graph, tuple(place[cells.first] for place in index)))]
 
 
-def _product(matrix: sparse.csr_array, vector: TensorVariable) -> TensorVariable:
+def combined(weights: sparse.csr_array, graph: TensorVariable, index: Index) -> TensorVariable:
+    """Return the weighted sums of a graph's entries at some places, not computing each of these."""
+    parts = parts_of(graph, index)
+    return sum(multiplied(weights @ columns, given) for columns, given in parts)
+
+
+def multiplied(matrix: np.ndarray | sparse.csr_array, vector: TensorVariable) -> TensorVariable:
     """Return a public matrix times a vector, in time that grows with its nonzero entries."""
     if vector.type.ndim == 0:
         return pt.constant(matrix.sum(axis=1)) * vector
+    if isinstance(matrix, np.ndarray):
+        return pt.dot(pt.constant(matrix), vector)
+    matrix = sparse.csr_array(matrix)
     counts = np.diff(matrix.indptr)
     if (counts == 1).all():
         same = np.array_equal(matrix.indices, np.arange(matrix.shape[1]))
