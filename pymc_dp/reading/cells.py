@@ -186,10 +186,10 @@ def cells_of(rv: TensorVariable, parameters: Sequence) -> Cells:
         keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
     except ValueError as error:
         raise ValueError(f"the records {rv.name!r}: {error}") from None
-    return _partition(keys, index[0].size)
+    return partition(keys, index[0].size)
 
 
-def _partition(keys: Sequence[np.ndarray], n: int) -> Cells:
+def partition(keys: Sequence[np.ndarray], n: int) -> Cells:
     """Return the cells of n records in which all keys agree."""
     cell = np.zeros(n, dtype=np.int64)
     for key in keys:
@@ -280,7 +280,7 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
     through = _through(graph, index)
     if through is not None and not isinstance(node.op, Elemwise):
         return parts_of(*through[0])
-    cells = _partition(_keys(graph, index), n)
+    cells = partition(_keys(graph, index), n)
     members = sparse.csr_array((np.ones(n), (np.arange(n), cells.of)), shape=(n, cells.sizes.size))
     return [Part(members, at_places(graph, tuple(place[cells.first] for place in index)))]
 

@@ -186,12 +186,17 @@ class RowRelease:
     def mean_and_variance(self) -> list[LinearStatistic]:
         """Return each entry of one column's release as a linear function of its moments.
 
-        Entries are polynomials of the mean y and the mean square q; a variance is q - y².
-
         Raises
         ------
         Declined
             If an entry is no such function, or its coefficients are no numbers.
+        """
+        return [_in_moments(p, self.n) for p in self.in_means()]
+
+    def in_means(self) -> list[Polynomial]:
+        """Return each entry of one column's release as a polynomial of its mean and mean square.
+
+        The mean is numbered 0, the mean square 1: a variance is a multiple of (1) - (0, 0).
         """
         n, y, q = self.n, (0,), (1,)
         moments: dict[Monomial, Polynomial] = {
@@ -207,7 +212,7 @@ class RowRelease:
                     raise Declined(f"it is of products of {len(monomial)} columns")
                 total = added(total, multiplied(constant(c), moments[monomial]))
             leaves[symbol] = total
-        return [_in_moments(p, n) for p in self.additive.polynomials(leaves)]
+        return self.additive.polynomials(leaves)
 
     def _public(self) -> dict[ScalarVariable, Coefficient]:
         """Return the public scalars, for records around zero."""

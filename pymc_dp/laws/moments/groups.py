@@ -8,6 +8,7 @@ In group j of :math:`n_j` records with mean :math:`m_j` and variance :math:`v_j`
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -22,13 +23,22 @@ from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import at_records, have_one_law
-from pymc_dp.reading.group_moments import GroupEntry, read_group_moments
 from pymc_dp.reading.model import (
     check_transform,
     release_mechanism,
     releases_of,
     require_possible,
 )
+from pymc_dp.reading.quadratic import read_quadratic
+
+
+class Entries(NamedTuple):
+    """The entries of a release, raveled: of which group each is, and which multiples of what."""
+
+    group: np.ndarray
+    constant: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
 
 
 @SUM_LAWS.register(order=42)
@@ -40,8 +50,7 @@ class GroupMoments(SumLaw):
     sizes: np.ndarray
     mean: TensorVariable  # of each group, or one for all
     variance: TensorVariable
-    group: dict[tuple[int, ...], int]
-    releases: dict[TensorVariable, tuple[GroupEntry, ...]]
+    releases: dict[TensorVariable, Entries]
 
     @classmethod
     def named(cls):
@@ -59,35 +68,34 @@ class GroupMoments(SumLaw):
         if any(release.owner.op.bounds is not None for release in mine):
             raise Declined
         require_possible(mine)
-        found = {release: read_group_moments(reading, release, rv) for release in mine}
-        groups = dict.fromkeys(e.records for entries in found.values() for e in entries)
-        members = np.concatenate([np.array(g, dtype=int) for g in groups])
+        groups: dict[bytes, tuple[int, np.ndarray]] = {}
+        releases = {}
+        for release in mine:
+            read, number = read_quadratic(reading, release, rv), []
+            for entry in read:
+                key = entry.records.tobytes()
+                number.append(groups.setdefault(key, (len(groups), entry.records))[0])
+            multiples = np.array([entry.moments() for entry in read]).reshape(-1, 3)
+            releases[release] = Entries(np.array(number, dtype=int), *multiples.T)
+        members = np.concatenate([records for _, records in groups.values()])
         if np.unique(members).size < members.size:
             raise Declined(f"the groups of the records {rv.name!r} that are released overlap")
-        sizes = np.array([len(g) for g in groups])
+        sizes = np.array([records.size for _, records in groups.values()])
         parameters = rv.owner.op.dist_params(rv.owner)
         if not have_one_law(rv, parameters, members, sizes):
             raise Declined(f"the records {rv.name!r} of one group have different parameters")
         first = members[np.cumsum([0, *sizes[:-1]])]
         mu, sigma = (at_records(rv, p, first).astype("float64") for p in parameters)
-        number = {g: k for k, g in enumerate(groups)}
         variance = pt.switch(sigma >= 0, sigma**2, np.nan)
-        return cls(rv, sizes, mu, variance, number, found)
+        return cls(rv, sizes, mu, variance, releases)
 
-    def entries(self, release: TensorVariable) -> tuple[np.ndarray, ...]:
-        """Return the group of each entry, and its multiples of 1, the mean and the variance."""
-        read = self.releases[release]
-        numbers = [(e.statistic.constant, e.statistic.mean, e.statistic.variance) for e in read]
-        return np.array([self.group[e.records] for e in read]), *np.array(numbers).T
-
-    def used(self, which: str) -> np.ndarray:
-        """Return the groups whose mean or variance some entry is of."""
-        entries = [e for read in self.releases.values() for e in read]
-        return np.unique([self.group[e.records] for e in entries if getattr(e.statistic, which)])
+    def uses(self, which: str) -> np.ndarray:
+        """Return the groups whose mean or variance entries are of, one for each of these."""
+        return np.concatenate([e.group[getattr(e, which) != 0] for e in self.releases.values()])
 
     def describe(self, release):
         """See `SumLaw.describe`."""
-        group, _, mean, variance = self.entries(release)
+        group, _, mean, variance = self.releases[release]
         what = " and ".join(
             name for name, by in (("mean", mean), ("variance", variance)) if by.any()
         )
@@ -110,13 +118,13 @@ class GroupMoments(SumLaw):
         """Keep the means and variances as latent variables."""
         change, kept = Change(), {}
         for which, transform in (("mean", None), ("variance", LogTransform())):
-            groups = self.used(which)
+            groups = np.unique(self.uses(which))
             if groups.size:
                 latent = self.law_of(which, groups)
                 change.added[self.name_of(which)] = latent, transform
                 kept[which] = latent, np.searchsorted(groups, np.arange(self.sizes.size))
         for release in self.releases:
-            group, constant, *multiples = self.entries(release)
+            group, constant, *multiples = self.releases[release]
             statistic = pt.constant(constant)
             for which, factor in zip(("mean", "variance"), multiples, strict=True):
                 if factor.any():
@@ -130,27 +138,20 @@ class GroupMoments(SumLaw):
     def integrated(self):
         """Integrate the means and variances out, too."""
         change = Change()
-        if any(
-            e.statistic.mean and e.statistic.variance for r in self.releases.values() for e in r
-        ):
+        if any(((e.mean != 0) & (e.variance != 0)).any() for e in self.releases.values()):
             raise Declined(
                 f"an entry is of both the mean and the variance of a group of {self.rv.name!r}: no "
                 f"closed form. Use to='statistics'"
             )
         for which in ("mean", "variance"):
-            used = [
-                self.group[e.records]
-                for entries in self.releases.values()
-                for e in entries
-                if getattr(e.statistic, which)
-            ]
-            if len(set(used)) < len(used):
+            used = self.uses(which)
+            if np.unique(used).size < used.size:
                 raise Declined(
                     f"the {which} of a group of {self.rv.name!r} is released more than once: the "
                     f"entries are dependent. Use to='statistics'"
                 )
         for release in self.releases:
-            group, constant, mean, variance = self.entries(release)
+            group, constant, mean, variance = self.releases[release]
             mechanism, pieces = release_mechanism(release), []
             for which, factor in (("mean", mean), ("variance", variance)):
                 [own] = np.nonzero(factor)

@@ -175,8 +175,6 @@ def test_recovered_moments_follow_their_laws():
 @pytest.mark.parametrize(
     ("statistic", "match"),
     [
-        (lambda x: pt.stack([x.mean(), x[:3].var()]), "overlap"),
-        (lambda x: pt.stack([x[:4].var(), x[4:].mean()]), "different parameters"),
         (lambda x: pt.stack([x[:4].var() + x[4:].var(), x[:2].mean()]), "of several groups"),
         (lambda x: pt.stack([x[np.flatnonzero(G == 0)].max(), x[:1].sum()]), "`Max`"),
     ],

@@ -1,0 +1,318 @@
+r"""Sums and sums of squares of Normal records with a public design.
+
+Records :math:`x \sim N(\mu, \sigma^2 I)` have means :math:`\mu = D \beta`, with public columns D
+and coefficients that may be any expressions. Released are linear functions :math:`A x` and sums
+of squares. Of an orthonormal basis Q of the rows of A and the columns of D,
+
+.. math::
+
+    u = Q x \sim N(Q \mu, \sigma^2 I_r), \qquad
+    R = |x|^2 - |u|^2 \sim \sigma^2 \chi^2_{n - r}, \qquad A x = A Q' u,
+
+and u and R are independent: R is the residual sum of squares of the regression on Q, which explains
+the means. Parts of the records with spreads of their own, or in other sums of squares, have a u and
+an R each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+from scipy import linalg, sparse
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_shape
+from pymc_dp.laws.moments.latents import Linearised, row_latents
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
+from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.reading.bounds import starting_values
+from pymc_dp.reading.cells import (
+    Part,
+    at_records,
+    cells_of,
+    multiplied,
+    partition,
+    parts_of,
+    places,
+)
+from pymc_dp.reading.model import (
+    Reading,
+    check_transform,
+    release_mechanism,
+    releases_of,
+    require_possible,
+)
+from pymc_dp.reading.quadratic import QuadraticEntry, read_quadratic
+
+_MOST_NUMBERS = 30_000_000  # in the rows and columns of one part
+_MOST_WHITENED = 500  # latents, whose precision is factorised for every gradient
+_DEPENDENT = 1e-10  # what others leave of a row of length 1 that they explain
+
+
+@SUM_LAWS.register(order=43)
+@dataclass(frozen=True, eq=False)
+class Designs(SumLaw):
+    """Normal records with a public design: linear functions and sums of squares."""
+
+    reading: Reading
+    rv: TensorVariable
+    releases: dict[TensorVariable, tuple[QuadraticEntry, ...]]
+
+    @classmethod
+    def named(cls):
+        """See `SumLaw.named`."""
+        return ""
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        [rv, *more] = group.records
+        if more or not isinstance(rv.owner.op, NormalRV):
+            raise Declined
+        check_transform(reading.model, rv)
+        mine = releases_of(reading.model, [rv])
+        if any(release.owner.op.bounds is not None for release in mine):
+            raise Declined
+        require_possible(mine)
+        releases = {release: read_quadratic(reading, release, rv) for release in mine}
+        return cls(reading, rv, releases)
+
+    @property
+    def entries(self) -> list[QuadraticEntry]:
+        """The entries of all releases, in order."""
+        return [entry for read in self.releases.values() for entry in read]
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        read = self.releases[release]
+        squares = sum(bool(e.square or e.squared_sum) for e in read)
+        counts = ((len(read) - squares, "sum"), (squares, "sum of squares"))
+        what = [f"{k} {name.replace('sum', 'sums', k > 1)}" for k, name in counts if k]
+        return f"{' and '.join(what)} of {self.rv.name}"
+
+    def latents(self):
+        """Keep the coordinates and the residual sums of squares as latent variables."""
+        rv, form = self.rv, self._form()
+        mu, sigma = (p.astype("float64") for p in rv.owner.op.dist_params(rv.owner))
+        mean = sum(multiplied(form.rows @ columns, given) for columns, given in _parts(rv, mu))
+        spread = pt.broadcast_to(at_records(rv, sigma, form.record), form.record.shape)
+        spread = pt.switch(spread >= 0, spread, np.nan)
+        size = form.part.size + form.alpha.size
+        suggested = self._suggested(form, mean, spread) if size <= _MOST_WHITENED else []
+        latents, transform = row_latents(size, form.alpha, suggested)
+        u = mean + spread[form.part] * latents[: form.part.size]
+        expected = 2.0 * form.alpha * spread[form.free] ** 2
+        residual = expected * pt.exp(latents[form.part.size :] / np.sqrt(form.alpha))
+        change = Change(added={f"{rv.name}_latents": (latents, transform)})
+        entries, start = form.at(u, residual), 0
+        for release, read in self.releases.items():
+            value = entries[start : start + len(read)].reshape(known_shape(release))
+            start += len(read)
+            of = rv.name if len(self.releases) == 1 else f"{rv.name}_{release.name}"
+            change.deterministics[f"{of}_statistic"] = value
+            change.replaced[release] = release_rv(value, release_mechanism(release))
+        return change
+
+    def integrated(self):
+        """See `SumLaw.integrated`."""
+        raise Declined(
+            f"what is released of the records {self.rv.name!r} uses their squares, or the same "
+            f"records in several releases, and has no marginal in closed form: use to='statistics'"
+        )
+
+    def _form(self) -> QuadraticForm:
+        """Return what is released as a function of u and R."""
+        entries, rv = self.entries, self.rv
+        n = places(rv)[0].size
+        mu, sigma = rv.owner.op.dist_params(rv.owner)
+        squares = _matrix([(e.records, np.full(e.records.size, e.square)) for e in entries], n)
+        # What is squared after it was summed is a linear function of its own.
+        forms = [(e.records, e.weights) for e in entries]
+        forms += [(e.records, np.ones(e.records.size)) for e in entries if e.squared_sum]
+        linear = _matrix(forms, n)
+        cells = partition([cells_of(rv, [sigma]).of, *_patterns(squares)], n)
+        design = sparse.hstack([p.columns for p in _parts(rv, mu)], format="csr")
+        order = np.argsort(cells.of, kind="stable")
+        ends = np.cumsum(cells.sizes)
+        linear_parts, design = linear.tocsc()[:, order], design[order]
+        is_squared = np.diff(squares.tocsc().indptr)[cells.first] > 0
+        rows, part, freedom = [], [], []
+        for p, (size, end) in enumerate(zip(cells.sizes, ends, strict=True)):
+            own = slice(end - size, end)
+            spanned = _filled(linear_parts[:, own].tocsr().T)
+            if is_squared[p]:
+                spanned = np.hstack([spanned, _filled(design[own])])
+            basis = _orthonormal(spanned, rv.name)
+            rank = basis.shape[1]
+            rows += [(order[own], row) for row in basis.T]
+            part += [p] * rank
+            freedom.append(size - rank if is_squared[p] else 0)
+        q = _matrix(rows, n)
+        at_q = sparse.csr_array(linear @ q.T)
+        return QuadraticForm(
+            q,
+            np.array(part, dtype=int),
+            cells.first,
+            np.array(freedom),
+            np.array([e.constant for e in entries]),
+            at_q[: len(entries)],
+            sparse.csr_array(squares[:, cells.first]),
+            at_q[len(entries) :],
+            np.array([e.squared_sum for e in entries]),
+        )
+
+    def _suggested(self, form: QuadraticForm, mean, spread) -> list[Linearised]:
+        """Return what is observed as a linear function of the latents, near what it suggests."""
+        model, value, variance = self.reading.model, [], []
+        rows: list[int] = []
+        start = 0
+        for release, read in self.releases.items():
+            mechanism = release_mechanism(release)
+            if release in model.observed_RVs and has_continuous_rates(mechanism):
+                assert mechanism.rates is not None
+                lam, tau = mechanism.rates
+                own = 2.0 / lam**2 if has_kink(mechanism) else 1.0 / tau
+                rows += range(start, start + len(read))
+                value.append(model.rvs_to_values[release].astype("float64").ravel())
+                variance.append(pt.broadcast_to(own, known_shape(release)).ravel())
+            start += len(read)
+        if not rows:
+            return []
+        given = map(pt.concatenate, (value, variance))
+        return [form.linearised(rows, *given, mean, spread)]
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticForm:
+    """Entries of releases, in terms of coordinates u and residual sums of squares R.
+
+    Attributes
+    ----------
+    rows : sparse matrix Q, coordinates times records.
+    part : the part of the records that each coordinate is of.
+    record : one of the records of each part.
+    freedom : degrees of freedom of the residual sum of squares of each part, 0 where it has none.
+    constant, linear, squares : of each entry a number, multiples of u, and of the sums of squares
+        of the parts.
+    sums, squared : linear functions of u, and by what their squares are multiplied in an entry;
+        of entries with such squares, in order.
+    """
+
+    rows: sparse.csr_array
+    part: np.ndarray
+    record: np.ndarray
+    freedom: np.ndarray
+    constant: np.ndarray
+    linear: sparse.csr_array
+    squares: sparse.csr_array
+    sums: sparse.csr_array
+    squared: np.ndarray
+
+    @property
+    def free(self) -> np.ndarray:
+        """The parts with a residual sum of squares."""
+        return np.flatnonzero(self.freedom)
+
+    @property
+    def alpha(self) -> np.ndarray:
+        """The shapes of their Gamma laws."""
+        return self.freedom[self.free] / 2.0
+
+    def at(self, u: TensorVariable, residual: TensorVariable) -> TensorVariable:
+        """Return all entries."""
+        value = self.constant + multiplied(self.linear, u)
+        if self.squares.nnz:
+            of_u = sparse.csr_array(self.squares[:, self.part])
+            value = value + multiplied(of_u, u**2)
+            value = value + multiplied(self.squares[:, self.free], residual)
+        if self.squared.any():
+            where = np.flatnonzero(self.squared)
+            own = self.squared[where] * multiplied(self.sums, u) ** 2
+            value = pt.inc_subtensor(value[where], own)
+        return value
+
+    def linearised(self, rows: Sequence[int], value, variance, mean, spread) -> Linearised:
+        """Return some entries as linear in standardised u and log R, near what is published."""
+        linear, squares = (m[rows].toarray() for m in (self.linear, self.squares))
+        of_squared = np.zeros((self.squared.size, self.part.size))
+        of_squared[np.flatnonzero(self.squared)] = self.sums.toarray()
+        constant, of_squared, times = (x[rows] for x in (self.constant, of_squared, self.squared))
+        squares_of_u, squares = squares[:, self.part], squares[:, self.free]
+        z, w, m, s = starting_values([value, variance, mean, spread])
+        # Given the entries that are linear alone, u is Normal: this is its mean.
+        alone = ~(squares_of_u.any(axis=1) | (times != 0))
+        scaled = linear[alone] * s[self.part]
+        left = z[alone] - constant[alone] - linear[alone] @ m
+        covariance = scaled @ scaled.T + np.diag(w[alone])
+        u = m + s[self.part] * (scaled.T @ np.linalg.lstsq(covariance, left)[0])
+        of_u = constant + linear @ u + squares_of_u @ u**2 + times * (of_squared @ u) ** 2
+        least = 0.2 * self.alpha * s[self.free] ** 2
+        residual = np.maximum(np.linalg.pinv(squares) @ (z - of_u), least)
+        slope = (
+            linear + 2.0 * squares_of_u * u + 2.0 * (times * (of_squared @ u))[:, None] * of_squared
+        )
+        by_log = squares * residual / np.sqrt(self.alpha)
+        sd, expected = spread[self.part], 2.0 * self.alpha * spread[self.free] ** 2
+        jacobian = pt.concatenate([slope * sd, pt.constant(by_log)], axis=1)
+        at = pt.concatenate([(u - mean) / sd, np.sqrt(self.alpha) * pt.log(residual / expected)])
+        target = value - (of_u + squares @ residual) + jacobian @ at
+        return Linearised(jacobian, target, variance)
+
+
+def _parts(rv: TensorVariable, parameter: TensorVariable) -> list[Part]:
+    """Return a parameter of all records as public columns times coefficients."""
+    found = parts_of(parameter.astype("float64"), places(rv))
+    return [Part(sparse.csr_array(columns), given) for columns, given in found]
+
+
+def _matrix(rows: Sequence[tuple[np.ndarray, np.ndarray]], n: int) -> sparse.csr_array:
+    """Return a sparse matrix with these columns and numbers in its rows."""
+    ends = np.cumsum([0, *(columns.size for columns, _ in rows)])
+    columns, data = (np.concatenate([*(row[k] for row in rows), np.zeros(0)]) for k in range(2))
+    found = sparse.csr_array((data, columns.astype(int), ends), shape=(len(rows), n))
+    found.eliminate_zeros()
+    return found
+
+
+def _patterns(matrix: sparse.csr_array) -> list[np.ndarray]:
+    """Return keys that tell the columns of a sparse matrix apart."""
+    columns = matrix.tocsc()
+    counts = np.diff(columns.indptr)
+    keys = [counts]
+    for k in range(int(counts.max(initial=0))):
+        own = counts > k
+        for values in (columns.indices, columns.data):
+            key = np.zeros(counts.size)
+            key[own] = values[columns.indptr[:-1][own] + k]
+            keys.append(key)
+    return keys
+
+
+def _filled(matrix: sparse.csr_array) -> np.ndarray:
+    """Return the columns of a sparse matrix that are not zero."""
+    matrix = matrix.tocsc()
+    own = np.flatnonzero(np.diff(matrix.indptr))
+    if own.size * matrix.shape[0] > _MOST_NUMBERS:
+        raise Declined(
+            f"{own.size} sums over the same {matrix.shape[0]} records are too many to tell which "
+            f"of them depend on each other"
+        )
+    return matrix[:, own].toarray()
+
+
+def _orthonormal(columns: np.ndarray, name: str) -> np.ndarray:
+    """Return an orthonormal basis of what some columns span."""
+    if not np.all(np.isfinite(columns)):
+        raise Declined(f"numbers in the sums or means of {name!r} are not finite")
+    lengths = np.linalg.norm(columns, axis=0)
+    columns = columns[:, lengths > 0] / lengths[lengths > 0]
+    if not columns.size:
+        return np.zeros((columns.shape[0], 0))
+    q, r, _ = linalg.qr(columns, mode="economic", pivoting=True)
+    return q[:, np.abs(np.diag(r)) > _DEPENDENT]
