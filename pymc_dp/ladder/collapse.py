@@ -117,11 +117,7 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
             "records of this model have an exact collapse: leave it out"
         )
     total = Change()
-    feeding = privatized(reading)
-    hidden = [rv.name for g in groups for rv in g.records if rv not in feeding]
-    if hidden:
-        names = ", ".join(map(repr, hidden))
-        _log.info("Integrated out with the records that depend on them: %s", names)
+    _say_what_goes(reading)
     for group in groups:
         found = change(reading, group, to, **approximation)
         for name, part in vars(found).items():
@@ -134,6 +130,15 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     if to == "statistics":
         _prepare_sampling(reading, on, total.start)
     return on
+
+
+@once
+def _say_what_goes(reading: Reading) -> None:
+    feeding = privatized(reading)
+    hidden = [rv.name for g in integrable(reading) for rv in g.records if rv not in feeding]
+    if hidden:
+        names = ", ".join(map(repr, hidden))
+        _log.info("Integrated out with the records that depend on them: %s", names)
 
 
 @once
@@ -242,6 +247,7 @@ def _rebuild(reading: Reading, records: list[TensorVariable], total: Change) -> 
         else:
             new_var = model_free_rv(new, node.inputs[1], node.op.transform, old.name, *node.op.dims)
         fgraph.replace(named[old.name], new_var, import_missing=True)
+        translation[old] = new_var  # of which a later release may be computed
     for i in reversed(range(len(fgraph.outputs))):
         if fgraph.outputs[i].name in gone:
             fgraph.remove_output(i)

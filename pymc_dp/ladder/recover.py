@@ -25,6 +25,7 @@ from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.sum_law import change, is_rows, law_of
+from pymc_dp.laws.unknown_sizes import OfUnknownSize
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, read
 from pymc_dp.reading.normal_column import NormalColumn
@@ -144,6 +145,17 @@ def _recover_pieces(law: Pieces, rv, value, posterior, rng):
     for piece, z, mechanism, own in law.of_each(value, noise, parameters):
         found |= _recover_statistic(piece, z, mechanism, own, posterior, rng)
     return found
+
+
+@recovered.register
+def _recover_size(law: OfUnknownSize, rv, value, posterior, rng):
+    if not law.names:
+        return {}  # it comes with the last of the releases
+    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+    weights = per_draw(posterior, law.log_weights_given(value, mechanism, *parameters))
+    # By Gumbel noise the largest is a draw.
+    k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=1)
+    return in_results(posterior, law.names[0], law.sizes[k])
 
 
 @recovered.register

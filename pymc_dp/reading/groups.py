@@ -29,6 +29,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases,
     releases_of,
+    size_of,
 )
 from pymc_dp.reading.sums import Additive, additive, is_rowwise
 
@@ -62,7 +63,7 @@ def has_record_axis(rv: TensorVariable) -> bool:
     """
     op = rv.owner.op
     ndim_supp = getattr(op, "ndim_supp", 0)
-    if ndim_supp is None or rv.type.ndim - ndim_supp < 1:
+    if ndim_supp is None or rv.type.ndim - ndim_supp < 1 or size_of(rv) is not None:
         return False
     return ndim_supp > 0 or not isinstance(op, CustomSymbolicDistRV) or _has_separate_rows(rv)
 
@@ -209,9 +210,21 @@ def record_groups(reading: Reading) -> list[Block]:
     )
     groups = _released_together(model, blocks(reading, rows)) if rows else []
     groups += [Block((rv,), 0, ()) for rv in found if rv not in rows]
-    groups = _mixed(model, groups)
+    groups = _mixed(model, _with_sizes(groups))
     order = {rv: i for i, rv in enumerate(model.free_RVs)}
     return sorted(groups, key=lambda group: order[group.records[0]])
+
+
+def _with_sizes(groups: list[Block]) -> list[Block]:
+    """Join records of unknown sizes with these, which are parts of the group."""
+    sized: dict[TensorVariable, list[TensorVariable]] = {}
+    for group in groups:
+        for rv in group.records:
+            if (size := size_of(rv)) is not None:
+                sized.setdefault(size, []).append(rv)
+    together = {v for size, records in sized.items() for v in (size, *records)}
+    others = [group for group in groups if not together & {*group.records}]
+    return others + [Block((size, *records), 0, ()) for size, records in sized.items()]
 
 
 def _mixed(model: pm.Model, groups: list[Block]) -> list[Block]:
@@ -286,6 +299,10 @@ def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = N
         for block in blocks(reading, aggregated)
         for rv in block.records
     }
+    # `RecordMetropolis` says what to do: any other step would take the number as it starts.
+    for rv in privatized(reading):
+        if size_of(rv) is not None:
+            members[rv] = ",".join(release.name for release in releases_of(model, [rv]))
     for rv in model.free_RVs:
         _tag(rv, "dp_release", members.get(rv))
 

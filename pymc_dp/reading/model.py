@@ -13,6 +13,7 @@ from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
@@ -172,6 +173,15 @@ def as_published(value: TensorVariable) -> TensorVariable:
     return value
 
 
+def size_of(rv: TensorVariable) -> TensorVariable | None:
+    """Return the random variable that is the length of some records; None of known lengths."""
+    op = rv.owner.op
+    if rv.type.ndim != 1 or not isinstance(op, RandomVariable):
+        return None
+    found = nearest_rvs([op.size_param(rv.owner)])
+    return found[0] if found else None
+
+
 def record_count(rv: TensorVariable) -> int:
     """Return the number of records, without drawing any."""
     if rv.type.ndim != 1:
@@ -185,6 +195,13 @@ def record_count(rv: TensorVariable) -> int:
 def record_length(rv: TensorVariable) -> int:
     """Return the length of the records' first axis, without drawing any."""
     [length, *_] = known_shape(rv)
+    size = None if length is not None else size_of(rv)
+    if size is not None:
+        raise ValueError(
+            f"the number of records {rv.name!r} is {size.name!r}, a variable of the model: records "
+            f"of which nobody knows how many there are cannot be sampled themselves. Write "
+            f"dp.sample(model), or pm.sample() in `with dp.collapse(model):`"
+        )
     if length is None:
         raise ValueError(
             f"the number of records {rv.name!r} is not known: give {rv.name!r} a shape= or dims="

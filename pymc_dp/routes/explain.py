@@ -27,6 +27,7 @@ from pymc_dp.reading.model import (
     record_length,
     release_statistic,
     releases,
+    size_of,
 )
 from pymc_dp.routes import routes
 from pymc_dp.step_methods import choose_steps
@@ -173,7 +174,8 @@ def _statistic(reading: Reading, release) -> str:
         if sources and set(sources) <= set(group.records):
             with suppress(Declined, ValueError):
                 found = law_of(reading, group).describe(release)
-                return f"{found} (n = {record_length(group.records[0])})"
+                sized = any(size_of(rv) is not None for rv in group.records)
+                return found if sized else f"{found} (n = {record_length(group.records[0])})"
     tagged = tuple(rv for rv in reading.model.free_RVs if is_tagged(rv))
     parts = []
     for block in blocks(reading, tagged):

@@ -29,6 +29,7 @@ from pymc_dp.reading.model import (
     record_length,
     release_statistic,
     releases,
+    size_of,
 )
 from pymc_dp.reading.normal_column import read_normal_column
 from pymc_dp.reading.privacy import Loss, stated_loss
@@ -326,6 +327,8 @@ def _starts_at_random(model: pm.Model, rv) -> bool:
 
 
 def _check_records(reading: Reading, rv) -> None:
+    if size_of(rv) is not None:
+        record_length(rv)  # says what to do
     if not has_record_axis(rv):
         raise ValueError(
             f"RecordMetropolis cannot update {rv.name!r}, which is a single draw of "

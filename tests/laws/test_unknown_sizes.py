@@ -1,0 +1,211 @@
+"""Records of unknown number, against the sum over their numbers written out."""
+
+import arviz_base as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import special, stats
+
+import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
+from tests.agreement import same_law
+from tests.models import route_table
+
+MU, SIGMA, P, RATE = 1.3, 2.1, 0.35, 90.0
+N = np.arange(2000)
+LAPLACE, GEOMETRIC = dp.LaplaceMechanism, dp.GeometricMechanism
+
+
+def geometric(d, scale):
+    a = np.exp(-1 / scale)
+    return np.log((1 - a) / (1 + a)) - np.abs(d) / scale
+
+
+def normal_with_laplace(z, mean, sd, b):
+    """Log density of a Normal value with Laplace noise."""
+    r, k = (z - mean) / sd, sd / b
+    sides = [k**2 / 2 - sign * r * k + special.log_ndtr(sign * r - k) for sign in (1, -1)]
+    return np.logaddexp(*sides) - np.log(2 * b)
+
+
+def normal_sum(z, n, b):
+    found = normal_with_laplace(z, n * MU, np.sqrt(np.maximum(n, 1)) * SIGMA, b)
+    return np.where(n > 0, found, -abs(z) / b - np.log(2 * b))
+
+
+def normal_mean(z, n, b):
+    m = np.maximum(n, 1)
+    found = normal_with_laplace(z, np.full(n.size, MU), SIGMA / np.sqrt(m), b)
+    return np.where(n > 0, found, -np.inf)
+
+
+def ones(z, n, scale):
+    k = np.arange(400)
+    log = stats.binom.logpmf(k, n[:, None], P) + geometric(z - k, scale)
+    return special.logsumexp(log, axis=1)
+
+
+def normal(n):
+    return pm.Normal("x", pm.Normal("mu"), pm.HalfNormal("sigma"), shape=n)
+
+
+def bernoulli(n):
+    return pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=n)
+
+
+def poisson(n):
+    return stats.poisson.logpmf(n, RATE)
+
+
+# Records; what is released of n and of them, the noise and the value; and the log density of all.
+CASES = {
+    "a number and a sum": (
+        normal, lambda n, x: [(n, GEOMETRIC(1.5), 95), (x.sum(), LAPLACE(4.0), 131.0)],
+        lambda n: geometric(95 - n, 1.5) + normal_sum(131.0, n, 4.0),
+    ),
+    "a sum and a number": (
+        normal, lambda n, x: [(x.sum(), LAPLACE(4.0), 131.0), (n, GEOMETRIC(1.5), 95)],
+        lambda n: geometric(95 - n, 1.5) + normal_sum(131.0, n, 4.0),
+    ),
+    "one list": (
+        normal, lambda n, x: [(pt.stack([n, x.sum()]), LAPLACE([2.0, 9.0]), [88.3, 131.0])],
+        lambda n: stats.laplace.logpdf(88.3, n, 2.0) + normal_sum(131.0, n, 9.0),
+    ),
+    "a mean": (
+        normal, lambda n, x: [(n, LAPLACE(3.0), 80.2), (x.mean(), LAPLACE(0.2), 1.9)],
+        lambda n: stats.laplace.logpdf(80.2, n, 3.0) + normal_mean(1.9, n, 0.2),
+    ),
+    "a multiple of a sum, twice the number": (
+        normal,
+        lambda n, x: [(2 * n, LAPLACE(3.0), 180.2), (1 + 3 * x.sum(), LAPLACE(12.0), 300.0)],
+        lambda n: stats.laplace.logpdf(180.2, 2 * n, 3.0)
+        + normal_sum(299.0 / 3, n, 4.0) - np.log(3),
+    ),
+    "far below all numbers": (
+        normal, lambda n, x: [(n, GEOMETRIC(1.0), -12), (x.sum(), LAPLACE(4.0), 20.0)],
+        lambda n: geometric(-12 - n, 1.0) + normal_sum(20.0, n, 4.0),
+    ),
+    "the number of ones": (
+        bernoulli, lambda n, x: [(n, GEOMETRIC(2.0), 97), (x.sum(), GEOMETRIC(2.0), 30)],
+        lambda n: geometric(97 - n, 2.0) + ones(30, n, 2.0),
+    ),
+    "the number twice": (
+        bernoulli,
+        lambda n, x: [(pt.stack([n, n]), LAPLACE(5.0), [85.5, 99.0]), (x.sum(), GEOMETRIC(2), 30)],
+        lambda n: sum(stats.laplace.logpdf(z, n, 5.0) for z in (85.5, 99.0)) + ones(30, n, 2.0),
+    ),
+}  # fmt: skip
+VALUES = {"mu": MU, "sigma_log__": np.log(SIGMA), "p_logodds__": special.logit(P)}
+
+
+def model_of(case):
+    records, releases, _ = CASES[case]
+    with pm.Model() as model:
+        n = pm.Poisson("n", pm.Gamma("rate", 2, 0.02))
+        for k, (statistic, noise, value) in enumerate(releases(n, records(n))):
+            dp.PrivateObservation(f"z{k}", statistic, noise, observed=value)
+    return model
+
+
+def density(model, **values):
+    collapsed = dp.collapse(model, "marginal")
+    logp = collapsed.compile_fn(collapsed.logp(collapsed.observed_RVs), on_unused_input="ignore")
+    given = VALUES | {"rate_log__": np.log(RATE)} | values
+    return float(logp({v.name: given[v.name] for v in collapsed.value_vars}))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_density_against_enumeration(case):
+    expected = special.logsumexp(poisson(N) + CASES[case][-1](N))
+    np.testing.assert_allclose(density(model_of(case)), expected, atol=2e-9)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_clamped_sums_of_a_few_possible_numbers(released):
+    def law(n):
+        return pt.clip(pm.Normal("x", pm.Normal("mu"), pm.HalfNormal("sigma"), shape=n), 0, 4)
+
+    each = []
+    for k in range(6, 10):
+        with pm.Model() as known:
+            dp.PrivateObservation("z", law(k).sum(), LAPLACE(2.0), observed=11.0)
+        each.append(density(known) + released * stats.laplace.logpdf(7.7, k, 1.0) - np.log(4))
+    with pm.Model() as model:
+        n = pm.DiscreteUniform("n", 6, 9)
+        dp.PrivateObservation("z", law(n).sum(), LAPLACE(2.0), observed=11.0)
+        if released:
+            dp.PrivateObservation("count", n, LAPLACE(1.0), observed=7.7)
+    np.testing.assert_allclose(density(model), special.logsumexp(each), atol=1e-8)
+
+
+def test_recovered_number_follows_its_law():
+    case = "a number and a sum"
+    draws = 5_000
+    posterior = {"mu": np.full((1, draws), MU), "sigma": np.full((1, draws), SIGMA),
+                 "rate": np.full((1, draws), RATE)}  # fmt: skip
+    found = dp.recover(model_of(case), az.from_dict({"posterior": posterior}), random_seed=1)
+    log = poisson(N) + CASES[case][-1](N)
+    expected = np.exp(log - special.logsumexp(log))
+    counts = np.bincount(found["posterior"]["n"].values.ravel(), minlength=N.size)
+    kept = expected * draws > 20
+    assert stats.chisquare(
+        [*counts[kept], counts[~kept].sum()],
+        draws * np.array([*expected[kept], expected[~kept].sum()]),
+    ).pvalue > 1e-3  # fmt: skip
+
+
+def test_draws_follow_the_model():
+    collapsed = dp.collapse(model_of("one list"), "marginal")
+    given = pm.do(collapsed, {"mu": MU, "sigma": SIGMA, "rate": RATE})
+    count, total = pm.draw(given["z0"], 20_000, random_seed=1).T
+    rng = np.random.default_rng(2)
+    n = rng.poisson(RATE, 20_000)
+    sums = rng.normal(n * MU, np.sqrt(n) * SIGMA) + rng.laplace(0, 9.0, n.size)
+    same_law(count, n + rng.laplace(0, 2.0, n.size))
+    same_law(total, sums)
+
+
+def test_route_and_nothing_of_their_number_is_sampled():
+    model = model_of("a number and a sum")
+    open_routes = [route.name for route, rate, _ in route_table(model) if rate]
+    assert open_routes == ["NUTS on the marginal"]
+    with model, pytest.raises(ValueError, match=r"dp.sample\(model\)"):
+        pm.sample(draws=1, tune=1, chains=1, progressbar=False)
+
+
+def test_a_billion_records():
+    with pm.Model() as model:
+        n = pm.Poisson("n", pm.Gamma("rate", 2, 1e-9))
+        x = pm.Normal("x", pm.Normal("mu"), pm.HalfNormal("sigma"), shape=n)
+        dp.PrivateObservation("count", n, GEOMETRIC(10.0), observed=1_000_000_007)
+        dp.PrivateObservation("sum", x.sum(), LAPLACE(50.0), observed=1.3e9)
+    assert np.isfinite(density(model, rate_log__=np.log(1e9)))
+
+
+@pytest.mark.parametrize(
+    ("prior", "statistic", "match"),
+    [
+        (lambda: pm.Poisson("n", 50), lambda x: x[:3].sum(), "selects the records"),
+        (lambda: pm.Poisson("n", 50), lambda x: x.var(), "multiplies sums"),
+        (lambda: pm.Poisson("n", 50), lambda x: pt.stack([x.sum(), (x**2).sum()]), "2 times"),
+        (lambda: pm.Poisson("n", pm.Gamma("r", 2, 0.1)), lambda x: x.sum(), "is not released"),
+        (lambda: pm.Poisson("n", 1e12), lambda x: x.sum(), "too many"),
+    ],
+)
+def test_refusals_say_why(prior, statistic, match):
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=prior())
+        released = statistic(x)
+        dp.PrivateObservation("z", released, LAPLACE(1.0), observed=np.ones(released.type.shape))
+    with pytest.raises(Declined, match=match):
+        dp.collapse(model, "marginal")
+
+
+def test_few_records_have_no_smooth_sum_under_laplace_noise():
+    with pm.Model() as model:
+        n = pm.DiscreteUniform("n", 2, 9)
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=n)
+        dp.PrivateObservation("z", pt.clip(x, 0, 1).sum(), LAPLACE(1.0), observed=3.0)
+    with pytest.raises(Declined, match="fewer than 5 records 'x'"):
+        dp.collapse(model, "marginal")
