@@ -18,7 +18,7 @@ largest. Several releases are the factors :math:`p(z_k \mid z_1, \dots, z_{k-1})
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ from pymc_dp.laws.inversion.quadrature import detail, log_density_of_sums, suppo
 from pymc_dp.laws.inversion.release import noise_parts
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import stand_in_records
 from pymc_dp.reading.columns import column_parameters
@@ -330,9 +330,8 @@ class UnknownSizes(SumLaw):
         model, last = self.reading.model, list(self.releases)[-1]
         for k, release in enumerate(self.releases):
             mechanism = release_mechanism(release)
-            summed = self.records.summand and any(
-                s is not None for s in self.releases[release].slope
-            )
+            has_sum = any(slope is not None for slope in self.releases[release].slope)
+            summed = has_sum and self.records.summand is not None
             if summed and has_kink(mechanism) and sizes[0] < _FEWEST:
                 raise Declined(
                     f"there may be fewer than {_FEWEST} records {self.rv.name!r}, of which a sum "
@@ -383,20 +382,24 @@ class UnknownSizes(SumLaw):
                 f"the number {number.name!r} of the records {self.rv.name!r} is not released, and "
                 f"its prior has random parameters: release it, or write numbers in its prior"
             )
-        terms = [noise] * bool(start)
-        if fixed:  # and may be far from what is published
-            terms.append(noise + _log_prior(number.owner.op, parameters, vector))
-            [mean] = starting_values([number])
-            start.append(float(mean))
-        function = pytensor.function([vector], terms, mode=PLAIN_MODE)
+        # What is published may be far from the prior: what matters lies between them. Where that is
+        # too much, a prior of random parameters follows what is published.
+        [*known, mean] = starting_values([*parameters, number])
+        prior = _log_prior(number.owner.op, [pt.constant(p) for p in known], vector)
         most = _MOST if self.records.summand is None else _MOST_INVERTED
-        sizes = _that_matter(function, start[0], most)
-        if sizes is None:
+        begin = [*start, float(mean)][0]
+        found = [_that_matter(vector, noise + prior, begin, most)]
+        if not fixed:
+            found = [_that_matter(vector, noise, begin, most), *found]
+        if found[0] is None:
             raise Declined(
                 f"more than {most:,} numbers {number.name!r} of the records {self.rv.name!r} are "
                 f"possible, which are too many to sum over"
             )
-        return sizes
+        ends = [end for sizes in found if sizes is not None for end in (sizes[0], sizes[-1])]
+        if max(ends) - min(ends) > most:
+            return found[0]
+        return np.arange(min(ends), max(ends) + 1)
 
 
 def _log_prior(op: RandomVariable, parameters, sizes: TensorVariable) -> TensorVariable:
@@ -405,20 +408,18 @@ def _log_prior(op: RandomVariable, parameters, sizes: TensorVariable) -> TensorV
     return _logprob(op, (sizes,), *drawn.owner.inputs)
 
 
-def _that_matter(function: Callable, start: float, most: int) -> np.ndarray | None:
-    """Return whole numbers outside of which log densities are far below their largest."""
+def _that_matter(vector, log_density, start: float, most: int) -> np.ndarray | None:
+    """Return whole numbers outside of which a log density is far below its largest."""
+    function = pytensor.function([vector], log_density, mode=PLAIN_MODE)
     low, high = max(0, math.floor(start) - 8), max(0, math.ceil(start)) + 8
     while high - low <= most:
         sizes = np.arange(low, high + 1)
-        densities = [np.nan_to_num(d, nan=-np.inf) for d in function(sizes)]
-        least = [d.max() - _FALL for d in densities]
-        falls = [
-            [d.max() > -np.inf and d[end] < floor for end in (0, -1)]
-            for d, floor in zip(densities, least, strict=True)
-        ]
-        left, right = (all(fall[end] for fall in falls) for end in (0, 1))
+        density = np.nan_to_num(function(sizes), nan=-np.inf)
+        [matter] = np.nonzero(density > max(density.max() - _FALL, -np.finfo("float64").max))
+        left = matter.size > 0 and matter[0] > 0
+        right = matter.size > 0 and matter[-1] < sizes.size - 1
         if right and (left or low == 0):
-            return sizes
+            return sizes[matter[0] : matter[-1] + 1]
         width = high - low
         low = low if left else max(0, low - width)
         high = high if right else high + width
