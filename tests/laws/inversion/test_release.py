@@ -19,6 +19,7 @@ from scipy import special, stats
 import pymc_dp as dp
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 from pymc_dp.kernels.inversion.release import release_line, release_plane, sparing_line
+from pymc_dp.laws.inversion.quadrature import detail
 from pymc_dp.laws.inversion.release import characteristic_marginal
 from pymc_dp.laws.tilting import laplace_log_marginal
 from tests.agreement import has_gradient, same_law, weighted
@@ -602,3 +603,55 @@ def test_density_with_poles_at_both_ends(a):
     for z in (-0.4, 0.3, 1.1, 2.5):
         noisy = stats.norm.pdf(z - x[:, None] - x, 0, 0.2)
         np.testing.assert_allclose(function(a, z)[0], np.log(mass @ noisy @ mass), atol=1e-8)
+
+
+# Every law with smooth pieces: an example of it, and its quantiles.
+SMOOTH = {
+    "Beta": (pm.Beta, (0.8, 2.5), stats.beta(0.8, 2.5)),
+    "Cauchy": (pm.Cauchy, (0.4, 0.6), stats.cauchy(0.4, 0.6)),
+    "Exponential": (pm.Exponential, (1.7,), stats.expon(scale=1 / 1.7)),
+    "Gamma": (pm.Gamma, (0.6, 1.2), stats.gamma(0.6, scale=1 / 1.2)),
+    "Gumbel": (pm.Gumbel, (0.4, 0.6), stats.gumbel_r(0.4, 0.6)),
+    "HalfNormal": (pm.HalfNormal, (0.7,), stats.halfnorm(scale=0.7)),
+    "InverseGamma": (pm.InverseGamma, (3.0, 2.0), stats.invgamma(3.0, scale=2.0)),
+    "Laplace": (pm.Laplace, (0.4, 0.6), stats.laplace(0.4, 0.6)),
+    "LogNormal": (pm.LogNormal, (0.2, 0.8), stats.lognorm(0.8, scale=np.exp(0.2))),
+    "Logistic": (pm.Logistic, (0.4, 0.6), stats.logistic(0.4, 0.6)),
+    "Moyal": (pm.Moyal, (0.4, 0.6), stats.moyal(0.4, 0.6)),
+    "Normal": (pm.Normal, (0.4, 0.6), stats.norm(0.4, 0.6)),
+    "SkewNormal": (pm.SkewNormal, {"mu": 0.4, "sigma": 0.6, "alpha": 4.0},
+                   stats.skewnorm(4.0, 0.4, 0.6)),
+    "StudentT": (pm.StudentT, {"nu": 3.0, "mu": 0.4, "sigma": 0.6}, stats.t(3.0, 0.4, 0.6)),
+    "TruncatedNormal": (
+        pm.TruncatedNormal, {"mu": 0.4, "sigma": 0.6, "lower": 0.0, "upper": 2.0},
+        stats.truncnorm(-0.4 / 0.6, 1.6 / 0.6, 0.4, 0.6),
+    ),
+    "Uniform": (pm.Uniform, (-0.5, 1.0), stats.uniform(-0.5, 1.5)),
+    "Wald": (pm.Wald, (0.8, 1.5), stats.invgauss(0.8 / 1.5, scale=1.5)),
+}  # fmt: skip
+
+
+def test_every_smooth_law_has_an_example():
+    ours = {op for op in detail.registry if op.__module__.startswith(("pymc.", "pytensor."))}
+    assert {type(law.rv_op) for law, *_ in SMOOTH.values()} == ours
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_smooth_law_against_its_quantiles(name):
+    law, parameters, quantiles = SMOOTH[name]
+    u, w = legendre((0.0, 1.0), 60)
+    low, high, x = (quantiles.ppf(p) for p in (0.1, 0.9, 0.1 + 0.8 * u))
+    with pm.Model() as model:
+        named = isinstance(parameters, dict)
+        given = {k: np.array(p) for k, p in parameters.items()} if named else {}
+        records = law("x", *([] if named else map(np.array, parameters)), **given, shape=3)
+        dp.PrivateObservation("z", pt.clip(records, low, high).sum(), dp.GaussianMechanism(0.7))
+    h = np.concatenate([[low], x, [high]])
+    mass = np.concatenate([[0.1], 0.8 * w, [0.1]])
+    total = (h[:, None, None] + h[:, None] + h).ravel()
+    weight = (mass[:, None, None] * mass[:, None] * mass).ravel()
+    rv = marginal_of(model)
+    for z in (3 * low - 1.0, h @ mass * 3, 3 * high + 1.0):
+        expected = np.log(weight @ stats.norm.pdf(z - total, 0, 0.7))
+        found = float(pm.logp(rv, np.array(z)).eval(mode="FAST_COMPILE"))
+        np.testing.assert_allclose(found, expected, atol=1e-7)
