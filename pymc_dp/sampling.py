@@ -29,6 +29,7 @@ from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import initial_values
+from pymc_dp.routes.latent_gaussian import centred, unnormalised
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -103,7 +104,7 @@ def sample(
             published = as_published(model.rvs_to_values[rv])
             check_attainable(rv.name, rv.owner.op.mechanism, published)
     reading = read(model, "")
-    for note in notes(reading):
+    for note in (*notes(reading), *unnormalised(reading)):
         _log.warning("%s", note)
     if method is not None:
         return METHODS[method](reading, moments=moments, **kwargs)
@@ -113,6 +114,7 @@ def sample(
         kwargs["compute_convergence_checks"] = False
     tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
+        advice = advice or " ".join(centred(reading))
         check_convergence(tree, [rv.name for rv in model.free_RVs], advice)
     return tree
 

@@ -30,6 +30,7 @@ from pymc_dp.reading.model import (
     size_of,
 )
 from pymc_dp.routes import routes
+from pymc_dp.routes.latent_gaussian import centred, unnormalised
 from pymc_dp.step_methods import choose_steps
 
 _AFRESH = "computed afresh"
@@ -147,7 +148,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
         ]
     result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
 
-    result.notes += notes(reading)
+    result.notes += [*notes(reading), *unnormalised(reading), *centred(reading)]
     dropped = dropped_deterministics(reading)
     if dropped:
         result.notes.append(
