@@ -267,7 +267,7 @@ def test_mixtures(case):
     drawn = pm.draw(model["z"], 2000, random_seed=1).ravel()
     has_moments(drawn, law(y) @ y)
     # Draws of the count given the release.
-    pair = find_pair(model["z"].owner.op.law.statistics[0].law, mechanism)
+    pair = find_pair(model["z"].owner.op.law.statistic.law, mechanism)
     column = [*mechanism.parameters, -np.inf, np.inf]
     column += pair.parameters(*model["z"].owner.inputs[2:-1])
     for seed, (z_j, row) in enumerate(zip(z, joint, strict=True)):

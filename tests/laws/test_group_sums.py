@@ -521,7 +521,7 @@ REFUSALS = {
     ),
     "not linear": (
         lambda: pm.Normal("x", pm.Normal("m", shape=3)[G], 1, shape=N),
-        lambda x: pt.dot(M, x**2),
+        lambda x: pt.dot(M, x**3),
         "not linear in 'x'",
     ),
 }
