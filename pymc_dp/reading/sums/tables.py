@@ -258,15 +258,20 @@ class Ledger:
 
     # --- Sums -----------------------------------------------------------------------------------
 
-    def total(self, entries: Sequence[Entry], layout: Layout | None) -> Form:
-        """Sum the entries along the axis of the records, and over it."""
+    def total(
+        self, entries: Sequence[Entry], layout: Layout | None, weights: np.ndarray | None = None
+    ) -> Form:
+        """Sum the entries along the axis of the records, and over it; positions have weights."""
         if layout is None:
             return self._sum(entries[0], None, None)
         forms = []
         for block, entry in enumerate(entries):
-            of_block = layout.records[layout.blocks == block]
-            weights = np.bincount(of_block, minlength=self.n).astype("float64")
-            forms.append(self._sum(entry, None if np.all(weights == 1) else weights, layout.mask))
+            here = layout.blocks == block
+            given = None if weights is None else weights[here]
+            of_records = np.bincount(layout.records[here], given, self.n).astype("float64")
+            if weights is None or of_records.any():
+                same = np.all(of_records == 1)
+                forms.append(self._sum(entry, None if same else of_records, layout.mask))
         return added(forms)
 
     def _sum(self, entry: Entry, weights, mask) -> Form:

@@ -16,6 +16,7 @@ from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor
 from pytensor.tensor.math import All
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -240,7 +241,7 @@ class RecordGraphs:
             if variable in known or variable in self.env or isinstance(variable.type, RandomType):
                 continue
             if isinstance(variable, Constant) and (
-                not hasattr(variable.type, "shape") or np.size(variable.data) <= _BIG
+                not isinstance(variable.type, DenseTensorType) or np.size(variable.data) <= _BIG
             ):
                 continue
             self.env[variable] = variable.type()
