@@ -320,6 +320,19 @@ def test_parts_of_one_release_share_their_sums():
     assert len(additive(pt.stack(statistics), {x: N, y: N}).sums) == 4  # of x, x², xy and y
 
 
+def test_groups_are_one_operation():
+    """However many they are, of each function of the records that is added up."""
+    sums = [v[j == GROUP].sum() for j in range(3) for v in (x, x**2)]
+    reading = additive(pt.stack([x.mean(), *sums]), {x: N})
+    graphs, order = reading.rows()
+    assert len(graphs) == 3
+    given = {x: pt.as_tensor(VALUES[x]), reading.centers: pt.as_tensor([3.0])}
+    rows = np.vstack([evaluate(graph, given) for graph in graphs])
+    maps = [evaluate(reading.maps[reading.sums.index(s)], given) for s in order]
+    np.testing.assert_array_equal(rows, maps)
+    assert set(order) == set(reading.sums)
+
+
 def test_maps_are_of_the_records_and_of_parameters():
     reading = additive(((x - theta) ** 2).sum() + pt.exp(theta) * w.sum(), {x: N})
     given = set(nearest_rvs(list(reading.maps)))
