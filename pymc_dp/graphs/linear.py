@@ -17,7 +17,12 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import Reshape
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
@@ -71,6 +76,8 @@ class _Map:
         if isinstance(op, Blockwise) and op.batch_ndim(node) == 0:
             op = op.core_op
         match op.scalar_op if isinstance(op, Elemwise) else op:
+            case Sum() | Dot() | ps.Add() if variable.dtype == "bool":
+                pass  # there it means or
             case op if first and keeps_values(op, node.inputs[0]):
                 return self.read(node.inputs[0])
             case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() if first:
@@ -80,8 +87,11 @@ class _Map:
             case MakeVector() | Join():
                 rows = sparse.vstack([self.read(part) for part in node.inputs], format="csr")
                 return rows[self._joined(variable).ravel()]
-            case AdvancedIncSubtensor() as op if not op.set_instead_of_inc:
-                if not set(touched) - set(node.inputs[:2]):
+            case AdvancedIncSubtensor() | IncSubtensor() as op if not op.set_instead_of_inc:
+                target, put = node.inputs[:2]
+                # Into whole numbers, others would be put without what is behind their points.
+                fits = np.can_cast(put.dtype, target.dtype, "same_kind")
+                if fits and not set(touched) - {target, put}:
                     return self._scattered(variable)
             case Dot() if len(touched) == 1:
                 return self._multiplied(node.inputs, touched[0])
@@ -139,7 +149,9 @@ class _Map:
     def _scattered(self, variable: TensorVariable) -> sparse.csr_array:
         target, put, *index = variable.owner.inputs
         numbers = np.arange(math.prod(lengths(target))).reshape(lengths(target))
-        taken = AdvancedSubtensor(variable.owner.op.idx_list)(pt.constant(numbers), *index)
+        op = variable.owner.op
+        take = Subtensor if isinstance(op, IncSubtensor) else AdvancedSubtensor
+        taken = take(op.idx_list)(pt.constant(numbers), *index)
         entry = _known(taken, "an index")
         rows = self.read(put)[_positions(lengths(put), entry.shape)]
         return self.read(target) + _added(entry.ravel(), numbers.size) @ rows

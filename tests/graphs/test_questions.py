@@ -285,6 +285,7 @@ LINEAR = {
     "rows times matrix": lambda y: pt.dot(y, MATRIX[:, :4].T),
     "by an index": lambda y: pt.zeros(3)[GROUP].inc(y.ravel()),
     "onto itself": lambda y: pt.inc_subtensor(y.ravel()[np.array([0, 0, 1])], y[0, :3]),
+    "by a number": lambda y: pt.zeros(3)[1].inc(y.sum())[:2].inc(y[0, :2]),
     "affine": lambda y: (3 - 2 * y / 7 + np.arange(12).reshape(3, 4)) * MATRIX[:3, :4],
     "broadcast": lambda y: y + y.sum(axis=0),
     "negative": lambda y: -y[0] - y[1],
@@ -299,6 +300,21 @@ def test_linear_map(expression):
     at = np.random.default_rng(1).integers(0, 9, (3, 4))
     difference = np.asarray(value(at), float) - value(np.zeros((3, 4), int))
     np.testing.assert_allclose(linear_map(graph, y) @ at.ravel(), difference.ravel(), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda y: pt.zeros(2, dtype="int64")[[0, 1, 1]].inc(y),
+        lambda y: ((y > 0) + (y > 1)).reshape((1, 3)).sum(axis=1),
+        lambda y: pt.dot(y > 0, np.array([True, True, True])),
+    ],
+    ids=["put into whole numbers", "or", "or by a product"],
+)
+def test_what_is_not_added_up_is_not_linear(expression):
+    y = pm.Normal.dist(shape=3)
+    with pytest.raises(Declined, match="not linear"):
+        linear_map(expression(y), y)
 
 
 def test_an_unknown_coefficient_is_no_number():

@@ -17,7 +17,7 @@ powers do not cancel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytensor.tensor as pt
@@ -42,7 +42,7 @@ from pymc_dp.reading.sums.polynomials import (
     read_polynomial,
 )
 from pymc_dp.reading.sums.reader import Reader
-from pymc_dp.reading.sums.tables import Table, is_pure
+from pymc_dp.reading.sums.tables import Key, Table, Weighted, is_pure, times
 
 Affine = tuple[Coefficient, dict[ScalarVariable, Coefficient]]
 
@@ -59,6 +59,7 @@ class Additive:
     public : scalars in `entries` and the graphs that they stand for, free of the records.
     centers : vector of constants, one for each column of the records, to be put near their means.
     columns : (record variable, index of its column) for each of the centers.
+    weighted : of sums with a public number for each record, what is multiplied with it.
     """
 
     maps: tuple[TensorVariable, ...]
@@ -67,6 +68,28 @@ class Additive:
     public: tuple[tuple[ScalarVariable, TensorVariable], ...]
     centers: TensorVariable
     columns: tuple[tuple[TensorVariable, tuple[int, ...]], ...]
+    weighted: Mapping[ScalarVariable, Weighted] = field(default_factory=dict)
+
+    def rows(self) -> tuple[list[TensorVariable], list[ScalarVariable]]:
+        """Return the maps as vectors and matrices with a row for each, and the sums in this order.
+
+        Maps of many groups, which differ by public weights alone, are one operation.
+        """
+        parts = dict(zip(self.sums, self.maps, strict=True))
+        alike: dict[Key, list[ScalarVariable]] = {}
+        for s in filter(self.weighted.__contains__, self.sums):
+            alike.setdefault(self.weighted[s].key, []).append(s)
+        together = {s: group for group in alike.values() if len(group) > 1 for s in group}
+        graphs, order = [], list[ScalarVariable]()
+        for s in self.sums:
+            if s not in together:
+                graphs.append(parts[s])
+                order.append(s)
+            elif s is together[s][0]:
+                weights = np.array([self.weighted[other].weights for other in together[s]])
+                graphs.append(times(self.weighted[s].vector, weights))
+                order += together[s]
+        return graphs, order
 
     @property
     def outer(self) -> float | ScalarVariable:
@@ -152,6 +175,8 @@ def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> 
     used = set(ancestors([e for e in entries.flat if isinstance(e, Variable)]))
     sums = [(s, m) for s, m in reader.ledger.maps.items() if s in used]
     public = [(s, g) for s, g in reader.ledger.graphs.items() if s in used]
+    weighted = {s: w for s, _ in sums if (w := reader.ledger.weighted.get(s)) is not None}
+    vectors = _replaced([w.vector for w in weighted.values()], back)
     return Additive(
         maps=_replaced([m for _, m in sums], back),
         sums=tuple(s for s, _ in sums),
@@ -161,6 +186,10 @@ def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> 
         ),
         centers=reader.centers,
         columns=tuple((back[v], index) for v, index in reader.columns),
+        weighted={
+            s: w._replace(vector=vector)
+            for (s, w), vector in zip(weighted.items(), vectors, strict=True)
+        },
     )
 
 

@@ -41,6 +41,7 @@ from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, reordered, repeated, reshaped
 from pymc_dp.reading.sums.tables import Layout, Ledger, Table, common_layout, is_pure, mapped
+from pymc_dp.reading.sums.weighted import adds_up, weighted_sums
 
 
 class Reader:
@@ -67,7 +68,7 @@ class Reader:
         self.centers = pt.vector("centers", dtype="float64")
         self.columns: list[tuple[TensorVariable, tuple[int, ...]]] = []
         self._categories = categories
-        self._memo: dict[Variable, Public | Table] = {}
+        self._memo: dict[Variable, Public | Table | Declined] = {}
         for rv in records:
             table = self._memo[rv] = self._record(rv)
             if n == 1 and not keep_axis:
@@ -89,8 +90,33 @@ class Reader:
         """Return what a variable is."""
         if variable not in self._memo:
             touches = self.ledger.touches(variable)
-            self._memo[variable] = self._node(variable) if touches else Public(variable)
-        return self._memo[variable]
+            self._memo[variable] = self._touched(variable) if touches else Public(variable)
+        value = self._memo[variable]
+        if isinstance(value, Declined):
+            raise value
+        return value
+
+    def _touched(self, variable: TensorVariable) -> Public | Table | Declined:
+        """Read a node; where that fails, what adds up records by what it is linear in."""
+        try:
+            return self._node(variable)
+        except Declined as error:
+            if not adds_up(variable.owner.op):
+                return error
+            try:
+                return weighted_sums(self.operands, variable, self._sources(variable))
+            except Declined:
+                return error
+
+    def _sources(self, variable: TensorVariable) -> dict[TensorVariable, Table]:
+        """Return the nearest values of the records that a variable is computed from."""
+        found: dict[TensorVariable, Table] = {}
+        for above in filter(self.ledger.touches, variable.owner.inputs):
+            try:
+                found[above] = self.operands.table(self.read(above))
+            except Declined:
+                found |= self._sources(above)
+        return found
 
     def entries(self, variable: TensorVariable) -> np.ndarray:
         """Return the entries of a tensor without an axis of records: scalar graphs or numbers."""
@@ -209,7 +235,9 @@ class Reader:
             return self.operands.rows_of(variable, 0)
         # The sum of the values, each times whether it is the one.
         [size, *rest] = source.entries.shape
-        code = chosen if self._values(chosen) <= size else pt.mod(chosen, size)  # from the end
+        code = (
+            chosen if _number_of_values(chosen, self._categories) <= size else pt.mod(chosen, size)
+        )  # from the end
         code = code.dimshuffle(0, "x", *["x"] * len(rest))
         is_it = pt.eq(code, np.arange(size).reshape(1, size, *[1] * len(rest)))
         values = variable.owner.inputs[0]
@@ -220,6 +248,8 @@ class Reader:
     ) -> Public | Table:
         """Add rows up by a public index, or count codes: as many counts as there can be."""
         target, added, *index = inputs
+        if not np.can_cast(added.type.dtype, target.type.dtype, "same_kind"):
+            raise refusal(op)  # whole numbers are made of what is added
         by_groups = len(index) == 1 and index[0].type.ndim == 1 and not op.set_instead_of_inc
         if by_groups and not self.ledger.touches(index[0]) and added.type.ndim == target.type.ndim:
             size = self.operands.shape(target)[0]
@@ -233,7 +263,7 @@ class Reader:
         start, size = target.owner.inputs
         bounds = [size, *(size.owner.inputs if size.owner else ())]
         lengths = [int(i.data) for i in bounds if isinstance(i, Constant)]
-        if not (lengths and max(lengths) >= self._values(index[0])):
+        if not (lengths and max(lengths) >= _number_of_values(index[0], self._categories)):
             raise Declined(
                 "`bincount` may have as many entries as the data: give it minlength= the number "
                 "of categories, of Categorical or Bernoulli records, or write "
@@ -242,28 +272,6 @@ class Reader:
         equal = pt.eq(index[0][:, None], np.arange(max(lengths)))
         weight = added[:, None] if added.type.ndim else added
         return self.read(start + pt.switch(equal, weight, 0).sum(0))
-
-    def _values(self, codes: TensorVariable) -> float:
-        """Return the number of values 0, 1, ... that codes can have."""
-        above = set(ancestors([codes]))
-        used = [rv for rv in self._categories if rv in above]
-        sizes = [range(self._categories[rv]) for rv in used]
-        widths = [int(np.prod(rv.type.shape[1:])) for rv in used]
-        sizes = [s for s, width in zip(sizes, widths, strict=True) for _ in range(width)]
-        if not used or np.prod([float(len(s)) for s in sizes]) > 1e6:
-            return np.inf
-        grid = np.array(list(product(*sizes)))
-        columns = np.split(grid, np.cumsum(widths)[:-1], axis=1)
-        all_of = {
-            rv: pt.constant(g.reshape(-1, *rv.type.shape[1:]).astype(rv.dtype))
-            for rv, g in zip(used, columns, strict=True)
-        }
-        try:
-            found = known_value(clone_replace(codes, all_of, rebuild_strict=False), fixed=True)
-        except Exception:  # values of each record
-            return np.inf
-        # Where it is not known, other records are part of it, or what may change.
-        return np.inf if found is None or found.min() < 0 else found.max() + 1
 
     # --- Ops that work on each record's own values ----------------------------------------------
 
@@ -290,3 +298,26 @@ class Reader:
         if axis is None or layout is not None or not (apart and pure):
             raise refusal(node.op)
         return self.operands.rows_of(variable, axis - sum(a < axis for a in dropped))
+
+
+def _number_of_values(codes: TensorVariable, categories: dict[TensorVariable, int]) -> float:
+    """Return the number of values 0, 1, ... that codes can have."""
+    above = set(ancestors([codes]))
+    used = [rv for rv in categories if rv in above]
+    sizes = [range(categories[rv]) for rv in used]
+    widths = [int(np.prod(rv.type.shape[1:])) for rv in used]
+    sizes = [s for s, width in zip(sizes, widths, strict=True) for _ in range(width)]
+    if not used or np.prod([float(len(s)) for s in sizes]) > 1e6:
+        return np.inf
+    grid = np.array(list(product(*sizes)))
+    columns = np.split(grid, np.cumsum(widths)[:-1], axis=1)
+    all_of = {
+        rv: pt.constant(g.reshape(-1, *rv.type.shape[1:]).astype(rv.dtype))
+        for rv, g in zip(used, columns, strict=True)
+    }
+    try:
+        found = known_value(clone_replace(codes, all_of, rebuild_strict=False), fixed=True)
+    except Exception:  # values of each record
+        return np.inf
+    # Where it is not known, other records are part of it, or what may change.
+    return np.inf if found is None or found.min() < 0 else found.max() + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -75,6 +76,19 @@ class Layout:
         )
 
 
+class Weighted(NamedTuple):
+    """A map that is a product of base maps, by its key, with a public number for each record."""
+
+    key: Key
+    vector: TensorVariable
+    weights: np.ndarray
+
+
+def times(vector: TensorVariable, weights: np.ndarray) -> TensorVariable:
+    """Return a vector of the records times numbers; with a matrix of these, one row for each."""
+    return pt.where(weights != 0, vector * weights, 0.0)
+
+
 def whole(n: int) -> Layout:
     """Return the layout of all records in order."""
     return Layout(np.arange(n), np.zeros(n, dtype=int))
@@ -102,6 +116,7 @@ class Ledger:
     bases: list[TensorVariable] = field(default_factory=list)
     sums: dict[tuple, ScalarVariable] = field(default_factory=dict)
     maps: dict[ScalarVariable, TensorVariable] = field(default_factory=dict)
+    weighted: dict[ScalarVariable, Weighted] = field(default_factory=dict)
     public: dict[tuple, ScalarVariable] = field(default_factory=dict)
     graphs: dict[ScalarVariable, TensorVariable] = field(default_factory=dict)
     scalars: Scalars = field(default_factory=Scalars)
@@ -258,15 +273,20 @@ class Ledger:
 
     # --- Sums -----------------------------------------------------------------------------------
 
-    def total(self, entries: Sequence[Entry], layout: Layout | None) -> Form:
-        """Sum the entries along the axis of the records, and over it."""
+    def total(
+        self, entries: Sequence[Entry], layout: Layout | None, weights: np.ndarray | None = None
+    ) -> Form:
+        """Sum the entries along the axis of the records, and over it; positions have weights."""
         if layout is None:
             return self._sum(entries[0], None, None)
         forms = []
         for block, entry in enumerate(entries):
-            of_block = layout.records[layout.blocks == block]
-            weights = np.bincount(of_block, minlength=self.n).astype("float64")
-            forms.append(self._sum(entry, None if np.all(weights == 1) else weights, layout.mask))
+            here = layout.blocks == block
+            given = None if weights is None else weights[here]
+            of_records = np.bincount(layout.records[here], given, self.n).astype("float64")
+            if weights is None or of_records.any():
+                same = np.all(of_records == 1)
+                forms.append(self._sum(entry, None if same else of_records, layout.mask))
         return added(forms)
 
     def _sum(self, entry: Entry, weights, mask) -> Form:
@@ -295,15 +315,17 @@ class Ledger:
             return self._sum_of((self.base(mask),), weights, None)
         key = (product_of, None if weights is None else weights.tobytes(), mask)
         if key not in self.sums:
-            vector = pt.mul(*(self.bases[k] for k in product_of)).astype("float64")
+            whole = vector = pt.mul(*(self.bases[k] for k in product_of)).astype("float64")
             # Records outside of the selection may have any value, NaN too.
             if weights is not None:
-                vector = pt.where(weights != 0, vector * weights, 0.0)
+                vector = times(vector, weights)
             if mask is not None:
                 vector = pt.where(mask, vector, 0.0)
             if self.touches(vector):
                 symbol = self.sums[key] = ps.float64(f"s{len(self.maps)}")
                 self.maps[symbol] = vector
+                if weights is not None and mask is None:
+                    self.weighted[symbol] = Weighted(product_of, whole, weights)
             else:
                 [self.sums[key]] = self.public_form(vector.sum()).weights
         return Form(0.0, {self.sums[key]: 1.0})

@@ -14,6 +14,7 @@ from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs.questions import PLAIN_MODE
@@ -36,6 +37,14 @@ def _contiguous(value) -> np.ndarray:
 def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
     """Return a function that is evaluated node by node, without compilation."""
     return pytensor.function(list(inputs), outputs, mode=PLAIN_MODE, on_unused_input="ignore")
+
+
+def _as_matrix(graphs: Sequence[TensorVariable], n: int) -> TensorVariable:
+    """Return vectors over n records, and matrices of them, as the rows of one matrix."""
+    if all(g.type.ndim < 2 for g in graphs):
+        return pt.stack([pt.broadcast_to(g, (n,)) for g in graphs])
+    rows = [g if g.type.ndim == 2 else pt.broadcast_to(g, (n,))[None] for g in graphs]
+    return rows[0] if len(rows) == 1 else pt.concatenate(rows)
 
 
 def _unpacked(sweeps: Piece, records: int, further: int) -> Callable:
@@ -138,12 +147,12 @@ class Engine:
                 f"them a proper distribution that PyMC can draw from"
             ) from error
         self.center(x)
-        self._n_sums = 0 if reading is None else len(reading.sums)
+        self._n_sums = len(compiled.sums)
         if reading is None:
             return
         self._sums_of = plain_function(compiled.arguments, graphs["maps"])
         self._public_of = plain_function(inputs, graphs["public"])
-        scalars = [*reading.sums, *(s for s, _ in reading.public)]
+        scalars = [*compiled.sums, *(s for s, _ in reading.public)]
         self._outer = plain_function(scalars, pt.as_tensor(reading.outer))
         checked = 0
         for k in range(_CHECKS):
@@ -167,7 +176,9 @@ class Engine:
         expected = self.log_density(x, theta, env)
         if not math.isfinite(expected):
             return False
-        sums = [np.broadcast_to(m, self.block.n).sum() for m in self._sums_of(theta, *x, *env)]
+        sums = []
+        for m in self._sums_of(theta, *x, *env):
+            sums += np.broadcast_to(m, (*m.shape[:-1], self.block.n)).sum(axis=-1).ravel().tolist()
         found = float(self._outer(*sums[: self._n_sums], *self._public_of(theta, *env)))
         if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
             raise _DisagreementError(f"{found} instead of {expected}; please report this")
@@ -201,10 +212,10 @@ class Engine:
                 [theta, *env], [pt.stack(public_values) if public_values else pt.zeros((0,))]
             )
             scalars = [s for s, _ in reading.public]
-            density = from_scalars([reading.sums, scalars], reading.outer)
+            density = from_scalars([compiled.sums, scalars], reading.outer)
             make = make_sweeps
         rows = [m.astype("float64") for m in graphs["maps"]]
-        maps = from_graph([theta, *x, *env], [pt.stack([pt.broadcast_to(m, (n,)) for m in rows])])
+        maps = from_graph([theta, *x, *env], [_as_matrix(rows, n)])
         pieces = Pieces(self._propose, maps, public, density, choose, couple, prior)
         keys = [piece.key for piece in pieces]
         key = None if None in keys else repr((make.__name__, keys))

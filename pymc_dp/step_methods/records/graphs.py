@@ -13,9 +13,11 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor
 from pytensor.tensor.math import All
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -58,7 +60,7 @@ def _unreduced(condition: Variable) -> list[TensorVariable]:
 
 
 def refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[TensorVariable]:
-    """Put NaN into the first row for every record that is not `held`; see `kernels.records`."""
+    """Put NaN into the first rows for every record that is not `held`; see `kernels.records`."""
     if not held:
         return maps or [pt.zeros(())]
     fine = held[0]
@@ -83,6 +85,8 @@ class RecordGraphs:
         Further inputs, and where they come from: names of the point, data, numbers.
     reading : Additive, optional
         The density of the releases as a function of sums.
+    sums : list
+        Its sums, in the order of their maps.
     in_full, fixed, is_cut
         As of `engine.Engine`.
     """
@@ -116,9 +120,11 @@ class RecordGraphs:
 
     def _all(self, density: TensorVariable) -> dict[str, list[TensorVariable]]:
         graphs = {"full": [density], "maps": [], "public": [], "held": []}
+        self.sums: list[ScalarVariable] = []
         if self.reading is not None:
             centered = {self.reading.centers: self.centers}
-            graphs["maps"] = _substituted(self.reading.maps, centered)
+            maps, self.sums = self.reading.rows()
+            graphs["maps"] = _substituted(maps, centered)
             graphs["public"] = _substituted([g for _, g in self.reading.public], centered)
         graphs = {name: _substituted(group, self.records) for name, group in graphs.items()}
         laws = [
@@ -240,7 +246,7 @@ class RecordGraphs:
             if variable in known or variable in self.env or isinstance(variable.type, RandomType):
                 continue
             if isinstance(variable, Constant) and (
-                not hasattr(variable.type, "shape") or np.size(variable.data) <= _BIG
+                not isinstance(variable.type, DenseTensorType) or np.size(variable.data) <= _BIG
             ):
                 continue
             self.env[variable] = variable.type()

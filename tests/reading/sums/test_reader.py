@@ -8,6 +8,9 @@ import pytest
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.sparse import as_sparse_or_tensor_variable
+from pytensor.sparse import structured_dot as sparse_dot
+from scipy.sparse import csr_matrix
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
@@ -35,6 +38,7 @@ theta = named(pm.Normal.dist(0.0, 1.0), "theta")
 beta = named(pm.Normal.dist(0.0, 1.0, shape=3), "beta")
 w = pytensor.shared(RNG.normal(size=N), "w", shape=(None,))
 W = pytensor.shared(RNG.normal(size=(N, 2)), "W", shape=(None, None))
+half = pytensor.shared(np.arange(N) % 2, "half", shape=(N,))
 prices = pytensor.shared(np.array([1.0, 4.0, 9.0, 16.0]), "prices")
 
 VALUES = {
@@ -49,6 +53,8 @@ VALUES = {
 }
 RECORDS = (x, y, X, k, b, c)
 GROUP = np.array([0, 1, 1, 0, 2, 2, 2, 0, 1, 0, 2])
+HALF = np.array([0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0])
+SPARSE = as_sparse_or_tensor_variable(csr_matrix(np.eye(3)[:, GROUP] * np.linspace(0.5, 1.5, N)))
 
 
 def centred(v):
@@ -223,6 +229,25 @@ STATISTICS = {
     ),
     "truth in a row": (lambda: pt.any(X > 1, axis=1).sum() + pt.all(X > 0, axis=1).sum(), 2),
     "truth counted in a row": (lambda: ((X > 1).sum(axis=1) + (x.mean() > 2)).sum(), 2),
+    "last record": (lambda: X[-1].sum(), 3),
+    "entries of records": (lambda: X[[0, 1], [0, 1]].sum(), 2),
+    "appended": (lambda: pt.concatenate([x, [0.0]]).mean(), 1),
+    "rows of a table": (lambda: x[1:].reshape((5, 2)).sum(axis=1), 5),
+    "two indices": (lambda: pt.zeros((3, 2))[GROUP, HALF].inc(x), 6),
+    "two indices onto a parameter": (lambda: (pt.zeros((3, 2)) + theta)[GROUP, HALF].inc(x), 6),
+    "two indices of functions": (
+        lambda: pt.zeros((3, 2))[GROUP, HALF].inc(pt.clip(x, 2, 4) * y - theta)[:, 1],
+        3,
+    ),
+    "index of an axis": (lambda: pt.zeros((1, 3))[:, GROUP].inc(x), 3),
+    "index of two axes": (
+        lambda: pt.zeros(3)[GROUP[:10].reshape(2, 5)].inc(x[:10].reshape((2, 5))),
+        3,
+    ),
+    "one by one": (lambda: pt.zeros(3)[1].inc(x.sum())[2].inc(x[:4].sum() - y.mean()), 3),
+    "sparse weights": (lambda: sparse_dot(SPARSE, x[:, None])[:, 0], 3),
+    "sparse weights of truth": (lambda: sparse_dot(SPARSE, (X > 1).astype(float)), 9),
+    "two columns in a table": (lambda: pt.stack([x, y])[:, 1:].reshape((2, 2, 5)).sum(axis=2), 4),
     "variance where there is none": (lambda: x[x > 99].var(ddof=1), 3),
     "deviations where there are none": (lambda: (x[x > 99] - x[x > 99].mean()).sum() + 1.0, 2),
     "variance of a condition": (lambda: (x > 3).astype(float).var(), 1),
@@ -295,6 +320,19 @@ def test_parts_of_one_release_share_their_sums():
     assert len(additive(pt.stack(statistics), {x: N, y: N}).sums) == 4  # of x, x², xy and y
 
 
+def test_groups_are_one_operation():
+    """However many they are, of each function of the records that is added up."""
+    sums = [v[j == GROUP].sum() for j in range(3) for v in (x, x**2)]
+    reading = additive(pt.stack([x.mean(), *sums]), {x: N})
+    graphs, order = reading.rows()
+    assert len(graphs) == 3
+    given = {x: pt.as_tensor(VALUES[x]), reading.centers: pt.as_tensor([3.0])}
+    rows = np.vstack([evaluate(graph, given) for graph in graphs])
+    maps = [evaluate(reading.maps[reading.sums.index(s)], given) for s in order]
+    np.testing.assert_array_equal(rows, maps)
+    assert set(order) == set(reading.sums)
+
+
 def test_maps_are_of_the_records_and_of_parameters():
     reading = additive(((x - theta) ** 2).sum() + pt.exp(theta) * w.sum(), {x: N})
     given = set(nearest_rvs(list(reading.maps)))
@@ -314,8 +352,6 @@ REFUSED = {
     "argmax": (lambda: pt.argmax(x), "`Argmax`"),
     "cumulative sum": (lambda: pt.cumsum(x)[3], "`CumOp`"),
     "one record": (lambda: x[0], "a single record by its position"),
-    "last record": (lambda: X[-1].sum(), "a single record by its position"),
-    "entries of records": (lambda: X[[0, 1], [0, 1]].sum(), "single entries of some records"),
     "exp of deviations": (lambda: pt.exp(x - x.mean()).sum(), "`exp`"),
     "absolute deviations": (lambda: abs(x - x.mean()).mean(), "`abs`"),
     "clipped at a statistic": (lambda: pt.clip(x, 0, x.mean()).sum(), "`clip`"),
@@ -333,7 +369,13 @@ REFUSED = {
     "bincount of counts": (lambda: pt.bincount(c, minlength=50)[1], "minlength="),
     "index by a statistic": (lambda: prices[x.mean().astype(int)], "decide on"),
     "records": (lambda: x, "one value per record"),
-    "appended": (lambda: pt.concatenate([x, [0.0]]).mean(), "appends other values"),
+    "indices that may change": (lambda: pt.zeros((3, 2))[GROUP, half].inc(x), "AdvancedInc"),
+    "one entry for each record": (lambda: pt.zeros((N, 1))[np.arange(N), 0].inc(x), "AdvancedInc"),
+    "into whole numbers": (lambda: pt.zeros(3, dtype="int64")[GROUP].inc(x), "AdvancedInc"),
+    "a parameter's weights": (
+        lambda: pt.dot(pt.ones((2, 5)) * theta, x[1:].reshape((5, 2))).sum(),
+        "it reshapes the records",
+    ),
     "solve": (lambda: pt.linalg.solve(X.T @ X, X.T @ y).sum(), "`Solve`"),
     "seventy terms": (lambda: ((X @ beta - x.mean() * X.sum(1) - y.mean()) ** 8).sum(), "`pow`"),
     "statistics and records": (

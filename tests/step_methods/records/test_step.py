@@ -10,7 +10,9 @@ import pytest
 from pymc.step_methods.compound import CompoundStep
 from pymc.step_methods.state import equal_dataclass_values
 from pytensor import scalar as ps
+from pytensor.sparse import as_sparse_or_tensor_variable, structured_dot
 from scipy import special, stats
+from scipy.sparse import csr_matrix
 
 import pymc_dp as dp
 from pymc_dp.mechanisms.arguments import as_float
@@ -19,7 +21,7 @@ from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.sums import additive
 from pymc_dp.step_methods.records import graphs
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
-from tests.agreement import counts_follow, follows, has_moments, same_law
+from tests.agreement import counts_follow, follows, has_moments, same_law, values_follow
 from tests.chains import SHORT, begun, sampled, step_of
 from tests.models import RECORD_MODELS
 
@@ -200,6 +202,47 @@ def test_point_masses_within_a_density_are_refused(law):
             return
         with pytest.raises(ValueError, match=r"cannot update 'x': PyMC adds .* DiracDelta"):
             dp.RecordMetropolis([x])
+
+
+# --- Sums by a public design ----------------------------------------------------------------------
+
+CELL = np.array([0, 1, 2, 0, 1, 2])
+ROWS = np.array([[1.0, 0.5], [-1.0, 2.0], [0.3, 0.0], [2.0, 1.0], [1.0, -0.5], [0.0, 1.0]])
+MEMBERS = (np.arange(3)[:, None] == CELL).astype(float)
+SPARSE = as_sparse_or_tensor_variable(csr_matrix(MEMBERS))
+BY_DESIGN = {
+    "design": (lambda y: pt.dot(ROWS.T, y), ROWS.T),
+    "incidence": (lambda y: pt.dot(MEMBERS, y), MEMBERS),
+    "sparse": (lambda y: structured_dot(SPARSE, y[:, None])[:, 0], MEMBERS),
+    "index": (lambda y: pt.inc_subtensor(pt.zeros(3)[CELL], y), MEMBERS),
+    "two indices": (lambda y: pt.zeros((3, 1))[CELL, 0].inc(2 * y).ravel(), 2 * MEMBERS),
+    "index of an axis": (lambda y: pt.zeros((1, 3))[:, CELL].inc(y)[0], MEMBERS),
+    "stack": (lambda y: pt.stack([y[j == CELL].sum() for j in range(3)]), MEMBERS),
+    "one by one": (
+        lambda y: sum(pt.zeros(3)[j].inc(y[j == CELL].sum()) for j in range(3)),
+        MEMBERS,
+    ),
+    "columns of a table": (lambda y: y.reshape((2, 3)).sum(axis=0), MEMBERS),
+}
+
+
+@pytest.mark.parametrize(("statistic", "weights"), BY_DESIGN.values(), ids=BY_DESIGN)
+@pytest.mark.by_day("columns of a table")
+def test_records_given_sums_by_a_design(statistic, weights, caplog):
+    """By all 64 patterns of truth values; a proposal takes no pass over the records."""
+    chance, noise = np.array([0.2, 0.5, 0.7, 0.4, 0.6, 0.3]), 0.7
+    z = weights @ np.array([1, 0, 1, 1, 0, 0])
+    with pm.Model() as model:
+        y = pm.Bernoulli("y", chance, shape=6)
+        dp.PrivateObservation("z", statistic(y), dp.LaplaceMechanism(noise), observed=z)
+        step = dp.RecordMetropolis([y])
+    [engine] = step.engines
+    assert not engine.in_full
+    assert "afresh" not in caplog.text
+    patterns = np.array([*np.ndindex(*[2] * 6)])
+    prior = np.where(patterns, chance, 1 - chance).prod(axis=1)
+    given = np.exp(-abs(z - patterns @ weights.T).sum(axis=1) / noise)
+    values_follow(run(model, tune=10, step=[step])["y"], patterns, prior * given, level=1e-4)
 
 
 # --- Records that the point cannot hold -----------------------------------------------------------

@@ -1,0 +1,87 @@
+"""Weighted sums over the records: what is linear in values of theirs, with public numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.sparse.math import Dot as SparseDot
+from pytensor.sparse.math import StructuredDot
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.questions import known_value, lengths, public_data
+from pymc_dp.reading.sums.forms import Form, added
+from pymc_dp.reading.sums.operands import Operands, Public
+from pymc_dp.reading.sums.tables import Table, whole
+
+
+def adds_up(op: Op) -> bool:
+    """Whether an op adds entries up, so that few may be left where one for each record was."""
+    op = op.core_op if isinstance(op, Blockwise) else op
+    return isinstance(
+        op, Sum | Dot | AdvancedIncSubtensor | IncSubtensor | SparseDot | StructuredDot
+    )
+
+
+def weighted_sums(
+    operands: Operands, variable: TensorVariable, sources: dict[TensorVariable, Table]
+) -> Table:
+    """Read a variable as sums of what it is linear in, with one number for each record.
+
+    Parameters
+    ----------
+    operands : Operands
+    variable : TensorVariable
+    sources : dict
+        What it is computed from, and what that was read as.
+
+    Raises
+    ------
+    Declined
+        If it is not linear in these, or has so many entries that they are no sums.
+    """
+    ledger, shape = operands.ledger, lengths(variable)
+    size = int(np.prod(shape))
+    if size >= ledger.n and any(table.axis is not None for table in sources.values()):
+        raise Declined("it has an entry for each record")
+    between = ancestors([variable], blockers=list(sources))
+    if public_data([v for v in between if v not in sources]):
+        raise Declined("its weights are computed from `pm.Data`, which may change")
+    zeros = {v: pt.zeros(lengths(v), dtype=v.dtype) for v in sources}
+    offset = graph_replace(variable, zeros, strict=False)
+    number = known_value(offset, fixed=True)
+    graph = offset if number is None else pt.constant(number)
+    forms = [[form] for form in operands.table(Public(graph)).entries.flat]
+    for source, table in sources.items():
+        matrix = linear_map(variable, source)
+        if not np.all(np.isfinite(matrix.data)):
+            raise Declined("its weights are not known")
+        for entry, parts in enumerate(forms):
+            weights = matrix[[entry]].toarray().reshape(lengths(source))
+            parts += _weighted(operands, table, weights)
+    entries = np.empty(size, dtype=object)
+    entries[:] = [added(parts) for parts in forms]
+    return Table(entries.reshape(shape))
+
+
+def _weighted(operands: Operands, table: Table, weights: np.ndarray) -> list[Form]:
+    """Return the parts of a weighted sum of all that a table stands for."""
+    if table.axis is None:
+        used = zip(table.entries.flat, weights.flat, strict=True)
+        return [form.scaled(float(weight)) for form, weight in used if weight]
+    ledger, axis = operands.ledger, table.axis
+    entries = np.moveaxis(table.entries, axis, -1)
+    weights = np.moveaxis(weights, axis, -1)
+    layout = table.layout or whole(ledger.n)
+    return [
+        ledger.total(list(entries[index]), layout, weights[index])
+        for index in np.ndindex(*weights.shape[:-1])
+        if weights[index].any()
+    ]
