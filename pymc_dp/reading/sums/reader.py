@@ -41,7 +41,7 @@ from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, reordered, repeated, reshaped
 from pymc_dp.reading.sums.tables import Layout, Ledger, Table, common_layout, is_pure, mapped
-from pymc_dp.reading.sums.weighted import adds_up, weighted_sums
+from pymc_dp.reading.sums.weighted import adds_up, require_few, weighted_sums
 
 
 class Reader:
@@ -253,6 +253,7 @@ class Reader:
         by_groups = len(index) == 1 and index[0].type.ndim == 1 and not op.set_instead_of_inc
         if by_groups and not self.ledger.touches(index[0]) and added.type.ndim == target.type.ndim:
             size = self.operands.shape(target)[0]
+            require_few(size, self.ledger.n)
             group = self.operands.known(index[0]) % size
             sums = [added[np.flatnonzero(group == g)].sum(axis=0) for g in range(size)]
             # PyTensor writes a product with a matrix of zeros and ones so, also one with ones.

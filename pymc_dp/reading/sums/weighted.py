@@ -21,6 +21,14 @@ from pymc_dp.reading.sums.forms import Form, added
 from pymc_dp.reading.sums.operands import Operands, Public
 from pymc_dp.reading.sums.tables import Table, whole
 
+_MOST_WEIGHTS = 20_000_000  # of all sums together, one for each record
+
+
+def require_few(sums: int, n: int) -> None:
+    """Decline more sums than can have a weight for each record."""
+    if sums * n > _MOST_WEIGHTS:
+        raise Declined(f"it is of {sums:,} sums over {n:,} records, too many to be read one by one")
+
 
 def adds_up(op: Op) -> bool:
     """Whether an op adds entries up, so that few may be left where one for each record was."""
@@ -51,6 +59,7 @@ def weighted_sums(
     size = int(np.prod(shape))
     if size >= ledger.n and any(table.axis is not None for table in sources.values()):
         raise Declined("it has an entry for each record")
+    require_few(size, ledger.n)
     between = ancestors([variable], blockers=list(sources))
     if public_data([v for v in between if v not in sources]):
         raise Declined("its weights are computed from `pm.Data`, which may change")
