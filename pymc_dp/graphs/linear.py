@@ -101,6 +101,10 @@ class _Map:
                 columns = math.prod(lengths(node.inputs[1])[1:])
                 matrix = sparse.csr_array(node.inputs[0].data)
                 return sparse.kron(matrix, sparse.eye_array(columns)) @ self.read(node.inputs[1])
+            case ps.Switch() if node.inputs[0] not in touched:
+                chosen = _known(node.inputs[0], "a condition").astype("float64")
+                yes, no = node.inputs[1:]
+                return self._scaled(yes, variable, chosen) + self._scaled(no, variable, 1 - chosen)
             case ps.Add():
                 return reduce(add, [self._spread(i, variable) for i in node.inputs])
             case ps.Sub():

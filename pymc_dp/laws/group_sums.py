@@ -50,6 +50,7 @@ from pymc_dp.reading.cells import (
     parameters_of_entries,
     places,
     read_linear,
+    require_numbers,
 )
 from pymc_dp.reading.model import (
     Reading,
@@ -146,6 +147,7 @@ class GroupSums(SumLaw):
         except Declined:
             raise Declined from None  # another law's, or of none
         check_transform(reading.model, rv)
+        require_numbers(rv, parameters)
         mine = releases_of(reading.model, [rv])
         require_possible(mine)
         for release in mine:

@@ -41,6 +41,7 @@ from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     PLAIN_MODE,
     depends_on,
+    is_itself,
     keeps_values,
     known_value,
     lengths,
@@ -48,13 +49,14 @@ from pymc_dp.graphs.questions import (
     public_data,
     simplified,
 )
-from pymc_dp.laws import find_pair, is_registered
+from pymc_dp.laws import find_pair, is_registered, require_pair
 from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.quadrature import detail, log_density_of_sums, support
 from pymc_dp.laws.inversion.release import noise_parts
 from pymc_dp.laws.mixture import split_by
+from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.reading.bounds import starting_values
@@ -323,6 +325,8 @@ class UnknownSizes(SumLaw):
     def integrated(self):
         """Sum over all numbers of records that matter."""
         number, law = (v.owner.op.dist_params(v.owner) for v in (self.number, self.rv))
+        # Small types of numbers would give the densities few digits.
+        number = [p.astype("float64" if p.dtype.startswith("float") else "int64") for p in number]
         record = column_parameters(self.rv, 0) if law else []
         change, given = Change(), list[TensorVariable]()
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
@@ -330,6 +334,7 @@ class UnknownSizes(SumLaw):
         model, last = self.reading.model, list(self.releases)[-1]
         for k, release in enumerate(self.releases):
             mechanism = release_mechanism(release)
+            self._require(release, mechanism, record)
             has_sum = any(slope is not None for slope in self.releases[release].slope)
             summed = has_sum and self.records.summand is not None
             if summed and has_kink(mechanism) and sizes[0] < _FEWEST:
@@ -356,6 +361,22 @@ class UnknownSizes(SumLaw):
             observed = release in model.observed_RVs
             published.append(model.rvs_to_values[release] if observed else None)
         return change
+
+    def _require(self, release: TensorVariable, mechanism: Mechanism, record) -> None:
+        """Decline noise under which a sum has no density here."""
+        entries = self.releases[release]
+        for constant, slope in zip(entries.constant, entries.slope, strict=True):
+            if slope is None:
+                continue
+            # What depends on the number is neither 0 nor 1 for all.
+            known = (known_value(graph, fixed=True) for graph in (slope, constant))
+            numbers = [np.nan if value is None else value for value in known]
+            require_multiples(release, mechanism, *numbers)
+            if self.records.summand is not None:
+                noise_parts(mechanism)
+            else:
+                law, own = self.records.of_sum(pt.constant(10), record)
+                require_pair(law, mechanism, own)
 
     def _sizes(self) -> np.ndarray:
         """Return the numbers of records that matter, given what is published of them."""
@@ -429,6 +450,12 @@ def _that_matter(vector, log_density, start: float, most: int) -> np.ndarray | N
 def _check_number(number: TensorVariable, rv: TensorVariable) -> None:
     """Decline a number that is no scalar count of one law, and records that differ by it."""
     op = number.owner.op
+    [size] = rv.owner.op.size_param(rv.owner).owner.inputs
+    if not is_itself(size, number):
+        raise Declined(
+            f"the number of the records {rv.name!r} is computed from {number.name!r}: write "
+            f"shape={number.name}, and the prior of the number itself"
+        )
     if number.type.ndim or not isinstance(op, RandomVariable) or number.dtype.startswith("float"):
         raise Declined(
             f"the number {number.name!r} of the records {rv.name!r} has to be a whole number with "

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
@@ -122,6 +123,18 @@ def read_linear(
         raise Declined(f"the statistic of the release {name!r} has numbers that are not finite")
     weights.eliminate_zeros()
     return LinearSums(release, weights, offset.ravel().astype("float64"))
+
+
+def require_numbers(rv: TensorVariable, parameters: Sequence[TensorVariable]) -> None:
+    """Refuse records whose parameters are computed from numbers that are NaN, covariates say."""
+    for graph in ancestors(parameters, blockers=nearest_rvs(parameters)):
+        if graph.owner is None and getattr(graph, "dtype", "").startswith("float"):
+            value = known_value(graph)
+            if value is not None and np.isnan(value).any():
+                raise ValueError(
+                    f"the records {rv.name!r}: their parameters are computed from numbers of which "
+                    f"some are NaN. Leave these records out, or give the missing numbers a prior"
+                )
 
 
 def is_shared(*sums: LinearSums) -> bool:

@@ -131,6 +131,8 @@ class _Reader:
         constant = known_value(graph_replace([graph], {part: zero}, strict=False)[0])
         if constant is None or not np.all(np.isfinite(weights.data)):
             raise Declined("numbers in it are not known")
+        if not np.all(np.isfinite(constant)):
+            raise Declined("an entry of it is not finite: a mean of no records, say")
         weights.sort_indices()
         for e, row in enumerate(np.ravel(entries)):
             own = slice(weights.indptr[e], weights.indptr[e + 1])

@@ -177,7 +177,7 @@ def _statistic(reading: Reading, release) -> str:
                 found = law_of(reading, group).describe(release)
                 sized = any(size_of(rv) is not None for rv in group.records)
                 return found if sized else f"{found} (n = {record_length(group.records[0])})"
-    tagged = tuple(rv for rv in reading.model.free_RVs if is_tagged(rv))
+    tagged = tuple(rv for rv in reading.model.free_RVs if is_tagged(rv) and size_of(rv) is None)
     parts = []
     for block in blocks(reading, tagged):
         if release not in block.factors:

@@ -83,6 +83,12 @@ def products(mechanism):
     dp.PrivateObservation("z", means, mechanism, observed=Z)
 
 
+def chosen(mechanism):
+    *_, x = records()
+    means = [pt.where(j == G, x, 0).sum() / SIZES[j] for j in range(3)]
+    dp.PrivateObservation("z", means, mechanism, observed=Z)
+
+
 def added_by_index(mechanism):
     x = pt.inc_subtensor(pt.zeros(3)[G], records()[2])
     dp.PrivateObservation("z", x / SIZES, mechanism, observed=Z)
@@ -135,7 +141,7 @@ def dims(mechanism):
 
 
 SPELLINGS = [
-    matrix, weighted_matrix, sparse_matrix, index, mask, products, added_by_index, bincount,
+    matrix, weighted_matrix, sparse_matrix, index, mask, products, added_by_index, chosen, bincount,
     segments, releases_of_their_own, variables_of_their_own, by_hand, data, dims,
 ]  # fmt: skip
 
@@ -572,3 +578,12 @@ def test_prior_predictive_draws_have_the_density():
     draws = pm.draw(collapsed["z"], 4000, random_seed=2)
     for j in range(3):
         follows(draws[:, j], stats.norm(theta[j], np.sqrt(sigma**2 / SIZES[j] + 0.09)))
+
+
+def test_covariates_that_are_nan_are_refused():
+    with pm.Model() as model:
+        covariates = np.array([0.0, 1.0, np.nan])
+        x = pm.Normal("x", pm.Normal("b") * covariates, 1, shape=3)
+        dp.PrivateObservation("z", x.sum(), LAPLACE(1.0), observed=1.0)
+    with pytest.raises(ValueError, match=r"records .x.: .* NaN"):
+        dp.collapse(model, "marginal")

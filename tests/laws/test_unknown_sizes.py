@@ -202,6 +202,26 @@ def test_refusals_say_why(prior, statistic, match):
         dp.collapse(model, "marginal")
 
 
+@pytest.mark.parametrize("shape", [lambda n: n + 5, lambda n: 2 * n, lambda n: pt.maximum(n, 7)])
+def test_a_shape_that_is_computed_from_a_number_is_refused(shape):
+    with pm.Model() as model:
+        n = pm.Poisson("n", 9)
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=shape(n))
+        dp.PrivateObservation("count", n, GEOMETRIC(2.0), observed=9)
+        dp.PrivateObservation("z", x.sum(), LAPLACE(3.0), observed=11.0)
+    with pytest.raises(Declined, match="computed from 'n': write shape=n"):
+        dp.collapse(model, "marginal")
+    assert "a statistic of x" in str(dp.explain(model))
+
+
+def test_noise_without_a_density_is_refused():
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=pm.Poisson("n", 9))
+        dp.PrivateObservation("z", x.sum(), LAPLACE(3.0).rounded(0), observed=11.0)
+    with pytest.raises(Declined, match="no marginal here"):
+        dp.collapse(model, "marginal")
+
+
 def test_few_records_have_no_smooth_sum_under_laplace_noise():
     with pm.Model() as model:
         n = pm.DiscreteUniform("n", 2, 9)

@@ -40,6 +40,7 @@ from pymc_dp.reading.cells import (
     partition,
     parts_of,
     places,
+    require_numbers,
 )
 from pymc_dp.reading.model import (
     Reading,
@@ -76,6 +77,7 @@ class Designs(SumLaw):
         if more or not isinstance(rv.owner.op, NormalRV):
             raise Declined
         check_transform(reading.model, rv)
+        require_numbers(rv, rv.owner.op.dist_params(rv.owner))
         mine = releases_of(reading.model, [rv])
         if any(release.owner.op.bounds is not None for release in mine):
             raise Declined
