@@ -25,7 +25,7 @@ from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.sum_law import change, is_rows, law_of
-from pymc_dp.laws.unknown_sizes import OfUnknownSize
+from pymc_dp.laws.unknown_sizes.density import OfUnknownSize
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, read
 from pymc_dp.reading.normal_column import NormalColumn

@@ -117,8 +117,11 @@ class Pieces(Integrated):
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        found = self.of_each(value, mechanism, parameters)
-        return sum(law.logp(z, noise, *own).sum() for law, z, noise, own in found)
+        terms = pt.zeros(int(np.prod(self.shape)))
+        of_each = self.of_each(value, mechanism, parameters)
+        for entries, (law, z, noise, own) in zip(self.entries, of_each, strict=True):
+            terms = pt.set_subtensor(terms[np.array(entries)], law.logp(z, noise, *own))
+        return terms.reshape(self.shape)
 
 
 class Law(NamedTuple):

@@ -1,0 +1,1 @@
+"""Records of which nobody knows how many there are."""

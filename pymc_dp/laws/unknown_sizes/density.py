@@ -1,0 +1,237 @@
+r"""Records of which nobody knows how many there are: their number is confidential, too.
+
+With a number :math:`n \sim p(n \mid \lambda)` and iid records
+:math:`x_1, \dots, x_n \sim f(\cdot \mid \theta)`, noisy numbers and one noisy sum are released. The
+density of these is
+
+.. math::
+
+    p(z \mid \lambda, \theta) = \sum_n p(n \mid \lambda) \prod_j \eta(z_j \mid a_j(n)) \,
+        p(z_S \mid n, \theta),
+
+where :math:`p(z_S \mid n, \theta)` is that of a noisy :math:`a(n) + b(n) \sum_i h(x_i)`, in closed
+form or by inversion. A mean has b(n) = 1/n. The sum goes over all n that matter: beyond, the noise
+of the published numbers, or the prior where none is published, is below :math:`e^{-45}` of its
+largest. Several releases are the factors :math:`p(z_k \mid z_1, \dots, z_{k-1})`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.logprob.abstract import _logprob
+from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
+from pytensor.tensor.random.basic import NormalRV, PoissonRV
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import (
+    PLAIN_MODE,
+)
+from pymc_dp.laws import find_pair
+from pymc_dp.laws.group_sums import sum_of
+from pymc_dp.laws.integrated import Integrated
+from pymc_dp.laws.inversion.breakpoints import Summand
+from pymc_dp.laws.inversion.quadrature import log_density_of_sums
+from pymc_dp.laws.inversion.release import noise_parts
+from pymc_dp.laws.mixture import split_by
+from pymc_dp.mechanisms.base import Mechanism
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """The entries of a release, ``constant + slope * sum``, as graphs of the number of records.
+
+    Of entries that no sum is part of, `slope` is None. `shape` is that of the release.
+    """
+
+    shape: tuple[int, ...]
+    size: TensorVariable
+    constant: tuple[TensorVariable, ...]
+    slope: tuple[TensorVariable | None, ...]
+
+    def at(self, sizes: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
+        """Return the numbers for some sizes."""
+        vector = pt.vector(dtype=self.size.dtype)
+
+        def numbers(graph):
+            if graph is None:
+                return None
+            of_all = vectorize_graph(graph, {self.size: vector})
+            inputs = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}
+            with np.errstate(all="ignore"):
+                found = pytensor.function([vector], of_all, **inputs)(sizes)
+            return np.broadcast_to(found, sizes.shape).astype("float64")
+
+        return [numbers(g) for g in self.constant], [numbers(g) for g in self.slope]
+
+    def of(self, n: TensorVariable, total: TensorVariable) -> list[TensorVariable]:
+        """Write the entries for a number of records and their sum."""
+        found = []
+        for constant, slope in zip(self.constant, self.slope, strict=True):
+            entry = constant if slope is None else constant + slope * total
+            [entry] = graph_replace([entry], {self.size: n.astype(self.size.dtype)}, strict=False)
+            found.append(entry)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The law of a record, and the sum over records that is released.
+
+    Without a `summand` it is that of the records themselves, whose law is known.
+    """
+
+    law: RandomVariable
+    count: int  # of its parameters
+    summand: Summand | None
+    record: TensorVariable
+
+    def of_sum(self, n, parameters):
+        """Return the law of the sum of n records."""
+        if isinstance(self.law, NormalRV):
+            mu, sigma = parameters
+            return self.law, (n * mu, pt.sqrt(n) * sigma)
+        if isinstance(self.law, PoissonRV):
+            return self.law, (n * parameters[0],)
+        return sum_of(self.law, n, *parameters)
+
+    def draw(self, rng, n, parameters):
+        """Draw the sum of n records; NaN-free for none."""
+        if self.summand is None:
+            law, own = self.of_sum(pt.maximum(n, 1), parameters)
+            rng, total = law(*own, rng=rng, return_next_rng=True)
+            return rng, pt.switch(n > 0, total, 0)
+        rng, x = self.law(*parameters, size=(n,), rng=rng, return_next_rng=True)
+        flat = clone_replace(self.summand.h, {self.record: x}, rebuild_strict=False)
+        return rng, pt.broadcast_to(flat, (n,)).sum()
+
+    def logp(self, sizes, value, constant, slope, mechanism, parameters):
+        """Log density of a released entry for each of some numbers of records."""
+        some = np.maximum(sizes, 1)
+        usable = np.isfinite(slope) & (slope != 0) & (sizes > 0)
+        slope, offset = np.where(usable, slope, 1.0), np.where(usable, constant, 0.0)
+        z = (value.astype("float64") - offset) / slope
+        if self.summand is None:
+            noise = mechanism.with_parameters(*(p / abs(slope) for p in mechanism.parameters))
+            law, own = self.of_sum(pt.constant(some), parameters)
+            found = find_pair(law, noise).log_marginal(noise, z, *own)
+        else:
+            found = self._inverted(some, z, abs(slope), mechanism, parameters)
+        alone = mechanism.logp(value, pt.constant(np.where(np.isfinite(constant), constant, 0.0)))
+        none = np.where(np.isfinite(constant) & (sizes == 0), 0.0, -np.inf)
+        return pt.switch(usable, found - np.log(abs(slope)), alone + none)
+
+    def _inverted(self, sizes, z, scale, mechanism, parameters):
+        n, own_z, laplace, gaussian = (pt.scalar(dtype="float64") for _ in range(4))
+        own = [p.astype("float64") for p in parameters]
+        _, law = self.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+        noise = (x[None] for x in (own_z, laplace, gaussian))
+        least = max(int(sizes.min()), 1)
+        one = log_density_of_sums(law, n, least, (self.summand,), self.record, *noise)
+        b, sd = noise_parts(mechanism)
+        columns = {
+            n: pt.constant(sizes.astype("float64")),
+            own_z: z,
+            laplace: b / scale,
+            gaussian: sd / scale,
+        }
+        return vectorize_graph(one, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class OfUnknownSize(Integrated):
+    """A release of records of unknown number, given earlier ones.
+
+    Parameters are those of the prior of the number, those of the records' law, and of each earlier
+    release its value and the parameters of its noise.
+    """
+
+    prior: RandomVariable
+    count: int  # of its parameters
+    records: Records
+    sizes: np.ndarray
+    entries: tuple[Entries, ...]  # of each release, the earlier ones first
+    earlier: tuple[Mechanism, ...]
+    published: tuple[TensorVariable | None, ...]
+    names: tuple[str, ...]
+
+    @property
+    def rate(self) -> float:  # type: ignore[override]
+        """Effective draws a second."""
+        if self.records.summand is None:
+            return 5_000.0 / (1.0 + self.sizes.size / 100)
+        return 250.0 / self.sizes.size
+
+    def _split(self, parameters):
+        """Return the parameters of the number and of a record, and the earlier releases."""
+        widths = [self.count, self.records.count]
+        widths += [1 + len(m.parameters) for m in self.earlier]
+        number, record, *given = split_by(widths, parameters)
+        earlier = [
+            (value, mechanism.with_parameters(*own))
+            for mechanism, (value, *own) in zip(self.earlier, given, strict=True)
+        ]
+        return number, record, earlier
+
+    def _terms(self, entries: Entries, value, mechanism, record):
+        """Log density of a release for each number of records."""
+        total: Any = 0.0
+        constants, slopes = entries.at(self.sizes)
+        noise = [pt.broadcast_to(p, value.shape).ravel() for p in mechanism.parameters]
+        for j, (constant, slope) in enumerate(zip(constants, slopes, strict=True)):
+            z, own = value.ravel()[j], mechanism.with_parameters(*(p[j] for p in noise))
+            if slope is None:
+                finite = np.isfinite(constant)
+                term = own.logp(z, pt.constant(np.where(finite, constant, 0.0)))
+                total = total + pt.switch(finite, term, -np.inf)
+            else:
+                total = total + self.records.logp(self.sizes, z, constant, slope, own, record)
+        return total
+
+    def log_weights(self, number, record, releases):
+        """Log of the prior times the densities of some releases, for each number of records."""
+        total = log_prior(self.prior, number, pt.constant(self.sizes))
+        for entries, (value, mechanism) in zip(self.entries, releases, strict=False):
+            total = total + self._terms(entries, value, mechanism, record)
+        return total
+
+    def logp(self, value, mechanism, *parameters):
+        """See `Integrated.logp`."""
+        number, record, earlier = self._split(parameters)
+        before = self.log_weights(number, record, earlier)
+        after = before + self._terms(self.entries[-1], value, mechanism, record)
+        given = pt.logsumexp(before) if earlier else 0.0
+        return pt.logsumexp(after) - given
+
+    def log_weights_given(self, value, mechanism, *parameters):
+        """Log density of all releases as they are published, for each number of records."""
+        number, record, earlier = self._split(parameters)
+        if any(v is None for v in self.published):
+            raise Declined(f"{self.names[0]!r} cannot be drawn: a release of it is not observed")
+        seen = [(v, m) for v, (_, m) in zip(self.published, earlier, strict=True)]
+        return self.log_weights(number, record, [*seen, (value, mechanism)])
+
+    def draw(self, rng, *parameters):
+        """See `Integrated.draw`."""
+        number, record, earlier = self._split(parameters)
+        if earlier:
+            weights = pt.special.softmax(self.log_weights(number, record, earlier))
+            rng, k = pt.random.categorical(weights, rng=rng, return_next_rng=True)
+            n = pt.constant(self.sizes)[k]
+        else:
+            rng, n = self.prior(*number, rng=rng, return_next_rng=True)
+        rng, total = self.records.draw(rng, n, record)
+        entries = self.entries[-1]
+        return rng, pt.stack(entries.of(n, total)).reshape(entries.shape)
+
+
+def log_prior(op: RandomVariable, parameters, sizes: TensorVariable) -> TensorVariable:
+    """Log mass of a law of counts at some numbers."""
+    _, drawn = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+    return _logprob(op, (sizes,), *drawn.owner.inputs)
