@@ -10,8 +10,9 @@ The expression, usually the log density of the releases, is interpreted node by 
 A sum over the records turns a row into :math:`\sum_k c_k S_k` with
 :math:`S_k = \sum_i \prod_{j \in k} b_j(x_i)`. That covers sums, means, counts, histograms,
 clipping, cross products, variances, covariances and central moments, and whatever is computed from
-them. The records themselves enter as :math:`x - c` with a constant c near their mean, so that
-powers do not cancel.
+them. What adds up records in a way that is not read node by node, by two indices or a sparse matrix
+say, is read by its public weights (`weighted`). The records themselves enter as :math:`x - c` with
+a constant c near their mean, so that powers do not cancel.
 """
 
 from __future__ import annotations

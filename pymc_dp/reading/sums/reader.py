@@ -104,19 +104,9 @@ class Reader:
             if not adds_up(variable.owner.op):
                 return error
             try:
-                return weighted_sums(self.operands, variable, self._sources(variable))
+                return weighted_sums(self.operands, variable, self.read)
             except Declined:
                 return error
-
-    def _sources(self, variable: TensorVariable) -> dict[TensorVariable, Table]:
-        """Return the nearest values of the records that a variable is computed from."""
-        found: dict[TensorVariable, Table] = {}
-        for above in filter(self.ledger.touches, variable.owner.inputs):
-            try:
-                found[above] = self.operands.table(self.read(above))
-            except Declined:
-                found |= self._sources(above)
-        return found
 
     def entries(self, variable: TensorVariable) -> np.ndarray:
         """Return the entries of a tensor without an axis of records: scalar graphs or numbers."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
 from pytensor.sparse.math import Dot as SparseDot
 from pytensor.sparse.math import StructuredDot
 from pytensor.tensor.blockwise import Blockwise
@@ -38,38 +40,34 @@ def adds_up(op: Op) -> bool:
     )
 
 
-def weighted_sums(
-    operands: Operands, variable: TensorVariable, sources: dict[TensorVariable, Table]
-) -> Table:
-    """Read a variable as sums of what it is linear in, with one number for each record.
+type Read = Callable[[TensorVariable], Public | Table]
 
-    Parameters
-    ----------
-    operands : Operands
-    variable : TensorVariable
-    sources : dict
-        What it is computed from, and what that was read as.
+
+def weighted_sums(operands: Operands, variable: TensorVariable, read: Read) -> Table:
+    """Read a variable as sums of what it is linear in, with one number for each record.
 
     Raises
     ------
     Declined
-        If it is not linear in these, or has so many entries that they are no sums.
+        If it is not linear in what can be read, or has so many entries that they are no sums.
     """
-    ledger, shape = operands.ledger, lengths(variable)
-    size = int(np.prod(shape))
-    if size >= ledger.n and any(table.axis is not None for table in sources.values()):
+    sources, shape = _sources(operands, variable, read), lengths(variable)
+    size = math.prod(shape)
+    if size >= operands.ledger.n and any(table.axis is not None for table in sources.values()):
         raise Declined("it has an entry for each record")
-    require_few(size, ledger.n)
-    between = ancestors([variable], blockers=list(sources))
-    if public_data([v for v in between if v not in sources]):
+    require_few(size, operands.ledger.n)
+    # One source may be computed from another: in their places, they have nothing to do with it.
+    places = {v: pt.TensorType(v.dtype, lengths(v))() for v in sources}
+    graph = graph_replace(variable, places, strict=False)
+    if public_data([graph]):
         raise Declined("its weights are computed from `pm.Data`, which may change")
-    zeros = {v: pt.zeros(lengths(v), dtype=v.dtype) for v in sources}
-    offset = graph_replace(variable, zeros, strict=False)
+    zeros = {place: pt.zeros(lengths(place), dtype=place.dtype) for place in places.values()}
+    offset = graph_replace(graph, zeros, strict=False)
     number = known_value(offset, fixed=True)
-    graph = offset if number is None else pt.constant(number)
-    forms = [[form] for form in operands.table(Public(graph)).entries.flat]
+    given = operands.table(Public(offset if number is None else pt.constant(number)))
+    forms = [[form] for form in given.entries.flat]
     for source, table in sources.items():
-        matrix = linear_map(variable, source)
+        matrix = linear_map(graph, places[source])
         if not np.all(np.isfinite(matrix.data)):
             raise Declined("its weights are not known")
         for entry, parts in enumerate(forms):
@@ -78,6 +76,19 @@ def weighted_sums(
     entries = np.empty(size, dtype=object)
     entries[:] = [added(parts) for parts in forms]
     return Table(entries.reshape(shape))
+
+
+def _sources(
+    operands: Operands, variable: TensorVariable, read: Read
+) -> dict[TensorVariable, Table]:
+    """Return the nearest values of the records that a variable is computed from."""
+    found: dict[TensorVariable, Table] = {}
+    for above in filter(operands.ledger.touches, variable.owner.inputs):
+        try:
+            found[above] = operands.table(read(above))
+        except Declined:
+            found |= _sources(operands, above, read)
+    return found
 
 
 def _weighted(operands: Operands, table: Table, weights: np.ndarray) -> list[Form]:

@@ -47,6 +47,11 @@ def _as_matrix(graphs: Sequence[TensorVariable], n: int) -> TensorVariable:
     return rows[0] if len(rows) == 1 else pt.concatenate(rows)
 
 
+def _sums(maps: Sequence[np.ndarray], n: int) -> list[float]:
+    """Return the sums over n records of the values of such graphs."""
+    return [s for m in maps for s in np.broadcast_to(m, (*m.shape[:-1], n)).sum(axis=-1).ravel()]
+
+
 def _unpacked(sweeps: Piece, records: int, further: int) -> Callable:
     """Take records and further inputs one by one: so arrays cross from Python much faster."""
     names = [f"x{i}" for i in range(records)], [f"e{i}" for i in range(further)]
@@ -176,9 +181,7 @@ class Engine:
         expected = self.log_density(x, theta, env)
         if not math.isfinite(expected):
             return False
-        sums = []
-        for m in self._sums_of(theta, *x, *env):
-            sums += np.broadcast_to(m, (*m.shape[:-1], self.block.n)).sum(axis=-1).ravel().tolist()
+        sums = _sums(self._sums_of(theta, *x, *env), self.block.n)
         found = float(self._outer(*sums[: self._n_sums], *self._public_of(theta, *env)))
         if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
             raise _DisagreementError(f"{found} instead of {expected}; please report this")

@@ -248,6 +248,14 @@ STATISTICS = {
     "sparse weights": (lambda: sparse_dot(SPARSE, x[:, None])[:, 0], 3),
     "sparse weights of truth": (lambda: sparse_dot(SPARSE, (X > 1).astype(float)), 9),
     "two columns in a table": (lambda: pt.stack([x, y])[:, 1:].reshape((2, 2, 5)).sum(axis=2), 4),
+    "a vector and its double, in a table": (
+        lambda: (x[1:].reshape((5, 2)) + (2 * x)[1:].reshape((5, 2))).sum(axis=0),
+        2,
+    ),
+    "a vector and a function of it": (
+        lambda: (x[1:].reshape((5, 2)) - pt.clip(x, 2, 4)[1:].reshape((5, 2))).sum(axis=0),
+        4,
+    ),
     "variance where there is none": (lambda: x[x > 99].var(ddof=1), 3),
     "deviations where there are none": (lambda: (x[x > 99] - x[x > 99].mean()).sum() + 1.0, 2),
     "variance of a condition": (lambda: (x > 3).astype(float).var(), 1),
