@@ -142,7 +142,7 @@ def _recover_statistic(law: Independent, value, noise, parameters, posterior, rn
 def _recover_pieces(law: Pieces, rv, value, posterior, rng):
     noise, parameters = rv.owner.op.split(rv.owner.inputs)
     found: dict = {}
-    for piece, z, mechanism, own in law.of_each(value, noise, parameters):
+    for piece, _, z, mechanism, own in law.of_each(value, noise, parameters):
         found |= _recover_statistic(piece, z, mechanism, own, posterior, rng)
     return found
 

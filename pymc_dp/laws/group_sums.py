@@ -78,6 +78,8 @@ def sum_of(op, n, *parameters) -> Law:
     raise Declined
 
 
+sum_of.register(ptr.PoissonRV, lambda op, n, rate: _sum(op, n * rate))
+sum_of.register(ptr.NormalRV, lambda op, n, mu, sigma: _sum(op, n * mu, pt.sqrt(n) * sigma))
 sum_of.register(ptr.BernoulliRV, lambda op, n, p: _sum(ptr.binomial, n, p))
 sum_of.register(ptr.BinomialRV, lambda op, n, m, p: _sum(op, n * m, p))
 sum_of.register(ptr.ExponentialRV, lambda op, n, scale: _sum(ptr._gamma, n * 1.0, scale))
@@ -125,9 +127,8 @@ class GroupSums(SumLaw):
     @classmethod
     def named(cls):
         """See `SumLaw.named`."""
-        return law_names(
-            law for law in (ptr.PoissonRV, *sum_of.registry) if law is not ptr.BernoulliRV
-        )
+        elsewhere = ptr.BernoulliRV, ptr.NormalRV  # which other laws name
+        return law_names(law for law in sum_of.registry if law not in elsewhere)
 
     @classmethod
     def read(cls, reading, group):
@@ -159,7 +160,7 @@ class GroupSums(SumLaw):
         try:
             sums = tuple(read_linear(reading, release, rv, beside) for release in mine)
         except Declined:
-            if isinstance(law, ptr.NormalRV | ptr.PoissonRV) or is_registered(sum_of, law):
+            if is_registered(sum_of, law):
                 raise
             raise Declined from None  # sums over these records have no law
         found = cls(rv, law, parameters, sums)

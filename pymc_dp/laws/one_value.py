@@ -94,33 +94,31 @@ class Pieces(Integrated):
         """See `Integrated`."""
         return tuple(name for law in self.statistics for name in law.names)
 
-    def of_each(self, value, noise, parameters):
-        """For each law: it, its entries of a value, the noise of these, and its parameters."""
-        noises = [pt.broadcast_to(p, self.shape).ravel() for p in noise.parameters]
+    def laws(self, parameters):
+        """Return each law, the places of its entries, and its parameters."""
         widths = (law.statistic.n_parameters for law in self.statistics)
-        for law, entries, own in zip(
-            self.statistics, self.entries, split_by(widths, parameters), strict=True
-        ):
-            at = np.array(entries)
-            yield law, value.ravel()[at], noise.with_parameters(*(p[at] for p in noises)), own
+        places = map(np.array, self.entries)
+        return zip(self.statistics, places, split_by(widths, parameters), strict=True)
+
+    def of_each(self, value, noise, parameters):
+        """For each law: it, the places of its entries, these, their noise, and its parameters."""
+        noises = [pt.broadcast_to(p, self.shape).ravel() for p in noise.parameters]
+        for law, at, own in self.laws(parameters):
+            yield law, at, value.ravel()[at], noise.with_parameters(*(p[at] for p in noises)), own
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
         value = pt.zeros(int(np.prod(self.shape)))
-        widths = (law.statistic.n_parameters for law in self.statistics)
-        for law, entries, own in zip(
-            self.statistics, self.entries, split_by(widths, parameters), strict=True
-        ):
+        for law, at, own in self.laws(parameters):
             rng, drawn = law.draw(rng, *own)
-            value = pt.set_subtensor(value[np.array(entries)], drawn)
+            value = pt.set_subtensor(value[at], drawn)
         return rng, value.reshape(self.shape)
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
         terms = pt.zeros(int(np.prod(self.shape)))
-        of_each = self.of_each(value, mechanism, parameters)
-        for entries, (law, z, noise, own) in zip(self.entries, of_each, strict=True):
-            terms = pt.set_subtensor(terms[np.array(entries)], law.logp(z, noise, *own))
+        for law, at, z, noise, own in self.of_each(value, mechanism, parameters):
+            terms = pt.set_subtensor(terms[at], law.logp(z, noise, *own))
         return terms.reshape(self.shape)
 
 

@@ -195,10 +195,7 @@ def stand_in_records(n: int) -> TensorVariable:
 def cells_of(rv: TensorVariable, parameters: Sequence) -> Cells:
     """Return the finest cells in which the parameters of records agree."""
     index = places(rv)
-    try:
-        keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
-    except ValueError as error:
-        raise ValueError(f"the records {rv.name!r}: {error}") from None
+    keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
     return partition(keys, index[0].size)
 
 
@@ -332,8 +329,6 @@ def _keys(graph: TensorVariable, index: Index) -> list[np.ndarray]:
         value = known_value(graph, fixed=True)
         if value is None:
             return list(index)
-        if np.isnan(value).any():
-            raise ValueError("parameters of records are computed from numbers that are NaN")
         return [value[index]]
     if _is_product(graph):
         return list(_rows(graph, index).T)

@@ -13,6 +13,7 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
@@ -27,7 +28,14 @@ from pymc_dp.graphs.questions import (
 )
 from pymc_dp.reading.cells import require_own, stand_in_records
 from pymc_dp.reading.column_sums import read_sums
-from pymc_dp.reading.model import Reading, release_statistic
+from pymc_dp.reading.groups import Block
+from pymc_dp.reading.model import (
+    Reading,
+    check_transform,
+    release_statistic,
+    releases_of,
+    require_possible,
+)
 from pymc_dp.reading.sums import is_rowwise
 
 
@@ -79,6 +87,21 @@ def read_quadratic(
             f"records {records.name!r} in each entry: {error}"
         ) from None
     return tuple(found[e] for e in range(entries.size))
+
+
+def quadratic_releases(
+    reading: Reading, group: Block
+) -> tuple[TensorVariable, dict[TensorVariable, tuple[QuadraticEntry, ...]]]:
+    """Read a group of one Normal variable: it, and every entry of its releases."""
+    [rv, *more] = group.records
+    if more or not isinstance(rv.owner.op, NormalRV):
+        raise Declined
+    check_transform(reading.model, rv)
+    mine = releases_of(reading.model, [rv])
+    if any(release.owner.op.bounds is not None for release in mine):
+        raise Declined
+    require_possible(mine)
+    return rv, {release: read_quadratic(reading, release, rv) for release in mine}
 
 
 class _Reader:

@@ -23,7 +23,12 @@ from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, len
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
-from pymc_dp.laws.inversion.quadrature import detail, log_density_of_sums, support
+from pymc_dp.laws.inversion.quadrature import (
+    FEWEST,
+    detail,
+    log_density_of_sums,
+    starts_at_zero,
+)
 from pymc_dp.laws.inversion.release import noise_parts
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import has_kink
@@ -43,7 +48,20 @@ from pymc_dp.reading.model import (
     releases_of,
 )
 
-_FEWEST = 5  # records whose noisy sum has a smooth density under Laplace noise
+
+def log_densities(law, parameters, sizes, summand, record, z, laplace, gaussian) -> TensorVariable:
+    """Log densities of noisy sums over groups of these sizes, each as `log_density_of_sums`.
+
+    Vectors with a number for each group; parameters and noise may be scalars, for all.
+    """
+    own = [pt.scalar(dtype="float64") for _ in parameters]
+    n, *noise = (pt.scalar(dtype="float64") for _ in range(4))
+    _, record_law = law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+    least = int(sizes.min()) if sizes.size else 1
+    ones = (x[None] for x in noise)
+    one = log_density_of_sums(record_law, n, least, (summand,), record, *ones)
+    given = pt.constant(sizes.astype("float64")), z, laplace, gaussian, *parameters
+    return vectorize_graph(one, dict(zip((n, *noise, *own), given, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,29 +99,19 @@ class InvertedGroups(Integrated):
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        own = [pt.scalar(dtype="float64") for _ in parameters]
-        n, z, laplace, gaussian = (pt.scalar(dtype="float64") for _ in range(4))
-        _, law = self.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        noise = (x[None] for x in (z, laplace, gaussian))
         shape = self.sizes.shape
         [filled] = np.nonzero(self.sizes.ravel() > 0)
         sizes, factor, constant = (
             x.ravel()[filled].astype("float64") for x in (self.sizes, self.factor, self.constant)
         )
-        least = int(sizes.min()) if sizes.size else 1
-        one = log_density_of_sums(law, n, least, (self.summand,), self.record, *noise)
         own_value, b, sd, *given = (
             pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
             for p in (value, *noise_parts(mechanism), *parameters)
         )
-        columns = {
-            n: pt.constant(sizes),
-            z: (own_value - constant) / factor,
-            laplace: b / abs(factor),
-            gaussian: sd / abs(factor),
-            **dict(zip(own, given, strict=True)),
-        }
-        logp = vectorize_graph(one, columns) - np.log(abs(factor))
+        z, scale = (own_value - constant) / factor, abs(factor)
+        logp = log_densities(
+            self.law, given, sizes, self.summand, self.record, z, b / scale, sd / scale
+        ) - np.log(scale)
         if filled.size == self.sizes.size:
             return logp.reshape(shape)
         # A density that no record enters has no place in the gradient: it may be NaN.
@@ -159,21 +167,20 @@ class InvertedGroupSums(SumLaw):
         noise_parts(mechanism)
         sizes = np.diff(weights.indptr)
         filled = sizes > 0
-        if has_kink(mechanism) and sizes[filled].min(initial=_FEWEST) < _FEWEST:
+        if has_kink(mechanism) and sizes[filled].min(initial=FEWEST) < FEWEST:
             raise Declined(
                 f"the release {release.rv.name!r} has a group of {sizes[filled].min()} records: "
-                f"under Laplace noise the density of a sum of fewer than {_FEWEST} is not smooth"
+                f"under Laplace noise the density of a sum of fewer than {FEWEST} is not smooth"
             )
         factor, parameters = factors(release, rv), op.dist_params(rv.owner)
         own = [p.astype("float64") for p in parameters_of_entries(release, rv, parameters)]
         scalars = [p[0] if p.type.ndim else p for p in own]
         own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
         _, law = op(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        lower, _ = support(law, rv.name)
-        positive = lower is not None and known_value(lower) == 0
         sizes, factor, offset = (x.reshape(shape) for x in (sizes, factor, release.offset))
         record = pt.vector("record", dtype="float64")
-        summand = _summand(self.part, rv, record, positive)
+        positive = starts_at_zero(law, rv.name)
+        summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
         law_of_sums = InvertedGroups(op, sizes, factor, offset, summand, record)
         return integrated_release(law_of_sums, mechanism, *own)
 
@@ -212,9 +219,8 @@ def _of_one_record(graph: TensorVariable, rv: TensorVariable) -> bool:
     return all(_of_one_record(i, rv) for i in node.inputs)
 
 
-def _summand(part, rv, record: TensorVariable, positive: bool) -> Summand:
-    """Read a function of each record as one of a vector of records."""
-    n = math.prod(lengths(rv))
+def summand_of(part, rv, n: int, record: TensorVariable, positive: bool) -> Summand:
+    """Read a function of each of n records `rv` as one of a vector of records."""
     alike = stand_in_records(n)
     stand_in = alike.type()  # a clone would copy what is drawn
     column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))

@@ -16,10 +16,11 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, SAMPLES
 from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
 
+FEWEST = 5  # records whose noisy sum has a smooth density under Laplace noise
 _EPS, _TINY = 2.0**-52, 1e-300
 
 
@@ -71,6 +72,12 @@ def support(law: TensorVariable, name: str | None = None):
             f"{', '.join(repr(rv.name) for rv in moving)}: it must be known"
         )
     return lower, upper
+
+
+def starts_at_zero(law: TensorVariable, name: str) -> bool:
+    """Whether the support of the records of this name is known to begin at zero."""
+    lower, _ = support(law, name)
+    return lower is not None and bool(known_value(lower) == 0)
 
 
 def statistics(summands, record, x):

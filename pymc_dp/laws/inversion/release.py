@@ -48,7 +48,12 @@ from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
-from pymc_dp.laws.inversion.quadrature import detail, log_density_of_sums, statistics, support
+from pymc_dp.laws.inversion.quadrature import (
+    detail,
+    log_density_of_sums,
+    starts_at_zero,
+    statistics,
+)
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.columns import column_parameters
@@ -184,8 +189,7 @@ def characteristic_marginal(
     # Small integers and floats in the graph would be computed with in single precision.
     parameters = [p.astype("float64") for p in column_parameters(records, column)]
     _, law = op(*parameters, rng=records.owner.inputs[0], return_next_rng=True)
-    lower, _ = support(law, records.name)
-    positive = lower is not None and known_value(lower) == 0
+    positive = starts_at_zero(law, records.name)
     if len(releases) != 1:
         names = ", ".join(repr(r.name) for r in releases)
         raise Declined(

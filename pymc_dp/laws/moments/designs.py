@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 from scipy import linalg, sparse
 
@@ -33,23 +32,16 @@ from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import (
-    Part,
     at_records,
     cells_of,
+    combined,
     multiplied,
     partition,
     parts_of,
     places,
-    require_numbers,
 )
-from pymc_dp.reading.model import (
-    Reading,
-    check_transform,
-    release_mechanism,
-    releases_of,
-    require_possible,
-)
-from pymc_dp.reading.quadratic import QuadraticEntry, read_quadratic
+from pymc_dp.reading.model import Reading, release_mechanism
+from pymc_dp.reading.quadratic import QuadraticEntry, quadratic_releases
 
 _MOST_NUMBERS = 30_000_000  # in the rows and columns of one part
 _MOST_WHITENED = 500  # latents, whose precision is factorised for every gradient
@@ -73,22 +65,19 @@ class Designs(SumLaw):
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
-        [rv, *more] = group.records
-        if more or not isinstance(rv.owner.op, NormalRV):
-            raise Declined
-        check_transform(reading.model, rv)
-        require_numbers(rv, rv.owner.op.dist_params(rv.owner))
-        mine = releases_of(reading.model, [rv])
-        if any(release.owner.op.bounds is not None for release in mine):
-            raise Declined
-        require_possible(mine)
-        releases = {release: read_quadratic(reading, release, rv) for release in mine}
-        return cls(reading, rv, releases)
+        return cls(reading, *quadratic_releases(reading, group))
 
     @property
     def entries(self) -> list[QuadraticEntry]:
         """The entries of all releases, in order."""
         return [entry for read in self.releases.values() for entry in read]
+
+    @property
+    def places(self) -> list[tuple[TensorVariable, slice]]:
+        """The releases, and where each has its entries among all."""
+        ends = np.cumsum([0, *map(len, self.releases.values())])
+        spans = map(slice, ends[:-1], ends[1:])
+        return list(zip(self.releases, spans, strict=True))
 
     def describe(self, release):
         """See `SumLaw.describe`."""
@@ -102,7 +91,7 @@ class Designs(SumLaw):
         """Keep the coordinates and the residual sums of squares as latent variables."""
         rv, form = self.rv, self._form()
         mu, sigma = (p.astype("float64") for p in rv.owner.op.dist_params(rv.owner))
-        mean = sum(multiplied(form.rows @ columns, given) for columns, given in _parts(rv, mu))
+        mean = combined(form.rows, mu, places(rv))
         spread = pt.broadcast_to(at_records(rv, sigma, form.record), form.record.shape)
         spread = pt.switch(spread >= 0, spread, np.nan)
         size = form.part.size + form.alpha.size
@@ -112,10 +101,9 @@ class Designs(SumLaw):
         expected = 2.0 * form.alpha * spread[form.free] ** 2
         residual = expected * pt.exp(latents[form.part.size :] / np.sqrt(form.alpha))
         change = Change(added={f"{rv.name}_latents": (latents, transform)})
-        entries, start = form.at(u, residual), 0
-        for release, read in self.releases.items():
-            value = entries[start : start + len(read)].reshape(known_shape(release))
-            start += len(read)
+        entries = form.at(u, residual)
+        for release, place in self.places:
+            value = entries[place].reshape(known_shape(release))
             of = rv.name if len(self.releases) == 1 else f"{rv.name}_{release.name}"
             change.deterministics[f"{of}_statistic"] = value
             change.replaced[release] = release_rv(value, release_mechanism(release))
@@ -139,7 +127,8 @@ class Designs(SumLaw):
         forms += [(e.records, np.ones(e.records.size)) for e in entries if e.squared_sum]
         linear = _matrix(forms, n)
         cells = partition([cells_of(rv, [sigma]).of, *_patterns(squares)], n)
-        design = sparse.hstack([p.columns for p in _parts(rv, mu)], format="csr")
+        columns = [sparse.csr_array(part.columns) for part in parts_of(mu, places(rv))]
+        design = sparse.hstack(columns, format="csr")
         order = np.argsort(cells.of, kind="stable")
         ends = np.cumsum(cells.sizes)
         linear_parts, design = linear.tocsc()[:, order], design[order]
@@ -173,17 +162,15 @@ class Designs(SumLaw):
         """Return what is observed as a linear function of the latents, near what it suggests."""
         model, value, variance = self.reading.model, [], []
         rows: list[int] = []
-        start = 0
-        for release, read in self.releases.items():
+        for release, place in self.places:
             mechanism = release_mechanism(release)
             if release in model.observed_RVs and has_continuous_rates(mechanism):
                 assert mechanism.rates is not None
                 lam, tau = mechanism.rates
                 own = 2.0 / lam**2 if has_kink(mechanism) else 1.0 / tau
-                rows += range(start, start + len(read))
+                rows += range(place.start, place.stop)
                 value.append(model.rvs_to_values[release].astype("float64").ravel())
                 variance.append(pt.broadcast_to(own, known_shape(release)).ravel())
-            start += len(read)
         if not rows:
             return []
         given = map(pt.concatenate, (value, variance))
@@ -265,12 +252,6 @@ class QuadraticForm:
         at = pt.concatenate([(u - mean) / sd, np.sqrt(self.alpha) * pt.log(residual / expected)])
         target = value - (of_u + squares @ residual) + jacobian @ at
         return Linearised(jacobian, target, variance)
-
-
-def _parts(rv: TensorVariable, parameter: TensorVariable) -> list[Part]:
-    """Return a parameter of all records as public columns times coefficients."""
-    found = parts_of(parameter.astype("float64"), places(rv))
-    return [Part(sparse.csr_array(columns), given) for columns, given in found]
 
 
 def _matrix(rows: Sequence[tuple[np.ndarray, np.ndarray]], n: int) -> sparse.csr_array:

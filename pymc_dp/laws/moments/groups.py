@@ -14,7 +14,6 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.logprob.transforms import LogTransform
-from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -23,13 +22,8 @@ from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import at_records, have_one_law
-from pymc_dp.reading.model import (
-    check_transform,
-    release_mechanism,
-    releases_of,
-    require_possible,
-)
-from pymc_dp.reading.quadratic import read_quadratic
+from pymc_dp.reading.model import release_mechanism
+from pymc_dp.reading.quadratic import quadratic_releases
 
 
 class Entries(NamedTuple):
@@ -60,18 +54,11 @@ class GroupMoments(SumLaw):
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
-        [rv, *more] = group.records
-        if more or not isinstance(rv.owner.op, NormalRV):
-            raise Declined
-        check_transform(reading.model, rv)
-        mine = releases_of(reading.model, [rv])
-        if any(release.owner.op.bounds is not None for release in mine):
-            raise Declined
-        require_possible(mine)
+        rv, found = quadratic_releases(reading, group)
         groups: dict[bytes, tuple[int, np.ndarray]] = {}
         releases = {}
-        for release in mine:
-            read, number = read_quadratic(reading, release, rv), []
+        for release, read in found.items():
+            number = []
             for entry in read:
                 key = entry.records.tobytes()
                 number.append(groups.setdefault(key, (len(groups), entry.records))[0])

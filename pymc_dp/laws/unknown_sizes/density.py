@@ -18,6 +18,7 @@ largest. Several releases are the factors :math:`p(z_k \mid z_1, \dots, z_{k-1})
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,16 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.abstract import _logprob
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
-from pytensor.tensor.random.basic import NormalRV, PoissonRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import (
-    PLAIN_MODE,
-)
+from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import Integrated
 from pymc_dp.laws.inversion.breakpoints import Summand
-from pymc_dp.laws.inversion.quadrature import log_density_of_sums
+from pymc_dp.laws.inversion.groups import log_densities
 from pymc_dp.laws.inversion.release import noise_parts
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.mechanisms.base import Mechanism
@@ -92,19 +90,10 @@ class Records:
     summand: Summand | None
     record: TensorVariable
 
-    def of_sum(self, n, parameters):
-        """Return the law of the sum of n records."""
-        if isinstance(self.law, NormalRV):
-            mu, sigma = parameters
-            return self.law, (n * mu, pt.sqrt(n) * sigma)
-        if isinstance(self.law, PoissonRV):
-            return self.law, (n * parameters[0],)
-        return sum_of(self.law, n, *parameters)
-
     def draw(self, rng, n, parameters):
-        """Draw the sum of n records; NaN-free for none."""
+        """Draw the sum of n records."""
         if self.summand is None:
-            law, own = self.of_sum(pt.maximum(n, 1), parameters)
+            law, own = sum_of(self.law, pt.maximum(n, 1), *parameters)
             rng, total = law(*own, rng=rng, return_next_rng=True)
             return rng, pt.switch(n > 0, total, 0)
         rng, x = self.law(*parameters, size=(n,), rng=rng, return_next_rng=True)
@@ -119,29 +108,15 @@ class Records:
         z = (value.astype("float64") - offset) / slope
         if self.summand is None:
             noise = mechanism.with_parameters(*(p / abs(slope) for p in mechanism.parameters))
-            law, own = self.of_sum(pt.constant(some), parameters)
+            law, own = sum_of(self.law, pt.constant(some), *parameters)
             found = find_pair(law, noise).log_marginal(noise, z, *own)
         else:
-            found = self._inverted(some, z, abs(slope), mechanism, parameters)
+            doubles = [p.astype("float64") for p in parameters]
+            b, sd = (part / abs(slope) for part in noise_parts(mechanism))
+            found = log_densities(self.law, doubles, some, self.summand, self.record, z, b, sd)
         alone = mechanism.logp(value, pt.constant(np.where(np.isfinite(constant), constant, 0.0)))
         none = np.where(np.isfinite(constant) & (sizes == 0), 0.0, -np.inf)
         return pt.switch(usable, found - np.log(abs(slope)), alone + none)
-
-    def _inverted(self, sizes, z, scale, mechanism, parameters):
-        n, own_z, laplace, gaussian = (pt.scalar(dtype="float64") for _ in range(4))
-        own = [p.astype("float64") for p in parameters]
-        _, law = self.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        noise = (x[None] for x in (own_z, laplace, gaussian))
-        least = max(int(sizes.min()), 1)
-        one = log_density_of_sums(law, n, least, (self.summand,), self.record, *noise)
-        b, sd = noise_parts(mechanism)
-        columns = {
-            n: pt.constant(sizes.astype("float64")),
-            own_z: z,
-            laplace: b / scale,
-            gaussian: sd / scale,
-        }
-        return vectorize_graph(one, columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,10 +154,15 @@ class OfUnknownSize(Integrated):
         ]
         return number, record, earlier
 
-    def _terms(self, entries: Entries, value, mechanism, record):
-        """Log density of a release for each number of records."""
+    @cached_property
+    def numbers(self) -> list[tuple[list[np.ndarray], list[np.ndarray | None]]]:
+        """The constants and slopes of the entries of each release, for each number of records."""
+        return [entries.at(self.sizes) for entries in self.entries]
+
+    def _terms(self, k: int, value, mechanism, record):
+        """Log density of the k-th release for each number of records."""
         total: Any = 0.0
-        constants, slopes = entries.at(self.sizes)
+        constants, slopes = self.numbers[k]
         noise = [pt.broadcast_to(p, value.shape).ravel() for p in mechanism.parameters]
         for j, (constant, slope) in enumerate(zip(constants, slopes, strict=True)):
             z, own = value.ravel()[j], mechanism.with_parameters(*(p[j] for p in noise))
@@ -197,15 +177,15 @@ class OfUnknownSize(Integrated):
     def log_weights(self, number, record, releases):
         """Log of the prior times the densities of some releases, for each number of records."""
         total = log_prior(self.prior, number, pt.constant(self.sizes))
-        for entries, (value, mechanism) in zip(self.entries, releases, strict=False):
-            total = total + self._terms(entries, value, mechanism, record)
+        for k, (value, mechanism) in enumerate(releases):
+            total = total + self._terms(k, value, mechanism, record)
         return total
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
         number, record, earlier = self._split(parameters)
         before = self.log_weights(number, record, earlier)
-        after = before + self._terms(self.entries[-1], value, mechanism, record)
+        after = before + self._terms(len(earlier), value, mechanism, record)
         given = pt.logsumexp(before) if earlier else 0.0
         return pt.logsumexp(after) - given
 

@@ -15,7 +15,6 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
-from pytensor.tensor.random.basic import NormalRV, PoissonRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape_i
 from pytensor.tensor.variable import TensorVariable
@@ -36,15 +35,14 @@ from pymc_dp.graphs.questions import (
 from pymc_dp.laws import is_registered, require_pair
 from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.inversion.breakpoints import read_summand
-from pymc_dp.laws.inversion.quadrature import detail, support
+from pymc_dp.laws.inversion.groups import summand_of
+from pymc_dp.laws.inversion.quadrature import FEWEST, detail, starts_at_zero
 from pymc_dp.laws.inversion.release import noise_parts
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Records, log_prior
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.reading.bounds import starting_values
-from pymc_dp.reading.cells import stand_in_records
 from pymc_dp.reading.columns import column_parameters
 from pymc_dp.reading.model import (
     Reading,
@@ -59,7 +57,6 @@ from pymc_dp.reading.model import (
 _FALL = 45.0  # of the log of what is left out
 _MOST = 100_000  # sizes that are summed over
 _MOST_INVERTED = 2_000
-_FEWEST = 5  # records whose noisy sum has a smooth density under Laplace noise
 
 
 @SUM_LAWS.register(order=5)
@@ -133,9 +130,9 @@ class UnknownSizes(SumLaw):
             self._require(release, mechanism, record)
             has_sum = any(slope is not None for slope in self.releases[release].slope)
             summed = has_sum and self.records.summand is not None
-            if summed and has_kink(mechanism) and sizes[0] < _FEWEST:
+            if summed and has_kink(mechanism) and sizes[0] < FEWEST:
                 raise Declined(
-                    f"there may be fewer than {_FEWEST} records {self.rv.name!r}, of which a sum "
+                    f"there may be fewer than {FEWEST} records {self.rv.name!r}, of which a sum "
                     f"under the Laplace noise of {release.name!r} has no smooth density: give "
                     f"{self.number.name!r} a prior without such numbers, or use GaussianMechanism"
                 )
@@ -171,7 +168,7 @@ class UnknownSizes(SumLaw):
             if self.records.summand is not None:
                 noise_parts(mechanism)
             else:
-                law, own = self.records.of_sum(pt.constant(10), record)
+                law, own = sum_of(self.records.law, 10, *record)
                 require_pair(law, mechanism, own)
 
     def _sizes(self) -> np.ndarray:
@@ -291,10 +288,9 @@ class _Reader:
         return Entries(shape, self.size, constants, slopes)
 
     def _entry(self, graph: TensorVariable) -> tuple[TensorVariable, TensorVariable | None]:
-        above = list(ancestors([graph]))
         given: dict[Any, Any] = {
             v: self.size.astype(v.dtype)
-            for v in above
+            for v in ancestors([graph])
             if v.owner is not None
             and isinstance(v.owner.op, Shape_i)
             and v.owner.inputs[0] is self.x
@@ -334,23 +330,15 @@ class _Reader:
             if not keeps_values(summed.owner.op, summed.owner.inputs[0]):
                 break
             summed = summed.owner.inputs[0]
-        closed = isinstance(op, NormalRV | PoissonRV) or is_registered(sum_of, op)
-        if summed is None or (summed is self.x and closed):
+        if summed is None or (summed is self.x and is_registered(sum_of, op)):
             return Records(op, count, None, record)
         if not rv.dtype.startswith("float") or not is_registered(detail, op):
             raise Declined(
                 f"the sum over the records {rv.name!r}, of unknown number, has no known law"
             )
-        n = 1000
-        alike = stand_in_records(n)
-        stand_in = alike.type()  # a clone would copy what is drawn
-        [flat] = clone_replace([self.summed], {self.x: stand_in}, rebuild_strict=False)
-        [entry] = graph_replace([flat.sum()], {stand_in: alike}, strict=False)
         parameters = [p.astype("float64").squeeze() for p in op.dist_params(rv.owner)]
         _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        lower, _ = support(law, rv.name)
-        positive = lower is not None and known_value(lower) == 0
-        summand = read_summand(entry, alike, n, record, column=0, positive=positive)
+        summand = summand_of(self.summed, self.x, 1000, record, starts_at_zero(law, rv.name))
         return Records(op, count, summand, record)
 
 
