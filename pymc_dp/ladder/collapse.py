@@ -126,7 +126,7 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
-    on = Reading(_rebuild(reading, records, total))
+    on = Reading(rebuilt(reading, records, total))
     if to == "statistics":
         _prepare_sampling(reading, on, total.start)
     return on
@@ -212,7 +212,7 @@ def _prepare_sampling(reading: Reading, on: Reading, start) -> None:
         on.model.set_initval(on.model[name], value)
 
 
-def _rebuild(reading: Reading, records: list[TensorVariable], total: Change) -> pm.Model:
+def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> pm.Model:
     """Build the collapsed model from what changes."""
     model = reading.model
     gone = {rv.name for rv in records} | {d.name for d in dropped_deterministics(reading)}

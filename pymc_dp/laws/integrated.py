@@ -49,6 +49,10 @@ class Integrated(ABC):
     def logp(self, value: TensorVariable, mechanism: Mechanism, *parameters) -> TensorVariable:
         """Log density of a release."""
 
+    def mean_variance(self, *parameters) -> tuple[TensorVariable, TensorVariable]:
+        """Return the mean and the variance of the confidential value; may be declined."""
+        raise Declined
+
     def support_point(self, rv: TensorVariable, *parameters) -> TensorVariable:
         """Return a value of the release that is possible."""
         return pt.zeros(rv.shape)

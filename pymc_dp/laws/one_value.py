@@ -15,6 +15,7 @@ from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.integrated import Integrated, integrated_release
+from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.mechanisms.base import has_continuous_rates
 
@@ -60,6 +61,12 @@ class Independent(Integrated):
         if np.any(statistic.empty):
             draw = pt.switch(statistic.empty, statistic.constant, draw)
         return rng, draw
+
+    def mean_variance(self, *parameters):
+        """See `Integrated.mean_variance`."""
+        mean, variance = mean_variance(self.statistic.law, *parameters)
+        factor = np.asarray(self.statistic.factor)
+        return factor * mean + np.asarray(self.statistic.constant), factor**2 * variance
 
     def standardised(self, value, mechanism):
         """Return the mechanism and the value as if factor were 1."""
@@ -113,6 +120,14 @@ class Pieces(Integrated):
             rng, drawn = law.draw(rng, *own)
             value = pt.set_subtensor(value[at], drawn)
         return rng, value.reshape(self.shape)
+
+    def mean_variance(self, *parameters):
+        """See `Integrated.mean_variance`."""
+        found = [pt.zeros(int(np.prod(self.shape))) for _ in range(2)]
+        for law, at, own in self.laws(parameters):
+            parts = zip(found, law.mean_variance(*own), strict=True)
+            found = [pt.set_subtensor(whole[at], part) for whole, part in parts]
+        return found[0].reshape(self.shape), found[1].reshape(self.shape)
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""

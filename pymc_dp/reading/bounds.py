@@ -48,10 +48,16 @@ def _own_start(variable) -> float:
     return float(np.squeeze(starting_values([variable])[0]))
 
 
-def starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:
-    """Evaluate graphs where PyMC starts the variables that they depend on."""
+def at_start(graphs: list[TensorVariable]) -> list[TensorVariable]:
+    """Return graphs with the variables that they depend on where PyMC starts these."""
     while above := nearest_rvs(graphs):
         graphs = graph_replace(graphs, {rv: support_point(rv) for rv in above}, strict=False)
+    return graphs
+
+
+def starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:
+    """Evaluate graphs where PyMC starts the variables that they depend on."""
+    graphs = at_start(graphs)
     found = [known_value(graph) for graph in graphs]
     for graph, value in zip(graphs, found, strict=True):
         if value is None:

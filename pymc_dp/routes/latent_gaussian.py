@@ -21,6 +21,7 @@ from pymc_dp.reading.model import (
     releases_of,
 )
 from pymc_dp.reading.sums import is_rowwise
+from pymc_dp.routes.coordinates import latents
 
 # Counts that are this exact say enough of every rate: few spreads are below it.
 _EXACT = 0.05
@@ -34,6 +35,7 @@ def centred(reading: Reading) -> list[str]:
     count or the spread says more of an entry: docs/latent_gaussian.md has measurements.
     """
     found = []
+    moved = {latent.rv for latent in latents(reading)}
     for counts in (rv for group in record_groups(reading) for rv in group.records):
         error = None if counts.dtype.startswith("float") else _standard_error(reading, counts)
         if error is None or error < _EXACT:
@@ -41,7 +43,7 @@ def centred(reading: Reading) -> list[str]:
         for rv in parents(counts):
             walk = isinstance(rv.owner.op, RandomWalkRV)
             spread = _spread(reading, rv)
-            if not spread or isinstance(rv.owner.op, ICARRV):
+            if not spread or isinstance(rv.owner.op, ICARRV) or rv in moved:
                 continue
             if known_shape(rv) != known_shape(counts):
                 continue

@@ -14,6 +14,7 @@ from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, releases, require_possible
 from pymc_dp.routes import ROUTES, Plan, Route
+from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import choose_steps
 
@@ -26,13 +27,22 @@ def nuts_rate(marginal: pm.Model) -> float:
     return 1.0 / sum(1.0 / op.law.rate for op in ops if isinstance(op, IntegratedReleaseRV))
 
 
-def _on(model: pm.Model, rate: float) -> Plan:
-    return Plan(rate, partial(pm.sample, model=model))
+def _on(reading: Reading, on: Reading, rate: float) -> Plan:
+    return Plan(rate, partial(_sample, reading, on))
+
+
+def _sample(reading: Reading, on: Reading, **kwargs):
+    model, moved = standardised(reading, on)
+    if moved:
+        names = ", ".join(map(repr, moved))
+        _log.info("Moved in coordinates that suit the data, see docs/latent_gaussian.md: %s", names)
+        kwargs.setdefault("target_accept", 0.9)
+    return pm.sample(model=model, **kwargs)
 
 
 def _marginal(reading: Reading) -> Plan:
-    marginal = collapsed(reading, "marginal").model
-    return _on(marginal, nuts_rate(marginal))
+    marginal = collapsed(reading, "marginal")
+    return _on(reading, marginal, nuts_rate(marginal.model))
 
 
 def _statistics(reading: Reading) -> Plan:
@@ -42,18 +52,18 @@ def _statistics(reading: Reading) -> Plan:
     if choose_steps(on):
         raise Declined("variables have steps of their own there")
     columns = max(width(group) for group in record_groups(reading))
-    return _on(on.model, 800.0 / columns**2)
+    return _on(reading, on, 800.0 / columns**2)
 
 
 def _clt_statistics(reading: Reading, moments) -> Plan:
     on = collapsed(reading, "statistics", "clt", moments)
     if any(r.owner.op.bounds is not None for r in releases(reading.model)):
         raise Declined("the walls of bounds= stop NUTS")
-    return _on(on.model, 1_000.0)
+    return _on(reading, on, 1_000.0)
 
 
 def _clt_marginal(reading: Reading, moments) -> Plan:
-    return _on(collapsed(reading, "marginal", "clt", moments).model, 500.0)
+    return _on(reading, collapsed(reading, "marginal", "clt", moments), 500.0)
 
 
 def _records(reading: Reading) -> Plan:

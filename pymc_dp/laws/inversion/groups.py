@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
@@ -47,6 +48,8 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
+
+_QUANTILES = (np.arange(32) + 0.5) / 32  # of a record, at which its moments are guessed
 
 
 def log_densities(law, parameters, sizes, summand, record, z, laplace, gaussian) -> TensorVariable:
@@ -96,6 +99,19 @@ class InvertedGroups(Integrated):
         mine = np.arange(most) < self.sizes[..., None]
         sums = pt.switch(mine, pt.broadcast_to(flat, (x.size,)).reshape(x.shape), 0.0).sum(axis=-1)
         return rng, self.factor * sums + self.constant
+
+    def mean_variance(self, *parameters):
+        """See `Integrated.mean_variance`: by quantiles of the records' law."""
+        own = (p[..., None] for p in parameters)
+        _, law = self.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+        try:
+            x = pm.icdf(law, _QUANTILES)
+        except NotImplementedError:
+            raise Declined from None
+        flat = clone_replace(self.summand.h, {self.record: x.ravel()}, rebuild_strict=False)
+        h = pt.broadcast_to(flat, (x.size,)).reshape(x.shape)
+        scale = self.sizes * self.factor
+        return self.constant + scale * h.mean(axis=-1), scale * self.factor * h.var(axis=-1)
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""

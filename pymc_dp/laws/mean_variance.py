@@ -1,0 +1,60 @@
+"""Mean and variance of a variable given its parameters, as graphs."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import pytensor.tensor.random.basic as ptr
+from pytensor.graph.op import Op
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.laws.integrated import IntegratedReleaseRV
+from pymc_dp.mechanisms.base import Mechanism, has_kink
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.model import release_mechanism, release_statistic
+
+
+@singledispatch
+def mean_variance(op: Op, *parameters) -> tuple[TensorVariable, TensorVariable]:
+    """Return the mean and the variance of a law with these parameters of its op.
+
+    Dispatched on the op. They serve as guides, never as the law: orders of size are enough.
+    """
+    raise Declined
+
+
+mean_variance.register(ptr.NormalRV, lambda op, mu, sigma: (mu, sigma**2))
+mean_variance.register(
+    ptr.StudentTRV, lambda op, nu, mu, sigma: (mu, sigma**2 * (nu + 3) / (nu + 1))
+)
+mean_variance.register(ptr.PoissonRV, lambda op, rate: (rate, rate))
+mean_variance.register(ptr.BernoulliRV, lambda op, p: (p, p * (1 - p)))
+mean_variance.register(ptr.BinomialRV, lambda op, n, p: (n * p, n * p * (1 - p)))
+mean_variance.register(ptr.NegBinomialRV, lambda op, n, p: (n * (1 - p) / p, n * (1 - p) / p**2))
+mean_variance.register(ptr.ExponentialRV, lambda op, scale: (scale, scale**2))
+mean_variance.register(ptr.GammaRV, lambda op, shape, scale: (shape * scale, shape * scale**2))
+
+
+def noise_variance(mechanism: Mechanism) -> Any:
+    """Return the variance of noise that is added; decline noise of another kind."""
+    if mechanism.rates is None:
+        raise Declined
+    rate, precision = mechanism.rates
+    return 2.0 / rate**2 if has_kink(mechanism) else 1.0 / precision
+
+
+def of_variable(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+    """Return the mean and the variance of a model's variable, a release perhaps."""
+    op = rv.owner.op
+    match op:
+        case PrivateReleaseRV():
+            statistic = release_statistic(rv)
+            return statistic, noise_variance(release_mechanism(rv))
+        case IntegratedReleaseRV():
+            mechanism, parameters = op.split(rv.owner.inputs)
+            mean, variance = op.law.mean_variance(*parameters)
+            return mean, variance + noise_variance(mechanism)
+        case _:
+            return mean_variance(op, *op.dist_params(rv.owner))

@@ -1,0 +1,281 @@
+r"""Coordinates in which NUTS moves latent Normal variables: what the data say of each is built in.
+
+A latent variable :math:`x = m + s \xi` acts on the data through :math:`\theta = A + B \xi`: itself
+where it is written centred, ``theta = mean + spread * raw`` where it is not. What is observed has a
+mean :math:`\mu(\theta)` and a variance v, which may depend on parameters. Near a point the
+log-likelihood of each entry of :math:`\theta` is about :math:`-h\theta^2/2 + k\theta` with
+
+.. math::
+
+    h = \sum \mu'^2 / v, \qquad k = h\hat\theta + \sum \mu' (z - \mu(\hat\theta)) / v,
+
+as in Fisher's scoring, and `latent_normal` has the coordinates that these give. It is a change of
+coordinates: the posterior stays exact where the parabolas are poor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.distributions.multivariate import MvNormalRV
+from pymc.distributions.timeseries import RandomWalkRV
+from pytensor.gradient import pullback, pushforward
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar import basic as ps
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.questions import PLAIN_MODE, keeps_values, lengths, nearest_rvs
+from pymc_dp.ladder.collapse import rebuilt
+from pymc_dp.laws.mean_variance import of_variable
+from pymc_dp.laws.sum_law import Change
+from pymc_dp.reading.bounds import at_start, starting_values
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes.latent_normal import latent_normal, latent_vector
+
+_ROUNDS = 100  # of scoring, each a standard deviation of the prior at most
+_LONGEST = 150  # vector whose precision is factorised for every gradient, 2 ms then
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    r"""A latent Normal variable, and how it acts on the data.
+
+    Attributes
+    ----------
+    rv : the variable.
+    mean, sd : m and s.
+    a, b : A and B as expressions of the model; B is a matrix for a vector that is itself theta.
+    """
+
+    rv: TensorVariable
+    mean: TensorVariable
+    sd: TensorVariable
+    a: TensorVariable
+    b: TensorVariable
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the entries depend on each other."""
+        return self.b.type.ndim > self.rv.type.ndim
+
+    @property
+    def variance(self) -> TensorVariable:
+        """That of theta before the data."""
+        return (self.b**2).sum(axis=-1) if self.is_vector else self.b**2
+
+    def replaced(self, given: dict[TensorVariable, TensorVariable]) -> Latent:
+        """Return it with others in place of some variables of its expressions."""
+        parts = [self.mean, self.sd, self.a, self.b]
+        return Latent(self.rv, *graph_replace(parts, given, strict=False))
+
+    def at(self, theta: TensorVariable) -> TensorVariable:
+        """Return the variable for a value of theta."""
+        return theta if self.is_vector else self.mean + self.sd * (theta - self.a) / self.b
+
+
+@once
+def latents(reading: Reading) -> list[Latent]:
+    """Return the Normal variables whose effect on the data has a spread that is free."""
+    model = reading.model
+    clients: dict[TensorVariable, list] = {}
+    for variable in ancestors([*model.basic_RVs, *model.potentials]):
+        for given in dict.fromkeys(variable.owner.inputs if variable.owner else ()):
+            clients.setdefault(given, []).append(variable.owner)
+    found = []
+    for rv in model.free_RVs:
+        if model.rvs_to_transforms[rv] is None:
+            latent = _latent(rv, clients)
+            if latent is not None and nearest_rvs([latent.b]):
+                found.append(latent)
+    return found
+
+
+def _latent(rv: TensorVariable, clients) -> Latent | None:
+    match rv.owner.op:
+        case NormalRV():
+            mean, sd = rv.owner.op.dist_params(rv.owner)
+            theta = _affine(rv, clients)
+            zero = pt.zeros(lengths(rv))
+            [a] = graph_replace([theta], {rv: zero + mean}, strict=False)
+            [b] = graph_replace([pushforward(theta, rv, zero + sd)], {rv: zero}, strict=False)
+            return Latent(rv, mean, sd, a, b)
+        case MvNormalRV() if rv.type.ndim == 1 and lengths(rv)[0] <= _LONGEST:
+            mean, covariance = rv.owner.op.dist_params(rv.owner)
+            return Latent(rv, mean, mean, mean, pt.linalg.cholesky(covariance))
+        case RandomWalkRV() if rv.type.ndim == 1 and 1 < lengths(rv)[0] <= _LONGEST:
+            first, steps = (part.owner for part in rv.owner.inputs[:2])
+            if isinstance(first.op, NormalRV) and isinstance(steps.op, NormalRV):
+                [n] = lengths(rv)
+                parts = zip(first.op.dist_params(first), steps.op.dist_params(steps), strict=True)
+                sizes = (1,), (n - 1,)
+                mean, sd = (pt.concatenate(list(map(pt.broadcast_to, p, sizes))) for p in parts)
+                mean = pt.cumsum(mean)
+                return Latent(rv, mean, sd, mean, np.tri(n) * sd)
+    return None
+
+
+def _affine(rv: TensorVariable, clients) -> TensorVariable:
+    """Return the last variable that is a multiple of this one, and something added."""
+    now = rv
+    while len(clients.get(now, ())) == 1 and clients[now][0].inputs.count(now) == 1:
+        [node] = clients[now]
+        place = node.inputs.index(now)
+        scalar = node.op.scalar_op if isinstance(node.op, Elemwise) else None
+        linear = isinstance(scalar, ps.Add | ps.Sub | ps.Neg | ps.Mul)
+        linear |= not place and (isinstance(scalar, ps.TrueDiv) or keeps_values(node.op, now))
+        if not linear or lengths(node.out) != lengths(rv):
+            break
+        now = node.out
+    return now
+
+
+@once
+def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
+    """Return what a rung made of a model in coordinates that suit it, and of which variables.
+
+    Those stay as they are written on which something depends that is not observed or has no known
+    mean and variance, or of which no single observed number depends on one entry.
+    """
+    model = on.model
+    names = {v: model[name] for name, v in reading.model.named_vars.items() if name in model}
+    found = [
+        replace(latent.replaced(names), rv=names[latent.rv])
+        for latent in latents(reading)
+        if latent.rv in names
+    ]
+    found = _known(model, _ordered(found))
+    change = Change()
+    for latent, parabola in zip(found, _parabolas(model, found), strict=True):
+        if parabola is not None:
+            own = (latent.a, latent.b, *parabola)
+            change.transforms[latent.rv.name] = (
+                latent_vector(*own)
+                if latent.is_vector
+                else latent_normal(latent.mean, latent.sd, *own)
+            )
+    return rebuilt(on, [], change) if change.transforms else model, list(change.transforms)
+
+
+def _ordered(found: list[Latent]) -> list[Latent]:
+    """Return latent variables, parents first; without those that are parts of each other."""
+    done: list[Latent] = []
+    left = found
+    while left:
+        others = {latent.rv for latent in left}
+        ready = [x for x in left if not (others - {x.rv}) & set(nearest_rvs([x.a, x.b]))]
+        if not ready:
+            break
+        done += ready
+        left = [latent for latent in left if latent not in ready]
+    return done
+
+
+def _known(model: pm.Model, found: list[Latent]) -> list[Latent]:
+    """Return the latent variables on which nothing depends of which too little is known."""
+    kept = {latent.rv: latent for latent in found}
+    for rv in reversed(model.basic_RVs):  # what becomes unknown has its parents before it
+        if rv not in kept and (rv not in model.observed_RVs or _moments(rv) is None):
+            for parent in nearest_rvs(rv.owner.inputs):
+                kept.pop(parent, None)
+    for parent in nearest_rvs(model.potentials):
+        kept.pop(parent, None)
+    return list(kept.values())
+
+
+def _moments(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+    try:
+        return of_variable(rv)
+    except Declined:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Term:
+    """What is known of a mean: of a value z with a variance, 1 / variance and (z - mean) / that."""
+
+    mean: TensorVariable
+    weight: TensorVariable
+    residual: TensorVariable
+
+
+def _parabolas(model: pm.Model, found: list[Latent]) -> list:
+    """Return h and k of each latent variable; None where nothing is known of it."""
+    thetas = [latent.rv.type() for latent in found]
+    given: dict[TensorVariable, TensorVariable] = {}
+    start: dict[TensorVariable, TensorVariable] = {}
+    inner = []
+    for latent, theta in zip(found, thetas, strict=True):
+        inner.append(latent.replaced(given))
+        given[latent.rv] = inner[-1].at(theta)
+        [a] = starting_values(graph_replace([inner[-1].a], start, strict=False))
+        start[theta] = pt.constant(np.broadcast_to(a, lengths(latent.rv)).astype("float64"))
+    terms = []
+    for rv in model.observed_RVs:
+        moments = _moments(rv)
+        if moments is not None and set(given) & set(nearest_rvs(moments)):
+            mean, variance = graph_replace(list(moments), given, strict=False)
+            residual = model.rvs_to_values[rv].astype("float64") - mean
+            terms.append(_Term(mean, 1.0 / variance, residual / variance))
+    parabolas: list = []
+    for latent, theta in zip(reversed(inner), reversed(thetas), strict=True):
+        h, k = _parabola(theta, terms, start)
+        parabolas.insert(0, (h, k))
+        share = 1.0 + h * latent.variance  # what is known of a, with theta integrated out
+        terms.append(_Term(latent.a, h / share, (k - h * latent.a) / share))
+    values = _score(thetas, start, parabolas, inner)
+    fixed = {theta: pt.constant(value) for theta, value in zip(thetas, values, strict=True)}
+    found_at = []
+    for parabola in parabolas:
+        h, k = graph_replace(parabola, fixed, strict=False)
+        [size] = starting_values([h])
+        found_at.append((h, k) if np.all(np.isfinite(size)) and size.any() else None)
+    return found_at
+
+
+def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
+    h = slope = pt.zeros_like(theta)
+    for term in terms:
+        mean = term.mean
+        if theta in ancestors([mean]):
+            alone = _alone(mean, theta, start)
+            by = pushforward(mean, theta, pt.ones_like(theta))
+            h += pullback(mean, theta, pt.zeros_like(mean) + alone * by * term.weight)
+            slope += pullback(mean, theta, pt.zeros_like(mean) + alone * term.residual)
+    return h, h * theta + slope
+
+
+def _alone(mean: TensorVariable, theta: TensorVariable, start) -> np.ndarray:
+    """Return of which entries of a mean a single entry of theta decides, as 0 and 1."""
+    shape = lengths(theta)
+    directions = (1.0 + np.arange(math.prod(shape)) / max(math.prod(shape), 1)).reshape(shape)
+    slopes = [pushforward(mean, theta, pt.constant(directions**p)) for p in range(3)]
+    one, two, three = starting_values(graph_replace(slopes, start, strict=False))
+    # Equal where, and only where, all directions that act are the same.
+    return np.isclose(one * three, two**2, rtol=1e-9, atol=0.0).astype("float64")
+
+
+def _score(thetas, start, parabolas, inner: Sequence[Latent]) -> list[np.ndarray]:
+    """Return values of theta near the mode, of parameters where PyMC starts them."""
+    graphs = [part for parabola in parabolas for part in parabola]
+    graphs += [part for latent in inner for part in (latent.a, latent.variance)]
+    step = pytensor.function(thetas, at_start(graphs), mode=PLAIN_MODE, on_unused_input="ignore")
+    values = [start[theta].data for theta in thetas]
+    for _ in range(_ROUNDS):
+        numbers = step(*values)
+        pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
+        known, prior = pairs[: len(thetas)], pairs[len(thetas) :]
+        for i, ((h, k), (a, variance)) in enumerate(zip(known, prior, strict=True)):
+            to = a + variance * (k - h * a) / (1.0 + h * variance)
+            most = np.sqrt(variance)
+            values[i] = values[i] + np.clip(to - values[i], -most, most)
+    return values

@@ -1,0 +1,132 @@
+r"""Latent Normal variables, and coordinates in which the data hardly tie them to parameters.
+
+Of :math:`\theta = A + B\xi` with :math:`\xi \sim N(0, I)` the data say about
+:math:`-\theta' \mathrm{diag}(h)\,\theta / 2 + k'\theta`, so that :math:`\xi` is, given the
+parameters, nearly
+
+.. math::
+
+    N(P^{-1} B'(k - hA),\; P^{-1}), \qquad P = I + B' \mathrm{diag}(h) B,
+
+which is standardised: :math:`u = R'(\xi - P^{-1}B'(k - hA))`, :math:`P = RR'`. Without data, h = 0,
+u is the non-centred :math:`\xi`; with much the centred :math:`\theta`, but for its scale; between
+them each entry has what suits it (partial centring: Papaspiliopoulos, Roberts & Sköld, 2007).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
+from pymc.logprob.abstract import _logprob
+from pymc.logprob.transforms import Transform
+from pytensor.tensor.variable import TensorVariable
+
+
+class LatentNormalRV(SymbolicRandomVariable):
+    r"""Independent variables :math:`m + s\xi`; inputs are the rng, m, s, A, B, h and k."""
+
+    extended_signature = "[rng],(),(),(),(),(),()->[rng],()"
+    _print_name = ("LatentNormal", "\\operatorname{LatentNormal}")
+
+
+class LatentVectorRV(SymbolicRandomVariable):
+    r"""A vector :math:`A + B\xi`, B lower triangular; inputs are the rng, A, B, h and k."""
+
+    extended_signature = "[rng],(n),(n,n),(n),(n)->[rng],(n)"
+    _print_name = ("LatentVector", "\\operatorname{LatentVector}")
+
+
+class Standardised(Transform):
+    """The coordinates u of `LatentNormalRV`."""
+
+    name = "standardised"
+
+    def forward(self, value, rng, mean, sd, a, b, h, k):
+        """Return the coordinates."""
+        precision = 1.0 + h * b**2
+        return ((value - mean) / sd - b * (k - h * a) / precision) * pt.sqrt(precision)
+
+    def backward(self, value, rng, mean, sd, a, b, h, k):
+        """Return the variables."""
+        precision = 1.0 + h * b**2
+        return mean + sd * (b * (k - h * a) / precision + value / pt.sqrt(precision))
+
+    def log_jac_det(self, value, rng, mean, sd, a, b, h, k):
+        """Log of the derivative of `backward`."""
+        return pt.zeros_like(value) + pt.log(sd) - 0.5 * pt.log1p(h * b**2)
+
+
+class StandardisedVector(Transform):
+    """The coordinates u of `LatentVectorRV`."""
+
+    name = "standardised"
+    ndim_supp = 1
+
+    def forward(self, value, rng, a, b, h, k):
+        """Return the coordinates."""
+        root, center = _given(a, b, h, k)
+        return root.T @ (_solve(b, value - a) - center)
+
+    def backward(self, value, rng, a, b, h, k):
+        """Return the vector."""
+        root, center = _given(a, b, h, k)
+        return a + b @ (center + _solve(root.T, value, lower=False))
+
+    def log_jac_det(self, value, rng, a, b, h, k):
+        """Log of the determinant of `backward`'s derivatives."""
+        root, _ = _given(a, b, h, k)
+        return (pt.log(pt.diagonal(b)) - pt.log(pt.diagonal(root))).sum()
+
+
+def _given(a, b, h, k):
+    """Return R and the mean of xi."""
+    root = pt.linalg.cholesky(pt.eye(b.shape[0]) + b.T @ (h[:, None] * b))
+    return root, _solve(root.T, _solve(root, b.T @ (k - h * a)), lower=False)
+
+
+def _solve(matrix, vector, lower=True):
+    return pt.linalg.solve_triangular(matrix, vector, lower=lower, b_ndim=1)
+
+
+def latent_normal(mean, sd, a, b, h, k) -> tuple[TensorVariable, Transform]:
+    """Return independent latent variables of the shape of h, and their coordinates."""
+    inputs = _inputs(mean, sd, a, b, h, k)
+    rng, mean, sd, *_, h, _ = dummies = [v.type() for v in inputs]
+    rng, drawn = pt.random.normal(mean, sd, size=h.shape, rng=rng, return_next_rng=True)
+    return LatentNormalRV(dummies, [rng, drawn])(*inputs), Standardised()
+
+
+def latent_vector(a, b, h, k) -> tuple[TensorVariable, Transform]:
+    """Return a latent vector, and its coordinates."""
+    inputs = _inputs(a, b, h, k)
+    rng, a, b, *_ = dummies = [v.type() for v in inputs]
+    rng, xi = pt.random.normal(size=a.shape, rng=rng, return_next_rng=True)
+    return LatentVectorRV(dummies, [rng, a + b @ xi])(*inputs), StandardisedVector()
+
+
+def _inputs(*numbers) -> list:
+    return [pt.random.shared_rng(seed=None), *(pt.as_tensor(x).astype("float64") for x in numbers)]
+
+
+@_logprob.register(LatentNormalRV)
+def _latent_normal_logprob(op, values, rng, mean, sd, *others, **kwargs):
+    return pm.logp(pm.Normal.dist(mean, sd), values[0])
+
+
+@_logprob.register(LatentVectorRV)
+def _latent_vector_logprob(op, values, rng, a, b, *others, **kwargs):
+    xi = _solve(b, values[0] - a)
+    size = xi.shape[0] * np.log(2.0 * np.pi)
+    return -0.5 * ((xi**2).sum() + size) - pt.log(pt.diagonal(b)).sum()
+
+
+@_support_point.register(LatentNormalRV)
+def _latent_normal_support_point(op, rv, *inputs):
+    return Standardised().backward(pt.zeros(rv.shape), *inputs)
+
+
+@_support_point.register(LatentVectorRV)
+def _latent_vector_support_point(op, rv, *inputs):
+    return StandardisedVector().backward(pt.zeros(rv.shape), *inputs)

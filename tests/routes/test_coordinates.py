@@ -1,0 +1,188 @@
+import logging
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pymc.blocking import DictToArrayBijection, RaveledVars
+
+import pymc_dp as dp
+from pymc_dp.ladder.collapse import collapsed
+from pymc_dp.reading.model import read
+from pymc_dp.routes.coordinates import standardised
+
+J, G = 4, np.array([0, 0, 1, 2, 2, 2, 3])
+MEANS = (np.arange(J)[:, None] == G) / np.bincount(G)[:, None]
+Z = np.array([1.0, -0.4, 2.2, 5.0])
+
+
+def _hierarchy(form, noise, spread=1.5):
+    """Group means of Normal records, whose own means are latent."""
+    with pm.Model() as model:
+        m0, tau = pm.Normal("m0", 0, 3), pm.HalfNormal("tau", 2)
+        s = pm.HalfNormal("s", 2) if spread is None else spread
+        theta = form(m0, tau)
+        x = pm.Normal("x", theta[G], s, shape=G.size)
+        dp.PrivateObservation("z", pt.as_tensor(MEANS) @ x, noise, observed=Z)
+    return model
+
+
+def centred(m0, tau):
+    return pm.Normal("theta", m0, tau, shape=J)
+
+
+def scaled(m0, tau):
+    return m0 + tau * pm.Normal("raw", shape=J)
+
+
+def scaled_otherwise(m0, tau):
+    return pm.Deterministic("theta", (pm.Normal("raw", 1.0, 2.0, shape=J) - 0.5) * tau / 3.0 - m0)
+
+
+def nested(m0, tau):
+    regions = pm.Normal("region", m0, pm.HalfNormal("tau_region", 1), shape=2)
+    return pm.Normal("theta", regions[np.array([0, 1, 1, 0])], tau, shape=J)
+
+
+def walk(m0, tau):
+    return pm.GaussianRandomWalk("w", mu=0.1, sigma=tau, init_dist=pm.Normal.dist(m0, 2.0), shape=J)
+
+
+def process(m0, tau):
+    covariance = tau**2 * np.exp(-0.5 * np.subtract.outer(range(J), range(J)) ** 2)
+    return pm.MvNormal("f", m0 * np.ones(J), covariance + 0.1 * np.eye(J), shape=J)
+
+
+FORMS = {
+    centred: ["theta"],
+    scaled: ["raw"],
+    scaled_otherwise: ["raw"],
+    nested: ["region", "theta"],
+    walk: ["w"],
+    process: ["f"],
+}
+
+
+def _moved(model, to="marginal"):
+    reading = read(model, "")
+    on = collapsed(reading, to)
+    return on.model, *standardised(reading, on)
+
+
+def _parameters(new, point):
+    """Return the values of the free variables at a point of the coordinates, by name."""
+    graphs = new.replace_rvs_by_values(new.free_RVs)
+    return dict(zip([rv.name for rv in new.free_RVs], new.compile_fn(graphs)(point), strict=True))
+
+
+def _somewhere(new):
+    rng = np.random.default_rng(1)
+    return {k: v + rng.normal(size=np.shape(v)) for k, v in new.initial_point().items()}
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("noise", [dp.LaplaceMechanism(0.7), dp.GaussianMechanism(0.7)], ids=repr)
+def test_the_density_stays(form, noise):
+    old, new, moved = _moved(_hierarchy(form, noise, None))
+    assert moved == FORMS[form]
+    point = _somewhere(new)
+    own = {}
+    for name, value in _parameters(new, point).items():
+        transform = old.rvs_to_transforms[old[name]]
+        own[old.rvs_to_values[old[name]].name] = value if transform is None else np.log(value)
+    density = new.compile_logp(jacobian=False)(point)
+    assert density == pytest.approx(old.compile_logp(jacobian=False)(own), abs=1e-8)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_the_jacobian(form):
+    _, new, _ = _moved(_hierarchy(form, dp.GaussianMechanism(0.7)))
+    point = _somewhere(new)
+    flat = DictToArrayBijection.map(point)
+
+    def parameters(x):
+        values = _parameters(new, DictToArrayBijection.rmap(RaveledVars(x, flat.point_map_info)))
+        return np.concatenate([np.ravel(v) for v in values.values()])
+
+    steps = 1e-5 * np.eye(flat.data.size)
+    columns = [(parameters(flat.data + e) - parameters(flat.data - e)) / 2e-5 for e in steps]
+    with_it, without = (new.compile_logp(jacobian=j)(point) for j in (True, False))
+    assert with_it - without == pytest.approx(np.linalg.slogdet(columns)[1], abs=1e-7)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_what_is_all_normal_is_standard_normal_given_the_parameters(form):
+    _, new, moved = _moved(_hierarchy(form, dp.GaussianMechanism(0.7)))
+    point, logp = _somewhere(new), new.compile_logp()
+    own = [f"{name}_standardised__" for name in moved]
+    center = {k: 0.0 * v if k in own else v for k, v in point.items()}
+    squares = sum((point[name] ** 2).sum() for name in own)
+    assert logp(point) - logp(center) == pytest.approx(-squares / 2, abs=1e-9)
+
+
+def test_the_parabola_of_counts_is_that_of_their_likelihood():
+    """Where the mode is, given parameters, the slope is 0 and the curvature about -1."""
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1)
+        theta = pm.Normal("theta", 2.0, tau, shape=3)
+        y = pm.Poisson("y", pt.exp(theta), shape=3)
+        dp.PrivateObservation("z", y, dp.GeometricMechanism(1.5), observed=np.array([0, 9, 400]))
+    _, new, moved = _moved(model)
+    assert moved == ["theta"]
+    point = new.initial_point()
+    assert np.all(point["theta_standardised__"] == 0.0)
+    own = "theta_standardised__"
+    slope = new.compile_dlogp(vars=[new["theta"]])
+    beside = slope({**point, own: point[own] + 1e-4})
+    np.testing.assert_allclose(slope(point), 0.0, atol=0.3)
+    np.testing.assert_allclose((beside - slope(point)) / 1e-4, -1.0, atol=0.3)
+
+
+def _with_potential(m0, tau):
+    theta = centred(m0, tau)
+    pm.Potential("more", -pt.abs(theta).sum())
+    return theta
+
+
+def _with_other_counts(m0, tau):
+    theta = centred(m0, tau)
+    pm.Poisson("more", pt.exp(theta), shape=J)
+    return theta
+
+
+def _of_fixed_spread(m0, tau):
+    return pm.Normal("theta", m0, 2.0, shape=J)
+
+
+def _in_each_others_sum(m0, tau):
+    return tau * pm.Normal("raw", shape=J) + m0 * pm.Normal("also", shape=J)
+
+
+@pytest.mark.parametrize(
+    "form", [_with_potential, _with_other_counts, _of_fixed_spread, _in_each_others_sum]
+)
+def test_what_stays_as_it_is_written(form):
+    model = _hierarchy(form, dp.LaplaceMechanism(0.7))
+    reading = read(model, "")
+    on = collapsed(reading, "marginal")
+    assert standardised(reading, on) == (on.model, [])
+
+
+def test_sums_that_mix_the_entries_say_nothing_of_one():
+    with pm.Model() as model:
+        theta = centred(pm.Normal("m0"), pm.HalfNormal("tau"))
+        x = pm.Normal("x", theta[G], 1.0, shape=G.size)
+        total = x.sum()
+        dp.PrivateObservation("z", total, dp.GaussianMechanism(0.7), observed=4.0)
+    old, new, moved = _moved(model)
+    assert new is old
+    assert moved == []
+
+
+def test_sample_says_which_and_names_in_results_stay(caplog):
+    model = _hierarchy(scaled, dp.LaplaceMechanism(0.7))
+    with caplog.at_level(logging.INFO, "pymc.dp"):
+        tree = dp.sample(model, draws=20, tune=20, chains=1, progressbar=False, random_seed=1)
+    assert "coordinates that suit the data" in caplog.text
+    assert set(tree.posterior.data_vars) == {"m0", "tau", "raw"}
+    assert any("coordinates" in note for note in dp.explain(model).notes)
