@@ -114,8 +114,8 @@ def sample(
         kwargs["compute_convergence_checks"] = False
     tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
-        advice = advice or " ".join(centred(reading))
-        check_convergence(tree, [rv.name for rv in model.free_RVs], advice)
+        names = [rv.name for rv in model.free_RVs]
+        check_convergence(tree, names, lambda: advice or " ".join(centred(reading)))
     return tree
 
 
