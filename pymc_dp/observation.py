@@ -25,6 +25,7 @@ from pymc_dp.mechanisms.release import (
 )
 from pymc_dp.published import Release
 from pymc_dp.reading.columns import simple_regression
+from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.groups import Block, tag_records
 from pymc_dp.reading.model import (
     Reading,
@@ -114,6 +115,10 @@ def PrivateObservation(
     if isinstance(dims, str):
         dims = (dims,)
     statistic = _stack(name, statistic)
+    try:
+        check_fits([statistic])
+    except ValueError as error:
+        raise ValueError(f"{name!r}: {error}") from None
 
     if _is_unregistered_dist(statistic, model):
         check_noise_shape(name, statistic, mechanism)

@@ -14,6 +14,7 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.moments.clt import read_moments
 from pymc_dp.laws.sum_law import notes
 from pymc_dp.mechanisms.base import check_attainable
+from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.model import (
     Reading,
     as_model,
@@ -21,6 +22,7 @@ from pymc_dp.reading.model import (
     check_values,
     privatized,
     read,
+    release_statistic,
     releases,
 )
 from pymc_dp.routes import routes
@@ -98,6 +100,7 @@ def sample(
     for release in releases(model):
         if release not in model.observed_RVs:
             _log.warning("The release %r has no observed value: its prior is sampled", release.name)
+    check_fits(map(release_statistic, releases(model)))
     check_values(model)
     for rv in model.observed_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
@@ -114,8 +117,8 @@ def sample(
         kwargs["compute_convergence_checks"] = False
     tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
-        advice = advice or " ".join(centred(reading))
-        check_convergence(tree, [rv.name for rv in model.free_RVs], advice)
+        names = [rv.name for rv in model.free_RVs]
+        check_convergence(tree, names, lambda: advice or " ".join(centred(reading)))
     return tree
 
 

@@ -27,23 +27,39 @@ def per_draw(posterior: xr.Dataset, graph: TensorVariable) -> np.ndarray:
 
     Returns an array with one leading dimension for chains and draws together.
     """
-    needed = nearest_rvs([graph])
-    missing = [rv.name for rv in needed if rv.name not in posterior]
+    values = _needed(posterior, [graph])
+    batched = {rv: rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name) for rv in values}
+    [output] = vectorize_graph([graph], batched)
+    function = pm.compile(list(batched.values()), output, on_unused_input="ignore")
+    found = function(*values.values())
+    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    shape = found.shape[found.ndim - graph.type.ndim :]
+    return np.ascontiguousarray(np.broadcast_to(found, (draws, *shape)))
+
+
+def each_draw(
+    posterior: xr.Dataset, graphs: Sequence[TensorVariable]
+) -> Iterator[list[np.ndarray]]:
+    """Evaluate graphs at one posterior draw after the other, so that those of one are held."""
+    values = _needed(posterior, graphs)
+    function = pm.compile(list(values), list(graphs), on_unused_input="ignore")
+    for i in range(posterior.sizes["chain"] * posterior.sizes["draw"]):
+        yield function(*(v[i] for v in values.values()))
+
+
+def _needed(
+    posterior: xr.Dataset, graphs: Sequence[TensorVariable]
+) -> dict[TensorVariable, np.ndarray]:
+    """Return the draws of the variables that graphs are computed from, chains joined."""
+    needed = nearest_rvs(graphs)
+    missing = [str(rv.name) for rv in needed if rv.name not in posterior]
     if missing:
         raise ValueError(
             f"the posterior has no {', '.join(missing)}: every free variable of the model is "
             f"needed (was var_names= given to the sampler?)"
         )
-    values, batched = [], {}
-    for rv in needed:
-        data = posterior[rv.name].to_numpy()
-        values.append(data.reshape(-1, *data.shape[2:]).astype(rv.dtype))
-        batched[rv] = rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name)
-    [output] = vectorize_graph([graph], batched)
-    found = pm.compile(list(batched.values()), output, on_unused_input="ignore")(*values)
-    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-    shape = found.shape[found.ndim - graph.type.ndim :]
-    return np.ascontiguousarray(np.broadcast_to(found, (draws, *shape)))
+    values = {rv: posterior[rv.name].to_numpy() for rv in needed}
+    return {rv: v.reshape(-1, *v.shape[2:]).astype(rv.dtype) for rv, v in values.items()}
 
 
 @contextmanager

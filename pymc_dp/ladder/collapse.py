@@ -22,6 +22,7 @@ from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of
 from pymc_dp.reading.bounds import feasible_start
+from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.groups import Block, record_groups
 from pymc_dp.reading.model import (
     Reading,
@@ -29,6 +30,7 @@ from pymc_dp.reading.model import (
     children,
     privatized,
     read,
+    release_statistic,
     releases,
     releases_of,
 )
@@ -91,6 +93,7 @@ def collapse(
         raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
     if moments is not None and approximate is None:
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
+    check_fits(map(release_statistic, releases(reading.model)))
     check_values(reading.model)
     return collapsed(reading, to, approximate, moments).model
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.draws import per_draw
+from pymc_dp.graphs.draws import each_draw, per_draw
 from pymc_dp.graphs.questions import known_shape
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
+from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
+from pymc_dp.laws.inversion.quadrature import law_of_sums, panel_counts
+from pymc_dp.laws.inversion.release import noise_parts, sums_given
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
@@ -38,8 +43,9 @@ def recover(
     r"""Add exact posterior draws of the confidential statistics to a result.
 
     Given a posterior draw of the parameters, the statistics that were integrated out are drawn from
-    :math:`p(s \mid \theta, z)`: two-sided tilted laws, or on the feasible region of bounded
-    records their joint law.
+    :math:`p(s \mid \theta, z)`: two-sided tilted laws, on the feasible region of bounded records
+    their joint law, jointly Normal ones, and by rejection sums that were integrated out by
+    inversion.
 
     Parameters
     ----------
@@ -54,7 +60,7 @@ def recover(
     -------
     DataTree
         A copy of `idata` with ``<record>_mean``, ``<record>_var`` or ``<release>_confidential`` in
-        its posterior.
+        its posterior; of records of unknown number, with this number too.
     """
     reading = read(model, "dp.recover(model, idata)")
     if idata is None:
@@ -83,8 +89,9 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
             if not found or not set(found) <= set(posterior):
                 yield rv, model.rvs_to_values[rv]
     for group in integrable(reading) if privatized(reading) else []:
-        any_found = True
-        law = law_of(reading, group)
+        any_found, law = True, None
+        with suppress(Declined, ValueError):  # `change` may find a law of last resort
+            law = law_of(reading, group)
         if isinstance(law, Columns):
             own = f"{law.rows.name}_mean"
             if own not in posterior:
@@ -97,7 +104,10 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
             if not set(law.names) & set(posterior):
                 yield law, None
             continue
-        for release, rv in change(reading, group, "marginal").replaced.items():
+        changes = change(reading, group, "marginal")
+        for name, (added, _) in changes.added.items():
+            added.name = name
+        for release, rv in changes.replaced.items():
             rv.name = release.name
             if not set(rv.owner.op.law.names) & set(posterior):
                 yield rv, model.rvs_to_values[release]
@@ -155,7 +165,32 @@ def _recover_size(law: OfUnknownSize, rv, value, posterior, rng):
     weights = per_draw(posterior, law.log_weights_given(value, mechanism, *parameters))
     # By Gumbel noise the largest is a draw.
     k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=1)
-    return in_results(posterior, law.names[0], law.sizes[k])
+    found = in_results(posterior, law.names[0], law.sizes[k])
+    if len(law.names) > 1:
+        total = _total_given(law, posterior.assign(found), rng, *law.summed(value, rv))
+        drawn = law.entries[law.summed_in].values_at(k, total, law.numbers[law.summed_in])
+        found |= in_results(posterior, law.names[1], drawn)
+    return found
+
+
+def _total_given(law: OfUnknownSize, posterior, rng, number, record, z, mechanism):
+    """Draw the sum over records whose number was drawn, given its release."""
+    records, empty = law.records, posterior[law.names[0]].values.ravel() == 0
+    if records.summand is None:
+        sums, own = sum_of(records.law, pt.maximum(number, 1), *record)
+        pair = find_pair(sums, mechanism)
+        columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*own)]
+        rows = np.ascontiguousarray(per_draw(posterior, as_row(*columns))[..., 0].T)
+        return np.where(empty, 0.0, row_sampler(pair.draw, len(rows))(rng, rows))
+    _, one = records.law(*record, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+    noisy = [x.reshape((1,)) for x in (z, *noise_parts(mechanism))]
+    counts, n = panel_counts(1, int(law.sizes[0]))[-1:], pt.maximum(number, 1).astype("float64")
+    nodes = law_of_sums(one, n, counts, (records.summand,), records.record, *noisy)
+    found = np.zeros(empty.size)
+    for i, of_one in enumerate(each_draw(posterior, [*nodes, n, *noisy])):
+        if not empty[i]:
+            [found[i]] = sums_given(law.names[1], rng, *of_one)
+    return found
 
 
 @recovered.register

@@ -199,8 +199,7 @@ def record_length(rv: TensorVariable) -> int:
     if size is not None:
         raise ValueError(
             f"the number of records {rv.name!r} is {size.name!r}, a variable of the model: records "
-            f"of which nobody knows how many there are cannot be sampled themselves. Write "
-            f"dp.sample(model), or pm.sample() in `with dp.collapse(model):`"
+            f"of which nobody knows how many there are cannot be sampled themselves"
         )
     if length is None:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 from pymc.stats.convergence import log_warnings, warn_divergences, warn_treedepth
@@ -16,7 +17,9 @@ FEWEST_DRAWS = 100  # effective ones, of a chain
 _MOST_NAMES = 5
 
 
-def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> None:
+def check_convergence(
+    tree: DataTree, names: list[str], advice: Callable[[], str] = lambda: ""
+) -> None:
     """Warn, once, of parameters with R-hat above 1.01 or fewer than 100 effective draws a chain.
 
     Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Bayesian Analysis 16. It takes two
@@ -28,8 +31,8 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
     tree : DataTree
     names : list of str
         The parameters, as far as the posterior has them.
-    advice : str
-        What is known to do better, as a sentence.
+    advice : callable
+        Returns what is known to do better, as a sentence; called where there is need of it.
     """
     log_warnings(warn_divergences(tree) + warn_treedepth(tree))
     posterior = tree["posterior"]
@@ -76,5 +79,5 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
     _log.warning(
         "%s: %s%s of %s a chain. R-hat should be below %s, effective draws above %d. %s",
         what, ", ".join(shown), more, f"{draws:,} draws", LARGEST_R_HAT, FEWEST_DRAWS,
-        advice or otherwise,
+        advice() or otherwise,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from pymc_dp.ladder.collapse import collapsed, dropped_deterministics
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.sum_law import law_of, notes
 from pymc_dp.mechanisms.release import record_bounds
+from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.groups import blocks, read_block, record_groups
 from pymc_dp.reading.model import (
     Reading,
@@ -104,6 +105,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
     """
     reading = read(model, "dp.explain(model)")
     model = reading.model
+    check_fits(map(release_statistic, releases(model)))
     result = Explanation()
     rows = [_release_row(reading, release) for release in releases(model)]
     for rv in model.basic_RVs:

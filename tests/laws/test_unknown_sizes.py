@@ -9,7 +9,7 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from tests.agreement import same_law
+from tests.agreement import follows, same_law, values_follow
 from tests.models import route_table
 
 MU, SIGMA, P, RATE = 1.3, 2.1, 0.35, 90.0
@@ -153,6 +153,61 @@ def test_recovered_number_follows_its_law():
         [*counts[kept], counts[~kept].sum()],
         draws * np.array([*expected[kept], expected[~kept].sum()]),
     ).pvalue > 1e-3  # fmt: skip
+
+
+def recovered(model, draws, **values):
+    posterior = {name: np.full((1, draws), value) for name, value in values.items()}
+    return dp.recover(model, az.from_dict({"posterior": posterior}), random_seed=1)["posterior"]
+
+
+@pytest.mark.parametrize("case", ["a sum and a number", "a mean", "the number of ones"])
+def test_recovered_sums_follow_their_law(case):
+    """Against the law of the sum given the number and the release, averaged over the numbers."""
+    draws, records = 4_000, {"p": P} if case == "the number of ones" else {"mu": MU, "sigma": SIGMA}
+    found = recovered(model_of(case), draws, rate=RATE, **records)
+    [name] = [v for v in found if v.endswith("_confidential")]
+    sums, n = found[name].values.ravel(), found["n"].values.ravel()
+    chance = special.softmax(poisson(N) + CASES[case][-1](N))
+    if case == "the number of ones":
+        k = np.arange(400)
+        terms = stats.binom.logpmf(k, N[:, None], P) + geometric(30 - k, 2.0)
+        values_follow(sums, k, chance @ special.softmax(terms, axis=1))
+        return
+    if case == "a mean":
+        sums, z, b = sums * n, 1.9 * N, 0.2 * np.maximum(N, 1)
+    else:
+        z, b = np.full(N.size, 131.0), np.full(N.size, 4.0)
+    grid, density = np.linspace(-150, 500, 6501), 0.0
+    for m in np.flatnonzero(chance > 1e-12):
+        log = stats.norm.logpdf(grid, m * MU, np.sqrt(m) * SIGMA) - abs(grid - z[m]) / b[m]
+        density = density + chance[m] * special.softmax(log)
+    follows(sums, (grid, density))
+
+
+def test_recovered_clamped_sums_follow_their_law():
+    draws = 400
+    with pm.Model() as model:
+        n = pm.DiscreteUniform("n", 0, 4)
+        x = pm.Normal("x", pm.Normal("mu"), 1.0, shape=n)
+        total = pt.clip(x, 0, 1).sum() / 2
+        dp.PrivateObservation(
+            "z", pt.stack([total, n]), dp.GaussianMechanism(0.7), observed=[0.9, 2]
+        )
+    found = recovered(model, draws, mu=0.4)
+    both = found["z_confidential"].values[0]
+    np.testing.assert_array_equal(both[:, 1], found["n"].values[0])
+    step = 1e-3
+    one = np.diff(np.r_[0.0, stats.norm(0.4, 1).cdf(np.arange(0.5, 1 / step) * step), 1.0])
+    masses = [np.array([1.0])]
+    for _ in range(4):
+        masses.append(np.convolve(masses[-1], one))
+    law = np.zeros(4 * one.size)
+    for m, mass in enumerate(masses):
+        s = np.arange(mass.size) * step
+        law[: s.size] += mass * np.exp(-0.5 * ((0.9 - s / 2) ** 2 + (2 - m) ** 2) / 0.49)
+    k = np.rint(2 * both[:, 0] / step).astype(int)
+    place = np.r_[0.0, np.cumsum(law)][k] + np.random.default_rng(1).random(draws) * law[k]
+    follows(place / law.sum(), "uniform")
 
 
 def test_draws_follow_the_model():

@@ -228,7 +228,7 @@ def _spread_out(log_weight, log_total, group, mass, grad, n):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _missed(log_weight, h, used, n, log_total):
+def missed(log_weight, h, used, n, log_total):
     """Estimate the relative error of a density that is due to the quadrature of the law.
 
     What it misses moves the mean of the sum in proportion. A constant factor of the density does no
@@ -262,7 +262,7 @@ def release_line(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
             mass, value[:, 0].copy(), width[:, 0].copy(), tail, n, z[0], b[0], sg[0],
             grad, used[:, 0],
         )  # fmt: skip
-    if not error + _missed(log_weight, h, used, n, log_total) < tolerance:
+    if not error + missed(log_weight, h, used, n, log_total) < tolerance:
         logp = math.nan
     if math.isnan(logp):
         slope[:], grad[:] = math.nan, math.nan
@@ -312,7 +312,7 @@ def release_plane(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
         logp += log_noise
     elif mass.size > 0 and np.isfinite(value).all():
         logp, error = plane(mass, value, width, tail, n, z, b, sg, slope, grad, used)
-    if not error + _missed(log_weight, h, used, n, log_total) < tolerance:
+    if not error + missed(log_weight, h, used, n, log_total) < tolerance:
         logp = math.nan
     if math.isnan(logp):
         slope[:], grad[:] = math.nan, math.nan

@@ -20,17 +20,20 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws import is_registered
-from pymc_dp.laws.integrated import Integrated, integrated_release
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.quadrature import (
     FEWEST,
     detail,
+    law_of_sums,
     log_density_of_sums,
+    panel_counts,
     starts_at_zero,
 )
-from pymc_dp.laws.inversion.release import noise_parts
+from pymc_dp.laws.inversion.release import confidential, noise_parts, sums_given
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import has_kink
 from pymc_dp.reading.cells import (
@@ -57,12 +60,20 @@ def log_densities(law, parameters, sizes, summand, record, z, laplace, gaussian)
 
     Vectors with a number for each group; parameters and noise may be scalars, for all.
     """
+    least = int(sizes.min()) if sizes.size else 1
+
+    def density(record_law, n, *ones):
+        return log_density_of_sums(record_law, n, least, (summand,), record, *ones)
+
+    return _of_each(density, law, parameters, sizes, z, laplace, gaussian)
+
+
+def _of_each(write, law, parameters, sizes, z, laplace, gaussian):
+    """Return what is written for one group, vectorised over all."""
     own = [pt.scalar(dtype="float64") for _ in parameters]
     n, *noise = (pt.scalar(dtype="float64") for _ in range(4))
     _, record_law = law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    least = int(sizes.min()) if sizes.size else 1
-    ones = (x[None] for x in noise)
-    one = log_density_of_sums(record_law, n, least, (summand,), record, *ones)
+    one = write(record_law, n, *(x[None] for x in noise))
     given = pt.constant(sizes.astype("float64")), z, laplace, gaussian, *parameters
     return vectorize_graph(one, dict(zip((n, *noise, *own), given, strict=True)))
 
@@ -77,7 +88,7 @@ class InvertedGroups(Integrated):
     constant: np.ndarray
     summand: Summand
     record: TensorVariable
-    names = ()
+    names: tuple[str, ...]
     elementwise = True
 
     @property
@@ -115,8 +126,22 @@ class InvertedGroups(Integrated):
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        shape = self.sizes.shape
-        [filled] = np.nonzero(self.sizes.ravel() > 0)
+        shape, [filled] = self.sizes.shape, np.nonzero(self.sizes.ravel() > 0)
+        sizes, scale, noisy, given = self._standardised(value, mechanism, parameters)
+        logp = log_densities(self.law, given, sizes, self.summand, self.record, *noisy)
+        logp = logp - np.log(scale)
+        if filled.size == self.sizes.size:
+            return logp.reshape(shape)
+        # A density that no record enters has no place in the gradient: it may be NaN.
+        alone = mechanism.logp(value, self.constant).ravel()
+        return pt.set_subtensor(alone[filled], logp).reshape(shape)
+
+    def _standardised(self, value, mechanism, parameters):
+        """Return what the groups that are not empty have; of sums whose factor is 1.
+
+        Sizes and the size of the factors, the release and its noise, the parameters of a record.
+        """
+        shape, [filled] = self.sizes.shape, np.nonzero(self.sizes.ravel() > 0)
         sizes, factor, constant = (
             x.ravel()[filled].astype("float64") for x in (self.sizes, self.factor, self.constant)
         )
@@ -124,15 +149,29 @@ class InvertedGroups(Integrated):
             pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
             for p in (value, *noise_parts(mechanism), *parameters)
         )
-        z, scale = (own_value - constant) / factor, abs(factor)
-        logp = log_densities(
-            self.law, given, sizes, self.summand, self.record, z, b / scale, sd / scale
-        ) - np.log(scale)
-        if filled.size == self.sizes.size:
-            return logp.reshape(shape)
-        # A density that no record enters has no place in the gradient: it may be NaN.
-        alone = mechanism.logp(value, self.constant).ravel()
-        return pt.set_subtensor(alone[filled], logp).reshape(shape)
+        scale = abs(factor)
+        return sizes, scale, ((own_value - constant) / factor, b / scale, sd / scale), given
+
+
+@recovered.register
+def _recover_groups(law: InvertedGroups, rv, value, posterior, rng):
+    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+    sizes, _, noisy, given = law._standardised(value, mechanism, parameters)
+    counts = panel_counts(1, int(sizes.min(initial=1)))[-1:]
+
+    def nodes(record_law, n, *ones):
+        return law_of_sums(record_law, n, counts, (law.summand,), law.record, *ones)
+
+    laws = _of_each(nodes, law.law, given, sizes, *noisy)
+    [filled] = np.nonzero(law.sizes.ravel() > 0)
+    found = []
+    for of_all in each_draw(posterior, [*laws, *noisy]):
+        drawn = law.constant.ravel().copy()
+        for j, n, *of_one, z, b, sd in zip(filled, sizes, *of_all, strict=True):
+            noise = (x.reshape(1) for x in (z, b, sd))
+            drawn[j] += law.factor.ravel()[j] * sums_given(law.names[0], rng, *of_one, n, *noise)[0]
+        found.append(drawn.reshape(law.sizes.shape))
+    return in_results(posterior, law.names[0], np.array(found))
 
 
 @SUM_LAWS.register(order=95)
@@ -197,8 +236,9 @@ class InvertedGroupSums(SumLaw):
         record = pt.vector("record", dtype="float64")
         positive = starts_at_zero(law, rv.name)
         summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
-        law_of_sums = InvertedGroups(op, sizes, factor, offset, summand, record)
-        return integrated_release(law_of_sums, mechanism, *own)
+        names = (confidential(release.rv),)
+        of_groups = InvertedGroups(op, sizes, factor, offset, summand, record, names)
+        return integrated_release(of_groups, mechanism, *own)
 
 
 def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:

@@ -94,11 +94,16 @@ def statistics(summands, record, x):
 def log_density_of_sums(law, n, least, summands, record, z, laplace, gaussian) -> TensorVariable:
     """Log density of noisy sums over n records, `least` being a number that n does not go below."""
     counts = panel_counts(len(summands), least)
-    log_weight, nodes, cut = quadrature(law, n, counts, summands, record, z, laplace, gaussian)
-    h = statistics(summands, record, backward(law, nodes))
-    log_weight = log_weight + log_density(law, nodes)
+    log_weight, h, cut = law_of_sums(law, n, counts, summands, record, z, laplace, gaussian)
     density = ReleaseDensity(len(summands), Fraction(counts[0], sum(counts)))
     return density(log_weight, h, cut, n, z, laplace, gaussian)[0][0]
+
+
+def law_of_sums(law, n, counts, summands, record, z, laplace, gaussian):
+    """Log masses of quadrature nodes, the statistics on them, and which are cut ends."""
+    log_weight, nodes, cut = quadrature(law, n, counts, summands, record, z, laplace, gaussian)
+    h = statistics(summands, record, backward(law, nodes))
+    return log_weight + log_density(law, nodes), h, cut
 
 
 def panel_counts(dim: int, least: int) -> tuple[int, ...]:

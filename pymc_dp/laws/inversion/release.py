@@ -44,13 +44,17 @@ from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_value, nearest_rvs
+from pymc_dp.kernels.inversion.draws import draw_sums
 from pymc_dp.laws import is_registered, law_names
-from pymc_dp.laws.integrated import Integrated, integrated_release
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.quadrature import (
     detail,
+    law_of_sums,
     log_density_of_sums,
+    panel_counts,
     starts_at_zero,
     statistics,
 )
@@ -98,7 +102,7 @@ class InvertedSums(Integrated):
     summands: tuple[Summand, ...]
     record: TensorVariable
     public: tuple[TensorVariable, ...]
-    names = ()
+    names: tuple[str, ...]
 
     @property
     def rate(self) -> float:  # type: ignore[override]
@@ -130,6 +134,11 @@ class InvertedSums(Integrated):
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
+        law, summands, *noisy = self._noisy(value, mechanism, parameters)
+        return log_density_of_sums(law, self.n, self.n, summands, self.record, *noisy)
+
+    def _noisy(self, value, mechanism, parameters):
+        """Return the law of one record, the summands, and the released sums with their noise."""
         law, summands = self._given(parameters)
         dim = len(summands)
         z = pt.broadcast_to(value.astype("float64"), (dim,)) - pt.stack(
@@ -138,7 +147,7 @@ class InvertedSums(Integrated):
         laplace, gaussian = (
             pt.broadcast_to(part.astype("float64"), (dim,)) for part in noise_parts(mechanism)
         )
-        return log_density_of_sums(law, self.n, self.n, summands, self.record, z, laplace, gaussian)
+        return law, summands, z, laplace, gaussian
 
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""
@@ -147,6 +156,42 @@ class InvertedSums(Integrated):
         offset = pt.stack([s.offset for s in summands])
         point = offset + self.n * statistics(summands, self.record, x)
         return point if rv.type.ndim else point[0]
+
+
+def confidential(release: TensorVariable) -> str:
+    """Return the name in results of the value that was released."""
+    return f"{release.name}_confidential"
+
+
+def sums_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> np.ndarray:
+    """Draw sums of n records given their release, of this name; see `kernels.inversion.draws`.
+
+    They are sums of quadrature nodes. An expectation of a draw has the error of the density that
+    is integrated out: usually below 1e-11, and estimated to be below 1e-6.
+    """
+    drawn = draw_sums(rng, log_weight, h, cut, float(n), z, laplace, gaussian)
+    if np.isnan(drawn).any():
+        raise Declined(
+            f"{name!r} cannot be drawn at a draw of the parameters: the density of the "
+            f"sums has no accurate value there, or the noise is too narrow to be met by a sum of "
+            f"records. Sample the model itself with rung='records'"
+        )
+    return drawn
+
+
+@recovered.register
+def _recover_sums(law: InvertedSums, rv, value, posterior, rng):
+    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+    record_law, summands, *noisy = law._noisy(value, mechanism, parameters)
+    dim = len(summands)
+    counts = panel_counts(dim, law.n)[-1:]
+    nodes = law_of_sums(record_law, law.n, counts, summands, law.record, *noisy)
+    offset = pt.stack([s.offset for s in summands])
+    found = [
+        at + sums_given(law.names[0], rng, *of_nodes, law.n, z, b, sd)
+        for at, *of_nodes, z, b, sd in each_draw(posterior, [offset, *nodes, *noisy])
+    ]
+    return in_results(posterior, law.names[0], np.reshape(found, (-1, *[dim] * value.type.ndim)))
 
 
 def characteristic_marginal(
@@ -236,7 +281,8 @@ def _release(release, records, n, column, parameters, positive) -> TensorVariabl
             f"which makes it discrete but for Laplace noise: release one count, or use "
             f"GaussianMechanism"
         )
-    return _build(records, n, column, parameters, statistic, mechanism, summands, record)
+    names = (confidential(release),)
+    return _build(records, n, column, parameters, statistic, mechanism, summands, record, names)
 
 
 def _entries(release, statistic) -> list[TensorVariable]:
@@ -274,7 +320,7 @@ def _steps(summands: Sequence[Summand], record) -> int:
 
 
 def _build(
-    records, n, column, parameters, statistic, mechanism, summands, record
+    records, n, column, parameters, statistic, mechanism, summands, record, names
 ) -> TensorVariable:
     public = [
         v
@@ -287,7 +333,7 @@ def _build(
     [statistic] = graph_replace([statistic], {records: drawn, **own}, strict=False)
     summands = _rewritten(summands, lambda g: clone_replace(g, own, rebuild_strict=False))
     kept = tuple(own.values())
-    law = InvertedSums(records.owner.op, n, statistic, drawn, column, summands, record, kept)
+    law = InvertedSums(records.owner.op, n, statistic, drawn, column, summands, record, kept, names)
     return integrated_release(law, mechanism, *parameters, *public)
 
 

@@ -136,8 +136,8 @@ class Columns(SumLaw):
                 f"Normal. Use to='statistics'"
             ) from None
         mean, factor = clt.law.of(polynomials, rows.n)
-        change, names = Change(), (f"{rows.name}_mean", f"{rows.name}_cov")
-        normal_release(change, release.rv, mean, factor, names)
+        change = Change()
+        normal_release(change, release.rv, mean, factor, (f"{release.name}_confidential",))
         change.dropped |= {r.name for r in rows.releases if r is not release}
         return change
 

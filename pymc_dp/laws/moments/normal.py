@@ -8,10 +8,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
+from scipy import linalg
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_shape
-from pymc_dp.laws.integrated import Integrated, integrated_release
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.reading.model import release_mechanism
@@ -36,19 +38,46 @@ class NormalStatistics(Integrated):
 
     def logp(self, value, mechanism, mean, factor, *variances):
         """See `Integrated.logp`."""
-        if variances:
-            [noise] = variances
-        else:
-            noise = pt.broadcast_to(1.0 / mechanism.rates[1], self.shape).ravel()
+        noise = self.noise_variances(mechanism, *variances)
         chol = pt.linalg.cholesky(factor @ factor.T + pt.diag(noise))
         residual = pt.linalg.solve_triangular(chol, value.ravel() - mean, lower=True, b_ndim=1)
         k = int(np.prod(self.shape))
         log_det = pt.log(pt.diagonal(chol)).sum()
         return -0.5 * (residual**2).sum() - log_det - 0.5 * k * np.log(2 * np.pi)
 
+    def noise_variances(self, mechanism, *variances):
+        """Return the variances of the noise, those of the model if it has any."""
+        if variances:
+            return variances[0]
+        return pt.broadcast_to(1.0 / mechanism.rates[1], self.shape).ravel()
+
     def support_point(self, rv, mean, *others):
         """See `Integrated.support_point`."""
         return mean.reshape(self.shape)
+
+
+def conditional(z, mean, factor, variances, normal) -> np.ndarray:
+    r"""Draw jointly Normal statistics given their release, from standard Normal numbers.
+
+    A draw of statistics and release, (s_0, z_0), is moved to the release that was published:
+    :math:`s_0 + FF'(FF' + \mathrm{diag}(w))^{-1}(z - z_0)` (Matheron's rule).
+    """
+    columns = factor.shape[1]
+    own = mean + factor @ normal[:columns]
+    gap = z - own - np.sqrt(variances) * normal[columns:]
+    covariance = factor @ factor.T
+    return own + covariance @ linalg.solve(covariance + np.diag(variances), gap, assume_a="pos")
+
+
+@recovered.register
+def _recover_normal(law: NormalStatistics, rv, value, posterior, rng):
+    mechanism, [mean, factor, *variances] = rv.owner.op.split(rv.owner.inputs)
+    noise = law.noise_variances(mechanism, *variances)
+    drawn = [
+        conditional(z, m, f, w, rng.standard_normal(f.shape[1] + w.size)).reshape(law.shape)
+        for z, m, f, w in each_draw(posterior, [value.ravel(), mean, factor, noise])
+    ]
+    return in_results(posterior, law.names[0], np.array(drawn))
 
 
 def normal_release(change: Change, release: TensorVariable, mean, factor, names) -> None:

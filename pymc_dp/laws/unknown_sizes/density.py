@@ -77,6 +77,14 @@ class Entries:
             found.append(entry)
         return found
 
+    def values_at(self, k: np.ndarray, total: np.ndarray, numbers) -> np.ndarray:
+        """Return the entries for draws of the place of a number of records and of their sum."""
+        of_each = [
+            constant[k] if slope is None else constant[k] + slope[k] * total
+            for constant, slope in zip(*numbers, strict=True)
+        ]
+        return np.stack(of_each, axis=-1).reshape(k.size, *self.shape)
+
 
 @dataclass(frozen=True, eq=False)
 class Records:
@@ -196,6 +204,31 @@ class OfUnknownSize(Integrated):
             raise Declined(f"{self.names[0]!r} cannot be drawn: a release of it is not observed")
         seen = [(v, m) for v, (_, m) in zip(self.published, earlier, strict=True)]
         return self.log_weights(number, record, [*seen, (value, mechanism)])
+
+    @property
+    def summed_in(self) -> int:
+        """The place of the release that a sum over records is part of."""
+        return next(k for k, e in enumerate(self.entries) if any(s is not None for s in e.slope))
+
+    def summed(self, value, rv):
+        """Return the number of records as a variable, the parameters of a record, and the sum.
+
+        The noisy sum, and its noise, as if it were released as it is.
+        """
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        number, record, earlier = self._split(parameters)
+        _, n = self.prior(*number, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+        n.name, k = self.names[0], self.summed_in
+        if k < len(earlier):
+            value, mechanism = self.published[k], earlier[k][1]
+        entries = self.entries[k]
+        [j] = (j for j, slope in enumerate(entries.slope) if slope is not None)
+        size = {entries.size: n.astype(entries.size.dtype)}
+        both = [entries.constant[j], entries.slope[j]]
+        constant, slope = graph_replace(both, size, strict=False)
+        noise = (pt.broadcast_to(p, entries.shape).ravel()[j] for p in mechanism.parameters)
+        alone = mechanism.with_parameters(*(p / pt.abs(slope) for p in noise))
+        return n, record, (value.ravel()[j] - constant) / slope, alone
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""

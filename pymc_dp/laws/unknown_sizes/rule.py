@@ -37,7 +37,7 @@ from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.groups import summand_of
 from pymc_dp.laws.inversion.quadrature import FEWEST, detail, starts_at_zero
-from pymc_dp.laws.inversion.release import noise_parts
+from pymc_dp.laws.inversion.release import confidential, noise_parts
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Records, log_prior
@@ -125,11 +125,11 @@ class UnknownSizes(SumLaw):
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
         sizes = self._sizes()
         model, last = self.reading.model, list(self.releases)[-1]
+        names = (str(self.number.name), *(confidential(r) for r in self.releases if self._sums(r)))
         for k, release in enumerate(self.releases):
             mechanism = release_mechanism(release)
             self._require(release, mechanism, record)
-            has_sum = any(slope is not None for slope in self.releases[release].slope)
-            summed = has_sum and self.records.summand is not None
+            summed = self._sums(release) and self.records.summand is not None
             if summed and has_kink(mechanism) and sizes[0] < FEWEST:
                 raise Declined(
                     f"there may be fewer than {FEWEST} records {self.rv.name!r}, of which a sum "
@@ -144,7 +144,7 @@ class UnknownSizes(SumLaw):
                 tuple(self.releases.values())[: k + 1],
                 tuple(earlier),
                 tuple(published),
-                (str(self.number.name),) if release is last else (),
+                names if release is last else (),
             )
             change.replaced[release] = integrated_release(
                 of_release, mechanism, *number, *record, *given
@@ -154,6 +154,10 @@ class UnknownSizes(SumLaw):
             observed = release in model.observed_RVs
             published.append(model.rvs_to_values[release] if observed else None)
         return change
+
+    def _sums(self, release: TensorVariable) -> bool:
+        """Whether a sum over the records is part of a release."""
+        return any(slope is not None for slope in self.releases[release].slope)
 
     def _require(self, release: TensorVariable, mechanism: Mechanism, record) -> None:
         """Decline noise under which a sum has no density here."""

@@ -18,10 +18,18 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, nearest_rvs
+from pymc_dp.laws.sum_law import change
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.columns import read_rows
-from pymc_dp.reading.groups import Block, blocks, check_axes, has_record_axis
+from pymc_dp.reading.groups import (
+    Block,
+    blocks,
+    check_axes,
+    has_record_axis,
+    record_groups,
+)
 from pymc_dp.reading.model import (
     Reading,
     is_tagged,
@@ -328,7 +336,7 @@ def _starts_at_random(model: pm.Model, rv) -> bool:
 
 def _check_records(reading: Reading, rv) -> None:
     if size_of(rv) is not None:
-        record_length(rv)  # says what to do
+        raise _of_unknown_number(reading, rv)
     if not has_record_axis(rv):
         raise ValueError(
             f"RecordMetropolis cannot update {rv.name!r}, which is a single draw of "
@@ -337,6 +345,22 @@ def _check_records(reading: Reading, rv) -> None:
         )
     block = Block((rv,), record_length(rv), ())
     _check_law(reading, block, read_normal_column, check_proper)
+
+
+def _of_unknown_number(reading: Reading, rv) -> ValueError:
+    """Say how records are sampled of which nobody knows how many there are, if they can be."""
+    number = size_of(rv)
+    assert number is not None
+    what = f"the number of records {rv.name!r} is {number.name!r}, a variable of the model: "
+    [group] = [group for group in record_groups(reading) if rv in group.records]
+    try:
+        change(reading, group, "marginal")
+    except (Declined, ValueError) as why:
+        return ValueError(f"{what}they cannot be sampled themselves, nor integrated out: {why}")
+    return ValueError(
+        f"{what}they cannot be sampled themselves, but integrated out. Write dp.sample(model), or "
+        f"pm.sample() in `with dp.collapse(model):`"
+    )
 
 
 def check_gaps(model: pm.Model, rv) -> None:

@@ -1,0 +1,127 @@
+r"""Exact draws of one or two sums of n independent records given their noisy release.
+
+A record's contribution has masses :math:`w_j` on the values :math:`h_j` of quadrature nodes, see
+`line`. With a tilt t, sums :math:`s` of n draws from :math:`w_j e^{t \cdot h_j} / M(t)` have the
+density :math:`f(s) e^{t \cdot s} / M(t)^n`, so that one of them is kept with the probability
+
+.. math::
+
+    \eta(z \mid s) e^{-t \cdot s} / \max_r \eta(z \mid r) e^{-t \cdot r}
+
+and is a draw from :math:`p(s \mid z) \propto f(s)\, \eta(z \mid s)`. The maximum is at
+:math:`r = z - \sigma^2 t`, under Laplace noise of scale b at z as long as :math:`|t| \le 1/b`.
+With t at the saddlepoint the sums lie around it, however far out z is: about one in
+:math:`\sqrt{1 + V / \sigma^2}` is kept, V the variance of the tilted sum. How often each node is
+met in n draws is multinomial, so that a trial takes no more time than there are nodes.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_dp.kernels import njit
+from pymc_dp.kernels.inversion.line import LARGEST_TAIL, TOLERANCE, tilted
+from pymc_dp.kernels.inversion.release import missed
+
+_MOST_TRIALS = 100_000
+_CYCLES = 4  # through the coordinates of the tilt: any tilt gives exact draws
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _tilt(lw, h, n, z, sg2, limit, pi):
+    """Solve n K'(t) + sg2 t = z for one coordinate of the tilt, roughly, within the limit."""
+    reach = h.max() - h.min()
+    t, lo, hi = 0.0, -limit, limit
+    if reach == 0.0:
+        return t
+    for _ in range(60):
+        mean, variance = tilted(lw, h, t, pi)
+        slope, gap = n * variance + sg2, z - n * mean - sg2 * t
+        if abs(gap) <= 0.05 * math.sqrt(slope) or lo == hi:
+            break
+        if gap > 0.0:
+            lo = t
+        else:
+            hi = t
+        longest = (3.0 + abs(t) * reach) / reach
+        step = min(max(gap / slope, -longest), longest) if slope > 0.0 else longest * np.sign(gap)
+        if (t == limit and step > 0.0) or (t == -limit and step < 0.0):
+            break
+        t = min(max(t + step, -limit), limit)
+        if not lo <= t <= hi:
+            t = 0.5 * (lo + hi)
+    return t
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _log_kept(s, z, t, b, sg):
+    """Log probability of keeping sums."""
+    total = 0.0
+    for i in range(z.size):
+        if b[i] > 0.0:
+            total -= abs(z[i] - s[i]) / b[i] + t[i] * (s[i] - z[i])
+        else:
+            total -= 0.5 * ((s[i] - z[i]) / sg[i] + sg[i] * t[i]) ** 2
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def draw_sums(rng, log_weight, h, cut, n, z, b, sg):
+    """Draw sums of n records given their release, of which the noise is b or sg; NaN if not found.
+
+    Parameters
+    ----------
+    log_weight, h, cut : log masses of quadrature nodes, their (size, d) values, and which of them
+        lie where the law was cut.
+    n, z, b, sg : number of records, and vectors of the release, of Laplace scales and Gaussian
+        standard deviations.
+    """
+    size, dim = h.shape
+    t, pi = np.zeros(dim), np.empty(size)
+    log_total = log_weight.max()
+    log_total += math.log(np.exp(log_weight - log_total).sum())
+    lw = log_weight - log_total
+    others = np.empty(size)
+    for _ in range(_CYCLES if dim > 1 else 1):
+        for i in range(dim):
+            others[:] = lw
+            for k in range(dim):
+                if k != i:
+                    others += t[k] * h[:, k]
+            limit = 1.0 / b[i] if b[i] > 0.0 else math.inf
+            t[i] = _tilt(others, h[:, i].copy(), n, z[i], sg[i] * sg[i], limit, pi)
+    for _ in range(60):
+        others[:] = lw
+        for k in range(dim):
+            others += t[k] * h[:, k]
+        pi[:] = np.exp(others - others.max())
+        pi /= pi.sum()
+        if np.dot(pi, cut) < LARGEST_TAIL:
+            break
+        t *= 0.5
+    used = t.copy().reshape((1, dim))
+    sums = np.full(dim, math.nan)
+    if not missed(log_weight, h, used, n, log_total) < TOLERANCE:
+        return sums
+    order = np.argsort(-pi)
+    order = order[: np.count_nonzero(pi > 0.0)]
+    # Of what is left, the share of each node: from the smallest up, so that it keeps its digits.
+    share = np.empty(order.size)
+    left = 0.0
+    for j in range(order.size - 1, -1, -1):
+        left += pi[order[j]]
+        share[j] = pi[order[j]] / left
+    for _ in range(_MOST_TRIALS):
+        sums[:] = 0.0
+        records = int(n)
+        for j in range(order.size):
+            if records == 0:
+                break
+            k = records if j == order.size - 1 else rng.binomial(records, min(share[j], 1.0))
+            records -= k
+            for i in range(dim):
+                sums[i] += k * h[order[j], i]
+        if rng.standard_exponential() > -_log_kept(sums, z, t, b, sg):
+            return sums
+    sums[:] = math.nan
+    return sums

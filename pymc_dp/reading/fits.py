@@ -1,0 +1,93 @@
+"""Whether lengths and indices in a model fit, said by the names of its variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    indices_from_subtensor,
+)
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import is_random, known_shape, known_value, nearest_rvs, public_data
+
+
+def check_fits(statistics: Iterable[TensorVariable]) -> None:
+    """Refuse variables whose shape is not that of their parameters, and indices out of range.
+
+    Compiled code reads what lies behind an array where an index is too large; what PyTensor and
+    PyMC say of the others does not name a variable.
+
+    Parameters
+    ----------
+    statistics : iterable of TensorVariable
+        What is released. All variables that it is computed from are looked at.
+    """
+    statistics = list(statistics)
+    random = [v for v in ancestors(statistics) if is_random(v) and v.name is not None]
+    for rv in random:
+        _check_shape(rv)
+        _check_indices(f"the parameters of {rv.name!r}", rv.owner.inputs)
+    _check_indices("the released statistic", statistics)
+
+
+def _check_shape(rv: TensorVariable) -> None:
+    op = rv.owner.op
+    if not getattr(op, "ndims_params", None) or op.ndim_supp is None:
+        return
+    own = rv.type.shape if None not in rv.type.shape else known_shape(rv)
+    batch = own[: rv.type.ndim - op.ndim_supp]
+    for parameter, cores in zip(op.dist_params(rv.owner), op.ndims_params, strict=True):
+        if not isinstance(parameter, TensorVariable):
+            continue
+        shape = known_shape(parameter)[: parameter.type.ndim - cores]
+        pairs = list(zip(reversed(batch), reversed(shape), strict=False))
+        if len(shape) <= len(batch) and all(
+            b in (None, 1) or a is None or a == b for a, b in pairs
+        ):
+            continue
+        sources = [str(v.name) for v in (*nearest_rvs([parameter]), *public_data([parameter]))]
+        what = f", computed from {' and '.join(map(repr, sources))}," if sources else ""
+        raise ValueError(
+            f"{rv.name!r} has the shape {_shown(batch)}, and a parameter of it{what} the shape "
+            f"{_shown(shape)}: write shape={_shown(shape)} for {rv.name!r}, or an entry for each "
+            f"of its own, {[*sources, 'parameter'][0]}[g] with an index g of the length "
+            f"{batch[0] if batch else 1}"
+        )
+
+
+def _shown(shape) -> str:
+    return str(shape[0]) if len(shape) == 1 else str(tuple(shape))
+
+
+def _check_indices(where: str, graphs: Iterable) -> None:
+    graphs = list(graphs)
+    for variable in ancestors(graphs, blockers=nearest_rvs(graphs)):
+        node = variable.owner
+        if node is None or not isinstance(node.op, AdvancedSubtensor | AdvancedIncSubtensor):
+            continue
+        source, *rest = node.inputs
+        rest = rest[isinstance(node.op, AdvancedIncSubtensor) :]
+        shape, axis = known_shape(source), 0
+        for index in indices_from_subtensor(rest, node.op.idx_list):
+            whole = getattr(index, "dtype", "").startswith(("int", "uint"))
+            value = known_value(index) if whole else None
+            length = shape[axis] if axis < len(shape) else None
+            axis += getattr(index.type, "ndim", 1) if getattr(index, "dtype", "") == "bool" else 1
+            if value is None or length is None or not value.size:
+                continue
+            if value.max() < length and value.min() >= -length:
+                continue
+            wrong = int(value.max() if value.max() >= length else value.min())
+            named = [v.name for v in (source, *nearest_rvs([source])) if v.name]
+            what = repr(named[0]) if named else "an array"
+            data = "".join(f" {v.name!r}" for v in public_data([index]))
+            raise ValueError(
+                f"{where}: {what} has {length} entries, and the index{data} of length "
+                f"{np.size(value)} asks for the entry {wrong}. Entries are counted from 0 to "
+                f"{length - 1}: write {what} with shape={wrong + 1}, or codes that begin at 0"
+            )
