@@ -166,9 +166,8 @@ class Size:
             constant, slope = (np.broadcast_to(v, n.shape) for v in self.summed.array(n * 1.0))
         kept = (log > log.max() - 60) & np.isfinite(slope)
         n, log, constant, slope = n[kept], log[kept], constant[kept], slope[kept]
-        known = self._exact(
-            point, n, constant, slope, value, log_noise, SIGMA.get(noise), places[place]
-        )
+        sigma = SIGMA[noise][places[place]] if noise in SIGMA else None
+        known = self._exact(point, n, constant, slope, value, log_noise, sigma)
         if known is not None:
             found, errors = known
             total = special.logsumexp(log + found)
