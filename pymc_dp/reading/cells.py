@@ -257,7 +257,7 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
     Sums and common factors are taken apart, rows of public numbers with one column of coefficients
     stay what they are, and of what is left one entry of each cell is computed.
     """
-    n = index[0].size
+    n, index = index[0].size, aligned(graph, index)
     if all(graph.type.broadcastable):
         return [Part(np.ones((n, 1)), at_places(graph, index))]
     value = known_value(graph, fixed=True)
@@ -275,7 +275,7 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
             return [
                 Part(columns, -coefficients if sign else coefficients)
                 for i, sign in zip(inputs, signs, strict=True)
-                for columns, coefficients in parts_of(i, aligned(i, index))
+                for columns, coefficients in parts_of(i, index)
             ]
         case (ps.Mul() | ps.TrueDiv()) as op if len(common) == len(inputs) - 1:
             if isinstance(op, ps.Mul) or common == inputs[1:]:
@@ -283,7 +283,7 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
                 given = [at_places(i, index) for i in common]
                 return [
                     Part(columns, Elemwise(op)(coefficients, *given))
-                    for columns, coefficients in parts_of(own, aligned(own, index))
+                    for columns, coefficients in parts_of(own, index)
                 ]
     if _is_product(graph):
         return [Part(_rows(graph, index), node.inputs[1].ravel())]

@@ -121,6 +121,17 @@ def test_density_against_enumeration(case):
     np.testing.assert_allclose(density(model_of(case)), expected, atol=2e-9)
 
 
+def test_what_is_added_for_each_record_is_added_as_often_as_there_are_records():
+    with pm.Model() as model:
+        x = pm.Normal(
+            "x", pm.Normal("mu"), pm.HalfNormal("sigma"), shape=pm.DiscreteUniform("n", 3, 4)
+        )
+        dp.PrivateObservation("z", (2 * x - 1).sum(), dp.GaussianMechanism(0.7), observed=4.0)
+    n = np.array([3, 4])
+    law = stats.norm(n * (2 * MU - 1), np.sqrt(4 * n * SIGMA**2 + 0.49))
+    assert density(model) == pytest.approx(np.log(law.pdf(4.0).mean()), abs=1e-9)
+
+
 @pytest.mark.parametrize("released", [False, True])
 def test_clamped_sums_of_a_few_possible_numbers(released):
     def law(n):

@@ -8,7 +8,7 @@ group and vectorised over all.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pymc as pm
@@ -283,4 +283,6 @@ def summand_of(part, rv, n: int, record: TensorVariable, positive: bool) -> Summ
     [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
     vector = of_column.dimshuffle(0) if rv.type.ndim > 1 else of_column
     [entry] = graph_replace([vector.sum()], {stand_in: alike}, strict=False)
-    return read_summand(entry, alike, n, record, column=0, positive=positive)
+    found = read_summand(entry, alike, n, record, column=0, positive=positive)
+    # What is added is added for each record, of which there may be another number.
+    return replace(found, h=found.h + found.offset / n, offset=pt.zeros(()))

@@ -116,6 +116,25 @@ def test_several_releases_have_the_same_latents():
     np.testing.assert_allclose(by_latents(case, releases=2), by_latents(case), atol=1e-6)
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_records_of_a_matrix_are_those_of_a_vector(layout):
+    """A mean for each row or column, which is broadcast along the other axis."""
+    shape, j = (2, 3), np.indices((2, 3))[int(layout == "columns")]
+    x = np.linspace(-1, 1, 6)
+    found = []
+    for as_matrix in (True, False):
+        with pm.Model() as model:
+            b = pm.Normal("b", 0, 1, shape=3)
+            mean = (b[:2, None] if layout == "rows" else b)[...] if as_matrix else b[j.ravel()]
+            y = pm.Normal("y", 2 * mean + b[0], 1, shape=shape if as_matrix else 6)
+            released = pt.stack([x @ y.ravel(), (y**2).sum()])
+            dp.PrivateObservation("z", released, dp.GaussianMechanism(NOISE), observed=[1.0, 4.0])
+        collapsed = dp.collapse(model, "statistics")
+        point = collapsed.initial_point() | {"b": np.array([0.5, -1.0, 2.0])}
+        found.append(collapsed.compile_logp()(point))
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
 def test_many_records():
     n = 200_000
     x = np.random.default_rng(0).normal(size=(n, 3))
