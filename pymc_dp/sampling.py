@@ -31,7 +31,7 @@ from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import initial_values
-from pymc_dp.routes.latent_gaussian import centred, unnormalised
+from pymc_dp.routes.latent_gaussian import unnormalised
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -117,8 +117,7 @@ def sample(
         kwargs["compute_convergence_checks"] = False
     tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
-        names = [rv.name for rv in model.free_RVs]
-        check_convergence(tree, names, lambda: advice or " ".join(centred(reading)))
+        check_convergence(tree, [rv.name for rv in model.free_RVs], advice)
     return tree
 
 

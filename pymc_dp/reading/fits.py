@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
     AdvancedSubtensor,
@@ -37,7 +38,7 @@ def check_fits(statistics: Iterable[TensorVariable]) -> None:
 
 def _check_shape(rv: TensorVariable) -> None:
     op = rv.owner.op
-    if not getattr(op, "ndims_params", None) or op.ndim_supp is None:
+    if not isinstance(op, RandomVariable):  # walks, mixtures: their inputs have other shapes
         return
     own = rv.type.shape if None not in rv.type.shape else known_shape(rv)
     batch = own[: rv.type.ndim - op.ndim_supp]

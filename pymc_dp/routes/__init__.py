@@ -25,10 +25,12 @@ class Plan(NamedTuple):
     rate : effective draws a second to be expected of the slowest parameter, as measured on two
         cores on the blood-lead example (`benchmarks/`).
     run : ``(**pm.sample arguments)`` to the result.
+    moved : names the variables that are moved in coordinates other than PyMC's.
     """
 
     rate: float
     run: Callable[..., DataTree]
+    moved: Callable[[], list[str]] = list
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import numpy as np
 from pymc.stats.convergence import log_warnings, warn_divergences, warn_treedepth
@@ -17,9 +16,7 @@ FEWEST_DRAWS = 100  # effective ones, of a chain
 _MOST_NAMES = 5
 
 
-def check_convergence(
-    tree: DataTree, names: list[str], advice: Callable[[], str] = lambda: ""
-) -> None:
+def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> None:
     """Warn, once, of parameters with R-hat above 1.01 or fewer than 100 effective draws a chain.
 
     Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Bayesian Analysis 16. It takes two
@@ -31,8 +28,8 @@ def check_convergence(
     tree : DataTree
     names : list of str
         The parameters, as far as the posterior has them.
-    advice : callable
-        Returns what is known to do better, as a sentence; called where there is need of it.
+    advice : str
+        What is known to do better, as a sentence.
     """
     log_warnings(warn_divergences(tree) + warn_treedepth(tree))
     posterior = tree["posterior"]
@@ -79,5 +76,5 @@ def check_convergence(
     _log.warning(
         "%s: %s%s of %s a chain. R-hat should be below %s, effective draws above %d. %s",
         what, ", ".join(shown), more, f"{draws:,} draws", LARGEST_R_HAT, FEWEST_DRAWS,
-        advice() or otherwise,
+        advice or otherwise,
     )  # fmt: skip

@@ -31,7 +31,7 @@ from pymc_dp.reading.model import (
     size_of,
 )
 from pymc_dp.routes import routes
-from pymc_dp.routes.latent_gaussian import centred, unnormalised
+from pymc_dp.routes.latent_gaussian import unnormalised
 from pymc_dp.step_methods import choose_steps
 
 _AFRESH = "computed afresh"
@@ -117,9 +117,10 @@ def explain(model: pm.Model | None = None) -> Explanation:
     result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
 
     if privatized(reading):
+        plans = routes(reading)
         table = [
             (route, 0.0, str(plan)) if isinstance(plan, Declined) else (route, plan.rate, "")
-            for route, plan in routes(reading)
+            for route, plan in plans
         ]
         best = max(rate for _, rate, _ in table)
         rows = []
@@ -136,6 +137,13 @@ def explain(model: pm.Model | None = None) -> Explanation:
                 cost = "grows with n²" if slow else "grows with n"
             rows.append([route.rung, route.name, state, cost])
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
+        for _, plan in plans:
+            if not isinstance(plan, Declined) and plan.rate == best and plan.moved():
+                names = ", ".join(map(repr, plan.moved()))
+                result.notes.append(
+                    f"dp.sample moves {names} in coordinates that suit the data, whether they are "
+                    f"written centred or not: docs/latent_gaussian.md"
+                )
 
     rows = []
     rungs = {"records" if privatized(reading) else "as written": reading}
@@ -150,7 +158,7 @@ def explain(model: pm.Model | None = None) -> Explanation:
         ]
     result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
 
-    result.notes += [*notes(reading), *unnormalised(reading), *centred(reading)]
+    result.notes += [*notes(reading), *unnormalised(reading)]
     dropped = dropped_deterministics(reading)
     if dropped:
         result.notes.append(

@@ -28,7 +28,7 @@ def nuts_rate(marginal: pm.Model) -> float:
 
 
 def _on(reading: Reading, on: Reading, rate: float) -> Plan:
-    return Plan(rate, partial(_sample, reading, on))
+    return Plan(rate, partial(_sample, reading, on), lambda: standardised(reading, on)[1])
 
 
 def _sample(reading: Reading, on: Reading, **kwargs):
