@@ -210,7 +210,7 @@ class _Term:
 
 def _parabolas(model: pm.Model, found: list[Latent]) -> list:
     """Return h and k of each latent variable; None where nothing is known of it."""
-    thetas = [latent.rv.type() for latent in found]
+    thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in found]
     given: dict[TensorVariable, TensorVariable] = {}
     start: dict[TensorVariable, TensorVariable] = {}
     inner = []

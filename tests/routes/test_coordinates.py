@@ -53,7 +53,13 @@ def process(m0, tau):
     return pm.MvNormal("f", m0 * np.ones(J), covariance + 0.1 * np.eye(J), shape=J)
 
 
+def by_dims(m0, tau):
+    pm.modelcontext(None).add_coord("group", range(J))
+    return pm.Deterministic("theta", m0 + tau * pm.Normal("raw", dims="group"), dims="group")
+
+
 FORMS = {
+    by_dims: ["raw"],
     centred: ["theta"],
     scaled: ["raw"],
     scaled_otherwise: ["raw"],

@@ -119,7 +119,7 @@ class InvertedGroups(Integrated):
             x = pm.icdf(law, _QUANTILES)
         except NotImplementedError:
             raise Declined from None
-        flat = clone_replace(self.summand.h, {self.record: x.ravel()}, rebuild_strict=False)
+        flat = graph_replace(self.summand.h, {self.record: x.ravel()}, strict=False)
         h = pt.broadcast_to(flat, (x.size,)).reshape(x.shape)
         scale = self.sizes * self.factor
         return self.constant + scale * h.mean(axis=-1), scale * self.factor * h.var(axis=-1)
