@@ -28,7 +28,7 @@ def metric(rows, precision, variance):
     return np.diag(1 / variance) + rows @ np.diag(precision) @ rows.T
 
 
-@pytest.mark.parametrize("lam, tau", [(0.5, 0.0), (0.0, 4.0), (1.0, 1.0)])
+@pytest.mark.parametrize(("lam", "tau"), [(0.5, 0.0), (0.0, 4.0), (1.0, 1.0)])
 @pytest.mark.parametrize("law", ["binomial", "Poisson"])
 def test_draws_have_the_conditional_law(law, lam, tau):
     if law == "binomial":
