@@ -30,6 +30,7 @@ from pymc_dp.published import Privacy, Release
 from pymc_dp.routes.explain import explain
 from pymc_dp.sampling import sample
 from pymc_dp.step_methods import (
+    CellGibbs,
     ConjugateGibbs,
     CountGibbs,
     FactorizationGibbs,
@@ -51,6 +52,7 @@ __version__ = version("pymc_dp")
 __all__ = [
     "Bessel",
     "BinomialMechanism",
+    "CellGibbs",
     "ConjugateGibbs",
     "CountGibbs",
     "DiscreteGaussian",

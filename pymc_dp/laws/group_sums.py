@@ -114,6 +114,32 @@ class IndependentEntries:
         return own if kept.size == self.empty.size else pt.set_subtensor(statistic[kept], own)
 
 
+def read_sums(
+    reading: Reading, rv: TensorVariable, beside: tuple[TensorVariable, ...] = ()
+) -> tuple[Any, list[TensorVariable], tuple[LinearSums, ...]]:
+    """Return the law of independent records, its parameters, and their linear releases."""
+    try:
+        law, parameters = read_law(rv)
+    except Declined:
+        raise Declined from None  # another law's, or of none
+    check_transform(reading.model, rv)
+    require_numbers(rv, parameters)
+    mine = releases_of(reading.model, [rv])
+    require_possible(mine)
+    for release in mine:
+        if release.owner.op.bounds is not None:
+            raise Declined(
+                f"the release {release.name!r} has bounds=, which tie the records {rv.name!r} "
+                f"together"
+            )
+    try:
+        return law, parameters, tuple(read_linear(reading, r, rv, beside) for r in mine)
+    except Declined:
+        if is_registered(sum_of, law):
+            raise
+        raise Declined from None  # sums over these records have no law
+
+
 @SUM_LAWS.register(order=40)
 @dataclass(frozen=True, eq=False)
 class GroupSums(SumLaw):
@@ -143,27 +169,7 @@ class GroupSums(SumLaw):
         cls, reading: Reading, rv: TensorVariable, beside: tuple[TensorVariable, ...] = ()
     ) -> GroupSums:
         """Read the records of one variable; those `beside` are in the same releases."""
-        try:
-            law, parameters = read_law(rv)
-        except Declined:
-            raise Declined from None  # another law's, or of none
-        check_transform(reading.model, rv)
-        require_numbers(rv, parameters)
-        mine = releases_of(reading.model, [rv])
-        require_possible(mine)
-        for release in mine:
-            if release.owner.op.bounds is not None:
-                raise Declined(
-                    f"the release {release.name!r} has bounds=, which tie the records {rv.name!r} "
-                    f"together"
-                )
-        try:
-            sums = tuple(read_linear(reading, release, rv, beside) for release in mine)
-        except Declined:
-            if is_registered(sum_of, law):
-                raise
-            raise Declined from None  # sums over these records have no law
-        found = cls(rv, law, parameters, sums)
+        found = cls(rv, *read_sums(reading, rv, beside))
         if not found.is_normal:
             _ = found.entries  # or why they have no law
         return found

@@ -192,11 +192,27 @@ def stand_in_records(n: int) -> TensorVariable:
     return pt.random.normal(size=(n,), rng=rng, return_next_rng=True)[1]
 
 
-def cells_of(rv: TensorVariable, parameters: Sequence) -> Cells:
-    """Return the finest cells in which the parameters of records agree."""
+def cells_of(rv: TensorVariable, parameters: Sequence, *sums: LinearSums) -> Cells:
+    """Return the finest cells in which the parameters of records agree, and their weights."""
     index = places(rv)
     keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
+    if sums:
+        keys += _columns(sparse.csc_array(sparse.vstack([s.weights for s in sums])))
     return partition(keys, index[0].size)
+
+
+def _columns(weights: sparse.csc_array) -> list[np.ndarray]:
+    """Return the nonzero entries of every column, one after the other."""
+    weights.sort_indices()
+    sizes = np.diff(weights.indptr)
+    keys = []
+    for j in range(sizes.max(initial=0)):
+        [own] = np.nonzero(sizes > j)
+        row, weight = np.full(sizes.size, -1), np.zeros(sizes.size)
+        at = weights.indptr[own] + j
+        row[own], weight[own] = weights.indices[at], weights.data[at]
+        keys += [row, weight]
+    return keys
 
 
 def partition(keys: Sequence[np.ndarray], n: int) -> Cells:

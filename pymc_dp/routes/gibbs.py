@@ -15,7 +15,14 @@ from pymc_dp.reading.groups import blocks, read_block
 from pymc_dp.reading.model import Reading, is_tagged, privatized
 from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.given import initial_values, public, width
-from pymc_dp.step_methods import CountGibbs, TableGibbs, TwoSidedGibbs, choose_steps, steps
+from pymc_dp.step_methods import (
+    CellGibbs,
+    CountGibbs,
+    TableGibbs,
+    TwoSidedGibbs,
+    choose_steps,
+    steps,
+)
 from pymc_dp.step_methods.records import check_gaps
 
 
@@ -27,7 +34,11 @@ def _statistics(reading: Reading) -> Plan:
     # Draws of counts are nearly independent; of what has no interweaving, where the noise
     # dominates, there are much less.
     counts = all(chosen.get(rv) is CountGibbs for rv in on.model.free_RVs)
-    return Plan(8_000.0 if counts else 200.0, partial(_with_steps, on))
+    rate = 8_000.0 if counts else 200.0
+    if CellGibbs in chosen.values():
+        seconds = 2e-4 if chosen.keys() >= {*on.model.free_RVs} else 8e-4
+        rate = 1.0 / (seconds * _entries(on, set()))
+    return Plan(rate, partial(_with_steps, on))
 
 
 def _with_steps(reading: Reading, **kwargs):
@@ -57,9 +68,14 @@ def _records(reading: Reading) -> Plan:
         seconds *= width(block) ** 2
     # Parameters of many groups, and what these have in common, follow the records slowly.
     records = {rv for block in found for rv in block.records}
-    above = [rv for rv in model.free_RVs if rv not in records and rv.dtype.startswith("float")]
-    entries = sum(math.prod(int(n or 1) for n in known_shape(rv)) for rv in above)
-    return Plan(1.0 / (seconds * max(1, entries)), partial(on_records, reading))
+    return Plan(1.0 / (seconds * _entries(reading, records)), partial(on_records, reading))
+
+
+def _entries(reading: Reading, latents: set) -> int:
+    """Return the number of parameters, at least 1, where some variables are none."""
+    free = reading.model.free_RVs
+    above = [rv for rv in free if rv not in latents and rv.dtype.startswith("float")]
+    return max(1, sum(math.prod(int(n or 1) for n in known_shape(rv)) for rv in above))
 
 
 def on_records(reading: Reading, **kwargs):

@@ -22,6 +22,7 @@ from pymc_dp.reading.model import (
     releases,
     releases_of,
 )
+from pymc_dp.step_methods.cells import CellGibbs
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
 from pymc_dp.step_methods.factorization import FactorizationGibbs
@@ -39,6 +40,7 @@ from pymc_dp.step_methods.two_sided import (
 
 __all__ = [
     "STEPS",
+    "CellGibbs",
     "ConjugateGibbs",
     "CountGibbs",
     "FactorizationGibbs",

@@ -23,6 +23,7 @@ from pymc_dp.graphs.questions import (
     public_data,
     substitute,
 )
+from pymc_dp.kernels.counts import directions, laws
 from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import FAMILIES
 from pymc_dp.mechanisms.release import PrivateReleaseRV
@@ -36,6 +37,9 @@ from pymc_dp.reading.model import (
 )
 from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
+
+_MOST_SHARED = 200  # cells of a table that are in several entries of one release
+_SHARPEST = 1e6  # of a release, the precision with which it knows a cell: more does not matter
 
 
 @STEPS.register(order=60)
@@ -60,13 +64,17 @@ class TableGibbs(DPStep):
     count or the mean of Poisson counts, the other counts are impossible: cells are drawn over those
     that are left, and Poisson cells that share such an entry together with their sum.
 
+    Cells may be in several entries of one release, as in :math:`X'y` of a regression whose rows
+    are of few kinds. Poisson and Binomial cells then move several at a time, too: along the
+    directions in which the releases leave them the most room, see `kernels.counts.directions`.
+
     Parameters
     ----------
     vars : list of TensorVariable
         Multinomial, Poisson, Binomial, NegativeBinomial or other registered counts, of any
         shape, with no children but releases. The statistic of each release is linear in the
-        counts; each cell is in at most one entry of it. The noise is Laplace, geometric,
-        Gaussian or discrete Gaussian.
+        counts; each cell is in at most one entry of it, but in tables of up to 200 Poisson or
+        Binomial counts. The noise is Laplace, geometric, Gaussian or discrete Gaussian.
     model : pm.Model, optional
         The model of the context by default.
 
@@ -89,6 +97,7 @@ class TableGibbs(DPStep):
         for rv in self.model_rvs:
             with updated_by("TableGibbs", rv):
                 table = _table(reading, rv)
+            table = _with_directions(table, point)
             self._tables.append(table)
             for statistic in map(release_statistic, children(reading, rv)):
                 if data := [repr(v.name) for v in public_data([statistic])]:
@@ -111,6 +120,7 @@ class _Entries(NamedTuple):
     first, which, weight : see `kernels.counts.tables.Releases`.
     gaps : which counts are possible.
     constants : of the statistic of each release, what it is of an empty table.
+    shared : whether a cell is in several entries of one release.
     """
 
     first: np.ndarray
@@ -118,6 +128,7 @@ class _Entries(NamedTuple):
     weight: np.ndarray
     gaps: kernels.Gaps
     constants: list[TensorVariable]
+    shared: bool
 
 
 class _Table(NamedTuple):
@@ -138,13 +149,14 @@ class _Table(NamedTuple):
     entries: _Entries
     read: Callable
     inputs: list[str]
+    directions: np.ndarray
 
     def update(self, rng, point) -> np.ndarray:
         """Return a new draw."""
         z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
         old = point[self.name]
         counts = old.astype("float64").ravel()
-        first, which, weight, gaps, _ = self.entries
+        first, which, weight, gaps, *_ = self.entries
         released = kernels.Releases(z, lam, tau, first, which, weight)
         good = not np.isnan(z).any() and (lam + tau > 0).all()
         rates = theta[-1]
@@ -153,6 +165,9 @@ class _Table(NamedTuple):
             _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
         else:
             good = good and _cell_sweep(self.law)(rng, counts, np.array(theta), released, gaps)
+        if self.directions.size:
+            sweep = _direction_sweep(self.law)
+            good = good and sweep(rng, counts, np.array(theta), self.directions, released)
         if gaps.which.size:
             good = good and _sum_sweep()(rng, counts, rates, released, gaps)
         if self.block or self.law is PoissonRV:
@@ -188,6 +203,35 @@ def _cell_sweep(law: type) -> Callable:
     family = FAMILIES[law].law
     piece = Piece(kernels.make_cell_sweep(family), f"make_cell_sweep {family.name}")
     return _with_releases("rng, y, theta", piece)
+
+
+@cache
+def _direction_sweep(law: type) -> Callable:
+    family = FAMILIES[law].law
+    piece = Piece(directions.make_direction_sweep(family), f"make_direction_sweep {family.name}")
+    arguments = "rng, y, theta, directions, releases"
+    return from_source("sweep", arguments, f"kernel({arguments})", kernel=piece).function
+
+
+def _with_directions(table: _Table, point) -> _Table:
+    """Choose how several cells move at once where they share the entries of a release.
+
+    That is done where the chain starts: it has to stay the same.
+    """
+    if not table.entries.shared or (table.entries.gaps.step != 1.0).any():
+        return table
+    z, lam, tau, _, *theta = table.read(*[point[i] for i in table.inputs])
+    [first, *rest] = theta
+    variance = first * rest[0] * (1.0 - rest[0]) if rest else first
+    weights = np.zeros((z.size, first.size))
+    cell = np.repeat(np.arange(first.size), np.diff(table.entries.first))
+    weights[table.entries.which, cell] = table.entries.weight
+    largest = np.abs(weights).max(axis=1, initial=0.0)
+    sharp = np.minimum(np.sqrt(0.5 * lam**2 + tau) * largest, np.sqrt(_SHARPEST))
+    known = weights * (sharp / np.maximum(largest, 1e-300))[:, None]
+    metric = np.diag(1.0 / np.maximum(variance, 0.25)) + known.T @ known
+    found = directions.short_directions(metric)
+    return table._replace(directions=found[np.count_nonzero(found, axis=1) > 1])
 
 
 def _with_releases(arguments: str, kernel: Piece) -> Callable:
@@ -228,7 +272,7 @@ def _table(reading: Reading, rv: TensorVariable) -> _Table:
         ]
     read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
     name = reading.model.rvs_to_values[rv].name
-    return _Table(name, type(op), block, entries, *read)
+    return _Table(name, type(op), block, entries, *read, np.empty((0, math.prod(shape))))
 
 
 def _read_entries(
@@ -252,7 +296,8 @@ def _read_entries(
     first = np.searchsorted(cell[order], np.arange(size + 1))
     gaps = _gaps(rv, broken, np.diff(first))
     weight = np.asarray(weight[order])
-    return _Entries(first, which[order], weight, gaps, constants)
+    shared = any((np.diff(slopes.indptr) > 1).any() for slopes in maps)
+    return _Entries(first, which[order], weight, gaps, constants, shared)
 
 
 def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
@@ -371,13 +416,16 @@ def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVaria
 
 def _incidence(rv, release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return in which entry of a linear statistic every cell is, and with what coefficient."""
-    if (np.diff(slopes.indptr) > 1).any():
+    times = np.diff(slopes.indptr)
+    family = FAMILIES.get(type(rv.owner.op))
+    apart = family is None or family.law not in (laws.POISSON, laws.BINOMIAL)
+    if (times > 1).any() and (apart or times.size > _MOST_SHARED):
         raise Declined(
-            f"one of its cells is in several entries of the statistic of {release.name!r}. Make "
-            f"these several releases, or write RecordMetropolis"
+            f"one of its cells is in several entries of the statistic of {release.name!r}, as is "
+            f"for up to {_MOST_SHARED} Poisson or Binomial counts. Make these several releases, or "
+            f"write RecordMetropolis"
         )
-    cell = np.flatnonzero(np.diff(slopes.indptr))
-    return cell, slopes.indices.astype("int64"), slopes.data
+    return np.repeat(np.arange(times.size), times), slopes.indices.astype("int64"), slopes.data
 
 
 def _slopes(statistic, rv) -> csc_array:

@@ -439,6 +439,35 @@ def moving_records(model, **options):
 without_moves = partial(moving_records, interweave=False)
 
 
+ROWS = np.array([[1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 1, 1]])
+
+
+def cells_of_a_regression():
+    """Counts of four kinds of records in the three entries of X'y."""
+    b = pm.Normal("b", 0, 0.7, shape=3)
+    n = pm.Binomial("n", np.array([2, 3, 1, 4]), p=pm.math.invlogit(pt.dot(ROWS, b)), shape=4)
+    release("z", pt.dot(ROWS.T, n), dp.GeometricMechanism(0.7))
+
+
+def draw_cells(rng, size):
+    b = rng.normal(0, 0.7, (size, 3))
+    n = rng.binomial([2, 3, 1, 4], 1 / (1 + np.exp(-b @ ROWS.T)))
+    return {"b": b, "n": n}, {"z": n @ ROWS + geometric_noise(rng, 0.7, (size, 3))}
+
+
+def weighted_rates():
+    """Counts of three kinds, weighed by numbers that are not whole, under Gaussian noise."""
+    rate = pm.Gamma("rate", 3, 2)
+    n = pm.Poisson("n", rate * np.array([1.0, 2.0, 0.5]), shape=3)
+    weights = np.array([[1.0, 0.5, 0.25], [0.3, -0.7, 1.1]])
+    release("z", pt.dot(weights, n), dp.GaussianMechanism(0.5))
+
+
+def without_parameters(model):
+    """Draw the counts alone: what moves the parameters would hide that they are drawn wrongly."""
+    return [dp.CellGibbs([model["n"]], model=model, interweave=False)]
+
+
 # For each step, by what it is tried on: the model, the variables or a function to the steps, and
 # what `one_by_one` takes; without it all replicates are entries of the variables.
 ON = {
@@ -464,6 +493,11 @@ ON = {
         "mean of Poisson counts": (
             mean_of_poisson_counts, "y", 4_000, draw_mean_of_poisson_counts
         ),
+    },
+    dp.CellGibbs: {
+        "binomial": (cells_of_a_regression, "n", 2_000, draw_cells),
+        "binomial, alone": (cells_of_a_regression, without_parameters, 2_000, draw_cells),
+        "Poisson": (weighted_rates, "n", 2_000),
     },
     dp.ConjugateGibbs: {
         "some families": (some_families, ["s2", "mu", "rate", "pi"], 2_000, draw_some_families),
@@ -525,6 +559,7 @@ def test_every_step_has_a_case():
     "LaplaceScaleMixtureGibbs: independent",
     "SkellamBesselGibbs: counts",
     "TableGibbs: multinomial",
+    "CellGibbs: binomial",
     "TableGibbs: Poisson",
     "TableGibbs: mean of Poisson counts",
     "ConjugateGibbs: some families",

@@ -14,12 +14,22 @@ def counted():
     return dp.collapse(bernoulli(), "statistics")
 
 
+def regression_of_counts():
+    rows = np.array([[1, 0], [1, 1], [1, 1], [1, 0], [1, 1]])
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=2)
+        y = pm.Bernoulli("y", logit_p=rows @ b, shape=5)
+        dp.PrivateObservation("z", rows.T @ y, dp.LaplaceMechanism(1.0), observed=[3.0, 1.0])
+    return dp.collapse(model, "statistics")
+
+
 # For each step: a model, and the variable that it updates.
 CASES = {
     dp.RecordMetropolis: (gaussian, "x"),
     dp.FactorizationGibbs: (factorization, "theta"),
     dp.CountGibbs: (counted, "x_count"),
     dp.TableGibbs: (table, "y"),
+    dp.CellGibbs: (regression_of_counts, "y_count"),
     dp.TwoSidedGibbs: (poisson, "y"),
     dp.TruncatedGammaMixtureGibbs: (statistics, "x_var"),
     dp.ConjugateGibbs: (poisson, "rate"),

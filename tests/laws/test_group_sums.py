@@ -506,12 +506,12 @@ REFUSALS = {
         "weighs the records 'x' unequally",
     ),
     "different parameters": (
-        lambda: pm.Binomial("x", 2, pm.Beta("p", 1, 1, shape=3)[G], shape=N),
+        lambda: pm.Exponential("x", scale=pm.HalfNormal("s", shape=3)[G], shape=N),
         lambda x: pt.stack([x.sum(), x.sum() * 0 + 1.0])[:1],
         "adds records of 'x' with different parameters",
     ),
     "shared records": (
-        lambda: pm.Poisson("x", pm.HalfNormal("s"), shape=N),
+        lambda: pm.Exponential("x", scale=pm.HalfNormal("s"), shape=N),
         lambda x: pt.stack([x[:4].sum(), x[2:].sum()]),
         "use the same records more than once",
     ),

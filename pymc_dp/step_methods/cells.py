@@ -1,0 +1,76 @@
+"""Draws of counts of a few cells that share what was released, with moves of their parameters."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pymc.step_methods.compound import Competence
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.reading.groups import blocks
+from pymc_dp.reading.model import Reading
+from pymc_dp.step_methods.records import RecordMetropolis
+from pymc_dp.step_methods.registry import STEPS, accepted, concerned
+from pymc_dp.step_methods.tables import TableGibbs, read_table
+
+
+@STEPS.register(order=55)
+class CellGibbs(RecordMetropolis):
+    r"""Draw Poisson or Binomial counts of cells that share noisy sums, as in :math:`X'y`.
+
+    After the moves of `RecordMetropolis`, whose records are here the cells: where the noise is
+    large, they move the parameters along with the counts, which given the counts would move by the
+    width of a posterior without noise. Where it is small, the draws of `TableGibbs` move the counts
+    along the directions in which what was released leaves them room.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Vectors of Poisson, Binomial or Bernoulli counts that are for `TableGibbs`, of which some
+        are in several entries of one release.
+    sweeps, interweave, restart : optional
+        As of `RecordMetropolis`.
+    model : pm.Model, optional
+        The model of the context by default.
+    """
+
+    name = "dp_cell"
+
+    @classmethod
+    def claims(cls, reading, left):
+        """Claim counts of cells that share the entries of a release."""
+        return [accepted(partial(_check_cells, reading), concerned(reading, left))]
+
+    def _prepare(self, reading, initial_point):
+        for rv in self.model_rvs:
+            _check_cells(reading, rv)
+        super()._prepare(reading, initial_point)
+        self.tables = TableGibbs(self.vars, model=reading.model, initial_point=initial_point)
+
+    def setup_chain(self, rng, tune, draws):
+        """Forget the last chain."""
+        super().setup_chain(rng, tune, draws)
+        self.tables.setup_chain(self.rng, tune, draws)
+
+    def step(self, point):
+        """Move parameters along with the counts, and draw these."""
+        point, stats = super().step(point)
+        self.tables.rng = self.rng
+        point, _ = self.tables.step(point)
+        return point, stats
+
+    @classmethod
+    def competence(cls, var, has_grad=None):
+        """IDEAL for variables tagged with this step's name, which `dp.collapse` does."""
+        tagged = getattr(var.tag, "dp_step", None) == cls.__name__
+        return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
+
+
+def _check_cells(reading: Reading, rv: TensorVariable) -> None:
+    """Refuse counts that do not share entries, or whose parameters are of one cell each."""
+    if rv.type.ndim != 1 or not read_table(reading, rv).shared:
+        raise Declined("none of its cells is in several entries of a release. Write TableGibbs")
+    [block] = blocks(reading, (rv,))
+    if len(block.records) > 1:
+        raise Declined("a parameter has an entry of its own for each cell. Write TableGibbs")
