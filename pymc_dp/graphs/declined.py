@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -30,6 +31,15 @@ def _declined(what: str, why: str, instead: str) -> Declined:
 
 class Unrelated(Declined):
     """An expression that pairs each record with every other."""
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Say of what a refusal within is: `what` stands before the reason."""
+    try:
+        yield
+    except NotImplementedError as error:
+        raise Declined(f"{what}: {error}") from None
 
 
 def once[F: Callable[..., Any]](function: F) -> F:
