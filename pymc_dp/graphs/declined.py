@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -44,6 +45,15 @@ def nearest(reasons: Iterable[Exception]) -> Declined:
 
 class Unrelated(Declined):
     """An expression that pairs each record with every other."""
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Say of what a refusal within is, that was read: `what` stands before the reason."""
+    try:
+        yield
+    except NotImplementedError as error:
+        raise Declined(f"{what}: {error}", near=1) from None
 
 
 def once[F: Callable[..., Any]](function: F) -> F:

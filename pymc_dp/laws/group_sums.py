@@ -24,7 +24,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import is_nonnegative, known_shape
 from pymc_dp.laws import is_registered, law_names, require_pair
 from pymc_dp.laws.counted import read_law
@@ -301,7 +301,8 @@ class GroupSums(SumLaw):
                 p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape)
                 for p in found.law.parameters
             ]
-            require_pair(found.law.op, mechanism, parameters)
+            with about(f"the release {release.rv.name!r}"):
+                require_pair(found.law.op, mechanism, parameters)
             statistic = Statistic(
                 self.name_of(release),
                 found.law.op,

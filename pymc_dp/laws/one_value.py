@@ -10,7 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.counted import read_law
@@ -161,7 +161,8 @@ def pieces_release(
     laws, parameters = [], []
     for piece in pieces:
         op, own = piece.law
-        require_pair(op, mechanism, own)
+        with about(f"the release {release.name!r}"):
+            require_pair(op, mechanism, own)
         require_multiples(release, mechanism, piece.factor, piece.constant)
         numbers = map(frozen, (piece.factor, piece.constant))
         laws.append(Independent(Statistic(piece.name, op, len(own), *numbers)))

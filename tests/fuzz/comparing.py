@@ -115,7 +115,7 @@ class Densities:
         rows = [first]
         for i, value in enumerate(first):
             for at in np.ndindex(value.shape):
-                changed = value.copy()
+                changed = np.array(value)
                 changed[at] = other[i][at]
                 rows.append([*first[:i], changed, *first[i + 1 :]])
         logs = self.logp(*point, *map(np.array, zip(*rows, strict=True)))

@@ -544,6 +544,15 @@ def test_refusals_say_why(name):
         dp.collapse(model, "statistics")
 
 
+def test_noise_without_a_density_is_of_a_release():
+    """The reason names it: a Bernoulli record of each group is reported by itself."""
+    with pm.Model() as model:
+        x = pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[G], shape=N)
+        dp.PrivateObservation("z", x, dp.RandomizedResponse(0.8), observed=np.ones(N, dtype=int))
+    with pytest.raises(Declined, match="the release 'z': the probability of a release"):
+        dp.collapse(model)
+
+
 def test_covariates_that_are_nan():
     with pm.Model() as model:
         x = pm.Poisson("x", pm.math.exp(pm.Normal("b") * np.where(G, 1.0, np.nan)), shape=N)

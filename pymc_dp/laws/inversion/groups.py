@@ -19,7 +19,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws import is_registered
@@ -220,7 +220,8 @@ class InvertedGroupSums(SumLaw):
     def _release(self, release: LinearSums) -> TensorVariable:
         rv, op, weights = self.rv, self.rv.owner.op, release.weights
         mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
-        noise_parts(mechanism)
+        with about(f"the release {release.rv.name!r}"):
+            noise_parts(mechanism)
         sizes = np.diff(weights.indptr)
         filled = sizes > 0
         if has_kink(mechanism) and sizes[filled].min(initial=FEWEST) < FEWEST:

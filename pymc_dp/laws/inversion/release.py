@@ -43,7 +43,7 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.kernels.inversion.draws import draw_sums
@@ -253,10 +253,8 @@ def _release(release, records, n, column, parameters, positive) -> TensorVariabl
             f"the release {name!r} has bounds=, which tie the records {records.name!r} together"
         )
     statistic, mechanism, _ = rv_op.split(release.owner.inputs)
-    try:
+    with about(f"the release {name!r}"):
         noise_parts(mechanism)
-    except Declined as error:
-        raise Declined(f"the release {name!r}: {error}", near=1) from None
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
         raise Declined(

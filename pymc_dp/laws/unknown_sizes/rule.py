@@ -19,7 +19,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape_i
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     PLAIN_MODE,
@@ -188,11 +188,12 @@ class UnknownSizes(SumLaw):
             known = (known_value(graph, fixed=True) for graph in (slope, constant))
             numbers = [np.nan if value is None else value for value in known]
             require_multiples(release, mechanism, *numbers)
-            if self.records.summand is not None:
-                noise_parts(mechanism)
-            else:
-                law, own = sum_of(self.records.law, 10, *record)
-                require_pair(law, mechanism, own)
+            with about(f"the release {release.name!r}"):
+                if self.records.summand is not None:
+                    noise_parts(mechanism)
+                else:
+                    law, own = sum_of(self.records.law, 10, *record)
+                    require_pair(law, mechanism, own)
 
     def _within(self, records: Records | Histogram) -> Records | Histogram:
         """Return counts of classes with what is published of each."""
