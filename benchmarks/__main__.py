@@ -1,7 +1,7 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
-``python -m benchmarks [counts] [factorization] [gaussian] [neural] [records] [regression]
-[studies]`` runs those that are named, by default all.
+``python -m benchmarks [counts] [factorization] [gaussian] [latent] [neural] [records]
+[regression] [studies]`` runs those that are named, by default all.
 """
 
 import sys
@@ -10,7 +10,16 @@ from importlib.util import find_spec
 
 from rich.console import Console
 
-PARTS = ("counts", "factorization", "gaussian", "neural", "records", "regression", "studies")
+PARTS = (
+    "counts",
+    "factorization",
+    "gaussian",
+    "latent",
+    "neural",
+    "records",
+    "regression",
+    "studies",
+)
 
 
 def main() -> None:
