@@ -57,11 +57,12 @@ def collapse(
         ``<record>_mean`` and ``<record>_var``, :math:`\bar Y \sim N(m, v/n)`, :math:`S^2 \sim
         \mathrm{Gamma}((n-1)/2, (n-1)/(2v))`; Bernoulli and Categorical ones by ``<record>_count``
         :math:`\sim \mathrm{Binomial}(n, p)` and ``<record>_counts`` :math:`\sim
-        \mathrm{Multinomial}(n, \pi)`; rows of several Normal columns, those of a regression say,
-        by their mean and covariance matrix ``<x>_<y>_mean`` and ``<x>_<y>_cov``. "marginal"
-        integrates these out too, and counts that are
-        released one by one, and leaves the parameters only, for NUTS. Nothing of size n is ever
-        allocated for records.
+        \mathrm{Multinomial}(n, \pi)`; Bernoulli, Binomial and Poisson ones that differ by public
+        covariates by the counts of their kinds, ``<record>_count``; rows of several Normal columns,
+        those of a regression say, by their mean and covariance matrix ``<x>_<y>_mean`` and
+        ``<x>_<y>_cov``. "marginal" integrates these out too, and counts that are released one by
+        one, and leaves the parameters only, for NUTS. Nothing of size n is ever allocated for
+        records.
     approximate : "clt", optional
         Replaces the exact law of the sums over rows by the Normal law with the same mean and
         covariance (Bernstein & Sheldon, 2019). The covariates then may follow other laws than the

@@ -138,7 +138,7 @@ class CountsByCell(SumLaw):
         law = SumsOfBinomials(
             f"{self.rv.name}{several}_sum",
             self.trials[weights.indices],
-            weights.indptr,
+            np.repeat(np.arange(factor.size), np.diff(weights.indptr)),
             factor,
             release.offset,
             shape,

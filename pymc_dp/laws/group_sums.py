@@ -3,8 +3,9 @@ r"""Sums over records that differ by public groups or covariates, and values rel
 A release is :math:`A x + b`, see `reading.cells`. Where each of its entries is a sum over records
 that no other entry uses, entries are independent, and each has a law of its own where the records'
 law is closed under addition: Normal, and with one law in each entry Bernoulli, Binomial, Gamma,
-Exponential and negative binomial; Poisson rates add up whatever they are. Of a single record, each
-law is its own. Normal entries that share records are jointly Normal, with covariance
+Exponential and negative binomial; Poisson rates add up whatever they are (other counts with
+several laws in an entry are for `counts_by_cell`). Of a single record, each law is its own. Normal
+entries that share records are jointly Normal, with covariance
 :math:`A \operatorname{diag}(\sigma^2) A'`.
 """
 

@@ -254,10 +254,10 @@ def _gradient(trials, chance, tilted, tilt, transform, g, first, roots, total):
 
 
 def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
-    """Make ``(rows, z, trials, chance, first)`` to the log density of each entry of a release.
+    """Make ``(rows, z, trials, chance, entry)`` to the log density of each entry of a release.
 
-    Entry i adds the cells first[i], ..., first[i + 1] - 1, whose trials and probabilities are
-    given, and has the noise ``unpack(rows[:, i])``. The derivatives by z and by the probabilities
+    Cell j, whose trials and probability are given, is added to entry[j], which does not fall with
+    j; entry i has the noise ``unpack(rows[:, i])``. The derivatives by z and by the probabilities
     come along.
     """
     slope, find_window = noise.slope, _make_window(noise)
@@ -299,10 +299,11 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
         return log_p, slopes / total
 
     @_jit
-    def binomial_sums(rows, z, trials, chance, first):
+    def binomial_sums(rows, z, trials, chance, entry):
+        first = np.searchsorted(entry, np.arange(z.size + 1))
         log_p, by_z, by_chance = np.empty(z.size), np.empty(z.size), np.empty(chance.size)
         for i in range(z.size):
-            a, b = int(first[i]), int(first[i + 1])
+            a, b = first[i], first[i + 1]
             log_p[i], by_z[i] = one_sum(
                 z[i], unpack(rows[:, i]), trials[a:b], chance[a:b], by_chance[a:b]
             )
@@ -312,14 +313,15 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
 
 
 def make_binomial_sum_draws(noise: CountNoise, unpack: Callable) -> Callable:
-    """Make ``(rng, rows, z, trials, chance, first)`` to exact draws of the sums of all entries."""
+    """Make ``(rng, rows, z, trials, chance, entry)`` to exact draws of the sums of all entries."""
     find_window = _make_window(noise)
 
     @_jit
-    def draws(rng, rows, z, trials, chance, first):
+    def draws(rng, rows, z, trials, chance, entry):
+        first = np.searchsorted(entry, np.arange(z.size + 1))
         found = np.full(z.size, math.nan)
         for i in range(z.size):
-            a, b = int(first[i]), int(first[i + 1])
+            a, b = first[i], first[i + 1]
             n, p = trials[a:b], chance[a:b]
             if not _possible(z[i], n, p):
                 continue

@@ -43,7 +43,7 @@ class BinomialSums(KernelCall):
 
     def __init__(self, mechanism: Mechanism):
         self.mechanism = mechanism
-        arguments = "rows, z, trials, chance, first"
+        arguments = "rows, z, trials, chance, entry"
         self.piece = _compiled(make_binomial_sums, noise_of(mechanism), arguments)
 
     def __reduce__(self):
@@ -58,9 +58,9 @@ class BinomialSums(KernelCall):
         """Hash the code."""
         return hash((BinomialSums, self.piece.function))
 
-    def make_node(self, rows, z, trials, chance, first):
-        """Apply to noise, the release, the cells of the entries and where those of each begin."""
-        inputs = doubles(rows, z, trials, chance, first)
+    def make_node(self, rows, z, trials, chance, entry):
+        """Apply to noise, the release, and the cells with the entry of each, in order."""
+        inputs = doubles(rows, z, trials, chance, entry)
         shapes = [inputs[1].type.shape, inputs[1].type.shape, inputs[3].type.shape]
         return Apply(self, inputs, [pt.vector(shape=s, dtype="float64") for s in shapes])
 
@@ -73,8 +73,7 @@ class BinomialSums(KernelCall):
         first, *others = cotangents
         if not all(isinstance(g.type, DisconnectedType) for g in others):
             raise Declined("the density has no second derivatives")
-        starts = inputs[4].astype("int64")
-        of_cell = pt.repeat(first, pt.diff(starts))
+        of_cell = first[inputs[4].astype("int64")]
         gradients = [disconnected_type() for _ in inputs]
         gradients[1], gradients[3] = first * outputs[1], of_cell * outputs[2]
         return gradients
@@ -89,8 +88,8 @@ def _numba_binomial_sums(op, node, **kwargs):
     kernel = op.piece.function
 
     @numba_njit
-    def binomial_sums(rows, z, trials, chance, first):
-        return kernel(rows, z, trials, chance, first)
+    def binomial_sums(rows, z, trials, chance, entry):
+        return kernel(rows, z, trials, chance, entry)
 
     return binomial_sums, op.piece.key and f"{op.piece.key} {version_of(__file__)}"
 
@@ -105,14 +104,14 @@ class SumsOfBinomials(Integrated):
     ----------
     name : the name in results of the sums.
     trials : of each cell.
-    first : the cells of entry i are first[i], ..., first[i + 1] - 1.
+    entry : of each cell, in order.
     factor, constant : numbers, one for each entry.
     shape : that of the release.
     """
 
     name: str
     trials: np.ndarray
-    first: np.ndarray
+    entry: np.ndarray
     factor: np.ndarray
     constant: np.ndarray
     shape: tuple[int, ...]
@@ -125,14 +124,13 @@ class SumsOfBinomials(Integrated):
     @property
     def rate(self) -> float:  # type: ignore[override]
         """Effective draws a second; a gradient takes about a microsecond for each cell."""
-        return 5_000.0 / (1.0 + self.first[-1] / 500.0)
+        return 5_000.0 / (1.0 + self.entry.size / 500.0)
 
     def draw(self, rng, chance):
         """See `Integrated.draw`."""
         trials = self.trials.astype("int64")
         rng, counts = pt.random.binomial(trials, chance, rng=rng, return_next_rng=True)
-        entry = np.repeat(np.arange(self.factor.size), np.diff(self.first))
-        sums = pt.inc_subtensor(pt.zeros(self.factor.size)[entry], counts.astype("float64"))
+        sums = pt.inc_subtensor(pt.zeros(self.factor.size)[self.entry], counts.astype("float64"))
         return rng, (self.factor * sums + self.constant).reshape(self.shape)
 
     def standardised(self, value, mechanism: Mechanism):
@@ -145,7 +143,7 @@ class SumsOfBinomials(Integrated):
         """See `Integrated.logp`."""
         noise, z = self.standardised(value, mechanism)
         rows = pt.stack([p.astype("float64") for p in noise.parameters])
-        sums, _, _ = BinomialSums(mechanism)(rows, z, self.trials, chance, self.first)
+        sums, _, _ = BinomialSums(mechanism)(rows, z, self.trials, chance, self.entry)
         logp = sums - np.log(abs(self.factor))
         if mechanism.rates is not None:  # other noise is complete
             logp = logp + log_constant(noise, z)
@@ -156,11 +154,11 @@ class SumsOfBinomials(Integrated):
 def _recover_sums(law: SumsOfBinomials, rv, value, posterior, rng):
     mechanism, [chance] = rv.owner.op.split(rv.owner.inputs)
     noise, z = law.standardised(value, mechanism)
-    arguments = "rng, rows, z, trials, chance, first"
+    arguments = "rng, rows, z, trials, chance, entry"
     draw = _compiled(make_binomial_sum_draws, noise_of(mechanism), arguments).function
     graphs = pt.stack(noise.parameters), z, chance
     given = [per_draw(posterior, graph.astype("float64")) for graph in graphs]
     drawn = np.array(
-        [draw(rng, rows, z, law.trials, p, law.first) for rows, z, p in zip(*given, strict=True)]
+        [draw(rng, rows, z, law.trials, p, law.entry) for rows, z, p in zip(*given, strict=True)]
     )
     return in_results(posterior, law.name, drawn.reshape(-1, *law.shape))

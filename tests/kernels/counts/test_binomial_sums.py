@@ -28,8 +28,8 @@ SUMS, DRAWS = (make(ADDITIVE, unpack) for make in (make_binomial_sums, make_bino
 def summed(trials, chance, z, noise):
     """Return the log density, and its derivatives by the release and the probabilities."""
     cells = np.array([trials, chance], dtype=float)
-    first = np.array([0.0, cells.shape[1]])
-    log_p, by_z, by_chance = SUMS(np.array(noise)[:, None], np.array([z]), *cells, first)
+    entry = np.zeros(cells.shape[1])
+    log_p, by_z, by_chance = SUMS(np.array(noise)[:, None], np.array([z]), *cells, entry)
     return log_p[0], by_z[0], by_chance
 
 
@@ -128,7 +128,7 @@ def test_draws_of_the_sum(noise):
         law = np.convolve(law, stats.binom(n, p).pmf(np.arange(n + 1)))
     e = z - np.arange(law.size)
     chances = law * np.exp(-noise[0] * np.abs(e) - 0.5 * noise[1] * e**2)
-    rng, first = np.random.default_rng(5), np.array([0.0, 4.0])
+    rng, entry = np.random.default_rng(5), np.zeros(4)
     rows = np.array(noise)[:, None]
-    drawn = [DRAWS(rng, rows, np.array([z]), trials, chance, first)[0] for _ in range(4_000)]
+    drawn = [DRAWS(rng, rows, np.array([z]), trials, chance, entry)[0] for _ in range(4_000)]
     counts_follow(np.bincount(np.array(drawn, dtype=int), minlength=law.size), chances)
