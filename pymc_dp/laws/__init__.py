@@ -10,6 +10,7 @@ itself, or of another registers what it knows of one; functions are dispatched o
 `count_sums.register_counts`       counts, also in mixtures and tables, under log-concave noise
 `counts.records.read_cells`        records with finitely many values become their counts
 `inversion.quadrature.detail`      sums over records are integrated out: the density is smooth
+                                   (others are looked at, see `inversion.readable`)
 `moments.columns.scipy_law`        covariates of a regression by the central limit theorem
 `transport.transport`              records move along with the parameters
 `tails.log_tails`, `.quantile`     so do records far out in an upper tail
@@ -29,6 +30,7 @@ from typing import Any
 
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
@@ -133,6 +135,9 @@ def law_names(laws: Iterable[type]) -> str:
 
 
 def _law_name(law: type) -> str:
+    shown = getattr(law, "_print_name", ("Unknown",))[0]
+    if issubclass(law, SymbolicRandomVariable) and shown != "Unknown":
+        return str(shown)  # some classes have other names than what users write
     return law.__name__.removesuffix("RV")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.transforms import _default_transform
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Variable, equal_computations
@@ -176,9 +177,11 @@ def as_published(value: TensorVariable) -> TensorVariable:
 def size_of(rv: TensorVariable) -> TensorVariable | None:
     """Return the random variable that is the length of some records; None of known lengths."""
     op = rv.owner.op
-    if rv.type.ndim != 1 or not isinstance(op, RandomVariable):
+    symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
+    if rv.type.ndim != 1 or not (symbolic or isinstance(op, RandomVariable)):
         return None
-    found = nearest_rvs([op.size_param(rv.owner)])
+    size = op.size_param(rv.owner)
+    found = [] if size is None else nearest_rvs([size])
     return found[0] if found else None
 
 

@@ -22,17 +22,16 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
-from pymc_dp.laws import is_registered
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.quadrature import (
     FEWEST,
-    detail,
     law_of_sums,
     log_density_of_sums,
     panel_counts,
     starts_at_zero,
 )
+from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.laws.inversion.release import confidential, noise_parts, sums_given
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import has_kink
@@ -190,7 +189,7 @@ class InvertedGroupSums(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         [rv, *others] = group.records
-        if others or not rv.dtype.startswith("float") or not is_registered(detail, rv.owner.op):
+        if others or not rv.dtype.startswith("float"):
             raise Declined
         check_transform(reading.model, rv)
         mine = releases_of(reading.model, [rv])
@@ -218,7 +217,7 @@ class InvertedGroupSums(SumLaw):
             raise Declined(f"by inversion by group: {error}", near=1) from None
 
     def _release(self, release: LinearSums) -> TensorVariable:
-        rv, op, weights = self.rv, self.rv.owner.op, release.weights
+        rv, op, weights = self.rv, readable_law(self.rv), release.weights
         mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
         with about(f"the release {release.rv.name!r}"):
             noise_parts(mechanism)
@@ -229,7 +228,7 @@ class InvertedGroupSums(SumLaw):
                 f"the release {release.rv.name!r} has a group of {sizes[filled].min()} records: "
                 f"under Laplace noise the density of a sum of fewer than {FEWEST} is not smooth"
             )
-        factor, parameters = factors(release, rv), op.dist_params(rv.owner)
+        factor, parameters = factors(release, rv), rv.owner.op.dist_params(rv.owner)
         own = [p.astype("float64") for p in parameters_of_entries(release, rv, parameters)]
         scalars = [p[0] if p.type.ndim else p for p in own]
         own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]

@@ -47,17 +47,16 @@ from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.kernels.inversion.draws import draw_sums
-from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.quadrature import (
-    detail,
     law_of_sums,
     log_density_of_sums,
     panel_counts,
     starts_at_zero,
     statistics,
 )
+from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.columns import column_parameters
@@ -220,20 +219,11 @@ def characteristic_marginal(
     NotImplementedError, ValueError
         Where this does not apply; the message names the variable and says why.
     """
-    op = records.owner.op
-    if records.dtype.startswith(("int", "uint", "bool")):
-        raise Declined(
-            f"the records {records.name!r} are discrete: their marginal is a finite sum, not an "
-            f"inverted characteristic function"
-        )
-    if not is_registered(detail, op):
-        raise Declined(
-            f"the records {records.name!r} follow {law_names([type(op)])}, not known to be smooth "
-            f"and unimodal: {law_names(detail.registry)} records can be integrated out"
-        )
+    law_of_records = readable_law(records)
     # Small integers and floats in the graph would be computed with in single precision.
     parameters = [p.astype("float64") for p in column_parameters(records, column)]
-    _, law = op(*parameters, rng=records.owner.inputs[0], return_next_rng=True)
+    rng = pt.random.shared_rng(seed=None)
+    _, law = law_of_records(*parameters, rng=rng, return_next_rng=True)
     positive = starts_at_zero(law, records.name)
     if len(releases) != 1:
         names = ", ".join(repr(r.name) for r in releases)
@@ -336,7 +326,8 @@ def _build(
     [statistic] = graph_replace([statistic], {records: drawn, **own}, strict=False)
     summands = _rewritten(summands, lambda g: clone_replace(g, own, rebuild_strict=False))
     kept = tuple(own.values())
-    law = InvertedSums(records.owner.op, n, statistic, drawn, column, summands, record, kept, names)
+    op = readable_law(records)
+    law = InvertedSums(op, n, statistic, drawn, column, summands, record, kept, names)
     return integrated_release(law, mechanism, *parameters, *public)
 
 

@@ -36,7 +36,8 @@ from pymc_dp.laws import is_registered, require_pair
 from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.groups import summand_of
-from pymc_dp.laws.inversion.quadrature import FEWEST, detail, starts_at_zero
+from pymc_dp.laws.inversion.quadrature import FEWEST, starts_at_zero
+from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.laws.inversion.release import confidential, noise_parts
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
@@ -450,11 +451,12 @@ class _Reader:
             summed = summed.owner.inputs[0]
         if summed is None or (summed is self.x and is_registered(sum_of, op)):
             return Records(op, count, None, record)
-        if not rv.dtype.startswith("float") or not is_registered(detail, op):
+        if not rv.dtype.startswith("float"):
             raise Declined(
                 f"the sum over the records {rv.name!r}, of unknown number, has no known law"
             )
-        parameters = [p.astype("float64").squeeze() for p in op.dist_params(rv.owner)]
+        op = readable_law(rv)
+        parameters = [p.astype("float64").squeeze() for p in rv.owner.op.dist_params(rv.owner)]
         _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
         summand = summand_of(self.summed, self.x, 1000, record, starts_at_zero(law, rv.name))
         return Records(op, count, summand, record)
