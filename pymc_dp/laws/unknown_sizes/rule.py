@@ -343,6 +343,11 @@ class _Reader:
         parameters = [p.astype("float64").squeeze() for p in op.dist_params(rv.owner)]
         _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
         summand = summand_of(self.summed, self.x, 1000, record, starts_at_zero(law, rv.name))
+        if self.size in ancestors([summand.h]):
+            raise Declined(
+                f"what is summed over the records {rv.name!r} depends on their number "
+                f"{self.number.name!r}, where sums of functions of a single record are supported"
+            )
         return Records(op, count, summand, record)
 
 
