@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
@@ -11,21 +11,35 @@ class Declined(NotImplementedError):
     """Something of this package does not apply: what, why, and what to do instead.
 
     A reading keeps it in the place of what could not be read, and whoever needed that raises it.
-    What the user did wrong is no matter of this class: it is a ValueError or a TypeError.
+    What the user did wrong is no matter of this class: it is a ValueError or a TypeError. Of
+    reasons the `nearest` are told: `near` is 1 where all was read, -1 where nothing was.
     """
 
-    def __init__(self, why: str = "", *, what: str = "", instead: str = ""):
-        self.what, self.why, self.instead = what, why, instead
+    def __init__(self, why: str = "", *, what: str = "", instead: str = "", near: int = 0):
+        self.what, self.why, self.instead, self.near = what, why, instead, near
         message = f"{what}: {why}" if what else why
         super().__init__(f"{message}. {instead}" if instead else message)
 
     def __reduce__(self):
         """Pickle what it was made of."""
-        return _declined, (self.what, self.why, self.instead)
+        return _declined, (self.what, self.why, self.instead, self.near)
 
 
-def _declined(what: str, why: str, instead: str) -> Declined:
-    return Declined(why, what=what, instead=instead)
+def _declined(what: str, why: str, instead: str, near: int) -> Declined:
+    return Declined(why, what=what, instead=instead, near=near)
+
+
+def nearest(reasons: Iterable[Exception]) -> Declined:
+    """Return the reason of what came nearest to apply, the first of them; one without any is none.
+
+    What is wrong with the model itself is near, too.
+    """
+    found = [
+        reason if isinstance(reason, Declined) else Declined(str(reason), near=1)
+        for reason in reasons
+        if str(reason)
+    ]
+    return max(found, key=lambda reason: reason.near, default=Declined())
 
 
 class Unrelated(Declined):

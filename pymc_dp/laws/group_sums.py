@@ -155,7 +155,8 @@ class GroupSums(SumLaw):
             if release.owner.op.bounds is not None:
                 raise Declined(
                     f"the release {release.name!r} has bounds=, which tie the records {rv.name!r} "
-                    f"together"
+                    f"together",
+                    near=1,
                 )
         try:
             sums = tuple(read_linear(reading, release, rv, beside) for release in mine)
@@ -207,7 +208,8 @@ class GroupSums(SumLaw):
         if is_shared(*self.releases):
             raise Declined(
                 f"the releases of the records {self.rv.name!r} use the same records more than "
-                f"once, and only sums of Normal records have a joint law here"
+                f"once, and only sums of Normal records have a joint law here",
+                near=1,
             )
         return [self._entries(release) for release in self.releases]
 

@@ -17,7 +17,7 @@ from pymc.logprob.transforms import Transform
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.declined import Declined, nearest, once
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.laws import law_names
 from pymc_dp.reading.groups import Block, record_groups
@@ -100,20 +100,20 @@ SUM_LAWS: Registry[type[SumLaw], type[SumLaw]] = Registry()
 
 @once
 def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
-    """Return the first law that reads some records; say why none does."""
-    reasons = []
+    """Return the first law that reads some records; say why the one that came nearest does not."""
+    reasons: list[Exception] = []
     for law in SUM_LAWS:
         if law.last_resort or (approximate and not law.approximate):
             continue
         try:
             return law.read(reading, group)
         except Declined as reason:
-            reasons.append(str(reason))
+            reasons.append(reason)
     names = " and ".join(repr(rv.name) for rv in group.records)
     follow = law_names(type(rv.owner.op) for rv in group.records)
     known = ", ".join(filter(None, (law.named() for law in SUM_LAWS if not law.last_resort)))
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
-    raise Declined("; nor ".join(dict.fromkeys(filter(None, reasons))) or nothing)
+    raise nearest([*reasons, Declined(nothing, near=-1)])
 
 
 def in_words(factor: float, what: str) -> str:
@@ -149,19 +149,33 @@ def notes(reading: Reading) -> list[str]:
 
 def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Change:
     """Return what a rung changes for some records; refuse by name what no law covers."""
-    approximate = approximation.get("approximate") is not None
+    approximate, is_read = approximation.get("approximate") is not None, False
     try:
-        law = law_of(reading, group, approximate)
+        law, is_read = law_of(reading, group, approximate), True
         options = approximation if approximate else {}
         return (law.latents if to == "statistics" else law.integrated)(**options)
     except Declined as reason:
         if to == "statistics" or approximate:
             raise
-        reasons = [str(reason)]
+        reason.near = 1 if is_read else reason.near
+        others: list[Exception] = []
         for other in SUM_LAWS:
             try:
                 if other.last_resort:
                     return other.read(reading, group).integrated()
             except (Declined, ValueError) as also:
-                reasons.append(str(also))
-        raise Declined("; nor ".join(filter(None, reasons))) from None
+                others.append(also)
+        raise _both(reason, nearest(others)) from None
+
+
+def _both(reason: Declined, last: Declined) -> Declined:
+    """Join the reasons of a law and of a last resort, or tell the one that came nearer."""
+    first, second = str(reason), str(last)
+    if not second or (first and reason.near > last.near):
+        return reason
+    said_in_both = first.rsplit(": ", 1)[-1] in second or (
+        second.rsplit(": ", 1)[-1].split(". ")[0] in first
+    )
+    if not first or reason.near < last.near or said_in_both:
+        return Declined(second.removeprefix("by inversion: "), near=last.near)
+    return Declined(f"{first}; nor {second}", near=last.near)

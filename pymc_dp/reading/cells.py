@@ -87,8 +87,9 @@ def require_own(
         )
     if data := public_data([statistic]):
         raise Declined(
-            f"the statistic of the release {release.name!r} is computed from {data[0].name!r}, "
-            f"which pm.set_data may change: write numbers in its place"
+            f"the statistic of the release {release.name!r} of {records.name!r} is computed from "
+            f"{data[0].name!r}, which pm.set_data may change: write numbers in its place",
+            near=1,
         )
 
 
@@ -120,7 +121,8 @@ def read_linear(
     zeros = {v: pt.zeros(known_shape(v), dtype=v.dtype) for v in (part, *beside)}
     offset = known_value(substitute(statistic, zeros))
     if offset is None or not np.all(np.isfinite(weights.data)) or not np.all(np.isfinite(offset)):
-        raise Declined(f"the statistic of the release {name!r} has numbers that are not finite")
+        why = f"the statistic of the release {name!r} has numbers that are not finite"
+        raise Declined(why, near=1)
     weights.eliminate_zeros()
     return LinearSums(release, weights, offset.ravel().astype("float64"))
 
@@ -152,7 +154,8 @@ def factors(sums: LinearSums, rv: TensorVariable) -> np.ndarray:
     if not np.array_equal(np.repeat(found, sizes), weights.data):
         raise Declined(
             f"the release {sums.rv.name!r} weighs the records {rv.name!r} unequally, and only sums "
-            f"of Normal records have a law then"
+            f"of Normal records have a law then",
+            near=1,
         )
     return found
 
@@ -168,7 +171,9 @@ def parameters_of_entries(
     if (sizes > 1).any() and not have_one_law(rv, parameters, weights.indices, sizes):
         raise Declined(
             f"the release {sums.rv.name!r} adds records of {rv.name!r} with different parameters, "
-            f"where their sum has a law if they have one"
+            f"where their sum has a law if they have one. Release sums of records that have the "
+            f"same, or sample with rung='records'",
+            near=1,
         )
     return [at_records(rv, p, record) for p in parameters]
 

@@ -278,7 +278,8 @@ def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> T
                 f"the records {rv.name!r} are not identically distributed: a parameter has "
                 f"{parameter.type.ndim} dimensions, the first of them for the rows. Sample with "
                 f"rung='records'; or, where the records differ by covariates that are confidential "
-                f"too, declare these as records"
+                f"too, declare these as records",
+                near=-1,
             )
         parameter = parameter.squeeze(axis=0)
     return parameter

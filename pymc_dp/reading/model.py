@@ -240,7 +240,9 @@ def require_possible(found: Sequence[TensorVariable]) -> None:
         if leaves_gaps(release):
             raise Declined(
                 f"{release.name!r} adds whole-number noise to a statistic that is not known to be "
-                f"whole, and impossible where it is not. If it always is, write that: pt.round(...)"
+                f"whole, and impossible where it is not. If it always is, write that: "
+                f"pt.round(...)",
+                near=1,
             )
 
 
@@ -252,7 +254,8 @@ def check_transform(model: pm.Model, rv: TensorVariable) -> None:
         raise Declined(
             f"{rv.name!r} has the transform {type(actual).__name__}, which is not its default one "
             f"and may cut its support: leave transform= out, and state the support by the "
-            f"distribution (pm.Uniform, pm.Truncated)"
+            f"distribution (pm.Uniform, pm.Truncated)",
+            near=1,
         )
 
 

@@ -84,7 +84,8 @@ def read_quadratic(
     except Declined as error:
         raise Declined(
             f"the release {release.name!r} is not of the sums and the squares of a group of the "
-            f"records {records.name!r} in each entry: {error}"
+            f"records {records.name!r} in each entry: {error}",
+            near=error.near,
         ) from None
     return tuple(found[e] for e in range(entries.size))
 
@@ -210,7 +211,7 @@ class _Reader:
             found[variable] = moved
         places = list(found.values())
         if not places or any(not np.array_equal(p, places[0]) for p in places):
-            raise Declined("it is of several groups")
+            raise Declined("it is of several groups", near=1)
         if np.unique(places[0]).size < places[0].size:
             raise Declined("it takes a record twice")
         stand_in = stand_in_records(places[0].size)
@@ -225,7 +226,7 @@ class _Reader:
         row = stand_in.type()
         [one] = clone_replace([graph], {rv: row[None, :]}, rebuild_strict=False)
         if lengths(one) != (1,):
-            raise Declined("its rows are not alike")
+            raise Declined("its rows are not alike", near=1)
         [one] = graph_replace([one.sum()], {row: stand_in}, strict=False)
         entry = self._quadratic(one, stand_in, self.places[0])
         for e, places in zip(entries, self.places, strict=True):

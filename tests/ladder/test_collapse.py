@@ -86,14 +86,14 @@ def test_refuses_initval(in_model):
 def test_refuses_other_statistics_and_records(in_model):
     x = lead()
     dp.PrivateObservation("z", pt.sort(x)[20], LAPLACE(1.0), observed=0.0)
-    refuses(in_model, "the statistic of the release 'z': `SortOp`")
+    refuses(in_model, "the statistic of the release 'z'( of 'lead')?: `SortOp`")
 
 
 @pytest.mark.parametrize(
     ("records", "match"),
     [
         (lambda: pm.VonMises("x", 0, 1, shape=9), "'x' follow VonMises"),
-        (lambda: pm.Normal("x", np.arange(9.0), 1), "'x' are not identically"),
+        (lambda: pm.Normal("x", np.arange(9.0), 1), "'x' are not identically|not linear in 'x'"),
         (lambda: pm.Normal("x", 0, 1, shape=(3, 2, 2)), "'x' have 3 dimensions"),
     ],
 )

@@ -528,7 +528,7 @@ REFUSALS = {
     "not linear": (
         lambda: pm.Normal("x", pm.Normal("m", shape=3)[G], 1, shape=N),
         lambda x: pt.dot(M, x**3),
-        "not linear in 'x'",
+        "`Pow` makes it something else|of sums of the records and their products|products of 3",
     ),
 }
 

@@ -46,6 +46,12 @@ def ones(z, n, scale):
     return special.logsumexp(log, axis=1)
 
 
+def mean_of_ones(z, n, b):
+    k, m = np.arange(400), np.maximum(n, 1)[:, None]
+    log = stats.binom.logpmf(k, m, P) + stats.laplace.logpdf(z, k / m, b)
+    return np.where(n > 0, special.logsumexp(log, axis=1), -np.inf)
+
+
 def normal(n):
     return pm.Normal("x", pm.Normal("mu"), pm.HalfNormal("sigma"), shape=n)
 
@@ -90,6 +96,10 @@ CASES = {
         bernoulli, lambda n, x: [(n, GEOMETRIC(2.0), 97), (x.sum(), GEOMETRIC(2.0), 30)],
         lambda n: geometric(97 - n, 2.0) + ones(30, n, 2.0),
     ),
+    "a mean of ones": (
+        bernoulli, lambda n, x: [(n, GEOMETRIC(2.0), 97), (x.mean(), LAPLACE(0.05), 0.3)],
+        lambda n: geometric(97 - n, 2.0) + mean_of_ones(0.3, n, 0.05),
+    ),
     "the number twice": (
         bernoulli,
         lambda n, x: [(pt.stack([n, n]), LAPLACE(5.0), [85.5, 99.0]), (x.sum(), GEOMETRIC(2), 30)],
@@ -132,19 +142,22 @@ def test_what_is_added_for_each_record_is_added_as_often_as_there_are_records():
     assert density(model) == pytest.approx(np.log(law.pdf(4.0).mean()), abs=1e-9)
 
 
+@pytest.mark.parametrize("what", ["sum", "mean"])
 @pytest.mark.parametrize("released", [False, True])
-def test_clamped_sums_of_a_few_possible_numbers(released):
+def test_clamped_sums_of_a_few_possible_numbers(released, what):
+    b, z = (2.0, 11.0) if what == "sum" else (0.25, 1.4)
+
     def law(n):
         return pt.clip(pm.Normal("x", pm.Normal("mu"), pm.HalfNormal("sigma"), shape=n), 0, 4)
 
     each = []
     for k in range(6, 10):
         with pm.Model() as known:
-            dp.PrivateObservation("z", law(k).sum(), LAPLACE(2.0), observed=11.0)
+            dp.PrivateObservation("z", getattr(law(k), what)(), LAPLACE(b), observed=z)
         each.append(density(known) + released * stats.laplace.logpdf(7.7, k, 1.0) - np.log(4))
     with pm.Model() as model:
         n = pm.DiscreteUniform("n", 6, 9)
-        dp.PrivateObservation("z", law(n).sum(), LAPLACE(2.0), observed=11.0)
+        dp.PrivateObservation("z", getattr(law(n), what)(), LAPLACE(b), observed=z)
         if released:
             dp.PrivateObservation("count", n, LAPLACE(1.0), observed=7.7)
     np.testing.assert_allclose(density(model), special.logsumexp(each), atol=1e-8)
@@ -164,6 +177,109 @@ def test_recovered_number_follows_its_law():
         [*counts[kept], counts[~kept].sum()],
         draws * np.array([*expected[kept], expected[~kept].sum()]),
     ).pvalue > 1e-3  # fmt: skip
+
+
+def multinomial(z, p, noises, others=0.0):
+    """Log density of noisy counts of classes for each number of records, by enumeration."""
+    n = np.arange(40)
+    cells = np.stack(np.meshgrid(*[n] * len(p), indexing="ij"), axis=-1).reshape(-1, len(p))
+    cells = cells[cells.sum(axis=1) < n.size]
+    log = special.gammaln(cells.sum(axis=1) + 1) - special.gammaln(cells + 1).sum(axis=1)
+    log = log + (cells * np.log(p)).sum(axis=1)
+    for k, noise in enumerate(noises):
+        log = log + noise(z[k] - cells[:, k])
+    return np.array([special.logsumexp(log[cells.sum(axis=1) == m]) for m in n])
+
+
+PRIORS = {
+    "poisson": (lambda: pm.Poisson("n", pm.Gamma("rate", 2, 0.02)), stats.poisson(9.0)),
+    "binomial": (lambda: pm.Binomial("n", 25, 0.3), stats.binom(25, 0.3)),
+    "negative binomial": (
+        lambda: pm.NegativeBinomial("n", n=2.5, p=0.3), stats.nbinom(2.5, 0.3)
+    ),
+}  # fmt: skip
+CHANCES = np.array([0.5, 0.3, 0.2])
+
+
+def of_bins(x):
+    return [(x < 0).sum(), ((x >= 0) & (x < 1.5)).sum(), pt.ge(x, 1.5).sum()]
+
+
+HISTOGRAMS = {
+    "all bins": (lambda n: normal(n), lambda n, x: of_bins(x), [2, 5, 4]),
+    "some bins": (lambda n: normal(n), lambda n, x: of_bins(x)[1:], [5, 4]),
+    "far from the prior": (lambda n: normal(n), lambda n, x: of_bins(x), [-3, 11, 4]),
+    "categories": (
+        lambda n: pm.Categorical("x", pm.Dirichlet("q", np.ones(3)), shape=n),
+        lambda n, x: [pt.eq(x, k).sum() for k in range(3)], [2, 5, 4],
+    ),
+    "ones and zeros": (bernoulli, lambda n, x: [n - x.sum(), x.sum()], [2, 5]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("case", HISTOGRAMS)
+@pytest.mark.parametrize("prior", PRIORS)
+def test_histograms_against_enumeration(prior, case, beside):
+    records, statistic, z = HISTOGRAMS[case]
+    if beside and prior != "poisson":
+        pytest.skip("one prior is enough")
+    with pm.Model() as model:
+        n = PRIORS[prior][0]()
+        cells = pt.stack(statistic(n, records(n)))
+        if beside:
+            dp.PrivateObservation("count", n, LAPLACE(2.0), observed=8.3)
+        dp.PrivateObservation("z", cells, GEOMETRIC(0.8), observed=z)
+    below = stats.norm(MU, SIGMA).cdf([0.0, 1.5])
+    p = {"categories": CHANCES, "ones and zeros": np.array([1 - P, P])}.get(
+        case, np.diff([0.0, *below, 1.0])
+    )
+    first = case == "some bins"  # nothing is published of the first
+    noises = [lambda d: 0.0 * d] * first + [lambda d: geometric(d, 0.8)] * len(z)
+    m = np.arange(40)
+    expected = multinomial([0] * first + z, p, noises) + PRIORS[prior][1].logpmf(m)
+    if beside:
+        expected = expected + stats.laplace.logpdf(8.3, m, 2.0)
+    values = {"q_simplex__": np.log(CHANCES)[:2] - np.log(CHANCES).mean(), "rate_log__": np.log(9)}
+    if first and prior == "poisson" and not beside:
+        with pytest.raises(Declined, match="is not released"):
+            density(model, **values)
+        return
+    found = density(model, **values)
+    np.testing.assert_allclose(found, special.logsumexp(expected), atol=1e-8)
+
+
+def test_draws_of_histograms_follow_the_model():
+    with pm.Model() as model:
+        n = pm.Poisson("n", 30)
+        x = pm.Normal("x", MU, SIGMA, shape=n)
+        dp.PrivateObservation("count", n, LAPLACE(1.0), observed=30.0)
+        dp.PrivateObservation("z", pt.stack(of_bins(x)), GEOMETRIC(0.5), observed=[9, 8, 13])
+    collapsed = dp.collapse(model)
+    drawn = pm.draw([collapsed["count"], collapsed["z"]], 4000, random_seed=1)
+    rng = np.random.default_rng(2)
+    chances = np.diff([0.0, *stats.norm(MU, SIGMA).cdf([0.0, 1.5]), 1.0])
+    sums = rng.poisson(30 * chances, (4000, 3))
+    found = [drawn[1].sum(axis=1), drawn[1][:, 2], drawn[1][:, 0]]
+    for mine, cells in zip(found, [sums.sum(axis=1), sums[:, 2], sums[:, 0]], strict=True):
+        assert abs(mine.mean() - cells.mean()) < 6 * cells.std() / 60
+
+
+@pytest.mark.parametrize(
+    ("statistic", "match"),
+    [
+        (lambda n, x: [(x < 0).sum(), (x < 1).sum()], "several classes"),
+        (lambda n, x: [(x < 0).sum(), pt.clip(x, 0, 1).sum()], "several sums"),
+        (lambda n, x: [x.sum(), (x**2).sum()], "in classes that do not overlap"),
+    ],
+)
+def test_what_is_no_histogram_is_refused(statistic, match):
+    with pm.Model() as model:
+        n = pm.Poisson("n", 9)
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=n)
+        dp.PrivateObservation("z", statistic(n, x), LAPLACE(1.0), observed=[1.0, 2.0])
+    with pytest.raises(Declined, match=match):
+        dp.collapse(model)
 
 
 def recovered(model, draws, **values):
@@ -254,7 +370,7 @@ def test_a_billion_records():
     [
         (lambda: pm.Poisson("n", 50), lambda x: x[:3].sum(), "selects the records"),
         (lambda: pm.Poisson("n", 50), lambda x: x.var(), "multiplies sums"),
-        (lambda: pm.Poisson("n", 50), lambda x: pt.stack([x.sum(), (x**2).sum()]), "2 times"),
+        (lambda: pm.Poisson("n", 50), lambda x: pt.stack([x.sum(), (x**2).sum()]), "several sums"),
         (lambda: pm.Poisson("n", pm.Gamma("r", 2, 0.1)), lambda x: x.sum(), "is not released"),
         (lambda: pm.Poisson("n", 50), lambda x: (x + x.shape[0]).sum(), "depends on their number"),
         (

@@ -11,9 +11,7 @@ G = np.array([0, 1, 2, 0, 1, 2])
 OUT = np.array([0, 1, 2, 0, 1, 3])
 X = np.ones((5, 2))
 LAPLACE = dp.LaplaceMechanism(1.0)
-OUT_OF_RANGE = (
-    r"'z': the parameters of 'x': 'theta' has 3 entries, .* length 6 asks for the entry 3.* shape=4"
-)
+OUT_OF_RANGE = ".z.: the parameters of .x.: .theta. has 3 entries, .* the entry 3.* shape=4"
 
 
 def length(have, given, source="theta"):

@@ -76,7 +76,7 @@ def read_summand(
         [(offset, coefficients)] = form.affine(public)
     except Declined as error:
         raise Declined(
-            f"{error}: release the sums themselves, as in [x.sum(), (x**2).sum()]"
+            f"{error}: release the sums themselves, as in [x.sum(), (x**2).sum()]", near=1
         ) from None
     h: TensorVariable = pt.zeros((), dtype="float64")
     for total, vector in zip(form.sums, form.maps, strict=True):
@@ -115,7 +115,7 @@ class _Breakpoints:
 
     def fail(self, op, why: str):
         name = getattr(op, "name", None) or type(op).__name__.lower()
-        raise Declined(f"`{name}` of a record {why}")
+        raise Declined(f"`{name}` of a record {why}", near=1)
 
     def visit(self, variable: Variable) -> None:
         if variable is self.record or variable in self._seen:

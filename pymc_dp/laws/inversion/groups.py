@@ -201,7 +201,8 @@ class InvertedGroupSums(SumLaw):
         if is_shared(*sums):
             raise Declined(
                 f"by inversion by group: records of {rv.name!r} are used more than once, and "
-                f"sums that share records are dependent"
+                f"sums that share records are dependent",
+                near=1,
             )
         return cls(rv, part, sums)
 
@@ -214,7 +215,7 @@ class InvertedGroupSums(SumLaw):
         try:
             return Change(replaced={r.rv: self._release(r) for r in self.releases})
         except Declined as error:
-            raise Declined(f"by inversion by group: {error}") from None
+            raise Declined(f"by inversion by group: {error}", near=1) from None
 
     def _release(self, release: LinearSums) -> TensorVariable:
         rv, op, weights = self.rv, self.rv.owner.op, release.weights

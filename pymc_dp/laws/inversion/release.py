@@ -228,7 +228,7 @@ def characteristic_marginal(
         )
     if not is_registered(detail, op):
         raise Declined(
-            f"the records {records.name!r} follow {op}, whose density is not known to be smooth "
+            f"the records {records.name!r} follow {law_names([type(op)])}, not known to be smooth "
             f"and unimodal: {law_names(detail.registry)} records can be integrated out"
         )
     # Small integers and floats in the graph would be computed with in single precision.
@@ -256,7 +256,7 @@ def _release(release, records, n, column, parameters, positive) -> TensorVariabl
     try:
         noise_parts(mechanism)
     except Declined as error:
-        raise Declined(f"the release {name!r}: {error}") from None
+        raise Declined(f"the release {name!r}: {error}", near=1) from None
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
         raise Declined(
@@ -272,14 +272,18 @@ def _release(release, records, n, column, parameters, positive) -> TensorVariabl
                 read_summand(entry, records, n, record, column=column, positive=positive)
             )
         except Declined as error:
+            instead = "Release sums of functions of single records, or sample with rung='records'"
             raise Declined(
-                f"the statistic of the release {name!r} of {records.name!r}: {error}"
+                f"the statistic of the release {name!r} of {records.name!r}: {error}",
+                instead="" if error.near else instead,
+                near=error.near,
             ) from None
     if has_kink(mechanism) and _steps(summands, record) > 2:
         raise Declined(
             f"the release {name!r} counts the records {records.name!r} in more than two classes, "
             f"which makes it discrete but for Laplace noise: release one count, or use "
-            f"GaussianMechanism"
+            f"GaussianMechanism",
+            near=1,
         )
     names = (confidential(release),)
     return _build(records, n, column, parameters, statistic, mechanism, summands, record, names)
@@ -292,7 +296,8 @@ def _entries(release, statistic) -> list[TensorVariable]:
     if shape not in ((1,), (2,)):
         raise Declined(
             f"the release {release.name!r} has shape {shape}: one or two statistics of the same "
-            f"records can be integrated out, given as a scalar or a list"
+            f"records can be integrated out, given as a scalar or a list",
+            near=1,
         )
     return [statistic[j] for j in range(shape[0])]
 

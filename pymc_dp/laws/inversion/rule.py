@@ -53,5 +53,5 @@ class InvertedRecords(SumLaw):
                 self.records, record_length(self.records), self.column, list(self.releases)
             )
         except (Declined, ValueError) as error:
-            raise Declined(f"by inversion: {error}") from None
+            raise Declined(f"by inversion: {error}", near=getattr(error, "near", 1)) from None
         return Change(replaced=found)

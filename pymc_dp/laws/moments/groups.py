@@ -66,11 +66,13 @@ class GroupMoments(SumLaw):
             releases[release] = Entries(np.array(number, dtype=int), *multiples.T)
         members = np.concatenate([records for _, records in groups.values()])
         if np.unique(members).size < members.size:
-            raise Declined(f"the groups of the records {rv.name!r} that are released overlap")
+            why = f"the groups of the records {rv.name!r} that are released overlap"
+            raise Declined(why, near=1)
         sizes = np.array([records.size for _, records in groups.values()])
         parameters = rv.owner.op.dist_params(rv.owner)
         if not have_one_law(rv, parameters, members, sizes):
-            raise Declined(f"the records {rv.name!r} of one group have different parameters")
+            why = f"the records {rv.name!r} of one group have different parameters"
+            raise Declined(why, near=1)
         first = members[np.cumsum([0, *sizes[:-1]])]
         mu, sigma = (at_records(rv, p, first).astype("float64") for p in parameters)
         variance = pt.switch(sigma >= 0, sigma**2, np.nan)

@@ -10,9 +10,10 @@ density of these is
         p(z_S \mid n, \theta),
 
 where :math:`p(z_S \mid n, \theta)` is that of a noisy :math:`a(n) + b(n) \sum_i h(x_i)`, in closed
-form or by inversion. A mean has b(n) = 1/n. The sum goes over all n that matter: beyond, the noise
-of the published numbers, or the prior where none is published, is below :math:`e^{-45}` of its
-largest. Several releases are the factors :math:`p(z_k \mid z_1, \dots, z_{k-1})`.
+form or by inversion, or that of noisy counts of classes. A mean has b(n) = 1/n. The sum goes over
+all n that matter: beyond, the noise of the published numbers, or the prior where none is published,
+is below :math:`e^{-45}` of its largest. Several releases are the factors
+:math:`p(z_k \mid z_1, \dots, z_{k-1})`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.questions import PLAIN_MODE, known_value
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import Integrated
@@ -38,6 +39,7 @@ from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.groups import log_densities
 from pymc_dp.laws.inversion.release import noise_parts
 from pymc_dp.laws.mixture import split_by
+from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism
 
 
@@ -45,7 +47,8 @@ from pymc_dp.mechanisms.base import Mechanism
 class Entries:
     """The entries of a release, ``constant + slope * sum``, as graphs of the number of records.
 
-    Of entries that no sum is part of, `slope` is None. `shape` is that of the release.
+    Of entries that no sum is part of, `slope` is None; where these are counts of classes, it is a
+    vector. `shape` is that of the release.
     """
 
     shape: tuple[int, ...]
@@ -60,6 +63,8 @@ class Entries:
         def numbers(graph):
             if graph is None:
                 return None
+            if graph.type.ndim:  # of the counts of classes, whatever their number
+                return known_value(graph)
             of_all = vectorize_graph(graph, {self.size: vector})
             inputs = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}
             with np.errstate(all="ignore"):
@@ -72,7 +77,8 @@ class Entries:
         """Write the entries for a number of records and their sum."""
         found = []
         for constant, slope in zip(self.constant, self.slope, strict=True):
-            entry = constant if slope is None else constant + slope * total
+            times = pt.dot if slope is not None and slope.type.ndim else pt.mul
+            entry = constant if slope is None else constant + times(slope, total)
             [entry] = graph_replace([entry], {self.size: n.astype(self.size.dtype)}, strict=False)
             found.append(entry)
         return found
@@ -108,8 +114,16 @@ class Records:
         flat = clone_replace(self.summand.h, {self.record: x}, rebuild_strict=False)
         return rng, pt.broadcast_to(flat, (n,)).sum()
 
-    def logp(self, sizes, value, constant, slope, mechanism, parameters):
-        """Log density of a released entry for each of some numbers of records."""
+    def terms(self, sizes, released, parameters):
+        """Log density of released entries for each of some numbers of records."""
+        terms = [
+            self._term(sizes, value, constant, slope, mechanism, parameters)
+            for value, mechanism, constant, slope in released
+        ]
+        return sum(terms)
+
+    def _term(self, sizes, value, constant, slope, mechanism, parameters):
+        """Log density of one of them."""
         some = np.maximum(sizes, 1)
         usable = np.isfinite(slope) & (slope != 0) & (sizes > 0)
         slope, offset = np.where(usable, slope, 1.0), np.where(usable, constant, 0.0)
@@ -137,7 +151,7 @@ class OfUnknownSize(Integrated):
 
     prior: RandomVariable
     count: int  # of its parameters
-    records: Records
+    records: Records | Histogram
     sizes: np.ndarray
     entries: tuple[Entries, ...]  # of each release, the earlier ones first
     earlier: tuple[Mechanism, ...]
@@ -147,6 +161,8 @@ class OfUnknownSize(Integrated):
     @property
     def rate(self) -> float:  # type: ignore[override]
         """Effective draws a second."""
+        if isinstance(self.records, Histogram):
+            return 5_000.0 / (1.0 + self.records.work(self.sizes) / 1e4)
         if self.records.summand is None:
             return 5_000.0 / (1.0 + self.sizes.size / 100)
         return 250.0 / self.sizes.size
@@ -170,6 +186,7 @@ class OfUnknownSize(Integrated):
     def _terms(self, k: int, value, mechanism, record):
         """Log density of the k-th release for each number of records."""
         total: Any = 0.0
+        released = []
         constants, slopes = self.numbers[k]
         noise = [pt.broadcast_to(p, value.shape).ravel() for p in mechanism.parameters]
         for j, (constant, slope) in enumerate(zip(constants, slopes, strict=True)):
@@ -179,8 +196,8 @@ class OfUnknownSize(Integrated):
                 term = own.logp(z, pt.constant(np.where(finite, constant, 0.0)))
                 total = total + pt.switch(finite, term, -np.inf)
             else:
-                total = total + self.records.logp(self.sizes, z, constant, slope, own, record)
-        return total
+                released.append((z, own, constant, slope))
+        return total + self.records.terms(self.sizes, released, record) if released else total
 
     def log_weights(self, number, record, releases):
         """Log of the prior times the densities of some releases, for each number of records."""

@@ -1,10 +1,10 @@
-"""Reading releases of records of unknown number: of their number, and of one sum over them."""
+"""Reading releases of records of unknown number: of it, and of one sum or of counts of classes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,9 @@ from pymc_dp.laws.inversion.quadrature import FEWEST, detail, starts_at_zero
 from pymc_dp.laws.inversion.release import confidential, noise_parts
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.unknown_sizes.classes import ClassReader
 from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Records, log_prior
+from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.columns import column_parameters
@@ -57,17 +59,18 @@ from pymc_dp.reading.model import (
 _FALL = 45.0  # of the log of what is left out
 _MOST = 100_000  # sizes that are summed over
 _MOST_INVERTED = 2_000
+_MOST_TERMS = 20_000_000  # of the convolutions of counts of classes
 
 
 @SUM_LAWS.register(order=5)
 @dataclass(frozen=True, eq=False)
 class UnknownSizes(SumLaw):
-    """Records of unknown number: noisy numbers of them, and one noisy sum."""
+    """Records of unknown number: noisy numbers of them, and one noisy sum or counts of classes."""
 
     reading: Reading
     number: TensorVariable
     rv: TensorVariable
-    records: Records
+    records: Records | Histogram
     releases: dict[TensorVariable, Entries]
 
     of = "(of unknown number)"
@@ -92,20 +95,25 @@ class UnknownSizes(SumLaw):
         mine = releases_of(reading.model, [number, rv])
         require_possible(mine)
         reader = _Reader(number, rv)
-        found = {release: reader.read(release) for release in mine}
-        if reader.times > 1:
-            raise Declined(
-                f"sums over {rv.name!r} are released {reader.times} times, which depend on each "
-                f"other: one sum can be released of records of unknown number, beside the number"
-            )
-        return cls(reading, number, rv, reader.records(), found)
+        try:
+            found = {release: reader.read(release) for release in mine}
+            return cls(reading, number, rv, reader.records(), found)
+        except Declined as reason:
+            try:
+                return cls(reading, number, rv, *reader.classes(mine))
+            except Declined as why:
+                raise (why if why.near else reason) from None  # what was read as classes
 
     def describe(self, release):
         """See `SumLaw.describe`."""
         entries = self.releases[release]
         count = sum(slope is None for slope in entries.slope)
         what = [f"the number of {self.rv.name}"] * bool(count)
-        what += [f"a sum of {self.rv.name}"] * (count < len(entries.slope))
+        counts = isinstance(self.records, Histogram)
+        of_records = (
+            f"counts of classes of {self.rv.name}" if counts else f"a sum of {self.rv.name}"
+        )
+        what += [of_records] * (count < len(entries.slope))
         return f"{' and '.join(what)}, of unknown number {self.number.name}"
 
     def latents(self):
@@ -120,12 +128,23 @@ class UnknownSizes(SumLaw):
         number, law = (v.owner.op.dist_params(v.owner) for v in (self.number, self.rv))
         # Small types of numbers would give the densities few digits.
         number = [p.astype("float64" if p.dtype.startswith("float") else "int64") for p in number]
+        records = self._within(self.records)
         record = column_parameters(self.rv, 0) if law else []
+        if isinstance(records, Histogram):
+            record = list(_of_a_record(self.rv))
         change, given = Change(), list[TensorVariable]()
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
-        sizes = self._sizes()
+        sizes = self._sizes(records)
         model, last = self.reading.model, list(self.releases)[-1]
         names = (str(self.number.name), *(confidential(r) for r in self.releases if self._sums(r)))
+        if isinstance(records, Histogram):
+            names = names[:1]
+            if records.work(sizes) > _MOST_TERMS:
+                raise Declined(
+                    f"the counts of classes of {self.rv.name!r} that are possible are too many to "
+                    f"add up: release fewer, or with a Poisson prior of {self.number.name!r} write "
+                    f"independent Poisson cells, pm.Poisson('cells', rate * p)"
+                )
         for k, release in enumerate(self.releases):
             mechanism = release_mechanism(release)
             self._require(release, mechanism, record)
@@ -139,7 +158,7 @@ class UnknownSizes(SumLaw):
             of_release = OfUnknownSize(
                 self.number.owner.op,
                 len(number),
-                self.records,
+                records,
                 sizes,
                 tuple(self.releases.values())[: k + 1],
                 tuple(earlier),
@@ -163,7 +182,7 @@ class UnknownSizes(SumLaw):
         """Decline noise under which a sum has no density here."""
         entries = self.releases[release]
         for constant, slope in zip(entries.constant, entries.slope, strict=True):
-            if slope is None:
+            if slope is None or isinstance(self.records, Histogram):
                 continue
             # What depends on the number is neither 0 nor 1 for all.
             known = (known_value(graph, fixed=True) for graph in (slope, constant))
@@ -175,7 +194,56 @@ class UnknownSizes(SumLaw):
                 law, own = sum_of(self.records.law, 10, *record)
                 require_pair(law, mechanism, own)
 
-    def _sizes(self) -> np.ndarray:
+    def _within(self, records: Records | Histogram) -> Records | Histogram:
+        """Return counts of classes with what is published of each."""
+        if not isinstance(records, Histogram):
+            return records
+        windows: list[tuple[int, int] | None] = [None] * records.size
+        for k, (log_noise, start) in self._of_classes(records).items():
+            found = _that_matter(*log_noise, start, _MOST)
+            if found is None:
+                raise Declined(f"more than {_MOST:,} counts of a class of {self.rv.name!r} matter")
+            windows[k] = int(found[0]), int(found[-1])
+        return replace(records, windows=tuple(windows))
+
+    def _of_classes(self, records: Histogram) -> dict[int, Any]:
+        """Return the log density of what was published of each class, and where it is largest."""
+        model, found = self.reading.model, dict[int, Any]()
+        for release, entries in self.releases.items():
+            if release not in model.observed_RVs or not self._sums(release):
+                continue
+            [value] = starting_values([model.rvs_to_values[release].ravel()])
+            mechanism = release_mechanism(release)
+            parameters = [pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters]
+            constants, slopes = entries.at(np.arange(1))
+            for j, (constant, slope) in enumerate(zip(constants, slopes, strict=True)):
+                if slope is None:
+                    continue
+                k = int(np.flatnonzero(slope)[0])
+                (vector, noise), start = found.get(k, ((pt.vector(dtype="int64"), 0.0), 0.0))
+                own = mechanism.with_parameters(*(p[j] for p in parameters))
+                noise += own.logp(pt.constant(value[j]), constant[0] + slope[k] * vector)
+                found[k] = (vector, noise), max(start, float((value[j] - constant[0]) / slope[k]))
+        return found
+
+    def _largest(self, records: Records | Histogram) -> tuple[np.ndarray, int] | None:
+        """Return how likely what is published is at most for each number, and the first of these.
+
+        None where nothing is published of a class, or of a sum.
+        """
+        if not isinstance(records, Histogram) or None in records.windows:
+            return None
+        best, begin = np.zeros(1), 0
+        for k, ((vector, noise), _) in self._of_classes(records).items():
+            first, last = records.windows[k] or (0, 0)
+            function = pytensor.function([vector], noise, mode=PLAIN_MODE)
+            own, begin = function(np.arange(first, last + 1)), begin + first
+            place = np.arange(best.size + own.size - 1)[:, None] - np.arange(own.size)
+            inside = (place >= 0) & (place < best.size)
+            best = np.max(np.where(inside, best[place * inside], -np.inf) + own, axis=1)
+        return best, begin
+
+    def _sizes(self, records: Records | Histogram) -> np.ndarray:
         """Return the numbers of records that matter, given what is published of them."""
         model, number, vector = self.reading.model, self.number, pt.vector(dtype="int64")
         noise: Any = pt.zeros_like(vector, dtype="float64")
@@ -193,6 +261,13 @@ class UnknownSizes(SumLaw):
                 noise = noise + own.logp(pt.constant(value[j]), of_all)
                 zero, one = numbers[j]
                 start.append(float((value[j] - zero) / (one - zero)))
+        if (largest := self._largest(records)) is not None:
+            table, first = largest
+            place = vector - first
+            inside = (place >= 0) & (place < table.size)
+            of_all = pt.constant(table)[pt.switch(inside, place, 0)]
+            noise = noise + pt.switch(inside, of_all, -np.inf)
+            start.append(float(first + np.argmax(table)))
         parameters = number.owner.op.dist_params(number.owner)
         fixed = all(known_value(p) is not None for p in parameters)
         if not start and not fixed:
@@ -252,12 +327,21 @@ def _check_number(number: TensorVariable, rv: TensorVariable) -> None:
             f"the number {number.name!r} of the records {rv.name!r} has to be a whole number with "
             f"a prior on counts, pm.Poisson or pm.DiscreteUniform say"
         )
-    parameters = rv.owner.op.dist_params(rv.owner)
-    if any(not all(p.type.broadcastable) or depends_on(p, number) for p in parameters):
+    parameters = zip(rv.owner.op.dist_params(rv.owner), rv.owner.op.ndims_params, strict=True)
+    if any(
+        not all(p.type.broadcastable[: p.type.ndim - core]) or depends_on(p, number)
+        for p, core in parameters
+    ):
         raise Declined(
             f"records of unknown number, {rv.name!r}, have to be identically distributed, by "
             f"parameters that do not depend on their number {number.name!r}"
         )
+
+
+def _of_a_record(rv: TensorVariable) -> Iterator[TensorVariable]:
+    """Return the parameters that all records share, of small types too as double precision."""
+    for p, core in zip(rv.owner.op.dist_params(rv.owner), rv.owner.op.ndims_params, strict=True):
+        yield p.astype("float64").squeeze(axis=tuple(range(p.type.ndim - core)))
 
 
 class _Reader:
@@ -272,6 +356,30 @@ class _Reader:
 
     def read(self, release: TensorVariable) -> Entries:
         """Read a release; refuse by name what is something else."""
+        shape, entries = self._entries(release)
+        try:
+            constants, slopes = zip(*(self._entry(*entry) for entry in entries), strict=True)
+        except Declined as error:
+            raise self._refused(release, error) from None
+        return Entries(shape, self.size, constants, slopes)
+
+    def classes(
+        self, mine: Sequence[TensorVariable]
+    ) -> tuple[Histogram, dict[TensorVariable, Entries]]:
+        """Read releases as the counts of classes."""
+        parameters = list(_of_a_record(self.rv))
+        reader = ClassReader(self.rv.owner.op, parameters, self.x, self.size)
+        try:
+            return reader.read({release: self._entries(release) for release in mine})
+        except Declined as error:
+            raise self._refused(mine[-1], error) from None
+
+    def _refused(self, release, error: Declined) -> Declined:
+        why = f"the release {release.name!r} of the records {self.rv.name!r}: {error}"
+        return Declined(why, near=error.near)
+
+    def _entries(self, release: TensorVariable) -> tuple[tuple[int, ...], list[tuple]]:
+        """Return the shape of a release, and its entries, each with the sums in it."""
         statistic, name = release_statistic(release), release.name
         others = [v for v in nearest_rvs([statistic]) if v not in (self.number, self.rv)]
         if others or public_data([statistic]):
@@ -282,16 +390,12 @@ class _Reader:
             )
         given = {self.rv: self.x, self.number: self.size}
         [graph] = simplified([clone_replace(statistic, given, rebuild_strict=False)])
-        shape = lengths(statistic)
         try:
-            constants, slopes = zip(*map(self._entry, _split(graph)), strict=True)
+            return lengths(statistic), [self._with_sums(entry) for entry in _split(graph)]
         except Declined as error:
-            raise Declined(
-                f"the release {name!r} of the records {self.rv.name!r}: {error}"
-            ) from None
-        return Entries(shape, self.size, constants, slopes)
+            raise self._refused(release, error) from None
 
-    def _entry(self, graph: TensorVariable) -> tuple[TensorVariable, TensorVariable | None]:
+    def _with_sums(self, graph: TensorVariable) -> tuple[TensorVariable, list[TensorVariable]]:
         given: dict[Any, Any] = {
             v: self.size.astype(v.dtype)
             for v in ancestors([graph])
@@ -300,7 +404,9 @@ class _Reader:
             and v.owner.inputs[0] is self.x
         }
         [graph] = graph_replace([graph], given, strict=False) if given else [graph]
-        sums = [v for v in ancestors([graph]) if self._is_sum(v)]
+        return graph, [v for v in ancestors([graph]) if self._is_sum(v)]
+
+    def _entry(self, graph, sums) -> tuple[TensorVariable, TensorVariable | None]:
         if not sums:
             if self.x in ancestors([graph]):
                 raise Declined("it is no function of their number and of a sum over them")
@@ -315,6 +421,13 @@ class _Reader:
             for k in (0, 1)
         )
         self.times += 1
+        if self.times > 1:
+            raise Declined(
+                "several sums over them are released, which depend on each other: one sum can be "
+                "released of records of unknown number, beside the number, or how many of them are "
+                "in classes that do not overlap",
+                near=1,
+            )
         self.summed = sums[0].owner.inputs[0]
         return zero, one - zero
 

@@ -123,7 +123,7 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
                     k = float(power.flat[0])
                     if k in range(1, _MOST_POWER + 1):
                         return _power(node.inputs[0], int(k))
-        raise refusal(node.op)
+        raise Declined(f"{refusal(node.op)} of the records and their products")
 
     def _power(variable: Variable, k: int) -> Polynomial:
         root = variable.owner

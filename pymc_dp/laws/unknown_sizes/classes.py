@@ -1,0 +1,132 @@
+"""Reading releases of how many records of unknown number fall into classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.laws.inversion.groups import summand_of
+from pymc_dp.laws.unknown_sizes.density import Entries
+from pymc_dp.laws.unknown_sizes.histogram import Histogram, number_of_values
+
+_NUMBERS = np.array([0, 1, 2, 7])  # of records, at which an entry is looked at
+
+
+class ClassReader:
+    """Reads entries that are linear in their number and in sums of steps, as counts of classes."""
+
+    def __init__(self, law, parameters, x: TensorVariable, size: TensorVariable):
+        self.law, self.parameters, self.x, self.size = law, parameters, x, size
+        self.maps: list[TensorVariable] = []  # functions of a record that are summed
+
+    def read(self, releases: dict) -> tuple[Histogram, dict[TensorVariable, Entries]]:
+        """Return the classes, and releases of `(shape, entries, sums)` in terms of their counts."""
+        affine = {
+            release: (shape, [self._affine(entry, sums) for entry, sums in entries])
+            for release, (shape, entries) in releases.items()
+        }
+        edges, values = self._values()
+        rows = {
+            release: [
+                np.full(values.shape[1], n) + sum((a * values[m] for m, a in terms), 0.0)
+                for _, n, terms in entries
+            ]
+            for release, (_, entries) in affine.items()
+        }
+        every = np.array([row for of_release in rows.values() for row in of_release])
+        _, first, classes = np.unique(every, axis=1, return_index=True, return_inverse=True)
+        if len(first) < 2:
+            raise Declined("it is no function of their number and of a sum over them")
+        found, used = {}, []
+        for release, (shape, entries) in affine.items():
+            constants: list[TensorVariable] = []
+            slopes: list[TensorVariable | None] = []
+            for (constant, *_), row in zip(entries, rows[release], strict=True):
+                slope = row[first]
+                if np.ptp(slope) == 0.0:  # of the number alone
+                    constants.append(constant + slope[0] * self.size.astype("float64"))
+                    slopes.append(None)
+                    continue
+                if np.count_nonzero(slope) > 1:
+                    raise Declined(
+                        "an entry adds records of several classes: release the number of each "
+                        "class alone",
+                        near=1,
+                    )
+                constants.append(pt.constant(constant))
+                slopes.append(pt.constant(slope))
+                used.append(release)
+            found[release] = Entries(shape, self.size, tuple(constants), tuple(slopes))
+        if len(set(used)) > 1:
+            raise Declined(
+                "the counts of classes are in several releases: write them as one release of a "
+                "list",
+                near=1,
+            )
+        return Histogram(self.law, len(self.parameters), edges, np.ravel(classes)), found
+
+    def _affine(self, entry: TensorVariable, sums: list[TensorVariable]):
+        """Return a constant, the coefficient of the number, and those of sums, by their place."""
+        whole = all(s.dtype.startswith(("int", "uint")) for s in sums)
+        totals = pt.vector(dtype="int64" if whole else "float64", shape=(len(sums),))
+        given = {s: totals[i].astype(s.dtype) for i, s in enumerate(sums)}
+        reduced = graph_replace([entry], given, strict=False)[0] if sums else entry
+        if self.x in ancestors([reduced]):
+            raise Declined("it is of more than their number and sums over them")
+        terms = []
+        if sums:
+            weights = linear_map(reduced.astype("float64").reshape((1,)), totals).toarray()[0]
+            for s, a in zip(sums, weights, strict=True):
+                self.maps.append(s.owner.inputs[0])
+                terms.append((len(self.maps) - 1, float(a)))
+            zero = {totals: pt.zeros(len(sums), dtype=totals.dtype)}
+            [reduced] = graph_replace([reduced], zero, strict=False)
+        at = [
+            known_value(clone_replace(reduced, {self.size: pt.constant(n, dtype=self.size.dtype)}))
+            for n in _NUMBERS
+        ]
+        if any(value is None or not np.isfinite(value) for value in at):
+            raise Declined("it is not linear in their number")
+        constant, one, *others = (float(value) for value in at if value is not None)
+        if not np.allclose(others, constant + (one - constant) * _NUMBERS[2:], rtol=1e-12):
+            raise Declined("it is not linear in their number")
+        return constant, one - constant, terms
+
+    def _values(self) -> tuple[np.ndarray | None, np.ndarray]:
+        """Return the edges between classes, and the value of each map in each class."""
+        cells = number_of_values(self.law, self.parameters)
+        if cells is not None:
+            codes = pt.constant(np.arange(cells).astype(self.x.dtype))
+            return None, np.array([self._at(m, {self.x: codes}, cells) for m in self.maps])
+        if not self.x.dtype.startswith("float"):
+            raise Declined(
+                "of records that are counts, or have many values, one sum can be released"
+            )
+        record = pt.vector("record", dtype="float64")
+        read = [summand_of(m, self.x, 1000, record, positive=False) for m in self.maps]
+        points = [known_value(p, fixed=True) for summand in read for p in summand.breakpoints]
+        known = [float(np.squeeze(p)) for p in points if p is not None]
+        if not known or len(known) < len(points):
+            raise Declined("it counts no records between public numbers")
+        edges = np.unique([p for p in known if np.isfinite(p)])
+        # Three points of each interval: what is constant on them is taken for a step.
+        ends = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
+        inner = np.concatenate([ends[:-1] + s * np.diff(ends) for s in (0.2, 0.5, 0.9)])
+        given = {record: pt.constant(inner)}
+        values = np.array([self._at(s.h, given, inner.size) for s in read])
+        values = values.reshape(len(read), 3, -1)
+        if not (values == values[:, :1]).all():
+            raise Declined("it is no number of records in classes")
+        return edges, values[:, 0]
+
+    def _at(self, graph: TensorVariable, given: dict, length: int) -> np.ndarray:
+        value = known_value(clone_replace(graph, given, rebuild_strict=False), fixed=True)
+        if value is None or value.shape not in ((length,), (1,), ()):
+            raise Declined("it is no number of records in classes")
+        return np.broadcast_to(value, (length,)).astype("float64")
