@@ -91,6 +91,7 @@ class _Map:
                 target, put = node.inputs[:2]
                 # Into whole numbers, others would be put without what is behind their points.
                 fits = np.can_cast(put.dtype, target.dtype, "same_kind")
+                fits = fits and not getattr(op, "ignore_duplicates", False)
                 if fits and not set(touched) - {target, put}:
                     return self._scattered(variable)
             case Dot() if len(touched) == 1:
@@ -102,7 +103,7 @@ class _Map:
                 matrix = sparse.csr_array(node.inputs[0].data)
                 return sparse.kron(matrix, sparse.eye_array(columns)) @ self.read(node.inputs[1])
             case ps.Switch() if node.inputs[0] not in touched:
-                chosen = _known(node.inputs[0], "a condition").astype("float64")
+                chosen = (_known(node.inputs[0], "a condition") != 0).astype("float64")
                 yes, no = node.inputs[1:]
                 return self._scaled(yes, variable, chosen) + self._scaled(no, variable, 1 - chosen)
             case ps.Add():

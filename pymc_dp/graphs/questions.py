@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -194,6 +194,30 @@ def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]]
         return None
     found = np.unravel_index(int(place), shape) if shape else ()
     return source, tuple(int(k) for k in found)
+
+
+def leaves(
+    graph: TensorVariable, places: np.ndarray
+) -> Iterator[tuple[TensorVariable, np.ndarray]]:
+    """Return what a graph is joined from, with the places that each part has in it.
+
+    `places` are those of the graph itself, an array of its shape.
+    """
+    node = graph.owner
+    match node and node.op:
+        case MakeVector():
+            for part, own in zip(node.inputs, places, strict=True):
+                yield from leaves(part, own)
+        case Join(axis=axis):
+            ends = np.cumsum([lengths(part)[axis] for part in node.inputs])
+            for part, own in zip(node.inputs, np.split(places, ends[:-1], axis), strict=True):
+                yield from leaves(part, own)
+        case DimShuffle(is_expand_dims=True):
+            yield from leaves(node.inputs[0], places.reshape(lengths(node.inputs[0])))
+        case op if node is not None and keeps_values(op, node.inputs[0]):
+            yield from leaves(node.inputs[0], places)
+        case _:
+            yield graph, places
 
 
 def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:

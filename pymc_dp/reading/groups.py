@@ -210,17 +210,22 @@ def record_groups(reading: Reading) -> list[Block]:
     )
     groups = _released_together(model, blocks(reading, rows)) if rows else []
     groups += [Block((rv,), 0, ()) for rv in found if rv not in rows]
-    groups = _mixed(model, _with_sizes(groups))
+    groups = _mixed(model, _with_sizes(model, groups))
     order = {rv: i for i, rv in enumerate(model.free_RVs)}
     return sorted(groups, key=lambda group: order[group.records[0]])
 
 
-def _with_sizes(groups: list[Block]) -> list[Block]:
+def _with_sizes(model: pm.Model, groups: list[Block]) -> list[Block]:
     """Join records of unknown sizes with these, which are parts of the group."""
     sized: dict[TensorVariable, list[TensorVariable]] = {}
     for group in groups:
         for rv in group.records:
             if (size := size_of(rv)) is not None:
+                if size in model.observed_RVs:
+                    raise ValueError(
+                        f"the number of records {rv.name!r} is {size.name!r}, which is observed: "
+                        f"write this number as their shape="
+                    )
                 sized.setdefault(size, []).append(rv)
     together = {v for size, records in sized.items() for v in (size, *records)}
     others = [group for group in groups if not together & {*group.records}]

@@ -64,11 +64,13 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
 
     `dims` and `pm.Data` make them variables, which a reading cannot go by; nor can it by indices
     that change. PyMC freezes the dims and data that decide a length, and the whole numbers from
-    which a statistic is computed, in a copy, which `pm.set_data` then refuses to change. The copy's
-    variables have the names of the model's.
+    which a statistic is computed, in a copy, which `pm.set_data` then refuses to change; so it does
+    what says which unknown numbers of records are possible. The copy's variables have the names of
+    the model's.
     """
     shaped = [v for v in (*_privatized(model), *releases(model)) if None in v.type.shape]
     deciding = set(ancestors(simplified([v.shape for v in shaped]))) if shaped else set()
+    deciding |= set(ancestors(_on_unknown_numbers(model), blockers=model.basic_RVs))
     statistics = [release_statistic(release) for release in releases(model)]
     used = set(ancestors(statistics, blockers=model.basic_RVs))
     dims = [name for name, length in model.dim_lengths.items() if length in deciding | used]
@@ -80,6 +82,15 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
         known[rv.name].tag.__update__(rv.tag)
     return known
+
+
+def _on_unknown_numbers(model: pm.Model) -> list[Variable]:
+    """Return priors of unknown numbers of records, and what was published of these, with noise."""
+    sizes = {rv: size for rv in model.free_RVs if (size := size_of(rv)) is not None}
+    found = [graph for size in sizes.values() for graph in size.owner.inputs]
+    for release in releases_of(model, {*sizes, *sizes.values()}):
+        found += [model.rvs_to_values[release], *release_mechanism(release).parameters]
+    return found
 
 
 def prior_value(parameter: Any, name: str | None) -> np.ndarray:

@@ -11,8 +11,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import Join, MakeVector
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
@@ -21,8 +20,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
-    keeps_values,
     known_value,
+    leaves,
     lengths,
     with_shapes,
 )
@@ -114,24 +113,10 @@ class _Reader:
 
     def read(self, graph: TensorVariable, entries: np.ndarray) -> None:
         """Read a graph that stands at some entries."""
-        node = graph.owner
-        if node is None:
-            raise Declined("an entry of it is of no records")
-        match node.op:
-            case MakeVector():
-                for part, own in zip(node.inputs, entries, strict=True):
-                    self.read(part, own)
-            case Join():
-                sizes = [lengths(part)[node.op.axis] for part in node.inputs]
-                pieces = np.split(entries, np.cumsum(sizes)[:-1], axis=node.op.axis)
-                for part, own in zip(node.inputs, pieces, strict=True):
-                    self.read(part, own)
-            case DimShuffle(is_expand_dims=True):
-                self.read(node.inputs[0], entries.reshape(lengths(node.inputs[0])))
-            case op if keeps_values(op, node.inputs[0]):
-                self.read(node.inputs[0], entries)
-            case _:
-                self._leaf(graph, entries)
+        for leaf, own in leaves(graph, entries):
+            if leaf.owner is None:
+                raise Declined("an entry of it is of no records")
+            self._leaf(leaf, own)
 
     def _leaf(self, graph: TensorVariable, entries: np.ndarray) -> None:
         for squares in (False, True):

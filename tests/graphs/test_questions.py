@@ -289,6 +289,7 @@ LINEAR = {
     "affine": lambda y: (3 - 2 * y / 7 + np.arange(12).reshape(3, 4)) * MATRIX[:3, :4],
     "broadcast": lambda y: y + y.sum(axis=0),
     "negative": lambda y: -y[0] - y[1],
+    "chosen by whole numbers": lambda y: pt.where(np.arange(12).reshape(3, 4) % 3, y, 2 * y),
 }
 
 
@@ -308,8 +309,9 @@ def test_linear_map(expression):
         lambda y: pt.zeros(2, dtype="int64")[[0, 1, 1]].inc(y),
         lambda y: ((y > 0) + (y > 1)).reshape((1, 3)).sum(axis=1),
         lambda y: pt.dot(y > 0, np.array([True, True, True])),
+        lambda y: pt.inc_subtensor(pt.zeros(2)[[0, 1, 1]], y, ignore_duplicates=True),
     ],
-    ids=["put into whole numbers", "or", "or by a product"],
+    ids=["put into whole numbers", "or", "or by a product", "the last one of each index"],
 )
 def test_what_is_not_added_up_is_not_linear(expression):
     y = pm.Normal.dist(shape=3)

@@ -372,6 +372,12 @@ def test_a_billion_records():
         (lambda: pm.Poisson("n", 50), lambda x: x.var(), "multiplies sums"),
         (lambda: pm.Poisson("n", 50), lambda x: pt.stack([x.sum(), (x**2).sum()]), "several sums"),
         (lambda: pm.Poisson("n", pm.Gamma("r", 2, 0.1)), lambda x: x.sum(), "is not released"),
+        (lambda: pm.Poisson("n", 50), lambda x: (x + x.shape[0]).sum(), "depends on their number"),
+        (
+            lambda: pm.Poisson("n", 50),
+            lambda x: pt.clip(x, 0, x.size).sum(),
+            "depends on their number 'n'",
+        ),
         (lambda: pm.Poisson("n", 1e12), lambda x: x.sum(), "too many"),
     ],
 )

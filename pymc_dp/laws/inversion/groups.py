@@ -246,7 +246,8 @@ def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> T
     """Return the function of each record that all releases are linear in."""
     above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
     for found in above:  # inputs come before what is computed from them
-        if found.owner is None or not isinstance(found.owner.op, Elemwise):
+        elementwise = found.owner is not None and isinstance(found.owner.op, Elemwise)
+        if not (found is rv or elementwise):
             continue
         if found.type.ndim != rv.type.ndim or known_shape(found) != known_shape(rv):
             continue

@@ -15,8 +15,6 @@ from pymc_dp.laws.inversion.groups import summand_of
 from pymc_dp.laws.unknown_sizes.density import Entries
 from pymc_dp.laws.unknown_sizes.histogram import Histogram, number_of_values
 
-_NUMBERS = np.array([0, 1, 2, 7])  # of records, at which an entry is looked at
-
 
 class ClassReader:
     """Reads entries that are linear in their number and in sums of steps, as counts of classes."""
@@ -87,16 +85,12 @@ class ClassReader:
                 terms.append((len(self.maps) - 1, float(a)))
             zero = {totals: pt.zeros(len(sums), dtype=totals.dtype)}
             [reduced] = graph_replace([reduced], zero, strict=False)
-        at = [
-            known_value(clone_replace(reduced, {self.size: pt.constant(n, dtype=self.size.dtype)}))
-            for n in _NUMBERS
-        ]
-        if any(value is None or not np.isfinite(value) for value in at):
+        [slope] = linear_map(reduced.astype("float64"), self.size).toarray().ravel()
+        zero = {self.size: pt.zeros((), dtype=self.size.dtype)}
+        constant = known_value(clone_replace(reduced, zero))
+        if constant is None or not np.isfinite([slope, constant]).all():
             raise Declined("it is not linear in their number")
-        constant, one, *others = (float(value) for value in at if value is not None)
-        if not np.allclose(others, constant + (one - constant) * _NUMBERS[2:], rtol=1e-12):
-            raise Declined("it is not linear in their number")
-        return constant, one - constant, terms
+        return float(constant), float(slope), terms
 
     def _values(self) -> tuple[np.ndarray | None, np.ndarray]:
         """Return the edges between classes, and the value of each map in each class."""

@@ -31,6 +31,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import PLAIN_MODE, known_value
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.group_sums import sum_of
@@ -72,6 +73,13 @@ class Entries:
             return np.broadcast_to(found, sizes.shape).astype("float64")
 
         return [numbers(g) for g in self.constant], [numbers(g) for g in self.slope]
+
+    def is_linear(self, j: int) -> bool:
+        """Whether an entry that no sum is part of is linear in the number of records."""
+        try:
+            return bool(np.isfinite(linear_map(self.constant[j], self.size).data).all())
+        except Declined:
+            return False
 
     def of(self, n: TensorVariable, total: TensorVariable) -> list[TensorVariable]:
         """Write the entries for a number of records and their sum."""
@@ -126,6 +134,8 @@ class Records:
         """Log density of one of them."""
         some = np.maximum(sizes, 1)
         usable = np.isfinite(slope) & (slope != 0) & (sizes > 0)
+        # Of no records, or not of their sum for this number of them: noise alone.
+        none = np.where(np.isfinite(constant) & ((sizes == 0) | (slope == 0)), 0.0, -np.inf)
         slope, offset = np.where(usable, slope, 1.0), np.where(usable, constant, 0.0)
         z = (value.astype("float64") - offset) / slope
         if self.summand is None:
@@ -137,7 +147,6 @@ class Records:
             b, sd = (part / abs(slope) for part in noise_parts(mechanism))
             found = log_densities(self.law, doubles, some, self.summand, self.record, z, b, sd)
         alone = mechanism.logp(value, pt.constant(np.where(np.isfinite(constant), constant, 0.0)))
-        none = np.where(np.isfinite(constant) & (sizes == 0), 0.0, -np.inf)
         return pt.switch(usable, found - np.log(abs(slope)), alone + none)
 
 
@@ -243,6 +252,7 @@ class OfUnknownSize(Integrated):
         size = {entries.size: n.astype(entries.size.dtype)}
         both = [entries.constant[j], entries.slope[j]]
         constant, slope = graph_replace(both, size, strict=False)
+        slope = pt.switch(pt.neq(slope, 0), slope, 1)  # or the sum is left out, whatever it is
         noise = (pt.broadcast_to(p, entries.shape).ravel()[j] for p in mechanism.parameters)
         alone = mechanism.with_parameters(*(p / pt.abs(slope) for p in noise))
         return n, record, (value.ravel()[j] - constant) / slope, alone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +11,6 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import Join, MakeVector
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape_i
@@ -27,6 +24,7 @@ from pymc_dp.graphs.questions import (
     is_itself,
     keeps_values,
     known_value,
+    leaves,
     lengths,
     nearest_rvs,
     public_data,
@@ -42,8 +40,9 @@ from pymc_dp.laws.inversion.release import confidential, noise_parts
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.unknown_sizes.classes import ClassReader
-from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Records, log_prior
+from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Records
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
+from pymc_dp.laws.unknown_sizes.sizes import MOST, around, sizes_that_matter
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.columns import column_parameters
@@ -57,9 +56,7 @@ from pymc_dp.reading.model import (
     size_of,
 )
 
-_FALL = 45.0  # of the log of what is left out
-_MOST = 100_000  # sizes that are summed over
-_MOST_INVERTED = 2_000
+_MOST_INVERTED = 2_000  # numbers of records
 _MOST_TERMS = 20_000_000  # of the convolutions of counts of classes
 
 
@@ -202,9 +199,11 @@ class UnknownSizes(SumLaw):
             return records
         windows: list[tuple[int, int] | None] = [None] * records.size
         for k, (log_noise, start) in self._of_classes(records).items():
-            found = _that_matter(*log_noise, start, _MOST)
+            vector, noise = log_noise
+            function = pytensor.function([vector], noise, mode=PLAIN_MODE)
+            found = around(function, start, MOST)
             if found is None:
-                raise Declined(f"more than {_MOST:,} counts of a class of {self.rv.name!r} matter")
+                raise Declined(f"more than {MOST:,} counts of a class of {self.rv.name!r} matter")
             windows[k] = int(found[0]), int(found[-1])
         return replace(records, windows=tuple(windows))
 
@@ -249,7 +248,7 @@ class UnknownSizes(SumLaw):
         """Return the numbers of records that matter, given what is published of them."""
         model, number, vector = self.reading.model, self.number, pt.vector(dtype="int64")
         noise: Any = pt.zeros_like(vector, dtype="float64")
-        start: list[float] = []
+        start, linear = list[float](), True
         for release, entries in self.releases.items():
             if release not in model.observed_RVs:
                 continue
@@ -262,7 +261,9 @@ class UnknownSizes(SumLaw):
                 of_all = vectorize_graph(entries.constant[j], {entries.size: vector})
                 noise = noise + own.logp(pt.constant(value[j]), of_all)
                 zero, one = numbers[j]
-                start.append(float((value[j] - zero) / (one - zero)))
+                if one != zero:
+                    start.append(float((value[j] - zero) / (one - zero)))
+                linear = linear and entries.is_linear(j)
         if (largest := self._largest(records)) is not None:
             table, first = largest
             place = vector - first
@@ -270,49 +271,9 @@ class UnknownSizes(SumLaw):
             of_all = pt.constant(table)[pt.switch(inside, place, 0)]
             noise = noise + pt.switch(inside, of_all, -np.inf)
             start.append(float(first + np.argmax(table)))
-        parameters = number.owner.op.dist_params(number.owner)
-        fixed = all(known_value(p) is not None for p in parameters)
-        if not start and not fixed:
-            raise Declined(
-                f"the number {number.name!r} of the records {self.rv.name!r} is not released, and "
-                f"its prior has random parameters: release it, or write numbers in its prior"
-            )
-        # What is published may be far from the prior: what matters lies between them. Where that is
-        # too much, a prior of random parameters follows what is published.
-        [*known, mean] = starting_values([*parameters, number])
-        prior = log_prior(number.owner.op, [pt.constant(p) for p in known], vector)
-        most = _MOST if self.records.summand is None else _MOST_INVERTED
-        begin = [*start, float(mean)][0]
-        found = [_that_matter(vector, noise + prior, begin, most)]
-        if not fixed:
-            found = [_that_matter(vector, noise, begin, most), *found]
-        if found[0] is None:
-            raise Declined(
-                f"more than {most:,} numbers {number.name!r} of the records {self.rv.name!r} are "
-                f"possible, which are too many to sum over"
-            )
-        ends = [end for sizes in found if sizes is not None for end in (sizes[0], sizes[-1])]
-        if max(ends) - min(ends) > most:
-            return found[0]
-        return np.arange(min(ends), max(ends) + 1)
-
-
-def _that_matter(vector, log_density, start: float, most: int) -> np.ndarray | None:
-    """Return whole numbers outside of which a log density is far below its largest."""
-    function = pytensor.function([vector], log_density, mode=PLAIN_MODE)
-    low, high = max(0, math.floor(start) - 8), max(0, math.ceil(start)) + 8
-    while high - low <= most:
-        sizes = np.arange(low, high + 1)
-        density = np.nan_to_num(function(sizes), nan=-np.inf)
-        [matter] = np.nonzero(density > max(density.max() - _FALL, -np.finfo("float64").max))
-        left = matter.size > 0 and matter[0] > 0
-        right = matter.size > 0 and matter[-1] < sizes.size - 1
-        if right and (left or low == 0):
-            return sizes[matter[0] : matter[-1] + 1]
-        width = high - low
-        low = low if left else max(0, low - width)
-        high = high if right else high + width
-    return None
+        most = MOST if self.records.summand is None else _MOST_INVERTED
+        name = str(self.rv.name)
+        return sizes_that_matter(number, name, vector, noise, start, most, linear=linear)
 
 
 def _check_number(number: TensorVariable, rv: TensorVariable) -> None:
@@ -459,21 +420,17 @@ class _Reader:
         parameters = [p.astype("float64").squeeze() for p in rv.owner.op.dist_params(rv.owner)]
         _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
         summand = summand_of(self.summed, self.x, 1000, record, starts_at_zero(law, rv.name))
+        if self.size in ancestors([summand.h]):
+            raise Declined(
+                f"what is summed over the records {rv.name!r} depends on their number "
+                f"{self.number.name!r}, where sums of functions of a single record are supported"
+            )
         return Records(op, count, summand, record)
 
 
-def _split(graph: TensorVariable) -> Sequence[TensorVariable]:
+def _split(graph: TensorVariable) -> list[TensorVariable]:
     """Return the entries of a scalar or of a list."""
-    node = graph.owner
-    if graph.type.ndim == 0:
-        return [graph]
-    match node.op if node is not None else None:
-        case MakeVector():
-            return node.inputs
-        case Join():
-            return [entry for part in node.inputs[1:] for entry in _split(part)]
-        case DimShuffle(is_expand_dims=True) if graph.type.ndim == 1:
-            return [node.inputs[0]]
-        case op if node is not None and keeps_values(op, node.inputs[0]):
-            return [entry.astype(graph.dtype) for entry in _split(node.inputs[0])]
-    raise Declined("write what is released as a scalar or as a list, pt.stack([...])")
+    parts = [part for part, _ in leaves(graph, np.zeros(lengths(graph)))]
+    if graph.type.ndim > 1 or any(part.type.ndim for part in parts):
+        raise Declined("write what is released as a scalar or as a list, pt.stack([...])")
+    return parts

@@ -238,9 +238,11 @@ class Reader:
     ) -> Public | Table:
         """Add rows up by a public index, or count codes: as many counts as there can be."""
         target, added, *index = inputs
+        if op.set_instead_of_inc or op.ignore_duplicates:
+            raise refusal(op)
         if not np.can_cast(added.type.dtype, target.type.dtype, "same_kind"):
             raise refusal(op)  # whole numbers are made of what is added
-        by_groups = len(index) == 1 and index[0].type.ndim == 1 and not op.set_instead_of_inc
+        by_groups = len(index) == 1 and index[0].type.ndim == 1
         if by_groups and not self.ledger.touches(index[0]) and added.type.ndim == target.type.ndim:
             size = self.operands.shape(target)[0]
             require_few(size, self.ledger.n)
@@ -249,7 +251,7 @@ class Reader:
             # PyTensor writes a product with a matrix of zeros and ones so, also one with ones.
             return self.read(target + (added.sum(axis=0)[None] if size == 1 else pt.stack(sums)))
         zeros = isinstance(target.owner and target.owner.op, Alloc) and target.type.ndim == 1
-        if not zeros or len(index) != 1 or op.set_instead_of_inc:
+        if not zeros or len(index) != 1:
             raise refusal(op)
         start, size = target.owner.inputs
         bounds = [size, *(size.owner.inputs if size.owner else ())]

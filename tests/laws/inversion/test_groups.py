@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
@@ -113,6 +113,23 @@ def test_records_that_a_public_mask_chooses():
         collapsed = dp.collapse(model)
         found.append(collapsed.compile_logp()(collapsed.initial_point()))
     assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("added", [0.0, -0.5])
+def test_records_as_they_are_and_what_is_added_to_each(added):
+    """Sums of inverse Gaussian records are inverse Gaussian themselves."""
+    with pm.Model() as model:
+        theta = pm.HalfNormal("theta", shape=3)
+        x = pm.Wald("x", theta[G], 2.0, shape=N)
+        z = Z * SIZES
+        noise = dp.GaussianMechanism(0.7)
+        dp.PrivateObservation("z", M @ (x + added), noise, observed=z + added * SIZES)
+    expected = 0.0
+    for n, mu, total in zip(SIZES, THETA, z, strict=True):
+        law, of_noise = stats.invgauss(mu / (2.0 * n), scale=2.0 * n**2), stats.norm(total, 0.7)
+        both = lambda s, a=law, b=of_noise: a.pdf(s) * b.pdf(s)  # noqa: E731
+        expected += np.log(integrate.quad(both, 0, 60, points=[total, n * mu], epsabs=0)[0])
+    assert value_and_slope(model, THETA)[0] == pytest.approx(expected, rel=1e-7)
 
 
 def test_one_sum_of_records_by_position():

@@ -379,6 +379,10 @@ REFUSED = {
     "records": (lambda: x, "one value per record"),
     "indices that may change": (lambda: pt.zeros((3, 2))[GROUP, half].inc(x), "AdvancedInc"),
     "one entry for each record": (lambda: pt.zeros((N, 1))[np.arange(N), 0].inc(x), "AdvancedInc"),
+    "the last of each group": (
+        lambda: pt.inc_subtensor(pt.zeros(3)[GROUP], x, ignore_duplicates=True),
+        "AdvancedInc",
+    ),
     "into whole numbers": (lambda: pt.zeros(3, dtype="int64")[GROUP].inc(x), "AdvancedInc"),
     "a parameter's weights": (
         lambda: pt.dot(pt.ones((2, 5)) * theta, x[1:].reshape((5, 2))).sum(),
