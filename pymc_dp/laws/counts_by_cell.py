@@ -178,8 +178,9 @@ class CountsByCell(SumLaw):
         """Keep the counts of the cells as a latent variable."""
         cells, name = self.sizes.size, self.rv.name
         if not self.is_shorter or cells > _MOST_CELLS:
+            names = " and ".join(repr(release.rv.name) for release in self.releases)
             raise Declined(
-                f"the {self.sizes.sum()} released records of {name!r} are of {cells} kinds, by "
+                f"the {self.sizes.sum()} records of {name!r} in {names} are of {cells} kinds, by "
                 f"their parameters and weights: their counts are latent variables where there are "
                 f"fewer kinds than records, and at most {_MOST_CELLS}"
             )

@@ -171,7 +171,7 @@ def parameters_of_entries(
     if (sizes > 1).any() and not have_one_law(rv, parameters, weights.indices, sizes):
         raise Declined(
             f"the release {sums.rv.name!r} adds records of {rv.name!r} with different parameters, "
-            f"where their sum has a law if they have one. Release sums of records that have the "
+            f"where sums need the same. Release sums of records that have the "
             f"same, or sample with rung='records'",
             near=1,
         )

@@ -222,7 +222,8 @@ class _Reader:
         if n < 2:
             raise Declined(
                 f"the release {self.release.name!r}: a variance needs n >= 2 records, and a group "
-                f"of {self.records.name!r} has {n}. Release its mean only"
+                f"of {self.records.name!r} has {n}. Release its mean only",
+                near=1,
             )
         read = read_sums(self.release, graph, [(stand_in, ())], {stand_in: n}, n)
         [found] = read.in_means()

@@ -37,7 +37,7 @@ CASES = {
         "mixes the records 'x' with 'q': write what does not depend on 'x' behind", 1,
     ),
     "data": (normal, lambda x: (pm.Data("w", np.ones(6)) * x).sum(), LAPLACE, "write numbers", 1),
-    "different parameters": (unlike, lambda x: x.sum(), LAPLACE, "^the release 'z' adds rec", 1),
+    "different parameters": (unlike, lambda x: x.sum(), LAPLACE, "the release 'z' adds rec", 1),
     "rounded noise": (
         unlike, lambda x: pt.clip(x, 0, 1).sum(), LAPLACE.rounded(0), "no characteristic fun", 1,
     ),
