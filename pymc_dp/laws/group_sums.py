@@ -423,8 +423,6 @@ class SeveralSums(SumLaw):
                 law = Law(found.law.op, tuple(parameters))
                 numbers = found.factor[own], found.constant[own]
                 pieces.append(Piece(variable.name_of(sums), law, own, *numbers))
-            if sum(np.size(piece.entries) for piece in pieces) < found.empty.size:
-                raise Declined(f"an entry of the release {release.name!r} is of no records")
             mechanism = release_mechanism(release)
             change.replaced[release] = pieces_release(pieces, release, mechanism)
         return change

@@ -168,6 +168,8 @@ def pieces_release(
         laws.append(Independent(Statistic(piece.name, op, len(own), *numbers)))
         parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
     shape = tuple(int(n or 0) for n in known_shape(release))
+    if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):
+        raise Declined(f"an entry of the release {release.name!r} is of no records: leave it out")
     entries = tuple(frozen(piece.entries) for piece in pieces)
     return integrated_release(Pieces(tuple(laws), entries, shape), mechanism, *parameters)
 

@@ -91,9 +91,11 @@ class GroupMoments(SumLaw):
         sizes = self.sizes[np.unique(group)]
         return groups_in_words(what, sizes, self.rv.name)
 
-    def name_of(self, which: str) -> str:
-        """Return the name in results of the means or of the variances."""
-        return f"{self.rv.name}_{'var' if which == 'variance' else which}"
+    def name_of(self, which: str, release: TensorVariable | None = None) -> str:
+        """Return the name in results of the means or of the variances, all or of one release."""
+        several = sum(getattr(e, which).any() for e in self.releases.values()) > 1
+        of = f"{self.rv.name}_{release.name}" if release is not None and several else self.rv.name
+        return f"{of}_{'var' if which == 'variance' else which}"
 
     def law_of(self, which: str, groups: np.ndarray) -> TensorVariable:
         """Return the law of the means or of the variances of some groups."""
@@ -148,6 +150,6 @@ class GroupMoments(SumLaw):
                     node = self.law_of(which, group[own]).owner
                     law = Law(node.op, tuple(node.op.dist_params(node)))
                     numbers = factor[own], constant[own]
-                    pieces.append(Piece(self.name_of(which), law, own, *numbers))
+                    pieces.append(Piece(self.name_of(which, release), law, own, *numbers))
             change.replaced[release] = pieces_release(pieces, release, mechanism)
         return change

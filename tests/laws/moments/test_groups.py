@@ -172,6 +172,30 @@ def test_recovered_moments_follow_their_laws():
         follows(np.sqrt(found["x_var"].values[0, :, j]), (roots, law))
 
 
+def test_moments_of_several_releases_have_names_of_their_own():
+    draws = 3000
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu"), 1.0, shape=20)
+        for name, part, z in (("a", x[:10], 2.0), ("b", x[10:], -2.0)):
+            moments = pt.stack([part.mean(), part.var(ddof=1)])
+            dp.PrivateObservation(name, moments, GAUSSIAN(0.5), observed=[z, 1.0])
+    posterior = az.from_dict({"posterior": {"mu": np.zeros((1, draws))}})
+    found = dp.recover(model, posterior, random_seed=1)["posterior"]
+    assert {*found} == {"mu", "x_a_mean", "x_a_var", "x_b_mean", "x_b_var"}
+    for name, z in (("a", 2.0), ("b", -2.0)):
+        law = stats.norm(z * 0.1 / 0.35, np.sqrt(0.1 * 0.25 / 0.35))
+        follows(law.cdf(found[f"x_{name}_mean"].values[0, :, 0]), "uniform")
+
+
+def test_an_entry_of_no_records_has_no_marginal():
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu"), 1.0, shape=10)
+        entries = pt.stack([x[:5].var(ddof=1), 0 * x[5:].var() + 5])
+        dp.PrivateObservation("z", entries, GAUSSIAN(1.0), observed=[0.0, 3.0])
+    with pytest.raises(Declined, match="an entry of the release 'z' is of no records"):
+        dp.collapse(model)
+
+
 @pytest.mark.parametrize(
     ("statistic", "match"),
     [
