@@ -221,8 +221,8 @@ class _Reader:
         n, y, q, square = records.size, (0,), (1,), (0, 0)
         if n < 2:
             raise Declined(
-                f"the release {self.release.name!r}: a variance needs n >= 2 records, and a group "
-                f"of {self.records.name!r} has {n}. Release its mean only",
+                f"squares and variances are read of n >= 2 records, and a group has {n}. Release "
+                f"its mean only",
                 near=1,
             )
         read = read_sums(self.release, graph, [(stand_in, ())], {stand_in: n}, n)

@@ -104,7 +104,7 @@ def _gamma_core(t, z, lo, hi, a, beta):
             width = math.inf
             if lo > 0.0:
                 width = math.log1p((hi - lo) / lo)
-            total, first, drop = g_parts(a, -excess, x, width)
+            total, first, drop = g_parts(a, 0.0 - excess, x, width)  # no -0.0
             mu = rise / a
             ratio = beta * hi / a
             back = hi * (drop / total)

@@ -276,6 +276,7 @@ def check_marginal(got, reference, z, lam, first, second, lo, hi):
         (3.0, 4.0, 12.0, 20.0, 0.2, 1.0),
         (-3.0, 4.0, 12.0, 20.0, 0.2, 1.0),
         (0.6, 4.0, 12.0, 20.0, 0.599, 0.601),
+        (40.0, 0.25, 30.0, 1.0, 0.0, INF),
     ],
 )
 def test_laplace_log_marginal_gamma(case):

@@ -210,10 +210,17 @@ def test_refusals_say_why(statistic, match):
         dp.collapse(model, "statistics")
 
 
-def test_a_variance_needs_two_records():
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        lambda x: [x[:3].var(ddof=1), x[3:].var(ddof=1)],
+        lambda x: pt.stack([x[3:].sum() ** 2, x[:3].mean()]),
+    ],
+)
+def test_squares_are_of_two_records_or_more(statistic):
     with pm.Model() as model:
         x = pm.Normal("x", pm.Normal("m"), 1, shape=4)
-        v = [x[:3].var(ddof=1), x[3:].var(ddof=1)]
-        dp.PrivateObservation("z", v, LAPLACE(1.0), observed=[1.0, 0.0])
-    with pytest.raises(Declined, match="a variance needs n >= 2 records"):
+        dp.PrivateObservation("z", statistic(x), LAPLACE(1.0), observed=[1.0, 0.0])
+    with pytest.raises(Declined, match="squares and variances are read of n >= 2") as refusal:
         dp.collapse(model, "statistics")
+    assert str(refusal.value).count("'z'") == 1
