@@ -85,6 +85,15 @@ def test_what_may_have_several_modes_needs_a_prior_with_known_ends(prior, statis
         dp.collapse(model_of(prior, statistic, [4.0, 1.0]))
 
 
+def test_counts_of_several_classes_under_laplace_noise_are_refused():
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu"), 1, shape=pm.DiscreteUniform("n", 6, 9))
+        total = ((x > 0) * 1.0 + (x > 1)).sum()
+        dp.PrivateObservation("z", total, dp.LaplaceMechanism(1.0), observed=6.0)
+    with pytest.raises(Declined, match="the release 'z': it counts the records 'x' in more than"):
+        dp.collapse(model)
+
+
 def test_data_that_decide_which_numbers_matter_stay_as_they_are():
     with pm.Model() as model:
         n = pm.Poisson("n", pm.Gamma("rate", 2, 0.01))

@@ -32,7 +32,12 @@ from pymc_dp.laws.inversion.quadrature import (
     starts_at_zero,
 )
 from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.release import confidential, noise_parts, sums_given
+from pymc_dp.laws.inversion.release import (
+    confidential,
+    noise_parts,
+    require_smooth,
+    sums_given,
+)
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import has_kink
 from pymc_dp.reading.cells import (
@@ -237,6 +242,8 @@ class InvertedGroupSums(SumLaw):
         record = pt.vector("record", dtype="float64")
         positive = starts_at_zero(law, rv.name)
         summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
+        with about(f"the release {release.rv.name!r}"):
+            require_smooth(rv, mechanism, (summand,), record)
         names = (confidential(release.rv),)
         of_groups = InvertedGroups(op, sizes, factor, offset, summand, record, names)
         return integrated_release(of_groups, mechanism, *own)

@@ -266,15 +266,19 @@ def _release(release, records, n, column, parameters, positive) -> TensorVariabl
                 instead="" if error.near else instead,
                 near=error.near,
             ) from None
-    if has_kink(mechanism) and _steps(summands, record) > 2:
-        raise Declined(
-            f"the release {name!r} counts the records {records.name!r} in more than two classes, "
-            f"which makes it discrete but for Laplace noise: release one count, or use "
-            f"GaussianMechanism",
-            near=1,
-        )
+    with about(f"the release {name!r}"):
+        require_smooth(records, mechanism, summands, record)
     names = (confidential(release),)
     return _build(records, n, column, parameters, statistic, mechanism, summands, record, names)
+
+
+def require_smooth(records, mechanism, summands: Sequence[Summand], record) -> None:
+    """Decline counts that are discrete but for noise whose density has a kink."""
+    if has_kink(mechanism) and _steps(summands, record) > 2:
+        raise Declined(
+            f"it counts the records {records.name!r} in more than two classes, which makes it "
+            f"discrete but for Laplace noise: release one count, or use GaussianMechanism"
+        )
 
 
 def _entries(release, statistic) -> list[TensorVariable]:

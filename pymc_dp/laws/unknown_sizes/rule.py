@@ -36,7 +36,7 @@ from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.groups import summand_of
 from pymc_dp.laws.inversion.quadrature import FEWEST, starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.release import confidential, noise_parts
+from pymc_dp.laws.inversion.release import confidential, noise_parts, require_smooth
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.unknown_sizes.classes import ClassReader
@@ -189,6 +189,8 @@ class UnknownSizes(SumLaw):
             with about(f"the release {release.name!r}"):
                 if self.records.summand is not None:
                     noise_parts(mechanism)
+                    summands = (self.records.summand,)
+                    require_smooth(self.rv, mechanism, summands, self.records.record)
                 else:
                     law, own = sum_of(self.records.law, 10, *record)
                     require_pair(law, mechanism, own)

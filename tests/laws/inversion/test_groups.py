@@ -190,6 +190,7 @@ def test_draws_are_of_the_model():
         (lambda x: pt.dot(M, pt.tanh(x) + x.mean()), "one function of a single record"),
         (lambda x: pt.stack([pt.clip(x, 0, 1).sum(), pt.clip(x, 0, 2).sum(), 0]), "write it once"),
         (lambda x: pt.clip(x, 0, 1)[:12].reshape((3, 4)).sum(1), "a group of 4 records"),
+        (lambda x: pt.dot(M, (x > 0) * 1.0 + (x > 1)), "in more than two classes"),
     ],
 )
 def test_refusals_say_why(statistic, match):
