@@ -18,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, SAMPLES
+from pymc_dp.laws import is_registered
 from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
 
 FEWEST = 5  # records whose noisy sum has a smooth density under Laplace noise
@@ -153,6 +154,9 @@ def quadrature(law, n, counts, summands, record, z, laplace, gaussian):
     sampled = center[:, None, None] + sign * reach[:, :, None] * SAMPLES
     looked = look(sampled)
     more = detail(law.owner.op)  # tails that are powers have many scales
+    # Where no clamp cuts them they have more; laws that are looked at are left as they were found.
+    if more > 1 and not points and is_registered(detail, law.owner.op):
+        more *= 4
     sets = [Panels(more * c)(center, limit, reach, *looked, origin) for c in counts]
     nodes, log_weight, cut = (pt.concatenate(parts) for parts in zip(*sets, strict=True))
     return log_weight, nodes, cut

@@ -21,7 +21,8 @@ reports; nothing less accurate is returned. Usually the error is below 1e-11, th
 below 1e-9. NaN is met under Laplace noise where few records are at work, so that the sum has no
 smooth density itself: n < 5, or nearly all records clipped at the released value; under Gaussian
 noise only where it is far narrower than what one record contributes; and where few records
-(n < 100) would have to lie dozens of standard deviations out, log densities below -500.
+(n < 100) would have to lie dozens of standard deviations out, log densities below -500. Sums of
+Student t records of four degrees of freedom or fewer have to be clamped: their tails reach too far.
 
 References
 ----------

@@ -13,7 +13,7 @@ import pytest
 from pymc.logprob.abstract import _logprob
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import GammaRV, NormalRV
-from scipy import special, stats
+from scipy import integrate, special, stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
@@ -652,3 +652,18 @@ def test_smooth_law_against_its_quantiles(name):
         expected = np.log(weight @ stats.norm.pdf(z - total, 0, 0.7))
         found = float(pm.logp(rv, np.array(z)).eval(mode="FAST_COMPILE"))
         np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", [10, 100])
+def test_sums_of_records_with_heavy_tails(n):
+    """Against the characteristic function of a t law of five degrees of freedom, in closed form."""
+    with pm.Model() as model:
+        x = pm.StudentT("x", nu=5, mu=0.2, sigma=1.0, shape=n)
+        dp.PrivateObservation("z", x.sum(), dp.GaussianMechanism(1.0))
+    r = np.sqrt(5)
+    phi = lambda u: n * (np.log1p(r * u + 5 * u**2 / 3) - r * u)  # noqa: E731
+    for z in (0.2 * n, 0.2 * n + 4.0):
+        term = lambda u, d=z - 0.2 * n: np.exp(phi(u) - u**2 / 2) * np.cos(u * d)  # noqa: E731
+        expected = np.log(integrate.quad(term, 0, 10, epsabs=0, epsrel=1e-12)[0] / np.pi)
+        found = float(pm.logp(marginal_of(model), np.array(z)).eval(mode="FAST_COMPILE"))
+        assert found == pytest.approx(expected, abs=1e-9)
