@@ -164,7 +164,14 @@ class GroupSums(SumLaw):
         [rv, *more] = group.records
         if more:
             raise Declined
-        return cls.of_one(reading, rv)
+        found = cls.of_one(reading, rv)
+        if found._is_joint() and len(found.releases) > 1:
+            names = ", ".join(repr(r.rv.name) for r in found.releases)
+            raise Declined(
+                f"the records {rv.name!r} are in several releases ({names}), which use the same "
+                f"records: write them as one release of pt.concatenate([...])"
+            )
+        return found
 
     @classmethod
     def of_one(
@@ -326,13 +333,7 @@ class GroupSums(SumLaw):
 
     def _joint(self) -> tuple[LinearSums, TensorVariable, TensorVariable]:
         """Return the one release of Normal records, its mean and a factor of its covariance."""
-        if len(self.releases) > 1:
-            raise Declined(
-                f"the records {self.rv.name!r} are in several releases "
-                f"({', '.join(repr(r.rv.name) for r in self.releases)}), which use the same "
-                f"records: write them as one release of pt.concatenate([...])"
-            )
-        [release] = self.releases
+        [release] = self.releases  # of others, see `read`
         weights, (mu, sigma) = release.weights, self.parameters
         entries = weights.shape[0]
         if entries > _MOST_JOINT:
