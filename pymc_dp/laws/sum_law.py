@@ -177,5 +177,7 @@ def _both(reason: Declined, last: Declined) -> Declined:
         second.rsplit(": ", 1)[-1].split(". ")[0] in first
     )
     if not first or reason.near < last.near or said_in_both:
-        return Declined(second.removeprefix("by inversion: "), near=last.near)
+        for route in ("by inversion: ", "by inversion by group: "):
+            second = second.removeprefix(route)
+        return Declined(second, near=last.near)
     return Declined(f"{first}; nor {second}", near=last.near)
