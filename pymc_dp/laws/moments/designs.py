@@ -25,7 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import linalg, sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.questions import known_shape, public_data
 from pymc_dp.laws.moments.latents import Linearised, row_latents
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
@@ -138,7 +138,7 @@ class Designs(SumLaw):
             own = slice(end - size, end)
             spanned = _filled(linear_parts[:, own].tocsr().T)
             if is_squared[p]:
-                spanned = np.hstack([spanned, _filled(design[own])])
+                spanned = np.hstack([spanned, _filled(design[own], public_data([mu]))])
             basis = _orthonormal(spanned, rv.name)
             rank = basis.shape[1]
             rows += [(order[own], row) for row in basis.T]
@@ -277,14 +277,16 @@ def _patterns(matrix: sparse.csr_array) -> list[np.ndarray]:
     return keys
 
 
-def _filled(matrix: sparse.csr_array) -> np.ndarray:
-    """Return the columns of a sparse matrix that are not zero."""
+def _filled(matrix: sparse.csr_array, data: Sequence = ()) -> np.ndarray:
+    """Return the columns of a sparse matrix that are not zero; `data` are what means are of."""
     matrix = matrix.tocsc()
     own = np.flatnonzero(np.diff(matrix.indptr))
     if own.size * matrix.shape[0] > _MOST_NUMBERS:
+        why = f"the means are computed from {data[0].name!r}, which may change: " if data else ""
+        instead = ". Write numbers in its place" if data else ""
         raise Declined(
-            f"{own.size} sums over the same {matrix.shape[0]} records are too many to tell which "
-            f"of them depend on each other"
+            f"{why}{own.size} sums over the same {matrix.shape[0]} records are too many to tell "
+            f"which of them depend on each other{instead}"
         )
     return matrix[:, own].toarray()
 

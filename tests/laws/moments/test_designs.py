@@ -11,6 +11,7 @@ from pytensor.graph.replace import graph_replace, vectorize_graph
 from scipy import special, stats
 
 import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
 from tests.models import route_table
 
 X = np.array([[1.0, 0.5], [1.0, -1.0], [1.0, 2.0]])
@@ -147,3 +148,14 @@ def test_many_records():
     collapsed = dp.collapse(model, "statistics")
     assert np.isfinite(collapsed.compile_logp()(collapsed.initial_point()))
     assert max(route_table(model), key=lambda row: row[1])[0].name == NUTS
+
+
+def test_covariates_that_may_change_are_said_to_be_the_reason():
+    n = 6000
+    with pm.Model() as model:
+        x = pm.Data("covariates", np.ones((n, 2)))
+        y = pm.Normal("y", x @ pm.Normal("b", 0, 1, shape=2), 1, shape=n)
+        released = pt.stack([y.sum(), (y**2).sum()])
+        dp.PrivateObservation("z", released, dp.GaussianMechanism(1.0), observed=[1.0, 6000.0])
+    with pytest.raises(Declined, match=r"computed from 'covariates', .* Write numbers in its"):
+        dp.collapse(model, "statistics")
