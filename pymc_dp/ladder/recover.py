@@ -23,6 +23,7 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
+from pymc_dp.laws.moments.row_groups import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.sum_law import change, is_rows, law_of
 from pymc_dp.laws.unknown_sizes.density import OfUnknownSize
@@ -85,7 +86,7 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
     for group in integrable(reading) if privatized(reading) else []:
         any_found = True
         law = law_of(reading, group)
-        if isinstance(law, Columns):
+        if isinstance(law, Columns | GroupedColumns):
             own = f"{law.rows.name}_mean"
             if own not in posterior:
                 raise ValueError(
