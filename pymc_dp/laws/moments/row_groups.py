@@ -89,6 +89,12 @@ class GroupedColumns(SumLaw):
                     f"the release {release.name!r} states bounds=: on the sums of groups of rows "
                     f"none are kept. Sample with rung='records'"
                 )
+        latents, sizes = ExactLatents(rows.width, rows.sizes).size, rows.sizes
+        if latents * sizes.size >= rows.width * sizes.sum():
+            raise Declined(
+                f"the rows {rows.name!r} are in {sizes.size} groups of {sizes.min()} to "
+                f"{sizes.max()} that are alike: there is no shorter statistic than these rows"
+            )
         found = cls(reading, rows)
         for sums in found.sums:
             sums.require_known()

@@ -227,9 +227,9 @@ def test_latents_are_near_what_was_released(noise):
 
 # --- Integrals over the records -----------------------------------------------------------------
 
-FEW = np.array([0, 1, 1, 2, 2, 2])
+FEW = np.repeat([0, 1, 2, 3], [1, 2, 3, 8])
 MEAN, COV = np.array([0.3, 0.1]), np.array([[0.49, 0.35], [0.35, 0.61]])
-WHAT = {0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3, 4], 2: [0, 1, 3]}  # of three rows not all
+WHAT = {0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3, 4], 2: [0, 1, 3], 3: [0]}  # of three rows not all
 NOISE = 8.0
 
 
@@ -262,9 +262,9 @@ def test_groups_of_one_to_three_rows_against_integrals_over_the_records(j):
     """A group of few rows has a singular scatter matrix."""
     with pm.Model() as model:
         x = pm.Normal("x", MEAN[0], np.sqrt(COV[0, 0]), shape=FEW.size)
-        b = np.array([0.5, COV[0, 1] / COV[0, 0], 0.2])
-        a = np.array([1.0, MEAN[1] - b[1] * MEAN[0], -0.4])
-        sd = np.array([1.0, np.sqrt(COV[1, 1] - b[1] * COV[0, 1]), 0.7])
+        b = np.array([0.5, COV[0, 1] / COV[0, 0], 0.2, 0.0])
+        a = np.array([1.0, MEAN[1] - b[1] * MEAN[0], -0.4, 0.0])
+        sd = np.array([1.0, np.sqrt(COV[1, 1] - b[1] * COV[0, 1]), 0.7, 1.0])
         y = pm.Normal("y", a[FEW] + b[FEW] * x, sd[FEW], shape=FEW.size)
         for g, what in WHAT.items():
             u, v = x[g == FEW], y[g == FEW]
@@ -283,7 +283,7 @@ def test_groups_of_one_to_three_rows_against_integrals_over_the_records(j):
     # e, what is below the diagonal of A, and the logarithms of its diagonal.
     below, first = (gauss(20), logarithms(j / 2, 40)) if j else (one, one)
     points, weights = grid(gauss(20), gauss(20), below, first, one)
-    batch = pt.as_tensor(np.broadcast_to(points[:, None], (len(points), 3, 5)))
+    batch = pt.as_tensor(np.broadcast_to(points[:, None], (len(points), 4, 5)))
     sums = release_statistic(statistics[f"z{j}"])
     sums = vectorize_graph(sums, {latents: batch}).eval(mode=PLAIN)
     assert likelihood(sums, j, weights) == pytest.approx(expected, rel=1e-8)
@@ -313,6 +313,32 @@ def test_the_route_is_taken_and_described():
     assert max(route_table(model), key=lambda row: row[1])[0].name == NUTS
     [law] = collapsible(Reading(model))
     assert law.describe(model["z3"]) == "Σ x·y of each of 2 groups of 5 to 9 of the rows x, y"
+
+
+def test_groups_that_are_no_shorter_than_their_rows_are_refused():
+    with pm.Model() as model:
+        x, y = rows(groups=np.repeat(np.arange(7), 2))
+        released("z", pt.dot(np.repeat(np.eye(7), 2, axis=1), x * y), np.ones(7))
+    refuses(model, "7 groups of 2 to 2 that are alike: there is no shorter", "statistics")
+
+
+def test_means_of_independent_columns():
+    """They are sums of single columns, however the columns lie, and integrated out as such."""
+    found = []
+    for axis in (0, 1):
+        with pm.Model() as model:
+            mu = pm.Normal("mu", shape=3)
+            y = pm.Normal("y", mu if axis == 0 else mu[:, None], 0.8, shape=(6, 3)[:: 1 - 2 * axis])
+            dp.PrivateObservation(
+                "z", y.mean(axis=axis), dp.LaplaceMechanism(0.5), observed=[0.1, -0.4, 1.0]
+            )
+        point = {"mu": np.array([0.3, 0.2, -0.1])}
+        for to in ("marginal", "statistics"):
+            collapsed = dp.collapse(model, to)
+            own = point | ({} if to == "marginal" else {"y_mean": np.array([0.2, 0.0, 0.5])})
+            found.append(evaluated(collapsed, [collapsed.logp()], own)[0])
+    assert found[0] == pytest.approx(found[2], rel=1e-12)
+    assert found[1] == pytest.approx(found[3], rel=1e-12)
 
 
 def test_impossible_sums_of_a_group_are_said():
