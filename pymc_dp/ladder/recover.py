@@ -28,6 +28,7 @@ from pymc_dp.laws.inversion.release import noise_parts, sums_given
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
+from pymc_dp.laws.moments.row_groups import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.sum_law import change, is_rows, law_of
 from pymc_dp.laws.unknown_sizes.density import OfUnknownSize
@@ -92,7 +93,7 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
         any_found, law = True, None
         with suppress(Declined, ValueError):  # `change` may find a law of last resort
             law = law_of(reading, group)
-        if isinstance(law, Columns):
+        if isinstance(law, Columns | GroupedColumns):
             own = f"{law.rows.name}_mean"
             if own not in posterior:
                 raise ValueError(

@@ -230,6 +230,16 @@ def partition(keys: Sequence[np.ndarray], n: int) -> Cells:
     return Cells(first, sizes, cell)
 
 
+def row_keys(parameter: TensorVariable, n: int) -> list[np.ndarray]:
+    """Return what decides in which of n rows a parameter may differ, a vector of them perhaps."""
+    return _keys(parameter, aligned(parameter, (np.arange(n),)))
+
+
+def at_rows(parameter: TensorVariable, rows: np.ndarray) -> TensorVariable:
+    """Return a parameter in some rows, as a vector."""
+    return pt.broadcast_to(at_places(parameter, aligned(parameter, (rows,))), rows.shape)
+
+
 def places(rv: TensorVariable) -> Index:
     """Return the place of every entry of a variable, raveled."""
     sizes = lengths(rv)

@@ -172,10 +172,10 @@ class RowRelease:
             If an entry is no linear function of sums.
         """
         found = []
-        for offset, sums in self.additive.affine(self._public()):
+        for offset, sums in self.additive.affine(self.public()):
             total = constant(_coefficient(offset))
             for symbol, factor in sums.items():
-                for monomial, c in self._raw(symbol).items():
+                for monomial, c in self.of_deviations(symbol).items():
                     rows = 1.0 if monomial else float(self.n)
                     own = _coefficient(factor) * _coefficient(c) * rows
                     total = added(total, {monomial: own})
@@ -204,28 +204,35 @@ class RowRelease:
             (0,): {y: float(n)},
             (0, 0): {q: float(n)},
         }
-        leaves = {symbol: constant(value) for symbol, value in self._public().items()}
+        leaves = {symbol: constant(value) for symbol, value in self.public().items()}
         for symbol in self.additive.sums:
             total: Polynomial = {}
-            for monomial, c in self._raw(symbol).items():
+            for monomial, c in self.of_deviations(symbol).items():
                 if monomial not in moments:
                     raise Declined(f"it is of products of {len(monomial)} columns")
                 total = added(total, multiplied(constant(c), moments[monomial]))
             leaves[symbol] = total
         return self.additive.polynomials(leaves)
 
-    def _public(self) -> dict[ScalarVariable, Coefficient]:
-        """Return the public scalars, for records around zero."""
-        zeros = pt.zeros(len(self.columns))
+    def public(self, center: np.ndarray | None = None) -> dict[ScalarVariable, Coefficient]:
+        """Return the public scalars, for records around a center: zero, or a number for each."""
+        at = pt.zeros(len(self.columns)) if center is None else pt.constant(center)[[*self.columns]]
         return {
-            symbol: _coefficient(_at_center(graph, self.additive.centers, zeros))
+            symbol: _coefficient(_at_center(graph, self.additive.centers, at))
             for symbol, graph in self.additive.public
         }
 
-    def _raw(self, symbol: ScalarVariable) -> Polynomial:
-        """Return what a sum is of, for records around zero."""
-        polynomial = self.maps[self.additive.sums.index(symbol)]
-        return {m: c for m, c in polynomial.items() if all(j >= 0 for j in m)}
+    def of_deviations(self, symbol: ScalarVariable, center: np.ndarray | None = None) -> Polynomial:
+        """Return what a sum is of, for records around a center: see `public`."""
+        total: Polynomial = {}
+        for monomial, c in self.maps[self.additive.sums.index(symbol)].items():
+            around = [-1 - k for k in monomial if k < 0]
+            if center is not None:
+                c = math.prod(center[around], start=c)
+            elif around:
+                continue
+            total = added(total, {_deviations(monomial): c})
+        return total
 
 
 def _in_moments(polynomial: Polynomial, n: int) -> LinearStatistic:
@@ -241,8 +248,8 @@ def _in_moments(polynomial: Polynomial, n: int) -> LinearStatistic:
     return LinearStatistic(numbers.get((), 0.0), numbers.get(y, 0.0), a * (n - 1) / n)
 
 
-def read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
-    """Read a release of columns of n records."""
+def read_release(rv: TensorVariable, columns, n: int, leaves: type[Leaves] | None = None):
+    """Read a release of columns of n records as a `RowRelease`; see `read_sums`."""
     statistic = release_statistic(rv)
     records = {record: n for record, _ in columns}
     others = [v for v in nearest_rvs([statistic]) if v not in records]
@@ -251,7 +258,7 @@ def read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
         raise Declined(f"the release {rv.name!r} mixes the records {' with '.join(names)}")
     used = {record: n for record in records if depends_on(statistic, record)}
     try:
-        return read_sums(rv, statistic, columns, used, n)
+        return read_sums(rv, statistic, columns, used, n, leaves)
     except Declined as error:
         hint = ". Rows have a known law for sums and products of their columns"
         raise Declined(
@@ -260,16 +267,30 @@ def read_release(rv: TensorVariable, columns, n: int) -> RowRelease:
 
 
 def read_sums(
-    rv: TensorVariable, statistic: TensorVariable, columns, used: dict[TensorVariable, int], n: int
+    rv: TensorVariable,
+    statistic: TensorVariable,
+    columns,
+    used: dict[TensorVariable, int],
+    n: int,
+    leaves: type[Leaves] | None = None,
 ) -> RowRelease:
-    """Read a statistic of columns of n records, of which some are `used`, for a release."""
+    """Read a statistic of columns of n records, of which some are `used`, for a release.
+
+    With `leaves` that may differ from row to row, coefficients of the maps are vectors.
+    """
     read = additive(statistic, used)
     mine = tuple(columns.index(column) for column in read.columns)
-    maps = tuple(read_polynomial(m, _Leaves(columns, read.centers, mine)) for m in read.maps)
-    return RowRelease(rv, n, read, mine, maps)
+    leaf = (leaves or Leaves)(columns, read.centers, mine)
+    maps = []
+    for symbol, graph in zip(read.sums, read.maps, strict=True):
+        weight: Coefficient = 1.0
+        if leaves and (given := read.weighted.get(symbol)):
+            graph, weight = given.vector, given.weights
+        maps.append(multiplied(constant(weight), read_polynomial(graph, leaf)))
+    return RowRelease(rv, n, read, mine, tuple(maps))
 
 
-class _Leaves:
+class Leaves:
     """The leaves of an elementwise graph over rows: columns, their centers, and numbers."""
 
     def __init__(self, columns, centers, mine: Sequence[int] = ()):
@@ -277,6 +298,7 @@ class _Leaves:
         self.records = {record for record, _ in columns}
 
     def __call__(self, variable: Variable) -> Polynomial | None:
+        """Return a leaf as a polynomial; None for what is to be read through."""
         found = self._column(variable)
         if found is not None:
             j = self.columns.index(found)
@@ -287,6 +309,10 @@ class _Leaves:
         above = set(ancestors([variable], blockers=list(self.records)))
         if self.records & above or self.centers in above:
             return None
+        return self.public(variable)
+
+    def public(self, variable: TensorVariable) -> Polynomial | None:
+        """Return what is not computed from the records; None for what is to be read through."""
         return _same_in_every_row(variable)
 
     def _column(self, variable: Variable):

@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import depends_on, known_shape
 from pymc_dp.mechanisms.arguments import as_float
-from pymc_dp.reading.column_sums import RowRelease, _Leaves, read_release
+from pymc_dp.reading.column_sums import Leaves, RowRelease, read_release
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import (
     Reading,
@@ -29,7 +29,7 @@ from pymc_dp.reading.model import (
     releases_of,
 )
 from pymc_dp.reading.sums import additive, column_vectors, row_vectors
-from pymc_dp.reading.sums.polynomials import Coefficient, Polynomial, degree, read_polynomial
+from pymc_dp.reading.sums.polynomials import Coefficient, degree, read_polynomial
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,11 @@ class Rows:
         return "_".join(rv.name for rv in self.records)
 
     @property
+    def batch(self) -> tuple[int, ...]:
+        """Axes of the law that are not of columns."""
+        return ()
+
+    @property
     def width(self) -> int:
         """Number of columns."""
         return sum(link.width for link in self.links)
@@ -104,18 +109,20 @@ class Rows:
         NotImplementedError
             If some variable is not Gaussian.
         """
-        mean, root = pt.zeros((0,)), pt.zeros((0, 0))
+        mean, root = pt.zeros((*self.batch, 0)), pt.zeros((*self.batch, 0, 0))
         for link in self.links if links is None else links:
             if link.intercept is None or link.slope is None or link.root is None:
                 raise Declined(
-                    f"the records {link.rv.name!r} follow {_law_name(link.rv)}: rows have an exact "
+                    f"the records {link.rv.name!r} follow {law_name(link.rv)}: rows have an exact "
                     f"law if they are jointly Normal. Sample with rung='records', or ask for the "
                     f"central limit theorem with approximate='clt'"
                 )
-            corner = pt.zeros((root.shape[0], link.width))
-            below = pt.concatenate([link.slope @ root, link.root], axis=1)
-            root = pt.concatenate([pt.concatenate([root, corner], axis=1), below], axis=0)
-            mean = pt.concatenate([mean, link.intercept + link.slope @ mean])
+            corner = pt.zeros_like(pt.matrix_transpose(link.slope))
+            above = pt.concatenate([root, corner], axis=-1)
+            below = pt.concatenate([link.slope @ root, link.root], axis=-1)
+            root = pt.concatenate([above, below], axis=-2)
+            own = link.intercept + pt.matvec(link.slope, mean)
+            mean = pt.concatenate([mean, own], axis=-1)
         return mean, root
 
 
@@ -149,7 +156,7 @@ def simple_regression(x: TensorVariable, y: TensorVariable) -> tuple:
 # --- The law ------------------------------------------------------------------------------------
 
 
-def _width(rv: TensorVariable) -> int:
+def width_of(rv: TensorVariable) -> int:
     """Return the number of columns of a variable."""
     if rv.type.ndim > 2:
         raise Declined(
@@ -164,11 +171,14 @@ def _width(rv: TensorVariable) -> int:
 
 def columns_of(records: Sequence[TensorVariable]) -> list[tuple[TensorVariable, tuple[int, ...]]]:
     """Return the columns of a row: the variable and the index in it."""
-    return [(rv, (j,) if rv.type.ndim > 1 else ()) for rv in records for j in range(_width(rv))]
+    return [(rv, (j,) if rv.type.ndim > 1 else ()) for rv in records for j in range(width_of(rv))]
 
 
-def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
-    width, node = _width(rv), rv.owner
+def normal_parameters(
+    rv: TensorVariable, before: Sequence[TensorVariable]
+) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return the mean and the spread of a variable given those before; None if it is not Normal."""
+    node = rv.owner
 
     def depends(parameter) -> bool:
         return any(depends_on(parameter, other) for other in before)
@@ -176,42 +186,48 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
     if not isinstance(node.op, NormalRV | MvNormalRV):
         if any(map(depends, node.inputs)):
             raise Declined(
-                f"the records {rv.name!r} follow {_law_name(rv)} and depend on other records: "
+                f"the records {rv.name!r} follow {law_name(rv)} and depend on other records: "
                 f"only Normal records may. Sample with rung='records'"
             )
-        return Link(rv, width)
+        return None
     mu, spread = node.op.dist_params(node)
     if depends(spread):
         raise Declined(
             f"the spread of the records {rv.name!r} depends on other records: rows have a known "
             f"law if it is the same in every row. Sample with rung='records'"
         )
+    return mu, spread
+
+
+def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
+    width, given = width_of(rv), normal_parameters(rv, before)
+    if given is None:
+        return Link(rv, width)
+    mu, spread = given
     single, sigma = rv.type.ndim == 1, None
-    if isinstance(node.op, NormalRV):
+    if isinstance(rv.owner.op, NormalRV):
         spread = same_for_all(rv, spread)
         root = pt.diag(pt.broadcast_to(spread, (width,)))
         sigma = pt.as_tensor(spread).squeeze() if single else None
     else:
         root = pt.linalg.cholesky(same_for_all(rv, spread, core=2))
-    q = len(columns_of(before))
-    if not depends(mu):
+    columns = columns_of(before)
+    if not any(depends_on(mu, other) for other in before):
         intercept = pt.broadcast_to(same_for_all(rv, mu), (width,))
-        return Link(rv, width, intercept, pt.zeros((width, q)), root, sigma=sigma)
-    found = [
-        [p.get((), 0.0), *(p.get((j,), 0.0) for j in range(q))]
-        for p in _affine(rv, mu, before, width, n)
-    ]
+        return Link(rv, width, intercept, pt.zeros((width, len(columns))), root, sigma=sigma)
+    found = affine_means(rv, mu, before, n, Leaves(columns, None))
     table = pt.stack([pt.stack([as_float(pt.as_tensor(c)) for c in row]) for row in found])
     coefficients = tuple(found[0]) if single else None
     return Link(rv, width, table[:, 0], table[:, 1:], root, coefficients, sigma)
 
 
-def _affine(rv, mu, before, width: int, n: int) -> list[Polynomial]:
-    """Read the mean of each column of a variable as an affine function of the columns before."""
-    columns = columns_of(before)
+def affine_means(
+    rv: TensorVariable, mu: TensorVariable, before: Sequence[TensorVariable], n: int, leaves: Leaves
+) -> list[list[Coefficient]]:
+    """Return the intercept and the slopes of the mean of each column, by the columns before it."""
     try:
         vectors = row_vectors(mu, dict.fromkeys(before, n))
-        found = [read_polynomial(v, _Leaves(columns, None)) for v in vectors.flat]
+        found = [read_polynomial(v, leaves) for v in vectors.flat]
     except Declined as error:
         raise Declined(
             f"the mean of the records {rv.name!r}: {error}. Rows have a known law if it is the "
@@ -224,7 +240,9 @@ def _affine(rv, mu, before, width: int, n: int) -> list[Polynomial]:
                 f"{degree(polynomial)} in other records: rows have a known law if it is affine. "
                 f"Sample with rung='records'"
             )
-    return found * (width // len(found))
+    q = len(leaves.columns)
+    table = [[p.get((), 0.0), *(p.get((j,), 0.0) for j in range(q))] for p in found]
+    return table * (width_of(rv) // len(found))
 
 
 def column_parameters(rv: TensorVariable, j: int) -> list[TensorVariable]:
@@ -266,7 +284,7 @@ def only_column(rv: TensorVariable, mine: Sequence[TensorVariable]) -> tuple[int
     if len(used) > 1:
         raise Declined(f"the releases of {rv.name!r} are of several of its columns")
     [j] = used or {0}
-    return j, str(rv.name) if _width(rv) == 1 else f"{rv.name}_{j}"
+    return j, str(rv.name) if width_of(rv) == 1 else f"{rv.name}_{j}"
 
 
 def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> TensorVariable:
@@ -285,5 +303,6 @@ def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> T
     return parameter
 
 
-def _law_name(rv: TensorVariable) -> str:
+def law_name(rv: TensorVariable) -> str:
+    """Return the name of a variable's law."""
     return type(rv.owner.op).__name__.removesuffix("RV")

@@ -64,6 +64,7 @@ class Columns(SumLaw):
         if not is_rows(group):
             raise Declined
         rows = read_rows(reading, group)
+        _require_products(rows)
         require_possible(releases_of(reading.model, group.records))
         check_proper_rows(reading, rows)
         return cls(reading, rows)
@@ -160,6 +161,17 @@ def _require_rows(rows: Rows) -> None:
             f"there are {rows.n} rows of {rows.width} columns ({', '.join(rows.labels)}): their "
             f"covariance matrix has a density from {rows.width + 1} rows on. Sample with "
             f"rung='records'"
+        )
+
+
+def _require_products(rows: Rows) -> None:
+    """Decline independent columns of which no more than sums were released."""
+    [first, *others] = rows.links
+    apart = not others and isinstance(first.rv.owner.op, ptr.NormalRV) and rows.width > 1
+    if apart and all(release.degree <= 1 for release in rows.releases):
+        raise Declined(
+            f"the columns of the records {rows.name!r} are independent, and so are their sums, "
+            f"which have a law of their own"
         )
 
 

@@ -36,8 +36,9 @@ class RowLatentsRV(SymbolicRandomVariable):
     r"""Independent latents: standard Normal ones, then standardised logarithms of Gamma variables.
 
     The latter are :math:`\sqrt{\alpha}\,\log(g/\alpha)` with :math:`g \sim \mathrm{Gamma}(\alpha,
-    1)`: near standard Normal too, for every shape. Inputs are the rng, and b and the Cholesky
-    factor of V's inverse, on which the law does not depend: `Whitened` uses them.
+    1)`: near standard Normal too, for every shape. A leading axis is of independent blocks. Inputs
+    are the rng, and b and the Cholesky factor of V's inverse, on which the law does not depend:
+    `Whitened` uses them.
     """
 
     _print_name = ("RowLatents", "\\operatorname{RowLatents}")
@@ -52,20 +53,24 @@ class Whitened(Transform):
 
     def forward(self, value, rng, b, root):
         """Return the nearly independent coordinates."""
-        return root.T @ (value - _center(b, root))
+        return pt.matvec(pt.matrix_transpose(root), value - _center(b, root))
 
     def backward(self, value, rng, b, root):
         """Return the latents."""
-        return _center(b, root) + pt.linalg.solve_triangular(root.T, value, lower=False, b_ndim=1)
+        return _center(b, root) + _solve_transposed(root, value)
 
     def log_jac_det(self, value, rng, b, root):
         """Log of the determinant of `backward`'s derivatives."""
-        return -pt.log(pt.diagonal(root)).sum()
+        return -pt.log(pt.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
 
 
 def _center(b: TensorVariable, root: TensorVariable) -> TensorVariable:
     half = pt.linalg.solve_triangular(root, b, lower=True, b_ndim=1)
-    return pt.linalg.solve_triangular(root.T, half, lower=False, b_ndim=1)
+    return _solve_transposed(root, half)
+
+
+def _solve_transposed(root: TensorVariable, b: TensorVariable) -> TensorVariable:
+    return pt.linalg.solve_triangular(pt.matrix_transpose(root), b, lower=False, b_ndim=1)
 
 
 @dataclass(frozen=True)
@@ -92,28 +97,30 @@ def row_latents(
     Parameters
     ----------
     size : int
-        Number of latents.
+        Number of latents, of each block.
     alpha : vector, optional
-        Shapes of the Gamma variables of the last ones.
+        Shapes of the Gamma variables of the last ones; a matrix with a row for each block.
     releases : sequence of Linearised
-        None of them: the latents are sampled as they are.
+        None of them: the latents are sampled as they are. Of blocks, with a leading axis.
     """
     alpha = np.zeros(0) if alpha is None else alpha
-    b, precision = pt.zeros(size), pt.eye(size)
+    *batch, count = alpha.shape
+    b, precision = pt.zeros((*batch, size)), pt.eye(size) + pt.zeros((*batch, 1, 1))
     for release in releases:
-        spread = (release.jacobian**2).sum(axis=1)
+        spread = (release.jacobian**2).sum(axis=-1)
         weight = 1.0 / pt.maximum(release.variance, spread / _MOST_PRECISE)
-        b += release.jacobian.T @ (weight * release.target)
-        precision += (release.jacobian.T * weight) @ release.jacobian
+        turned = pt.matrix_transpose(release.jacobian)
+        b += pt.matvec(turned, weight * release.target)
+        precision += (turned * weight[..., None, :]) @ release.jacobian
     inputs = [pt.random.shared_rng(seed=None), b, pt.linalg.cholesky(precision)]
     rng, *others = dummies = [v.type() for v in inputs]
-    rng, normal = pt.random.normal(size=(size - alpha.size,), rng=rng, return_next_rng=True)
+    rng, normal = pt.random.normal(size=(*batch, size - count), rng=rng, return_next_rng=True)
     rng, gamma = pt.random.gamma(alpha, scale=1.0, rng=rng, return_next_rng=True)
     log = np.sqrt(alpha) * pt.log(gamma / alpha)
     unused = sum(pt.zeros_like(v).sum() for v in others)  # inputs have to be used
     op = RowLatentsRV(
         dummies,
-        [rng, pt.concatenate([normal, log]) + unused],
+        [rng, pt.concatenate([normal, log], axis=-1) + unused],
         extended_signature="[rng],(q),(q,q)->[rng],(q)",
     )
     op.alpha = alpha
@@ -123,14 +130,14 @@ def row_latents(
 @_logprob.register(RowLatentsRV)
 def _row_latents_logprob(op, values, *inputs, **kwargs):
     [value] = values
-    k = op.alpha.size
-    normal = value[: value.shape[0] - k]
-    total = pm.logp(pm.Normal.dist(), normal).sum()
-    if k:
-        scaled = value[value.shape[0] - k :] / np.sqrt(op.alpha)
+    count = op.alpha.shape[-1]
+    first = value.shape[-1] - count
+    total = pm.logp(pm.Normal.dist(), value[..., :first]).sum(axis=-1)
+    if count:
+        scaled = value[..., first:] / np.sqrt(op.alpha)
         gamma = pm.Gamma.dist(op.alpha, 1.0)
-        total += pm.logp(gamma, op.alpha * pt.exp(scaled)).sum()
-        total += (scaled + 0.5 * np.log(op.alpha)).sum()
+        total += pm.logp(gamma, op.alpha * pt.exp(scaled)).sum(axis=-1)
+        total += (scaled + 0.5 * np.log(op.alpha)).sum(axis=-1)
     return total
 
 

@@ -57,21 +57,29 @@ def linear_releases(
     """Return the releases that are read as numbers; others are left out."""
     found = []
     for release in releases:
-        if release.rv not in model.observed_RVs or release.degree > 2:
+        noise = observed_noise(model, release)
+        if noise is None or release.degree > 2:
             continue
-        match release.mechanism:
-            case LaplaceMechanism(scale=scale):
-                variance = 2.0 * scale**2
-            case GaussianMechanism(sigma=sigma):
-                variance = sigma**2
-            case _:
-                continue
         with contextlib.suppress(Declined):
-            polynomials = release.linear_graphs()
-            value = model.rvs_to_values[release.rv].astype("float64")
-            variance = pt.broadcast_to(variance, value.shape).ravel()
-            found.append(LinearRelease(release.name, polynomials, value.ravel(), variance))
+            found.append(LinearRelease(release.name, release.linear_graphs(), *noise))
     return found
+
+
+def observed_noise(
+    model: pm.Model, release: RowRelease
+) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return the published values of a release, and the variances of Laplace or Gaussian noise."""
+    if release.rv not in model.observed_RVs:
+        return None
+    match release.mechanism:
+        case LaplaceMechanism(scale=scale):
+            variance = 2.0 * scale**2
+        case GaussianMechanism(sigma=sigma):
+            variance = sigma**2
+        case _:
+            return None
+    value = model.rvs_to_values[release.rv].astype("float64")
+    return value.ravel(), pt.broadcast_to(variance, value.shape).ravel()
 
 
 def suggested_sample(
@@ -92,29 +100,36 @@ def notes(model: pm.Model, rows: Rows) -> list[str]:
     known = linear_releases(model, rows, rows.releases)
     if not known:
         return []
-    matrix, z, sd = _numbers(rows, known)
+    numbers = _numbers(rows, known)
     names = [release.name for release in known for _ in release.polynomials]
-    labels = column_products(rows.width)
+    return wrong_values(*numbers, names, rows.labels, rows.n)
+
+
+def wrong_values(
+    matrix: np.ndarray, z: np.ndarray, sd: np.ndarray, names: list[str], labels: list[str], n: int
+) -> list[str]:
+    """Say what is wrong with values of n rows; see `nearest_sample`. Entries have names."""
+    width, products = len(labels), column_products(len(labels))
     found = []
     for row in np.unique(matrix, axis=0):
         [mine] = np.nonzero((matrix == row).all(axis=1))
         if row.any() and mine.size > 1 and np.unique(z[mine]).size < mine.size:
-            product = labels[int(np.flatnonzero(row)[0])]
+            product = products[int(np.flatnonzero(row)[0])]
             found.append(
-                f"{names[mine[0]]!r}: the sum of {'·'.join(rows.labels[c] for c in product)} is "
+                f"{names[mine[0]]!r}: the sum of {'·'.join(labels[c] for c in product)} is "
                 f"released {mine.size} times with the same value, which separate draws of noise do "
                 f"not give: release each number once, of a symmetric matrix X'X the upper "
                 f"triangle, (X.T @ X)[np.triu_indices(d)]"
             )
-    if rows.n > rows.width:
+    if n > width:
         mean, factor = nearest_sample(
-            matrix, z, sd, rows.n, (np.zeros(rows.width), np.sqrt(rows.n) * np.eye(rows.width))
+            matrix, z, sd, n, (np.zeros(width), np.sqrt(n) * np.eye(width))
         )
-        distance = np.abs(matrix @ sample_sums(mean, factor, rows.n) - z) / sd
+        distance = np.abs(matrix @ sample_sums(mean, factor, n) - z) / sd
         worst = int(np.argmax(distance))
         if distance[worst] > _IMPOSSIBLE:
             found.append(
-                f"{names[worst]!r}: no {rows.n} rows have these sums: entry "
+                f"{names[worst]!r}: no {n} rows have these sums: entry "
                 f"{worst - names.index(names[worst])} is {distance[worst]:.3g} standard deviations "
                 f"of the noise from the nearest that rows have. Check the units, the order of the "
                 f"entries, the number of rows and the noise"

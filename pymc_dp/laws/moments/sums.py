@@ -57,16 +57,18 @@ class RowSums:
 class ExactLatents:
     """The latents of jointly Normal rows: e, the entries of A below its diagonal, and those on it.
 
-    The latter are standardised logarithms of Gamma variables, see `row_latents`.
+    The latter are standardised logarithms of Gamma variables, see `row_latents`. Of n rows A has
+    n - 1 columns at most: those of further ones are not used. Of several groups of rows all that
+    is computed here has a leading axis.
 
     Attributes
     ----------
     width : number of columns.
-    n : number of rows.
+    n : number of rows; a vector for several groups.
     """
 
     width: int
-    n: int
+    n: int | np.ndarray
 
     @property
     def below(self) -> tuple[np.ndarray, np.ndarray]:
@@ -81,27 +83,42 @@ class ExactLatents:
     @property
     def alpha(self) -> np.ndarray:
         """Shapes of the Gamma variables, of which the diagonal of A is sqrt(2 g)."""
-        return (self.n - 1 - np.arange(self.width, dtype="float64")) / 2
+        return np.maximum(self._freedom, 1.0) / 2
+
+    @property
+    def _freedom(self) -> np.ndarray:
+        """Degrees of freedom of the squared diagonal of A, none where a column is not used."""
+        return np.asarray(self.n)[..., None] - 1.0 - np.arange(self.width)
 
     def sums(self, mean, root, z) -> RowSums:
         """Return the sums at latents z."""
         e, below, log = self.split(z)
         diagonal = np.sqrt(2 * self.alpha) * pt.exp(log / (2 * np.sqrt(self.alpha)))
-        factor = root @ pt.diag(diagonal)[self.below].set(below)
-        return RowSums(mean + root @ e / np.sqrt(self.n), None, factor @ factor.T)
+        # The entries of A, put into a matrix by a matrix.
+        w, (i, j) = self.width, self.below
+        put = np.eye(w * w)[np.concatenate([i, np.arange(w)]) * w + [*j, *range(w)]]
+        lower = pt.concatenate([below, diagonal], axis=-1) @ put
+        lower = lower.reshape((*np.shape(self.n), w, w)) * (self._freedom > 0)[..., None, :]
+        factor = root @ lower
+        center = mean + pt.matvec(root, e) / np.sqrt(np.asarray(self.n)[..., None])
+        return RowSums(center, None, factor @ pt.matrix_transpose(factor))
 
     def split(self, z) -> tuple:
         """Return e, the entries below the diagonal, and the logarithms."""
         w = self.width
-        return z[:w], z[w:-w], z[-w:]
+        return z[..., :w], z[..., w:-w], z[..., -w:]
 
     def at(self, mean, root, sample_mean, factor) -> TensorVariable:
         """Return the latents of a sample: its mean, and the Cholesky factor of its scatter."""
         lower = pt.linalg.solve_triangular(root, pt.as_tensor(factor), lower=True)
         shift = pt.linalg.solve_triangular(root, sample_mean - mean, lower=True, b_ndim=1)
-        ratio = pt.log(pt.diagonal(lower)) - 0.5 * np.log(2 * self.alpha)
-        log = 2 * np.sqrt(self.alpha) * ratio
-        return pt.concatenate([np.sqrt(self.n) * shift, lower[self.below], log])
+        diagonal = pt.diagonal(lower, axis1=-2, axis2=-1)
+        log = 2 * np.sqrt(self.alpha) * (pt.log(diagonal) - 0.5 * np.log(2 * self.alpha))
+        i, j = self.below
+        entries = pt.concatenate([lower[..., i, j], log], axis=-1)
+        used = (self._freedom > 0)[..., [*j, *range(self.width)]]
+        center = np.sqrt(np.asarray(self.n)[..., None]) * shift
+        return pt.concatenate([center, pt.switch(used, entries, 0.0)], axis=-1)
 
     def tangent(self, mean: np.ndarray, factor: np.ndarray) -> RowLaw:
         """Return the sums as linear functions of the latents, at a sample that is as expected.
@@ -111,25 +128,28 @@ class ExactLatents:
         mean, factor : vector and lower triangular matrix
             Mean of the sample, and the Cholesky factor of its scatter matrix.
         """
-        w, n = self.width, self.n
+        w, n = self.width, int(self.n)
         root = factor / np.sqrt(n)
         # Latent (i, j) of A moves column j of the factor by column i of the root.
         i, j = (np.concatenate([own, np.arange(w)]) for own in self.below)
         moved = root[:, i] * np.where(i == j, np.sqrt(0.5), 1.0)
-        kept = factor[:, j]
+        kept = factor[:, j] * (j < n - 1)
         a, b = np.triu_indices(w)
         scatter = moved[a] * kept[b] + kept[a] * moved[b]
         location = np.sqrt(n) * (root[a] * mean[b][:, None] + mean[a][:, None] * root[b])
         first = np.hstack([np.sqrt(n) * root, np.zeros((w, i.size))])
         moves = np.vstack([first, np.hstack([location, scatter])])
-        second = factor @ factor.T / n + np.outer(mean, mean)
-        sums = np.concatenate([mean, second[a, b]])
+        sums = sample_sums(mean, factor, n) / n
         return RowLaw(column_products(w), pt.constant(sums), pt.constant(moves / np.sqrt(n)))
 
 
 def sample_sums(mean: np.ndarray, factor: np.ndarray, n: int) -> np.ndarray:
-    """Return the sums of n rows with this mean and factor of their scatter: `column_products`."""
-    second = factor @ factor.T + n * np.outer(mean, mean)
+    """Return the sums of n rows with this mean and factor of their scatter: `column_products`.
+
+    The scatter of n rows has rank n - 1: further columns of the factor are not used.
+    """
+    used = factor[:, : n - 1]
+    second = used @ used.T + n * np.outer(mean, mean)
     return np.concatenate([n * mean, second[np.triu_indices(len(mean))]])
 
 
@@ -186,6 +206,7 @@ def nearest_sample(
         speed = np.where(diagonal, factor[rows, columns], 1.0)
         moved = (a[:, None] == rows) * factor[b][:, columns]
         moved += (b[:, None] == rows) * factor[a][:, columns]
+        moved *= columns < n - 1
         location = n * around(mean)[w:, :w]
         top = np.hstack([n * np.eye(w), np.zeros((w, rows.size))])
         own = matrix @ np.vstack([top, np.hstack([location, moved * speed])])
@@ -199,9 +220,11 @@ def nearest_sample(
         weighted = (matrix @ around(mean)) * size / sd[:, None]
         left = (z - matrix @ sample_sums(mean, factor, n)) / sd
         move = size * np.linalg.lstsq(weighted, left)[0]
-        shift, scatter = move[:w] / n, factor @ factor.T
+        shift, used = move[:w] / n, factor[:, : n - 1]
+        scatter = used @ used.T
         scatter[a, b] += move[w:]
         factor = _near_factor(scatter - n * np.outer(shift, shift), np.sqrt(n) * unit)
+        factor[:, n - 1 :] = start_factor[:, n - 1 :]
         mean = mean + shift
     begin = coordinates(mean, factor)
     if np.all(np.abs(residual(begin)[: z.size]) < 1.0):

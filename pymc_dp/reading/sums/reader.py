@@ -38,8 +38,8 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.reading.sums.forms import refusal
 from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
-from pymc_dp.reading.sums.reductions import accumulated, reduced
-from pymc_dp.reading.sums.shapes import appended, indexed, joined, reordered, repeated, reshaped
+from pymc_dp.reading.sums.reductions import accumulated, reduced, squeezed
+from pymc_dp.reading.sums.shapes import appended, indexed, joined, repeated, reshaped
 from pymc_dp.reading.sums.tables import Layout, Ledger, Table, common_layout, is_pure, mapped
 from pymc_dp.reading.sums.weighted import adds_up, require_few, weighted_sums
 
@@ -134,7 +134,8 @@ class Reader:
             case CumOp():
                 return accumulated(self.ledger, variable, self.operands.table(self.read(inputs[0])))
             case DimShuffle():
-                return reordered(self.operands.table(self.read(inputs[0])), op.new_order)
+                table = self.operands.table(self.read(inputs[0]))
+                return squeezed(self.ledger, table, op.new_order)
             case Subtensor() | AdvancedSubtensor():
                 return self._subtensor(variable, op, inputs)
             case AdvancedIncSubtensor():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from pytensor import scalar as ps
@@ -27,11 +27,31 @@ def reduced(ledger: Ledger, variable: TensorVariable, table: Table) -> Table:
     kept = [a for a in range(ndim) if a not in axes]
     if table.axis is None or table.axis not in axes:
         return reordered(Table(entries, table.axis, table.layout), kept)
-    entries = np.moveaxis(entries, table.axis, -1)
-    totals = np.empty(entries.shape[:-1], dtype=object)
-    for index in np.ndindex(*totals.shape):
-        totals[index] = _over_records(ledger, op, list(entries[index]), table.layout, dtype)
+    totals = _along(
+        entries, table.axis, lambda own: _over_records(ledger, op, own, table.layout, dtype)
+    )
     return Table(totals.reshape([table.entries.shape[a] for a in kept]))
+
+
+def squeezed(ledger: Ledger, table: Table, order: Sequence) -> Table:
+    """Reorder, drop and add ("x") axes; that of the records may be dropped if only one is there."""
+    if (
+        table.axis is None
+        or table.axis in order
+        or (table.layout and table.layout.mask is not None)
+    ):
+        return reordered(table, order)
+    only = _along(table.entries, table.axis, lambda own: ledger.total(own, table.layout))
+    return reordered(Table(np.expand_dims(only, table.axis)), order)
+
+
+def _along(entries: np.ndarray, axis: int, reduce: Callable[[list[Entry]], Form]) -> np.ndarray:
+    """Reduce the entries along an axis, which is gone."""
+    entries = np.moveaxis(entries, axis, -1)
+    found = np.empty(entries.shape[:-1], dtype=object)
+    for index in np.ndindex(*found.shape):
+        found[index] = reduce(list(entries[index]))
+    return found
 
 
 def _over_records(

@@ -1,0 +1,179 @@
+r"""Rows of several columns that differ by public groups, and releases of sums over these.
+
+In group g the rows are alike: each variable has mean :math:`a_g + B_g r_{<}` and an error with
+covariance :math:`R_g R_g'`. Groups are the finest in which parameters agree, and the weights with
+which rows are in any sum that was released, in the order of these sums; rows that are in none have
+no say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.questions import depends_on, known_value
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.reading.cells import at_rows, partition, require_numbers, row_keys
+from pymc_dp.reading.column_sums import Leaves, RowRelease, read_release
+from pymc_dp.reading.columns import (
+    Link,
+    Rows,
+    affine_means,
+    columns_of,
+    law_name,
+    normal_parameters,
+    width_of,
+)
+from pymc_dp.reading.groups import Block
+from pymc_dp.reading.model import Reading, check_transform, releases_of
+from pymc_dp.reading.sums.polynomials import Coefficient, Polynomial, constant
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroups(Rows):
+    """Rows by groups.
+
+    The parameters of `links` have a leading axis of groups, the coefficients in the maps of
+    `releases` are vectors with a number for each group.
+
+    Attributes
+    ----------
+    sizes : the number of rows of each group.
+    """
+
+    sizes: np.ndarray
+
+    @property
+    def batch(self):
+        """The axis of the groups."""
+        return self.sizes.shape
+
+
+@once
+def read_row_groups(reading: Reading, block: Block) -> RowGroups:
+    """Read the rows of a block by groups, and their releases; refuse by name what is none."""
+    records, n, model = block.records, block.n, reading.model
+    columns = columns_of(records)
+    found = [read_release(r, columns, n, _Weights) for r in releases_of(model, records)]
+    for rv in records:
+        check_transform(model, rv)
+    laws = [_read_law(rv, records[:k], n) for k, rv in enumerate(records)]
+    weights = [_numbers(r, c) for r in found for p in r.maps for c in p.values()]
+    every = np.array([np.broadcast_to(w, n) for w in weights]).reshape(len(weights), n)
+    keys = [key for law in laws for key in law.keys(n)]
+    cells = partition([*np.unique(every, axis=0), *keys], n)
+    used = every[:, cells.first] != 0
+    # In the order in which they are released.
+    order = np.lexsort((cells.first, used.argmax(axis=0)))
+    kept = order[used.any(axis=0)[order]]
+    first = cells.first[kept]
+
+    def by_group(coefficient) -> np.ndarray:
+        return np.broadcast_to(coefficient, n)[first]
+
+    releases = [
+        replace(r, maps=tuple({m: by_group(c) for m, c in p.items()} for p in r.maps))
+        for r in found
+    ]
+    links = tuple(law.link(first) for law in laws)
+    return RowGroups(records, n, links, tuple(releases), cells.sizes[kept])
+
+
+def _numbers(release: RowRelease, coefficient: Coefficient) -> np.ndarray | float:
+    if isinstance(coefficient, Variable):
+        raise Declined(
+            f"the statistic of the release {release.name!r} has coefficients that are no fixed "
+            f"numbers, pm.Data say: write numbers in their place"
+        )
+    return coefficient
+
+
+class _Weights(Leaves):
+    """The leaves of what is summed: public numbers may differ from row to row."""
+
+    def public(self, variable: TensorVariable) -> Polynomial | None:
+        """See `Leaves.public`."""
+        value = known_value(variable, fixed=True)
+        if value is None or value.ndim != 1 or value.size == 1:
+            return super().public(variable)
+        return constant(value.astype("float64"))
+
+
+class _Rowwise(Leaves):
+    """The leaves of a mean: what is public may differ from row to row."""
+
+    def public(self, variable: TensorVariable) -> Polynomial:
+        """See `Leaves.public`."""
+        return constant(variable)
+
+
+@dataclass(frozen=True, eq=False)
+class _RowLaw:
+    """One variable of a row given those before it: vectors with an entry for each row, or scalars.
+
+    Attributes
+    ----------
+    means : of each column the intercept and the slopes.
+    spread : of each column the standard deviation, or a row of the columns' covariance matrix.
+    """
+
+    rv: TensorVariable
+    means: list[list[TensorVariable]]
+    spread: list[list[TensorVariable]]
+
+    def keys(self, n: int) -> list[np.ndarray]:
+        """Return what decides in which rows the law may differ."""
+        entries = [entry for row in (*self.means, *self.spread) for entry in row]
+        return [key for entry in entries for key in row_keys(entry, n)]
+
+    def link(self, rows: np.ndarray) -> Link:
+        """Return the law in some rows."""
+        means, spread = (
+            pt.stack([pt.stack([at_rows(e, rows) for e in row], axis=-1) for row in table], axis=1)
+            for table in (self.means, self.spread)
+        )
+        width = len(self.means)
+        if isinstance(self.rv.owner.op, NormalRV):
+            root = pt.eye(width) * pt.switch(spread >= 0, spread, np.nan)
+        else:
+            root = pt.linalg.cholesky(spread)
+        return Link(self.rv, width, means[..., 0], means[..., 1:], root)
+
+
+def _read_law(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> _RowLaw:
+    """Read the law of a variable given those before it, row by row."""
+    given, width = normal_parameters(rv, before), width_of(rv)
+    if given is None:
+        raise Declined(
+            f"the records {rv.name!r} follow {law_name(rv)}: groups of rows have an exact law if "
+            f"they are jointly Normal. Sample with rung='records'"
+        )
+    mu, spread = given
+    require_numbers(rv, given)
+    columns = columns_of(before)
+    if any(depends_on(mu, other) for other in before):
+        means = affine_means(rv, mu, before, n, _Rowwise(columns, None))
+    else:
+        zeros = [0.0] * len(columns)
+        means = [[_entry(mu, index), *zeros] for _, index in columns_of([rv])]
+    single = isinstance(rv.owner.op, NormalRV)
+    across = [()] if single else [(j,) for j in range(width)]
+    spreads = [[_entry(spread, (*index, *j)) for j in across] for _, index in columns_of([rv])]
+    means = [[as_float(pt.as_tensor(c)) for c in row] for row in means]
+    return _RowLaw(rv, means, spreads)
+
+
+def _entry(parameter: TensorVariable, index: tuple[int, ...]) -> TensorVariable:
+    """Return an entry of a parameter: a vector of the rows, or a scalar for all of them."""
+    rows = max(parameter.type.ndim - len(index), 0)
+    index = index[len(index) + rows - parameter.type.ndim :]
+    ones = parameter.type.broadcastable[rows:]
+    own = tuple(0 if one else i for i, one in zip(index, ones, strict=True))
+    return as_float(parameter[(*[slice(None)] * rows, *own)])
