@@ -16,7 +16,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, is_random, known_shape, known_value, nearest_rvs
 from pymc_dp.graphs.ranges import check_wraparound
 from pymc_dp.laws.one_value import marginal_release_rv
-from pymc_dp.mechanisms.base import Mechanism, check_attainable
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, wrong_shape
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
     FeasibleRegression,
@@ -120,7 +120,7 @@ def PrivateObservation(
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
 
-    if _is_unregistered_dist(statistic, model):
+    if is_random(statistic) and statistic not in model.named_vars.values():
         check_noise_shape(name, statistic, mechanism)
         if bounds is not None:
             raise ValueError(
@@ -228,10 +228,6 @@ def _stack(name: str, statistic) -> TensorVariable:
     return pt.stack(parts)
 
 
-def _is_unregistered_dist(statistic: TensorVariable, model: pm.Model) -> bool:
-    return is_random(statistic) and statistic not in model.named_vars.values()
-
-
 def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -> None:
     sources = nearest_rvs([statistic])
     unknown = [rv for rv in sources if rv not in model.named_vars.values()]
@@ -259,18 +255,12 @@ def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -
 def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
     """Refuse noise parameters that do not broadcast against the statistic."""
     shape = known_shape(statistic)
-    for parameter in mechanism.parameters:
-        known = known_value(parameter)
-        other = parameter.type.shape if known is None else known.shape
-        fits = len(other) <= len(shape) and all(
-            a is None or b is None or a in (b, 1)
-            for a, b in zip(reversed(other), reversed(shape), strict=False)
+    wrong = wrong_shape(mechanism, shape)
+    if wrong is not None:
+        raise ValueError(
+            f"{name!r}: a noise parameter of shape {wrong} does not broadcast against the "
+            f"statistic of shape {shape}: write one scale for all, or one per entry"
         )
-        if not fits:
-            raise ValueError(
-                f"{name!r}: a noise parameter of shape {other} does not broadcast against the "
-                f"statistic of shape {shape}: write one scale for all, or one per entry"
-            )
 
 
 def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:

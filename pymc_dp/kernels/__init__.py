@@ -3,8 +3,9 @@
 Compiled code is kept on disk: beside the sources, or in the user's cache folder where these cannot
 be written (the environment variable NUMBA_CACHE_DIR names another folder). Numba takes it for
 current as long as the function's own file is unchanged; a caller would then go on running the old
-code of a kernel in another file. So every function that is kept is compiled by `njit` below. It
-keeps closures, too, if they hold numbers, and functions of which the same can be said.
+code of a kernel in another file. So every function that is kept is compiled by `njit` below, and
+kernels by `jit`. It keeps closures, too, if they hold numbers, and functions of which the same can
+be said.
 """
 
 from __future__ import annotations
@@ -163,3 +164,8 @@ def njit(*args, cache: bool = False, **options):
         return compiled
 
     return decorate(*args) if args else decorate
+
+
+# As kernels are compiled. No fastmath: infinite ends and compensated products need IEEE arithmetic.
+jit = njit(cache=True, nogil=True, error_model="numpy")
+part = njit(nogil=True, error_model="numpy")  # of a kernel, kept along with the whole

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit, part
 
 
 class Pieces(NamedTuple):
@@ -38,10 +38,7 @@ class Pieces(NamedTuple):
     prior: Any
 
 
-_njit = njit(nogil=True, error_model="numpy")
-
-
-@_njit
+@part
 def sum_rows(values):
     """Sum each row."""
     sums = np.empty(values.shape[0])
@@ -50,7 +47,7 @@ def sum_rows(values):
     return sums
 
 
-@_njit
+@part
 def count_refused(values):
     """Count the records that cannot be taken, whatever the releases."""
     refused = 0
@@ -62,7 +59,7 @@ def count_refused(values):
 def make_accept_each(density: Callable) -> Callable:
     """Return the sweep over records for a density of the releases given sums."""
 
-    @njit(cache=True, nogil=True, error_model="numpy")
+    @jit
     def accept_each(rng, current, proposed, sums, public, mask):
         """Accept or reject the proposal of each record in turn, in O(1) each.
 
@@ -110,19 +107,19 @@ def make_sweeps(pieces: Pieces) -> Callable:
     propose, maps, public_of, density, choose = pieces[:5]
     accept_each = make_accept_each(density)
 
-    @_njit
+    @part
     def read(theta, x, env):
         (values,) = maps(theta, *x, *env)
         (public,) = public_of(theta, *env)
         return values, public
 
-    @_njit
+    @part
     def log_density(state):
         values, public = state
         sums = sum_rows(values)
         return density(sums, public) if sums[0] == sums[0] else math.nan
 
-    @_njit
+    @part
     def sweep(rng, x, theta, env, state, mask):
         values, public = state
         new = propose(rng, theta, *env)
@@ -142,17 +139,17 @@ def make_sweeps_in_full(pieces: Pieces) -> Callable:
     """
     propose, maps, _, density, choose = pieces[:5]
 
-    @_njit
+    @part
     def read(theta, x, env):
         (value,) = density(theta, *x, *env)
         (held,) = maps(theta, *x, *env)
         return value.item() + 0.0 * held.sum()
 
-    @_njit
+    @part
     def log_density(state):
         return state
 
-    @_njit
+    @part
     def sweep(rng, x, theta, env, state, mask):
         new = propose(rng, theta, *env)
         (held,) = maps(theta, *new, *env)
@@ -182,7 +179,7 @@ def _interweaving(pieces: Pieces, read: Callable, log_density: Callable, sweep: 
     """
     couple, prior = pieces.couple, pieces.prior
 
-    @njit(cache=True, nogil=True, error_model="numpy")
+    @jit
     def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
         """Return records, theta, accepted proposals, lowest log ratio, moves by axis, and refusals.
 

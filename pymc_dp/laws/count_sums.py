@@ -25,6 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece, from_graph, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.kernels.counts import laws as kernels
 from pymc_dp.kernels.counts.laws import CountLaw
 from pymc_dp.kernels.counts.sums import (
@@ -200,12 +201,12 @@ class CountFamily:
     examples: tuple[tuple[float, ...], ...]
 
 
-FAMILIES: dict[type[Op], CountFamily] = {}
+FAMILIES: Registry[type, CountFamily] = Registry()
 
 
 def register_counts(law: type[Op], family: CountFamily) -> None:
     """Register a law of counts; so it has pairs with all mechanisms with log-concave noise."""
-    FAMILIES[law] = family
+    FAMILIES.add(family, law)
     LAWS.add(count_pair, law)
 
 

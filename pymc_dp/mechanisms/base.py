@@ -254,6 +254,19 @@ def mechanism_examples() -> Iterator[MechanismExample]:
         yield from examples()
 
 
+def wrong_shape(
+    mechanism: Mechanism, shape: tuple[int | None, ...]
+) -> tuple[int | None, ...] | None:
+    """Return the shape of a parameter that does not broadcast against this one, if any."""
+    for parameter in mechanism.parameters:
+        known = known_value(parameter)
+        own = parameter.type.shape if known is None else known.shape
+        pairs = zip(reversed(own), reversed(shape), strict=False)
+        if len(own) > len(shape) or any(None not in (a, b) and a not in (b, 1) for a, b in pairs):
+            return own
+    return None
+
+
 def check_attainable(name: str, mechanism: Mechanism, observed) -> None:
     """Refuse a value that the mechanism cannot publish, whatever the statistic is."""
     value = None if observed is None else known_value(pt.as_tensor(observed))

@@ -20,7 +20,7 @@ from pymc_dp.mechanisms.arguments import (
 )
 from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import not_whole, whole_parameter
-from pymc_dp.mechanisms.response_count import count_interval, count_quantile
+from pymc_dp.mechanisms.response_count import CountInterval, CountQuantile
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -170,14 +170,14 @@ class BinomialMechanism(Mechanism):
         """Log probability of the counts in an interval; see `Mechanism.log_interval`."""
         (draws, *_), s = self.parameters, as_float(statistic)
         possible, log_odds = self._log_odds(s)
-        log_mass = count_interval(lower, upper, draws, draws, log_odds)
+        log_mass = CountInterval.apply(lower, upper, draws, draws, log_odds)
         return self._checked(pt.switch(possible, log_mass, -np.inf))
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function; see `Mechanism.icdf`."""
         (draws, *_), s = self.parameters, as_float(statistic)
         possible, log_odds = self._log_odds(s)
-        quantile = count_quantile(p, draws, draws, log_odds)
+        quantile = CountQuantile.apply(p, draws, draws, log_odds)
         return self._checked(pt.switch(possible, quantile, np.nan))
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:

@@ -26,7 +26,7 @@ from pymc_dp.mechanisms.arguments import (
 from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import not_whole
 from pymc_dp.mechanisms.postprocessed import PostProcessed
-from pymc_dp.mechanisms.response_count import count_interval, count_quantile
+from pymc_dp.mechanisms.response_count import CountInterval, CountQuantile
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -450,13 +450,13 @@ class RandomizedResponseCount(PostProcessed):
     ) -> TensorVariable:
         """Log probability of the counts in an interval; see `Mechanism.log_interval`."""
         log_odds = self.inner.log_ratio
-        log_mass = count_interval(lower, upper, statistic, self.population, log_odds)
+        log_mass = CountInterval.apply(lower, upper, statistic, self.population, log_odds)
         return self.inner._checked(log_mass)
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function; see `Mechanism.icdf`."""
         log_odds = self.inner.log_ratio
-        return self.inner._checked(count_quantile(p, statistic, self.population, log_odds))
+        return self.inner._checked(CountQuantile.apply(p, statistic, self.population, log_odds))
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
         """Return the nearest count; see `Mechanism.typical_statistic`."""

@@ -156,7 +156,7 @@ def predict(
     check_counts(draws=draws)
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
     rng = get_random_generator(random_seed)
-    theta = unconstrained(problem.prior, tree)
+    theta = per_draw(tree["posterior"].to_dataset(), problem.prior.flat())
     count = min(draws, len(theta))
     theta = theta[rng.choice(len(theta), count, replace=False)]
     released = Noise(problem.channels, 1, rng, qmc=False).draw(problem.simulate(theta, rng))[:, 0]
@@ -264,13 +264,3 @@ def _flat(tree: DataTree, names: Iterable[str]) -> np.ndarray:
     """Return the draws of some parameters, entries side by side; (count, entries)."""
     parts = [tree["posterior"][name].to_numpy() for name in names]
     return np.concatenate([p.reshape(p.shape[0] * p.shape[1], -1) for p in parts], axis=1)
-
-
-def unconstrained(prior, tree: DataTree) -> np.ndarray:
-    """Return the draws of a result as unconstrained vectors; (count, width)."""
-    posterior = tree["posterior"].to_dataset()
-    missing = [name for name in prior.names if name not in posterior]
-    if missing:
-        raise ValueError(f"the result has no draws of {missing[0]!r}")
-    values = per_draw(posterior, prior.flat())
-    return values.reshape(-1, prior.width)

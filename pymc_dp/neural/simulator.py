@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.logprob.utils import local_check_parameter_to_ninf_switch, replace_rvs_by_values
+from pymc.logprob.utils import local_check_parameter_to_ninf_switch
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.pytensorf import compile as pm_compile
 from pymc.pytensorf import reseed_rngs
@@ -63,6 +63,8 @@ class Prior:
         The parameters.
     width : int
         Length of the vector.
+    theta, of_theta : TensorVariable, list of TensorVariable
+        The vector as a symbol, and the parameters as expressions of it.
     """
 
     def __init__(self, model: pm.Model):
@@ -79,20 +81,22 @@ class Prior:
                 )
         values = [model.rvs_to_values[rv] for rv in model.free_RVs]
         start = model.initial_point(0)
-        self._shapes = [np.shape(start[v.name]) for v in values]
-        self._sizes = [int(np.prod(shape, dtype=int)) for shape in self._shapes]
-        self.width = sum(self._sizes)
-
-        flat = pt.vector("theta", shape=(self.width,), dtype="float64")
-        parts = self.split(flat)
+        shapes = [np.shape(start[v.name]) for v in values]
+        ends = np.cumsum([0, *(np.prod(shape, dtype=int) for shape in shapes)])
+        self.width = int(ends[-1])
+        self.theta = pt.vector("theta", shape=(self.width,), dtype="float64")
+        by_value = {
+            v: self.theta[a:b].reshape(shape)
+            for v, a, b, shape in zip(values, ends[:-1], ends[1:], shapes, strict=True)
+        }
         natural = model.replace_rvs_by_values(list(model.free_RVs))
-        batch = pt.matrix("thetas", shape=(None, self.width), dtype="float64")
-        by_value = dict(zip(values, parts, strict=True))
         graphs = graph_replace([model.logp(), *natural], by_value, strict=False)
+        self.of_theta = graphs[1:]
+        batch = pt.matrix("thetas", shape=(None, self.width), dtype="float64")
         # A check of a batch would be a single one, and a row that fails it would fail them all.
         fgraph = FunctionGraph(outputs=graphs, clone=True, copy_inputs=False)
         dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(fgraph)
-        logp, *natural = vectorize_graph(fgraph.outputs, {flat: batch})
+        logp, *natural = vectorize_graph(fgraph.outputs, {self.theta: batch})
         self._logp = pm_compile([batch], logp, on_unused_input="ignore")
         self._natural = pm_compile([batch], natural, on_unused_input="ignore")
 
@@ -107,14 +111,6 @@ class Prior:
         """The parameters without a transform: a network's draws may leave their support."""
         transforms = self.model.rvs_to_transforms
         return [rv.name for rv in self.model.free_RVs if transforms[rv] is None]
-
-    def split(self, flat: TensorVariable) -> list[TensorVariable]:
-        """Cut a symbolic flat vector into the value variables' shapes."""
-        ends = np.cumsum([0, *self._sizes])
-        return [
-            flat[a:b].reshape(shape)
-            for a, b, shape in zip(ends[:-1], ends[1:], self._shapes, strict=True)
-        ]
 
     def _parts(self, model: pm.Model) -> list[TensorVariable]:
         return [
@@ -393,7 +389,7 @@ def model_problem(
     )  # fmt: skip
     prior = Prior(_prior_model(model, chosen))
     statistics = [release_statistic(r).ravel() for r in found]
-    run = _compiled_simulator(model, chosen, prior, statistics)
+    run = _compiled_simulator(model, prior, statistics)
     return Problem(prior, model, tuple(channels), np.concatenate(observed), run)
 
 
@@ -498,26 +494,17 @@ def _prior_model(model: pm.Model, chosen: Sequence[TensorVariable]) -> pm.Model:
 
 
 def _compiled_simulator(
-    model: pm.Model,
-    chosen: Sequence[TensorVariable],
-    prior: Prior,
-    statistics: Sequence[TensorVariable],
+    model: pm.Model, prior: Prior, statistics: Sequence[TensorVariable]
 ) -> Callable[[np.ndarray, np.random.Generator], np.ndarray]:
     """Compile the statistics given the parameters; everything else is drawn.
 
     One call is one simulation: a variable without random parents would otherwise be shared by the
     simulations of a batch, and a user's random function need not know about batches.
     """
-    values = {rv: model.rvs_to_values[rv] for rv in chosen}
-    transforms = {rv: model.rvs_to_transforms[rv] for rv in chosen}
+    # The prior model holds copies of the parameters.
+    by_rv = {model[name]: graph for name, graph in zip(prior.names, prior.of_theta, strict=True)}
     joined = pt.concatenate(statistics).astype("float64")
-    [graph] = replace_rvs_by_values([joined], rvs_to_values=values, rvs_to_transforms=transforms)
-    flat = pt.vector("theta", shape=(prior.width,), dtype="float64")
-    # The prior model holds copies of the parameters, in the order of the names.
-    by_name = {rv.name: value for rv, value in values.items()}
-    parts = dict(zip((by_name[n] for n in prior.names), prior.split(flat), strict=True))
-    graph = graph_replace(graph, parts, strict=False)
-    function, generators = compile_draws([flat], graph)
+    function, generators = compile_draws([prior.theta], graph_replace(joined, by_rv, strict=False))
 
     def run(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         reseed_rngs(generators, rng.integers(2**30))

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import refuse_unless
-from pymc_dp.mechanisms.base import Mechanism, check_attainable
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, wrong_shape
 from pymc_dp.published import encoding
 from pymc_dp.published.privacy import Privacy, check_text
 from pymc_dp.published.readers import Readers
@@ -76,15 +75,13 @@ class Release(Readers):
                 f"{type(self.mechanism).__name__}"
             )
         value = _numbers(self.value)
-        for parameter in self.mechanism.parameters:
-            known = known_value(parameter)
-            shape = parameter.type.shape if known is None else known.shape
-            if not _broadcasts(shape, value.shape):
-                raise ValueError(
-                    f"Release: a parameter of shape {shape} of {self.mechanism!r} does not "
-                    f"broadcast against the value of shape {value.shape}: write one number for "
-                    f"all, or one per entry"
-                )
+        wrong = wrong_shape(self.mechanism, value.shape)
+        if wrong is not None:
+            raise ValueError(
+                f"Release: a parameter of shape {wrong} of {self.mechanism!r} does not broadcast "
+                f"against the value of shape {value.shape}: write one number for all, or one per "
+                f"entry"
+            )
         check_attainable(self.name or "Release", self.mechanism, value)
         value.flags.writeable = False
         for name in ("name", "source"):
@@ -187,12 +184,6 @@ def _numbers(value: Any) -> np.ndarray:
         "Leave unpublished entries (NaN) out of the release.",
     )
     return array
-
-
-def _broadcasts(shape: tuple[int | None, ...], onto: tuple[int, ...]) -> bool:
-    return len(shape) <= len(onto) and all(
-        a is None or a in (b, 1) for a, b in zip(reversed(shape), reversed(onto), strict=False)
-    )
 
 
 def _dims(dims: Any, shape: tuple[int, ...]) -> tuple[str, ...] | None:

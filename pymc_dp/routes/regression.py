@@ -19,6 +19,7 @@ from pymc_dp.kernels.moments.regression_chain import (
     RegressionModel,
     proposal_shape,
     run_sweeps,
+    scatter,
     tune_proposal,
 )
 from pymc_dp.ladder.collapse import collapsible
@@ -239,24 +240,13 @@ def start(kernel: RegressionModel, rng: np.random.Generator):
 
 def moments(coordinates: np.ndarray, p: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the sample mean and covariance matrix of the columns at coordinates of the kernel."""
-    mean_x = coordinates[..., :p]
-    lower = np.zeros((*coordinates.shape[:-1], p, p))
-    at = p
-    for i in range(p):
-        for j in range(i + 1):
-            own = coordinates[..., at]
-            lower[..., i, j] = np.exp(own) if i == j else own
-            at += 1
-    theta = coordinates[..., at : at + p + 1]
-    slope = theta[..., 1:]
-    scatter_x = lower @ np.swapaxes(lower, -1, -2)
-    scatter_xy = (scatter_x @ slope[..., None])[..., 0]
-    scatter = np.empty((*coordinates.shape[:-1], p + 1, p + 1))
-    scatter[..., :p, :p] = scatter_x
-    scatter[..., :p, p] = scatter[..., p, :p] = scatter_xy
-    scatter[..., p, p] = np.exp(coordinates[..., -1]) + (slope * scatter_xy).sum(-1)
-    mean_y = theta[..., :1]
-    return np.concatenate([mean_x, mean_y], axis=-1), scatter / (n - 1)
+    size = coordinates.shape[-1]
+    mean = coordinates[..., [*range(p), size - p - 2]]
+    products = [scatter(c, p) for c in coordinates.reshape(-1, size)]
+    cov = np.empty((*mean.shape, p + 1))
+    i, j = np.triu_indices(p + 1)
+    cov[..., i, j] = cov[..., j, i] = np.reshape(products, (*mean.shape[:-1], -1))
+    return mean, cov / (n - 1)
 
 
 def named_moments(rows: Rows, mean: np.ndarray, cov: np.ndarray) -> dict[str, np.ndarray]:

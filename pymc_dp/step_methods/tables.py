@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import csc_array
 
-from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
@@ -35,7 +34,7 @@ from pymc_dp.reading.model import (
     release_mechanism,
     release_statistic,
 )
-from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable, updated_by
+from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
 _MOST_SHARED = 200  # cells of a table that are in several entries of one release
@@ -91,25 +90,18 @@ class TableGibbs(DPStep):
         """Claim tables of counts."""
         return [accepted(partial(read_table, reading), concerned(reading, left))]
 
-    def _prepare(self, reading, initial_point):
-        self._tables = []
+    def _read(self, reading, rv, initial_point):
         point = initial_point or reading.model.initial_point()
-        for rv in self.model_rvs:
-            with updated_by("TableGibbs", rv):
-                table = _table(reading, rv)
-            table = _with_directions(table, point)
-            self._tables.append(table)
-            for statistic in map(release_statistic, children(reading, rv)):
-                if data := [repr(v.name) for v in public_data([statistic])]:
-                    self._hold(table.name, " or ".join(data), partial(_parts, statistic, rv))
-            # Compiled once, before the chains' processes start.
-            table.update(np.random.default_rng(0), point)
+        table = _with_directions(_table(reading, rv), point)
+        for statistic in map(release_statistic, children(reading, rv)):
+            if data := [repr(v.name) for v in public_data([statistic])]:
+                self._hold(table.name, " or ".join(data), partial(_parts, statistic, rv))
+        # Compiled once, before the chains' processes start.
+        table.update(np.random.default_rng(0), point)
+        return (table,)
 
-    def step(self, point):
-        """Draw every table once."""
-        for table in self._tables:
-            point = {**point, table.name: table.update(self.rng, point)}
-        return point, [{}]
+    def _draw(self, name, point, table):
+        return table.update(self.rng, point)
 
 
 class _Entries(NamedTuple):
@@ -164,15 +156,16 @@ class _Table(NamedTuple):
             good = good and np.isfinite(rates).all() and (rates >= 0).all()
             _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
         else:
-            good = good and _cell_sweep(self.law)(rng, counts, np.array(theta), released, gaps)
+            sweep = kernels.make_cell_sweep(FAMILIES[self.law].law)
+            good = good and sweep(rng, counts, np.array(theta), released, gaps)
         if self.directions.size:
-            sweep = _direction_sweep(self.law)
+            sweep = directions.make_direction_sweep(FAMILIES[self.law].law)
             good = good and sweep(rng, counts, np.array(theta), self.directions, released)
         if gaps.which.size:
-            good = good and _sum_sweep()(rng, counts, rates, released, gaps)
+            good = good and kernels.sum_sweep(rng, counts, rates, released, gaps)
         if self.block or self.law is PoissonRV:
             block = self.block or counts.size
-            good = good and _pair_sweep()(rng, counts, rates, block, released, gaps)
+            good = good and kernels.pair_sweep(rng, counts, rates, block, released, gaps)
         if not good:
             raise unusable(self.name)
         return counts.reshape(old.shape).astype(old.dtype)
@@ -185,32 +178,6 @@ def _restore(counts, totals, rates) -> None:
         counts[row] = np.floor(share)
         rest = int(totals[row] - counts[row].sum())
         counts[row, np.argsort(counts[row] - share)[:rest]] += 1
-
-
-@cache
-def _pair_sweep() -> Callable:
-    piece = Piece(kernels.make_pair_sweep(), "make_pair_sweep")
-    return _with_releases("rng, y, rates, block", piece)
-
-
-@cache
-def _sum_sweep() -> Callable:
-    return _with_releases("rng, y, rates", Piece(kernels.make_sum_sweep(), "make_sum_sweep"))
-
-
-@cache
-def _cell_sweep(law: type) -> Callable:
-    family = FAMILIES[law].law
-    piece = Piece(kernels.make_cell_sweep(family), f"make_cell_sweep {family.name}")
-    return _with_releases("rng, y, theta", piece)
-
-
-@cache
-def _direction_sweep(law: type) -> Callable:
-    family = FAMILIES[law].law
-    piece = Piece(directions.make_direction_sweep(family), f"make_direction_sweep {family.name}")
-    arguments = "rng, y, theta, directions, releases"
-    return from_source("sweep", arguments, f"kernel({arguments})", kernel=piece).function
 
 
 def _with_directions(table: _Table, point) -> _Table:
@@ -232,15 +199,6 @@ def _with_directions(table: _Table, point) -> _Table:
     metric = np.diag(1.0 / np.maximum(variance, 0.25)) + known.T @ known
     found = directions.short_directions(metric)
     return table._replace(directions=found[np.count_nonzero(found, axis=1) > 1])
-
-
-def _with_releases(arguments: str, kernel: Piece) -> Callable:
-    return from_source(
-        "sweep",
-        f"{arguments}, releases, gaps",
-        f"kernel({arguments}, releases, gaps)",
-        kernel=kernel,
-    ).function
 
 
 def _table(reading: Reading, rv: TensorVariable) -> _Table:

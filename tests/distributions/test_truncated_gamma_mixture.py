@@ -19,8 +19,9 @@ from scipy import integrate, stats
 
 from pymc_dp.distributions import TruncatedGammaMixture
 from pymc_dp.distributions.truncated_gamma_mixture import TruncatedGammaMixtureRV
-from pymc_dp.kernels.functions.tilting import gamma_log_tilted_mass, laplace_log_marginal_gamma
+from pymc_dp.kernels.functions.tilting import gamma_log_tilted_mass
 from tests.distributions.random import random_checks
+from tests.kernels.functions.laplace import laplace_log_marginal_gamma
 
 INF = np.inf
 POSITIVE = Domain([0, 0.3, 1.0, 4.0, 20.0, INF])

@@ -13,8 +13,8 @@ from pymc_dp import kernels
 FOLDER = Path(kernels.__file__).parent
 LOG = 'import logging\nlogging.basicConfig(level="INFO", format="%(message)s")\n'
 CALL = """
-from pymc_dp.kernels.caller import log_binomial_mass
-print(log_binomial_mass(3.0, 10.0, 0.2))
+from pymc_dp.kernels.caller import log_count_mass
+print(log_count_mass(3.0, 4.0, 10.0, 0.2)[0])
 """
 
 
@@ -50,7 +50,7 @@ def test_a_caller_sees_the_edit_of_a_kernel_in_another_file(package):
     assert said.count("Compiling") == 1
     assert call(package) == (before, "")  # from disk, and nothing to say
     callee = package / "kernels" / "functions" / "count_masses.py"
-    source, first_line = callee.read_text(), "    if n < 16.0:\n"
+    source, first_line = callee.read_text(), "    if n < 12.0:\n"
     assert source.count(first_line) == 1
     callee.write_text(
         source.replace(first_line, "    if n >= 0.0:\n        return 1.0\n" + first_line)

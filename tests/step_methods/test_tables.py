@@ -39,7 +39,7 @@ def released(table, point):
 
 def test_reads_cells_and_sums():
     model = geography()
-    [table] = step_of(TableGibbs, model, "y")._tables
+    [(_, _, table)] = step_of(TableGibbs, model, "y")._updates
     found = released(table, model.initial_point())
     y = np.arange(12.0)
     county = np.array([np.bincount(COUNTY, row) for row in y.reshape(2, 6)]).ravel()
@@ -68,7 +68,7 @@ def test_reads_linear_statistics(statistic, expected):
         given = statistic(y)
         shape = () if getattr(given, "ndim", 1) == 0 else value.shape
         dp.PrivateObservation("z", given, dp.LaplaceMechanism(1.0), observed=value.reshape(shape))
-    [table] = TableGibbs([y], model=model)._tables
+    [(_, _, table)] = TableGibbs([y], model=model)._updates
     cells = np.arange(6.0)
     np.testing.assert_allclose(
         sums_of(cells, released(table, model.initial_point())), expected(cells)
@@ -145,7 +145,7 @@ def test_one_entry_with_gaps_is_none_of_another():
         y = pm.Poisson("y", 4.0, shape=3)
         both = [y[0] / 2, 2 * y[1] + 3 * y[2]]
         dp.PrivateObservation("z", both, dp.GeometricMechanism(1.0), observed=[1, 12])
-    [table] = TableGibbs([y], model=model)._tables
+    [(_, _, table)] = TableGibbs([y], model=model)._updates
     np.testing.assert_array_equal(table.entries.gaps.step, [2, 1, 1])
 
 

@@ -30,10 +30,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.counts.sums import CountNoise
-
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 
 _STEEPEST = 700.0  # tilts beyond have no effect on any double
 _NEAR = 0.02  # of a tilt, in standard deviations of what is tilted
@@ -42,7 +40,7 @@ _VANISHED = 1e-40  # squared modulus of a characteristic function
 _FEW = 32  # trials whose power is taken by squaring
 
 
-@_jit
+@jit
 def _tilted(p, t):
     """Return the probability p e^t / (q + p e^t)."""
     if t <= 0.0:
@@ -52,7 +50,7 @@ def _tilted(p, t):
     return p / (p + (1.0 - p) * weight)
 
 
-@_jit
+@jit
 def _moments(trials, chance, t):
     """Return mean and variance of the tilted sum."""
     mean, variance = 0.0, 0.0
@@ -63,7 +61,7 @@ def _moments(trials, chance, t):
     return mean, variance
 
 
-@_jit
+@jit
 def _log_scale(trials, chance, t):
     """Return log M(t)."""
     total = 0.0
@@ -74,7 +72,7 @@ def _log_scale(trials, chance, t):
     return total
 
 
-@_jit
+@jit
 def _power(w, n):
     """Return a complex number to a small whole power."""
     result = 1.0 + 0.0j
@@ -86,7 +84,7 @@ def _power(w, n):
     return result
 
 
-@_jit
+@jit
 def _factor(n, p, half, sine):
     """Return the characteristic function of n trials, and of one less.
 
@@ -106,7 +104,7 @@ def _factor(n, p, half, sine):
     return less * w, less
 
 
-@_jit
+@jit
 def _window(mean, variance, total):
     """Return the first of the counts that hold the tilted sum, and an odd number of them."""
     rest = _LOG_REST + math.log1p(math.sqrt(variance))
@@ -117,13 +115,13 @@ def _window(mean, variance, total):
     return first, length + 1 - length % 2
 
 
-@_jit
+@jit
 def _roots(length):
     angles = 2.0 * math.pi / length * np.arange(length)
     return np.cos(angles) + 1j * np.sin(angles)
 
 
-@_jit
+@jit
 def _transform(trials, tilted, first, roots):
     """Return the characteristic function at the frequencies that count, of the sum minus first."""
     length = roots.size
@@ -140,7 +138,7 @@ def _transform(trials, tilted, first, roots):
     return found
 
 
-@_jit
+@jit
 def _masses(transform, roots):
     """Return the masses of a window, given its characteristic function."""
     length = roots.size
@@ -166,14 +164,14 @@ def _make_window(noise: CountNoise) -> Callable:
     """
     log_noise, find_center = noise.log_noise, noise.center
 
-    @_jit
+    @jit
     def gain(z, y, p):
         here = log_noise(z, y, p)
         if here == -math.inf:  # away from what could not have been released
             return _STEEPEST if y < find_center(z, p) else -_STEEPEST
         return min(max(log_noise(z, y + 1.0, p) - here, -_STEEPEST), _STEEPEST)
 
-    @_jit
+    @jit
     def find_tilt(z, p, trials, chance, ones, total):
         if total == 0.0:
             return 0.0
@@ -189,7 +187,7 @@ def _make_window(noise: CountNoise) -> Callable:
                 high = tilt
             tilt = 0.5 * (low + high)
 
-    @_jit
+    @jit
     def window(z, p, trials, chance, ones):
         free = np.flatnonzero((trials > 0.0) & (chance > 0.0) & (chance < 1.0))
         ones = ones + trials[chance == 1.0].sum()
@@ -214,7 +212,7 @@ def _make_window(noise: CountNoise) -> Callable:
     return window
 
 
-@_jit
+@jit
 def _possible(z, trials, chance):
     for n, p in zip(trials, chance):  # noqa: B905
         if not (0.0 <= p <= 1.0 and 0.0 <= n < math.inf and n == np.floor(n)):
@@ -222,7 +220,7 @@ def _possible(z, trials, chance):
     return not math.isnan(z)
 
 
-@_jit
+@jit
 def _gradient(trials, chance, tilted, tilt, transform, g, first, roots, total):
     """Return the derivatives by the probabilities of cells, given the sum over f_t g_t."""
     cells, length = chance.size, roots.size
@@ -262,7 +260,7 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
     """
     slope, find_window = noise.slope, _make_window(noise)
 
-    @_jit
+    @jit
     def beside(z, p, trials, chance, log_p, more):
         """Return the ratio of the density with `more` in the sum to what it is."""
         _, n, q, tilt, _, _, roots, transform, top, g = find_window(z, p, trials, chance, more)
@@ -270,7 +268,7 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
         log_there = _log_scale(n, q, tilt) + top + math.log(max(total, 0.0))
         return math.exp(min(log_there - log_p, _STEEPEST))
 
-    @_jit
+    @jit
     def one_sum(z, p, trials, chance, by_chance):
         by_chance[:] = math.nan
         if not _possible(z, trials, chance):
@@ -298,7 +296,7 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
         )
         return log_p, slopes / total
 
-    @_jit
+    @jit
     def binomial_sums(rows, z, trials, chance, entry):
         first = np.searchsorted(entry, np.arange(z.size + 1))
         log_p, by_z, by_chance = np.empty(z.size), np.empty(z.size), np.empty(chance.size)
@@ -316,7 +314,7 @@ def make_binomial_sum_draws(noise: CountNoise, unpack: Callable) -> Callable:
     """Make ``(rng, rows, z, trials, chance, entry)`` to exact draws of the sums of all entries."""
     find_window = _make_window(noise)
 
-    @_jit
+    @jit
     def draws(rng, rows, z, trials, chance, entry):
         first = np.searchsorted(entry, np.arange(z.size + 1))
         found = np.full(z.size, math.nan)

@@ -17,21 +17,21 @@ shortest ones where there is little noise, and single cells where there is much.
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
+from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.counts.laws import CountLaw
 from pymc_dp.kernels.counts.sums import REST
-from pymc_dp.kernels.counts.tables import _column, sums_of
-
-_jit = njit(cache=True, nogil=True, error_model="numpy")
+from pymc_dp.kernels.counts.tables import sums_of
 
 _LOVASZ = 0.75
 _MOST_STEPS = 100_000  # of a reduction, whose basis is as good as it then is
 
 
-@_jit
+@jit
 def short_directions(metric):
     """Return a reduced basis of the whole numbers, one vector a row; `metric` is Q of v'Qv."""
     size = metric.shape[0]
@@ -76,6 +76,7 @@ def short_directions(metric):
     return basis
 
 
+@cache
 def make_direction_sweep(law: CountLaw) -> Callable:
     """Make ``(rng, y, theta, directions, releases)``, which draws along each direction once.
 
@@ -84,19 +85,19 @@ def make_direction_sweep(law: CountLaw) -> Callable:
     """
     up, support, width = law.up, law.support, law.n_parameters
 
-    @_jit
+    @jit
     def log_change(y, theta, cells, steps, c, to):
         """Return the change of the log law from c steps along a direction to `to`, c +- 1."""
         total = 0.0
         for i, step in zip(cells, steps):  # noqa: B905  (numba has no strict=)
             low, high = y[i] + step * min(c, to), y[i] + step * max(c, to)
             sign = 1.0 if (to > c) == (step > 0.0) else -1.0
-            column = _column(theta, i, width)
+            column: tuple = to_fixed_tuple(theta[:, i], width)
             for k in range(int(abs(step))):
                 total += sign * math.log(up(min(low, high) + k, column))
         return total
 
-    @_jit
+    @jit
     def log_noise(releases, sums, moved, slopes, c):
         total = 0.0
         for m, slope in zip(moved, slopes):  # noqa: B905
@@ -104,13 +105,13 @@ def make_direction_sweep(law: CountLaw) -> Callable:
             total -= releases.lam[m] * abs(e) + 0.5 * releases.tau[m] * e * e
         return total
 
-    @_jit
+    @jit
     def change(y, theta, cells, steps, releases, sums, moved, slopes, c, to):
         noise = log_noise(releases, sums, moved, slopes, to)
         noise -= log_noise(releases, sums, moved, slopes, c)
         return log_change(y, theta, cells, steps, c, to) + noise
 
-    @_jit
+    @jit
     def mode(y, theta, cells, steps, releases, sums, moved, slopes, lo, hi):
         """Return the c in [lo, hi] with the largest mass, from 0 on."""
         given = y, theta, cells, steps, releases, sums, moved, slopes
@@ -128,12 +129,12 @@ def make_direction_sweep(law: CountLaw) -> Callable:
                 high = middle
         return low
 
-    @_jit
+    @jit
     def draw(rng, y, theta, cells, steps, releases, sums, moved, slopes):
         """Return a draw of the number of steps along a direction; NaN where there is none."""
         lo, hi = -math.inf, math.inf
         for i, step in zip(cells, steps):  # noqa: B905
-            first, last = support(_column(theta, i, width))
+            first, last = support(to_fixed_tuple(theta[:, i], width))
             ends = (first - y[i]) / step, (last - y[i]) / step
             lo, hi = max(lo, min(ends[0], ends[1])), min(hi, max(ends[0], ends[1]))
         lo, hi = np.ceil(lo), np.floor(hi)
@@ -163,7 +164,7 @@ def make_direction_sweep(law: CountLaw) -> Callable:
             target = total * rng.random()
         return top  # the sum itself, but for rounding
 
-    @_jit
+    @jit
     def direction_sweep(rng, y, theta, directions, releases):
         sums = sums_of(y, releases)
         for d in range(directions.shape[0]):

@@ -21,42 +21,30 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymc_dp.kernels import njit
-from pymc_dp.kernels.functions.count_masses import HALF_LOG_2PI, log_binomial
-
-_jit = njit(cache=True, nogil=True, error_model="numpy")
-_jit_here = njit(nogil=True, error_model="numpy")  # of parts, kept along with the whole
+from pymc_dp.kernels import jit, part
+from pymc_dp.kernels.draws.listed import draw_listed
+from pymc_dp.kernels.functions.count_masses import log_binomial, stirling_error
 
 _TINY_LOG = -1e300  # of a probability that is zero in double precision
 
 
-@_jit
-def _stirling(x):
-    """Return log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), x > 0."""
-    if x < 12.0:
-        return math.lgamma(x) - ((x - 0.5) * math.log(x) - x + HALF_LOG_2PI)
-    q = 1.0 / (x * x)
-    s = -1.0 / 1680.0 + q * (1.0 / 1188.0 - q * (691.0 / 360360.0))
-    return (1.0 / 12.0 + q * (-1.0 / 360.0 + q * (1.0 / 1260.0 + q * s))) / x
-
-
-@_jit
+@jit
 def log_rising(c, a):
     """Log of Gamma(c + a) / c!, c >= 0, a > 0, accurate for large c."""
     x, d = c + 1.0, a - 1.0
     if x + d < 12.0 or x < 12.0:
         return math.lgamma(c + a) - math.lgamma(x)
     rise = (x + d - 0.5) * math.log1p(d / x) - d
-    return rise + d * math.log(x) + _stirling(x + d) - _stirling(x)
+    return rise + d * math.log(x) + stirling_error(x + d) - stirling_error(x)
 
 
-@_jit
+@jit
 def _log_weight(c, a, log_u):
     """Log weight of a cell with its probability integrated out; see the module."""
     return log_rising(c, a) if math.isnan(log_u) else c * log_u
 
 
-@_jit
+@jit
 def _log_mixing(rng, c, a, concave):
     """Draw log u, u ~ Beta(c + a, 1 - a), where log-concavity needs it; NaN where not."""
     if a >= 1.0 or not concave:
@@ -79,7 +67,7 @@ def make_table_draw(log_eta: Callable) -> Callable:
         As that of `make_table_sweep`, with all states in the place of `slopes`, one in each row.
     """
 
-    @_jit
+    @jit
     def draw_table(rng, counts, states, weights, integrated, concave, rounds, data):
         rows = np.empty(0, dtype=np.int64)
         values = np.empty(states.shape[0])
@@ -94,12 +82,9 @@ def make_table_draw(log_eta: Callable) -> Callable:
             values[i] = prior
             if prior > -math.inf:
                 values[i] += log_eta(states[i], rows, *data)
-        top = values.max()
-        if not abs(top) < math.inf:
+        drawn = draw_listed(rng, values)
+        if drawn < 0:
             return False
-        cumulative = np.cumsum(np.exp(values - top))
-        u = rng.random() * cumulative[-1]
-        drawn = min(np.searchsorted(cumulative, u, "right"), values.size - 1)
         counts[:] = states[drawn]
         return True
 
@@ -120,7 +105,7 @@ def make_table_sweep(log_eta: Callable) -> Callable:
         See its docstring.
     """
 
-    @_jit_here
+    @part
     def log_mass(c, data, counts, rows, j, j_prior, k, k_prior, integrated):
         """Log mass of cell j holding c and cell k the rest of `j_prior[0]`; writes the counts."""
         total = j_prior[0]
@@ -133,12 +118,12 @@ def make_table_sweep(log_eta: Callable) -> Callable:
             return prior
         return prior + log_eta(counts, rows, *data)
 
-    @_jit_here
+    @part
     def rises(c, *args):
         """Whether the mass of c + 1 is larger than that of c."""
         return log_mass(c + 1.0, *args) > log_mass(c, *args)
 
-    @_jit_here
+    @part
     def find_mode(start, total, *args):
         """First c at which a log-concave mass does not rise any more: gallop, then bisect."""
         step = 1.0
@@ -167,7 +152,7 @@ def make_table_sweep(log_eta: Callable) -> Callable:
                 high = middle
         return high
 
-    @_jit_here
+    @part
     def find_tail(mode, top, side, room, *args):
         """Find where a log-concave mass has dropped by one, and an exponential bound beyond.
 
@@ -193,7 +178,7 @@ def make_table_sweep(log_eta: Callable) -> Callable:
         rise = log_mass(mode + side * half, *args) - top - height
         return far, height, -rise / (far - half)
 
-    @_jit_here
+    @part
     def draw_concave(rng, start, total, *args):
         """Draw from a log-concave mass by rejection; -1 if it is zero or NaN."""
         mode = find_mode(start, total, *args)
@@ -222,20 +207,15 @@ def make_table_sweep(log_eta: Callable) -> Callable:
             if math.log(1.0 - rng.random()) + height <= log_mass(c, *args) - top:
                 return c
 
-    @_jit_here
-    def draw_listed(rng, total, *args):
+    @part
+    def draw_any(rng, total, *args):
         """Draw from any mass by listing all of it; -1 if it is zero or NaN."""
         values = np.empty(int(total) + 1)
         for c in range(values.size):
             values[c] = log_mass(float(c), *args)
-        top = values.max()
-        if not abs(top) < math.inf:
-            return -1.0
-        cumulative = np.cumsum(np.exp(values - top))
-        u = rng.random() * cumulative[-1]
-        return float(min(np.searchsorted(cumulative, u, "right"), values.size - 1))
+        return float(draw_listed(rng, values))
 
-    @_jit_here
+    @part
     def draw_pair(rng, counts, rows, j, k, weights, integrated, concave, data):
         """Draw the counts of cells j and k given their sum; False leaves them as they were."""
         start, rest = counts[j], counts[k]
@@ -250,17 +230,14 @@ def make_table_sweep(log_eta: Callable) -> Callable:
             j_prior = (total, 0.0, 0.0)
             k_prior = (a / (a + b), b / (a + b))
         args = (data, counts, rows, j, j_prior, k, k_prior, integrated)
-        if concave:
-            drawn = draw_concave(rng, start, total, *args)
-        else:
-            drawn = draw_listed(rng, total, *args)
+        drawn = draw_concave(rng, start, total, *args) if concave else draw_any(rng, total, *args)
         if drawn < 0.0:
             counts[j], counts[k] = start, rest
             return False
         counts[j], counts[k] = drawn, total - drawn
         return True
 
-    @_jit
+    @jit
     def sweep_table(rng, counts, slopes, weights, integrated, concave, rounds, data):
         """Draw counts, two cells at a time given their sum, in a random order of the cells.
 

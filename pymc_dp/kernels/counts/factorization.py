@@ -41,15 +41,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import njit
-from pymc_dp.kernels.counts.released import (
-    LISTED,
-    draw_count,
-    draw_count_augmented,
-    start_augmentation,
-)
-
-_jit = njit(cache=True, nogil=True, error_model="numpy")
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.counts.poisson import LISTED, draw_count
+from pymc_dp.kernels.counts.skellam_bessel import draw_count_augmented, start_augmentation
 
 KNOWN, DIRECT, BESSEL = 0, 1, 2  # how the counts are drawn
 
@@ -58,7 +52,7 @@ _FEW_CELLS = 1024  # of a block: starting it is then 1% of its time
 _MOST_BLOCKS = 64
 
 
-@_jit
+@jit
 def allocate(rng, y, weights, cumulative, row, column):
     """Allocate a count over the components: add a multinomial draw to `row` and to `column`.
 
@@ -93,7 +87,7 @@ def allocate(rng, y, weights, cumulative, row, column):
         column[j] += 1.0
 
 
-@_jit
+@jit
 def _scaled_weights(theta, phi, weights, cumulative):
     """Weights relative to the largest, where the products under- or overflow; False if all are 0.
 
@@ -112,7 +106,7 @@ def _scaled_weights(theta, phi, weights, cumulative):
     return True
 
 
-@_jit
+@jit
 def sweep_rows(rng, method, first, last, z, noise, y, augmentation, theta, phi, prior, parts):
     """Draw and allocate the counts of the rows [first, last), and their rows of theta.
 
@@ -178,7 +172,7 @@ def sweep_rows(rng, method, first, last, z, noise, y, augmentation, theta, phi, 
     return True
 
 
-@_jit
+@jit
 def draw_factor(rng, factor, shape, rate, parts):
     """Draw a factor in place: Gamma with `parts` added to the shapes; all of the same shape."""
     for v in range(factor.shape[0]):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.functions.count_masses import (
     HALF_LOG_2PI,
     deviance,
@@ -19,7 +19,25 @@ from pymc_dp.kernels.functions.count_masses import (
 )
 from pymc_dp.kernels.functions.gamma_mass import log_minus_digamma
 
-_jit = njit(cache=True, nogil=True, error_model="numpy")
+
+@jit
+def _one(y, theta):
+    return 1.0
+
+
+@jit
+def _zero(y, theta):
+    return 0.0
+
+
+@jit
+def _no_score(y, t, theta):
+    return ()
+
+
+@jit
+def _no_edge(above, below, theta):
+    return ()
 
 
 class CountLaw(NamedTuple):
@@ -28,149 +46,126 @@ class CountLaw(NamedTuple):
     Attributes
     ----------
     name : part of the key of compiled code.
+    n_parameters, fixed : how many there are, and how many of them, the first, have no derivative.
     valid : ``(theta)``, whether these are parameters of a law.
     support : ``(theta)`` to the smallest and the largest count.
     mode : ``(theta)`` to about the mode.
     log_mass : ``(y, theta)`` to log f(y).
     up : ``(y, theta)`` to f(y + 1) / f(y).
-    growth : ``(y, theta)`` to the largest up(v) / up(y), v >= y; 1 exactly where f is log-concave.
-    change : ``(y, theta)`` to T(y + 1) - T(y), of the part T of the score that is not linear in y.
-    start : ``(y, theta)`` to T(y).
     score : ``(y, T, theta)`` to the derivatives of log f by the parameters beyond `fixed`.
     edge : ``(above, below, theta)`` to the derivatives of log sum_v f(v) g(v) where f is all at
         one y: `above` is g(y + 1) / g(y), `below` g(y - 1) / g(y).
-    n_parameters, fixed : how many there are, and how many of them, the first, have no derivative.
+    growth : ``(y, theta)`` to the largest up(v) / up(y), v >= y; 1 exactly where f is log-concave.
+    change : ``(y, theta)`` to T(y + 1) - T(y), of the part T of the score that is not linear in y.
+    start : ``(y, theta)`` to T(y).
     """
 
     name: str
+    n_parameters: int
+    fixed: int
     valid: Callable
     support: Callable
     mode: Callable
     log_mass: Callable
     up: Callable
-    growth: Callable
-    change: Callable
-    start: Callable
-    score: Callable
-    edge: Callable
-    n_parameters: int
-    fixed: int
-
-
-@_jit
-def _one(y, theta):
-    return 1.0
-
-
-@_jit
-def _zero(y, theta):
-    return 0.0
-
-
-@_jit
-def _no_score(y, t, theta):
-    return ()
-
-
-@_jit
-def _no_edge(above, below, theta):
-    return ()
+    score: Callable = _no_score
+    edge: Callable = _no_edge
+    growth: Callable = _one
+    change: Callable = _zero
+    start: Callable = _zero
 
 
 # --- Poisson(mu) --------------------------------------------------------------------------------
 
 
-@_jit
+@jit
 def _poisson_valid(theta):
     return 0.0 <= theta[0] < math.inf
 
 
-@_jit
+@jit
 def _poisson_support(theta):
     return 0.0, math.inf if theta[0] > 0.0 else 0.0
 
 
-@_jit
+@jit
 def _poisson_mode(theta):
     return np.floor(theta[0])
 
 
-@_jit
+@jit
 def _poisson_log_mass(y, theta):
     return log_poisson(y, theta[0])
 
 
-@_jit
+@jit
 def _poisson_up(y, theta):
     return theta[0] / (y + 1.0)
 
 
-@_jit
+@jit
 def _poisson_score(y, t, theta):
     return (y / theta[0] - 1.0,)
 
 
-@_jit
+@jit
 def _poisson_edge(above, below, theta):
     return (above - 1.0,)
 
 
 POISSON = CountLaw(
     "poisson",
+    1,
+    0,
     _poisson_valid,
     _poisson_support,
     _poisson_mode,
     _poisson_log_mass,
     _poisson_up,
-    _one,
-    _zero,
-    _zero,
     _poisson_score,
     _poisson_edge,
-    1,
-    0,
 )
 
 # --- Binomial(n, p) -----------------------------------------------------------------------------
 
 
-@_jit
+@jit
 def _binomial_valid(theta):
     n, p = theta
     return n >= 0.0 and n == np.floor(n) and n < math.inf and 0.0 <= p <= 1.0
 
 
-@_jit
+@jit
 def _binomial_support(theta):
     n, p = theta
     return n if p == 1.0 else 0.0, 0.0 if p == 0.0 else n
 
 
-@_jit
+@jit
 def _binomial_mode(theta):
     n, p = theta
     return min(np.floor((n + 1.0) * p), n)
 
 
-@_jit
+@jit
 def _binomial_log_mass(y, theta):
     n, p = theta
     return log_binomial(y, n, p, 1.0 - p)
 
 
-@_jit
+@jit
 def _binomial_up(y, theta):
     n, p = theta
     return (n - y) * p / ((y + 1.0) * (1.0 - p))
 
 
-@_jit
+@jit
 def _binomial_score(y, t, theta):
     n, p = theta
     return ((y / n - p) / (p * (1.0 - p)) * n if n > 0.0 else 0.0,)
 
 
-@_jit
+@jit
 def _binomial_edge(above, below, theta):
     n, p = theta
     if n == 0.0:
@@ -180,47 +175,44 @@ def _binomial_edge(above, below, theta):
 
 BINOMIAL = CountLaw(
     "binomial",
+    2,
+    1,
     _binomial_valid,
     _binomial_support,
     _binomial_mode,
     _binomial_log_mass,
     _binomial_up,
-    _one,
-    _zero,
-    _zero,
     _binomial_score,
     _binomial_edge,
-    2,
-    1,
 )
 
 # --- NegativeBinomial(p, r, q = 1 - p), failures before the r-th success --------------------------
 # Derivatives by p go through q, which has all digits where p is nearly 1.
 
 
-@_jit
+@jit
 def _negative_binomial_valid(theta):
     p, r, q = theta
     return 0.0 < r < math.inf and 0.0 < p <= 1.0 and 0.0 <= q < 1.0
 
 
-@_jit
+@jit
 def _negative_binomial_support(theta):
     return 0.0, math.inf if theta[2] > 0.0 else 0.0
 
 
-@_jit
+@jit
 def _negative_binomial_mode(theta):
     p, r, q = theta
     return np.floor((r - 1.0) * q / p) if r > 1.0 else 0.0
 
 
-@_jit
+@jit
 def _log(p, q):
     return math.log1p(-q) if q < 0.5 else math.log(p)
 
 
-@_jit
+@jit
 def _negative_binomial_log_mass(y, theta):
     p, r, q = theta
     if y == 0.0:
@@ -233,23 +225,23 @@ def _negative_binomial_log_mass(y, theta):
     return ways - deviance(-excess, n * p) - deviance(excess, n * q)
 
 
-@_jit
+@jit
 def _negative_binomial_up(y, theta):
     return theta[2] * (y + theta[1]) / (y + 1.0)
 
 
-@_jit
+@jit
 def _negative_binomial_growth(y, theta):
     r = theta[1]
     return (y + 1.0) / (y + r) if r < 1.0 else 1.0
 
 
-@_jit
+@jit
 def _negative_binomial_change(y, theta):
     return 1.0 / (y + theta[1])
 
 
-@_jit
+@jit
 def _negative_binomial_start(y, theta):
     r = theta[1]  # digamma(r + y) - digamma(r)
     if y > 30.0:
@@ -260,106 +252,103 @@ def _negative_binomial_start(y, theta):
     return total
 
 
-@_jit
+@jit
 def _negative_binomial_score(y, t, theta):
     p, r, q = theta
     return t + _log(p, q), (y * p - r * q) / (p * q)
 
 
-@_jit
+@jit
 def _negative_binomial_edge(above, below, theta):
     return 0.0, theta[1] * (above - 1.0)
 
 
 NEGATIVE_BINOMIAL = CountLaw(
     "negative_binomial",
+    3,
+    1,
     _negative_binomial_valid,
     _negative_binomial_support,
     _negative_binomial_mode,
     _negative_binomial_log_mass,
     _negative_binomial_up,
+    _negative_binomial_score,
+    _negative_binomial_edge,
     _negative_binomial_growth,
     _negative_binomial_change,
     _negative_binomial_start,
-    _negative_binomial_score,
-    _negative_binomial_edge,
-    3,
-    1,
 )
 
 # --- Geometric(p), trials until the first success -------------------------------------------------
 
 
-@_jit
+@jit
 def _geometric_valid(theta):
     return 0.0 < theta[0] <= 1.0
 
 
-@_jit
+@jit
 def _geometric_support(theta):
     return 1.0, math.inf if theta[0] < 1.0 else 1.0
 
 
-@_jit
+@jit
 def _geometric_mode(theta):
     return 1.0
 
 
-@_jit
+@jit
 def _geometric_log_mass(y, theta):
     p = theta[0]
     return math.log(p) + ((y - 1.0) * math.log1p(-p) if y > 1.0 else 0.0)
 
 
-@_jit
+@jit
 def _geometric_up(y, theta):
     return 1.0 - theta[0]
 
 
-@_jit
+@jit
 def _geometric_score(y, t, theta):
     p = theta[0]
     return (1.0 / p - (y - 1.0) / (1.0 - p),)
 
 
-@_jit
+@jit
 def _geometric_edge(above, below, theta):
     return (1.0 - above,)
 
 
 GEOMETRIC = CountLaw(
     "geometric",
+    1,
+    0,
     _geometric_valid,
     _geometric_support,
     _geometric_mode,
     _geometric_log_mass,
     _geometric_up,
-    _one,
-    _zero,
-    _zero,
     _geometric_score,
     _geometric_edge,
-    1,
-    0,
 )
 
 # --- Hypergeometric(good, bad, drawn) -------------------------------------------------------------
 
 
-@_jit
+@jit
 def _hypergeometric_valid(theta):
     good, bad, drawn = theta
     whole = good == np.floor(good) and bad == np.floor(bad) and drawn == np.floor(drawn)
     return whole and good >= 0.0 and bad >= 0.0 and 0.0 <= drawn <= good + bad < math.inf
 
 
-@_jit
+@jit
 def _hypergeometric_support(theta):
     good, bad, drawn = theta
     return max(0.0, drawn - bad), min(drawn, good)
 
 
-@_jit
+@jit
 def _hypergeometric_mode(theta):
     good, bad, drawn = theta
     low, high = _hypergeometric_support(theta)
@@ -367,7 +356,7 @@ def _hypergeometric_mode(theta):
     return min(max(mode, low), high)
 
 
-@_jit
+@jit
 def _hypergeometric_log_mass(y, theta):
     good, bad, drawn = theta
     # Any probability will do; this one keeps every term small.
@@ -377,7 +366,7 @@ def _hypergeometric_log_mass(y, theta):
     return both - log_binomial(drawn, good + bad, p, q)
 
 
-@_jit
+@jit
 def _hypergeometric_up(y, theta):
     good, bad, drawn = theta
     return (good - y) * (drawn - y) / ((y + 1.0) * (bad - drawn + y + 1.0))
@@ -385,50 +374,40 @@ def _hypergeometric_up(y, theta):
 
 HYPERGEOMETRIC = CountLaw(
     "hypergeometric",
+    3,
+    3,
     _hypergeometric_valid,
     _hypergeometric_support,
     _hypergeometric_mode,
     _hypergeometric_log_mass,
     _hypergeometric_up,
-    _one,
-    _zero,
-    _zero,
-    _no_score,
-    _no_edge,
-    3,
-    3,
 )
 
 # --- One value, c ---------------------------------------------------------------------------------
 
 
-@_jit
+@jit
 def _atom_valid(theta):
     return theta[0] == np.floor(theta[0])
 
 
-@_jit
+@jit
 def _atom_support(theta):
     return theta[0], theta[0]
 
 
-@_jit
+@jit
 def _atom_mode(theta):
     return theta[0]
 
 
 ATOM = CountLaw(
     "atom",
+    1,
+    1,
     _atom_valid,
     _atom_support,
     _atom_mode,
     _zero,
     _zero,
-    _one,
-    _zero,
-    _zero,
-    _no_score,
-    _no_edge,
-    1,
-    1,
 )

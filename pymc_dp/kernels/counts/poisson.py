@@ -19,20 +19,21 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.counts.laws import POISSON
-from pymc_dp.kernels.counts.sums import ADDITIVE, make_count_draw, make_count_sum
+from pymc_dp.kernels.counts.sums import ADDITIVE, make_count_sum
 from pymc_dp.kernels.functions.count_masses import log_poisson, propose_offset
 from pymc_dp.kernels.functions.gamma_ratio import g_parts, h_parts
 
-_jit = njit(cache=True, nogil=True, error_model="numpy")
-
-_walk, _sum = make_count_draw(POISSON, ADDITIVE), make_count_sum(POISSON, ADDITIVE)
+_sum = make_count_sum(POISSON, ADDITIVE)
 _STEEP = 0.2  # rate of the noise beyond which a sum over all counts is short
 _FEW = 400.0  # counts up to which sums are shorter than quadrature
+_LISTED_MODE = 150.0  # up to which adding up the masses around the mode beats rejection
+LISTED = 512  # masses on either side of such a mode above 1e-17 of their sum, and more
+_ALL_BUT = 1e-17
 
 
-@_jit
+@jit
 def _below(k, rate):
     """Sum of (k - 1) ... (k - j) / rate^j over j >= 0, for k >= 1 and rate >= k."""
     if k > _FEW and rate < 2.0 * k:
@@ -49,7 +50,7 @@ def _below(k, rate):
     return total
 
 
-@_jit
+@jit
 def _above(k, rate):
     """Sum of rate^j / ((k + 1) ... (k + j)) over j >= 1, for 0 <= rate <= k + 1."""
     if k > _FEW and rate > 0.5 * k:
@@ -63,7 +64,7 @@ def _above(k, rate):
             return total
 
 
-@_jit
+@jit
 def poisson_two_sided(k, lam, delta, mu):
     """Log of the sum of the module for a whole k, 0 <= delta < 1; its derivatives by delta, mu."""
     if not (mu >= 0.0 and lam > 0.0) or math.isinf(mu) or math.isnan(k):
@@ -113,32 +114,114 @@ def poisson_two_sided(k, lam, delta, mu):
     return top + math.log(total), by_delta, (wl * left_slope + wr * right_slope) / total
 
 
-@_jit
-def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
-    """Draw a Poisson count given its release z with noise of scale `noise` on both sides.
+@jit
+def _draw_by_rejection(rng, z, lam, mu):
+    """Draw as `draw_count`, at a cost that does not grow with the count.
 
-    Small counts are drawn by a walk outwards from the mode, see `kernels.counts.sums`. For large
-    ones the cost does not grow: the conditional is log-concave, and a draw is accepted or rejected
-    from the envelope of Devroye (1987), flat around the mode and exponential beyond. A count has no
-    other ends than [0, inf): lo and hi are those of every draw of its kind.
+    The conditional is log-concave, and a draw is accepted or rejected from the envelope of Devroye
+    (1987), flat around the mode and exponential beyond.
     """
-    if mu < _FEW and z < _FEW:
-        return _walk(rng, z, (1.0 / noise, 0.0), (mu,), lo, hi)
     # numpy's floor is a double; math.floor would be an integer here, which overflows.
-    lam, k = 1.0 / noise, np.floor(z)
+    k = np.floor(z)
     left = min(k, np.floor(mu * math.exp(min(lam, 700.0))))
     right = max(k + 1.0, np.floor(mu * math.exp(-lam)))
     top_left = log_poisson(left, mu) - lam * abs(z - left)
-    mode, top = max(right, 0.0), log_poisson(max(right, 0.0), mu) - lam * abs(z - max(right, 0.0))
+    mode, top = right, log_poisson(right, mu) - lam * abs(z - right)
     if top_left >= top:
         mode, top = left, top_left
-    total = poisson_two_sided(k, lam, z - k, mu)[0]
-    if not top > -math.inf or math.isnan(total):
-        return math.nan
-    height = math.exp(top - total)
+    height = math.exp(top - poisson_two_sided(k, lam, z - k, mu)[0])
     while True:
         offset, log_cap = propose_offset(rng, height)
         s = mode + offset
         log_mass = log_poisson(s, mu) - lam * abs(z - s)
         if s >= 0.0 and math.log(1.0 - rng.random()) + log_cap <= log_mass - top:
             return s
+
+
+@jit
+def draw_count(rng, z, lam, down, up, mu, masses=None):
+    r"""Draw y with mass proportional to Poisson(y | mu) exp(-lam abs(z - y)).
+
+    Parameters
+    ----------
+    rng : numpy Generator
+    z : float
+        Release.
+    lam, down, up : float
+        Rate of the noise, :math:`e^{-\lambda}` and :math:`e^{\lambda}`.
+    mu : float
+        Rate of the count.
+    masses : float array (2, 512), optional
+        Room to work in.
+
+    Returns
+    -------
+    float
+        The count; NaN if mu or z is NaN or above 9e15.
+    """
+    if not (mu >= 0.0 and mu < 9e15 and abs(z) < 9e15 and lam >= 0.0):  # floor gives an integer
+        return math.nan
+    k = float(math.floor(z))
+    delta = z - k
+    if mu == 0.0:
+        return 0.0
+    right = mu * down
+    if z <= 0.0:  # every count is on the far side: the law is tilted, not cut
+        return float(rng.poisson(right))
+    left = mu * up
+    bridge = right if delta == 0.0 else mu * math.exp(lam * (2.0 * delta - 1.0))  # from k to k + 1
+    mode = k
+    if left < k:
+        mode = float(math.floor(left))
+    elif right > k + 1.0:
+        mode = float(math.floor(right))
+    elif bridge > k + 1.0:
+        mode = k + 1.0
+    if mode > _LISTED_MODE:
+        return _draw_by_rejection(rng, z, lam, mu)
+    if masses is None:
+        masses = np.empty((2, LISTED))
+    # Masses relative to that at the mode, upwards and downwards until nothing is left.
+    above, below = 0.0, 0.0
+    n_above, n_below = 0, 0
+    term, y = 1.0, mode
+    while n_above < LISTED and term > _ALL_BUT * above:
+        ratio = left if y < k else bridge if y == k else right
+        y += 1.0
+        term *= ratio / y
+        masses[0, n_above] = term
+        above += term
+        n_above += 1
+    inverse_left, inverse_right = 1.0 / left, 1.0 / right
+    term, y = 1.0, mode
+    while y > 0.0 and term > _ALL_BUT * below:
+        term *= y * (inverse_left if y <= k else inverse_right) if y != k + 1.0 else y / bridge
+        y -= 1.0
+        masses[1, n_below] = term
+        below += term
+        n_below += 1
+    u = rng.random() * (1.0 + above + below) - 1.0
+    if u < 0.0:
+        return mode
+    if u < above:
+        j = 0
+        while j < n_above - 1 and u >= masses[0, j]:
+            u -= masses[0, j]
+            j += 1
+        return mode + 1.0 + j
+    u -= above
+    j = 0
+    while j < n_below - 1 and u >= masses[1, j]:
+        u -= masses[1, j]
+        j += 1
+    return mode - 1.0 - j if n_below else mode
+
+
+@jit
+def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
+    """Draw a Poisson count given its release z with noise of scale `noise` on both sides.
+
+    A count has no other ends than [0, inf): lo and hi are those of every draw of its kind.
+    """
+    lam = 1.0 / noise
+    return draw_count(rng, z, lam, math.exp(-lam), math.exp(lam), mu)

@@ -23,13 +23,12 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.counts.poisson import draw_poisson_two_sided
 from pymc_dp.kernels.functions.bessel import draw_bessel
 
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 
-
-@_jit
+@jit
 def draw_rates(rng, y, z, scale):
     r"""Draw :math:`\lambda_i / \alpha` given the count and its release."""
     d = z - y
@@ -38,27 +37,50 @@ def draw_rates(rng, y, z, scale):
     return rng.standard_gamma(1.0 + first), rng.standard_gamma(1.0 + second)
 
 
-@_jit
-def draw_count(rng, z, scale, mu, first, second):
+@jit
+def draw_count(rng, z, alpha, mu, first, second):
     r"""Draw the count given its release and the rates :math:`\lambda_i / \alpha`; NaN if unusable.
 
     The binomial law is drawn from the side of the smaller probability, which keeps its digits.
+    Returns the sum :math:`y + g_1`, too.
     """
-    log_alpha = -1.0 / scale
-    alpha = math.exp(log_alpha)
     a = 2.0 * math.sqrt(alpha * first + mu) * math.sqrt(alpha * second)
-    if not (mu >= 0.0 and scale > 0.0 and math.isfinite(z) and math.isfinite(a)):
-        return math.nan
+    if not (mu >= 0.0 and alpha >= 0.0 and math.isfinite(z) and math.isfinite(a)):
+        return math.nan, math.nan
     total = draw_bessel(rng, abs(z), a) + max(z, 0.0)
+    if not total < 9e15:  # the binomial generator takes an integer
+        return math.nan, math.nan
     if mu <= 0.0:
-        return 0.0
-    odds = log_alpha + math.log(first) - math.log(mu)  # of being noise, in logs
-    if odds > 0.0:
-        return float(rng.binomial(int(total), 1.0 / (1.0 + math.exp(min(odds, 700.0)))))
-    return total - rng.binomial(int(total), math.exp(odds) / (1.0 + math.exp(odds)))
+        return 0.0, total
+    odds = alpha * first / mu  # of being noise
+    if odds > 1.0:
+        return float(rng.binomial(int(total), 1.0 / (1.0 + odds))), total
+    return total - rng.binomial(int(total), odds / (1.0 + odds)), total
 
 
-@_jit
+@jit
+def draw_count_augmented(rng, z, alpha, mu, augmentation):
+    """Draw a count as it was published: its rates, `augmentation`, are kept from draw to draw.
+
+    They are drawn anew given everything else.
+    """
+    y, total = draw_count(rng, z, alpha, mu, augmentation[0], augmentation[1])
+    if y >= 0.0:
+        augmentation[0] = rng.standard_gamma(1.0 + total - y)
+        augmentation[1] = rng.standard_gamma(1.0 + total - z)
+    return y
+
+
+@jit
+def start_augmentation(rng, z, noise, mu, augmentation):
+    """Draw the rates of every cell exactly given its release and the rate of its count."""
+    for d in range(z.shape[0]):
+        for v in range(z.shape[1]):
+            y = draw_poisson_two_sided(rng, z[d, v], noise[d, v], 0.0, math.inf, mu[d, v])
+            augmentation[d, v] = draw_rates(rng, y, z[d, v], noise[d, v])
+
+
+@jit
 def draw_skellam_bessel(rng, y, z, scale, mu):
     """Move each count of an array once, by drawing the rates given it and then the count anew.
 
@@ -83,5 +105,6 @@ def draw_skellam_bessel(rng, y, z, scale, mu):
     out = np.empty(y.size)
     for i in range(y.size):
         first, second = draw_rates(rng, y[i], z[i], scale[i])
-        out[i] = draw_count(rng, z[i], scale[i], mu[i], first, second)
+        alpha = math.exp(-1.0 / scale[i]) if scale[i] > 0.0 else math.nan
+        out[i], _ = draw_count(rng, z[i], alpha, mu[i], first, second)
     return out

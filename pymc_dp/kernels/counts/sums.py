@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.counts.laws import CountLaw
-
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 
 REST = 1e-18
 """What a sum may leave out, relative to itself."""
@@ -51,23 +49,23 @@ class CountNoise(NamedTuple):
 # --- exp(-lam |z - y| - tau (z - y)^2 / 2), p = (lam, tau) ----------------------------------------
 
 
-@_jit
+@jit
 def _itself(z, p):
     return z
 
 
-@_jit
+@jit
 def _additive_log_noise(z, y, p):
     e = z - y
     return -p[0] * abs(e) - 0.5 * p[1] * e * e
 
 
-@_jit
+@jit
 def _additive_begin(z, y, side, p):
     return math.exp(p[1] * (side * (z - y) - 0.5)), math.exp(-p[1]), math.exp(-p[0])
 
 
-@_jit
+@jit
 def _additive_advance(z, y, side, state, p):
     normal, fall, decay = state
     ahead = side * (z - y)
@@ -80,13 +78,13 @@ def _additive_advance(z, y, side, state, p):
     return normal * factor, (normal * fall, fall, decay)
 
 
-@_jit
+@jit
 def _additive_slope(z, y, p):
     e = z - y
     return -p[1] * e - (p[0] if e >= 0.0 else -p[0])  # at a kink, from the right
 
 
-@_jit
+@jit
 def _no_slope(z, y, p):
     return 0.0
 
@@ -102,20 +100,20 @@ def stepwise(
 ) -> CountNoise:
     """Noise known by its log density only; these functions take p unpacked."""
 
-    @njit(nogil=True, error_model="numpy")
+    @part
     def find_center(z, p):
         found = center(z, *p)
         return z if math.isnan(found) else found
 
-    @njit(nogil=True, error_model="numpy")
+    @part
     def log_density(z, y, p):
         return log_noise(z, y, *p)
 
-    @njit(nogil=True, error_model="numpy")
+    @part
     def begin(z, y, side, p):
         return log_noise(z, y, *p)
 
-    @njit(nogil=True, error_model="numpy")
+    @part
     def advance(z, y, side, state, p):
         ahead = log_noise(z, y + side, *p)
         return math.exp(ahead - state), ahead
@@ -123,7 +121,7 @@ def stepwise(
     if slope is None:
         return CountNoise(key, find_center, log_density, begin, advance, _no_slope)
 
-    @njit(nogil=True, error_model="numpy")
+    @part
     def by_z(z, y, p):
         return slope(z, y, *p)
 
@@ -137,14 +135,14 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
     """Make ``(z, p, theta, lo, hi)`` to about the largest term in [lo, hi]."""
     up, law_mode, log_noise, find_center = law.up, law.mode, noise.log_noise, noise.center
 
-    @njit(nogil=True, error_model="numpy")
+    @part
     def rises(y, z, center, p, theta):
         here, ahead = log_noise(z, y, p), log_noise(z, y + 1.0, p)
         if here == -math.inf:  # away from what could not have been released
             return y < center
         return math.log(up(y, theta)) + ahead - here > 0.0
 
-    @njit(nogil=True, error_model="numpy")
+    @part
     def find_mode(z, p, theta, lo, hi):
         center, lo, hi = find_center(z, p), max(lo, -_WHOLE), min(hi, _WHOLE)
         first = min(max(law_mode(theta), lo), hi)
@@ -168,23 +166,38 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
     return find_mode
 
 
+def _make_walk(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable]:
+    """Make one step of a walk from the mode, upwards (`side` 1) or down (-1), and its end."""
+    up, growth, advance = law.up, law.growth, noise.advance
+
+    @part
+    def leap(z, y, side, state, p, theta):
+        """Return the next count, what law and noise change by on the way, and the next state."""
+        factor, state = advance(z, y, side, state, p)
+        if side > 0.0:
+            return y + 1.0, up(y, theta), factor, state
+        return y - 1.0, 1.0 / up(y - 1.0, theta), factor, state
+
+    @part
+    def ends(y, side, term, ratio, factor, total, law_there, concave, theta):
+        """Whether what is left is less than `REST` of the sum; NaN ends it, too."""
+        if side > 0.0:
+            ratio *= growth(y - 1.0, theta)
+        elif not concave:
+            return factor <= 1.0 and not term > REST * total * law_there
+        return not term * ratio > REST * total * (1.0 - ratio)
+
+    return leap, ends
+
+
 def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     """Make ``(z, p, theta)`` to log p(z), its derivative by z and those by theta."""
-    valid, support, log_mass, up, growth, change, start, score, edge = (
-        law.valid,
-        law.support,
-        law.log_mass,
-        law.up,
-        law.growth,
-        law.change,
-        law.start,
-        law.score,
-        law.edge,
-    )
-    log_noise, begin, advance, slope = noise.log_noise, noise.begin, noise.advance, noise.slope
-    find_mode = _make_mode(law, noise)
+    valid, support, log_mass, growth = law.valid, law.support, law.log_mass, law.growth
+    change, start, score, edge = law.change, law.start, law.score, law.edge
+    log_noise, begin, slope = noise.log_noise, noise.begin, noise.slope
+    find_mode, (leap, ends) = _make_mode(law, noise), _make_walk(law, noise)
 
-    @_jit
+    @jit
     def count_sum(z, p, theta):
         if not valid(theta) or math.isnan(z):
             return (math.nan, math.nan, *score(math.nan, math.nan, theta))
@@ -198,58 +211,38 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
             above = math.exp(log_noise(z, lo + 1.0, p) - log_top)
             below = math.exp(log_noise(z, lo - 1.0, p) - log_top)
             return (log_top + log_law, slope(z, lo, p), *edge(above, below, theta))
-        # The largest term is 1; moments of y and T around their values there.
-        total, first, extra, slopes = 1.0, 0.0, 0.0, slope(z, mode, p)
-        y, t, term, state = mode, 0.0, 1.0, begin(z, mode, 1.0, p)
-        while y < hi:
-            if y - mode > _MOST:
-                total = math.nan
-                break
-            factor, state = advance(z, y, 1.0, state, p)
-            ratio = up(y, theta) * factor
-            t += change(y, theta)
-            y += 1.0
-            term *= ratio
-            total += term
-            first += term * (y - mode)
-            extra += term * t
-            slopes += term * slope(z, y, p)
-            ratio *= growth(y - 1.0, theta)
-            if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
-                break
-            if total > _LARGE:
-                total, first, extra, slopes, term = (
-                    total / _LARGE,
-                    first / _LARGE,
-                    extra / _LARGE,
-                    slopes / _LARGE,
-                    term / _LARGE,
-                )
-                log_top += math.log(_LARGE)
-        scale = math.exp(log_noise(z, mode, p) - log_top)
-        y, t, term, state = mode, 0.0, scale, begin(z, mode, -1.0, p)
-        law_there = math.exp(log_law)
+        # The term at the mode is `scale`, 1 at first; moments of y and T around their values there.
+        total, first, extra, slopes, scale = 1.0, 0.0, 0.0, slope(z, mode, p), 1.0
         concave = growth(lo, theta) == 1.0
-        while y > lo:
-            if mode - y > _MOST:
-                total = math.nan
-                break
-            factor, state = advance(z, y, -1.0, state, p)
-            y -= 1.0
-            law_ratio = 1.0 / up(y, theta)
-            law_there *= law_ratio
-            ratio = law_ratio * factor
-            t -= change(y, theta)
-            term *= ratio
-            total += term
-            first += term * (y - mode)
-            extra += term * t
-            slopes += term * slope(z, y, p)
-            if concave:
-                if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
+        for side in (1.0, -1.0):
+            y, t, term, law_there = mode, 0.0, scale, math.exp(log_law)
+            state, end = begin(z, mode, side, p), hi if side > 0.0 else lo
+            while y != end:
+                if abs(y - mode) > _MOST:
+                    total = math.nan
                     break
-            elif factor <= 1.0 and not term > REST * total * law_there:
-                break
+                before = y
+                y, law_ratio, factor, state = leap(z, y, side, state, p, theta)
+                law_there *= law_ratio
+                ratio = law_ratio * factor
+                t += side * change(min(before, y), theta)
+                term *= ratio
+                total += term
+                first += term * (y - mode)
+                extra += term * t
+                slopes += term * slope(z, y, p)
+                if ends(y, side, term, ratio, factor, total, law_there, concave, theta):
+                    break
+                if total > _LARGE:
+                    total, first, extra, slopes, term, scale = (
+                        total / _LARGE,
+                        first / _LARGE,
+                        extra / _LARGE,
+                        slopes / _LARGE,
+                        term / _LARGE,
+                        scale / _LARGE,
+                    )
+                    log_top += math.log(_LARGE)
         mean, t_mean = mode + first / total, start(mode, theta) + extra / total
         log_p = log_top + log_law + math.log(total)
         return (log_p, slopes / total, *score(mean, t_mean, theta))
@@ -263,17 +256,11 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
     It is one of `rest` + `step` k, k whole, all counts by default. A release of another form may
     have left these only; law and noise are walked through as ever, what lies between is skipped.
     """
-    valid, support, log_mass, up, growth = (
-        law.valid,
-        law.support,
-        law.log_mass,
-        law.up,
-        law.growth,
-    )
-    log_noise, begin, advance = noise.log_noise, noise.begin, noise.advance
-    find_mode = _make_mode(law, noise)
+    valid, support, log_mass, growth = law.valid, law.support, law.log_mass, law.growth
+    log_noise, begin = noise.log_noise, noise.begin
+    find_mode, (leap, ends) = _make_mode(law, noise), _make_walk(law, noise)
 
-    @_jit
+    @jit
     def count_draw(rng, z, p, theta, lo, hi, step=1.0, rest=0.0):
         if not valid(theta) or math.isnan(z):
             return math.nan
@@ -289,46 +276,27 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
         # Two rounds of the same walk: the first finds the sum, the second where it is exceeded.
         target, found = math.inf, math.nan
         for _ in range(2):
-            total, term, y = 0.0, 1.0, mode
-            if step == 1.0 or (y - rest) % step == 0.0:
-                total, found = 1.0, y
+            total = 0.0
+            if step == 1.0 or (mode - rest) % step == 0.0:
+                total, found = 1.0, mode
             if total > target:
-                return y
-            state = begin(z, mode, 1.0, p)
-            while y < hi:
-                if y - mode > _MOST:
-                    return math.nan
-                factor, state = advance(z, y, 1.0, state, p)
-                ratio = up(y, theta) * factor
-                y += 1.0
-                term *= ratio
-                if step == 1.0 or (y - rest) % step == 0.0:
-                    total, found = total + term, y
-                    if total > target:
-                        return y
-                ratio *= growth(y - 1.0, theta)
-                if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
-                    break
-            y, term, state = mode, 1.0, begin(z, mode, -1.0, p)
-            law_there = math.exp(log_law)
-            while y > lo:
-                if mode - y > _MOST:
-                    return math.nan
-                factor, state = advance(z, y, -1.0, state, p)
-                y -= 1.0
-                law_ratio = 1.0 / up(y, theta)
-                law_there *= law_ratio
-                ratio = law_ratio * factor
-                term *= ratio
-                if step == 1.0 or (y - rest) % step == 0.0:
-                    total, found = total + term, y
-                    if total > target:
-                        return y
-                if concave:
-                    if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
+                return mode
+            for side in (1.0, -1.0):
+                y, term, law_there = mode, 1.0, math.exp(log_law)
+                state, end = begin(z, mode, side, p), hi if side > 0.0 else lo
+                while y != end:
+                    if abs(y - mode) > _MOST:
+                        return math.nan
+                    y, law_ratio, factor, state = leap(z, y, side, state, p, theta)
+                    law_there *= law_ratio
+                    ratio = law_ratio * factor
+                    term *= ratio
+                    if step == 1.0 or (y - rest) % step == 0.0:
+                        total, found = total + term, y
+                        if total > target:
+                            return y
+                    if ends(y, side, term, ratio, factor, total, law_there, concave, theta):
                         break
-                elif factor <= 1.0 and not term > REST * total * law_there:
-                    break
             if total == 0.0:
                 return math.nan
             target = total * rng.random()

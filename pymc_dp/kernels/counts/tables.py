@@ -8,15 +8,15 @@ expression for every release, so that the cell is drawn exactly by `kernels.coun
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.counts.laws import BINOMIAL, POISSON, CountLaw
 from pymc_dp.kernels.counts.sums import CountNoise, make_count_draw
-
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 
 
 class Releases(NamedTuple):
@@ -60,7 +60,7 @@ class Gaps(NamedTuple):
 # --- Several releases as the noise of one count; p = (tau, center, kinks, lam, decay, number) ----
 
 
-@_jit
+@jit
 def _center(z, p):
     tau, center, kinks, _, _, number = p
     if tau > 0.0 or number == 0:
@@ -68,7 +68,7 @@ def _center(z, p):
     return kinks[0]
 
 
-@_jit
+@jit
 def _log_noise(z, y, p):
     tau, center, kinks, lam, _, number = p
     total = -0.5 * tau * (center - y) ** 2
@@ -77,12 +77,12 @@ def _log_noise(z, y, p):
     return total
 
 
-@_jit
+@jit
 def _begin(z, y, side, p):
     return math.exp(p[0] * (side * (p[1] - y) - 0.5)), math.exp(-p[0])
 
 
-@_jit
+@jit
 def _advance(z, y, side, state, p):
     _, _, kinks, lam, decay, number = p
     normal, fall = state
@@ -98,7 +98,7 @@ def _advance(z, y, side, state, p):
     return factor, (normal * fall, fall)
 
 
-@_jit
+@jit
 def _slope(z, y, p):
     return 0.0
 
@@ -108,7 +108,7 @@ SEVERAL = CountNoise("several", _center, _log_noise, _begin, _advance, _slope)
 # --- What the releases say of a cell --------------------------------------------------------------
 
 
-@_jit
+@jit
 def sums_of(y, releases):
     """Return S_m for every release."""
     sums = np.zeros(releases.z.size)
@@ -118,7 +118,7 @@ def sums_of(y, releases):
     return sums
 
 
-@_jit
+@jit
 def _coefficient(releases, i, m):
     for e in range(releases.first[i], releases.first[i + 1]):
         if releases.which[e] == m:
@@ -126,7 +126,7 @@ def _coefficient(releases, i, m):
     return 0.0
 
 
-@_jit
+@jit
 def _gather(releases, sums, y, i, j, kinks, lam, decay):
     """Return the noise of cell i as p; where j >= 0, cell j moves the other way."""
     tau, weighted, number = 0.0, 0.0, 0
@@ -157,7 +157,7 @@ def _gather(releases, sums, y, i, j, kinks, lam, decay):
     return tau, center, kinks, lam, decay, number
 
 
-@_jit
+@jit
 def _put(releases, sums, y, i, value):
     change = value - y[i]
     if change != 0.0:
@@ -166,18 +166,16 @@ def _put(releases, sums, y, i, value):
             sums[releases.which[e]] += releases.weight[e] * change
 
 
-@_jit
+@jit
 def most_releases(releases):
     """Return the largest number of releases that one cell is in."""
-    most = 0
-    for i in range(releases.first.size - 1):
-        most = max(most, releases.first[i + 1] - releases.first[i])
-    return most
+    return np.append(np.diff(releases.first), 0).max()
 
 
 # --- Sweeps ---------------------------------------------------------------------------------------
 
 
+@cache
 def make_cell_sweep(law: CountLaw) -> Callable:
     """Make ``(rng, y, theta, releases, gaps)``, which draws every cell once given the others.
 
@@ -187,7 +185,7 @@ def make_cell_sweep(law: CountLaw) -> Callable:
     draw = make_count_draw(law, SEVERAL)
     width = law.n_parameters
 
-    @_jit
+    @jit
     def cell_sweep(rng, y, theta, releases, gaps):
         sums, most = sums_of(y, releases), most_releases(releases)
         kinks, lam, decay = np.empty(most), np.empty(most), np.empty(most)
@@ -196,8 +194,9 @@ def make_cell_sweep(law: CountLaw) -> Callable:
             if step == 0.0:
                 continue
             p = _gather(releases, sums, y, i, -1, kinks, lam, decay)
-            column = _column(theta, i, width)
-            drawn = draw(rng, 0.0, p, column, -math.inf, math.inf, step, rest)
+            drawn = draw(
+                rng, 0.0, p, to_fixed_tuple(theta[:, i], width), -math.inf, math.inf, step, rest
+            )
             if math.isnan(drawn):
                 return False
             _put(releases, sums, y, i, drawn)
@@ -206,93 +205,79 @@ def make_cell_sweep(law: CountLaw) -> Callable:
     return cell_sweep
 
 
-@njit(inline="always")
-def _column(theta, i, width):
-    if width == 1:
-        return (theta[0, i],)
-    if width == 2:
-        return theta[0, i], theta[1, i]
-    return theta[0, i], theta[1, i], theta[2, i]
+_draw_binomial = make_count_draw(BINOMIAL, SEVERAL)
+_draw_poisson = make_count_draw(POISSON, SEVERAL)
 
 
-def make_pair_sweep() -> Callable:
-    """Make ``(rng, y, rates, block, releases, gaps)``, which draws pairs of cells given their sum.
+@jit
+def _draw_pair(rng, y, rates, i, j, releases, gaps, sums, scratch):
+    total, both = y[i] + y[j], rates[i] + rates[j]
+    a, b = gaps.step[i], gaps.step[j]
+    if total == 0.0 or i == j or a * b == 0.0:
+        return True
+    step = a * b / math.gcd(int(a), int(b))  # keeps both possible
+    share = rates[i] / both
+    if share == 0.0 or share == 1.0:
+        if step > 1.0:  # all of them in one cell may be impossible
+            return True
+        drawn = total * share
+    else:
+        p = _gather(releases, sums, y, i, j, scratch[0], scratch[1], scratch[2])
+        drawn = _draw_binomial(rng, 0.0, p, (total, share), -math.inf, math.inf, step, y[i])
+    if math.isnan(drawn):
+        return False
+    _put(releases, sums, y, i, drawn)
+    _put(releases, sums, y, j, total - drawn)
+    return True
+
+
+@jit
+def pair_sweep(rng, y, rates, block, releases, gaps):
+    """Draw pairs of cells given their sum.
 
     Blocks of `block` neighbouring cells keep their totals; within one the counts are multinomial
     with probabilities in proportion to `rates`. Every cell is paired with its neighbour, which is
     often in the same sums, and with any other of its block. It returns whether every pair could be
     drawn.
     """
-    draw = make_count_draw(BINOMIAL, SEVERAL)
-
-    @njit(nogil=True, error_model="numpy")
-    def draw_pair(rng, y, rates, i, j, releases, gaps, sums, scratch):
-        total, both = y[i] + y[j], rates[i] + rates[j]
-        a, b = gaps.step[i], gaps.step[j]
-        if total == 0.0 or i == j or a * b == 0.0:
-            return True
-        step = a * b / math.gcd(int(a), int(b))  # keeps both possible
-        share = rates[i] / both
-        if share == 0.0 or share == 1.0:
-            if step > 1.0:  # all of them in one cell may be impossible
-                return True
-            drawn = total * share
-        else:
-            p = _gather(releases, sums, y, i, j, scratch[0], scratch[1], scratch[2])
-            drawn = draw(rng, 0.0, p, (total, share), -math.inf, math.inf, step, y[i])
-        if math.isnan(drawn):
-            return False
-        _put(releases, sums, y, i, drawn)
-        _put(releases, sums, y, j, total - drawn)
-        return True
-
-    @_jit
-    def pair_sweep(rng, y, rates, block, releases, gaps):
-        sums = sums_of(y, releases)
-        scratch = np.empty((3, 2 * most_releases(releases)))
-        good = True
-        for start in range(0, y.size, block):
-            for k in range(rng.integers(0, 2), block - 1, 2):
-                i = start + k
-                good &= draw_pair(rng, y, rates, i, i + 1, releases, gaps, sums, scratch)
-            for k in range(block):
-                j = start + int(rng.random() * block)
-                good &= draw_pair(rng, y, rates, start + k, j, releases, gaps, sums, scratch)
-        return good
-
-    return pair_sweep
+    sums = sums_of(y, releases)
+    scratch = np.empty((3, 2 * most_releases(releases)))
+    good = True
+    for start in range(0, y.size, block):
+        for k in range(rng.integers(0, 2), block - 1, 2):
+            i = start + k
+            good &= _draw_pair(rng, y, rates, i, i + 1, releases, gaps, sums, scratch)
+        for k in range(block):
+            j = start + int(rng.random() * block)
+            good &= _draw_pair(rng, y, rates, start + k, j, releases, gaps, sums, scratch)
+    return good
 
 
-def make_sum_sweep() -> Callable:
-    """Make ``(rng, y, rates, releases, gaps)``, which draws Poisson cells with the sum they are in.
+@jit
+def sum_sweep(rng, y, rates, releases, gaps):
+    """Draw Poisson cells with the sum they are in.
 
     Their sum is Poisson, and given it they are multinomial: that is a draw of all of them from
     their joint conditional, which moves by one cell do not find a way through. It returns whether
     every sum could be drawn.
     """
-    draw = make_count_draw(POISSON, SEVERAL)
-
-    @_jit
-    def sum_sweep(rng, y, rates, releases, gaps):
-        kinks, lam, decay = np.empty(1), np.empty(1), np.empty(1)
-        for g in range(gaps.which.size):
-            cells = gaps.cells[gaps.first[g] : gaps.first[g + 1]]
-            m, weight = gaps.which[g], releases.weight[releases.first[cells[0]]]
-            where = releases.z[m] / weight
-            precision = releases.tau[m] * weight * weight
-            kinks[0], lam[0] = where, releases.lam[m] * abs(weight)
-            decay[0] = math.exp(-lam[0])
-            p = (precision, where, kinks, lam, decay, 1 if lam[0] > 0.0 else 0)
-            rate = np.cumsum(rates[cells])  # of the first cells together
-            law, step, rest = (rate[-1],), gaps.sum_step[g], gaps.sum_rest[g]
-            left = draw(rng, 0.0, p, law, -math.inf, math.inf, step, rest)
-            if math.isnan(left):
-                return False
-            for k in range(cells.size - 1, 0, -1):
-                share = rates[cells[k]] / rate[k] if left > 0.0 else 0.0
-                y[cells[k]] = rng.binomial(int(left), min(share, 1.0))
-                left -= y[cells[k]]
-            y[cells[0]] = left
-        return True
-
-    return sum_sweep
+    kinks, lam, decay = np.empty(1), np.empty(1), np.empty(1)
+    for g in range(gaps.which.size):
+        cells = gaps.cells[gaps.first[g] : gaps.first[g + 1]]
+        m, weight = gaps.which[g], releases.weight[releases.first[cells[0]]]
+        where = releases.z[m] / weight
+        precision = releases.tau[m] * weight * weight
+        kinks[0], lam[0] = where, releases.lam[m] * abs(weight)
+        decay[0] = math.exp(-lam[0])
+        p = (precision, where, kinks, lam, decay, 1 if lam[0] > 0.0 else 0)
+        rate = np.cumsum(rates[cells])  # of the first cells together
+        law, step, rest = (rate[-1],), gaps.sum_step[g], gaps.sum_rest[g]
+        left = _draw_poisson(rng, 0.0, p, law, -math.inf, math.inf, step, rest)
+        if math.isnan(left):
+            return False
+        for k in range(cells.size - 1, 0, -1):
+            share = rates[cells[k]] / rate[k] if left > 0.0 else 0.0
+            y[cells[k]] = rng.binomial(int(left), min(share, 1.0))
+            left -= y[cells[k]]
+        y[cells[0]] = left
+    return True

@@ -29,14 +29,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.functions.count_masses import HALF_LOG_2PI
 from pymc_dp.kernels.functions.normal_mass import _half_normal_parts
 
-# No fastmath: infinite ends of intervals need IEEE arithmetic.
-_jit = njit(cache=True, nogil=True, error_model="numpy")
-
 REST = 1e-17  # Share of a sum that may be left out: less than its rounding.
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _FEW = 64.0  # so many terms are summed without further thought
 _BERNOULLI = [
     Fraction(1, 6),
@@ -55,7 +52,7 @@ _MIDPOINT = np.array(
 )
 
 
-@_jit
+@jit
 def log_normaliser(sigma):
     r"""Return :math:`\log \sum_k e^{-k^2 / (2 \sigma^2)}` and its derivative in log sigma.
 
@@ -84,17 +81,17 @@ def log_normaliser(sigma):
         rest += term
         second += term * u * u
         k += 1.0
-    return _HALF_LOG_2PI + math.log(sigma) + math.log1p(rest), 1.0 - second / (1.0 + rest)
+    return HALF_LOG_2PI + math.log(sigma) + math.log1p(rest), 1.0 - second / (1.0 + rest)
 
 
-@_jit
+@jit
 def normaliser_parts(sigma):
     """Return `log_normaliser` with its derivative in sigma."""
     value, slope = log_normaliser(sigma)
     return value, slope / sigma
 
 
-@_jit
+@jit
 def _term_by_term(first, last, sigma):
     """Sum exp((f^2 - k^2) / (2 sigma^2)), f <= k <= l, and the same times (k / sigma)^2; f >= 0."""
     u = first / sigma
@@ -114,7 +111,7 @@ def _term_by_term(first, last, sigma):
     return total, second
 
 
-@_jit
+@jit
 def _end_correction(x, sigma):
     """Return Euler-Maclaurin's correction over g, at an end x, for g and for (x / sigma)^2 g.
 
@@ -138,7 +135,7 @@ def _end_correction(x, sigma):
     return plain, second
 
 
-@_jit
+@jit
 def _integrated(first, last, sigma):
     """Return `_term_by_term` by the Euler-Maclaurin formula; f >= 1 and sigma large."""
     a, b = first - 0.5, last + 0.5
@@ -158,7 +155,7 @@ def _integrated(first, last, sigma):
     return total * shift, second * shift
 
 
-@_jit
+@jit
 def _log_side(first, last, sigma):
     """Log of the unnormalised sum from f >= 0 to l, possibly infinite, and its log derivative."""
     few = last - first < _FEW
@@ -170,7 +167,7 @@ def _log_side(first, last, sigma):
     return -0.5 * u * u + math.log(total), second / total
 
 
-@_jit
+@jit
 def log_between(first, last, sigma):
     r"""Return :math:`\log P(f \le K \le l)` and its derivative in sigma.
 
@@ -214,7 +211,7 @@ def log_between(first, last, sigma):
     return math.log(total) - log_all, (moment / total - variance) / sigma
 
 
-@_jit
+@jit
 def quantile(p, sigma):
     r"""Return :math:`\min\{k : P(K \le k) \ge p\}`; NaN where undefined."""
     if not (0.0 <= p <= 1.0 and 0.0 < sigma < math.inf):
@@ -245,7 +242,7 @@ def quantile(p, sigma):
     return high
 
 
-@_jit
+@jit
 def draw(rng, sigma):
     """Draw from the law, by rejection from a two-sided geometric one [1]_.
 

@@ -16,14 +16,14 @@ cancels when :math:`p` is :math:`10^9` or :math:`z` lies a thousand noise scales
 
 import math
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.functions.gamma_mass import gamma_log_tilted_mass
 from pymc_dp.kernels.functions.gamma_ratio import expm1_minus
 
 TINY = 1e-300
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _draw_envelope(rng, mode, left, h_left, s_left, right, h_right, s_right, lo, hi):
     """Draw from the envelope of a log-concave density whose log is 0 at `mode`.
 
@@ -64,13 +64,13 @@ def _draw_envelope(rng, mode, left, h_left, s_left, right, h_right, s_right, lo,
     return min(flat_right + distance, hi), s_right * distance
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _unit_drop(slope, curvature):
     """Distance at which `slope * d + curvature * d**2 / 2` reaches one."""
     return 2.0 / (slope + math.sqrt(slope * slope + 2.0 * curvature) + TINY)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _stationary(p, rate, tau):
     """Positive root of ``p / s - rate - tau * s`` (the signed one when p is 0); inf if none."""
     if tau > 0.0:
@@ -85,7 +85,7 @@ def _stationary(p, rate, tau):
     return math.nan  # flat on this side: any point is a mode
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
     """Draw s from exp{p log s - beta s - tau (s - m)^2 / 2 - lam |z - s|} on [lo, hi], p >= 0.
 
@@ -157,7 +157,7 @@ def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
             return s
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _relative(d, mode, p, beta, tau, m, lam, z, offset):
     """h(mode + d) - h(mode), without cancellation."""
     value = -(beta + tau * (mode - m)) * d - 0.5 * tau * d * d
@@ -175,7 +175,7 @@ def _relative(d, mode, p, beta, tau, m, lam, z, offset):
     return value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_log_gamma(rng, a, rate, log_lo, log_hi):
     """Draw u = log g for g ~ Gamma(a, rate) restricted to log_lo <= u <= log_hi, a >= 0.
 
@@ -223,7 +223,7 @@ def draw_log_gamma(rng, a, rate, log_lo, log_hi):
             return u
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _draw_power_exponential(rng, a, c, lo, hi):
     """Draw s from s^(a-1) e^(-c s) on [lo, hi], 0 < a < 1, any sign of c (hi finite if c <= 0)."""
     if c >= 0.0:
@@ -259,7 +259,7 @@ def _draw_power_exponential(rng, a, c, lo, hi):
                 return s
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_tilted_gamma(rng, a, beta, lam, z, lo, hi):
     """Draw s from Gamma(s | a, rate beta) exp(-lam |z - s|) on [lo, hi]: no limit on beta - lam."""
     lo = max(lo, 0.0)
@@ -273,7 +273,7 @@ def draw_tilted_gamma(rng, a, beta, lam, z, lo, hi):
     return _draw_power_exponential(rng, a, beta + lam, split, hi)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_tilted_normal(rng, m, v, lam, z, lo, hi):
     """Draw s from Normal(s | m, variance v) exp(-lam |z - s|) on [lo, hi]."""
     return draw_log_concave(rng, 0.0, 0.0, 1.0 / v, m, lam, z, lo, hi)

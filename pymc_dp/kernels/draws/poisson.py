@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 
 
-@njit(nogil=True, error_model="numpy", cache=True)
+@jit
 def draw_poisson(rng, rate, n):
     """Draw n Poisson numbers by inversion, from a table with an index into it.
 

@@ -7,10 +7,10 @@ Mallows, 1974; Park & Casella, 2008).
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_precision(rng, distance, scale):
     r"""Draw :math:`1/\omega^2` given the distance :math:`|z - s|`: inverse Gaussian.
 
@@ -22,7 +22,7 @@ def draw_precision(rng, distance, scale):
     return rng.wald(1.0 / (scale * distance), 1.0 / (scale * scale))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_independent(rng, s, z, scale, mean, sd):
     """One update of independent Normal statistics: the mixture's variances, then the statistics."""
     out = np.empty_like(s)
@@ -34,7 +34,7 @@ def draw_independent(rng, s, z, scale, mean, sd):
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_joint(rng, s, z, scale, mean, cov):
     r"""One update of jointly Normal statistics: :math:`s \mid \omega, z \sim N(A^{-1}h, A^{-1})`.
 

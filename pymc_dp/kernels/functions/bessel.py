@@ -29,15 +29,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.functions.count_masses import (
     HALF_LOG_2PI,
     deviance,
     log_poisson,
     propose_offset,
 )
-
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 
 LARGE = 40.0  # w from which on the expansion has all digits
 _TERMS = 13
@@ -73,7 +71,7 @@ def _debye_coefficients() -> tuple[np.ndarray, np.ndarray]:
 _A, _B = _debye_coefficients()
 
 
-@_jit
+@jit
 def _sum(coefficients, q, w):
     """Sum over j of a polynomial in q over w^j."""
     total = 0.0
@@ -85,7 +83,7 @@ def _sum(coefficients, q, w):
     return total
 
 
-@_jit
+@jit
 def _series(v, x):
     """Sum of (x^2 / 4)^k / (k! (v + 1)_k)."""
     y = 0.25 * x * x
@@ -98,17 +96,7 @@ def _series(v, x):
     return total
 
 
-@_jit
-def log_bessel_i(v, x):
-    """Log of the modified Bessel function I_v(x), v >= 0, x > 0."""
-    w = math.hypot(v, x)
-    if w < LARGE:
-        return v * math.log(0.5 * x) - math.lgamma(v + 1.0) + math.log(_series(v, x))
-    root = _sum(_A, (v / w) ** 2, w)
-    return w - v * math.asinh(v / x) - HALF_LOG_2PI - 0.5 * math.log(w) + math.log(root)
-
-
-@_jit
+@jit
 def _beyond(v, x, w):
     """Mean of the Bessel law minus y_2 = (w - v) / 2, for a large w."""
     q = (v / w) ** 2
@@ -116,7 +104,7 @@ def _beyond(v, x, w):
     return 0.5 * x * (x / w) * _sum(_B, q, w) / _sum(_A, q, w)
 
 
-@_jit
+@jit
 def bessel_mean(v, a):
     """Mean of the Bessel law, (a / 2) I_{v+1}(a) / I_v(a)."""
     if a <= 0.0:
@@ -127,7 +115,7 @@ def bessel_mean(v, a):
     return 0.5 * a * a / (w + v) + _beyond(v, a, w)
 
 
-@_jit
+@jit
 def log_bessel(k, v, a):
     """Log mass of the Bessel law at an integer k, v >= 0, a > 0."""
     if k < 0.0:
@@ -145,13 +133,13 @@ def log_bessel(k, v, a):
     return log_poisson(k + v, y1) + log_poisson(k, y2) - difference
 
 
-@_jit
+@jit
 def bessel_parts(k, v, a):
     """Log mass of the Bessel law and its derivative by a."""
     return log_bessel(k, v, a), 2.0 * (k - bessel_mean(v, a)) / a
 
 
-@_jit
+@jit
 def draw_bessel(rng, v, a):
     """Draw from the Bessel law: it is log-concave (Devroye 1987), a few trials for any v and a."""
     if a <= 0.0:
@@ -176,7 +164,7 @@ def draw_bessel(rng, v, a):
             return k
 
 
-@_jit
+@jit
 def _skellam_parts(k, mu1, mu2):
     """Return `skellam_parts` for k >= 0."""
     if mu1 <= 0.0 or mu2 <= 0.0:
@@ -203,7 +191,7 @@ def _skellam_parts(k, mu1, mu2):
     return logp, (d1 + beyond) / mu1, (d2 + beyond) / mu2
 
 
-@_jit
+@jit
 def skellam_parts(k, mu1, mu2):
     """Log mass of the Skellam law at an integer k, and its derivatives by both rates."""
     if k < 0.0:
@@ -212,12 +200,12 @@ def skellam_parts(k, mu1, mu2):
     return _skellam_parts(k, mu1, mu2)
 
 
-@_jit
+@jit
 def _log_mass(k, skellam, first, second):
     return skellam_parts(k, first, second)[0] if skellam else log_bessel(k, first, second)
 
 
-@_jit
+@jit
 def _sum_outwards(start, step, skellam, first, second):
     """Log of the sum of a unimodal mass from `start` away from its mode."""
     top = _log_mass(start, skellam, first, second)
@@ -234,7 +222,7 @@ def _sum_outwards(start, step, skellam, first, second):
         j += step
 
 
-@_jit
+@jit
 def _log_cdf(k, mean, skellam, first, second):
     """Log distribution function, by the sum over the nearer tail."""
     if math.isnan(k) or math.isinf(k):
@@ -246,14 +234,14 @@ def _log_cdf(k, mean, skellam, first, second):
     return math.log1p(-math.exp(tail)) if tail < 0.0 else -math.inf
 
 
-@_jit
+@jit
 def skellam_logcdf(k, mu1, mu2):
     """Log probability that a Skellam variable is at most k."""
     valid = mu1 >= 0.0 and mu2 >= 0.0
     return _log_cdf(k, mu1 - mu2, True, mu1, mu2) if valid else math.nan
 
 
-@_jit
+@jit
 def bessel_logcdf(k, v, a):
     """Log probability that a Bessel variable is at most k."""
     valid = v >= 0.0 and a > 0.0

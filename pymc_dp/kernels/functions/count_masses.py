@@ -6,22 +6,22 @@ Devroye, L. (1987). A simple generator for discrete log-concave distributions. C
 
 import math
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-@_jit
+@jit
 def stirling_error(n):
     """Log of n! minus Stirling's formula (n + 1/2) log n - n + log(2 pi) / 2, n > 0."""
-    if n < 16.0:
+    if n < 12.0:
         return math.lgamma(n + 1.0) - (n + 0.5) * math.log(n) + n - HALF_LOG_2PI
     q = 1.0 / (n * n)
-    return (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q * (1 / 1680 - q / 1188)))) / n
+    s = 1 / 1680 - q * (1 / 1188 - q * (691 / 360360))
+    return (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q * s))) / n
 
 
-@_jit
+@jit
 def deviance(d, mean):
     """Return y log(y / mean) - y + mean for y = mean + d >= 0, mean > 0, from the difference d."""
     ratio = d / mean
@@ -36,7 +36,7 @@ def deviance(d, mean):
     return (y * math.log(y / mean) if y > 0.0 else 0.0) - d
 
 
-@_jit
+@jit
 def log_poisson(k, mean):
     """Log mass of a Poisson count at an integer k."""
     if k < 0.0:
@@ -48,7 +48,7 @@ def log_poisson(k, mean):
     return -stirling_error(k) - deviance(k - mean, mean) - HALF_LOG_2PI - 0.5 * math.log(k)
 
 
-@_jit
+@jit
 def log_binomial(c, n, p, q):
     """Log mass of the Binomial(n, p) law at an integer c, q = 1 - p.
 
@@ -69,7 +69,27 @@ def log_binomial(c, n, p, q):
     return ways - deviance(c - n * p, n * p) - deviance(d - n * q, n * q)
 
 
-@_jit
+@jit
+def log_sigmoid(x):
+    """Log of 1 / (1 + exp(-x))."""
+    return -math.log1p(math.exp(-x)) if x > 0.0 else x - math.log1p(math.exp(x))
+
+
+@jit
+def log_binomial_of_logs(c, n, log_p, log_q):
+    """`log_binomial`, 0 <= c <= n, of the logs of p and q: right where one of these underflows."""
+    if c == 0.0:
+        return n * log_q
+    if c == n:
+        return n * log_p
+    p, q = math.exp(log_p), math.exp(log_q)
+    if n * p < 1e-290 or n * q < 1e-290:
+        ways = math.lgamma(n + 1) - math.lgamma(c + 1) - math.lgamma(n - c + 1)
+        return ways + c * log_p + (n - c) * log_q
+    return log_binomial(c, n, p, q)
+
+
+@jit
 def propose_offset(rng, height):
     """Propose a distance from the mode of a log-concave mass on the integers (Devroye 1987).
 

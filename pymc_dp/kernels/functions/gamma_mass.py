@@ -2,16 +2,12 @@ r"""Anchored tilted masses of the Gamma law; see `kernels.functions.tilting`."""
 
 import math
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.functions.count_masses import HALF_LOG_2PI, stirling_error
 from pymc_dp.kernels.functions.gamma_ratio import expm1_minus, g_parts, h_parts
 
-# No fastmath: infinite endpoints and compensated products both need IEEE arithmetic.
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-
-
-@_jit
+@jit
 def _product_minus(x, y, b):
     """Return x y - b with the rounding error of the product added back (Dekker)."""
     p = x * y
@@ -27,7 +23,7 @@ def _product_minus(x, y, b):
     return (p - b) + error
 
 
-@_jit
+@jit
 def _deviance(mu, ratio):
     """Return mu - log1p(mu) where ratio = 1 + mu is given to full relative precision."""
     if abs(mu) > 0.3:
@@ -40,7 +36,7 @@ def _deviance(mu, ratio):
     return r * mu - 2.0 * r * q * s
 
 
-@_jit
+@jit
 def _log_ratio(mu, ratio):
     """Return log1p(mu) where ratio = 1 + mu is given to full relative precision."""
     if abs(mu) > 0.3:
@@ -48,20 +44,13 @@ def _log_ratio(mu, ratio):
     return math.log1p(mu)
 
 
-@_jit
+@jit
 def _log_peak(a):
     """Return a log a - a - log Gamma(a), the log of s f(s) at its maximum for a Gamma law."""
-    if a <= 10.0:
-        return a * math.log(a) - a - math.lgamma(a)
-    q = 1.0 / (a * a)
-    s = -691.0 / 360360.0 + q * (1.0 / 156.0 - q * (3617.0 / 122400.0))
-    s = 1.0 / 12.0 + q * (
-        -1.0 / 360.0 + q * (1.0 / 1260.0 + q * (-1.0 / 1680.0 + q * (1.0 / 1188.0 + q * s)))
-    )
-    return 0.5 * math.log(a) - _HALF_LOG_2PI - s / a
+    return 0.5 * math.log(a) - HALF_LOG_2PI - stirling_error(a)
 
 
-@_jit
+@jit
 def log_minus_digamma(a):
     """Return log a - digamma(a)."""
     shift = 0.0
@@ -77,7 +66,7 @@ def log_minus_digamma(a):
     return math.log(a / b) + 0.5 / b + q * s + shift
 
 
-@_jit
+@jit
 def _gamma_core(t, z, lo, hi, a, beta):
     """Return L, E[s] - z, dL/da, dL/dbeta and the two relative densities at the ends."""
     if not (a > 0.0 and beta > 0.0 and beta < math.inf and t - t == 0.0 and not lo > hi):
@@ -204,7 +193,7 @@ def _gamma_core(t, z, lo, hi, a, beta):
     return log_mass, (s - z) + moved, log_scale + slope, -s * t / beta - moved, low, high
 
 
-@_jit
+@jit
 def gamma_log_tilted_mass(t, z, lo, hi, a, beta):
     r"""Return :math:`\log \int_{lo}^{hi} \mathrm{Gamma}(s; a, \beta) e^{t (s - z)} ds`.
 
@@ -227,14 +216,7 @@ def gamma_log_tilted_mass(t, z, lo, hi, a, beta):
     return _gamma_core(t, z, lo, hi, a, beta)[0]
 
 
-@_jit
-def gamma_tilted_mean_log(t, z, lo, hi, a, beta):
-    """Return E[log s] under the tilted law cut to [lo, hi]; z plays no part."""
-    slope = _gamma_core(t, 0.0, lo, hi, a, beta)[2]
-    return slope + (math.log(a) - log_minus_digamma(a)) - math.log(beta)
-
-
-@_jit
+@jit
 def gamma_tilted_parts(t, lo, hi, a, beta):
     r"""Return the anchored mass of the Gamma law and its partial derivatives.
 

@@ -1,15 +1,24 @@
-r"""Ratios of Mills' kind for the Gamma law: tails relative to the integrand at their end."""
+r"""Ratios of Mills' kind for the Gamma law: tails relative to the integrand at their end.
+
+The masses of a gamma kernel are, for c of either sign in the first,
+
+.. math::
+
+    \int_0^z s^{a-1} e^{-c s} ds = z^a e^{-c z} G(a, c z), \qquad
+    \int_z^\infty s^{a-1} e^{-c s} ds = z^a e^{-c z} H(a, c z),
+
+with :math:`G(a, x) = \int_0^\infty e^{-a y + x (1 - e^{-y})} dy = {}_1F_1(1; a + 1; x) / a` and
+:math:`H(a, x) = \int_0^\infty e^{a y - x (e^y - 1)} dy`; the first moments of y are their
+derivatives by a, up to the sign.
+"""
 
 import math
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.functions.quadrature import DROP, LONG_NODES, LONG_WEIGHTS
 
-# No fastmath: infinite endpoints and compensated products both need IEEE arithmetic.
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 
-
-@_jit
+@jit
 def expm1_minus(y):
     """Return exp(y) - 1 - y without cancellation."""
     if abs(y) > 0.5:
@@ -32,23 +41,26 @@ def expm1_minus(y):
     return s * y * y
 
 
-@_jit
-def _quadrature_g(a, gap, x, start, width):
-    """Integrate exp(-gap y - x (y - 1 + e^-y)) over [start, start + width], gap = a - x."""
+@jit
+def _quadrature(gap, x, sign, start, width):
+    """Integrate exp(-gap y - x c), c = expm1(sign y) - sign y, over [start, start + width].
+
+    Returns the integral, that of y and that of sign expm1(sign y).
+    """
     total = 0.0
     first = 0.0
-    drop = 0.0
+    moved = 0.0
     for i in range(LONG_NODES.size):
         y = start + width * LONG_NODES[i]
-        curve = expm1_minus(-y)
+        curve = expm1_minus(sign * y)
         weight = LONG_WEIGHTS[i] * math.exp(-gap * y - x * curve)
         total += weight
         first += weight * y
-        drop += weight * (y - curve)
-    return width * total, width * first, width * drop
+        moved += weight * (y + sign * curve)
+    return width * total, width * first, width * moved
 
 
-@_jit
+@jit
 def _series_g(a, x):
     """Sum x^k / (a)_{k+1}, 0 <= x <= a, with the sums for E[y] and E[1 - e^-y]."""
     inverse = 1.0 / a
@@ -70,7 +82,7 @@ def _series_g(a, x):
             return total, first, drop
 
 
-@_jit
+@jit
 def _kummer_g(a, x):
     """Sum e^x |x|^k / ((a + k) k!), x <= 0, with the sums for E[y] and E[1 - e^-y]."""
     size = -x
@@ -90,7 +102,7 @@ def _kummer_g(a, x):
             return total, first, drop
 
 
-@_jit
+@jit
 def _full_g(a, x):
     """Return the integrals below for a < 30 and -60 <= x <= a, over all y."""
     if x >= 0.0:
@@ -98,7 +110,7 @@ def _full_g(a, x):
     return _kummer_g(a, x)
 
 
-@_jit
+@jit
 def g_parts(a, gap, x, width):
     r"""Integrate :math:`w(y) = e^{-a y + x (1 - e^{-y})}` over [0, width], for x <= a.
 
@@ -112,7 +124,7 @@ def g_parts(a, gap, x, width):
         else:
             # 1 - e^-y >= .57 y as far as this reaches.
             reach = DROP / (a - 0.57 * x)
-        return _quadrature_g(a, gap, x, 0.0, min(reach, width))
+        return _quadrature(gap, x, -1.0, 0.0, min(reach, width))
     if x < -60.0:
         # In v = 1 - e^-y the integrand is almost a pure exponential.
         reach = 38.0 / -x
@@ -151,7 +163,7 @@ def g_parts(a, gap, x, width):
     drop = 0.0
     while start < width:
         piece = min(width - start, max(1.0, start))
-        part = _quadrature_g(a, gap, x, start, piece)
+        part = _quadrature(gap, x, -1.0, start, piece)
         total += part[0]
         first += part[1]
         drop += part[2]
@@ -161,7 +173,7 @@ def g_parts(a, gap, x, width):
     return total, first, drop
 
 
-@_jit
+@jit
 def h_parts(a, gap, x, width):
     r"""Integrate :math:`w(y) = e^{a y - x (e^y - 1)}` over [0, width], for x >= a, x > 0.
 
@@ -171,48 +183,4 @@ def h_parts(a, gap, x, width):
     reach = min(math.log1p(r + math.sqrt(2.0 * r)), width)
     if gap > 0.0:
         reach = min(reach, DROP / gap)
-    total = 0.0
-    first = 0.0
-    rise = 0.0
-    for i in range(LONG_NODES.size):
-        y = reach * LONG_NODES[i]
-        curve = expm1_minus(y)
-        weight = LONG_WEIGHTS[i] * math.exp(-gap * y - x * curve)
-        total += weight
-        first += weight * y
-        rise += weight * (y + curve)
-    return reach * total, reach * first, reach * rise
-
-
-@_jit
-def gamma_lower_ratio(a, x):
-    r"""Return the log of :math:`G(a, x) = \int_0^\infty e^{-a y + x (1 - e^{-y})} dy`, x <= a.
-
-    The lower mass of a gamma kernel: :math:`\int_0^z s^{a-1} e^{-c s} ds = z^a e^{-c z} G(a, c z)`
-    for c of either sign. :math:`a \, G(a, x) = {}_1F_1(1; a + 1; x)`.
-    """
-    return math.log(g_parts(a, a - x, x, math.inf)[0])
-
-
-@_jit
-def gamma_lower_ratio_mean(a, x):
-    """Return the mean of y under the weights of `gamma_lower_ratio`, minus its d/da."""
-    total, first, _ = g_parts(a, a - x, x, math.inf)
-    return first / total
-
-
-@_jit
-def gamma_upper_ratio(a, x):
-    r"""Return the log of :math:`H(a, x) = \int_0^\infty e^{a y - x (e^y - 1)} dy`, x >= a, x > 0.
-
-    The upper mass of a gamma kernel:
-    :math:`\int_z^\infty s^{a-1} e^{-c s} ds = z^a e^{-c z} H(a, c z)`.
-    """
-    return math.log(h_parts(a, x - a, x, math.inf)[0])
-
-
-@_jit
-def gamma_upper_ratio_mean(a, x):
-    """Return the mean of y under the weights of `gamma_upper_ratio`, which is its d/da."""
-    total, first, _ = h_parts(a, x - a, x, math.inf)
-    return first / total
+    return _quadrature(gap, x, 1.0, 0.0, reach)

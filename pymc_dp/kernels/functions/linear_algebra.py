@@ -1,48 +1,71 @@
-"""Small matrices: Cholesky factors and triangular systems."""
+"""Small matrices: their upper Cholesky factors, and what is computed with these."""
 
 import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def cholesky(a):
-    """Lower Cholesky factor; NaN on the diagonal where the matrix is not positive definite."""
-    d = a.shape[0]
-    out = np.zeros((d, d))
-    for i in range(d):
-        for j in range(i + 1):
-            total = a[i, j]
-            for k in range(j):
-                total -= out[i, k] * out[j, k]
-            if i == j:
-                out[i, i] = math.sqrt(total) if total > 0.0 else math.nan
-            else:
-                out[i, j] = total / out[j, j]
-    return out
+@jit
+def factor(a, singular=1e-14):
+    """Return the upper U with U'U = a, and whether there is one.
+
+    A pivot of the relative size `singular` counts as zero. NumPy's routine raises, which compiled
+    code cannot handle. Rows are updated whole, so that the innermost loop vectorises.
+    """
+    k = a.shape[0]
+    u = a.copy()
+    for j in range(k):
+        if not u[j, j] > singular * a[j, j]:  # NaN fails, too
+            return u, False
+        root = math.sqrt(u[j, j])
+        for i in range(j, k):
+            u[j, i] /= root
+        for i in range(j + 1, k):
+            c = u[j, i]
+            u[i, j] = 0.0
+            for m in range(i, k):
+                u[i, m] -= c * u[j, m]
+    return u, True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def forward_solve(lower, b):
-    """Solve L x = b."""
-    x = np.empty_like(b)
-    for i in range(b.size):
-        total = b[i]
-        for k in range(i):
-            total -= lower[i, k] * x[k]
-        x[i] = total / lower[i, i]
+@jit
+def solve_transposed(u, b):
+    """Solve U'x = b for an upper U."""
+    x = b.copy()
+    for i in range(x.size):
+        x[i] /= u[i, i]
+        for m in range(i + 1, x.size):
+            x[m] -= u[i, m] * x[i]
     return x
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def backward_solve(lower, b):
-    """Solve L' x = b."""
-    x = np.empty_like(b)
-    for i in range(b.size - 1, -1, -1):
-        total = b[i]
-        for k in range(i + 1, b.size):
-            total -= lower[k, i] * x[k]
-        x[i] = total / lower[i, i]
+@jit
+def solve_upper(u, b):
+    """Solve Ux = b for an upper U."""
+    x = b.copy()
+    for i in range(x.size - 1, -1, -1):
+        for m in range(i + 1, x.size):
+            x[i] -= u[i, m] * x[m]
+        x[i] /= u[i, i]
     return x
+
+
+@jit
+def times_transposed(u, g):
+    """Return U'g for an upper U."""
+    x = np.zeros(g.size)
+    for i in range(g.size):
+        for m in range(i, g.size):
+            x[m] += u[i, m] * g[i]
+    return x
+
+
+@jit
+def log_determinant(u):
+    """Return half of log|U'U|."""
+    total = 0.0
+    for i in range(u.shape[0]):
+        total += math.log(u[i, i])
+    return total

@@ -2,18 +2,15 @@ r"""Anchored tilted masses of the Normal law; see `kernels.functions.tilting`.""
 
 import math
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.functions.count_masses import HALF_LOG_2PI
 from pymc_dp.kernels.functions.quadrature import SHORT_NODES, SHORT_WEIGHTS
-
-# No fastmath: infinite endpoints and compensated products both need IEEE arithmetic.
-_jit = njit(cache=True, nogil=True, error_model="numpy")
 
 _SQRT2 = math.sqrt(2.0)
 _SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-@_jit
+@jit
 def _mills_excess(k):
     """Return 1/M(k) - k for Mills' ratio M(k) = (1 - Phi(k)) / phi(k), where k >= 4.
 
@@ -27,26 +24,17 @@ def _mills_excess(k):
     return 1.0 / f
 
 
-@_jit
-def log_erfcx(x):
-    r"""Return log of the scaled complementary error function exp(x^2) erfc(x), for any x."""
-    if x < 4.0 / _SQRT2:
-        return x * x + math.log(math.erfc(x))
-    k = _SQRT2 * x
-    return -math.log(_SQRT_HALF_PI * (k + _mills_excess(k)))
+@jit
+def _tail(k):
+    """Integrate exp(-k u - u^2/2) over u > 0, k >= 0; returns E[u], too."""
+    if k < 4.0:
+        total = _SQRT_HALF_PI * math.exp(0.5 * k * k) * math.erfc(k / _SQRT2)
+        return total, 1.0 / total - k
+    first = _mills_excess(k)
+    return 1.0 / (k + first), first
 
 
-@_jit
-def log_ndtr(x):
-    """Return the log of the standard normal distribution function, for any x."""
-    if x > 0.0:
-        return math.log1p(-0.5 * math.erfc(x / _SQRT2))
-    if x > -1.0:
-        return math.log(0.5 * math.erfc(-x / _SQRT2))
-    return -0.5 * x * x + log_erfcx(-x / _SQRT2) - math.log(2.0)
-
-
-@_jit
+@jit
 def _half_normal_parts(k, w):
     r"""Integrate exp(-k u - u^2/2) over [0, w], k >= 0, with its first two moments.
 
@@ -65,28 +53,17 @@ def _half_normal_parts(k, w):
             first += weight * u
             second += weight * u * u
         return w * total, first / total, second / total, end
-    if k < 4.0:
-        total = _SQRT_HALF_PI * math.exp(0.5 * k * k) * math.erfc(k / _SQRT2)
-        first = 1.0 / total - k
-    else:
-        first = _mills_excess(k)
-        total = 1.0 / (k + first)
+    total, first = _tail(k)
     if end == 0.0:
         return total, first, 1.0 - k * first, end
-    far = k + w
-    if far < 4.0:
-        total_far = _SQRT_HALF_PI * math.exp(0.5 * far * far) * math.erfc(far / _SQRT2)
-        first_far = 1.0 / total_far - far
-    else:
-        first_far = _mills_excess(far)
-        total_far = 1.0 / (far + first_far)
+    total_far, first_far = _tail(k + w)
     beyond = end * total_far
     inside = total - beyond
     first = (total * first - beyond * (w + first_far)) / inside
     return inside, first, 1.0 - k * first - w * end / inside, end
 
 
-@_jit
+@jit
 def _normal_core(t, z, lo, hi, m, v):
     """Return L, E[s] - z, E[s] - m, dL/dv and the two relative densities at the ends."""
     if not (v > 0.0 and lo <= hi):
@@ -111,7 +88,7 @@ def _normal_core(t, z, lo, hi, m, v):
             sign = 1.0
         total, first, second, end = _half_normal_parts(k, width)
         dev = near - m
-        log_mass = t * (near - z) - 0.5 * (dev / sd) * (dev / sd) - _HALF_LOG_2PI + math.log(total)
+        log_mass = t * (near - z) - 0.5 * (dev / sd) * (dev / sd) - HALF_LOG_2PI + math.log(total)
         step = sign * sd * first
         square = dev * dev + 2.0 * dev * step + v * second
         dv = 0.5 * (square / v - 1.0) / v
@@ -161,7 +138,7 @@ def _normal_core(t, z, lo, hi, m, v):
     )
 
 
-@_jit
+@jit
 def normal_log_tilted_mass(t, z, lo, hi, m, v):
     r"""Return :math:`\log \int_{lo}^{hi} N(s; m, v) e^{t (s - z)} ds`.
 
@@ -181,7 +158,7 @@ def normal_log_tilted_mass(t, z, lo, hi, m, v):
     return _normal_core(t, z, lo, hi, m, v)[0]
 
 
-@_jit
+@jit
 def normal_tilted_parts(t, lo, hi, m, v):
     r"""Return the anchored mass of the Normal law and its partial derivatives.
 

@@ -21,71 +21,25 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
-from pymc_dp.kernels.functions.count_masses import HALF_LOG_2PI, stirling_error
-
-# No fastmath: infinite ends of intervals need IEEE arithmetic.
-_jit = njit(cache=True, nogil=True, error_model="numpy")
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.functions.count_masses import log_binomial_of_logs, log_sigmoid
 
 REST = 1e-17  # Share of a sum that may be left out: less than its rounding.
 
 
-@_jit
-def _deviance(x, mean, log_mean):
-    """Return x log(x / mean) + mean - x for x > 0, which cancels near x = mean."""
-    v = (x - mean) / (x + mean)
-    if abs(v) > 0.1:
-        return x * (math.log(x) - log_mean) + mean - x
-    # log(x / mean) = 2 atanh(v)
-    total = (x - mean) * v
-    power = 2.0 * x * v
-    j = 1.0
-    while True:
-        power *= v * v
-        j += 2.0
-        previous = total
-        total += power / j
-        if total == previous:
-            return total
+@jit
+def _log_binomial(x, n, log_odds):
+    """Return log P(X = x), X ~ Binomial(n, p) with the log odds of p, for 0 <= x <= n."""
+    return log_binomial_of_logs(x, n, log_sigmoid(log_odds), log_sigmoid(-log_odds))
 
 
-@_jit
-def log_binomial_mass(x, n, log_odds):
-    """Return log P(X = x), X ~ Binomial(n, p) with the log odds of p, for 0 <= x <= n.
-
-    By Loader's saddle-point expansion, in which no large numbers cancel.
-    """
-    log_p = _log_sigmoid(log_odds)
-    log_q = _log_sigmoid(-log_odds)
-    if x == 0.0:
-        return n * log_q
-    if x == n:
-        return n * log_p
-    rest = n - x
-    log_n = math.log(n)
-    return (
-        stirling_error(n)
-        - stirling_error(x)
-        - stirling_error(rest)
-        - _deviance(x, n * math.exp(log_p), log_n + log_p)
-        - _deviance(rest, n * math.exp(log_q), log_n + log_q)
-        - HALF_LOG_2PI
-        - 0.5 * (math.log(x) + math.log(rest) - log_n)
-    )
-
-
-@_jit
-def _log_sigmoid(x):
-    return -math.log1p(math.exp(-x)) if x > 0.0 else x - math.log1p(math.exp(x))
-
-
-@_jit
+@jit
 def _growth(k, z, c, n, w):
     """Return the numerator and the denominator of the ratio of terms k + 1 and k; w = odds^2."""
     return (c - k) * (z - k) * w, (k + 1.0) * (n - c - z + k + 1.0)
 
 
-@_jit
+@jit
 def _largest_term(z, c, n, w):
     """Return the k of the largest term, by bisection: the ratios of terms decrease."""
     low, high = max(0.0, z - (n - c)), min(c, z)
@@ -99,7 +53,7 @@ def _largest_term(z, c, n, w):
     return low
 
 
-@_jit
+@jit
 def log_count_mass(z, c, n, log_odds):
     r"""Return :math:`\log P(Z = z)` and its derivative in the log odds, for 0 <= z, c <= n."""
     w = math.exp(2.0 * log_odds)
@@ -125,12 +79,12 @@ def log_count_mass(z, c, n, log_odds):
         first += (k - top) * term
         if down < up and term * down <= REST * total * (up - down):
             break
-    log_top = log_binomial_mass(top, c, log_odds) + log_binomial_mass(z - top, n - c, -log_odds)
+    log_top = _log_binomial(top, c, log_odds) + _log_binomial(z - top, n - c, -log_odds)
     truthful = n - c - z + 2.0 * (top + first / total)
-    return log_top + math.log(total), truthful - n * math.exp(_log_sigmoid(log_odds))
+    return log_top + math.log(total), truthful - n * math.exp(log_sigmoid(log_odds))
 
 
-@_jit
+@jit
 def _log_run(start, step, end, c, n, log_odds):
     """Log mass, with derivative, from `start` to `end` in steps of 1 or -1, away from the mode."""
     log_first, slope = log_count_mass(start, c, n, log_odds)
@@ -147,7 +101,7 @@ def _log_run(start, step, end, c, n, log_odds):
     return log_first + math.log(total), first / total
 
 
-@_jit
+@jit
 def log_count_interval(lower, upper, c, n, log_odds):
     r"""Return :math:`\log P(l \le Z \le u)` and its derivative in the log odds.
 
@@ -175,7 +129,7 @@ def log_count_interval(lower, upper, c, n, log_odds):
         return -math.inf, 0.0
     if low == high:
         return log_count_mass(low, c, n, log_odds)
-    mean = c * math.exp(_log_sigmoid(log_odds)) + (n - c) * math.exp(_log_sigmoid(-log_odds))
+    mean = c * math.exp(log_sigmoid(log_odds)) + (n - c) * math.exp(log_sigmoid(-log_odds))
     if high < mean:
         return _log_run(high, -1.0, low, c, n, log_odds)
     if low > mean:
@@ -200,13 +154,13 @@ def log_count_interval(lower, upper, c, n, log_odds):
     return math.log(inside), slope
 
 
-@_jit
+@jit
 def _binomial_mode(n, log_odds):
     """Return the odds, the mode, its probability and that of what is below it."""
     odds = math.exp(log_odds)
-    mode = np.floor((n + 1.0) * math.exp(_log_sigmoid(log_odds)))
+    mode = np.floor((n + 1.0) * math.exp(log_sigmoid(log_odds)))
     mode = min(max(mode, 0.0), n)
-    at_mode = math.exp(log_binomial_mass(mode, n, log_odds))
+    at_mode = math.exp(_log_binomial(mode, n, log_odds))
     below, term, k = 0.0, at_mode, mode  # P(Z < mode)
     while k > 0.0 and term > 1e-17 * at_mode:
         term *= k / ((n - k + 1.0) * odds)
@@ -215,7 +169,7 @@ def _binomial_mode(n, log_odds):
     return odds, mode, at_mode, below
 
 
-@_jit
+@jit
 def _binomial_quantile(p, n, odds, mode, at_mode, below):
     """Return the quantile of a binomial law by sums from the mode; NaN if in doubt.
 
@@ -236,7 +190,7 @@ def _binomial_quantile(p, n, odds, mode, at_mode, below):
     return math.nan if in_doubt else k
 
 
-@_jit
+@jit
 def count_quantile(p, c, n, log_odds):
     r"""Return :math:`\min\{z \ge 0 : P(Z \le z) \ge p\}`; NaN where undefined."""
     if not (0.0 <= p <= 1.0 and 0.0 <= c <= n < math.inf) or math.isnan(log_odds):
@@ -264,7 +218,7 @@ def count_quantile(p, c, n, log_odds):
     return low
 
 
-@_jit
+@jit
 def binomial_quantiles(p, n, log_odds):
     """Return quantiles of Binomial(n[j], sigmoid(log_odds[i, j])) for an array p[i, j].
 

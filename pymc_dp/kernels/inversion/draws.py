@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.inversion.line import LARGEST_TAIL, TOLERANCE, tilted
 from pymc_dp.kernels.inversion.release import missed
 
@@ -27,7 +27,7 @@ _MOST_TRIALS = 100_000
 _CYCLES = 4  # through the coordinates of the tilt: any tilt gives exact draws
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _tilt(lw, h, n, z, sg2, limit, pi):
     """Solve n K'(t) + sg2 t = z for one coordinate of the tilt, roughly, within the limit."""
     reach = h.max() - h.min()
@@ -53,7 +53,7 @@ def _tilt(lw, h, n, z, sg2, limit, pi):
     return t
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _log_kept(s, z, t, b, sg):
     """Log probability of keeping sums."""
     total = 0.0
@@ -65,7 +65,7 @@ def _log_kept(s, z, t, b, sg):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_sums(rng, log_weight, h, cut, n, z, b, sg):
     """Draw sums of n records given their release, of which the noise is b or sg; NaN if not found.
 

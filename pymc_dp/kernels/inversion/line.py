@@ -29,7 +29,8 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit, njit
+from pymc_dp.kernels.functions.count_masses import log_sigmoid
 
 LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
 LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut
@@ -42,7 +43,7 @@ COARSER = 0.8  # cut-off of the second sum, whose difference estimates the error
 PHASE, GAIN = 6.0, 0.4
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_mgf(lw, h, t):
     """Log of sum(exp(lw + t h)) for sum(exp(lw)) = 1, to relative accuracy for small t."""
     top = -math.inf
@@ -60,7 +61,7 @@ def log_mgf(lw, h, t):
     return top + math.log(total)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def tilted(lw, h, t, pi):
     """Fill pi with the law tilted by t; returns its mean and variance."""
     top = -math.inf
@@ -79,7 +80,7 @@ def tilted(lw, h, t, pi):
     return mean, variance
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def saddlepoint(lw, h, n, zeta, sg2, pi):
     """Solve n K'(t) + sg2 t = zeta, not to the last digit: any contour gives the same integral."""
     mean, variance = tilted(lw, h, 0.0, pi)
@@ -104,7 +105,7 @@ def saddlepoint(lw, h, n, zeta, sg2, pi):
     return t
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def within_tails(lw, h, tail, t, pi):
     """Take t back towards 0 until the ends, where the law was cut, carry no mass."""
     tilted(lw, h, t, pi)
@@ -121,7 +122,7 @@ def within_tails(lw, h, tail, t, pi):
     return inside
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def extent(lw, h, n, zeta, sg2, t, base, start, sign):
     """Distance that the tilted sum exceeds with probability e^-35, and Chernoff's exponent."""
     best, at = math.inf, 0.0
@@ -138,12 +139,6 @@ def extent(lw, h, n, zeta, sg2, t, base, start, sign):
             best, at = distance, c
             c *= factor
     return best, at
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def log_sigmoid(x):
-    """Log of 1 / (1 + exp(-x))."""
-    return -math.log1p(math.exp(-x)) if x > 0.0 else x - math.log1p(math.exp(x))
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -163,13 +158,13 @@ def rotate(c, s, dc, ds, pi):
     return re, im
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def power(re, im, n):
     """Log modulus and phase of (1 + re + i im)^n."""
     return 0.5 * n * math.log1p(re * (2.0 + re) + im * im), n * math.atan2(im, 1.0 + re)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def window(u, cutoff):
     """Cut-off that changes no smooth part of the density by more than 1e-10."""
     return 0.5 * math.erfc((u - 0.5 * cutoff) * 9.0 / cutoff)
@@ -182,7 +177,7 @@ def accumulate(re, im, c, s, out):
         out[j] += re * (1.0 + c[j]) - im * s[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def line(lw, h, dh, tail, n, z, b, sg, grad, used):
     """Log density of one noisy sum.
 
@@ -283,13 +278,13 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
     return top + math.log(total), slope / total, error / total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def resolved(mass):
     """Radians across a panel that are resolved if one of its nodes has this mass."""
     return 2.0 * (PHASE + GAIN * max(0.0, -math.log(16.0 * mass)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _fill(x, dh, n, pi, t, b, sg2, delta, step, terms):
     """Evaluate the integrand, and it divided by phi, up to where it is negligible.
 
@@ -337,7 +332,7 @@ def _fill(x, dh, n, pi, t, b, sg2, delta, step, terms):
     return terms.shape[1], terms.shape[1] * step
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _line_gradient(x, pi, step, ratios, grad):
     c, s = -2.0 * np.sin(0.25 * step * x) ** 2, np.sin(0.5 * step * x)
     dc, ds = -2.0 * np.sin(0.5 * step * x) ** 2, np.sin(step * x)

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 
 RULE = 16
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(RULE)
@@ -24,7 +24,7 @@ DROP = 42.0  # fall of the log density at which a piece is cut
 FARTHEST = 2000.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _reach(distance, g, top):
     """Distance at which g is below top - DROP for good, between samples by a power law."""
     last = -1
@@ -43,7 +43,7 @@ def _reach(distance, g, top):
     return min(1.05 * near * (far / near) ** power, far)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def reaches(y, g, h, target, tilt):
     """How far each side of each piece matters.
 
@@ -90,7 +90,7 @@ def reaches(y, g, h, target, tilt):
     return result
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def panels(center, limit, reach, g, h, count, safe):
     """Lay `count` panels over each side of each piece.
 
@@ -145,7 +145,7 @@ def panels(center, limit, reach, g, h, count, safe):
     return y, log_weight, cut
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _monitor(g, h, top, cumulated):
     """Cumulated share of panels, by length, fall of the density and change of the statistics."""
     last = cumulated.size - 1
@@ -160,7 +160,7 @@ def _monitor(g, h, top, cumulated):
     cumulated /= cumulated[last]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _add_changes(fall, values, scale, cumulated):
     """Add the cumulated absolute changes of some values, damped by a fall, as a share of all."""
     change = np.zeros(cumulated.size)

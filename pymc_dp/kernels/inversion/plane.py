@@ -15,14 +15,14 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.functions.count_masses import log_sigmoid
 from pymc_dp.kernels.inversion.line import (
     NEGLIGIBLE,
     accumulate,
     extent,
     line,
     log_mgf,
-    log_sigmoid,
     power,
     resolved,
     rotate,
@@ -34,7 +34,7 @@ MOST_POINTS = 1 << 18
 EDGE = 1e-12  # the integrand at the frame of the grid, relative to its largest value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _moments(lw, h, n, t, sg2, zeta, pi):
     """Log of the integrand at t, its gradient and its Hessian; pi becomes the tilted law."""
     g = h[:, 0] * t[0] + h[:, 1] * t[1]
@@ -48,7 +48,7 @@ def _moments(lw, h, n, t, sg2, zeta, pi):
     return value, n * mean + sg2 * t - zeta, hessian
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _saddlepoint(lw, h, n, zeta, sg2, lowest, pi):
     """Minimise the integrand over real t by damped Newton steps, or until it is below `lowest`."""
     t = np.zeros(2)
@@ -79,7 +79,7 @@ def _saddlepoint(lw, h, n, zeta, sg2, lowest, pi):
     return t
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _uncross(lw, h, n, zeta, sg2, lowest, b, t, pi):
     """Go back behind a pole if the plane's part stays negligible: residues may cancel."""
     for i in range(2):
@@ -90,7 +90,7 @@ def _uncross(lw, h, n, zeta, sg2, lowest, b, t, pi):
                 t[i] = kept
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _grid(x, pi, n, root, t, b, sg2, delta, steps, half, terms):
     """Fill the terms over half of the plane; returns the sum of sizes and the largest at the frame.
 
@@ -145,7 +145,7 @@ def _grid(x, pi, n, root, t, b, sg2, delta, steps, half, terms):
     return size, frame
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _grid_gradient(x, pi, steps, half, terms, grad):
     rows, columns = half[1], half[0]
     s1, s2 = steps
@@ -164,7 +164,7 @@ def _grid_gradient(x, pi, steps, half, terms, grad):
                 accumulate(terms[2, place], terms[3, place], c, s, grad)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def plane(lw, h, dh, tail, n, z, b, sg, slope, grad, used):
     """Log density of two noisy sums, as `line`; arrays of h, dh, z, b, sg and slope have 2 columns.
 
@@ -263,7 +263,7 @@ def plane(lw, h, dh, tail, n, z, b, sg, slope, grad, used):
     return top + math.log(total), error / total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _sum_plane(x, dx, pi, n, root, t, b, sg2, delta, period, exponent, slope, grad):
     """Log of the sum of the absolute terms over the plane, the terms' sum and its error.
 
@@ -332,7 +332,7 @@ def _sum_plane(x, dx, pi, n, root, t, b, sg2, delta, period, exponent, slope, gr
     return exponent + math.log(area * size), terms[0].sum() / size, frame * terms.shape[1] / size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _add_residues(lw, h, dh, tail, n, zeta, b, shares, sizes, signs, errors, slopes, grads, used):
     """Fill the four residues in one coordinate and the four in both."""
     pi = np.empty(lw.size)

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
-from pymc_dp.kernels.functions.count_masses import log_binomial
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.functions.count_masses import log_binomial_of_logs
 from pymc_dp.kernels.inversion.line import TOLERANCE, line
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 from pymc_dp.kernels.inversion.plane import plane
@@ -23,7 +23,7 @@ _LAST = np.array([
 ])  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _unresolved(value):
     """Estimate the quadrature error of a function on a panel, relative to its largest value.
 
@@ -43,7 +43,7 @@ def _unresolved(value):
     return after / largest * ratio ** (RULE // 2)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _resolution(log_weight, h, used):
     """Estimate the error of the quadrature of the tilted laws that a density was computed from."""
     size, dim = h.shape
@@ -84,7 +84,7 @@ def _resolution(log_weight, h, used):
     return error
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _log_noise(e, b, sg):
     """Log density of noise of one kind, and its derivative."""
     if b > 0.0:
@@ -93,21 +93,7 @@ def _log_noise(e, b, sg):
     return -0.5 * r * r - math.log(sg * math.sqrt(2.0 * math.pi)), -r / sg
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _log_binomial(k, n, lp, lq):
-    """Log of the binomial mass, right also where a probability underflows."""
-    if k == 0.0:
-        return n * lq
-    if k == n:
-        return n * lp
-    p, q = math.exp(lp), math.exp(lq)
-    if n * p < 1e-290 or n * q < 1e-290:
-        ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-        return ways + k * lp + (n - k) * lq
-    return log_binomial(k, n, p, q)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def two_values(lw, h, n, z, b, sg, slope, grad):
     """Log density where a record contributes one of two values, by the sum over their count."""
     # Log masses that keep the digits of the smaller one.
@@ -126,7 +112,7 @@ def two_values(lw, h, n, z, b, sg, slope, grad):
         else:
             hi = k
     mode = lo
-    log_mode = _log_binomial(mode, n, lp, lq)
+    log_mode = log_binomial_of_logs(mode, n, lp, lq)
     total = mean = 0.0
     slope[:] = 0.0
     reference = 0.0
@@ -161,7 +147,7 @@ def two_values(lw, h, n, z, b, sg, slope, grad):
     return log_mode + reference + math.log(total)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _gather(log_weight, h, cut):
     """Normalise the law, and make one atom of nodes with equal values, as where h clips.
 
@@ -216,7 +202,7 @@ def _gather(log_weight, h, cut):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _spread_out(log_weight, log_total, group, mass, grad, n):
     """Pass the derivatives by the groups on to the nodes of the normalised law."""
     result = np.zeros(log_weight.size)
@@ -227,7 +213,7 @@ def _spread_out(log_weight, log_total, group, mass, grad, n):
     return result
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def missed(log_weight, h, used, n, log_total):
     """Estimate the relative error of a density that is due to the quadrature of the law.
 
@@ -237,7 +223,18 @@ def missed(log_weight, h, used, n, log_total):
     return _resolution(log_weight, h, used) * (1.0 + math.sqrt(n)) + abs(log_total)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
+def _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance):
+    """Return what `release_line` does, from the density of the gathered law."""
+    group, mass, _, _, _, log_total, _ = gathered
+    if not error + missed(log_weight, h, used, n, log_total) < tolerance:
+        logp = math.nan
+    if math.isnan(logp):
+        slope[:], grad[:] = math.nan, math.nan
+    return np.array([logp]), slope, _spread_out(log_weight, log_total, group, mass, grad, n)
+
+
+@jit
 def release_line(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
     """Log density of one sum, and its derivatives by z and by the log weights.
 
@@ -252,7 +249,8 @@ def release_line(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
     -------
     Three vectors; NaN where the relative error may exceed the tolerance.
     """
-    group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
+    gathered = _gather(log_weight, h, cut)
+    _, mass, value, width, tail, _, n_atoms = gathered
     slope, grad, used = np.zeros(1), np.zeros(mass.size), np.zeros((3, 1))
     logp, error = math.nan, 0.0
     if n_atoms == mass.size == 2:
@@ -262,14 +260,10 @@ def release_line(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
             mass, value[:, 0].copy(), width[:, 0].copy(), tail, n, z[0], b[0], sg[0],
             grad, used[:, 0],
         )  # fmt: skip
-    if not error + missed(log_weight, h, used, n, log_total) < tolerance:
-        logp = math.nan
-    if math.isnan(logp):
-        slope[:], grad[:] = math.nan, math.nan
-    return np.array([logp]), slope, _spread_out(log_weight, log_total, group, mass, grad, n)
+    return _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _constant(mass, value, n, b):
     """Return which of two statistics is the same for all records that count, -1 if none.
 
@@ -291,10 +285,11 @@ def _constant(mass, value, n, b):
     return -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def release_plane(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
     """Log density of two sums, as `release_line`."""
-    group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
+    gathered = _gather(log_weight, h, cut)
+    _, mass, value, width, tail, _, n_atoms = gathered
     slope, grad, used = np.zeros(2), np.zeros(mass.size), np.zeros((17, 2))
     logp, error = math.nan, 0.0
     constant = _constant(mass, value, n, b)
@@ -312,14 +307,10 @@ def release_plane(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
         logp += log_noise
     elif mass.size > 0 and np.isfinite(value).all():
         logp, error = plane(mass, value, width, tail, n, z, b, sg, slope, grad, used)
-    if not error + missed(log_weight, h, used, n, log_total) < tolerance:
-        logp = math.nan
-    if math.isnan(logp):
-        slope[:], grad[:] = math.nan, math.nan
-    return np.array([logp]), slope, _spread_out(log_weight, log_total, group, mass, grad, n)
+    return _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sparing_line(log_weight, h, cut, few, n, z, b, sg):
     """`release_line` by the first `few` nodes where these are plainly enough, or by the others."""
     grad = np.zeros(log_weight.size)

@@ -9,10 +9,10 @@ box is mapped to the unit square.
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def feasible_sums(s, n, box):
     """Say whether (Sx, Sxx, Sy, Sxy, Syy) can come from n rows in the box (ax, bx, ay, by)."""
     ax, bx, ay, by = box
@@ -27,7 +27,7 @@ def feasible_sums(s, n, box):
     return inside and cxx > 0.0 and cxx * cyy > cxy * cxy
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def feasible_parameters(theta, sigma2, box):
     """Say whether the line meets the box, and the errors' variance is one of values in it."""
     ax, bx, ay, by = box
@@ -36,7 +36,7 @@ def feasible_parameters(theta, sigma2, box):
     return meets and sigma2 <= 0.25 * (by - ay) ** 2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def central_point(n, box):
     """Return feasible sums, coefficients and a variance: those of a cloud in the box's middle."""
     ax, bx, ay, by = box

@@ -23,25 +23,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.draws.scale_mixture import draw_precision
+from pymc_dp.kernels.functions.linear_algebra import (
+    factor,
+    log_determinant,
+    solve_transposed,
+    solve_upper,
+    times_transposed,
+)
 from pymc_dp.kernels.moments.bounds import central_point, feasible_parameters, feasible_sums
 from pymc_dp.kernels.moments.clt_law import (
     cross_products,
     draw_standard_products,
-    factor,
     from_noise,
     gaussian_moments,
-    log_determinant,
     log_products,
     log_responses,
     map_products,
     n_products,
     row_law,
-    solve_transposed,
-    solve_upper,
     sum_of_squares,
-    times_transposed,
     to_noise,
 )
 from pymc_dp.kernels.moments.walk import random_size, turn
@@ -124,14 +126,14 @@ def initial_state(model: RegressionModel) -> RegressionState:
     return RegressionState(theta, sigma2, s, root, walk, walk_x, 0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def covariate_law(root):
     """Return the mean and the covariance of x from the factor of eta."""
     inner = np.ascontiguousarray(root[1:, 1:])
     return root[0, 1:].copy(), inner.T @ inner
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def nig_update(b, n, mu0, lambda0, a0, b0):
     """Update a normal-inverse-gamma prior by the cross products of n rows.
 
@@ -145,14 +147,14 @@ def nig_update(b, n, mu0, lambda0, a0, b0):
     return solve_upper(u, half), u, a_n, b_n, ok and b_n > 0.0 and a_n > 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_nig(rng, mu, u, a, b):
     """Draw sigma2 ~ InverseGamma(a, b) and theta | sigma2 ~ N(mu, sigma2 (U'U)^-1)."""
     sigma2 = b / rng.standard_gamma(a)
     return mu + math.sqrt(sigma2) * solve_upper(u, rng.standard_normal(mu.size)), sigma2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_nig(theta, sigma2, mu, precision, a, b):
     """Return the log density, without its normalising constant: improper laws have one, too."""
     apart = theta - mu
@@ -160,7 +162,7 @@ def log_nig(theta, sigma2, mu, precision, a, b):
     return -(a + 1.0 + 0.5 * theta.size) * math.log(sigma2) - rate / sigma2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def niw_update(b, n, m0, k0, psi0, nu0):
     """Update a normal-inverse-Wishart prior by the cross products of n rows."""
     p = m0.size
@@ -171,7 +173,7 @@ def niw_update(b, n, m0, k0, psi0, nu0):
     return m_n, k_n, psi_n, nu0 + n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_niw(rng, m, k, psi, nu):
     """Draw a mean and a covariance by Bartlett's decomposition; the flag says if psi is proper."""
     p = m.size
@@ -189,7 +191,7 @@ def draw_niw(rng, m, k, psi, nu):
     return mean, root @ root.T, ok
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_niw(root, m, k, psi, nu):
     """Return the log density of the mean and the covariance in `root`, without its constant."""
     p = m.size
@@ -204,7 +206,7 @@ def log_niw(root, m, k, psi, nu):
     return -(nu + p + 2.0) * log_determinant(u) - 0.5 * (trace + k * (apart @ apart))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def onto_cone(b):
     """Clip the eigenvalues of cross products that no data have, so that updates are proper."""
     if factor(b)[1]:
@@ -213,7 +215,7 @@ def onto_cone(b):
     return (vectors * np.maximum(values, 0.0)) @ vectors.T
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_statistics(rng, model, released, noise, theta, sigma2, root):
     """Draw s given z and the noise variances: a draw of (s, z) is moved to the observed z.
 
@@ -246,7 +248,7 @@ def draw_statistics(rng, model, released, noise, theta, sigma2, root):
     return s, ok
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_noise(model, s):
     """Return log p(z | s), up to a constant."""
     total = 0.0
@@ -258,12 +260,12 @@ def log_noise(model, s):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _probability(log_ratio):
     return math.exp(min(log_ratio, 0.0)) if log_ratio > -math.inf else 0.0  # NaN is refused, too
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _retuned(walk, direction, accepted, pace):
     """Stretch or shrink a walk along its last step (Vihola, 2012), to accept the share wanted."""
     if pace == 0.0:
@@ -274,7 +276,7 @@ def _retuned(walk, direction, accepted, pace):
     return u if ok else walk
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _feasible(model, theta, sigma2, s):
     if not model.bounded:
         return True
@@ -282,7 +284,7 @@ def _feasible(model, theta, sigma2, s):
     return inside and feasible_sums(s, model.n, model.box)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _settle(rng, model, point, new_point, log_ratio):
     """Accept or refuse a move; its log ratio lacks the noise and the prior of the parameters."""
     theta, sigma2, s, _ = point
@@ -294,7 +296,7 @@ def _settle(rng, model, point, new_point, log_ratio):
     return (new_point if rng.random() < accepted else point), accepted
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _follow(rng, model, point, new_theta, new_sigma2, new_root, of_x, log_jacobian):
     """Move (theta, sigma2, s, root) with the standardised x, u and v held fixed, so that s follows.
 
@@ -316,7 +318,7 @@ def _follow(rng, model, point, new_theta, new_sigma2, new_root, of_x, log_jacobi
     return _settle(rng, model, point, (new_theta, new_sigma2, new_s, new_root), log_jacobian)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _walk_parameters(rng, model, point, walk, pace):
     """Move (theta, log sigma2); X'y and y'y follow."""
     theta, sigma2, _, root = point
@@ -328,7 +330,7 @@ def _walk_parameters(rng, model, point, walk, pace):
     return point, _retuned(walk, direction, accepted, pace)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _walk_covariates(rng, model, point, walk, pace):
     """Move the law of x; all of s follows.
 
@@ -353,7 +355,7 @@ def _walk_covariates(rng, model, point, walk, pace):
     return point, _retuned(walk, direction, accepted, pace)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _turn_slopes(rng, model, point):
     """Move X'y along the ridge on which the sums of x, xx, y and yy stay; parameters follow.
 
@@ -383,7 +385,7 @@ def _turn_slopes(rng, model, point):
     return _settle(rng, model, point, (new_theta, new_sigma2, new_s, root), ratio)[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _stretch_covariates(rng, model, point):
     """Stretch x about its mean, and shrink the slopes by as much: the law of y stays."""
     theta, sigma2, _, root = point
@@ -398,7 +400,7 @@ def _stretch_covariates(rng, model, point):
     return _follow(rng, model, point, new_theta, sigma2, new_root, True, log_jacobian)[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _propose_parameters(rng, model, theta, sigma2, s, cone, root):
     """Propose (theta, sigma2) from the conjugate update given s; not always accepted if corrected.
 
@@ -425,7 +427,7 @@ def _propose_parameters(rng, model, theta, sigma2, s, cone, root):
     return theta, sigma2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _log_covariates(model, theta, sigma2, s, root, m_n, k_n, psi_n, nu_n):
     """Return log p(s, law of x | theta, sigma2) - log q(law of x | s)."""
     return (
@@ -436,7 +438,7 @@ def _log_covariates(model, theta, sigma2, s, root, m_n, k_n, psi_n, nu_n):
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _propose_covariates(rng, model, theta, sigma2, s, cone, root):
     """Propose the law of x from the conjugate update given X'X, likewise."""
     m_n, k_n, psi_n, nu_n = niw_update(cone, model.n, model.m0, model.k0, model.psi0, model.nu0)
@@ -454,7 +456,7 @@ def _propose_covariates(rng, model, theta, sigma2, s, cone, root):
     return new_root if rng.random() < _probability(ratio) else root
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sweep(rng, state, model, released, warm):
     """One sweep; returns the new state. `warm` tunes the random walks."""
     theta, sigma2, s, root, walk, walk_x, tuned = state
@@ -486,7 +488,7 @@ def sweep(rng, state, model, released, warm):
     return RegressionState(theta, sigma2, s, root, walk, walk_x, tuned + warm)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def run_sweeps(rng, state, model, warm, thin, out):
     """Fill rows of `out` with (theta, sigma2, s) every `thin` sweeps; hierarchical: with root.
 

@@ -25,76 +25,15 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
-
-_SINGULAR = 1e-14  # relative size of a pivot that counts as zero
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def factor(a):
-    """Return the upper U with U'U = a, and whether there is one.
-
-    NumPy's routine raises, which compiled code cannot handle. Rows are updated whole, so that
-    the innermost loop vectorises.
-    """
-    k = a.shape[0]
-    u = a.copy()
-    for j in range(k):
-        if not u[j, j] > _SINGULAR * a[j, j]:  # NaN fails, too
-            return u, False
-        root = math.sqrt(u[j, j])
-        for i in range(j, k):
-            u[j, i] /= root
-        for i in range(j + 1, k):
-            c = u[j, i]
-            u[i, j] = 0.0
-            for m in range(i, k):
-                u[i, m] -= c * u[j, m]
-    return u, True
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.functions.linear_algebra import (
+    log_determinant,
+    solve_transposed,
+    times_transposed,
+)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def solve_transposed(u, b):
-    """Solve U'x = b for an upper U."""
-    x = b.copy()
-    for i in range(x.size):
-        x[i] /= u[i, i]
-        for m in range(i + 1, x.size):
-            x[m] -= u[i, m] * x[i]
-    return x
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def solve_upper(u, b):
-    """Solve Ux = b for an upper U."""
-    x = b.copy()
-    for i in range(x.size - 1, -1, -1):
-        for m in range(i + 1, x.size):
-            x[i] -= u[i, m] * x[m]
-        x[i] /= u[i, i]
-    return x
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def times_transposed(u, g):
-    """Return U'g for an upper U."""
-    x = np.zeros(g.size)
-    for i in range(g.size):
-        for m in range(i, g.size):
-            x[m] += u[i, m] * g[i]
-    return x
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def log_determinant(u):
-    """Return half of log|U'U|."""
-    total = 0.0
-    for i in range(u.shape[0]):
-        total += math.log(u[i, i])
-    return total
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def position(i, j, d):
     """Return where the product of x_i and x_j stands among the statistics; (0, 0) is at -1."""
     if i > j:
@@ -102,13 +41,13 @@ def position(i, j, d):
     return i * d - (i * (i - 1)) // 2 + (j - i) - 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def n_products(d):
     """Return the number of products of features, without the constant one."""
     return (d * (d + 1)) // 2 - 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def cross_products(s, n, d):
     """Return the matrix (X, y)'(X, y) of the statistics."""
     products = n_products(d)
@@ -121,7 +60,7 @@ def cross_products(s, n, d):
     return b
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def regress(theta, products, unit):
     """Return X'X theta, with theta'X'X theta behind it, for products whose (0, 0) is `unit`."""
     d = theta.size
@@ -137,7 +76,7 @@ def regress(theta, products, unit):
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def row_law(theta, sigma2, eta, xi):
     """Return the mean m and the covariance V of the statistics of one row."""
     d, products = theta.size, xi.shape[0]
@@ -176,7 +115,7 @@ def row_law(theta, sigma2, eta, xi):
     return mean, cov
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sum_of_squares(theta, b):
     """Return v, the residual sum of squares at theta, from the cross products."""
     d = theta.size
@@ -189,7 +128,7 @@ def sum_of_squares(theta, b):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def to_noise(s, theta, sigma2, n, root):
     """Return u and v, standardised: independent standard Normal by the law of s given X'X."""
     d, products = theta.size, n_products(theta.size)
@@ -204,7 +143,7 @@ def to_noise(s, theta, sigma2, n, root):
     return g
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def from_noise(s, g, theta, sigma2, n, root):
     """Write X'y and y'y into s, given its X'X and standardised u and v."""
     d, products = theta.size, n_products(theta.size)
@@ -214,14 +153,14 @@ def from_noise(s, g, theta, sigma2, n, root):
     s[products + d] += 2.0 * (theta @ u) + sigma2 * (n + math.sqrt(2.0 * n) * g[d])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_responses(s, theta, sigma2, n, root):
     """Return log p(X'y, y'y | X'X, theta, sigma2), up to a constant."""
     g = to_noise(s, theta, sigma2, n, root)
     return -0.5 * (g @ g) - 0.5 * (theta.size + 2.0) * math.log(sigma2) - log_determinant(root)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def map_products(s, a, n):
     """Replace X'X in s by the products AX'XA' of the features Ax; A keeps the constant feature."""
     d = a.shape[0]
@@ -231,7 +170,7 @@ def map_products(s, a, n):
             s[position(i, j, d)] = mapped[i, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_standard_products(rng, s, n, d):
     """Write X'X of independent standard Normal covariates into s, by its central-limit law."""
     for i in range(d):
@@ -240,7 +179,7 @@ def draw_standard_products(rng, s, n, d):
             s[position(i, j, d)] = n + math.sqrt(2.0) * g if i == j else g
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_products(s, n, root):
     """Return log p(X'X | eta) for Normal covariates, up to a constant; U'U = eta.
 
@@ -262,7 +201,7 @@ def log_products(s, n, root):
     return -0.5 * total / n - (d + 1.0) * log_determinant(root)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def gaussian_moments(mean, cov):
     """Return eta and Xi for covariates (without the constant) that are jointly Normal: Isserlis."""
     d = mean.size + 1

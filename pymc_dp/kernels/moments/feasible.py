@@ -15,7 +15,8 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.draws.listed import draw_listed
 from pymc_dp.kernels.draws.log_concave import draw_log_concave
 from pymc_dp.kernels.functions.tilting import normal_log_tilted_mass
 
@@ -28,7 +29,7 @@ EDGES = 1 + 2 * FALLS.size + 1 + 2 * LAYERS.size
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def make_problem(n, m, v, lam1, tau1, z1, lam2, tau2, z2, lo, hi):
     """Fold Gaussian noise on the mean into its law; returns the problem and the log factor."""
     m1, v1, log_factor = m, v / n, 0.0
@@ -39,7 +40,7 @@ def make_problem(n, m, v, lam1, tau1, z1, lam2, tau2, z2, lo, hi):
     return (n, v, m1, v1, lam1, z1, lam2, tau2, z2, lo, hi), log_factor
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _log_mean_mass(problem, left, right):
     """Log integral of Normal(y | m1, v1) exp(-lam1 |z1 - y|) over [left, right]."""
     _, _, m1, v1, lam, z, _, _, _, _, _ = problem
@@ -54,7 +55,7 @@ def _log_mean_mass(problem, left, right):
     return top + math.log(math.exp(below - top) + math.exp(above - top))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_integrand(phi, problem):
     """Log density of phi up to a constant."""
     n, v, _, _, _, _, lam2, tau2, z2, lo, hi = problem
@@ -68,13 +69,13 @@ def log_integrand(phi, problem):
     return value + _log_mean_mass(problem, middle - half * cosine, middle + half * cosine)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _angle(s, n, half):
     """Return phi for a sample variance s, clipped to the range."""
     return math.asin(math.sqrt(min(max((n - 1.0) / n * s, 0.0) / (half * half), 1.0)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _mode(problem, start_left, start_right):
     """Mode of the unimodal integrand on an interval, by golden section."""
     ratio = 0.5 * (math.sqrt(5.0) - 1.0)
@@ -93,7 +94,7 @@ def _mode(problem, start_left, start_right):
     return x1 if f1 > f2 else x2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def feasible_edges(problem):
     """Sorted edges in phi between which the integrand is smooth and falls by a bounded amount."""
     n, _, m1, v1, lam1, z1, lam2, _, z2, lo, hi = problem
@@ -137,7 +138,7 @@ def feasible_edges(problem):
     return edges
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_feasible(rng, problem):
     """Draw (mean, variance) of the sample exactly from its joint law on the feasible region.
 
@@ -160,10 +161,7 @@ def draw_feasible(rng, problem):
             if term > -math.inf:
                 total = np.logaddexp(total, term)
         log_mass[j] = total
-    weights = np.exp(log_mass - np.max(log_mass))
-    cumulative = np.cumsum(weights)
-    j = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-    j = min(j, pieces - 1)
+    j = draw_listed(rng, log_mass)
     top = max(log_integrand(edges[j], problem), log_integrand(edges[j + 1], problem))
     while True:
         phi = edges[j] + (edges[j + 1] - edges[j]) * rng.random()

@@ -19,7 +19,7 @@ in [lo, hi].
 import math
 from typing import NamedTuple
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.draws.log_concave import (
     TINY,
     draw_log_concave,
@@ -56,7 +56,7 @@ class GaussianModel(NamedTuple):
     hi: float
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def mean_range(var_over, lo, hi):
     """Range of a mean on [lo, hi] given that the variance is at most (mean-lo)(hi-mean)."""
     half = 0.5 * (hi - lo)
@@ -65,7 +65,7 @@ def mean_range(var_over, lo, hi):
     return middle - width, middle + width
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_variance_statistic(rng, n, s2, lam, tau, z, cap):
     """Draw S² | σ², z on (0, cap]: the truncated gamma mixture under Laplace noise."""
     shape = 0.5 * (n - 1.0)
@@ -75,7 +75,7 @@ def draw_variance_statistic(rng, n, s2, lam, tau, z, cap):
     return draw_tilted_gamma(rng, shape, rate, lam, z, 0.0, cap)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_normal_between(rng, precision, center, lo, hi):
     """Draw from a Normal cut to [lo, hi]: by plain rejection if that is quick, else exactly too."""
     sd = 1.0 / math.sqrt(precision)
@@ -86,7 +86,7 @@ def draw_normal_between(rng, precision, center, lo, hi):
     return draw_log_concave(rng, 0.0, 0.0, precision, center, 0.0, 0.0, lo, hi)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_inverse_gamma_below(rng, shape, scale, cap):
     """Draw from an inverse gamma law cut to (0, cap]; proper for shape 0 too."""
     if shape > 0.5:
@@ -97,7 +97,7 @@ def draw_inverse_gamma_below(rng, shape, scale, cap):
     return math.exp(-draw_log_gamma(rng, shape, scale, -math.log(cap), math.inf))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _move_location(rng, mu, s2, ybar, var, model):
     """Draw a shift of (mu, mean) together, their difference held fixed: exact."""
     difference = mu - ybar
@@ -119,7 +119,7 @@ def _move_location(rng, mu, s2, ybar, var, model):
     return ybar + difference, ybar
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def is_feasible(mu, s2, ybar, var, model):
     """Whether the moments of the law and of the records are possible between the bounds."""
     return (
@@ -130,7 +130,7 @@ def is_feasible(mu, s2, ybar, var, model):
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _move_scale(rng, step, mu, s2, ybar, var, model):
     """Propose a common factor c for (s2, var) and sqrt(c) for the deviations of the means.
 
@@ -165,7 +165,7 @@ def _move_scale(rng, step, mu, s2, ybar, var, model):
     return new_mu, new_s2, new_ybar, new_var
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sweep(rng, mu, s2, ybar, var, model):
     """One sweep; returns the new (mu, s2, ybar, var).
 
@@ -215,7 +215,7 @@ def sweep(rng, mu, s2, ybar, var, model):
     return mu, s2, ybar, var
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def run_sweeps(rng, state, model, thin, out):
     """Fill `out` (draws, 2) with (mu, s2) after every `thin` sweeps; returns the last state."""
     mu, s2, ybar, var = state

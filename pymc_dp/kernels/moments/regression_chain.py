@@ -34,8 +34,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import njit
-from pymc_dp.kernels.functions.linear_algebra import backward_solve, cholesky, forward_solve
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.functions.linear_algebra import (
+    factor,
+    log_determinant,
+    solve_transposed,
+    solve_upper,
+)
 from pymc_dp.kernels.moments.bounds import feasible_parameters, feasible_sums
 from pymc_dp.kernels.moments.walk import random_size, turn
 
@@ -80,7 +85,7 @@ class Proposal(NamedTuple):
     shear: np.ndarray
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def unpack(c, p):
     """Return the mean of x, the Cholesky factor of its scatter, the coefficients and the RSS."""
     lower = np.zeros((p, p))
@@ -97,7 +102,7 @@ def unpack(c, p):
     return c[:p], lower, theta, math.exp(c[at + p + 1])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def scatter(c, p):
     """Return the sums of products of deviations of (x, y), row by row of the upper triangle."""
     out = np.empty((p + 1) * (p + 2) // 2)
@@ -105,7 +110,7 @@ def scatter(c, p):
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def write_scatter(c, p, out):
     """Write `scatter`; columns of the factor give their part one by one, and take no space."""
     out[:] = 0.0
@@ -126,7 +131,7 @@ def write_scatter(c, p, out):
         out[-1] += fitted * fitted
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def products_of_features(n, mean, lower):
     """Return U, the sums of products of (1, x)."""
     p = mean.size
@@ -142,7 +147,7 @@ def products_of_features(n, mean, lower):
     return u
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sums(u, theta, rss):
     """Return the sums of the columns and of their products, as a vector."""
     d = theta.size
@@ -164,7 +169,7 @@ def sums(u, theta, rss):
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_law_of_x(model, mean, lower):
     """Log density of the mean and scatter matrix of x, but for powers of the latter's diagonal."""
     p = mean.size
@@ -179,11 +184,8 @@ def log_law_of_x(model, mean, lower):
                 for k in range(min(i, j) + 1):
                     total += lower[i, k] * lower[j, k]
                 psi[i, j] += total
-        factor = cholesky(psi)
-        log_det = 0.0
-        for i in range(p):
-            log_det += 2.0 * math.log(factor[i, i])
-        return -0.5 * (model.nu + n) * log_det
+        root, proper = factor(psi, 0.0)
+        return -(model.nu + n) * log_determinant(root) if proper else -math.inf
     total = 0.0
     for i in range(p):
         for j in range(p):
@@ -194,21 +196,22 @@ def log_law_of_x(model, mean, lower):
     return -0.5 * total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def posterior(model, u, theta, rss):
-    """Return the Cholesky factor of Lambda_n, mu_n, a_n and b_n of the normal-inverse-gamma law."""
-    precision = u + model.precision_theta
-    factor = cholesky(precision)
+    """Return the upper factor of Lambda_n, mu_n, a_n and b_n of the normal-inverse-gamma law."""
+    root, proper = factor(u + model.precision_theta, 0.0)
+    if not proper:
+        root[:] = math.nan
     shift = theta - model.mean_theta
     pull = model.precision_theta @ shift
-    half = forward_solve(factor, pull)
+    half = solve_transposed(root, pull)
     # (U^-1 + Lambda_0^-1)^-1 = Lambda_0 - Lambda_0 Lambda_n^-1 Lambda_0, which is never negative
     quadratic = max(shift @ pull - half @ half, 0.0)
-    mean = theta - backward_solve(factor, half)
-    return factor, mean, model.shape + 0.5 * model.n, model.rate + 0.5 * (rss + quadratic)
+    mean = theta - solve_upper(root, half)
+    return root, mean, model.shape + 0.5 * model.n, model.rate + 0.5 * (rss + quadratic)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def distance(model, s, k):
     """Return the distance of a released value from its statistic of the sums."""
     released = model.offset[k]
@@ -217,7 +220,7 @@ def distance(model, s, k):
     return model.z[k] - released
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def distances(model, c):
     """Return the distance of every released value from its statistic."""
     mean, lower, theta, rss = unpack(c, model.mean_x.size)
@@ -228,7 +231,7 @@ def distances(model, c):
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def log_density(model, c):
     """Log density of the statistics' coordinates, given what was released."""
     p = model.mean_x.size
@@ -237,11 +240,9 @@ def log_density(model, c):
         return -math.inf
     n = model.n
     u = products_of_features(n, mean, lower)
-    factor, _, a, b = posterior(model, u, theta, rss)
-    total = log_law_of_x(model, mean, lower) - a * math.log(b)
+    root, _, a, b = posterior(model, u, theta, rss)
+    total = log_law_of_x(model, mean, lower) - a * math.log(b) - log_determinant(root)
     total += 0.5 * (n - p - 1.0) * math.log(rss)  # density and logarithm
-    for i in range(p + 1):
-        total -= math.log(factor[i, i])
     for i in range(p):  # Wishart density, |U|^(1/2), and the change of variables
         total += (n - p - 2.0 + 1.0 + p - i + 1.0) * math.log(lower[i, i])
     s = sums(u, theta, rss)
@@ -251,20 +252,20 @@ def log_density(model, c):
     return total if total == total else -math.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def draw_parameters(rng, model, c):
     """Draw the coefficients and the error variance given the statistics' coordinates."""
     mean_x, lower, theta, rss = unpack(c, model.mean_x.size)
     u = products_of_features(model.n, mean_x, lower)
-    factor, mean, a, b = posterior(model, u, theta, rss)
+    root, mean, a, b = posterior(model, u, theta, rss)
     sigma2 = b / rng.standard_gamma(a)
     e = np.empty(theta.size)
     for i in range(theta.size):
         e[i] = rng.standard_normal()
-    return mean + math.sqrt(sigma2) * backward_solve(factor, e), sigma2
+    return mean + math.sqrt(sigma2) * solve_upper(root, e), sigma2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def feasible(model, c, theta, sigma2):
     """Say whether statistics and parameters are possible for rows in the box."""
     mean, lower, estimate, rss = unpack(c, 1)
@@ -273,7 +274,7 @@ def feasible(model, c, theta, sigma2):
     return feasible_sums(s, model.n, model.box) and feasible_parameters(theta, sigma2, model.box)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def write_turned(rng, c, p, out):
     """Write c with its slopes and residuals turned; return the log of the Jacobian.
 
@@ -298,7 +299,7 @@ def write_turned(rng, c, p, out):
     return 0.5 * (c[-1] - out[-1])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def write_stretched(rng, c, p, out):
     """Write c with x stretched about its mean; return the log of the Jacobian.
 
@@ -315,7 +316,7 @@ def write_stretched(rng, c, p, out):
     return stretch * (0.5 * p * (p - 1) - p)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def run_metropolis(rng, c, theta, sigma2, model, proposal, steps):
     """Take random-walk steps, a turn and a stretch; draw the parameters given the statistics.
 
@@ -359,7 +360,7 @@ def run_metropolis(rng, c, theta, sigma2, model, proposal, steps):
     return c, theta, sigma2, accepted / steps
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def run_sweeps(rng, c, theta, sigma2, model, proposal, steps, out):
     """Fill rows with (theta, sigma2, c), each `steps` steps after the one before.
 

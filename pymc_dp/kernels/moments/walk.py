@@ -4,18 +4,18 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import jit
 
 _DECADES = 3.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def random_size(rng):
     """Draw the size of a move, log-uniform below 1: which are accepted is not known beforehand."""
     return 10.0 ** (-_DECADES * rng.random())
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def turn(rng, v):
     """Turn v in place by a random angle about a random axis; its last entry stays positive.
 

@@ -6,6 +6,8 @@ add to a, failures to b.
 
 from __future__ import annotations
 
+from functools import partial
+
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     BetaRV,
@@ -49,33 +51,19 @@ def _uniform_prior(rv):
     return Contribution(1.0, 1.0)
 
 
-@CHILDREN.register(("beta", BernoulliRV))
-def _bernoulli(rv, child, value):
-    [p] = parameters(child)
+def _child(rv, child, value, number, counts):
+    *numbers, p = parameters(child)
     require_itself(p, rv, child, "probability")
-    successes = value.sum()
-    return Contribution(successes, value.size - successes)
+    for n in numbers:
+        require_free(n, rv, child, number)
+    return Contribution(*counts(value, *numbers))
 
 
-@CHILDREN.register(("beta", BinomialRV))
-def _binomial(rv, child, value):
-    n, p = parameters(child)
-    require_itself(p, rv, child, "probability")
-    require_free(n, rv, child, "number of trials")
-    successes = value.sum()
-    return Contribution(successes, total(n, value) - successes)
-
-
-@CHILDREN.register(("beta", GeometricRV))
-def _geometric(rv, child, value):
-    [p] = parameters(child)
-    require_itself(p, rv, child, "probability")
-    return Contribution(value.size, value.sum() - value.size)
-
-
-@CHILDREN.register(("beta", NegBinomialRV))
-def _negative_binomial(rv, child, value):
-    n, p = parameters(child)
-    require_itself(p, rv, child, "probability")
-    require_free(n, rv, child, "number of successes")
-    return Contribution(total(n, value), value.sum())
+# What is a number in the law besides the probability, and the successes and failures in a value.
+for _op, _number, _counts in (
+    (BernoulliRV, "", lambda y: (y.sum(), y.size - y.sum())),
+    (BinomialRV, "number of trials", lambda y, n: (y.sum(), total(n, y) - y.sum())),
+    (GeometricRV, "", lambda y: (y.size, y.sum() - y.size)),
+    (NegBinomialRV, "number of successes", lambda y, n: (total(n, y), y.sum())),
+):
+    CHILDREN.add(partial(_child, number=_number, counts=_counts), ("beta", _op))

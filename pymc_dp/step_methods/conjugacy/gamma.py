@@ -121,37 +121,26 @@ def _uniform_prior(rv, k):
 # --- Children -------------------------------------------------------------------------------------
 
 
-def _normal_child(rv, child, value, k):
-    mu, sigma = parameters(child)
-    require_free(mu, rv, child, "location")
-    factor = power_factor(sigma**2, rv, k, child, "variance")
-    return Contribution(0.5 * value.size, 0.5 * ((value - mu) ** 2 / factor).sum())
+def _child(rv, child, value, k, other, what, sign, terms):
+    *others, scale = parameters(child)
+    for parameter in others:
+        require_free(parameter, rv, child, other)
+    scale = scale**2 if what == "variance" else scale
+    factor = power_factor(scale, rv, sign * k, child, what)
+    return Contribution(*terms(value, factor, *others))
 
 
-def _exponential_child(rv, child, value, k):
-    [scale] = parameters(child)
-    factor = power_factor(scale, rv, k, child, "scale")
-    return Contribution(value.size, (value / factor).sum())
-
-
-def _gamma_child(rv, child, value, k):
-    alpha, scale = parameters(child)
-    require_free(alpha, rv, child, "shape")
-    factor = power_factor(scale, rv, k, child, "scale")
-    return Contribution(total(alpha, value), (value / factor).sum())
-
-
-def _inverse_gamma_child(rv, child, value, k):
-    alpha, scale = parameters(child)
-    require_free(alpha, rv, child, "shape")
-    factor = power_factor(scale, rv, -k, child, "scale")
-    return Contribution(total(alpha, value), (factor / value).sum())
-
-
-def _poisson_child(rv, child, value, k):
-    [mu] = parameters(child)
-    factor = power_factor(mu, rv, -k, child, "mean")
-    return Contribution(value.sum(), total(factor, value))
+# The parameter that is free of x, the last one, the sign of its power of x, and both terms of a
+# value, given the factor of that power.
+_SCALED = {
+    NormalRV: (
+        "location", "variance", 1, lambda y, f, mu: (0.5 * y.size, 0.5 * ((y - mu) ** 2 / f).sum()),
+    ),
+    ExponentialRV: ("", "scale", 1, lambda y, f: (y.size, (y / f).sum())),
+    GammaRV: ("shape", "scale", 1, lambda y, f, a: (total(a, y), (y / f).sum())),
+    InvGammaRV: ("shape", "scale", -1, lambda y, f, a: (total(a, y), (f / y).sum())),
+    PoissonRV: ("", "mean", -1, lambda y, f: (y.sum(), total(f, y))),
+}  # fmt: skip
 
 
 def _feasible_variance(rv, child, value, k):
@@ -170,12 +159,9 @@ def _feasible_variance(rv, child, value, k):
 for _family, _k in _POWERS.items():
     PRIORS.add(partial(_half_flat_prior, k=_k), (_family, HalfFlatRV))
     PRIORS.add(partial(_uniform_prior, k=_k), (_family, UniformRV))
-    for _op, _child in (
-        (NormalRV, _normal_child),
-        (ExponentialRV, _exponential_child),
-        (GammaRV, _gamma_child),
-        (InvGammaRV, _inverse_gamma_child),
-        (PoissonRV, _poisson_child),
-        (PrivateReleaseRV, _feasible_variance),
-    ):
-        CHILDREN.add(partial(_child, k=_k), (_family, _op))
+    CHILDREN.add(partial(_feasible_variance, k=_k), (_family, PrivateReleaseRV))
+    for _op, (_other, _what, _sign, _terms) in _SCALED.items():
+        CHILDREN.add(
+            partial(_child, k=_k, other=_other, what=_what, sign=_sign, terms=_terms),
+            (_family, _op),
+        )

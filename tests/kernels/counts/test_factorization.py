@@ -23,7 +23,8 @@ from pymc_dp.kernels.counts.factorization import (
     start_state,
     sweep,
 )
-from pymc_dp.kernels.counts.released import draw_count, draw_count_augmented, start_augmentation
+from pymc_dp.kernels.counts.poisson import draw_count
+from pymc_dp.kernels.counts.skellam_bessel import draw_count_augmented, start_augmentation
 from tests.agreement import counts_follow, follows, has_moments, uniform
 from tests.references import references
 

@@ -76,8 +76,9 @@ def test_nothing_to_draw_from():
     for i, bad in ((0, math.nan), (0, math.inf), (1, 0.0), (1, math.nan), (2, -1.0), (2, math.inf)):
         z, scale, mu = (bad if j == i else x for j, x in enumerate(good))
         rng = np.random.default_rng(1)
-        assert math.isnan(draw_count(rng, z, scale, mu, 1.0, 1.0)), (i, bad)
-    assert draw_count(np.random.default_rng(1), 4.0, 1.0, 0.0, 1.0, 1.0) == 0.0
+        alpha = math.exp(-1 / scale) if scale else math.nan
+        assert math.isnan(draw_count(rng, z, alpha, mu, 1.0, 1.0)[0]), (i, bad)
+    assert draw_count(np.random.default_rng(1), 4.0, math.exp(-1), 0.0, 1.0, 1.0)[0] == 0.0
 
 
 @njit(cache=True)

@@ -6,7 +6,7 @@ from scipy import special, stats
 
 from pymc_dp.kernels.counts import laws as count_laws
 from pymc_dp.kernels.counts.sums import ADDITIVE, make_count_draw
-from pymc_dp.kernels.counts.tables import Gaps, Releases, make_cell_sweep, make_pair_sweep, sums_of
+from pymc_dp.kernels.counts.tables import Gaps, Releases, make_cell_sweep, pair_sweep, sums_of
 from tests.agreement import has_moments, same_means, values_follow
 
 # Two tables of three cells: a noisy value of each cell, and of sums over (0, 1), 2, (3, 4), 5, in
@@ -56,9 +56,7 @@ def compositions(total):
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.by_day("mixed")
 def test_multinomial_tables(noise):
-    found = draws(
-        make_pair_sweep(), np.array([2.0, 2, 1, 3, 0, 3]), 15_000, RATES, 3, releases(noise)
-    )
+    found = draws(pair_sweep, np.array([2.0, 2, 1, 3, 0, 3]), 15_000, RATES, 3, releases(noise))
     np.testing.assert_array_equal(found.reshape(-1, 2, 3).sum(axis=2), np.tile([5, 6], (15_000, 1)))
     tables = np.array([a + b for a in compositions(5) for b in compositions(6)])
     law = stats.multinomial(5, RATES[:3] / RATES[:3].sum()).logpmf(tables[:, :3])
@@ -85,7 +83,7 @@ def test_independent_cells(noise):
 @pytest.mark.nightly
 def test_pairs_and_cells_agree_on_poisson_tables():
     # As `TableGibbs` alternates them: together they leave the same law.
-    cells, pairs = make_cell_sweep(count_laws.POISSON), make_pair_sweep()
+    cells, pairs = make_cell_sweep(count_laws.POISSON), pair_sweep
     rel, rng = releases("mixed"), np.random.default_rng(5)
     y, out = np.full(6, 2.0), np.empty((15_000, 6))
     for k in range(len(out)):
@@ -100,7 +98,7 @@ def test_cells_that_must_be_empty_stay_so():
     rates = RATES.copy()
     rates[[0, 3, 4]] = 0.0
     y = np.array([0.0, 3, 2, 0, 0, 6])
-    found = draws(make_pair_sweep(), y, 200, rates, 3, releases("mixed"))
+    found = draws(pair_sweep, y, 200, rates, 3, releases("mixed"))
     assert np.all(found[:, [0, 3, 4]] == 0)
     assert len(np.unique(found[:, 1])) > 2
 
@@ -110,7 +108,7 @@ def test_large_counts():
     n, sd, tau = 3e9, 100.0, 1e-4
     z = np.array([1e9 + 50, 1e9 - 20, 1e9 + 10])
     rel = Releases(z, np.zeros(3), np.full(3, tau), np.arange(4), np.arange(3), np.ones(3))
-    sweep, rng, y = make_pair_sweep(), np.random.default_rng(1), np.full(3, 1e9)
+    sweep, rng, y = pair_sweep, np.random.default_rng(1), np.full(3, 1e9)
     out = np.array(
         [(sweep(rng, y, np.ones(3), 3, rel, all_counts(3)), *y)[1:] for _ in range(4000)]
     )

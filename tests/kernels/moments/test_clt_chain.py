@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pymc_dp.kernels.functions import linear_algebra
 from pymc_dp.kernels.moments import clt_chain as chain
 from pymc_dp.kernels.moments import clt_law as law
 from pymc_dp.laws.moments.clt import read_moments
@@ -132,7 +133,7 @@ def test_density_of_the_sums_in_its_parts():
     for scale in (1.0, 1.4):
         moments = law.gaussian_moments(scale * mean_x, scale * cov_x)
         t, v = scale * theta, scale * sigma2
-        root, _ = law.factor(moments[0])
+        root, _ = linear_algebra.factor(moments[0])
         m, cov = law.row_law(t, v, *moments)
         exact = stats.multivariate_normal(n * m, n * cov).logpdf(s)
         parts = law.log_products(s, n, root) + law.log_responses(s, t, v, n, root)
@@ -159,7 +160,7 @@ def test_singular_moments_and_repair():
     assert eta[1, 1] - eta[0, 1] ** 2 == pytest.approx(xi[0, 0], rel=1e-6)
     assert xi[0, 0] > 0
     assert found.mean[1] == eta[1, 1]
-    assert law.factor(eta)[1]
+    assert linear_algebra.factor(eta)[1]
 
 
 def test_reference_conjugate_update():
@@ -238,7 +239,7 @@ def test_statistics_given_the_noise_variances(hierarchical):
     model = model._replace(eta=eta, xi=xi, xi_root=root_of(xi))
     theta, sigma2, noise = np.array([0.5, -1.0]), 0.3, np.array([0.2, 5, 1, 0.5, 3])
     released = np.array([0, 2, 3, 4])  # x'x was not
-    rng, root = np.random.default_rng(3), law.factor(eta)[0]
+    rng, root = np.random.default_rng(3), linear_algebra.factor(eta)[0]
     s = np.array(
         [
             chain.draw_statistics(rng, model, released, noise, theta, sigma2, root)[0]
