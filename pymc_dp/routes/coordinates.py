@@ -34,11 +34,18 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import PLAIN_MODE, keeps_values, lengths, nearest_rvs
+from pymc_dp.graphs.questions import (
+    PLAIN_MODE,
+    keeps_values,
+    known_shape,
+    lengths,
+    nearest_rvs,
+)
 from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.mean_variance import of_variable
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.bounds import at_start, starting_values
+from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
 
@@ -92,8 +99,13 @@ def latents(reading: Reading) -> list[Latent]:
         for given in dict.fromkeys(variable.owner.inputs if variable.owner else ()):
             clients.setdefault(given, []).append(variable.owner)
     found = []
+    records = {rv for group in record_groups(reading) for rv in group.records}
     for rv in model.free_RVs:
-        if model.rvs_to_transforms[rv] is None:
+        if (
+            model.rvs_to_transforms[rv] is None
+            and rv not in records
+            and None not in known_shape(rv)
+        ):
             latent = _latent(rv, clients)
             if latent is not None and nearest_rvs([latent.b]):
                 found.append(latent)
@@ -133,7 +145,7 @@ def _affine(rv: TensorVariable, clients) -> TensorVariable:
         scalar = node.op.scalar_op if isinstance(node.op, Elemwise) else None
         linear = isinstance(scalar, ps.Add | ps.Sub | ps.Neg | ps.Mul)
         linear |= not place and (isinstance(scalar, ps.TrueDiv) or keeps_values(node.op, now))
-        if not linear or lengths(node.out) != lengths(rv):
+        if not linear or known_shape(node.out) != known_shape(rv):
             break
         now = node.out
     return now

@@ -174,6 +174,15 @@ def test_what_stays_as_it_is_written(form):
     assert standardised(reading, on) == (on.model, [])
 
 
+def test_records_of_unknown_number_are_no_latent_variables():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", pm.Normal("m0"), pm.HalfNormal("tau"))
+        x = pm.Normal("x", theta, 1.0, shape=pm.Poisson("n", 7.0))
+        dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1.0), observed=4.0)
+    assert _moved(model)[2] == []
+    assert dp.explain(model).tables
+
+
 def test_sums_that_mix_the_entries_say_nothing_of_one():
     with pm.Model() as model:
         theta = centred(pm.Normal("m0"), pm.HalfNormal("tau"))
