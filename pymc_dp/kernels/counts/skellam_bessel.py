@@ -104,6 +104,9 @@ def draw_skellam_bessel(rng, y, z, scale, mu):
     """
     out = np.empty(y.size)
     for i in range(y.size):
+        if not (0.0 < scale[i] < math.inf and math.isfinite(z[i])):
+            out[i] = math.nan  # a Gamma law of such a shape is drawn from without end
+            continue
         first, second = draw_rates(rng, y[i], z[i], scale[i])
         alpha = math.exp(-1.0 / scale[i]) if scale[i] > 0.0 else math.nan
         out[i], _ = draw_count(rng, z[i], alpha, mu[i], first, second)

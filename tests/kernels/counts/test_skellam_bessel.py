@@ -119,3 +119,10 @@ def test_rates_given_a_count():
     found = np.array([draw_rates(rng, 2.0, 5.0, 2.0) for _ in range(40_000)])
     both = alpha**2 / (1 - alpha**2)
     has_moments(found, [4 + both, 1 + both])
+
+
+@pytest.mark.parametrize(("z", "scale"), [(3.0, np.nan), (3.0, np.inf), (np.nan, 2.0)])
+def test_what_is_no_number_is_not_drawn_from_without_end(z, scale):
+    rng = np.random.default_rng(1)
+    drawn = draw_skellam_bessel(rng, *np.array([[2.0], [z], [scale], [3.0]]))
+    assert np.isnan(drawn).all()
