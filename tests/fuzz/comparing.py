@@ -50,41 +50,50 @@ def kind(message):
 class Densities:
     """The density of all releases of a model without records, given its parameters.
 
-    Latents of a law of PyTensor's are drawn from it, those that a release is a function of row by
-    row in the coordinates that a sampler moves them in, which are near Normal: the mean of weights
-    by a Student law is that of the density, whatever they are.
+    Latents of a law of PyTensor's are drawn from it. Those that a release is a function of row by
+    row are drawn from their law, Normal and logarithms of Gamma variables, and as often by a
+    Student law in the coordinates that a sampler moves them in: the mean of the weights by what
+    they were drawn from is the density, whatever these coordinates are.
     """
 
     def __init__(self, model, names):
         parameters = [model[name] for name in names]
         self.latents = [rv for rv in model.free_RVs if rv not in parameters]
         self.names = names
-        batches, given, terms = [], {}, []
-        for rv in self.latents:
-            if isinstance(rv.owner.op, RowLatentsRV):
-                u, transform = pt.vector(dtype="float64"), model.rvs_to_transforms[rv]
-                inputs = rv.owner.inputs
-                given[rv] = transform.backward(u, *inputs) if transform else u
-                jacobian = transform.log_jac_det(u, *inputs) if transform else 0.0
-                terms.append((pm.logp(rv, given[rv]) + jacobian).reshape((1,)))
-            else:
-                u = given[rv] = rv.type()
-            batches.append(u)
-        self.rows = len(terms)
-        terms += [pm.logp(rv, model.rvs_to_values[rv]).ravel() for rv in model.observed_RVs]
-        given |= {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
-        terms = graph_replace(terms, given, strict=False)
-        found = pt.concatenate([t.astype("float64") for t in terms])
-        if batches:
-            many = [pt.TensorType(u.dtype, (None, *u.type.shape))() for u in batches]
-            found = vectorize_graph(found, dict(zip(batches, many, strict=True)))
-            batches = many
-        options = {"on_unused_input": "ignore"}
-        self.logp = pytensor.function([*parameters, *batches], found, **options)
+        many = [pt.TensorType(rv.dtype, (None, *rv.type.shape))() for rv in self.latents]
+        rows, options = [], {"on_unused_input": "ignore"}
+        self.rows = [rv for rv in self.latents if isinstance(rv.owner.op, RowLatentsRV)]
+        given = {rv: rv.type() for rv in self.latents}
+        for rv in self.rows:
+            rows.append(pm.logp(rv, given[rv]).reshape((1,)))
+            transform = model.rvs_to_transforms[rv]
+            u, inputs = rv.type(), rv.owner.inputs
+            there, back, jacobian = given[rv], u, pt.zeros(())
+            if transform is not None:
+                there, back = (
+                    f(v, *inputs)
+                    for f, v in ((transform.forward, given[rv]), (transform.backward, u))
+                )
+                jacobian = transform.log_jac_det(u, *inputs)
+            self.back, self.there = (
+                pytensor.function([*parameters, v], vectorize_graph(graphs, {one: v}), **options)
+                for one, graphs, v in (
+                    (u, [back, jacobian], pt.matrix(dtype="float64")),
+                    (given[rv], [there, there.sum()], pt.matrix(dtype="float64")),
+                )
+            )
+        rows += [pm.logp(rv, model.rvs_to_values[rv]).ravel() for rv in model.observed_RVs]
+        values = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
+        rows = graph_replace(rows, values, strict=False)
+        found = pt.concatenate([t.astype("float64") for t in rows])
+        if many:
+            batches = dict(zip(given.values(), many, strict=True))
+            found = vectorize_graph(found, batches)
+        self.logp = pytensor.function([*parameters, *many], found, **options)
         laws = [
             p
             for rv in self.latents
-            if not isinstance(rv.owner.op, RowLatentsRV)
+            if rv not in self.rows
             for p in rv.owner.op.dist_params(rv.owner)
         ]
         self.laws = pytensor.function(parameters, laws, **options)
@@ -95,15 +104,31 @@ class Densities:
         """Draw the latents; return them, and the log of what rows of them were drawn from."""
         numbers, drawn, log = iter(self.laws(*point)), [], np.zeros(size)
         for rv, shape in zip(self.latents, self.shapes, strict=True):
-            op = rv.owner.op
-            if isinstance(op, RowLatentsRV):
-                drawn.append(rng.standard_t(6, (size, *shape)))
-                log += stats.t.logpdf(drawn[-1], 6).sum(-1)
+            if rv in self.rows:
+                value, log = self._draw_rows(rng, point, rv.owner.op.alpha, (size, *shape))
             else:
-                own = [next(numbers) for _ in op.dist_params(rv.owner)]
-                value = op.rng_fn(rng, *own, (size, *shape))
-                drawn.append(np.asarray(value, dtype=rv.dtype))
+                op = rv.owner.op
+                value = op.rng_fn(
+                    rng, *(next(numbers) for _ in op.dist_params(rv.owner)), (size, *shape)
+                )
+            drawn.append(np.asarray(value, dtype=rv.dtype))
         return drawn, log
+
+    def _draw_rows(self, rng, point, alpha, shape):
+        size, k = shape
+        k -= alpha.size
+        root = np.sqrt(alpha)
+        value = rng.normal(size=shape)
+        value[:, k:] = root * np.log(rng.gamma(alpha, size=(size, alpha.size)) / alpha)
+        value[::2] = self.back(*point, rng.standard_t(6, value[::2].shape))[0]
+        u, _ = self.there(*point, value)
+        _, jacobian = self.back(*point, u)
+        student = stats.t.logpdf(u, 6).sum(-1) - jacobian
+        own = stats.norm.logpdf(value[:, :k]).sum(-1)
+        own = own + (
+            stats.loggamma.logpdf(value[:, k:] / root + np.log(alpha), alpha) - np.log(root)
+        ).sum(-1)
+        return value, np.logaddexp(student, own) - np.log(2)
 
     def parts(self, rng, point):
         """Return sets of entries: those of one set are of the same latents, others of none.
