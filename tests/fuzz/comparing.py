@@ -7,6 +7,7 @@ without random numbers has to agree to 1e-6.
 """
 
 import re
+from collections import Counter
 
 import numpy as np
 import pymc as pm
@@ -45,6 +46,32 @@ def differ(found, truth, normalised=False):
 def kind(message):
     """Return what is alike in messages about other models."""
     return re.sub(r"'[^']*'|`[^`]*`|[-\d.]+", "_", message)[:60]
+
+
+def fault(check, spec, draws):
+    """Return what is wrong with a model, or None."""
+    try:
+        check(spec, Counter(), draws)
+    except Exception as error:  # whatever it is, a user would see it
+        return error
+    return None
+
+
+def fuzz(grammar, check, first, count, draws):
+    """Check models with these seeds; the first that fails is made as simple as it can be."""
+    outcomes = Counter()
+    for number in range(first, first + count):
+        spec = grammar.random_spec(number)
+        try:
+            check(spec, outcomes, draws)
+        except Exception:
+            while smaller := next(
+                (s for s in grammar.simpler(spec) if fault(check, s, draws)), None
+            ):
+                spec = smaller
+            error = fault(check, spec, draws)
+            raise AssertionError(f"seed {number}, at its simplest {spec}") from error
+    return outcomes
 
 
 class Densities:

@@ -208,7 +208,7 @@ class Size:
         return np.where(filled, found, log_noise(constant)), errors
 
 
-def random_size(seed):
+def random_spec(seed):
     """Draw a model; what most rungs take comes more often."""
     rng = np.random.default_rng(seed)
 

@@ -1,6 +1,5 @@
 """Random models: every rung that opens has the density that scipy gives, or is declined by name."""
 
-import re
 import warnings
 from collections import Counter
 from unittest import mock
@@ -17,43 +16,24 @@ from pymc_dp.laws.counts.marginal import WHOLE
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.reading.model import Reading, release_statistic
 from pymc_dp.step_methods import choose_steps
+from tests.fuzz import grammar
+from tests.fuzz.comparing import REFUSALS, SIGMAS, differ, fuzz, kind
 from tests.fuzz.grammar import (
     AFTER,
     CHANGED,
     DATA,
     EACH,
-    ENOUGH,
     MECHANISMS,
     PARAMETERS,
     SUMS,
     Release,
     Spec,
     average,
-    random_spec,
-    simpler,
 )
 
-REFUSALS = (ValueError, NotImplementedError)
-SIGMAS = 5.0
-DOUBTFUL = 0.2  # of our own density's standard error, where it is drawn: nothing can be said
 # Compiling takes its time: of so many models one has its steps checked, and that of all records.
 STEPS_EVERY, RECORDS_EVERY = 10, 200
 LEVELS = ((0.25, 0.5), (0.6, 0.2), (0.9, 0.8))  # quantiles of the priors
-
-
-def differ(found, truth):
-    """Return whether densities differ by more than a constant; None where that cannot be said."""
-    values, errors = np.array([t[0] for t in truth]), np.array([t[1] for t in truth])
-    own, own_errors = np.array([f[0] for f in found]), np.array([f[1] for f in found])
-    # NaN says that a density was not found: no number, but none that is wrong.
-    known = (errors < ENOUGH) & (own_errors < DOUBTFUL) & ~np.isnan(own)
-    if np.any(known & np.isinf(own)):
-        return True
-    if known.sum() < 2:
-        return None
-    change = (own - values)[known]
-    error = np.hypot(errors, own_errors)[known]
-    return bool(np.any(np.abs(change - change[0]) > SIGMAS * np.hypot(error, error[0]) + 1e-6))
 
 
 def free_variables(model, spec):
@@ -157,7 +137,7 @@ def check_steps(model, spec, z, outcomes, draws, made=None):
             except ValueError as error:
                 if "'x'" not in str(error):
                     raise
-                outcomes[f"step {cls.__name__} declined: {_kind(str(error))}"] += 1
+                outcomes[f"step {cls.__name__} declined: {kind(str(error))}"] += 1
     else:
         changed = " after a change"
     if not made:
@@ -249,11 +229,6 @@ def set_data(model, values):
     return frozen, len(names) > len(frozen)
 
 
-def _kind(message):
-    """Return what is alike in messages about other models."""
-    return re.sub(r"'[^']*'|`[^`]*`|[-\d.]+", "_", message)[:60]
-
-
 def check(spec, outcomes, draws):
     """Compare the rungs and the steps of a model with draws of its records."""
     with warnings.catch_warnings():
@@ -267,7 +242,7 @@ def check(spec, outcomes, draws):
     except (TypeError, *REFUSALS) as error:
         if "'z" not in str(error):
             raise
-        outcomes[f"refused: {_kind(str(error))}"] += 1
+        outcomes[f"refused: {kind(str(error))}"] += 1
         return
     laws = [law for _, law in spec.priors.values()]
     points = [[law.ppf(q) for law, q in zip(laws, at, strict=False)] for at in LEVELS]
@@ -290,7 +265,7 @@ def check(spec, outcomes, draws):
         except REFUSALS as error:
             if not ("'x'" in str(error) or "'z" in str(error)):
                 raise
-            outcomes[f"{rung} declined: {_kind(str(error))}"] += 1
+            outcomes[f"{rung} declined: {kind(str(error))}"] += 1
             continue
         truth = truth or [spec.log_density(p, z, rng, 40 * draws) for p in points]
         found = densities(collapsed, spec, points, z, draws)
@@ -322,31 +297,8 @@ def check(spec, outcomes, draws):
         set_data(model, DATA)
 
 
-def fault(spec, draws):
-    """Return what is wrong with a model, or None."""
-    try:
-        check(spec, Counter(), draws)
-    except Exception as error:  # whatever it is, a user would see it
-        return error
-    return None
-
-
-def fuzz(first, count, draws):
-    """Check models with these seeds; the first that fails is made as simple as it can be."""
-    outcomes = Counter()
-    for number in range(first, first + count):
-        spec = random_spec(number)
-        try:
-            check(spec, outcomes, draws)
-        except Exception:
-            while smaller := next((s for s in simpler(spec) if fault(s, draws)), None):
-                spec = smaller
-            raise AssertionError(f"seed {number}, at its simplest {spec}") from fault(spec, draws)
-    return outcomes
-
-
 def test_rungs_of_random_models():
-    outcomes = fuzz(0, 100, 100)
+    outcomes = fuzz(grammar, check, 0, 75, 100)
     assert outcomes["marginal agreed"] > 8
     assert outcomes["marginal doubtful"] < 3
     assert outcomes["statistics agreed"] > 4
@@ -366,5 +318,5 @@ def test_rungs_of_many_random_models(part, record_property):
     first = int(np.random.default_rng().integers(2**32))
     record_property("part and first seed", (part, first))  # printed at the end of the run
     with pytensor.config.change_flags(mode="FAST_COMPILE"):  # each is evaluated a few times
-        outcomes = fuzz(first, 1_000, 300)
+        outcomes = fuzz(grammar, check, first, 1_000, 300)
     record_property("outcomes", dict(sorted(outcomes.items())))
