@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -77,10 +78,13 @@ def _folded(
         dtype = variable.type.dtype
     last = tuple(range(-len(axes), 0))
     moved = np.moveaxis(entries, axes, last)
-    moved = moved.reshape(*moved.shape[: entries.ndim - len(axes)], -1)
+    many = math.prod(entries.shape[a] for a in axes)
+    moved = moved.reshape(*moved.shape[: entries.ndim - len(axes)], many)
     result = np.empty(moved.shape[:-1], dtype=object)
+    if not many and not isinstance(op, Sum):
+        raise refusal(op)
     for index in np.ndindex(*result.shape):
-        total, *rest = moved[index]
+        total, *rest = moved[index] if many else [Form()]  # the sum of nothing is zero
         for entry in rest:
             total = ledger.apply(op.scalar_op, [total, entry], [dtype] * 2)
         result[index] = total
