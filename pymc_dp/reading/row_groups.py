@@ -153,7 +153,8 @@ def _read_law(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> _
     if given is None:
         raise Declined(
             f"the records {rv.name!r} follow {law_name(rv)}: groups of rows have an exact law if "
-            f"they are jointly Normal. Sample with rung='records'"
+            f"they are jointly Normal. Sample with rung='records'",
+            near=1,
         )
     mu, spread = given
     require_numbers(rv, given)

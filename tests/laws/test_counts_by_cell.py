@@ -136,7 +136,7 @@ def test_a_logistic_regression_of_a_hundred_thousand_different_rows():
         normal = stats.norm(mean, np.sqrt(variance)).logpdf(z)
         np.testing.assert_allclose(found[i], normal, atol=1e-3)  # Edgeworth's next term
     assert np.isfinite(slopes).all()
-    refuses(model, "records of 'x' are of 100000 kinds", "statistics")
+    refuses(model, "records of 'x' in 'z' are of 100000 kinds", "statistics")
 
 
 def test_what_was_integrated_out_is_drawn():
@@ -284,7 +284,7 @@ REFUSALS = {
             LAPLACE(1.0), [9.0, 5.0], np.column_stack([np.ones(500), np.arange(500) // 2])
         ),
         "statistics",
-        "the 500 released records of 'y' are of 250 kinds",
+        "the 500 records of 'y' in 'z' are of 250 kinds",
     ),
 }
 

@@ -87,13 +87,15 @@ class GroupedColumns(SumLaw):
             if release.op.bounds is not None:
                 raise Declined(
                     f"the release {release.name!r} states bounds=: on the sums of groups of rows "
-                    f"none are kept. Sample with rung='records'"
+                    f"none are kept. Sample with rung='records'",
+                    near=1,
                 )
         latents, sizes = ExactLatents(rows.width, rows.sizes).size, rows.sizes
         if latents * sizes.size >= rows.width * sizes.sum():
             raise Declined(
                 f"the rows {rows.name!r} are in {sizes.size} groups of {sizes.min()} to "
-                f"{sizes.max()} that are alike: there is no shorter statistic than these rows"
+                f"{sizes.max()} that are alike: there is no shorter statistic than these rows",
+                near=1,
             )
         found = cls(reading, rows)
         for sums in found.sums:
@@ -279,7 +281,8 @@ class GroupSums:
         if read.degree > 2:
             raise Declined(
                 f"the release {read.name!r} is of products of {read.degree} columns: sums of "
-                f"single columns and of products of two have a known law"
+                f"single columns and of products of two have a known law",
+                near=1,
             )
         self._public(np.zeros(self.products[-1][-1] + 1))
 
@@ -337,6 +340,7 @@ class GroupSums:
         if any(isinstance(c, Variable) for c in found.values()):
             raise Declined(
                 f"the statistic of the release {self.read.name!r} has coefficients that are no "
-                f"fixed numbers, pm.Data say: write numbers in their place"
+                f"fixed numbers, pm.Data say: write numbers in their place",
+                near=1,
             )
         return found
