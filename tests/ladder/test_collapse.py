@@ -92,7 +92,10 @@ def test_refuses_other_statistics_and_records(in_model):
 @pytest.mark.parametrize(
     ("records", "match"),
     [
-        (lambda: pm.VonMises("x", 0, 1, shape=9), "'x' (follow VonMises|live on a circular support)"),
+        (
+            lambda: pm.VonMises("x", 0, 1, shape=9),
+            "'x' (follow VonMises|live on a circular support)",
+        ),
         (lambda: pm.Normal("x", np.arange(9.0), 1), "'x' are not identically|not linear in 'x'"),
         (lambda: pm.Normal("x", 0, 1, shape=(3, 2, 2)), "'x' have 3 dimensions"),
     ],
