@@ -53,8 +53,8 @@ MUTANTS = {
     ),
     "half of a shape": Mutant(
         "pymc_dp/step_methods/conjugacy/gamma.py",
-        "Contribution(0.5 * value.size, ",
-        "Contribution(value.size, ",
+        "(0.5 * y.size, ",
+        "(y.size, ",
         "tests/conformance/test_conjugacy.py",
     ),
     "ddof": Mutant(
@@ -66,14 +66,14 @@ MUTANTS = {
     "window of a sum": Mutant(
         "pymc_dp/kernels/counts/sums.py",
         """\
-        while y > lo:
-            if mode - y > _MOST:
-                total = math.nan
+            while y != end:
+                if abs(y - mode) > _MOST:
+                    total = math.nan
 """,
         """\
-        while y > max(lo, mode - 3.0):
-            if mode - y > _MOST:
-                total = math.nan
+            while y != end and y > mode - 3.0:
+                if abs(y - mode) > _MOST:
+                    total = math.nan
 """,
         "tests/laws/test_count_sums.py",
     ),
@@ -169,8 +169,8 @@ MUTANTS = {
     ),
     "half of a square": Mutant(
         "pymc_dp/step_methods/conjugacy/gamma.py",
-        "0.5 * ((value - mu) ** 2 / factor).sum()",
-        "((value - mu) ** 2 / factor).sum()",
+        "0.5 * ((y - mu) ** 2 / f).sum()",
+        "((y - mu) ** 2 / f).sum()",
         f"{GEWEKE_STEPS}[ConjugateGibbs: some families]",
     ),
     "half of a shape of a factor": Mutant(

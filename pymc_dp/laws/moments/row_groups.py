@@ -95,7 +95,7 @@ class GroupedColumns(SumLaw):
             raise Declined(
                 f"the rows {rows.name!r} are in {sizes.size} groups of {sizes.min()} to "
                 f"{sizes.max()} that are alike: there is no shorter statistic than these rows",
-                near=1,
+                near=0 if rows.sizes.max() > 1 else -1,
             )
         found = cls(reading, rows)
         for sums in found.sums:
