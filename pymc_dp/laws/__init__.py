@@ -14,6 +14,7 @@ itself, or of another registers what it knows of one; functions are dispatched o
 `moments.columns.scipy_law`        covariates of a regression by the central limit theorem
 `transport.transport`              records move along with the parameters
 `tails.log_tails`, `.quantile`     so do records far out in an upper tail
+`mean_variance.mean_variance`      latent variables behind it are moved in suitable coordinates
 `sum_law.SUM_LAWS`                 a law of its own of what was released of records
 =================================  ============================================================
 
