@@ -1,11 +1,12 @@
 """`PrivateObservation`: what it refuses, and that it is an ordinary observed variable."""
 
+from functools import partial
 from itertools import pairwise
 
 import cloudpickle
 import numpy as np
 import pymc as pm
-import pytensor
+import pymc.dims as pmd
 import pytensor.tensor as pt
 import pytest
 from arviz_base import from_dict
@@ -15,9 +16,9 @@ from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV
 from tests.agreement import follows, same_law
 from tests.chains import SHORT, step_of
+from tests.models import releasing
 
 Z = np.array([34.3, 2224.8])
 NOISE = np.array([9.3, 900.0])
@@ -79,29 +80,6 @@ def terms(model, name, point):
 # --- Refusals -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("observed", "error", "match"),
-    [
-        ([1.0], ValueError, r"'z': observed has shape \(1,\), .* \(2,\)"),
-        (1.0, ValueError, r"'z': observed has shape \(\), .* \(2,\)"),
-        ([1.0, 2.0, 3.0], ValueError, r"'z': observed has shape \(3,\)"),
-        ([[1.0, 2.0]], ValueError, r"'z': observed has shape \(1, 2\)"),
-        ([1.0, np.nan], ValueError, r"'z': observed contains NaN.* release the published entries"),
-        ([1.0, None], ValueError, r"'z': observed contains NaN"),
-        ([1.0, INF], ValueError, r"'z': observed contains NaN, masked or infinite"),
-        (np.ma.masked_array([1.0, 2.0], [True, False]), ValueError, r"'z': .* masked"),
-        (["a", "b"], TypeError, r"'z': observed must be a number, an array or a pm\.Data"),
-    ],
-)
-def test_refuses_observed(in_model, observed, error, match):
-    x = lead()
-    with pytest.raises(error, match=match):
-        dp.PrivateObservation("z", moments(x), laplace(), observed=observed)
-    # Nothing stays behind, so the corrected call works.
-    dp.PrivateObservation("z", moments(x), laplace(), observed=Z)
-    assert in_model["z"] in in_model.observed_RVs
-
-
 @pytest.mark.parametrize("values", [[1.0], [1.0, np.nan]])
 def test_refuses_observed_data_container(in_model, values):
     x, data = lead(), pm.Data("data", [1.0, 2.0])
@@ -133,7 +111,41 @@ OUTSIDE = r"'z': .* not part of the model\. Give it a name"
 NO_MARGINAL = "'z': .*no marginal.*Gamma under LaplaceMechanism.*Normal under.*Register"
 TWO_SCALES = r"'z': a noise parameter of shape \(2,\)"
 REFUSED = [
+    # Observed values
+    *(
+        refusal(lambda: moments(lead()), f"'z': observed {match}", observed=observed)
+        for observed, match in (
+            ([1.0], r"has shape \(1,\), .* \(2,\)"),
+            (1.0, r"has shape \(\), .* \(2,\)"),
+            ([1.0, 2.0, 3.0], r"has shape \(3,\)"),
+            ([[1.0, 2.0]], r"has shape \(1, 2\)"),
+            ([1.0, np.nan], "contains NaN.* release the published entries"),
+            ([1.0, np.nan], r"contains .*Potential\(\"z_withheld\", mechanism\.logcdf"),
+            ([1.0, None], "contains NaN"),
+            ([1.0, INF], "contains NaN, masked or infinite"),
+            (np.ma.masked_array([1.0, 2.0], [True, False]), ".* masked"),
+        )
+    ),
+    refusal(
+        lambda: moments(lead()),
+        r"'z': observed must be a number, an array or a pm\.Data",
+        TypeError,
+        observed=["a", "b"],
+    ),
+    refusal(
+        mean,
+        "'z': observed depends on the random variable other",
+        TypeError,
+        observed=pm.Normal.dist(name="other"),
+    ),
     refusal(mean, "'z'.*observed has shape", mechanism=dp.Release([1.0, 2.0], ONE)),
+    refusal(mean, "'z': .* cannot publish", mechanism=ONE.clipped(0, None), observed=-3.0),
+    refusal(mean, "'z': .* cannot publish", mechanism=ONE.rounded(0), observed=1.5),
+    refusal(
+        lambda: pmd.Normal("x", 0, 1, dims=("place",)).mean(),
+        r"'z': .*pm\.Normal\(\.\.\., dims=",
+        TypeError,
+    ),
     refusal(lambda: lead() == 1, r"got False: write pt\.eq\(x, 1\) for x == 1", TypeError),
     refusal(
         lambda: pm.Normal("x", 0, 1, observed=[1.0, 2.0]).mean(),
@@ -222,33 +234,14 @@ REFUSED = [
 
 @pytest.mark.parametrize(("statistic", "how", "error", "match"), REFUSED)
 def test_refuses(statistic, how, error, match):
-    with pm.Model(coords={"place": range(3)}):
+    with pm.Model(coords={"place": range(3)}) as model:
         arguments = {"mechanism": ONE, "observed": 1.0} | how
         released, mechanism = statistic(), arguments.pop("mechanism")
         if isinstance(mechanism, dp.Release):
             del arguments["observed"]
         with pytest.raises(error, match=match):
             dp.PrivateObservation("z", released, mechanism, **arguments)
-
-
-def test_refuses_a_random_observed(in_model):
-    x, other = lead(), pm.Normal("other")
-    with pytest.raises(TypeError, match=r"'z': observed depends on the random variable other"):
-        dp.PrivateObservation("z", x.mean(), ONE, observed=other)
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, INF, [1.0, 0.0]])
-def test_refuses_a_scale_that_is_not_positive(scale):
-    with pytest.raises(ValueError, match=r"LaplaceMechanism: scale must be finite and > 0.*Write"):
-        dp.LaplaceMechanism(scale)
-    with pytest.raises(ValueError, match=r"GaussianMechanism: sigma must be finite and > 0"):
-        dp.GaussianMechanism(scale)
-
-
-def test_refuses_a_random_scale(in_model):
-    b = pm.HalfNormal("b")
-    with pytest.raises(TypeError, match=r"scale depends on the random variable 'b'.*pm\.Data"):
-        dp.LaplaceMechanism(2 * b)
+    assert "z" not in model.named_vars  # nothing stays behind: the corrected call works
 
 
 @pytest.mark.parametrize("scale", [[1.0, 2.0, 3.0], [[1.0, 2.0]]])
@@ -324,13 +317,6 @@ def test_tags_say_what_is_released_of_which_records(in_model):
 
 
 # --- An ordinary observed variable ----------------------------------------------------------------
-
-
-def test_is_registered_as_an_observed_variable(model):
-    z = model["z"]
-    assert z in model.observed_RVs
-    assert isinstance(z.owner.op, PrivateReleaseRV)
-    np.testing.assert_array_equal(model.rvs_to_values[z].data, Z)
 
 
 def test_logp_and_gradient(model):
@@ -478,17 +464,6 @@ def test_steps_read_new_data(data_model):
     np.testing.assert_allclose(drawn, -500.0, atol=1e-3)
 
 
-@pytest.mark.nightly
-def test_record_step_reads_new_data(data_model):
-    model = data_model.copy()
-    step = step_of(dp.RecordMetropolis, model, "lead")
-    point, _ = step.step(model.initial_point())
-    pm.set_data({"value": [45.0, 900.0], "scale": [1e-2, 1e6]}, model=model)
-    for _ in range(30):
-        point, _ = step.step(point)
-    np.testing.assert_allclose(point["lead"].mean(), 45.0, atol=0.1)
-
-
 def test_dp_sample_reads_new_data():
     """Whatever route `dp.sample` takes, the values are those at the time of the call."""
     with pm.Model() as model:
@@ -515,68 +490,39 @@ def quadrature(pdf, noise, z, b, lower):
     )
 
 
-MECHANISMS = {"laplace": dp.LaplaceMechanism, "gaussian": dp.GaussianMechanism}
-# A law with a parameter, and scipy's; by its kind and that of the noise.
-DISTS = {
-    ("normal", "laplace"): (lambda p: (pm.Normal, p, 2.0), lambda p: stats.norm(p, 2.0)),
-    ("normal", "gaussian"): (lambda p: (pm.Normal, 1, p), lambda p: stats.norm(1, p)),
-    ("gamma", "laplace"): (lambda p: (pm.Gamma, p, 0.7), lambda p: stats.gamma(p, scale=1 / 0.7)),
-    ("gamma", "gaussian"): (lambda p: (pm.Gamma, 2.5, p), lambda p: stats.gamma(2.5, scale=1 / p)),
-    ("exponential", "laplace"): (
-        lambda p: (pm.Exponential, p),
-        lambda p: stats.expon(scale=1 / p),
-    ),
-}
+# A law with a parameter, about 1.7, and scipy's; and the noise of its release.
+MECHANISMS = {"laplace": dp.LaplaceMechanism, "normal": dp.GaussianMechanism}
+DISTS = pytest.mark.parametrize(
+    ("ours", "theirs", "noise"),
+    [
+        (lambda p, **n: pm.Normal.dist(p, 2.0, **n), stats.norm(1.7, 2.0), "laplace"),
+        (lambda p, **n: pm.Normal.dist(1, p, **n), stats.norm(1, 1.7), "normal"),
+        (lambda p, **n: pm.Gamma.dist(p, 0.7, **n), stats.gamma(1.7, scale=1 / 0.7), "laplace"),
+        (lambda p, **n: pm.Gamma.dist(2.5, p, **n), stats.gamma(2.5, scale=1 / 1.7), "normal"),
+        (pm.Exponential.dist, stats.expon(scale=1 / 1.7), "laplace"),
+    ],
+)
 
 
-@pytest.mark.parametrize("case", DISTS, ids="-".join)
-def test_dist_density_and_gradient(case):
-    (ours, theirs), noise = DISTS[case], case[1]
-    b = 1.3
-    values = np.array([-2.5, 0.4, 3.0])
-    with pm.Model() as model:
-        law, *parameters = ours(pm.Uniform("p", 0.2, 5.0, default_transform=None))
-        released = law.dist(*parameters, shape=3)
-        z = dp.PrivateObservation("z", released, MECHANISMS[noise](b), observed=values)
-    assert z in model.observed_RVs
-    assert z.eval().shape == (3,)
-    point = {"p": np.array(1.7)}
-    found = terms(model, "z", point)
-    law = theirs(1.7)
-    lower = law.support()[0]
-    expected = [np.log(quadrature(law.pdf, noise, v, b, lower)) for v in values]
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
-    fn, slope = model.compile_logp(mode=PLAIN), model.compile_dlogp(mode=PLAIN)(point)
-    h = 1e-5
-    numeric = (fn({"p": 1.7 + h}) - fn({"p": 1.7 - h})) / (2 * h)
-    np.testing.assert_allclose(slope, [numeric], rtol=1e-6, atol=1e-8)
+@DISTS
+def test_dist_densities_under_vector_noise(ours, theirs, noise):
+    values, scales = np.array([-2.5, 0.4, 3.0]), np.array([0.5, 1.0, 3.0])
+    model = releasing(lambda: 1.7, lambda p: ours(p, shape=3), MECHANISMS[noise](scales), values)
+    assert model["z"].type.shape == (3,)
+    given = zip(values, scales, strict=True)
+    expected = [np.log(quadrature(theirs.pdf, noise, *at, theirs.support()[0])) for at in given]
+    np.testing.assert_allclose(terms(model, "z", {}), expected, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("case", DISTS, ids="-".join)
-def test_dist_scalar_prior_predictive(case):
-    (ours, theirs), noise = DISTS[case], case[1]
-    with pm.Model():
-        law, *parameters = ours(pm.Uniform("p", 1.7, 1.7 + 1e-9))
-        z = dp.PrivateObservation("z", law.dist(*parameters), MECHANISMS[noise](1.3), observed=0.5)
+@DISTS
+def test_dist_scalar_prior_predictive(ours, theirs, noise):
+    mechanism, p = MECHANISMS[noise](1.3), partial(pm.Uniform, "p", 1.7, 1.7 + 1e-9)
+    z = releasing(p, ours, mechanism, 0.5)["z"]
     assert z.type.ndim == 0
     drawn = pm.draw(z, 3000, random_seed=2)
     rng = np.random.default_rng(7)
-    error = rng.laplace(0, 1.3, 3000) if noise == "laplace" else rng.normal(0, 1.3, 3000)
-    expected = theirs(1.7).rvs(3000, random_state=rng) + error
-    same_law(drawn, expected)
-
-
-def test_dist_shape_keyword_and_vector_noise(in_model):
-    values, noise = np.array([1.0, 2.0, 9.0]), np.array([0.5, 1.0, 3.0])
-    z = dp.PrivateObservation(
-        "z", pm.Exponential.dist(0.5, shape=3), dp.LaplaceMechanism(noise), observed=values
-    )
-    assert z.type.shape == (3,)
-    expected = [
-        np.log(quadrature(stats.expon(scale=2).pdf, "laplace", v, b, 0))
-        for v, b in zip(values, noise, strict=True)
-    ]
-    np.testing.assert_allclose(terms(in_model, "z", {}), expected, rtol=1e-8)
+    error = getattr(rng, noise)(0, 1.3, 3000)
+    same_law(drawn, theirs.rvs(3000, random_state=rng) + error)
 
 
 # --- Bounds ---------------------------------------------------------------------------------------
@@ -628,15 +574,3 @@ def test_draws_outside_the_bounds_are_nan(bounded):
     inside &= (ybar >= 0) & (ybar <= 100) & (0.8 * s2 <= ybar * (100 - ybar))
     np.testing.assert_array_equal(np.isnan(z).any(1), ~inside)
     assert 20 < inside.sum() < 380
-
-
-def test_feasible_moments_enter_as_inputs(bounded):
-    release = bounded["z"]
-    _, _, found = release.owner.op.split(release.owner.inputs)
-    assert isinstance(found, FeasibleMoments)
-    assert found.law_mean is bounded["mu"]  # unbroadcast
-    assert found.law_variance.type.ndim == 0
-    assert (release.owner.op.bounds, release.owner.op.n) == ((0.0, 100.0), 5)
-    inputs = [bounded["sigma2"], bounded["lead"]]
-    draws = pytensor.function(inputs, list(found[1:]), mode=PLAIN)(7.0, INSIDE)
-    np.testing.assert_allclose(draws, [7.0, 40.0, INSIDE.var(ddof=1)])
