@@ -3,6 +3,7 @@
 import io
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -112,14 +113,15 @@ def test_randomized_response():
     assert math.isclose(release.privacy.epsilon, math.log(3))
 
 
+def asking(data, loss, **options):
+    """Return a context of two queries."""
+    one, loss = od.unit_of(contributions=1), od.loss_of(**loss)
+    return od.Context.compositor(data, one, loss, split_evenly_over=2, **options)
+
+
 def context(**loss):
-    return od.Context.compositor(
-        data=[1.0, 2.5, 9.0, 4.0] * 10,
-        privacy_unit=od.unit_of(contributions=1),
-        privacy_loss=od.loss_of(**loss),
-        split_evenly_over=2,
-        domain=od.vector_domain(od.atom_domain(T=float, nan=False)),
-    )
+    domain = od.vector_domain(od.atom_domain(T=float, nan=False))
+    return asking([1.0, 2.5, 9.0, 4.0] * 10, loss, domain=domain)
 
 
 @pytest.mark.parametrize(
@@ -222,16 +224,9 @@ KEYS = pl.LazyFrame({"town": ["Aa", "Bo", "Ce"]})
 
 
 def polars_context(**loss):
-    return od.Context.compositor(
-        data=PEOPLE,
-        privacy_unit=od.unit_of(contributions=1),
-        privacy_loss=od.loss_of(**loss),
-        split_evenly_over=2,
-        margins=[
-            od.polars.Margin(max_length=100, max_groups=5),
-            od.polars.Margin(by=["town"], max_length=100, max_groups=3),
-        ],
-    )
+    margin = partial(od.polars.Margin, max_length=100)
+    margins = [margin(max_groups=5), margin(by=["town"], max_groups=3)]
+    return asking(PEOPLE, loss, margins=margins)
 
 
 def length(**signed):
