@@ -1,7 +1,5 @@
 """The reader of one column: statistics as functions of the sample mean and variance."""
 
-import tracemalloc
-
 import numpy as np
 import pymc as pm
 import pytensor
@@ -40,12 +38,9 @@ def deviations(x):
 # A statistic and its coefficients (constant, mean, variance) by entry.
 READ = {
     "mean": (lambda x: x.mean(), [(0, 1, 0)]),
-    "mean of an axis": (lambda x: x.mean(axis=0), [(0, 1, 0)]),
     "mean that keeps the axis": (lambda x: x.mean(keepdims=True), [(0, 1, 0)]),
     "sum": (lambda x: x.sum(), [(0, N, 0)]),
-    "sum over a number": (lambda x: x.sum() / 43, [(0, 1, 0)]),
     "sum over the size": (lambda x: x.sum() / x.size, [(0, 1, 0)]),
-    "sum over the shape": (lambda x: x.sum() / x.shape[0], [(0, 1, 0)]),
     "sum of scaled records": (lambda x: (x / 10).sum(), [(0, N / 10, 0)]),
     "mean of shifted records": (lambda x: (2 * x + 3).mean(), [(3, 2, 0)]),
     "var(ddof=1)": (lambda x: x.var(ddof=1), [(0, 0, 1)]),
@@ -131,7 +126,6 @@ def test_functions_of_mean_and_variance(statistic):
 
 REFUSED = {
     "max": (lambda x: x.max(), "max"),
-    "median": (lambda x: pt.sort(x)[20], "sort"),
     "part of the records": (lambda x: x[:10].mean(), "switch"),
     "one record": (lambda x: x[0], "takes a single record by its position"),
     "log": (lambda x: pt.log(x).sum(), "log"),
@@ -175,40 +169,27 @@ def test_all_releases_of_the_records_are_read_together():
 
 
 @pytest.mark.parametrize(
-    "how", [{"shape": 7}, {"dims": "person"}, {"shape": pytensor.shared(np.array(7))}], ids=str
+    ("n", "how"),
+    [
+        (7, {"shape": 7}),
+        (7, {"dims": "person"}),
+        (7, {"shape": pytensor.shared(np.array(7))}),
+        (10**9, {"shape": 10**9}),
+    ],
+    ids=str,
 )
-def test_count_of_records(how):
+def test_count_of_records(n, how):
     with pm.Model(coords={"person": range(7)}) as model:
         x = pm.Normal("x", 0, 1, **how)
         both = [x.var(), x.sum()]
         dp.PrivateObservation("z", both, dp.LaplaceMechanism(1.0), observed=[1.0, 1.0])
-    assert record_count(x) == 7
+    assert record_count(x) == n
     [release] = column_of(model).releases
     variance, total = release.mean_and_variance()
-    np.testing.assert_allclose(variance.variance, 6 / 7)
-    assert total == LinearStatistic(mean=7.0)
+    np.testing.assert_allclose([variance.mean, variance.variance], [0.0, 1 - 1 / n], rtol=1e-12)
+    assert total == LinearStatistic(mean=float(n))
 
 
 def test_a_matrix_is_no_vector_of_records():
     with pytest.raises(ValueError, match="2 dimensions; a vector is needed: write shape=n"):
         record_count(pm.Normal.dist(0, 1, shape=(3, 2)))
-
-
-def test_nothing_of_the_size_of_the_records_is_allocated():
-    n = 10**9
-    tracemalloc.start()
-    try:
-        with pm.Model() as model:
-            mu, sigma = pm.Normal("mu"), pm.HalfNormal("sigma")
-            x = pm.Normal("x", mu, sigma, shape=n)
-            dp.PrivateObservation(
-                "z", [x.mean(), x.var(ddof=1)], dp.LaplaceMechanism(1.0), observed=[0.0, 1.0]
-            )
-            [release] = column_of(model).releases
-            found = release.mean_and_variance()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert [(c.constant, c.mean) for c in found] == [(0, 1), (0, 0)]
-    np.testing.assert_allclose([c.variance for c in found], [0, 1], rtol=1e-12)
-    assert peak < 2**26
