@@ -362,13 +362,9 @@ def other_families():
 
 
 def binomial_count(mechanism, statistic=lambda c: c):
-
-    def build():
-        p = pm.Beta("p", 0.7, 1.2)
-        c = pm.Binomial("c", 12, p)
-        release("z", statistic(c), mechanism)
-
-    return build
+    p = pm.Beta("p", 0.7, 1.2)
+    c = pm.Binomial("c", 12, p)
+    release("z", statistic(c), mechanism)
 
 
 def draw_binomial_count(rng, size):
@@ -384,12 +380,9 @@ def geometric_noise(rng, scale, shape):
 
 
 def multinomial_count(mechanism, statistic):
-    def build():
-        p = pm.Dirichlet("p", [0.6, 1.0, 2.5])
-        k = pm.Multinomial("k", 9, p)
-        release("z", statistic(k), mechanism)
-
-    return build
+    p = pm.Dirichlet("p", [0.6, 1.0, 2.5])
+    k = pm.Multinomial("k", 9, p)
+    release("z", statistic(k), mechanism)
 
 
 def draw_multinomial_count(rng, size):
@@ -507,22 +500,24 @@ ON = {
     FeasibleSlice: {"bounded": (bounded_moments, slices, 1_500, draw_bounded_statistics)},
     dp.CountGibbs: {
         "binomial": (
-            binomial_count(dp.GeometricMechanism(2.0)), "cp", 3_000, draw_binomial_count
+            partial(binomial_count, dp.GeometricMechanism(2.0)), "cp", 3_000, draw_binomial_count
         ),
         "binomial, listed": (
-            binomial_count(dp.LaplaceMechanism(4.0), lambda c: (c - 5.0) ** 2), "cp", 4_000
+            partial(binomial_count, dp.LaplaceMechanism(4.0), lambda c: (c - 5.0) ** 2), "cp", 4_000
         ),
         "multinomial": (
-            multinomial_count(dp.LaplaceMechanism(1.0), lambda k: [k[0] + 2 * k[1], k[2]]),
+            partial(
+                multinomial_count, dp.LaplaceMechanism(1.0), lambda k: [k[0] + 2 * k[1], k[2]]
+            ),
             "kp",
             3_000,
             draw_multinomial_count,
         ),
         "multinomial, p held": (
-            multinomial_count(dp.GaussianMechanism(1.0), lambda k: k), "k", 4_000
+            partial(multinomial_count, dp.GaussianMechanism(1.0), lambda k: k), "k", 4_000
         ),
         "multinomial, all states": (
-            multinomial_count(dp.GeometricMechanism(0.5), lambda k: (k[0] + 2 * k[1]) / 3),
+            partial(multinomial_count, dp.GeometricMechanism(0.5), lambda k: (k[0] + 2 * k[1]) / 3),
             "kp",
             4_000,
         ),
