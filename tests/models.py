@@ -367,3 +367,24 @@ MODELS = {
 }
 MODELS |= {name: build for name, build in RECORD_MODELS.items() if name != "gauss_meanvar_n1000"}
 MODELS["bounded"] = lambda: gaussian(bounds=(0, 1))
+
+
+@as_model
+def releasing(records, statistic=pt.sum, mechanism=LAPLACE, z=1.0, **options):
+    """One release, of a statistic of the records that a function declares."""
+    dp.PrivateObservation("z", statistic(records()), mechanism, observed=z, **options)
+
+
+def normals(n, mean=0.0, sd=1.0, sigma=1.0):
+    """Normal records, and a Normal prior of their mean."""
+    return pm.Normal("x", pm.Normal("mu", mean, sd), sigma, shape=n)
+
+
+def bits(n, a=1.0, b=1.0):
+    """Records of two values, and a Beta prior of their chance."""
+    return pm.Bernoulli("x", pm.Beta("p", a, b), shape=n)
+
+
+def counts(shape=3):
+    """Poisson counts, and a Gamma prior of their rate."""
+    return pm.Poisson("y", pm.Gamma("rate", 2, 1), shape=shape)
