@@ -160,12 +160,13 @@ def forest(study: Study, fits: dict[str, DataTree]) -> Figure:
     for ax, (analysis, (low, middle, high)) in zip(axes, found.items(), strict=True):
         ax.hlines(rows, low[order], high[order], color=COLOURS[analysis], lw=2, alpha=0.6)
         ax.plot(middle[order], rows, "o", ms=4, color=COLOURS[analysis])
-        ax.plot(study.truth[order], rows, "|", ms=8, color="black")
+        ax.plot(study.truth[order], rows, "|", ms=8, color="black", label="truth")
         ax.axvline(MEAN, color="black", lw=0.8, ls=":")
         ax.set_title(LABELS[analysis], fontsize=9, loc="left")
         ax.set_xlabel("systolic pressure, mmHg")
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_yticks(rows[::5], [f"n = {n}" for n in study.sizes[order][::5]])
+    axes[0].legend(frameon=False, loc="upper left")
     axes[0].set_xlim(MEAN - 45, MEAN + 45)
     axes[0].set_ylim(-1, order.size)
     return figure
