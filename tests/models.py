@@ -383,8 +383,3 @@ def normals(n, mean=0.0, sd=1.0, sigma=1.0):
 def bits(n, a=1.0, b=1.0):
     """Records of two values, and a Beta prior of their chance."""
     return pm.Bernoulli("x", pm.Beta("p", a, b), shape=n)
-
-
-def counts(shape=3):
-    """Poisson counts, and a Gamma prior of their rate."""
-    return pm.Poisson("y", pm.Gamma("rate", 2, 1), shape=shape)

@@ -259,6 +259,12 @@ def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
     return variable.type.shape if shape is None else tuple(int(length) for length in shape)
 
 
+def may_broadcast(shape: Sequence[int | None], to: Sequence[int | None]) -> bool:
+    """Whether a shape can be that of what is broadcast to another; None is a length not known."""
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(None in (a, b) or a in (b, 1) for a, b in pairs)
+
+
 def with_shapes(graph: TensorVariable) -> TensorVariable:
     """Return a graph with numbers for the shapes in it that are known."""
     numbers: dict[Variable, Variable] = {}

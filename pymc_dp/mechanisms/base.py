@@ -10,7 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant
 
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.questions import known_value, may_broadcast
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.mechanisms.arguments import as_float, first_bad
 from pymc_dp.mechanisms.law import ReleaseLaw
@@ -261,8 +261,7 @@ def wrong_shape(
     for parameter in mechanism.parameters:
         known = known_value(parameter)
         own = parameter.type.shape if known is None else known.shape
-        pairs = zip(reversed(own), reversed(shape), strict=False)
-        if len(own) > len(shape) or any(None not in (a, b) and a not in (b, 1) for a, b in pairs):
+        if not may_broadcast(own, shape):
             return own
     return None
 

@@ -14,7 +14,14 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import is_random, known_shape, known_value, nearest_rvs, public_data
+from pymc_dp.graphs.questions import (
+    is_random,
+    known_shape,
+    known_value,
+    may_broadcast,
+    nearest_rvs,
+    public_data,
+)
 
 
 def check_fits(statistics: Iterable[TensorVariable]) -> None:
@@ -40,16 +47,12 @@ def _check_shape(rv: TensorVariable) -> None:
     op = rv.owner.op
     if not isinstance(op, RandomVariable):  # walks, mixtures: their inputs have other shapes
         return
-    own = rv.type.shape if None not in rv.type.shape else known_shape(rv)
-    batch = own[: rv.type.ndim - op.ndim_supp]
+    batch = known_shape(rv)[: rv.type.ndim - op.ndim_supp]
     for parameter, cores in zip(op.dist_params(rv.owner), op.ndims_params, strict=True):
         if not isinstance(parameter, TensorVariable):
             continue
         shape = known_shape(parameter)[: parameter.type.ndim - cores]
-        pairs = list(zip(reversed(batch), reversed(shape), strict=False))
-        if len(shape) <= len(batch) and all(
-            b in (None, 1) or a is None or a == b for a, b in pairs
-        ):
+        if may_broadcast(shape, batch):
             continue
         sources = [str(v.name) for v in (*nearest_rvs([parameter]), *public_data([parameter]))]
         what = f", computed from {' and '.join(map(repr, sources))}," if sources else ""

@@ -60,7 +60,7 @@ class Latent:
     Attributes
     ----------
     rv : the variable.
-    mean, sd : m and s.
+    mean, sd : m and s; of no use for a vector.
     a, b : A and B as expressions of the model; B is a matrix for a vector that is itself theta.
     """
 
@@ -165,9 +165,10 @@ def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
         for latent in latents(reading)
         if latent.rv in names
     ]
-    found = _known(model, _ordered(found))
+    moments = {rv: own for rv in model.observed_RVs if (own := _moments(rv)) is not None}
+    found = _known(model, _ordered(found), moments)
     change = Change()
-    for latent, parabola in zip(found, _parabolas(model, found), strict=True):
+    for latent, parabola in zip(found, _parabolas(model, found, moments), strict=True):
         if parabola is not None:
             own = (latent.a, latent.b, *parabola)
             change.transforms[latent.rv.name] = (
@@ -192,11 +193,11 @@ def _ordered(found: list[Latent]) -> list[Latent]:
     return done
 
 
-def _known(model: pm.Model, found: list[Latent]) -> list[Latent]:
+def _known(model: pm.Model, found: list[Latent], moments: dict) -> list[Latent]:
     """Return the latent variables on which nothing depends of which too little is known."""
     kept = {latent.rv: latent for latent in found}
     for rv in reversed(model.basic_RVs):  # what becomes unknown has its parents before it
-        if rv not in kept and (rv not in model.observed_RVs or _moments(rv) is None):
+        if rv not in kept and rv not in moments:
             for parent in nearest_rvs(rv.owner.inputs):
                 kept.pop(parent, None)
     for parent in nearest_rvs(model.potentials):
@@ -220,7 +221,7 @@ class _Term:
     residual: TensorVariable
 
 
-def _parabolas(model: pm.Model, found: list[Latent]) -> list:
+def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> list:
     """Return h and k of each latent variable; None where nothing is known of it."""
     thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in found]
     given: dict[TensorVariable, TensorVariable] = {}
@@ -232,10 +233,9 @@ def _parabolas(model: pm.Model, found: list[Latent]) -> list:
         [a] = starting_values(graph_replace([inner[-1].a], start, strict=False))
         start[theta] = pt.constant(np.broadcast_to(a, lengths(latent.rv)).astype("float64"))
     terms = []
-    for rv in model.observed_RVs:
-        moments = _moments(rv)
-        if moments is not None and set(given) & set(nearest_rvs(moments)):
-            mean, variance = graph_replace(list(moments), given, strict=False)
+    for rv, of_rv in moments.items():
+        if set(given) & set(nearest_rvs(of_rv)):
+            mean, variance = graph_replace(list(of_rv), given, strict=False)
             residual = model.rvs_to_values[rv].astype("float64") - mean
             terms.append(_Term(mean, 1.0 / variance, residual / variance))
     parabolas: list = []
@@ -259,21 +259,21 @@ def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
     for term in terms:
         mean = term.mean
         if theta in ancestors([mean]):
-            alone = _alone(mean, theta, start)
-            by = pushforward(mean, theta, pt.ones_like(theta))
+            by, alone = _slopes(mean, theta, start)
             h += pullback(mean, theta, pt.zeros_like(mean) + alone * by * term.weight)
             slope += pullback(mean, theta, pt.zeros_like(mean) + alone * term.residual)
     return h, h * theta + slope
 
 
-def _alone(mean: TensorVariable, theta: TensorVariable, start) -> np.ndarray:
-    """Return of which entries of a mean a single entry of theta decides, as 0 and 1."""
+def _slopes(mean: TensorVariable, theta: TensorVariable, start):
+    """Return how a mean moves with theta, and which entries do with one alone, as 0 and 1."""
     shape = lengths(theta)
     directions = (1.0 + np.arange(math.prod(shape)) / max(math.prod(shape), 1)).reshape(shape)
     slopes = [pushforward(mean, theta, pt.constant(directions**p)) for p in range(3)]
     one, two, three = starting_values(graph_replace(slopes, start, strict=False))
     # Equal where, and only where, all directions that act are the same.
-    return np.isclose(one * three, two**2, rtol=1e-9, atol=0.0).astype("float64")
+    alone = np.isclose(one * three, two**2, rtol=1e-9, atol=0.0)
+    return slopes[0], alone.astype("float64")
 
 
 def _score(thetas, start, parabolas, inner: Sequence[Latent]) -> list[np.ndarray]:

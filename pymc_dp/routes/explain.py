@@ -138,8 +138,9 @@ def explain(model: pm.Model | None = None) -> Explanation:
             rows.append([route.rung, route.name, state, cost])
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
         for _, plan in plans:
-            if not isinstance(plan, Declined) and plan.rate == best and plan.moved():
-                names = ", ".join(map(repr, plan.moved()))
+            if isinstance(plan, Declined) or plan.rate < best:
+                continue
+            if names := ", ".join(map(repr, plan.moved())):
                 result.notes.append(
                     f"dp.sample moves {names} in coordinates that suit the data, whether they are "
                     f"written centred or not: docs/latent_gaussian.md"

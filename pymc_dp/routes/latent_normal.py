@@ -23,6 +23,8 @@ from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import Transform
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.laws.moments.latents import Whitened
+
 
 class LatentNormalRV(SymbolicRandomVariable):
     r"""Independent variables :math:`m + s\xi`; inputs are the rng, m, s, A, B, h and k."""
@@ -66,28 +68,25 @@ class StandardisedVector(Transform):
 
     def forward(self, value, rng, a, b, h, k):
         """Return the coordinates."""
-        root, center = _given(a, b, h, k)
-        return root.T @ (_solve(b, value - a) - center)
+        return Whitened().forward(_solve(b, value - a), rng, *_given(a, b, h, k))
 
     def backward(self, value, rng, a, b, h, k):
         """Return the vector."""
-        root, center = _given(a, b, h, k)
-        return a + b @ (center + _solve(root.T, value, lower=False))
+        return a + b @ Whitened().backward(value, rng, *_given(a, b, h, k))
 
     def log_jac_det(self, value, rng, a, b, h, k):
         """Log of the determinant of `backward`'s derivatives."""
-        root, _ = _given(a, b, h, k)
-        return (pt.log(pt.diagonal(b)) - pt.log(pt.diagonal(root))).sum()
+        whitened = Whitened().log_jac_det(value, rng, *_given(a, b, h, k))
+        return pt.log(pt.diagonal(b)).sum() + whitened
 
 
 def _given(a, b, h, k):
-    """Return R and the mean of xi."""
-    root = pt.linalg.cholesky(pt.eye(b.shape[0]) + b.T @ (h[:, None] * b))
-    return root, _solve(root.T, _solve(root, b.T @ (k - h * a)), lower=False)
+    """Return P times the mean of xi, and R."""
+    return b.T @ (k - h * a), pt.linalg.cholesky(pt.eye(b.shape[0]) + b.T @ (h[:, None] * b))
 
 
-def _solve(matrix, vector, lower=True):
-    return pt.linalg.solve_triangular(matrix, vector, lower=lower, b_ndim=1)
+def _solve(matrix, vector):
+    return pt.linalg.solve_triangular(matrix, vector, lower=True, b_ndim=1)
 
 
 def latent_normal(mean, sd, a, b, h, k) -> tuple[TensorVariable, Transform]:

@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.kernels.inversion.line import LARGEST_TAIL, TOLERANCE, tilted
+from pymc_dp.kernels.inversion.line import LARGEST_TAIL, TOLERANCE, saddlepoint, tilted
 from pymc_dp.kernels.inversion.release import missed
 
 _MOST_TRIALS = 100_000
@@ -29,28 +29,15 @@ _CYCLES = 4  # through the coordinates of the tilt: any tilt gives exact draws
 
 @jit
 def _tilt(lw, h, n, z, sg2, limit, pi):
-    """Solve n K'(t) + sg2 t = z for one coordinate of the tilt, roughly, within the limit."""
-    reach = h.max() - h.min()
-    t, lo, hi = 0.0, -limit, limit
-    if reach == 0.0:
-        return t
-    for _ in range(60):
-        mean, variance = tilted(lw, h, t, pi)
-        slope, gap = n * variance + sg2, z - n * mean - sg2 * t
-        if abs(gap) <= 0.05 * math.sqrt(slope) or lo == hi:
-            break
-        if gap > 0.0:
-            lo = t
-        else:
-            hi = t
-        longest = (3.0 + abs(t) * reach) / reach
-        step = min(max(gap / slope, -longest), longest) if slope > 0.0 else longest * np.sign(gap)
-        if (t == limit and step > 0.0) or (t == -limit and step < 0.0):
-            break
-        t = min(max(t + step, -limit), limit)
-        if not lo <= t <= hi:
-            t = 0.5 * (lo + hi)
-    return t
+    """Solve n K'(t) + sg2 t = z for one coordinate of the tilt; the nearest within the limit."""
+    if h.max() == h.min():
+        return 0.0
+    if limit < math.inf:
+        for end in (-limit, limit):
+            mean, _ = tilted(lw, h, end, pi)
+            if (z - n * mean - sg2 * end) * end >= 0.0:
+                return end
+    return saddlepoint(lw, h, n, z, sg2, pi)
 
 
 @jit

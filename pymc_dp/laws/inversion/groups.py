@@ -216,10 +216,8 @@ class InvertedGroupSums(SumLaw):
 
     def integrated(self):
         """Integrate the records out of each group."""
-        try:
+        with about("by inversion by group"):
             return Change(replaced={r.rv: self._release(r) for r in self.releases})
-        except Declined as error:
-            raise Declined(f"by inversion by group: {error}", near=1) from None
 
     def _release(self, release: LinearSums) -> TensorVariable:
         rv, op, weights = self.rv, readable_law(self.rv), release.weights

@@ -26,9 +26,10 @@ from scipy import linalg, sparse
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, public_data
+from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.laws.moments.latents import Linearised, row_latents
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
+from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import (
@@ -165,9 +166,7 @@ class Designs(SumLaw):
         for release, place in self.places:
             mechanism = release_mechanism(release)
             if release in model.observed_RVs and has_continuous_rates(mechanism):
-                assert mechanism.rates is not None
-                lam, tau = mechanism.rates
-                own = 2.0 / lam**2 if has_kink(mechanism) else 1.0 / tau
+                own = noise_variance(mechanism)
                 rows += range(place.start, place.stop)
                 value.append(model.rvs_to_values[release].astype("float64").ravel())
                 variance.append(pt.broadcast_to(own, known_shape(release)).ravel())

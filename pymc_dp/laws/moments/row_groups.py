@@ -40,7 +40,7 @@ class Published(NamedTuple):
     Attributes
     ----------
     names : the releases that they are of.
-    matrix, offset : see `GroupSums.linear`.
+    matrix, offset : see `SumsByGroup.linear`.
     value, variance : vectors of the published values and of the variances of the noise.
     group : of which group each is; -1 of several, or of none.
     """
@@ -137,10 +137,10 @@ class GroupedColumns(SumLaw):
         return len(column_products(self.rows.width))
 
     @property
-    def sums(self) -> list[GroupSums]:
+    def sums(self) -> list[SumsByGroup]:
         """The releases as functions of the groups' sums."""
         rows, products = self.rows, column_products(self.rows.width)
-        return [GroupSums(release, rows.sizes, products) for release in rows.releases]
+        return [SumsByGroup(release, rows.sizes, products) for release in rows.releases]
 
     def published(self) -> Published | None:
         """Return the observed entries that are linear in the sums; None where there are none."""
@@ -258,7 +258,7 @@ class GroupedColumns(SumLaw):
 
 
 @dataclass(frozen=True, eq=False)
-class GroupSums:
+class SumsByGroup:
     """A release as a function of the groups' sums.
 
     These are sums of single columns and of products of two, in deviations from a center, group by
