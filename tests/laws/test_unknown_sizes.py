@@ -217,13 +217,12 @@ HISTOGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("case", HISTOGRAMS)
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(
+    ("prior", "beside"), [("poisson", True), *((prior, False) for prior in PRIORS)]
+)
 def test_histograms_against_enumeration(prior, case, beside):
     records, statistic, z = HISTOGRAMS[case]
-    if beside and prior != "poisson":
-        pytest.skip("one prior is enough")
     with pm.Model() as model:
         n = PRIORS[prior][0]()
         cells = pt.stack(statistic(n, records(n)))
