@@ -73,6 +73,28 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
     return from_source("draw", "rng, *rest", f"inner({generators})", inner=inner)
 
 
+def filling(x: Variable, number: Variable, vector: Variable, signature: Any) -> Any:
+    """Compile ``f(x, out) -> number``, which writes a vector into `out`.
+
+    It has the one signature, so that compiled code takes it as an argument without being compiled
+    anew, as a pointer.
+    """
+    inner = from_graph([x], [number.astype("float64"), vector.astype("float64")])
+    function = from_source(
+        "fill", "x, out", "put(inner(x), out)", inner=inner, put=Piece(_put, "put")
+    ).function
+    function.compile(signature)
+    function.disable_compile()
+    return function
+
+
+@numba_njit
+def _put(found, out):
+    number, vector = found
+    out[:] = vector
+    return number.item()
+
+
 def from_scalars(groups: Sequence[Sequence[ps.ScalarVariable]], output) -> Piece:
     """Compile a scalar expression; each group of scalars is one vector argument."""
     scalars = [s for group in groups for s in group]

@@ -243,7 +243,7 @@ def at_rows(parameter: TensorVariable, rows: np.ndarray) -> TensorVariable:
 def places(rv: TensorVariable) -> Index:
     """Return the place of every entry of a variable, raveled."""
     sizes = lengths(rv)
-    return tuple(np.unravel_index(np.arange(math.prod(sizes)), sizes))
+    return tuple(np.unravel_index(np.arange(math.prod(sizes)), sizes)) if sizes else ()
 
 
 def aligned(graph: TensorVariable, index: Index) -> Index:
@@ -364,6 +364,29 @@ def _keys(graph: TensorVariable, index: Index) -> list[np.ndarray]:
     if _is_product(graph):
         return list(_rows(graph, index).T)
     return [key for part in parts for key in _keys(*part)]
+
+
+def entries_of(graph: TensorVariable, variable: TensorVariable, index: Index) -> np.ndarray:
+    """Return which entry of a variable each place of a graph is computed from, -1 of none.
+
+    Declined where a place is computed from several, or may be.
+    """
+    if graph is variable:
+        return np.ravel_multi_index(index, lengths(variable))
+    if variable not in ancestors([graph]):
+        return np.array(-1)
+    parts = _through(graph, index)
+    if parts is None or _is_product(graph):
+        raise Declined(f"entries of {variable.name!r} are tied together")
+    return one_of([entries_of(part, variable, own) for part, own in parts])
+
+
+def one_of(entries: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the one entry that is named for each place, -1 of none; decline several."""
+    found = np.maximum.reduce(np.broadcast_arrays(np.array(-1), *entries))
+    if any(((own >= 0) & (own != found)).any() for own in entries):
+        raise Declined("entries are tied together")
+    return found
 
 
 def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, Index]] | None:

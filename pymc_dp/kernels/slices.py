@@ -1,0 +1,229 @@
+r"""Slice moves of a few parameters, and proposals for many entries at once, in one compiled loop.
+
+The density is known through one function of a vector q: its log, and for each entry of a level the
+sum of the terms of that log which this entry is part of. A level is a group of entries that are
+independent of each other given all else, so that one evaluation judges a proposal for each.
+
+Parameters move by slice sampling with stepping out and shrinkage (Neal, 2003) along directions in
+which they were uncorrelated in the warm-up, and along each alone; widths are tuned so that steps
+out are as many as steps in (Tibbits et al., 2014). Entries of levels move by two Metropolis
+proposals: from a Normal law with the mean and spread of the warm-up, and by a step from where they
+are. Of releases with Laplace noise around Normal statistics, the scale mixture's variances are
+drawn (`draws.scale_mixture`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import typeof, types
+
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.draws.scale_mixture import draw_precision
+
+_MOST_STEPS = 60  # out, or in, of one slice
+_WIDER = 1.2  # than the warm-up, an independent proposal
+_STEP = 2.0  # spreads, a step
+
+# What may be handed to `compiled`: fills its second argument from the first, and returns a number. Of
+# one type whatever the model is, so that the loop is compiled once.
+_VECTOR = types.Array(types.float64, 1, "C")
+SIGNATURE = types.float64(_VECTOR, _VECTOR)
+
+
+class Tuned(NamedTuple):
+    """What is tuned.
+
+    Attributes
+    ----------
+    directions : a row for each, in the space of the parameters.
+    widths : of the slices along them.
+    means, spreads : of all entries of q; used for those of levels.
+    """
+
+    directions: np.ndarray
+    widths: np.ndarray
+    means: np.ndarray
+    spreads: np.ndarray
+
+
+class Mixed(NamedTuple):
+    """Laplace noise that is Normal given variances w, whose logs are part of q.
+
+    Attributes
+    ----------
+    first : where the logs of a release's variances begin in q.
+    sizes : how many there are.
+    columns : of a factor F of the covariance of the statistics; 0 where these are independent.
+    """
+
+    first: np.ndarray
+    sizes: np.ndarray
+    columns: np.ndarray
+
+
+@jit
+def slice_move(rng, density, q, now, terms, direction, width):
+    """Move q in place along a direction; return its log density, and steps out and in."""
+    size = direction.size
+    level = now - rng.standard_exponential()
+    start = q[:size].copy()
+    low = -width * rng.random()
+    high = low + width
+    out, inside = 0, 0
+    # Both ends share a number of steps, whose parts must not depend on where q is.
+    left = int(_MOST_STEPS * rng.random())
+    right = _MOST_STEPS - 1 - left
+    while left > 0:
+        q[:size] = start + low * direction
+        if not density(q, terms) > level:
+            break
+        low -= width
+        left -= 1
+        out += 1
+    while right > 0:
+        q[:size] = start + high * direction
+        if not density(q, terms) > level:
+            break
+        high += width
+        right -= 1
+        out += 1
+    for _ in range(_MOST_STEPS):
+        t = low + (high - low) * rng.random()
+        q[:size] = start + t * direction
+        found = density(q, terms)
+        if found > level:
+            return found, out, inside
+        inside += 1
+        if t < 0.0:
+            low = t
+        else:
+            high = t
+    q[:size] = start
+    return now, out, inside
+
+
+@jit
+def level_move(rng, density, q, terms, first, last, means, spreads):
+    """Propose all entries of a level twice, in place."""
+    density(q, terms)
+    proposed = np.empty_like(terms)
+    for independent in (True, False):
+        new = q.copy()
+        for j in range(first, last):
+            center, by = means[j], _WIDER * spreads[j]
+            if not independent:
+                center, by = q[j], _STEP * spreads[j]
+            new[j] = center + by * rng.standard_normal()
+        density(new, proposed)
+        for j in range(first, last):
+            ratio = proposed[j] - terms[j]
+            if independent:
+                old, to = q[j] - means[j], new[j] - means[j]
+                ratio += 0.5 * (to * to - old * old) / (_WIDER * spreads[j]) ** 2
+            if ratio >= 0.0 or rng.random() < math.exp(ratio):  # NaN is refused
+                q[j] = new[j]
+                terms[j] = proposed[j]
+
+
+@jit
+def draw_each(rng, z, w, mean, variance):
+    """Draw independent Normal statistics, given their release under Normal noise of variances w."""
+    drawn = np.empty_like(z)
+    for j in range(z.size):
+        share = variance[j] / (variance[j] + w[j])
+        drawn[j] = mean[j] + share * (z[j] - mean[j])
+        drawn[j] += math.sqrt(share * w[j]) * rng.standard_normal()
+    return drawn
+
+
+@jit
+def draw_jointly(rng, z, w, mean, factor):
+    """Draw jointly Normal statistics of covariance FF' likewise (by Matheron's rule)."""
+    own = mean + factor @ rng.standard_normal(factor.shape[1])
+    gap = z - own - np.sqrt(w) * rng.standard_normal(z.size)
+    covariance = factor @ factor.T
+    return own + covariance @ np.linalg.solve(covariance + np.diag(w), gap)
+
+
+@jit
+def draw_noise(rng, noise, q, given, mixed):
+    """Draw the variances of Laplace noise.
+
+    `noise` fills `given`, for each release: z, the scales of its noise, the means of its
+    statistics, and their variances, or the rows of F.
+    """
+    noise(q, given)
+    place = 0
+    for i in range(mixed.first.size):
+        k, columns, first = mixed.sizes[i], mixed.columns[i], mixed.first[i]
+        z, scale, mean = given[place : place + 3 * k].reshape(3, k)
+        place += 3 * k
+        w = np.exp(q[first : first + k])
+        if columns:
+            factor = given[place : place + k * columns].reshape(k, columns)
+            drawn = draw_jointly(rng, z, w, mean, factor)
+        else:
+            drawn = draw_each(rng, z, w, mean, given[place : place + k])
+        place += k * max(columns, 1)
+        for j in range(k):
+            q[first + j] = -math.log(draw_precision(rng, abs(z[j] - drawn[j]), scale[j]))
+
+
+@jit
+def _run(rng, density, noise, q, levels, mixed, tuned, adapt, thin, out):
+    """Fill `out`, a row after every `thin` sweeps; q, and with `adapt` widths, change in place.
+
+    Parameters
+    ----------
+    density, noise : functions of `SIGNATURE`
+        The log density, with the sums of terms for entries of levels; see `draw_noise`.
+    levels : array of int
+        The ends of the parameters and of each level in q.
+    adapt : float
+        How strongly widths are tuned, 0 to 1.
+    """
+    terms = np.empty_like(q)
+    given = np.empty(np.sum(mixed.sizes * (3 + np.maximum(mixed.columns, 1))))
+    for i in range(out.shape[0]):
+        for _ in range(thin):
+            if given.size:
+                draw_noise(rng, noise, q, given, mixed)
+            now = density(q, terms)
+            for k in range(tuned.widths.size):
+                direction, width = tuned.directions[k], tuned.widths[k]
+                now, steps_out, steps_in = slice_move(
+                    rng, density, q, now, terms, direction, width
+                )
+                share = (steps_out + 0.5) / (steps_out + steps_in + 1.0)
+                tuned.widths[k] *= (2.0 * share) ** adapt
+            for i_level in range(levels.size - 1):
+                first, last = levels[i_level], levels[i_level + 1]
+                level_move(rng, density, q, terms, first, last, tuned.means, tuned.spreads)
+        out[i] = q
+
+
+@jit
+def _rows(values, q, out):
+    """Fill a row of `out` for each row of q."""
+    for i in range(q.shape[0]):
+        values(q[i], out[i])
+
+
+@cache
+def compiled() -> tuple[Callable, Callable]:
+    """Return `_run` and `_rows`, compiled once for all functions of `SIGNATURE`."""
+    function, numbers, whole = types.FunctionType(SIGNATURE), np.zeros(1), np.zeros(1, np.int64)
+    tuned, mixed = Tuned(np.zeros((1, 1)), *[numbers] * 3), Mixed(*[whole] * 3)
+    matrix = typeof(np.zeros((1, 1)))
+    given = np.random.default_rng(), numbers, whole, mixed, tuned, 1.0, 1
+    rng, *others = map(typeof, given)
+    _run.compile((rng, function, function, *others, matrix))
+    _rows.compile((function, matrix, matrix))
+    for each in (_run, _rows):
+        each.disable_compile()
+    return _run, _rows

@@ -1,0 +1,342 @@
+"""Slices of the parameters and proposals for groups, on the marginal: one compiled loop.
+
+What is moved are the coordinates of `routes.coordinates`, in which latent Normal variables are
+nearly independent of the parameters, and of each other; see `kernels.slices` for the moves.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numba.core.errors import NumbaPerformanceWarning
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
+
+from pymc_dp.graphs.compiled import filling
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.questions import lengths, nearest_rvs
+from pymc_dp.kernels.slices import SIGNATURE, Mixed, Tuned, compiled
+from pymc_dp.ladder.collapse import collapsed, rebuilt
+from pymc_dp.laws.integrated import Integrated, IntegratedReleaseRV, integrated_release
+from pymc_dp.laws.moments.normal import NormalStatistics
+from pymc_dp.laws.one_value import Independent
+from pymc_dp.laws.sum_law import Change
+from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
+from pymc_dp.mechanisms.gaussian import GaussianMechanism
+from pymc_dp.reading.cells import aligned, entries_of, one_of, places
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes import ROUTES, Plan, Route
+from pymc_dp.routes.chain import ARGUMENTS, run
+from pymc_dp.routes.coordinates import standardised
+from pymc_dp.routes.latent_normal import LatentNormalRV
+from pymc_dp.routes.nuts import nuts_rate
+from pymc_dp.step_methods.base import in_a_row
+
+_MOST = 10  # parameters, each of which takes some densities a sweep
+_FEWEST = 5  # entries of a release from which on its noise is mixed: the density is then cheaper
+_FASTER = 5.0  # than NUTS
+# Sweeps to a draw, where the density is that of a rate of NUTS and of so many entries.
+_SWEEPS, _CHEAP, _SHORT = 4, 1_000.0, 1_000
+_STARTS = 100  # points that are tried
+_WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # of the warm-up, at whose ends the moves are tuned to it
+_SHORTEST = 5  # sweeps in a window for each parameter
+_NARROWEST = 1e-6  # spread of what was drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The values of a model's variables in one vector: parameters, then levels, then the others.
+
+    Attributes
+    ----------
+    model : in the coordinates that are moved.
+    moved : names of the variables whose coordinates are not PyMC's.
+    values : value variables, in order.
+    ends : of the parameters and of each level, in the vector.
+    entries : for each level, and each term of the density, which entry those of the term belong to.
+    mixed : releases whose noise is Normal given its variances, and these, which are the others.
+    """
+
+    model: pm.Model
+    moved: list[str]
+    values: list[TensorVariable]
+    ends: np.ndarray
+    entries: list[list[np.ndarray]]
+    mixed: dict[TensorVariable, Any]
+
+    @property
+    def size(self) -> int:
+        """The length of the vector."""
+        return sum(math.prod(lengths(value)) for value in self.values)
+
+    def at(self, q: TensorVariable, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Return graphs of the values as graphs of the vector, data as they are now."""
+        given: dict[Any, Any] = {}
+        first = 0
+        for value in self.values:
+            shape = lengths(value)
+            end = first + math.prod(shape)
+            given[value] = q[first:end].reshape(shape).astype(value.dtype)
+            first = end
+        for data in graph_inputs(graphs):
+            if isinstance(data, SharedVariable) and not isinstance(data.type, RandomType):
+                given[data] = pt.constant(data.get_value(borrow=True), dtype=data.dtype)
+        return graph_replace(list(graphs), given, strict=False)
+
+    def density(self, q: TensorVariable) -> list[TensorVariable]:
+        """Return the log density, and for each entry of a level the terms that it is part of."""
+        graphs = self.model.logp(_with_density(self.model, self.mixed.values()), sum=False)
+        terms = self.at(q, [pt.as_tensor(graph) for graph in graphs])
+        total = sum((term.sum() for term in terms), start=pt.zeros(()))
+        sums = pt.zeros(self.size)
+        for first, end, entries in zip(self.ends, self.ends[1:], self.entries, strict=False):
+            own = pt.zeros(int(end - first))
+            for term, entry in zip(terms, entries, strict=True):
+                [known] = np.nonzero(entry >= 0)
+                if np.array_equal(entry, np.arange(end - first)):
+                    own = own + term.ravel()
+                elif known.size:
+                    own = pt.inc_subtensor(own[entry[known]], term.ravel()[known])
+            sums = pt.set_subtensor(sums[int(first) : int(end)], own)
+        return [total.astype("float64"), sums]
+
+    def noise(self, q: TensorVariable, release: TensorVariable) -> list[TensorVariable]:
+        """Return what `kernels.slices.make_others` draws the variances of noise from."""
+        op = release.owner.op
+        _, parameters = op.split(release.owner.inputs)
+        given = parameters[:2] if _is_joint(op.law) else op.law.mean_variance(*parameters)
+        scale = pt.sqrt(0.5 * self.mixed[release].owner.inputs[-1])
+        graphs = [self.model.rvs_to_values[release].astype("float64"), scale, *given]
+        graphs = self.at(q, self.model.replace_rvs_by_values(graphs))
+        # Of a joint law, the mean is a vector and what stands for its covariance a matrix.
+        by_entry = 2 if _is_joint(op.law) else 4
+        own = [pt.broadcast_to(g, lengths(release)).ravel() for g in graphs[:by_entry]]
+        return [*own, *graphs[by_entry:]]
+
+
+@once
+def layout(reading: Reading) -> Layout:
+    """Lay the variables of the marginal out; say what cannot be moved by slices."""
+    on, mixed = _mixed(collapsed(reading, "marginal"))
+    model, moved = standardised(reading, on)
+    for rv in model.free_RVs:
+        if not rv.dtype.startswith("float"):
+            raise Declined(f"it does not cover {rv.name!r}, which is discrete")
+    sizes = {rv: math.prod(lengths(model.rvs_to_values[rv])) for rv in model.free_RVs}
+    others = [model[name] for name in mixed.values()]
+    levels = {}
+    for rv, size in sizes.items():
+        if size > 1 and rv not in others and (own := _level(model, rv, others)) is not None:
+            levels[rv] = own
+    parameters = [rv for rv in model.free_RVs if rv not in (*levels, *others)]
+    count = sum(sizes[rv] for rv in parameters)
+    if count > _MOST:
+        longest = max(parameters, key=sizes.__getitem__)
+        raise Declined(
+            f"it moves up to {_MOST} parameters one by one, and there are {count}, of "
+            f"{longest.name!r} alone {sizes[longest]}"
+        )
+    values = [model.rvs_to_values[rv] for rv in (*parameters, *levels, *others)]
+    ends = np.cumsum([count, *(sizes[rv] for rv in levels)])
+    pairs = {model[release]: model[noise] for release, noise in mixed.items()}
+    return Layout(model, moved, values, ends, list(levels.values()), pairs)
+
+
+def _mixed(on: Reading) -> tuple[Reading, dict[str, str]]:
+    r"""Make Laplace noise of Normal statistics Normal noise of variances that are variables.
+
+    Of scale b it is that of a variance :math:`w \sim \mathrm{Exp}(1/(2b^2))`, and all is Normal
+    given w. Returns the names of the variances by those of the releases.
+    """
+    model, change, names = on.model, Change(), {}
+    for rv in model.observed_RVs:
+        if not isinstance(op := rv.owner.op, IntegratedReleaseRV):
+            continue
+        mechanism, parameters = op.split(rv.owner.inputs)
+        if _is_joint(op.law) and len(parameters) == 3:
+            names[rv.name] = parameters[2].name
+        elif _is_normal(op.law) and has_continuous_rates(mechanism) and has_kink(mechanism):
+            name = f"{rv.name}_noise_variance"
+            if name in model.named_vars or math.prod(lengths(rv)) < _FEWEST:
+                continue
+            variance = pm.Exponential.dist(scale=2.0 / mechanism.rates[0] ** 2, shape=lengths(rv))
+            change.added[name] = variance, pm.distributions.transforms.log
+            noise = GaussianMechanism(1.0).with_parameters(pt.sqrt(variance))
+            change.replaced[rv] = integrated_release(op.law, noise, *parameters)
+            names[rv.name] = name
+    return Reading(rebuilt(on, [], change)) if change.added else on, names
+
+
+def _is_joint(law: Integrated) -> bool:
+    return isinstance(law, NormalStatistics)
+
+
+def _is_normal(law: Integrated) -> bool:
+    return isinstance(law, Independent) and isinstance(law.statistic.law, NormalRV)
+
+
+def _with_density(model: pm.Model, others: Collection[TensorVariable]) -> list[TensorVariable]:
+    """Return what has a part in the density, without the `others`, whose laws are fixed."""
+    return [*(rv for rv in model.basic_RVs if rv not in others), *model.potentials]
+
+
+def _level(model: pm.Model, rv: TensorVariable, others) -> list[np.ndarray] | None:
+    """Return which entry of a variable each entry of each term belongs to; None if it is no level.
+
+    The entries of a level are independent of each other given all else.
+    """
+    if not isinstance(rv.owner.op, LatentNormalRV) and nearest_rvs(rv.owner.inputs):
+        return None  # as it is written it may follow its parameters slowly
+    value = model.rvs_to_values[rv]
+    try:
+        return [_belongs(model, source, value) for source in _with_density(model, others)]
+    except Declined:
+        return None
+
+
+def _belongs(model: pm.Model, source: TensorVariable, value: TensorVariable) -> np.ndarray:
+    """Return which entry of a value each entry of a variable's density belongs to."""
+    op = None if source in model.potentials else source.owner.op
+    if op is None or op.ndim_supp:
+        [graph] = model.logp([source], sum=False)
+        own = entries_of(graph, value, places(graph))
+        return np.broadcast_to(own, math.prod(lengths(graph)))
+    index, graphs = places(source), [source] * (source in model.free_RVs)
+    for parameter, ndim in zip(op.dist_params(source.owner), op.ndims_params, strict=True):
+        if not ndim:
+            graphs.append(parameter)
+        elif value in ancestors(model.replace_rvs_by_values([parameter])):
+            raise Declined
+    graphs = model.replace_rvs_by_values(graphs)
+    own = one_of([entries_of(graph, value, aligned(graph, index)) for graph in graphs])
+    return np.broadcast_to(own, math.prod(lengths(source)))
+
+
+@dataclass
+class State:
+    """Where a chain is."""
+
+    q: np.ndarray
+    tuned: Tuned
+
+
+class SliceChain:
+    """The chain for one model; see `routes.chain.Chain`.
+
+    Parameters
+    ----------
+    found : its layout.
+    names : of the variables to return.
+    sweeps : to a draw.
+    """
+
+    def __init__(self, found: Layout, names: Sequence[str], sweeps: int = 1):
+        self.layout, self.sweeps = found, sweeps
+        self._shapes = {name: lengths(found.model[name]) for name in names}
+        q = pt.vector("q", shape=(found.size,), dtype="float64")
+        graphs = found.model.replace_rvs_by_values([found.model[name] for name in names])
+        self._density = filling(q, *found.density(q), SIGNATURE)
+        self._values = filling(q, pt.zeros(()), in_a_row(found.at(q, graphs)), SIGNATURE)
+        self._noise, parts, kinds = self._density, [], []
+        first = int(found.ends[-1])
+        for release in found.mixed:
+            given = found.noise(q, release)
+            size = math.prod(lengths(release))
+            kinds.append((first, size, given[-1].type.shape[-1] if given[-1].type.ndim > 1 else 0))
+            parts += given
+            first += size
+        if parts:
+            self._noise = filling(q, pt.zeros(()), in_a_row(parts), SIGNATURE)
+        self._mixed = Mixed(*np.array(kinds, dtype=np.int64).reshape(-1, 3).T.copy())
+
+    def begin(self, rng: np.random.Generator, tune: int) -> State:
+        """Return a state, after the sweeps that tune it."""
+        count, size = int(self.layout.ends[0]), self.layout.size
+        tuned = Tuned(np.eye(count), np.ones(count), np.zeros(size), np.ones(size))
+        state, first, tune = State(self._start(rng), tuned), 0, tune * self.sweeps
+        for share in _WINDOWS:
+            window = np.empty((int(share * tune) - first, size))
+            self._run(rng, state, 0.5 if first else 1.0, 1, window)
+            if share < 1.0 and len(window) >= _SHORTEST * (count + 1):
+                state.tuned = _tuned(window, count)
+            first += len(window)
+        return state
+
+    def advance(self, rng: np.random.Generator, state: State, draws: int):
+        """Return the next state, and a row for each draw."""
+        rows = np.empty((draws, self.layout.size))
+        self._run(rng, state, 0.0, self.sweeps, rows)
+        out = np.empty((draws, sum(math.prod(shape) for shape in self._shapes.values())))
+        compiled()[1](self._values, rows, out)
+        return state, out
+
+    def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> None:
+        functions, ends = (self._density, self._noise), self.layout.ends
+        sweep, _ = compiled()
+        sweep(rng, *functions, state.q, ends, self._mixed, state.tuned, adapt, thin, rows)
+
+    def _start(self, rng: np.random.Generator) -> np.ndarray:
+        model = self.layout.model
+        point = model.initial_point(random_seed=int(rng.integers(2**30)))
+        center = np.concatenate([np.ravel(point[v.name]) for v in self.layout.values])
+        moved = np.arange(center.size) < self.layout.ends[-1]
+        for _ in range(_STARTS):
+            q = center + moved * rng.uniform(-1.0, 1.0, size=center.size)
+            if np.isfinite(self._density(q, np.empty_like(q))):
+                return q
+        model.check_start_vals(point)
+        raise ValueError("no starting point with a finite density was found near PyMC's own")
+
+    def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return draws by name."""
+        ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
+        parts = np.split(rows, ends[:-1], axis=-1)
+        pairs = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.reshape(*rows.shape[:-1], *shape) for (name, shape), part in pairs}
+
+
+def _tuned(window: np.ndarray, count: int) -> Tuned:
+    """Return moves that suit the draws of a window."""
+    window = window[len(window) // 3 :]
+    spreads = np.maximum(window.std(axis=0), _NARROWEST)
+    directions = np.diag(spreads[:count])  # a row for each
+    if count > 1:  # ridges are often bent: along what is uncorrelated, and along each alone
+        values, vectors = np.linalg.eigh(np.cov(window[:, :count], rowvar=False))
+        along = vectors * np.sqrt(np.maximum(values, _NARROWEST**2))
+        directions = np.concatenate([along.T, directions])
+    return Tuned(directions, np.full(len(directions), 2.0), window.mean(axis=0), spreads)
+
+
+def _plan(reading: Reading) -> Plan:
+    found = layout(reading)
+    rate = nuts_rate(collapsed(reading, "marginal").model)
+    sweeps = _SWEEPS if rate >= _CHEAP and found.size <= _SHORT else 1
+    return Plan(_FASTER * rate, partial(_sample, reading, sweeps), lambda: found.moved)
+
+
+def _sample(reading: Reading, sweeps: int, **kwargs: Any) -> DataTree:
+    found = layout(reading)
+    names = [rv.name for rv in collapsed(reading, "marginal").model.free_RVs]
+    with warnings.catch_warnings():
+        # What numba says of PyTensor's code when it is compiled is nothing for the user.
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        chain = SliceChain(found, names, sweeps)
+        rng = np.random.default_rng(0)
+        chain.advance(rng, chain.begin(rng, 0), 1)  # compile
+    return run(reading, "slices on the marginal", chain, "sweeps", **kwargs)
+
+
+ROUTES.add(Route("slices on the marginal", "marginal", _plan, ARGUMENTS))
