@@ -20,6 +20,10 @@ from tests.references import references
 LAPLACE, GEOMETRIC = dp.LaplaceMechanism(2.0), dp.GeometricMechanism(2.0)
 
 
+GROUPS = np.repeat(np.arange(6), [2, 3, 5, 1, 4, 8])
+GROUP_MEANS = np.array([0.4, -1.2, 2.0, 5.5, 1.1, 1.9])
+
+
 def as_model(build):
     """Return a function that makes a model of the variables that `build` declares."""
 
@@ -120,6 +124,18 @@ def regression():
 
 
 @as_model
+def group_means(noise=None, latent=None, groups=GROUPS, z=GROUP_MEANS):
+    """Noisy means of public groups of Normal records, whose own means are latent."""
+    with pm.Model() as model:
+        mu, tau, s = pm.Normal("mu", 0, 3), pm.HalfNormal("tau", 2), pm.HalfNormal("s", 2)
+        theta = pm.Normal("theta", mu, tau, shape=len(z)) if latent is None else latent(mu, tau)
+        x = pm.Normal("x", theta[groups], s)
+        sizes = np.bincount(groups, minlength=len(z))
+        means = pt.as_tensor((np.arange(len(z))[:, None] == groups) / sizes[:, None]) @ x
+        dp.PrivateObservation("z", means, noise or dp.LaplaceMechanism(0.5), observed=z)
+    return model
+
+
 def poisson():
     """Poisson counts, each released."""
     y = pm.Poisson("y", pm.Gamma("rate", 2, 1), shape=3)

@@ -29,8 +29,8 @@ _MOST_STEPS = 60  # out, or in, of one slice
 _WIDER = 1.2  # than the warm-up, an independent proposal
 _STEP = 2.0  # spreads, a step
 
-# What may be handed to `compiled`: fills its second argument from the first, and returns a number. Of
-# one type whatever the model is, so that the loop is compiled once.
+# What the loop is given: functions that fill the second vector from the first, and return a number.
+# Their type is one for all models, so that it is compiled once.
 _VECTOR = types.Array(types.float64, 1, "C")
 SIGNATURE = types.float64(_VECTOR, _VECTOR)
 
@@ -196,9 +196,7 @@ def _run(rng, density, noise, q, levels, mixed, tuned, adapt, thin, out):
             now = density(q, terms)
             for k in range(tuned.widths.size):
                 direction, width = tuned.directions[k], tuned.widths[k]
-                now, steps_out, steps_in = slice_move(
-                    rng, density, q, now, terms, direction, width
-                )
+                now, steps_out, steps_in = slice_move(rng, density, q, now, terms, direction, width)
                 share = (steps_out + 0.5) / (steps_out + steps_in + 1.0)
                 tuned.widths[k] *= (2.0 * share) ** adapt
             for i_level in range(levels.size - 1):

@@ -31,6 +31,7 @@ from pymc_dp.graphs.questions import lengths, nearest_rvs
 from pymc_dp.kernels.slices import SIGNATURE, Mixed, Tuned, compiled
 from pymc_dp.ladder.collapse import collapsed, rebuilt
 from pymc_dp.laws.integrated import Integrated, IntegratedReleaseRV, integrated_release
+from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.laws.moments.normal import NormalStatistics
 from pymc_dp.laws.one_value import Independent
 from pymc_dp.laws.sum_law import Change
@@ -131,6 +132,9 @@ class Layout:
 def layout(reading: Reading) -> Layout:
     """Lay the variables of the marginal out; say what cannot be moved by slices."""
     on, mixed = _mixed(collapsed(reading, "marginal"))
+    for rv in on.model.observed_RVs:
+        if not _is_normal(rv):
+            raise Declined(f"it covers what is Normal given the parameters, and {rv.name!r} is not")
     model, moved = standardised(reading, on)
     for rv in model.free_RVs:
         if not rv.dtype.startswith("float"):
@@ -149,6 +153,8 @@ def layout(reading: Reading) -> Layout:
             f"it moves up to {_MOST} parameters one by one, and there are {count}, of "
             f"{longest.name!r} alone {sizes[longest]}"
         )
+    if not levels and not others:
+        raise Declined("it is for groups and for Laplace noise, and the model has neither")
     values = [model.rvs_to_values[rv] for rv in (*parameters, *levels, *others)]
     ends = np.cumsum([count, *(sizes[rv] for rv in levels)])
     pairs = {model[release]: model[noise] for release, noise in mixed.items()}
@@ -168,11 +174,11 @@ def _mixed(on: Reading) -> tuple[Reading, dict[str, str]]:
         mechanism, parameters = op.split(rv.owner.inputs)
         if _is_joint(op.law) and len(parameters) == 3:
             names[rv.name] = parameters[2].name
-        elif _is_normal(op.law) and has_continuous_rates(mechanism) and has_kink(mechanism):
+        elif _has_normal(op.law) and has_continuous_rates(mechanism) and has_kink(mechanism):
             name = f"{rv.name}_noise_variance"
             if name in model.named_vars or math.prod(lengths(rv)) < _FEWEST:
                 continue
-            variance = pm.Exponential.dist(scale=2.0 / mechanism.rates[0] ** 2, shape=lengths(rv))
+            variance = pm.Exponential.dist(scale=noise_variance(mechanism), shape=lengths(rv))
             change.added[name] = variance, pm.distributions.transforms.log
             noise = GaussianMechanism(1.0).with_parameters(pt.sqrt(variance))
             change.replaced[rv] = integrated_release(op.law, noise, *parameters)
@@ -184,8 +190,18 @@ def _is_joint(law: Integrated) -> bool:
     return isinstance(law, NormalStatistics)
 
 
-def _is_normal(law: Integrated) -> bool:
+def _has_normal(law: Integrated) -> bool:
     return isinstance(law, Independent) and isinstance(law.statistic.law, NormalRV)
+
+
+def _is_normal(rv: TensorVariable) -> bool:
+    """Whether a variable is Normal given its parameters."""
+    op = rv.owner.op
+    if not isinstance(op, IntegratedReleaseRV):
+        return isinstance(op, NormalRV)
+    noise = op.mechanism
+    without_kink = has_continuous_rates(noise) and not has_kink(noise)
+    return _is_joint(op.law) or (_has_normal(op.law) and without_kink)
 
 
 def _with_density(model: pm.Model, others: Collection[TensorVariable]) -> list[TensorVariable]:

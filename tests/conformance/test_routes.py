@@ -9,7 +9,7 @@ import pymc_dp as dp
 from pymc_dp import routes
 from pymc_dp.routes import ROUTES
 from tests.chains import QUIET
-from tests.models import gaussian, poisson, regression
+from tests.models import gaussian, group_means, poisson, regression
 
 FEW = {"draws": 4, "tune": 4, "chains": 1, "random_seed": 1} | QUIET
 # What compiled chains do not take: another route is left, and short trees are enough for it.
@@ -31,6 +31,7 @@ CASES = {
         {"approximate": "clt", "rung": "marginal"} | SHALLOW,
     ),
     "NUTS on the marginal": (gaussian, {"rung": "marginal"} | NUTS),
+    "slices on the marginal": (group_means, {}),
     "Gibbs on the statistics": (gaussian, {"rung": "statistics"} | NUTS),
     "NUTS on the statistics": (regression, {"rung": "statistics"} | SHALLOW),
     "Metropolis on the records": (gaussian, {"rung": "records"} | NUTS),

@@ -1,0 +1,190 @@
+"""Slices on the marginal against quadrature; what it covers and how its variables are moved."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import special, stats
+
+import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.reading.model import read
+from pymc_dp.routes.slices import layout
+from tests.chains import QUIET
+from tests.models import GROUP_MEANS, GROUPS, group_means
+
+SIZES = np.bincount(GROUPS)
+LONG = {"draws": 5_000, "tune": 1_000, "chains": 2, "random_seed": 1} | QUIET
+
+
+def laplace_normal(z, mean, variance, scale):
+    """Log density of a Normal variable plus Laplace noise."""
+    sd = np.sqrt(variance)
+    sides = [
+        special.log_ndtr(sign * (z - mean) / sd - sd / scale) - sign * (z - mean) / scale
+        for sign in (1.0, -1.0)
+    ]
+    return variance / (2 * scale**2) + np.logaddexp(*sides) - np.log(2 * scale)
+
+
+def normal_normal(z, mean, variance, scale):
+    return stats.norm.logpdf(z, mean, np.sqrt(variance + scale**2))
+
+
+def by_quadrature(density, scale, pull=0.0):
+    """Return means and spreads of mu, tau and s; exp(-pull theta^2 / 2) is a part of the density."""
+    mu = np.linspace(-9.0, 9.0, 121)[:, None, None]
+    tau = np.linspace(0.0, 8.0, 122)[1:, None]
+    s = np.linspace(0.0, 8.0, 122)[1:]
+    log = stats.norm.logpdf(mu, 0, 3) - tau**2 / 8 - s**2 / 8
+    share = 1.0 / (1.0 + pull * tau**2)  # theta is N(mu share, tau^2 share), times a factor
+    for n, z in zip(SIZES, GROUP_MEANS, strict=True):
+        log = log + density(z, mu * share, tau**2 * share + s**2 / n, scale)
+        log += 0.5 * np.log(share) - 0.5 * pull * share * mu**2
+    weight = np.exp(log - log.max())
+    weight /= weight.sum()
+    means = np.array([(weight * x).sum() for x in (mu, tau, s)])
+    spreads = [
+        np.sqrt((weight * (x - m) ** 2).sum()) for x, m in zip((mu, tau, s), means, strict=True)
+    ]
+    return means, np.array(spreads)
+
+
+def check(model, density, scale, pull=0.0):
+    idata = dp.sample(model, **LONG)
+    assert idata["posterior"].attrs["route"] == "slices on the marginal"
+    means, spreads = by_quadrature(density, scale, pull)
+    for name, mean, spread in zip(("mu", "tau", "s"), means, spreads, strict=True):
+        draws = idata["posterior"][name].to_numpy()
+        effective = az.ess(draws)
+        assert effective > 0.1 * draws.size
+        assert abs(draws.mean() - mean) < 4.0 * spread / np.sqrt(effective)
+        assert abs(draws.std() / spread - 1.0) < 6.0 / np.sqrt(effective)
+
+
+def scaled(mu, tau):
+    return pm.Deterministic("theta", mu + tau * pm.Normal("raw", shape=SIZES.size))
+
+
+@pytest.mark.parametrize(
+    ("noise", "density", "latent"),
+    [
+        (dp.LaplaceMechanism(0.5), laplace_normal, None),
+        (dp.LaplaceMechanism(2.0), laplace_normal, scaled),
+        (dp.GaussianMechanism(0.5), normal_normal, scaled),
+    ],
+    ids=["Laplace", "much Laplace, by raw", "Gaussian, by raw"],
+)
+def test_quadrature(noise, density, latent):
+    check(group_means(noise, latent), density, float(noise.parameters[0].eval()))
+
+
+def test_potentials_of_entries():
+    model = group_means()
+    with model:
+        pm.Potential("pull", -0.25 * model["theta"] ** 2)
+    assert len(layout(read(model, "")).entries) == 1
+    check(model, laplace_normal, 0.5, pull=0.5)
+
+
+X = np.array([[1.0, 0.2], [1.0, -1.0], [1.0, 0.7], [1.0, 2.0], [1.0, -0.4], [1.0, 1.1]])
+
+
+def test_a_joint_law():
+    """X'y under Laplace noise: against the noise integrated on a grid for each coefficient."""
+    z, scale = np.array([2.0, 6.5]), 1.5
+    with pm.Model() as model:
+        b, s = pm.Normal("b", 0, 2), pm.HalfNormal("s", 1)
+        y = pm.Normal("y", X[:, 0] + X[:, 1] * b, s)
+        dp.PrivateObservation("z", X.T @ y, dp.LaplaceMechanism(scale), observed=z)
+    idata = dp.sample(model, **LONG)
+    assert idata["posterior"].attrs["route"] == "slices on the marginal"
+    grid = np.linspace(-40.0, 40.0, 401)
+    noise = -(abs(grid[:, None] - z[0]) + abs(grid - z[1])) / scale
+    b, s = np.linspace(-8.0, 8.0, 61), np.linspace(0.0, 5.0, 42)[2:]
+    log = np.empty((b.size, s.size))
+    places = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1)
+    for j, sd in enumerate(s):
+        law = stats.multivariate_normal(np.zeros(2), sd**2 * X.T @ X)
+        for i, slope in enumerate(b):
+            own = law.logpdf(places - X.T @ (X @ [1.0, slope]))
+            log[i, j] = special.logsumexp(own + noise)
+    log += stats.norm.logpdf(b, 0, 2)[:, None] - s**2 / 2
+    weight = np.exp(log - log.max())
+    weight /= weight.sum()
+    for name, x in (("b", b[:, None]), ("s", s)):
+        draws = idata["posterior"][name].to_numpy()
+        mean = (weight * x).sum()
+        error = draws.std() / np.sqrt(az.ess(draws))
+        assert abs(draws.mean() - mean) < 4.0 * error + 0.003  # of the grid of s
+
+
+def test_layout():
+    found = layout(read(group_means(), ""))
+    assert [v.name for v in found.values] == [
+        "mu",
+        "tau_log__",
+        "s_log__",
+        "theta_standardised__",
+        "z_noise_variance_log__",
+    ]
+    assert found.ends.tolist() == [3, 9]
+    assert found.size == 15
+    assert found.moved == ["theta"]
+
+
+def test_levels_of_levels():
+    def nested(mu, tau):
+        region = pm.Normal("region", mu, pm.HalfNormal("tau_region", 1), shape=2)
+        return pm.Normal("theta", region[np.array([0, 1, 1, 0, 0, 1])], tau)
+
+    found = layout(read(group_means(latent=nested), ""))
+    regions, theta = found.entries
+    np.testing.assert_array_equal(theta[-1], np.arange(6))
+    np.testing.assert_array_equal(regions[-1], [0, 1, 1, 0, 0, 1])
+
+
+def tied(mu, tau):
+    theta = pm.Normal("theta", mu, tau, shape=SIZES.size)
+    pm.Potential("tie", -(theta.sum() ** 2))
+    return theta
+
+
+def heavy(mu, tau):
+    return pm.StudentT("theta", 5, mu, tau, shape=20)
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (lambda: group_means(dp.GeometricMechanism(1.0), z=GROUP_MEANS.round()), "z"),
+        (lambda: group_means(latent=heavy), "up to 10 parameters.* of 'theta' alone 20"),
+    ],
+)
+def test_what_is_not_covered(build, why):
+    with pytest.raises((Declined, ValueError), match=why):
+        layout(read(build(), ""))
+
+
+def test_entries_that_are_tied_are_parameters():
+    assert not layout(read(group_means(latent=tied), "")).entries
+
+
+def test_seeds_and_starts():
+    model = group_means()
+    few = {"draws": 5, "tune": 20, "chains": 2} | QUIET
+    first, same = (dp.sample(model, random_seed=3, **few, cores=c)["posterior"] for c in (1, 2))
+    for name in first:
+        np.testing.assert_array_equal(first[name], same[name])
+    other = dp.sample(model, random_seed=4, **few)["posterior"]
+    assert not np.any(first["mu"] == other["mu"])
+
+
+def test_data_are_read_when_it_starts():
+    model = group_means()
+    with model:
+        shift = pm.Data("shift", 0.0)
+        pm.Potential("pull", -50.0 * (model["mu"] - shift) ** 2)
+    model.set_data("shift", 40.0)
+    idata = dp.sample(model, draws=50, tune=100, chains=1, random_seed=1, **QUIET)
+    assert idata["posterior"]["mu"].mean() > 35.0
