@@ -18,8 +18,6 @@ from pymc_dp.routes import routes
 from tests.references import references
 
 LAPLACE, GEOMETRIC = dp.LaplaceMechanism(2.0), dp.GeometricMechanism(2.0)
-
-
 GROUPS = np.repeat(np.arange(6), [2, 3, 5, 1, 4, 8])
 GROUP_MEANS = np.array([0.4, -1.2, 2.0, 5.5, 1.1, 1.9])
 
@@ -123,7 +121,6 @@ def regression():
     return simple_regression(100, [1.0, 4.0, 30.0, 6.0, 20.0], 5.0)
 
 
-@as_model
 def group_means(noise=None, latent=None, groups=GROUPS, z=GROUP_MEANS):
     """Noisy means of public groups of Normal records, whose own means are latent."""
     with pm.Model() as model:
@@ -136,6 +133,7 @@ def group_means(noise=None, latent=None, groups=GROUPS, z=GROUP_MEANS):
     return model
 
 
+@as_model
 def poisson():
     """Poisson counts, each released."""
     y = pm.Poisson("y", pm.Gamma("rate", 2, 1), shape=3)

@@ -32,7 +32,7 @@ def normal_normal(z, mean, variance, scale):
 
 
 def by_quadrature(density, scale, pull=0.0):
-    """Return means and spreads of mu, tau and s; exp(-pull theta^2 / 2) is a part of the density."""
+    """Return means and spreads of mu, tau and s; exp(-pull theta^2 / 2) is in the density, too."""
     mu = np.linspace(-9.0, 9.0, 121)[:, None, None]
     tau = np.linspace(0.0, 8.0, 122)[1:, None]
     s = np.linspace(0.0, 8.0, 122)[1:]
@@ -79,11 +79,11 @@ def test_quadrature(noise, density, latent):
     check(group_means(noise, latent), density, float(noise.parameters[0].eval()))
 
 
-def test_potentials_of_entries():
+def test_potential():
     model = group_means()
     with model:
         pm.Potential("pull", -0.25 * model["theta"] ** 2)
-    assert len(layout(read(model, "")).entries) == 1
+    assert not layout(read(model, "")).entries  # theta is moved as it is, as parameters
     check(model, laplace_normal, 0.5, pull=0.5)
 
 
@@ -92,16 +92,16 @@ X = np.array([[1.0, 0.2], [1.0, -1.0], [1.0, 0.7], [1.0, 2.0], [1.0, -0.4], [1.0
 
 def test_a_joint_law():
     """X'y under Laplace noise: against the noise integrated on a grid for each coefficient."""
-    z, scale = np.array([2.0, 6.5]), 1.5
+    z, scale = np.array([2.0, 6.4]), 1.5
     with pm.Model() as model:
-        b, s = pm.Normal("b", 0, 2), pm.HalfNormal("s", 1)
+        b, s = pm.Normal("b", 0, 2), pm.Uniform("s", 0.5, 3.0)
         y = pm.Normal("y", X[:, 0] + X[:, 1] * b, s)
         dp.PrivateObservation("z", X.T @ y, dp.LaplaceMechanism(scale), observed=z)
     idata = dp.sample(model, **LONG)
     assert idata["posterior"].attrs["route"] == "slices on the marginal"
-    grid = np.linspace(-40.0, 40.0, 401)
+    grid = np.linspace(-40.0, 40.0, 201)
     noise = -(abs(grid[:, None] - z[0]) + abs(grid - z[1])) / scale
-    b, s = np.linspace(-8.0, 8.0, 61), np.linspace(0.0, 5.0, 42)[2:]
+    b, s = np.linspace(-8.0, 8.0, 41), np.linspace(0.5, 3.0, 41)[1::2]
     log = np.empty((b.size, s.size))
     places = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1)
     for j, sd in enumerate(s):
@@ -109,14 +109,14 @@ def test_a_joint_law():
         for i, slope in enumerate(b):
             own = law.logpdf(places - X.T @ (X @ [1.0, slope]))
             log[i, j] = special.logsumexp(own + noise)
-    log += stats.norm.logpdf(b, 0, 2)[:, None] - s**2 / 2
+    log += stats.norm.logpdf(b, 0, 2)[:, None]
     weight = np.exp(log - log.max())
     weight /= weight.sum()
     for name, x in (("b", b[:, None]), ("s", s)):
         draws = idata["posterior"][name].to_numpy()
         mean = (weight * x).sum()
         error = draws.std() / np.sqrt(az.ess(draws))
-        assert abs(draws.mean() - mean) < 4.0 * error + 0.003  # of the grid of s
+        assert abs(draws.mean() - mean) < 4.0 * error
 
 
 def test_layout():
@@ -151,14 +151,14 @@ def tied(mu, tau):
 
 
 def heavy(mu, tau):
-    return pm.StudentT("theta", 5, mu, tau, shape=20)
+    return pm.StudentT("more", nu=5, mu=mu, sigma=tau, shape=20)[:6]
 
 
 @pytest.mark.parametrize(
     ("build", "why"),
     [
         (lambda: group_means(dp.GeometricMechanism(1.0), z=GROUP_MEANS.round()), "z"),
-        (lambda: group_means(latent=heavy), "up to 10 parameters.* of 'theta' alone 20"),
+        (lambda: group_means(latent=heavy), "up to 10 parameters.* of 'more' alone 20"),
     ],
 )
 def test_what_is_not_covered(build, why):
