@@ -108,26 +108,23 @@ def slice_move(rng, density, q, now, terms, direction, width):
 
 
 @jit
-def level_move(rng, density, q, terms, first, last, means, spreads):
-    """Propose all entries of a level twice, in place."""
+def level_move(rng, density, q, terms, first, last, means, spreads, independent):
+    """Propose all entries of a level, in place: independently of where they are, or from there."""
     density(q, terms)
-    proposed = np.empty_like(terms)
-    for independent in (True, False):
-        new = q.copy()
-        for j in range(first, last):
-            center, by = means[j], _WIDER * spreads[j]
-            if not independent:
-                center, by = q[j], _STEP * spreads[j]
-            new[j] = center + by * rng.standard_normal()
-        density(new, proposed)
-        for j in range(first, last):
-            ratio = proposed[j] - terms[j]
-            if independent:
-                old, to = q[j] - means[j], new[j] - means[j]
-                ratio += 0.5 * (to * to - old * old) / (_WIDER * spreads[j]) ** 2
-            if ratio >= 0.0 or rng.random() < math.exp(ratio):  # NaN is refused
-                q[j] = new[j]
-                terms[j] = proposed[j]
+    proposed, new = np.empty_like(terms), q.copy()
+    for j in range(first, last):
+        center, by = means[j], _WIDER * spreads[j]
+        if not independent:
+            center, by = q[j], _STEP * spreads[j]
+        new[j] = center + by * rng.standard_normal()
+    density(new, proposed)
+    for j in range(first, last):
+        ratio = proposed[j] - terms[j]
+        if independent:
+            old, to = q[j] - means[j], new[j] - means[j]
+            ratio += 0.5 * (to * to - old * old) / (_WIDER * spreads[j]) ** 2
+        if ratio >= 0.0 or rng.random() < math.exp(ratio):  # NaN is refused
+            q[j] = new[j]
 
 
 @jit
@@ -175,34 +172,67 @@ def draw_noise(rng, noise, q, given, mixed):
 
 
 @jit
-def _run(rng, density, noise, q, levels, mixed, tuned, adapt, thin, out):
-    """Fill `out`, a row after every `thin` sweeps; q, and with `adapt` widths, change in place.
+def sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth):
+    """Make every move once, in place, in order or in the opposite one."""
+    terms = np.empty_like(q)
+    slices, halves = tuned.widths.size, 2 * (levels.size - 1)
+    now = math.nan
+    for place in range(1 + slices + halves):
+        k = place if forth else slices + halves - place
+        if k == 0:
+            if given.size:
+                draw_noise(rng, noise, q, given, mixed)
+        elif k <= slices:
+            if now != now:
+                now = density(q, terms)
+            direction, width = tuned.directions[k - 1], tuned.widths[k - 1]
+            now, out, inside = slice_move(rng, density, q, now, terms, direction, width)
+            share = (out + 0.5) / (out + inside + 1.0)
+            tuned.widths[k - 1] *= (2.0 * share) ** adapt
+        else:
+            i, half = divmod(k - 1 - slices, 2)
+            first, last = levels[i], levels[i + 1]
+            level_move(rng, density, q, terms, first, last, tuned.means, tuned.spreads, half == 0)
+            now = math.nan
+
+
+@jit
+def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, inner, out):
+    r"""Fill `out`, a row after every `thin` steps; return how many steps were accepted.
+
+    A step is a sweep; or with `inner`, so many of these as one proposal, for the density times
+    exp(correction), of which each step then takes one: the surrogate transition method (Liu, 2001).
+    All sweeps of a step go in one order, forth or back at random, which makes it reversible.
 
     Parameters
     ----------
-    density, noise : functions of `SIGNATURE`
-        The log density, with the sums of terms for entries of levels; see `draw_noise`.
+    density, noise, correction : functions of `SIGNATURE`
+        The log density, with the sums of terms for entries of levels; see `draw_noise`; what is
+        added to the log density, see above.
+    q : array
+        Changed in place, and with `adapt` so are widths.
     levels : array of int
         The ends of the parameters and of each level in q.
     adapt : float
         How strongly widths are tuned, 0 to 1.
     """
-    terms = np.empty_like(q)
     given = np.empty(np.sum(mixed.sizes * (3 + np.maximum(mixed.columns, 1))))
+    accepted, unused = 0, np.empty_like(q)
+    known = correction(q, unused) if inner else 0.0
     for i in range(out.shape[0]):
         for _ in range(thin):
-            if given.size:
-                draw_noise(rng, noise, q, given, mixed)
-            now = density(q, terms)
-            for k in range(tuned.widths.size):
-                direction, width = tuned.directions[k], tuned.widths[k]
-                now, steps_out, steps_in = slice_move(rng, density, q, now, terms, direction, width)
-                share = (steps_out + 0.5) / (steps_out + steps_in + 1.0)
-                tuned.widths[k] *= (2.0 * share) ** adapt
-            for i_level in range(levels.size - 1):
-                first, last = levels[i_level], levels[i_level + 1]
-                level_move(rng, density, q, terms, first, last, tuned.means, tuned.spreads)
+            before = q.copy()
+            forth = not inner or rng.random() < 0.5
+            for _ in range(max(inner, 1)):
+                sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth)
+            found = correction(q, unused) if inner else 0.0
+            if found >= known or rng.random() < math.exp(found - known):
+                known = found
+                accepted += 1
+            else:
+                q[:] = before
         out[i] = q
+    return accepted
 
 
 @jit
@@ -218,9 +248,9 @@ def compiled() -> tuple[Callable, Callable]:
     function, numbers, whole = types.FunctionType(SIGNATURE), np.zeros(1), np.zeros(1, np.int64)
     tuned, mixed = Tuned(np.zeros((1, 1)), *[numbers] * 3), Mixed(*[whole] * 3)
     matrix = typeof(np.zeros((1, 1)))
-    given = np.random.default_rng(), numbers, whole, mixed, tuned, 1.0, 1
+    given = np.random.default_rng(), numbers, whole, mixed, tuned, 1.0, 1, 1
     rng, *others = map(typeof, given)
-    _run.compile((rng, function, function, *others, matrix))
+    _run.compile((rng, *[function] * 3, *others, matrix))
     _rows.compile((function, matrix, matrix))
     for each in (_run, _rows):
         each.disable_compile()

@@ -31,9 +31,10 @@ from pymc_dp.graphs.questions import lengths, nearest_rvs
 from pymc_dp.kernels.slices import SIGNATURE, Mixed, Tuned, compiled
 from pymc_dp.ladder.collapse import collapsed, rebuilt
 from pymc_dp.laws.integrated import Integrated, IntegratedReleaseRV, integrated_release
+from pymc_dp.laws.inversion.groups import InvertedGroups
 from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.laws.moments.normal import NormalStatistics
-from pymc_dp.laws.one_value import Independent
+from pymc_dp.laws.one_value import Independent, Statistic
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
@@ -49,12 +50,38 @@ from pymc_dp.step_methods.base import in_a_row
 _MOST = 10  # parameters, each of which takes some densities a sweep
 _FEWEST = 5  # entries of a release from which on its noise is mixed: the density is then cheaper
 _FASTER = 5.0  # than NUTS
+_WIDER = 1.05  # variance of a surrogate: the tails of what it stands for are to be reached
+_INNER, _MOST_INNER = 2, 16  # sweeps to a proposal for what a surrogate stands for
 # Sweeps to a draw, where the density is that of a rate of NUTS and of so many entries.
 _SWEEPS, _CHEAP, _SHORT = 4, 1_000.0, 1_000
 _STARTS = 100  # points that are tried
 _WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # of the warm-up, at whose ends the moves are tuned to it
 _SHORTEST = 5  # sweeps in a window for each parameter
 _NARROWEST = 1e-6  # spread of what was drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Surrogate(Integrated):
+    """Normal sums, of the mean and nearly the variance of others, with these ones' parameters."""
+
+    names: tuple[str, ...]
+    of: Integrated
+    elementwise = True
+
+    def draw(self, rng, *parameters):
+        """See `Integrated.draw`."""
+        return self.of.draw(rng, *parameters)
+
+    def mean_variance(self, *parameters):
+        """See `Integrated.mean_variance`."""
+        mean, variance = self.of.mean_variance(*parameters)
+        return mean, _WIDER * variance
+
+    def logp(self, value, mechanism, *parameters):
+        """See `Integrated.logp`."""
+        mean, variance = self.mean_variance(*parameters)
+        normal = Independent(Statistic("", pt.random.normal, 2))
+        return normal.logp(value, mechanism, mean, pt.sqrt(variance))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +96,7 @@ class Layout:
     ends : of the parameters and of each level, in the vector.
     entries : for each level, and each term of the density, which entry those of the term belong to.
     mixed : releases whose noise is Normal given its variances, and these, which are the others.
+    corrections : what to add to the log density, where it is that of a surrogate.
     """
 
     model: pm.Model
@@ -77,6 +105,7 @@ class Layout:
     ends: np.ndarray
     entries: list[list[np.ndarray]]
     mixed: dict[TensorVariable, Any]
+    corrections: list[TensorVariable]
 
     @property
     def size(self) -> int:
@@ -131,7 +160,7 @@ class Layout:
 @once
 def layout(reading: Reading) -> Layout:
     """Lay the variables of the marginal out; say what cannot be moved by slices."""
-    on, mixed = _mixed(collapsed(reading, "marginal"))
+    on, mixed, corrected = _normal(collapsed(reading, "marginal"))
     for rv in on.model.observed_RVs:
         if not _is_normal(rv):
             raise Declined(f"it covers what is Normal given the parameters, and {rv.name!r} is not")
@@ -158,32 +187,44 @@ def layout(reading: Reading) -> Layout:
     values = [model.rvs_to_values[rv] for rv in (*parameters, *levels, *others)]
     ends = np.cumsum([count, *(sizes[rv] for rv in levels)])
     pairs = {model[release]: model[noise] for release, noise in mixed.items()}
-    return Layout(model, moved, values, ends, list(levels.values()), pairs)
+    added = [model[name] for name in corrected]
+    return Layout(model, moved, values, ends, list(levels.values()), pairs, added)
 
 
-def _mixed(on: Reading) -> tuple[Reading, dict[str, str]]:
-    r"""Make Laplace noise of Normal statistics Normal noise of variances that are variables.
+def _normal(on: Reading) -> tuple[Reading, dict[str, str], list[str]]:
+    r"""Return a model in which all is Normal, given the variances of Laplace noise.
 
-    Of scale b it is that of a variance :math:`w \sim \mathrm{Exp}(1/(2b^2))`, and all is Normal
-    given w. Returns the names of the variances by those of the releases.
+    Laplace noise of scale b is Normal noise of a variance :math:`w \sim \mathrm{Exp}(1/(2b^2))`,
+    which becomes a variable. In the place of sums that are known by inversion come Normal ones of
+    the same mean and variance, and what their log density lacks becomes a Deterministic. Returns
+    the names of the variances by those of the releases, and the names of the corrections.
     """
-    model, change, names = on.model, Change(), {}
+    model, change, mixed, corrections = on.model, Change(), {}, []
     for rv in model.observed_RVs:
         if not isinstance(op := rv.owner.op, IntegratedReleaseRV):
             continue
-        mechanism, parameters = op.split(rv.owner.inputs)
-        if _is_joint(op.law) and len(parameters) == 3:
-            names[rv.name] = parameters[2].name
-        elif _has_normal(op.law) and has_continuous_rates(mechanism) and has_kink(mechanism):
+        law, (mechanism, parameters) = op.law, op.split(rv.owner.inputs)
+        if _is_joint(law) and len(parameters) == 3:
+            mixed[rv.name] = parameters[2].name
+        if isinstance(law, InvertedGroups):
+            exact, law = law, Surrogate(law.names, law)
+            change.replaced[rv] = integrated_release(law, mechanism, *parameters)
+            given = model.rvs_to_values[rv], mechanism, *parameters
+            corrections.append(f"{rv.name}_correction")
+            change.deterministics[corrections[-1]] = (exact.logp(*given) - law.logp(*given)).sum()
+        if _has_normal(law) and has_continuous_rates(mechanism) and has_kink(mechanism):
             name = f"{rv.name}_noise_variance"
             if name in model.named_vars or math.prod(lengths(rv)) < _FEWEST:
                 continue
-            variance = pm.Exponential.dist(scale=noise_variance(mechanism), shape=lengths(rv))
+            scale = noise_variance(mechanism)
+            variance = pm.Exponential.dist(scale=scale, shape=lengths(rv))
             change.added[name] = variance, pm.distributions.transforms.log
             noise = GaussianMechanism(1.0).with_parameters(pt.sqrt(variance))
-            change.replaced[rv] = integrated_release(op.law, noise, *parameters)
-            names[rv.name] = name
-    return Reading(rebuilt(on, [], change)) if change.added else on, names
+            change.replaced[rv] = integrated_release(law, noise, *parameters)
+            mixed[rv.name] = name
+    if change.replaced:
+        on = Reading(rebuilt(on, [], change))
+    return on, mixed, corrections
 
 
 def _is_joint(law: Integrated) -> bool:
@@ -191,7 +232,8 @@ def _is_joint(law: Integrated) -> bool:
 
 
 def _has_normal(law: Integrated) -> bool:
-    return isinstance(law, Independent) and isinstance(law.statistic.law, NormalRV)
+    normal = isinstance(law, Independent) and isinstance(law.statistic.law, NormalRV)
+    return normal or isinstance(law, Surrogate)
 
 
 def _is_normal(rv: TensorVariable) -> bool:
@@ -247,6 +289,7 @@ class State:
 
     q: np.ndarray
     tuned: Tuned
+    inner: int
 
 
 class SliceChain:
@@ -266,7 +309,8 @@ class SliceChain:
         graphs = found.model.replace_rvs_by_values([found.model[name] for name in names])
         self._density = filling(q, *found.density(q), SIGNATURE)
         self._values = filling(q, pt.zeros(()), in_a_row(found.at(q, graphs)), SIGNATURE)
-        self._noise, parts, kinds = self._density, [], []
+        noise = correction = self._density  # where there is none
+        parts, kinds = [], []
         first = int(found.ends[-1])
         for release in found.mixed:
             given = found.noise(q, release)
@@ -275,19 +319,28 @@ class SliceChain:
             parts += given
             first += size
         if parts:
-            self._noise = filling(q, pt.zeros(()), in_a_row(parts), SIGNATURE)
+            noise = filling(q, pt.zeros(()), in_a_row(parts), SIGNATURE)
+        if found.corrections:
+            graphs = found.model.replace_rvs_by_values(found.corrections)
+            correction = filling(q, sum(found.at(q, graphs)), pt.zeros(found.size), SIGNATURE)
+        self._functions = self._density, noise, correction
         self._mixed = Mixed(*np.array(kinds, dtype=np.int64).reshape(-1, 3).T.copy())
 
     def begin(self, rng: np.random.Generator, tune: int) -> State:
         """Return a state, after the sweeps that tune it."""
         count, size = int(self.layout.ends[0]), self.layout.size
         tuned = Tuned(np.eye(count), np.ones(count), np.zeros(size), np.ones(size))
-        state, first, tune = State(self._start(rng), tuned), 0, tune * self.sweeps
+        inner = _INNER if self.layout.corrections else 0
+        state, first, tune = State(self._start(rng), tuned, inner), 0, tune * self.sweeps
         for share in _WINDOWS:
             window = np.empty((int(share * tune) - first, size))
-            self._run(rng, state, 0.5 if first else 1.0, 1, window)
+            accepted = self._run(rng, state, 0.5 if first else 1.0, 1, window)
             if share < 1.0 and len(window) >= _SHORTEST * (count + 1):
                 state.tuned = _tuned(window, count)
+            if inner and 0.4 * len(window) > accepted:
+                state.inner = max(state.inner // 2, 1)
+            elif inner and 0.7 * len(window) < accepted:
+                state.inner = min(state.inner * 2, _MOST_INNER)
             first += len(window)
         return state
 
@@ -299,10 +352,10 @@ class SliceChain:
         compiled()[1](self._values, rows, out)
         return state, out
 
-    def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> None:
-        functions, ends = (self._density, self._noise), self.layout.ends
-        sweep, _ = compiled()
-        sweep(rng, *functions, state.q, ends, self._mixed, state.tuned, adapt, thin, rows)
+    def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> int:
+        run, _ = compiled()
+        moves = self.layout.ends, self._mixed, state.tuned
+        return run(rng, *self._functions, state.q, *moves, adapt, thin, state.inner, rows)
 
     def _start(self, rng: np.random.Generator) -> np.ndarray:
         model = self.layout.model
@@ -311,7 +364,8 @@ class SliceChain:
         moved = np.arange(center.size) < self.layout.ends[-1]
         for _ in range(_STARTS):
             q = center + moved * rng.uniform(-1.0, 1.0, size=center.size)
-            if np.isfinite(self._density(q, np.empty_like(q))):
+            used = {self._density, self._functions[2]}
+            if all(np.isfinite(function(q, np.empty_like(q))) for function in used):
                 return q
         model.check_start_vals(point)
         raise ValueError("no starting point with a finite density was found near PyMC's own")
