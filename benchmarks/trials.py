@@ -13,6 +13,8 @@ from those of that variant, in Monte Carlo standard errors.
 import argparse
 import logging
 import multiprocessing
+import resource
+import signal
 import time
 import warnings
 from functools import cache
@@ -442,8 +444,9 @@ def unknown(form, number=203, total=1030.5):
 # What is measured.
 
 
-def measure(pipe, build, form, names, draws) -> None:
+def measure(pipe, build, form, names, draws, limit) -> None:
     """Send what the second of two calls gave, or what went wrong."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(2 * limit), resource.RLIM_INFINITY))
     warnings.simplefilter("ignore")
     log, said = logging.getLogger("pymc"), [""]
     log.setLevel(logging.INFO)
@@ -481,17 +484,19 @@ def measure(pipe, build, form, names, draws) -> None:
 
 @cache
 def variant(build, form: str, names: tuple[str, ...], draws: int, limit: float) -> Any:
-    """Measure in a process of its own, for two calls of at most the limit of wall time each."""
+    """Measure in a process of its own, for two calls of the limit of CPU seconds each at most."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    arguments = (there, build, form, names, draws)
+    arguments = (there, build, form, names, draws, limit)
     process = context.Process(target=measure, args=arguments, daemon=True)
     process.start()
     there.close()
     try:
-        return here.recv() if here.poll(2 * limit) else f"over {2 * limit:.0f} s for two calls"
+        return here.recv()
     except EOFError:
-        return "the process died"
+        process.join()
+        late = process.exitcode == -signal.SIGXCPU
+        return f"over {2 * limit:.0f} CPU s for two calls" if late else "the process died"
     finally:
         process.kill()
         process.join()
@@ -542,7 +547,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trials")
     parser.add_argument("rows", nargs="*", metavar="ROW", help="by default all")
     parser.add_argument("--draws", type=int, default=1000, help="as many again for tuning")
-    parser.add_argument("--limit", type=float, default=120, help="wall seconds a call")
+    parser.add_argument("--limit", type=float, default=120, help="CPU seconds a call")
     parser.add_argument("--list", action="store_true", help="name the rows")
     options = parser.parse_args()
     if options.list:
