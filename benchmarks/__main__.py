@@ -1,7 +1,7 @@
 """Measure every speed claim on this machine, in one run, as ratios.
 
 ``python -m benchmarks [counts] [factorization] [gaussian] [latent] [neural] [records]
-[regression] [studies]`` runs those that are named, by default all.
+[regression] [studies] [trials]`` runs those that are named, by default all.
 """
 
 import sys
@@ -19,6 +19,7 @@ PARTS = (
     "records",
     "regression",
     "studies",
+    "trials",
 )
 
 
