@@ -198,11 +198,12 @@ def sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth):
 
 @jit
 def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, inner, out):
-    r"""Fill `out`, a row after every `thin` steps; return how many steps were accepted.
+    """Fill `out`, a row after every `thin` steps; return how many were accepted, and how many lost.
 
     A step is a sweep; or with `inner`, so many of these as one proposal, for the density times
     exp(correction), of which each step then takes one: the surrogate transition method (Liu, 2001).
-    All sweeps of a step go in one order, forth or back at random, which makes it reversible.
+    All sweeps of a step go in one order, forth or back at random, which makes it reversible. A step
+    is lost where the correction is not known, NaN.
 
     Parameters
     ----------
@@ -217,7 +218,7 @@ def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, 
         How strongly widths are tuned, 0 to 1.
     """
     given = np.empty(np.sum(mixed.sizes * (3 + np.maximum(mixed.columns, 1))))
-    accepted, unused = 0, np.empty_like(q)
+    accepted, lost, unused = 0, 0, np.empty_like(q)
     known = correction(q, unused) if inner else 0.0
     for i in range(out.shape[0]):
         for _ in range(thin):
@@ -226,13 +227,14 @@ def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, 
             for _ in range(max(inner, 1)):
                 sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth)
             found = correction(q, unused) if inner else 0.0
+            lost += found != found
             if found >= known or rng.random() < math.exp(found - known):
                 known = found
                 accepted += 1
             else:
                 q[:] = before
         out[i] = q
-    return accepted
+    return accepted, lost
 
 
 @jit

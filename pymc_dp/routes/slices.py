@@ -6,6 +6,7 @@ nearly independent of the parameters, and of each other; see `kernels.slices` fo
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections.abc import Collection, Sequence
@@ -46,6 +47,8 @@ from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.latent_normal import LatentNormalRV
 from pymc_dp.routes.nuts import nuts_rate
 from pymc_dp.step_methods.base import in_a_row
+
+_log = logging.getLogger("pymc.dp")
 
 _MOST = 10  # parameters, each of which takes some densities a sweep
 _FEWEST = 5  # entries of a release from which on its noise is mixed: the density is then cheaper
@@ -182,8 +185,11 @@ def layout(reading: Reading) -> Layout:
             f"it moves up to {_MOST} parameters one by one, and there are {count}, of "
             f"{longest.name!r} alone {sizes[longest]}"
         )
-    if not levels and not others:
-        raise Declined("it is for groups and for Laplace noise, and the model has neither")
+    joint = any(_is_joint(getattr(rv.owner.op, "law", None)) for rv in model.observed_RVs)
+    if not levels and not others and not joint:
+        raise Declined(
+            "it is for groups, designs and Laplace noise, and the model has none of them"
+        )
     values = [model.rvs_to_values[rv] for rv in (*parameters, *levels, *others)]
     ends = np.cumsum([count, *(sizes[rv] for rv in levels)])
     pairs = {model[release]: model[noise] for release, noise in mixed.items()}
@@ -227,7 +233,7 @@ def _normal(on: Reading) -> tuple[Reading, dict[str, str], list[str]]:
     return on, mixed, corrections
 
 
-def _is_joint(law: Integrated) -> bool:
+def _is_joint(law: Integrated | None) -> bool:
     return isinstance(law, NormalStatistics)
 
 
@@ -304,6 +310,7 @@ class SliceChain:
 
     def __init__(self, found: Layout, names: Sequence[str], sweeps: int = 1):
         self.layout, self.sweeps = found, sweeps
+        self._lost: list[int] = []
         self._shapes = {name: lengths(found.model[name]) for name in names}
         q = pt.vector("q", shape=(found.size,), dtype="float64")
         graphs = found.model.replace_rvs_by_values([found.model[name] for name in names])
@@ -334,7 +341,7 @@ class SliceChain:
         state, first, tune = State(self._start(rng), tuned, inner), 0, tune * self.sweeps
         for share in _WINDOWS:
             window = np.empty((int(share * tune) - first, size))
-            accepted = self._run(rng, state, 0.5 if first else 1.0, 1, window)
+            accepted, _ = self._run(rng, state, 0.5 if first else 1.0, 1, window)
             if share < 1.0 and len(window) >= _SHORTEST * (count + 1):
                 state.tuned = _tuned(window, count)
             if inner and 0.4 * len(window) > accepted:
@@ -347,12 +354,13 @@ class SliceChain:
     def advance(self, rng: np.random.Generator, state: State, draws: int):
         """Return the next state, and a row for each draw."""
         rows = np.empty((draws, self.layout.size))
-        self._run(rng, state, 0.0, self.sweeps, rows)
+        _, lost = self._run(rng, state, 0.0, self.sweeps, rows)
+        self._lost.append(lost)
         out = np.empty((draws, sum(math.prod(shape) for shape in self._shapes.values())))
         compiled()[1](self._values, rows, out)
         return state, out
 
-    def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> int:
+    def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> tuple[int, int]:
         run, _ = compiled()
         moves = self.layout.ends, self._mixed, state.tuned
         return run(rng, *self._functions, state.q, *moves, adapt, thin, state.inner, rows)
@@ -371,7 +379,16 @@ class SliceChain:
         raise ValueError("no starting point with a finite density was found near PyMC's own")
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return draws by name."""
+        """Return draws by name; say where the density was not known."""
+        if lost := sum(self._lost):
+            names = ", ".join(repr(graph.name) for graph in self.layout.corrections)
+            _log.warning(
+                "The density by inversion (%s) was not known to its tolerance for %d of the points "
+                "that were proposed, which were refused: the posterior may be cut off there. Sample "
+                "with rung='records'",
+                names,
+                lost,
+            )
         ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
         parts = np.split(rows, ends[:-1], axis=-1)
         pairs = zip(self._shapes.items(), parts, strict=True)

@@ -10,7 +10,9 @@ from pymc_dp.kernels.moments import clt_law as regression_law
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments import regression_chain as exact
 from pymc_dp.kernels.moments.walk import turn
+from pymc_dp.kernels.slices import Tuned, compiled
 from pymc_dp.routes import ROUTES
+from tests import slices as hierarchy
 from tests.geweke import check_invariance, normal_records
 
 
@@ -277,6 +279,35 @@ def clt_regression(*, p=1, hierarchical=False, bounded=False, ridges=0, size=4_0
 
 
 # By the name of the route.
+# --- Slices ---------------------------------------------------------------------------------------
+
+
+def slices(*, columns=hierarchy.EACH, inner=0):
+    """A hierarchy under Laplace noise, whose statistics are independent or joint."""
+    rng = np.random.default_rng(1)
+    functions, mixed = (hierarchy.density, hierarchy.noise), hierarchy.MIXED[columns]
+    if columns:
+        functions = hierarchy.joint_density, hierarchy.joint_noise
+    if inner:  # the variances of the noise stay as they are
+        functions, mixed = (hierarchy.surrogate, hierarchy.noise), hierarchy.KNOWN
+    before = hierarchy.prior(rng, 10_000, columns)
+    after, out = before.copy(), np.empty((1, hierarchy.SIZE))
+    directions = np.array([[0.7, 0.3, 0.0], [1.0, 0.0, 0.0], [0.0, 0.6, 0.0], [0.2, 0.0, 2.0]])
+    spreads = np.full(hierarchy.SIZE, 0.8)
+    tuned = Tuned(directions, np.full(4, 1.5), 0.25 * spreads, spreads)
+    run, ends = compiled()[0], hierarchy.ENDS[columns]
+    for q in after:
+        run(rng, *functions, hierarchy.correction, q, ends, mixed, tuned, 0.0, 1, inner, out)
+    names = {"q": slice(3), "theta": slice(3, 6), "w": slice(6, 9)}
+    if columns:
+        del names["theta"]  # has no part
+    if not mixed.first.size:
+        del names["w"]
+    parts = [named(**{k: x[:, at] for k, at in names.items()}) for x in (before, after)]
+    given = {"z": before[:, 9:]} | ({} if mixed.first.size else {"w": before[:, 6:9]})
+    check_invariance(*parts, named(**given))
+
+
 CHAINS = {
     "fused Gibbs": {
         "Laplace": (fused, {"tau0": 11.0}),
@@ -289,6 +320,11 @@ CHAINS = {
         ),
         "only a mean": (fused, {"tau0": 11.0, "has": (True, False)}),
         "only a variance": (fused, {"kappa0": 0.7, "has": (False, True)}),
+    },
+    "slices on the marginal": {
+        "levels": (slices, {}),
+        "joint": (slices, {"columns": hierarchy.JOINT}),
+        "surrogate": (slices, {"inner": 2}),
     },
     "exact regression": {
         "walk": (exact_regression, {}),
@@ -317,6 +353,9 @@ def test_every_chain_has_a_case():
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.by_day(
+    "slices on the marginal: levels",
+    "slices on the marginal: joint",
+    "slices on the marginal: surrogate",
     "fused Gibbs: Laplace",
     "fused Gibbs: bounded, normal-inverse-gamma",
     "fused Gibbs: half-normal",

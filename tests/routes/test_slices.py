@@ -3,6 +3,7 @@
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import special, stats
 
@@ -85,6 +86,43 @@ def test_potential():
         pm.Potential("pull", -0.25 * model["theta"] ** 2)
     assert not layout(read(model, "")).entries  # theta is moved as it is, as parameters
     check(model, laplace_normal, 0.5, pull=0.5)
+
+
+def test_a_surrogate(caplog):
+    """Clipped means: against the exact density of each group on a grid of theta and s."""
+    with pm.Model() as model:
+        mu, tau, s = pm.Normal("mu", 0, 3), pm.HalfNormal("tau", 2), pm.Uniform("s", 1, 2)
+        theta = pm.Normal("theta", mu, tau, shape=SIZES.size)
+        x = pm.Normal("x", theta[:, None], s, shape=(SIZES.size, 12))
+        clipped = pt.clip(x, -1.0, 3.0).mean(axis=1)
+        dp.PrivateObservation("z", clipped, dp.LaplaceMechanism(0.3), observed=GROUP_MEANS / 2)
+    idata = dp.sample(model, **LONG | {"draws": 1_000, "tune": 500})
+    assert idata["posterior"].attrs["route"] == "slices on the marginal"
+    assert "by inversion" not in caplog.text
+    marginal = dp.collapse(model)
+    density = marginal.compile_fn(marginal.logp(marginal["z"], sum=False)[0])
+    grid, spreads = np.linspace(-9.0, 9.0, 121), np.linspace(1.0, 2.0, 19)[1::2]
+    log = np.empty((spreads.size, grid.size, SIZES.size))
+    for i, spread in enumerate(spreads):
+        within = np.log((spread - 1.0) / (2.0 - spread))
+        for j, center in enumerate(grid):
+            log[i, j] = density({"s_interval__": within, "theta": np.full(SIZES.size, center)})
+    centers, taus = np.linspace(-6.0, 6.0, 49), np.linspace(0.0, 8.0, 62)[1:]
+    law = stats.norm.logpdf(grid, centers[:, None, None], taus[:, None])
+    law -= special.logsumexp(law, axis=-1, keepdims=True)  # on the grid
+    posterior = stats.norm.logpdf(centers, 0, 3)[:, None, None] - taus[:, None] ** 2 / 8
+    posterior = posterior + sum(
+        special.logsumexp(law[:, :, None, :] + log[..., k], axis=-1) for k in range(SIZES.size)
+    )
+    weight = np.exp(posterior - posterior.max())
+    weight /= weight.sum()
+    for name, x in (("mu", centers[:, None, None]), ("tau", taus[:, None]), ("s", spreads)):
+        draws = idata["posterior"][name].to_numpy()
+        mean, effective = (weight * x).sum(), az.ess(draws)
+        spread = np.sqrt((weight * (x - mean) ** 2).sum())
+        assert effective > 0.1 * draws.size
+        assert abs(draws.mean() - mean) < 4.0 * spread / np.sqrt(effective)
+        assert abs(draws.std() / spread - 1.0) < 6.0 / np.sqrt(effective)
 
 
 X = np.array([[1.0, 0.2], [1.0, -1.0], [1.0, 0.7], [1.0, 2.0], [1.0, -0.4], [1.0, 1.1]])
