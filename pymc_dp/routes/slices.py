@@ -54,6 +54,7 @@ _MOST = 10  # parameters, each of which takes some densities a sweep
 _FEWEST = 5  # entries of a release from which on its noise is mixed: the density is then cheaper
 _FASTER = 5.0  # than NUTS
 _WIDER = 1.05  # variance of a surrogate: the tails of what it stands for are to be reached
+_LEAST = 1e-3  # variance of a surrogate, in those of the noise
 _INNER, _MOST_INNER = 2, 16  # sweeps to a proposal for what a surrogate stands for
 # Sweeps to a draw, where the density is that of a rate of NUTS and of so many entries.
 _SWEEPS, _CHEAP, _SHORT = 4, 1_000.0, 1_000
@@ -65,7 +66,11 @@ _NARROWEST = 1e-6  # spread of what was drawn
 
 @dataclass(frozen=True, eq=False)
 class Surrogate(Integrated):
-    """Normal sums, of the mean and nearly the variance of others, with these ones' parameters."""
+    """Normal sums, of the mean and nearly the variance of others.
+
+    Parameters are those of the others, and the least variance: where all records are clipped they
+    have none.
+    """
 
     names: tuple[str, ...]
     of: Integrated
@@ -73,12 +78,12 @@ class Surrogate(Integrated):
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
-        return self.of.draw(rng, *parameters)
+        return self.of.draw(rng, *parameters[:-1])
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`."""
-        mean, variance = self.of.mean_variance(*parameters)
-        return mean, _WIDER * variance
+        mean, variance = self.of.mean_variance(*parameters[:-1])
+        return mean, _WIDER * variance + parameters[-1]
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
@@ -213,11 +218,14 @@ def _normal(on: Reading) -> tuple[Reading, dict[str, str], list[str]]:
         if _is_joint(law) and len(parameters) == 3:
             mixed[rv.name] = parameters[2].name
         if isinstance(law, InvertedGroups):
-            exact, law = law, Surrogate(law.names, law)
+            value = model.rvs_to_values[rv]
+            lacking = law.logp(value, mechanism, *parameters)
+            law, least = Surrogate(law.names, law), _LEAST * noise_variance(mechanism)
+            parameters = [*parameters, pt.broadcast_to(least, lengths(rv))]
             change.replaced[rv] = integrated_release(law, mechanism, *parameters)
-            given = model.rvs_to_values[rv], mechanism, *parameters
+            lacking -= law.logp(value, mechanism, *parameters)
             corrections.append(f"{rv.name}_correction")
-            change.deterministics[corrections[-1]] = (exact.logp(*given) - law.logp(*given)).sum()
+            change.deterministics[corrections[-1]] = lacking.sum()
         if _has_normal(law) and has_continuous_rates(mechanism) and has_kink(mechanism):
             name = f"{rv.name}_noise_variance"
             if name in model.named_vars or math.prod(lengths(rv)) < _FEWEST:
@@ -383,9 +391,9 @@ class SliceChain:
         if lost := sum(self._lost):
             names = ", ".join(repr(graph.name) for graph in self.layout.corrections)
             _log.warning(
-                "The density by inversion (%s) was not known to its tolerance for %d of the points "
-                "that were proposed, which were refused: the posterior may be cut off there. Sample "
-                "with rung='records'",
+                "The density by inversion (%s) was not known to its tolerance at %d of the points "
+                "that were proposed, which were refused: the posterior may be cut off there. "
+                "Sample with rung='records'",
                 names,
                 lost,
             )

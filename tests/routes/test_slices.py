@@ -34,7 +34,7 @@ def normal_normal(z, mean, variance, scale):
 
 def by_quadrature(density, scale, pull=0.0):
     """Return means and spreads of mu, tau and s; exp(-pull theta^2 / 2) is in the density, too."""
-    mu = np.linspace(-9.0, 9.0, 121)[:, None, None]
+    mu = np.linspace(-9.0, 9.0, 73)[:, None, None]
     tau = np.linspace(0.0, 8.0, 122)[1:, None]
     s = np.linspace(0.0, 8.0, 122)[1:]
     log = stats.norm.logpdf(mu, 0, 3) - tau**2 / 8 - s**2 / 8
@@ -96,12 +96,12 @@ def test_a_surrogate(caplog):
         x = pm.Normal("x", theta[:, None], s, shape=(SIZES.size, 12))
         clipped = pt.clip(x, -1.0, 3.0).mean(axis=1)
         dp.PrivateObservation("z", clipped, dp.LaplaceMechanism(0.3), observed=GROUP_MEANS / 2)
-    idata = dp.sample(model, **LONG | {"draws": 1_000, "tune": 500})
+    idata = dp.sample(model, **LONG | {"draws": 500, "tune": 300})
     assert idata["posterior"].attrs["route"] == "slices on the marginal"
     assert "by inversion" not in caplog.text
     marginal = dp.collapse(model)
     density = marginal.compile_fn(marginal.logp(marginal["z"], sum=False)[0])
-    grid, spreads = np.linspace(-9.0, 9.0, 121), np.linspace(1.0, 2.0, 19)[1::2]
+    grid, spreads = np.linspace(-9.0, 9.0, 73), np.linspace(1.0, 2.0, 11)[1::2]
     log = np.empty((spreads.size, grid.size, SIZES.size))
     for i, spread in enumerate(spreads):
         within = np.log((spread - 1.0) / (2.0 - spread))

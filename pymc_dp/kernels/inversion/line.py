@@ -23,6 +23,10 @@ other terms are those of the two exponential tails :math:`A_\pm e^{\mp x / b}` w
     \qquad s(x) = 1 / (1 + e^{-x}) .
 
 This holds on either side of the poles and on them: deep in a tail only a residue is left.
+
+Where h clips, one or two values of a record have mass of their own, and the density has a corner
+wherever all records may have these: the integrand falls off as slowly as the noise's. These sums
+are added one by one, and :math:`M^n - M_0^n` is inverted, :math:`M_0` being their part of M.
 """
 
 import math
@@ -31,11 +35,13 @@ import numpy as np
 
 from pymc_dp.kernels import jit, njit
 from pymc_dp.kernels.functions.count_masses import log_sigmoid
+from pymc_dp.kernels.inversion.atoms import few_values
 
 LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
 LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut
 TOLERANCE = 1e-6  # largest error estimate, relative to the density, that is let through
 MOST_STEPS = 1 << 14
+_CORNERS = -37.0  # log of the mass of records at atoms alone, above which they are taken apart
 NEGLIGIBLE = 1e-14  # expected number of records at a node that need not be resolved
 COARSER = 0.8  # cut-off of the second sum, whose difference estimates the error of the first
 # Gauss-Legendre with 16 nodes integrates exp(i theta x) over [-1, 1] to 3e-45 theta^32. A panel of
@@ -204,6 +210,7 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
     # Log of the two residues, and of how much of each lies on this side of the contour.
     poles = np.array([1.0, -1.0]) / b if b > 0.0 else np.empty(0)
     residues, shares = np.empty(poles.size), np.full(poles.size, -math.inf)
+    atoms_share = np.full(poles.size, -math.inf)
     for i in range(poles.size):
         r = poles[i]
         residues[i] = n * log_mgf(lw, h, r) - r * zeta + 0.5 * sg2 * r * r - math.log(2.0 * b)
@@ -211,7 +218,9 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
     used[:] = math.nan
     exponent, count, step = -math.inf, 0, 0.0
     t = mean = cutoff = lost = 0.0
-    terms = np.empty((4, MOST_STEPS))
+    terms = np.empty((6, MOST_STEPS))
+    [atoms] = np.nonzero(dh == 0.0)
+    corners = False
     if sg == 0.0 and zeta >= n * h.max():
         shares[0] = 0.0
     elif sg == 0.0 and zeta <= n * h.min():
@@ -236,10 +245,24 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
                 shares[1] = log_sigmoid((poles[1] - t) * period)
         if b == 0.0 or exponent - math.log(2.0 * b) > np.max(residues + shares) - 60.0:
             delta = zeta - n * mean - sg2 * t
-            count, cutoff = _fill(h - mean, dh, n, pi, t, b, sg2, delta, step, terms)
+            corners = b > 0.0 and sg == 0.0 and 0 < atoms.size < min(m, 3)
+            corners = corners and n * math.log(pi[atoms].sum()) > _CORNERS
+            own = atoms if corners else atoms[:0]
+            count, cutoff = _fill(h - mean, dh, n, pi, t, b, sg2, delta, step, own, terms)
+    of_atoms, at_corners, log_corners, slope_corners = np.zeros(2), np.zeros(2), -math.inf, 0.0
+    of_atoms, at_corners = of_atoms[: atoms.size], at_corners[: atoms.size]
+    log_atoms = 0.0
+    if corners:
+        log_corners, slope_corners = few_values(lw[atoms], h[atoms], n, zeta, b, at_corners)
+        log_atoms = lw[atoms].max()
+        log_atoms += math.log(np.exp(lw[atoms] - log_atoms).sum())
+        for i in range(poles.size):  # log of the share of the atoms' part in each
+            part = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
+            atoms_share[i] = n * (part - log_mgf(lw, h, poles[i]))
+            residues[i] += math.log(-math.expm1(min(atoms_share[i], -1e-300)))
 
     # Sum it up relative to the largest part.
-    top = exponent
+    top = max(exponent, log_corners)
     for i in range(poles.size):
         if shares[i] > -math.inf:
             top = max(top, residues[i] + shares[i])
@@ -260,7 +283,11 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
     grad[:] = 0.0
     if count > 0:
         used[0] = t
-        _line_gradient(h - mean, pi, step, terms[2:, :count], grad)
+        _line_gradient(h - mean, pi, step, terms[2:4, :count], grad)
+        if corners:
+            _line_gradient(h[atoms] - mean, pi[atoms], step, terms[4:, :count], of_atoms)
+            for a in range(atoms.size):
+                grad[atoms[a]] -= of_atoms[a]
         grad *= n * factor * pi
     for i in range(poles.size):
         part = math.exp(residues[i] + shares[i] - top)
@@ -270,8 +297,20 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
             if part > 1e-12:
                 used[1 + i] = poles[i]
             slope -= poles[i] * part
-            grad += n * part * pi
+            whole = n * part / -math.expm1(atoms_share[i])
+            grad += whole * pi
+            if corners:
+                for a in atoms:
+                    log_mass = lw[a] + poles[i] * h[a] - log_mgf(lw, h, poles[i])
+                    log_mass += (1.0 - 1.0 / n) * atoms_share[i]
+                    grad[a] -= whole * math.exp(log_mass)
             error += part * n * np.dot(pi, tail)
+    if corners:
+        part = math.exp(log_corners - top)
+        total += part
+        slope += part * slope_corners
+        for a in range(atoms.size):
+            grad[atoms[a]] += part * at_corners[a]
     if not total > 0.0:
         return math.nan, math.nan, math.inf
     grad /= total
@@ -285,8 +324,10 @@ def resolved(mass):
 
 
 @jit
-def _fill(x, dh, n, pi, t, b, sg2, delta, step, terms):
+def _fill(x, dh, n, pi, t, b, sg2, delta, step, own, terms):
     """Evaluate the integrand, and it divided by phi, up to where it is negligible.
+
+    The part of the atoms `own` alone is taken from it, and what that is divided by theirs is kept.
 
     Returns the number of nodes, and the frequency at which the integrand had to be cut off (0 if
     it died out).
@@ -314,15 +355,23 @@ def _fill(x, dh, n, pi, t, b, sg2, delta, step, terms):
         n_re, n_im = 1.0 - b * b * (t * t - u * u), -2.0 * b * b * t * u
         noise = math.exp(-0.5 * sg2 * u * u) / (n_re * n_re + n_im * n_im)
         value = complex(n_re, -n_im) * noise
+        plain = value
         value *= complex(math.cos(phase - u * delta), math.sin(phase - u * delta))
         value *= math.exp(modulus)
         ratio = value / complex(1.0 + re, im)
-        terms[0, k], terms[1, k], terms[2, k], terms[3, k] = (
-            value.real,
-            value.imag,
-            ratio.real,
-            ratio.imag,
-        )
+        terms[2, k], terms[3, k] = ratio.real, ratio.imag
+        if own.size:
+            o_re = o_im = 0.0
+            for j in own:
+                o_re += pi[j] * (1.0 + c[j])
+                o_im += pi[j] * s[j]
+            angle = n * math.atan2(o_im, o_re) - u * delta
+            part = plain * complex(math.cos(angle), math.sin(angle))
+            part *= math.exp(0.5 * n * math.log(max(o_re * o_re + o_im * o_im, 1e-300)))
+            ratio = part / complex(o_re, o_im) if abs(part) > 0.0 else complex(0.0, 0.0)
+            terms[4, k], terms[5, k] = ratio.real, ratio.imag
+            value -= part
+        terms[0, k], terms[1, k] = value.real, value.imag
         size += abs(value)
         quiet = quiet + 1 if abs(value) < 1e-17 * size else 0
         if quiet >= max(8, k // 3) and (

@@ -5,12 +5,11 @@ import math
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.kernels.functions.count_masses import log_binomial_of_logs
+from pymc_dp.kernels.inversion.atoms import log_noise, two_values
 from pymc_dp.kernels.inversion.line import TOLERANCE, line
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 from pymc_dp.kernels.inversion.plane import plane
 
-_FALL = 40.0  # fall of the log of a term at which a sum stops
 _NEVER = -60.0  # log of a share that changes no density
 PLAINLY = 1e-9  # largest error estimate of a density by few nodes
 
@@ -82,69 +81,6 @@ def _resolution(log_weight, h, used):
                 worst = max(worst, _unresolved(value))
             error += share * worst
     return error
-
-
-@jit
-def _log_noise(e, b, sg):
-    """Log density of noise of one kind, and its derivative."""
-    if b > 0.0:
-        return -abs(e) / b - math.log(2.0 * b), -np.sign(e) / b
-    r = e / sg
-    return -0.5 * r * r - math.log(sg * math.sqrt(2.0 * math.pi)), -r / sg
-
-
-@jit
-def two_values(lw, h, n, z, b, sg, slope, grad):
-    """Log density where a record contributes one of two values, by the sum over their count."""
-    # Log masses that keep the digits of the smaller one.
-    lq, lp = lw[0], lw[1]
-    dim = z.size
-    lo, hi = 0.0, n
-    while lo < hi:  # the terms are log-concave: bisect for the largest
-        k = math.floor(0.5 * (lo + hi))
-        change = math.log((n - k) / (k + 1.0)) + lp - lq
-        for i in range(dim):
-            jump = h[1, i] - h[0, i]
-            e = z[i] - n * h[0, i] - k * jump
-            change += _log_noise(e - jump, b[i], sg[i])[0] - _log_noise(e, b[i], sg[i])[0]
-        if change > 0.0:
-            lo = k + 1.0
-        else:
-            hi = k
-    mode = lo
-    log_mode = log_binomial_of_logs(mode, n, lp, lq)
-    total = mean = 0.0
-    slope[:] = 0.0
-    reference = 0.0
-    for direction in (1.0, -1.0):
-        k = mode if direction > 0 else mode - 1.0
-        log_mass = 0.0 if direction > 0 else math.log(mode / (n - mode + 1.0)) + lq - lp
-        if direction < 0 and mode == 0.0:
-            break
-        while 0.0 <= k <= n:
-            term = log_mass
-            for i in range(dim):
-                e = z[i] - n * h[0, i] - k * (h[1, i] - h[0, i])
-                term += _log_noise(e, b[i], sg[i])[0]
-            if k == mode:
-                reference = term
-            if term < reference - _FALL:
-                break
-            weight = math.exp(term - reference)
-            total += weight
-            mean += weight * (k - mode)
-            for i in range(dim):
-                e = z[i] - n * h[0, i] - k * (h[1, i] - h[0, i])
-                slope[i] += weight * _log_noise(e, b[i], sg[i])[1]
-            if direction > 0:
-                log_mass += math.log((n - k) / (k + 1.0)) + lp - lq if k < n else 0.0
-            else:
-                log_mass += math.log(k / (n - k + 1.0)) + lq - lp if k > 0 else 0.0
-            k += direction
-    slope /= total
-    grad[1] = mode + mean / total
-    grad[0] = n - grad[1]
-    return log_mode + reference + math.log(total)
 
 
 @jit
@@ -303,8 +239,8 @@ def release_plane(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
         )
         used[:3, k] = tilts
         e = z[constant] - n * value[usual, constant]
-        log_noise, slope[constant] = _log_noise(e, b[constant], sg[constant])
-        logp += log_noise
+        own, slope[constant] = log_noise(e, b[constant], sg[constant])
+        logp += own
     elif mass.size > 0 and np.isfinite(value).all():
         logp, error = plane(mass, value, width, tail, n, z, b, sg, slope, grad, used)
     return _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance)
