@@ -88,6 +88,7 @@ def test_potential():
     check(model, laplace_normal, 0.5, pull=0.5)
 
 
+@pytest.mark.nightly  # a minute, most of it compiling; by day the chain is tested by itself
 def test_a_surrogate(caplog):
     """Clipped means: against the exact density of each group on a grid of theta and s."""
     with pm.Model() as model:

@@ -15,6 +15,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
@@ -123,6 +124,10 @@ class InvertedGroups(Integrated):
             x = pm.icdf(law, _QUANTILES)
         except NotImplementedError:
             raise Declined from None
+        # Parameters without a law have no mean; a check would raise an error.
+        checks = (v for v in ancestors([x]) if v.owner and isinstance(v.owner.op, CheckAndRaise))
+        [x] = graph_replace([x], {v: v.owner.inputs[0] for v in checks}, strict=False)
+        x = pt.switch(x[..., -1:] >= x[..., :1], x, np.nan)
         flat = graph_replace(self.summand.h, {self.record: x.ravel()}, strict=False)
         h = pt.broadcast_to(flat, (x.size,)).reshape(x.shape)
         scale = self.sizes * self.factor
