@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import typeof, types
 
-from pymc_dp.kernels import jit
+from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.draws.scale_mixture import draw_precision
 
 _MOST_STEPS = 60  # out, or in, of one slice
@@ -30,7 +30,8 @@ _WIDER = 1.2  # than the warm-up, an independent proposal
 _STEP = 2.0  # spreads, a step
 
 # What the loop is given: functions that fill the second vector from the first, and return a number.
-# Their type is one for all models, so that it is compiled once.
+# Their type is one for all models, so that it is compiled once a process. It is not kept on disk:
+# numba would keep the functions that it was called with, too, of which another process has none.
 _VECTOR = types.Array(types.float64, 1, "C")
 SIGNATURE = types.float64(_VECTOR, _VECTOR)
 
@@ -66,7 +67,7 @@ class Mixed(NamedTuple):
     columns: np.ndarray
 
 
-@jit
+@part
 def slice_move(rng, density, q, now, terms, direction, width):
     """Move q in place along a direction; return its log density, and steps out and in."""
     size = direction.size
@@ -107,7 +108,7 @@ def slice_move(rng, density, q, now, terms, direction, width):
     return now, out, inside
 
 
-@jit
+@part
 def level_move(rng, density, q, terms, first, last, means, spreads, independent):
     """Propose all entries of a level, in place: independently of where they are, or from there."""
     density(q, terms)
@@ -144,10 +145,11 @@ def draw_jointly(rng, z, w, mean, factor):
     own = mean + factor @ rng.standard_normal(factor.shape[1])
     gap = z - own - np.sqrt(w) * rng.standard_normal(z.size)
     covariance = factor @ factor.T
-    return own + covariance @ np.linalg.solve(covariance + np.diag(w), gap)
+    least = 1e-15 * np.max(np.diag(covariance))  # below it w is lost, and all may be singular
+    return own + covariance @ np.linalg.solve(covariance + np.diag(w + least), gap)
 
 
-@jit
+@part
 def draw_noise(rng, noise, q, given, mixed):
     """Draw the variances of Laplace noise.
 
@@ -171,7 +173,7 @@ def draw_noise(rng, noise, q, given, mixed):
             q[first + j] = -math.log(draw_precision(rng, abs(z[j] - drawn[j]), scale[j]))
 
 
-@jit
+@part
 def sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth):
     """Make every move once, in place, in order or in the opposite one."""
     terms = np.empty_like(q)
@@ -196,7 +198,7 @@ def sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth):
             now = math.nan
 
 
-@jit
+@part
 def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, inner, out):
     """Fill `out`, a row after every `thin` steps; return how many were accepted, and how many lost.
 
@@ -237,7 +239,7 @@ def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, 
     return accepted, lost
 
 
-@jit
+@part
 def _rows(values, q, out):
     """Fill a row of `out` for each row of q."""
     for i in range(q.shape[0]):

@@ -65,8 +65,9 @@ class Independent(Integrated):
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`."""
         mean, variance = mean_variance(self.statistic.law, *parameters)
-        factor = np.asarray(self.statistic.factor)
-        return factor * mean + np.asarray(self.statistic.constant), factor**2 * variance
+        factor, filled = np.asarray(self.statistic.factor), 1.0 - np.asarray(self.statistic.empty)
+        constant = np.asarray(self.statistic.constant)
+        return filled * factor * mean + constant, filled * factor**2 * variance
 
     def standardised(self, value, mechanism):
         """Return the mechanism and the value as if factor were 1."""

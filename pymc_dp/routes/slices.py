@@ -152,7 +152,7 @@ class Layout:
         return [total.astype("float64"), sums]
 
     def noise(self, q: TensorVariable, release: TensorVariable) -> list[TensorVariable]:
-        """Return what `kernels.slices.make_others` draws the variances of noise from."""
+        """Return what `kernels.slices.draw_noise` is given of a release."""
         op = release.owner.op
         _, parameters = op.split(release.owner.inputs)
         given = parameters[:2] if _is_joint(op.law) else op.law.mean_variance(*parameters)
@@ -168,11 +168,12 @@ class Layout:
 @once
 def layout(reading: Reading) -> Layout:
     """Lay the variables of the marginal out; say what cannot be moved by slices."""
-    on, mixed, corrected = _normal(collapsed(reading, "marginal"))
-    for rv in on.model.observed_RVs:
+    on, corrected = _surrogates(collapsed(reading, "marginal"))
+    model, moved = standardised(reading, on)
+    model, mixed = _mixed(model)
+    for rv in model.observed_RVs:
         if not _is_normal(rv):
             raise Declined(f"it covers what is Normal given the parameters, and {rv.name!r} is not")
-    model, moved = standardised(reading, on)
     for rv in model.free_RVs:
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete")
@@ -202,31 +203,41 @@ def layout(reading: Reading) -> Layout:
     return Layout(model, moved, values, ends, list(levels.values()), pairs, added)
 
 
-def _normal(on: Reading) -> tuple[Reading, dict[str, str], list[str]]:
-    r"""Return a model in which all is Normal, given the variances of Laplace noise.
+def _surrogates(on: Reading) -> tuple[Reading, list[str]]:
+    """Put Normal sums of the same mean and variance in the place of those known by inversion.
 
-    Laplace noise of scale b is Normal noise of a variance :math:`w \sim \mathrm{Exp}(1/(2b^2))`,
-    which becomes a variable. In the place of sums that are known by inversion come Normal ones of
-    the same mean and variance, and what their log density lacks becomes a Deterministic. Returns
-    the names of the variances by those of the releases, and the names of the corrections.
+    What their log density lacks becomes a Deterministic, whose names are returned.
     """
-    model, change, mixed, corrections = on.model, Change(), {}, []
+    model, change = on.model, Change()
     for rv in model.observed_RVs:
-        if not isinstance(op := rv.owner.op, IntegratedReleaseRV):
-            continue
-        law, (mechanism, parameters) = op.law, op.split(rv.owner.inputs)
-        if _is_joint(law) and len(parameters) == 3:
-            mixed[rv.name] = parameters[2].name
-        if isinstance(law, InvertedGroups):
-            value = model.rvs_to_values[rv]
-            lacking = law.logp(value, mechanism, *parameters)
-            law, least = Surrogate(law.names, law), _LEAST * noise_variance(mechanism)
+        op = rv.owner.op
+        if isinstance(op, IntegratedReleaseRV) and isinstance(op.law, InvertedGroups):
+            value, (mechanism, parameters) = model.rvs_to_values[rv], op.split(rv.owner.inputs)
+            lacking = op.law.logp(value, mechanism, *parameters)
+            law, least = Surrogate(op.law.names, op.law), _LEAST * noise_variance(mechanism)
             parameters = [*parameters, pt.broadcast_to(least, lengths(rv))]
             change.replaced[rv] = integrated_release(law, mechanism, *parameters)
             lacking -= law.logp(value, mechanism, *parameters)
-            corrections.append(f"{rv.name}_correction")
-            change.deterministics[corrections[-1]] = lacking.sum()
-        if _has_normal(law) and has_continuous_rates(mechanism) and has_kink(mechanism):
+            change.deterministics[f"{rv.name}_correction"] = lacking.sum()
+    on = Reading(rebuilt(on, [], change)) if change.replaced else on
+    return on, list(change.deterministics)
+
+
+def _mixed(model: pm.Model) -> tuple[pm.Model, dict[str, str]]:
+    r"""Make Laplace noise of Normal statistics Normal noise of variances that are variables.
+
+    Of scale b it is that of a variance :math:`w \sim \mathrm{Exp}(1/(2b^2))`, and all is Normal
+    given w. Coordinates must not depend on w: statistics are drawn, and then w, with all that is
+    in q held fixed. Returns the names of the variances by those of the releases.
+    """
+    change, mixed = Change(), {}
+    for rv in model.observed_RVs:
+        if not isinstance(op := rv.owner.op, IntegratedReleaseRV):
+            continue
+        mechanism, parameters = op.split(rv.owner.inputs)
+        if _is_joint(op.law) and len(parameters) == 3:
+            mixed[rv.name] = parameters[2].name
+        if _has_normal(op.law) and has_continuous_rates(mechanism) and has_kink(mechanism):
             name = f"{rv.name}_noise_variance"
             if name in model.named_vars or math.prod(lengths(rv)) < _FEWEST:
                 continue
@@ -234,11 +245,9 @@ def _normal(on: Reading) -> tuple[Reading, dict[str, str], list[str]]:
             variance = pm.Exponential.dist(scale=scale, shape=lengths(rv))
             change.added[name] = variance, pm.distributions.transforms.log
             noise = GaussianMechanism(1.0).with_parameters(pt.sqrt(variance))
-            change.replaced[rv] = integrated_release(law, noise, *parameters)
+            change.replaced[rv] = integrated_release(op.law, noise, *parameters)
             mixed[rv.name] = name
-    if change.replaced:
-        on = Reading(rebuilt(on, [], change))
-    return on, mixed, corrections
+    return (rebuilt(Reading(model), [], change) if change.added else model), mixed
 
 
 def _is_joint(law: Integrated | None) -> bool:
@@ -281,11 +290,12 @@ def _level(model: pm.Model, rv: TensorVariable, others) -> list[np.ndarray] | No
 
 def _belongs(model: pm.Model, source: TensorVariable, value: TensorVariable) -> np.ndarray:
     """Return which entry of a value each entry of a variable's density belongs to."""
+    [term] = model.logp([source], sum=False)
     op = None if source in model.potentials else source.owner.op
-    if op is None or op.ndim_supp:
-        [graph] = model.logp([source], sum=False)
-        own = entries_of(graph, value, places(graph))
-        return np.broadcast_to(own, math.prod(lengths(graph)))
+    # A transform that ties entries leaves one term for all of them.
+    if op is None or op.ndim_supp or lengths(term) != lengths(source):
+        own = entries_of(term, value, places(term))
+        return np.broadcast_to(own, math.prod(lengths(term)))
     index, graphs = places(source), [source] * (source in model.free_RVs)
     for parameter, ndim in zip(op.dist_params(source.owner), op.ndims_params, strict=True):
         if not ndim:

@@ -5,6 +5,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.traversal import ancestors
 from scipy import special, stats
 
 import pymc_dp as dp
@@ -35,8 +36,8 @@ def normal_normal(z, mean, variance, scale):
 def by_quadrature(density, scale, pull=0.0):
     """Return means and spreads of mu, tau and s; exp(-pull theta^2 / 2) is in the density, too."""
     mu = np.linspace(-9.0, 9.0, 73)[:, None, None]
-    tau = np.linspace(0.0, 8.0, 122)[1:, None]
-    s = np.linspace(0.0, 8.0, 122)[1:]
+    tau = (np.arange(121)[:, None] + 0.5) * 8.0 / 121
+    s = (np.arange(121) + 0.5) * 8.0 / 121
     log = stats.norm.logpdf(mu, 0, 3) - tau**2 / 8 - s**2 / 8
     share = 1.0 / (1.0 + pull * tau**2)  # theta is N(mu share, tau^2 share), times a factor
     for n, z in zip(SIZES, GROUP_MEANS, strict=True):
@@ -88,6 +89,32 @@ def test_potential():
     check(model, laplace_normal, 0.5, pull=0.5)
 
 
+def test_a_mean_that_is_not_linear():
+    """Coordinates that depended on the variances of the noise would move theta with them."""
+    z, n, b = np.array([1.0, 2.0, 0.2, 5.0, -1.0, 3.0]), 4, 1.0
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1.0)
+        theta = pm.Normal("theta", 0, tau, shape=6)
+        x = pm.Normal("x", pt.exp(theta)[:, None], 0.6, shape=(6, n))
+        dp.PrivateObservation("z", x.mean(axis=1), dp.LaplaceMechanism(b), observed=z)
+    idata = dp.sample(model, **LONG | {"draws": 20_000})
+    assert idata["posterior"].attrs["route"] == "slices on the marginal"
+    taus = (np.arange(200) + 0.5) * 5.0 / 200
+    xi = np.linspace(-8.0, 8.0, 801)
+    log = -(taus**2) / 2
+    for own in z:
+        inner = laplace_normal(own, np.exp(taus[:, None] * xi), 0.6**2 / n, b)
+        log = log + special.logsumexp(inner - xi**2 / 2, axis=1)
+    weight = np.exp(log - log.max())
+    weight /= weight.sum()
+    mean = (weight * taus).sum()
+    spread = np.sqrt((weight * (taus - mean) ** 2).sum())
+    draws = idata["posterior"]["tau"].to_numpy()
+    effective = az.ess(draws)
+    assert abs(draws.mean() - mean) < 4.0 * spread / np.sqrt(effective)
+    assert abs(draws.std() / spread - 1.0) < 4.0 / np.sqrt(effective)
+
+
 @pytest.mark.nightly  # a minute, most of it compiling; by day the chain is tested by itself
 def test_a_surrogate(caplog):
     """Clipped means: against the exact density of each group on a grid of theta and s."""
@@ -108,7 +135,7 @@ def test_a_surrogate(caplog):
         within = np.log((spread - 1.0) / (2.0 - spread))
         for j, center in enumerate(grid):
             log[i, j] = density({"s_interval__": within, "theta": np.full(SIZES.size, center)})
-    centers, taus = np.linspace(-6.0, 6.0, 49), np.linspace(0.0, 8.0, 62)[1:]
+    centers, taus = np.linspace(-6.0, 6.0, 49), (np.arange(61) + 0.5) * 8.0 / 61
     law = stats.norm.logpdf(grid, centers[:, None, None], taus[:, None])
     law -= special.logsumexp(law, axis=-1, keepdims=True)  # on the grid
     posterior = stats.norm.logpdf(centers, 0, 3)[:, None, None] - taus[:, None] ** 2 / 8
@@ -170,6 +197,9 @@ def test_layout():
     assert found.ends.tolist() == [3, 9]
     assert found.size == 15
     assert found.moved == ["theta"]
+    # Drawing these variances must leave theta where it is.
+    theta = found.model.replace_rvs_by_values([found.model["theta"]])
+    assert found.values[-1] not in ancestors(theta)
 
 
 def test_levels_of_levels():
@@ -181,6 +211,16 @@ def test_levels_of_levels():
     regions, theta = found.entries
     np.testing.assert_array_equal(theta[-1], np.arange(6))
     np.testing.assert_array_equal(regions[-1], [0, 1, 1, 0, 0, 1])
+
+
+def test_ordered_entries_are_no_level():
+    def ordered(mu, tau):
+        parent = pm.Normal("parent", mu, tau, shape=6)
+        start = {"transform": pm.distributions.transforms.ordered}
+        return pm.Normal("theta", parent + np.arange(6), 0.3, **start)
+
+    with pytest.raises(Declined, match="up to 10 parameters"):
+        layout(read(group_means(dp.GaussianMechanism(0.5), ordered), ""))
 
 
 def tied(mu, tau):
