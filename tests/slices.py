@@ -35,7 +35,7 @@ def density(q, terms):
 
 @njit(SIGNATURE, error_model="numpy")
 def joint_density(q, terms):
-    """The same with z ~ N(mu + q[2] * theta, FF' + w): theta are no level here."""
+    """The same with z ~ N(mu + q[2], FF' + w): theta has no part in it."""
     terms[:] = 0.0
     total = normal(q[0], 0.0, 1.0) + normal(q[1], -0.3, 0.25) + normal(q[2], 1.0, 4.0)
     covariance = FACTOR @ FACTOR.T + np.diag(np.exp(q[3 + J : 3 + 2 * J]))

@@ -278,7 +278,6 @@ def clt_regression(*, p=1, hierarchical=False, bounded=False, ridges=0, size=4_0
     check_invariance(named(**before), named(**found), named(**known))
 
 
-# By the name of the route.
 # --- Slices ---------------------------------------------------------------------------------------
 
 
@@ -308,6 +307,7 @@ def slices(*, columns=hierarchy.EACH, inner=0):
     check_invariance(*parts, named(**given))
 
 
+# By the name of the route.
 CHAINS = {
     "fused Gibbs": {
         "Laplace": (fused, {"tau0": 11.0}),
