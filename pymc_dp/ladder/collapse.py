@@ -13,6 +13,7 @@ from pymc.model.fgraph import (
     model_from_fgraph,
     model_observed_rv,
 )
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -224,8 +225,10 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     fgraph, memo = fgraph_from_model(model)
     named = {v.name: v for v in fgraph.outputs}
 
-    # New variables are written in terms of the model's: translate, innermost first.
-    translation = {var: memo[var] for var in model.named_vars.values() if var in memo}
+    # New variables are written in terms of the model's: translate, innermost first. Frozen data
+    # are in both: what is translated would be an input of itself.
+    own = [v for v in model.named_vars.values() if v in memo and not isinstance(v, Constant)]
+    translation = {var: memo[var] for var in own}
     for name, (rv, transform) in {**total.transforms, **total.added}.items():
         new = _translate(rv, translation)
         value_name = name if transform is None else f"{name}_{transform.name}__"

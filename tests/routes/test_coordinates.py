@@ -44,6 +44,16 @@ def nested(m0, tau):
     return pm.Normal("theta", regions[np.array([0, 1, 1, 0])], tau, shape=J)
 
 
+def of_data(m0, tau):
+    """A scale that is data, and frozen, since it decides the length of what is released."""
+    scale = pm.Data("scale", np.full(J, 2.0))
+    theta = nested(m0, tau)
+    pm.modelcontext(None).add_coord("group", range(J))
+    y = pm.Normal("y", theta, 1.0, dims="group")
+    dp.PrivateObservation("z_y", y, dp.GaussianMechanism(scale), observed=Z)
+    return theta
+
+
 def walk(m0, tau):
     return pm.GaussianRandomWalk("w", mu=0.1, sigma=tau, init_dist=pm.Normal.dist(m0, 2.0), shape=J)
 
@@ -64,6 +74,7 @@ FORMS = {
     scaled: ["raw"],
     scaled_otherwise: ["raw"],
     nested: ["region", "theta"],
+    of_data: ["region", "theta"],
     walk: ["w"],
     process: ["f"],
 }
