@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.distributions.distribution import support_point
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import known_value, nearest_rvs, power_law
+from pymc_dp.graphs.questions import known_value, lengths, nearest_rvs, power_law
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
 from pymc_dp.reading.normal_column import normal_columns
@@ -51,8 +53,17 @@ def _own_start(variable) -> float:
 def at_start(graphs: list[TensorVariable]) -> list[TensorVariable]:
     """Return graphs with the variables that they depend on where PyMC starts these."""
     while above := nearest_rvs(graphs):
-        graphs = graph_replace(graphs, {rv: support_point(rv) for rv in above}, strict=False)
+        graphs = graph_replace(graphs, {rv: _start(rv) for rv in above}, strict=False)
     return graphs
+
+
+def _start(rv: TensorVariable) -> TensorVariable:
+    """Return where PyMC starts a variable; many starting points are computed from its shape."""
+    start = support_point(rv)
+    if rv not in ancestors([start]):
+        return start
+    zeros = pt.zeros(lengths(rv), dtype=rv.dtype)
+    return graph_replace([start], {rv: zeros}, strict=False)[0]
 
 
 def starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:

@@ -111,6 +111,14 @@ def test_the_density_stays(form, noise):
     assert density == pytest.approx(old.compile_logp(jacobian=False)(own), abs=1e-8)
 
 
+def test_the_start_of_a_mean_may_be_computed_from_itself():
+    def form(m0, tau):
+        mean = pm.ZeroSumNormal("mean", 2.0, shape=2)
+        return pm.Normal("theta", m0 + mean[np.array([0, 1, 1, 0])], tau, shape=J)
+
+    assert _moved(_hierarchy(form, dp.GaussianMechanism(0.7)))[2] == ["theta"]
+
+
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_the_jacobian(form):
     _, new, _ = _moved(_hierarchy(form, dp.GaussianMechanism(0.7)))
