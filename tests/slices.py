@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numba import njit
 
-from pymc_dp.kernels.slices import SIGNATURE, Mixed
+from pymc_dp.kernels.slices import Mixed
 
 J, V, B = 3, 0.3, 0.7
 SIZE = 3 + 3 * J  # mu, log tau, one parameter by itself; theta, log w, z
@@ -21,7 +21,7 @@ def normal(x, mean, variance):
     return -0.5 * ((x - mean) ** 2 / variance + math.log(variance))
 
 
-@njit(SIGNATURE, error_model="numpy")
+@njit(error_model="numpy")
 def density(q, terms):
     """Log density of a hierarchy of z ~ N(theta, V + w), theta ~ N(mu, tau)."""
     terms[:] = 0.0
@@ -33,7 +33,7 @@ def density(q, terms):
     return total
 
 
-@njit(SIGNATURE, error_model="numpy")
+@njit(error_model="numpy")
 def joint_density(q, terms):
     """The same with z ~ N(mu + q[2], FF' + w): theta has no part in it."""
     terms[:] = 0.0
@@ -44,7 +44,35 @@ def joint_density(q, terms):
     return total - 0.5 * gap @ np.linalg.solve(covariance, gap)
 
 
-@njit(SIGNATURE, error_model="numpy")
+@njit(error_model="numpy")
+def given_the_rest(q, j):
+    """Mean and variance of theta given z and all else."""
+    known, prior = V + math.exp(q[j + J]), math.exp(2.0 * q[1])
+    share = prior / (prior + known)
+    return q[0] + share * (q[j + 2 * J] - q[0]), share * known
+
+
+@njit(error_model="numpy")
+def standard_density(q, terms):
+    """The first, with theta standardised given all else."""
+    terms[:] = 0.0
+    total = normal(q[0], 0.0, 1.0) + normal(q[1], -0.3, 0.25) + normal(q[2], 1.0, 4.0)
+    for j in range(3, 3 + J):
+        total += normal(q[j], 0.0, 1.0)
+        total += normal(q[j + 2 * J], q[0], V + math.exp(q[j + J]) + math.exp(2.0 * q[1]))
+    return total
+
+
+@njit(error_model="numpy")
+def standard_noise(q, given):
+    noise(q, given)
+    for j in range(J):
+        mean, variance = given_the_rest(q, 3 + j)
+        given[2 * J + j] = mean + math.sqrt(variance) * q[3 + j]
+    return 0.0
+
+
+@njit(error_model="numpy")
 def noise(q, given):
     given[:J] = q[3 + 2 * J :]
     given[J : 2 * J] = B
@@ -53,7 +81,7 @@ def noise(q, given):
     return 0.0
 
 
-@njit(SIGNATURE, error_model="numpy")
+@njit(error_model="numpy")
 def joint_noise(q, given):
     given[:J] = q[3 + 2 * J :]
     given[J : 2 * J] = B
@@ -77,7 +105,7 @@ def prior(rng, size, joint):
     return q
 
 
-@njit(SIGNATURE, error_model="numpy")
+@njit(error_model="numpy")
 def surrogate(q, terms):
     """The density with other variances of z."""
     total = density(q, terms)
@@ -89,7 +117,7 @@ def surrogate(q, terms):
     return total
 
 
-@njit(SIGNATURE, error_model="numpy")
+@njit(error_model="numpy")
 def correction(q, unused):
     """What the surrogate lacks."""
     return density(q, unused) - surrogate(q, unused)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from math import nan  # noqa: F401
+from textwrap import indent
 from typing import Any, NamedTuple
 
 import pytensor
+from numba import carray, cfunc  # noqa: F401  of what is written here
 from pytensor import scalar as ps
 from pytensor.compile.io import In
 from pytensor.compile.mode import get_mode
@@ -22,9 +25,21 @@ from pytensor.link.numba.dispatch.basic import (
 from pytensor.tensor.random.type import RandomType
 
 from pymc_dp.kernels import version_of
+from pymc_dp.kernels.pointers import SIGNATURE
 
 # Numba keeps no code on disk that holds more bytes of data than this.
 _LARGE = 1_000_000
+
+
+# What raises an error has no value: there is no caller that could be told.
+_FILL = """
+try:
+    number, vector = inner(carray(x, size))
+    carray(out, length)[:] = vector
+    return number.item()
+except Exception:
+    return nan
+"""
 
 
 class Piece(NamedTuple):
@@ -36,14 +51,18 @@ class Piece(NamedTuple):
 
 def from_source(name: str, arguments: str, body: str, **names: Piece | Any) -> Piece:
     """Compile ``def name(arguments): return body``, where `names` are pieces or plain values."""
-    source = f"def {name}({arguments}):\n    return {body}"
+    plain, key = _function(name, arguments, f"return {body}", **names)
+    return Piece(numba_njit(plain, cache=key is not None, final_function=True, nogil=True), key)
+
+
+def _function(name: str, arguments: str, body: str, **names: Piece | Any) -> Piece:
+    source = f"def {name}({arguments}):\n" + indent(body, "    ")
     keys = [value.key if isinstance(value, Piece) else repr(value) for value in names.values()]
     key = None
     if None not in keys:
         key = sha256(repr((source, keys, version_of(__file__))).encode()).hexdigest()
     env = globals() | {k: v.function if isinstance(v, Piece) else v for k, v in names.items()}
-    plain = compile_numba_function_src(source, name, global_env=env, cache_key=key)
-    return Piece(numba_njit(plain, cache=key is not None, final_function=True, nogil=True), key)
+    return Piece(compile_numba_function_src(source, name, global_env=env, cache_key=key), key)
 
 
 def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: bool = False) -> Piece:
@@ -73,26 +92,15 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
     return from_source("draw", "rng, *rest", f"inner({generators})", inner=inner)
 
 
-def filling(x: Variable, number: Variable, vector: Variable, signature: Any) -> Any:
-    """Compile ``f(x, out) -> number``, which writes a vector into `out`.
+def filling(x: Variable, number: Variable, vector: Variable) -> Any:
+    """Compile ``f(x, out) -> number``, which writes a vector into `out`, as `kernels.pointers` do.
 
-    It has the one signature, so that compiled code takes it as an argument without being compiled
-    anew, as a pointer.
+    Return what has its address, and is to be kept as long as this is used.
     """
     inner = from_graph([x], [number.astype("float64"), vector.astype("float64")])
-    function = from_source(
-        "fill", "x, out", "put(inner(x), out)", inner=inner, put=Piece(_put, "put")
-    ).function
-    function.compile(signature)
-    function.disable_compile()
-    return function
-
-
-@numba_njit
-def _put(found, out):
-    number, vector = found
-    out[:] = vector
-    return number.item()
+    # In one function: each one around another is optimised by LLVM with all that it calls.
+    plain, key = _function("fill", "x, size, out, length", _FILL, inner=inner)
+    return cfunc(SIGNATURE, cache=key is not None)(plain)
 
 
 def from_scalars(groups: Sequence[Sequence[ps.ScalarVariable]], output) -> Piece:

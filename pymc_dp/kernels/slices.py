@@ -6,7 +6,9 @@ independent of each other given all else, so that one evaluation judges a propos
 
 Parameters move by slice sampling with stepping out and shrinkage (Neal, 2003) along directions in
 which they were uncorrelated in the warm-up, and along each alone; widths are tuned so that steps
-out are as many as steps in (Tibbits et al., 2014). Entries of levels move by two Metropolis
+out are as many as steps in (Tibbits et al., 2014). Where a ridge is bent, so is the line: with a
+coordinate c that grows along it, what is added is a function of c alone, so that the line through
+each of its points is the same, and volume is kept. Entries of levels move by two Metropolis
 proposals: from a Normal law with the mean and spread of the warm-up, and by a step from where they
 are. Of releases with Laplace noise around Normal statistics, the scale mixture's variances are
 drawn (`draws.scale_mixture`).
@@ -15,25 +17,18 @@ drawn (`draws.scale_mixture`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import typeof, types
 
-from pymc_dp.kernels import jit, part
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.draws.scale_mixture import draw_precision
+from pymc_dp.kernels.pointers import call
 
 _MOST_STEPS = 60  # out, or in, of one slice
 _WIDER = 1.2  # than the warm-up, an independent proposal
 _STEP = 2.0  # spreads, a step
-
-# What the loop is given: functions that fill the second vector from the first, and return a number.
-# Their type is one for all models, so that it is compiled once a process. It is not kept on disk:
-# numba would keep the functions that it was called with, too, of which another process has none.
-_VECTOR = types.Array(types.float64, 1, "C")
-SIGNATURE = types.float64(_VECTOR, _VECTOR)
+_FARTHEST = 3.0  # spreads, from where on a line is straight
 
 
 class Tuned(NamedTuple):
@@ -42,11 +37,13 @@ class Tuned(NamedTuple):
     Attributes
     ----------
     directions : a row for each, in the space of the parameters.
+    bends : for each, what is added for the square and the cube of c, orthogonal to it.
     widths : of the slices along them.
     means, spreads : of all entries of q; used for those of levels.
     """
 
     directions: np.ndarray
+    bends: np.ndarray
     widths: np.ndarray
     means: np.ndarray
     spreads: np.ndarray
@@ -67,12 +64,22 @@ class Mixed(NamedTuple):
     columns: np.ndarray
 
 
-@part
-def slice_move(rng, density, q, now, terms, direction, width):
-    """Move q in place along a direction; return its log density, and steps out and in."""
+@jit
+def _to(q, start, direction, bend, c, t):
+    """Put q where a line through `start`, which is at c, is at c + t."""
+    old, new = max(-_FARTHEST, min(c, _FARTHEST)), max(-_FARTHEST, min(c + t, _FARTHEST))
+    square, cube = new * new - old * old, new * new * new - old * old * old
+    for i in range(direction.size):
+        q[i] = start[i] + t * direction[i] + square * bend[0, i] + cube * bend[1, i]
+
+
+@jit
+def slice_move(rng, density, q, now, terms, center, direction, bend, width):
+    """Move q in place along a line; return its log density, and steps out and in."""
     size = direction.size
     level = now - rng.standard_exponential()
     start = q[:size].copy()
+    c = np.sum((start - center[:size]) * direction) / np.sum(direction * direction)
     low = -width * rng.random()
     high = low + width
     out, inside = 0, 0
@@ -80,23 +87,23 @@ def slice_move(rng, density, q, now, terms, direction, width):
     left = int(_MOST_STEPS * rng.random())
     right = _MOST_STEPS - 1 - left
     while left > 0:
-        q[:size] = start + low * direction
-        if not density(q, terms) > level:
+        _to(q, start, direction, bend, c, low)
+        if not call(density, q, terms) > level:
             break
         low -= width
         left -= 1
         out += 1
     while right > 0:
-        q[:size] = start + high * direction
-        if not density(q, terms) > level:
+        _to(q, start, direction, bend, c, high)
+        if not call(density, q, terms) > level:
             break
         high += width
         right -= 1
         out += 1
     for _ in range(_MOST_STEPS):
         t = low + (high - low) * rng.random()
-        q[:size] = start + t * direction
-        found = density(q, terms)
+        _to(q, start, direction, bend, c, t)
+        found = call(density, q, terms)
         if found > level:
             return found, out, inside
         inside += 1
@@ -108,17 +115,17 @@ def slice_move(rng, density, q, now, terms, direction, width):
     return now, out, inside
 
 
-@part
+@jit
 def level_move(rng, density, q, terms, first, last, means, spreads, independent):
     """Propose all entries of a level, in place: independently of where they are, or from there."""
-    density(q, terms)
+    call(density, q, terms)
     proposed, new = np.empty_like(terms), q.copy()
     for j in range(first, last):
         center, by = means[j], _WIDER * spreads[j]
         if not independent:
             center, by = q[j], _STEP * spreads[j]
         new[j] = center + by * rng.standard_normal()
-    density(new, proposed)
+    call(density, new, proposed)
     for j in range(first, last):
         ratio = proposed[j] - terms[j]
         if independent:
@@ -149,14 +156,14 @@ def draw_jointly(rng, z, w, mean, factor):
     return own + covariance @ np.linalg.solve(covariance + np.diag(w + least), gap)
 
 
-@part
+@jit
 def draw_noise(rng, noise, q, given, mixed):
     """Draw the variances of Laplace noise.
 
     `noise` fills `given`, for each release: z, the scales of its noise, the means of its
     statistics, and their variances, or the rows of F.
     """
-    noise(q, given)
+    call(noise, q, given)
     place = 0
     for i in range(mixed.first.size):
         k, columns, first = mixed.sizes[i], mixed.columns[i], mixed.first[i]
@@ -173,9 +180,13 @@ def draw_noise(rng, noise, q, given, mixed):
             q[first + j] = -math.log(draw_precision(rng, abs(z[j] - drawn[j]), scale[j]))
 
 
-@part
-def sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth):
-    """Make every move once, in place, in order or in the opposite one."""
+@jit
+def sweep(rng, density, noise, q, given, levels, anew, mixed, tuned, adapt, forth):
+    """Make every move once, in place, in order or in the opposite one.
+
+    The order is noise, parameters, levels; and last what is standard Normal given all of these,
+    so that it is integrated out for the others (van Dyk & Park, 2008). It has no opposite.
+    """
     terms = np.empty_like(q)
     slices, halves = tuned.widths.size, 2 * (levels.size - 1)
     now = math.nan
@@ -186,9 +197,9 @@ def sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth):
                 draw_noise(rng, noise, q, given, mixed)
         elif k <= slices:
             if now != now:
-                now = density(q, terms)
-            direction, width = tuned.directions[k - 1], tuned.widths[k - 1]
-            now, out, inside = slice_move(rng, density, q, now, terms, direction, width)
+                now = call(density, q, terms)
+            line = tuned.directions[k - 1], tuned.bends[k - 1], tuned.widths[k - 1]
+            now, out, inside = slice_move(rng, density, q, now, terms, tuned.means, *line)
             share = (out + 0.5) / (out + inside + 1.0)
             tuned.widths[k - 1] *= (2.0 * share) ** adapt
         else:
@@ -196,10 +207,14 @@ def sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth):
             first, last = levels[i], levels[i + 1]
             level_move(rng, density, q, terms, first, last, tuned.means, tuned.spreads, half == 0)
             now = math.nan
+    for j in range(levels[-1], levels[-1] + anew):
+        q[j] = rng.standard_normal()
 
 
-@part
-def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, inner, out):
+@jit
+def advance(
+    rng, density, noise, correction, q, levels, anew, mixed, tuned, adapt, thin, inner, out
+):
     """Fill `out`, a row after every `thin` steps; return how many were accepted, and how many lost.
 
     A step is a sweep; or with `inner`, so many of these as one proposal, for the density times
@@ -209,26 +224,28 @@ def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, 
 
     Parameters
     ----------
-    density, noise, correction : functions of `SIGNATURE`
+    density, noise, correction : addresses of functions, see `kernels.pointers`
         The log density, with the sums of terms for entries of levels; see `draw_noise`; what is
         added to the log density, see above.
     q : array
         Changed in place, and with `adapt` so are widths.
     levels : array of int
         The ends of the parameters and of each level in q.
+    anew : int
+        How many entries after these are drawn anew; 0 with `inner`.
     adapt : float
         How strongly widths are tuned, 0 to 1.
     """
     given = np.empty(np.sum(mixed.sizes * (3 + np.maximum(mixed.columns, 1))))
     accepted, lost, unused = 0, 0, np.empty_like(q)
-    known = correction(q, unused) if inner else 0.0
+    known = call(correction, q, unused) if inner else 0.0
     for i in range(out.shape[0]):
         for _ in range(thin):
             before = q.copy()
             forth = not inner or rng.random() < 0.5
             for _ in range(max(inner, 1)):
-                sweep(rng, density, noise, q, given, levels, mixed, tuned, adapt, forth)
-            found = correction(q, unused) if inner else 0.0
+                sweep(rng, density, noise, q, given, levels, anew, mixed, tuned, adapt, forth)
+            found = call(correction, q, unused) if inner else 0.0
             lost += found != found
             if found >= known or rng.random() < math.exp(found - known):
                 known = found
@@ -239,23 +256,8 @@ def _run(rng, density, noise, correction, q, levels, mixed, tuned, adapt, thin, 
     return accepted, lost
 
 
-@part
-def _rows(values, q, out):
+@jit
+def fill_rows(values, q, out):
     """Fill a row of `out` for each row of q."""
     for i in range(q.shape[0]):
-        values(q[i], out[i])
-
-
-@cache
-def compiled() -> tuple[Callable, Callable]:
-    """Return `_run` and `_rows`, compiled once for all functions of `SIGNATURE`."""
-    function, numbers, whole = types.FunctionType(SIGNATURE), np.zeros(1), np.zeros(1, np.int64)
-    tuned, mixed = Tuned(np.zeros((1, 1)), *[numbers] * 3), Mixed(*[whole] * 3)
-    matrix = typeof(np.zeros((1, 1)))
-    given = np.random.default_rng(), numbers, whole, mixed, tuned, 1.0, 1, 1
-    rng, *others = map(typeof, given)
-    _run.compile((rng, *[function] * 3, *others, matrix))
-    _rows.compile((function, matrix, matrix))
-    for each in (_run, _rows):
-        each.disable_compile()
-    return _run, _rows
+        call(values, q[i], out[i])

@@ -40,6 +40,7 @@ from pymc_dp.graphs.questions import (
     known_shape,
     lengths,
     nearest_rvs,
+    simplified,
 )
 from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.mean_variance import of_variable
@@ -168,14 +169,17 @@ def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
     moments = {rv: own for rv in model.observed_RVs if (own := _moments(rv)) is not None}
     found = _known(model, _ordered(found), moments)
     change = Change()
-    for latent, parabola in zip(found, _parabolas(model, found, moments), strict=True):
+    parabolas, exact = _parabolas(model, found, moments)
+    for latent, parabola in zip(found, parabolas, strict=True):
         if parabola is not None:
             own = (latent.a, latent.b, *parabola)
-            change.transforms[latent.rv.name] = (
+            rv, transform = (
                 latent_vector(*own)
                 if latent.is_vector
                 else latent_normal(latent.mean, latent.sd, *own)
             )
+            transform.is_exact = exact
+            change.transforms[latent.rv.name] = rv, transform
     return rebuilt(on, [], change) if change.transforms else model, list(change.transforms)
 
 
@@ -221,8 +225,12 @@ class _Term:
     residual: TensorVariable
 
 
-def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> list:
-    """Return h and k of each latent variable; None where nothing is known of it."""
+def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> tuple[list, bool]:
+    """Return h and k of each latent variable, None where nothing is known of it.
+
+    And whether all are Normal, given all else, as h and k say, for which only the data's being
+    Normal is missing.
+    """
     thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in found]
     given: dict[TensorVariable, TensorVariable] = {}
     start: dict[TensorVariable, TensorVariable] = {}
@@ -239,8 +247,10 @@ def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> list:
             residual = model.rvs_to_values[rv].astype("float64") - mean
             terms.append(_Term(mean, 1.0 / variance, residual / variance))
     parabolas: list = []
+    exact = True
     for latent, theta in zip(reversed(inner), reversed(thetas), strict=True):
-        h, k = _parabola(theta, terms, start)
+        h, k, of_one = _parabola(theta, terms, start, set(thetas) - {theta})
+        exact &= of_one
         parabolas.insert(0, (h, k))
         share = 1.0 + h * latent.variance  # what is known of a, with theta integrated out
         terms.append(_Term(latent.a, h / share, (k - h * latent.a) / share))
@@ -251,18 +261,22 @@ def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> list:
         h, k = graph_replace(parabola, fixed, strict=False)
         [size] = starting_values([h])
         found_at.append((h, k) if np.all(np.isfinite(size)) and size.any() else None)
-    return found_at
+    return found_at, exact and None not in found_at
 
 
-def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
+def _parabola(theta: TensorVariable, terms: Sequence[_Term], start, others: set):
     h = slope = pt.zeros_like(theta)
+    exact = True
     for term in terms:
         mean = term.mean
-        if theta in ancestors([mean]):
+        above = set(ancestors([mean]))
+        if theta in above:
             by, alone = _slopes(mean, theta, start)
+            straight = not (others | {theta}) & set(ancestors(simplified([by, term.weight])))
+            exact &= not others & above and straight and bool(np.all(alone))
             h += pullback(mean, theta, pt.zeros_like(mean) + alone * by * term.weight)
             slope += pullback(mean, theta, pt.zeros_like(mean) + alone * term.residual)
-    return h, h * theta + slope
+    return h, h * theta + slope, exact
 
 
 def _slopes(mean: TensorVariable, theta: TensorVariable, start):

@@ -41,9 +41,13 @@ class LatentVectorRV(SymbolicRandomVariable):
 
 
 class Standardised(Transform):
-    """The coordinates u of `LatentNormalRV`."""
+    """The coordinates u of `LatentNormalRV`.
+
+    They are exact where h and k are all that the data say, given all else, if the data are Normal.
+    """
 
     name = "standardised"
+    is_exact = False
 
     def forward(self, value, rng, mean, sd, a, b, h, k):
         """Return the coordinates."""
@@ -61,9 +65,10 @@ class Standardised(Transform):
 
 
 class StandardisedVector(Transform):
-    """The coordinates u of `LatentVectorRV`."""
+    """The coordinates u of `LatentVectorRV`; see `Standardised`."""
 
     name = "standardised"
+    is_exact = False
     ndim_supp = 1
 
     def forward(self, value, rng, a, b, h, k):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
+from pymc.initial_point import make_initial_point_fn
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
@@ -29,7 +30,8 @@ from xarray import DataTree
 from pymc_dp.graphs.compiled import filling
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import lengths, nearest_rvs
-from pymc_dp.kernels.slices import SIGNATURE, Mixed, Tuned, compiled
+from pymc_dp.kernels.pointers import call
+from pymc_dp.kernels.slices import Mixed, Tuned, advance, fill_rows
 from pymc_dp.ladder.collapse import collapsed, rebuilt
 from pymc_dp.laws.integrated import Integrated, IntegratedReleaseRV, integrated_release
 from pymc_dp.laws.inversion.groups import InvertedGroups
@@ -61,6 +63,7 @@ _SWEEPS, _CHEAP, _SHORT = 4, 1_000.0, 1_000
 _STARTS = 100  # points that are tried
 _WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # of the warm-up, at whose ends the moves are tuned to it
 _SHORTEST = 5  # sweeps in a window for each parameter
+_CLEAR = 0.3  # of a variance that is explained by a bend
 _NARROWEST = 1e-6  # spread of what was drawn
 
 
@@ -94,7 +97,7 @@ class Surrogate(Integrated):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The values of a model's variables in one vector: parameters, then levels, then the others.
+    """The values of a model's variables in one vector: parameters, levels, ..., then the others.
 
     Attributes
     ----------
@@ -102,7 +105,9 @@ class Layout:
     moved : names of the variables whose coordinates are not PyMC's.
     values : value variables, in order.
     ends : of the parameters and of each level, in the vector.
-    entries : for each level, and each term of the density, which entry those of the term belong to.
+    anew : how many entries after these are standard Normal, given all before and the others.
+    terms : of the log density.
+    entries : for each level, and each of these terms, which entry those of the term belong to.
     mixed : releases whose noise is Normal given its variances, and these, which are the others.
     corrections : what to add to the log density, where it is that of a surrogate.
     """
@@ -111,6 +116,8 @@ class Layout:
     moved: list[str]
     values: list[TensorVariable]
     ends: np.ndarray
+    anew: int
+    terms: list[TensorVariable]
     entries: list[list[np.ndarray]]
     mixed: dict[TensorVariable, Any]
     corrections: list[TensorVariable]
@@ -136,8 +143,7 @@ class Layout:
 
     def density(self, q: TensorVariable) -> list[TensorVariable]:
         """Return the log density, and for each entry of a level the terms that it is part of."""
-        graphs = self.model.logp(_with_density(self.model, self.mixed.values()), sum=False)
-        terms = self.at(q, [pt.as_tensor(graph) for graph in graphs])
+        terms = self.at(q, self.terms)
         total = sum((term.sum() for term in terms), start=pt.zeros(()))
         sums = pt.zeros(self.size)
         for first, end, entries in zip(self.ends, self.ends[1:], self.entries, strict=False):
@@ -169,21 +175,36 @@ class Layout:
 def layout(reading: Reading) -> Layout:
     """Lay the variables of the marginal out; say what cannot be moved by slices."""
     on, corrected = _surrogates(collapsed(reading, "marginal"))
-    model, moved = standardised(reading, on)
-    model, mixed = _mixed(model)
+    model, mixed = _mixed(on.model)
+    model, moved = standardised(reading, Reading(model))
+    anew = [rv for rv in model.free_RVs if getattr(model.rvs_to_transforms[rv], "is_exact", False)]
+    if not anew or corrected:  # coordinates may not depend on the variances of the noise
+        model, moved = standardised(reading, on)
+        (model, mixed), anew = _mixed(model), []
     for rv in model.observed_RVs:
         if not _is_normal(rv):
-            raise Declined(f"it covers what is Normal given the parameters, and {rv.name!r} is not")
+            few = _has_normal(getattr(rv.owner.op, "law", None))
+            raise Declined(
+                f"{rv.name!r} has fewer than {_FEWEST} entries, whose noise is integrated out"
+                if few
+                else f"it covers what is Normal given the parameters, and {rv.name!r} is not"
+            )
     for rv in model.free_RVs:
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete")
     sizes = {rv: math.prod(lengths(model.rvs_to_values[rv])) for rv in model.free_RVs}
     others = [model[name] for name in mixed.values()]
+    # What has a part in the density; the laws of the others are fixed.
+    sources = [*(rv for rv in model.basic_RVs if rv not in others), *model.potentials]
+    logps = model.logp(sources, sum=False)
+    terms = {rv: pt.as_tensor(logp) for rv, logp in zip(sources, logps, strict=True)}
     levels = {}
     for rv, size in sizes.items():
-        if size > 1 and rv not in others and (own := _level(model, rv, others)) is not None:
-            levels[rv] = own
-    parameters = [rv for rv in model.free_RVs if rv not in (*levels, *others)]
+        if size > 1 and rv not in (*anew, *others):
+            own = _level(model, rv, terms)
+            if own is not None:
+                levels[rv] = own
+    parameters = [rv for rv in model.free_RVs if rv not in (*levels, *anew, *others)]
     count = sum(sizes[rv] for rv in parameters)
     if count > _MOST:
         longest = max(parameters, key=sizes.__getitem__)
@@ -192,15 +213,16 @@ def layout(reading: Reading) -> Layout:
             f"{longest.name!r} alone {sizes[longest]}"
         )
     joint = any(_is_joint(getattr(rv.owner.op, "law", None)) for rv in model.observed_RVs)
-    if not levels and not others and not joint:
+    if not levels and not anew and not others and not joint:
         raise Declined(
             "it is for groups, designs and Laplace noise, and the model has none of them"
         )
-    values = [model.rvs_to_values[rv] for rv in (*parameters, *levels, *others)]
+    values = [model.rvs_to_values[rv] for rv in (*parameters, *levels, *anew, *others)]
     ends = np.cumsum([count, *(sizes[rv] for rv in levels)])
     pairs = {model[release]: model[noise] for release, noise in mixed.items()}
     added = [model[name] for name in corrected]
-    return Layout(model, moved, values, ends, list(levels.values()), pairs, added)
+    entries, drawn = list(levels.values()), sum(sizes[rv] for rv in anew)
+    return Layout(model, moved, values, ends, drawn, list(terms.values()), entries, pairs, added)
 
 
 def _surrogates(on: Reading) -> tuple[Reading, list[str]]:
@@ -227,8 +249,9 @@ def _mixed(model: pm.Model) -> tuple[pm.Model, dict[str, str]]:
     r"""Make Laplace noise of Normal statistics Normal noise of variances that are variables.
 
     Of scale b it is that of a variance :math:`w \sim \mathrm{Exp}(1/(2b^2))`, and all is Normal
-    given w. Coordinates must not depend on w: statistics are drawn, and then w, with all that is
-    in q held fixed. Returns the names of the variances by those of the releases.
+    given w. Statistics are drawn, and then w, with all that is in q held fixed: coordinates must
+    not depend on w, but those that are drawn anew before they are used again. Returns the names of
+    the variances by those of the releases.
     """
     change, mixed = Change(), {}
     for rv in model.observed_RVs:
@@ -238,9 +261,11 @@ def _mixed(model: pm.Model) -> tuple[pm.Model, dict[str, str]]:
         if _is_joint(op.law) and len(parameters) == 3:
             mixed[rv.name] = parameters[2].name
         if _has_normal(op.law) and has_continuous_rates(mechanism) and has_kink(mechanism):
-            name = f"{rv.name}_noise_variance"
-            if name in model.named_vars or math.prod(lengths(rv)) < _FEWEST:
+            if math.prod(lengths(rv)) < _FEWEST and not isinstance(op.law, Surrogate):
                 continue
+            name = f"{rv.name}_noise_variance"
+            while name in model.named_vars:
+                name += "_"
             scale = noise_variance(mechanism)
             variance = pm.Exponential.dist(scale=scale, shape=lengths(rv))
             change.added[name] = variance, pm.distributions.transforms.log
@@ -254,7 +279,7 @@ def _is_joint(law: Integrated | None) -> bool:
     return isinstance(law, NormalStatistics)
 
 
-def _has_normal(law: Integrated) -> bool:
+def _has_normal(law: Integrated | None) -> bool:
     normal = isinstance(law, Independent) and isinstance(law.statistic.law, NormalRV)
     return normal or isinstance(law, Surrogate)
 
@@ -269,13 +294,10 @@ def _is_normal(rv: TensorVariable) -> bool:
     return _is_joint(op.law) or (_has_normal(op.law) and without_kink)
 
 
-def _with_density(model: pm.Model, others: Collection[TensorVariable]) -> list[TensorVariable]:
-    """Return what has a part in the density, without the `others`, whose laws are fixed."""
-    return [*(rv for rv in model.basic_RVs if rv not in others), *model.potentials]
-
-
-def _level(model: pm.Model, rv: TensorVariable, others) -> list[np.ndarray] | None:
-    """Return which entry of a variable each entry of each term belongs to; None if it is no level.
+def _level(
+    model: pm.Model, rv: TensorVariable, terms: dict[TensorVariable, TensorVariable]
+) -> list[np.ndarray] | None:
+    """Return which entry of a variable each entry of the terms belongs to; None if it is no level.
 
     The entries of a level are independent of each other given all else.
     """
@@ -283,14 +305,15 @@ def _level(model: pm.Model, rv: TensorVariable, others) -> list[np.ndarray] | No
         return None  # as it is written it may follow its parameters slowly
     value = model.rvs_to_values[rv]
     try:
-        return [_belongs(model, source, value) for source in _with_density(model, others)]
+        return [_belongs(model, source, term, value) for source, term in terms.items()]
     except Declined:
         return None
 
 
-def _belongs(model: pm.Model, source: TensorVariable, value: TensorVariable) -> np.ndarray:
-    """Return which entry of a value each entry of a variable's density belongs to."""
-    [term] = model.logp([source], sum=False)
+def _belongs(
+    model: pm.Model, source: TensorVariable, term: TensorVariable, value: TensorVariable
+) -> np.ndarray:
+    """Return which entry of a value each entry of a variable's density, a term, belongs to."""
     op = None if source in model.potentials else source.owner.op
     # A transform that ties entries leaves one term for all of them.
     if op is None or op.ndim_supp or lengths(term) != lengths(source):
@@ -332,11 +355,12 @@ class SliceChain:
         self._shapes = {name: lengths(found.model[name]) for name in names}
         q = pt.vector("q", shape=(found.size,), dtype="float64")
         graphs = found.model.replace_rvs_by_values([found.model[name] for name in names])
-        self._density = filling(q, *found.density(q), SIGNATURE)
-        self._values = filling(q, pt.zeros(()), in_a_row(found.at(q, graphs)), SIGNATURE)
+        self._initial = make_initial_point_fn(model=found.model, return_transformed=True)
+        self._density = filling(q, *found.density(q))
+        self._values = filling(q, pt.zeros(()), in_a_row(found.at(q, graphs)))
         noise = correction = self._density  # where there is none
         parts, kinds = [], []
-        first = int(found.ends[-1])
+        first = int(found.ends[-1]) + found.anew
         for release in found.mixed:
             given = found.noise(q, release)
             size = math.prod(lengths(release))
@@ -344,17 +368,18 @@ class SliceChain:
             parts += given
             first += size
         if parts:
-            noise = filling(q, pt.zeros(()), in_a_row(parts), SIGNATURE)
+            noise = filling(q, pt.zeros(()), in_a_row(parts))
         if found.corrections:
             graphs = found.model.replace_rvs_by_values(found.corrections)
-            correction = filling(q, sum(found.at(q, graphs)), pt.zeros(found.size), SIGNATURE)
+            correction = filling(q, sum(found.at(q, graphs)), pt.zeros(found.size))
         self._functions = self._density, noise, correction
         self._mixed = Mixed(*np.array(kinds, dtype=np.int64).reshape(-1, 3).T.copy())
 
     def begin(self, rng: np.random.Generator, tune: int) -> State:
         """Return a state, after the sweeps that tune it."""
         count, size = int(self.layout.ends[0]), self.layout.size
-        tuned = Tuned(np.eye(count), np.ones(count), np.zeros(size), np.ones(size))
+        straight = np.zeros((count, 2, count))
+        tuned = Tuned(np.eye(count), straight, np.ones(count), np.zeros(size), np.ones(size))
         inner = _INNER if self.layout.corrections else 0
         state, first, tune = State(self._start(rng), tuned, inner), 0, tune * self.sweeps
         for share in _WINDOWS:
@@ -375,25 +400,24 @@ class SliceChain:
         _, lost = self._run(rng, state, 0.0, self.sweeps, rows)
         self._lost.append(lost)
         out = np.empty((draws, sum(math.prod(shape) for shape in self._shapes.values())))
-        compiled()[1](self._values, rows, out)
+        fill_rows(self._values.address, rows, out)
         return state, out
 
     def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> tuple[int, int]:
-        run, _ = compiled()
-        moves = self.layout.ends, self._mixed, state.tuned
-        return run(rng, *self._functions, state.q, *moves, adapt, thin, state.inner, rows)
+        functions = (function.address for function in self._functions)
+        moves = self.layout.ends, self.layout.anew, self._mixed, state.tuned
+        return advance(rng, *functions, state.q, *moves, adapt, thin, state.inner, rows)
 
     def _start(self, rng: np.random.Generator) -> np.ndarray:
-        model = self.layout.model
-        point = model.initial_point(random_seed=int(rng.integers(2**30)))
+        point = self._initial(int(rng.integers(2**30)))
         center = np.concatenate([np.ravel(point[v.name]) for v in self.layout.values])
         moved = np.arange(center.size) < self.layout.ends[-1]
         for _ in range(_STARTS):
             q = center + moved * rng.uniform(-1.0, 1.0, size=center.size)
-            used = {self._density, self._functions[2]}
-            if all(np.isfinite(function(q, np.empty_like(q))) for function in used):
+            used = {self._density.address, self._functions[2].address}
+            if all(np.isfinite(call(address, q, np.empty_like(q))) for address in used):
                 return q
-        model.check_start_vals(point)
+        self.layout.model.check_start_vals(point)
         raise ValueError("no starting point with a finite density was found near PyMC's own")
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -416,13 +440,29 @@ class SliceChain:
 def _tuned(window: np.ndarray, count: int) -> Tuned:
     """Return moves that suit the draws of a window."""
     window = window[len(window) // 3 :]
-    spreads = np.maximum(window.std(axis=0), _NARROWEST)
+    means, spreads = window.mean(axis=0), np.maximum(window.std(axis=0), _NARROWEST)
     directions = np.diag(spreads[:count])  # a row for each
-    if count > 1:  # ridges are often bent: along what is uncorrelated, and along each alone
+    bends = np.zeros((count, 2, count))
+    if count > 1:  # along what is uncorrelated, and along each alone
         values, vectors = np.linalg.eigh(np.cov(window[:, :count], rowvar=False))
         along = vectors * np.sqrt(np.maximum(values, _NARROWEST**2))
+        z = np.linalg.solve(along, (window[:, :count] - means[:count]).T).T
+        bends = np.concatenate([[bend @ along.T for bend in _bends(z)], bends])
         directions = np.concatenate([along.T, directions])
-    return Tuned(directions, np.full(len(directions), 2.0), window.mean(axis=0), spreads)
+    return Tuned(directions, bends, np.full(len(directions), 2.0), means, spreads)
+
+
+def _bends(z: np.ndarray) -> np.ndarray:
+    """Return how each column moves with the square and cube of each, where it clearly does."""
+    bends = np.zeros((z.shape[1], 2, z.shape[1]))
+    for bend, c in zip(bends, z.T, strict=True):
+        powers = np.stack([np.ones(len(z)), c, c**2, c**3], axis=1)
+        linear = z - powers[:, :2] @ np.linalg.lstsq(powers[:, :2], z)[0]
+        bent = np.linalg.lstsq(powers, linear)[0]
+        left = ((linear - powers @ bent) ** 2).mean(axis=0)
+        clear = (c != z.T).any(axis=1) & (left < (1.0 - _CLEAR) * (linear**2).mean(axis=0))
+        bend[:, clear] = bent[2:, clear]
+    return bends
 
 
 def _plan(reading: Reading) -> Plan:

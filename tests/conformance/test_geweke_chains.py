@@ -10,7 +10,8 @@ from pymc_dp.kernels.moments import clt_law as regression_law
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments import regression_chain as exact
 from pymc_dp.kernels.moments.walk import turn
-from pymc_dp.kernels.slices import Tuned, compiled
+from pymc_dp.kernels.pointers import pointer
+from pymc_dp.kernels.slices import Tuned, advance
 from pymc_dp.routes import ROUTES
 from tests import slices as hierarchy
 from tests.geweke import check_invariance, normal_records
@@ -281,7 +282,7 @@ def clt_regression(*, p=1, hierarchical=False, bounded=False, ridges=0, size=4_0
 # --- Slices ---------------------------------------------------------------------------------------
 
 
-def slices(*, columns=hierarchy.EACH, inner=0):
+def slices(*, columns=hierarchy.EACH, inner=0, anew=0):
     """A hierarchy under Laplace noise, whose statistics are independent or joint."""
     rng = np.random.default_rng(1)
     functions, mixed = (hierarchy.density, hierarchy.noise), hierarchy.MIXED[columns]
@@ -289,14 +290,27 @@ def slices(*, columns=hierarchy.EACH, inner=0):
         functions = hierarchy.joint_density, hierarchy.joint_noise
     if inner:  # the variances of the noise stay as they are
         functions, mixed = (hierarchy.surrogate, hierarchy.noise), hierarchy.KNOWN
+    ends = hierarchy.ENDS[columns]
+    if anew:  # theta is integrated out for the parameters
+        functions, ends = (hierarchy.standard_density, hierarchy.standard_noise), np.array([3])
     before = hierarchy.prior(rng, 10_000, columns)
+    if anew:
+        for q in before:
+            rest = [hierarchy.given_the_rest(q, j) for j in range(3, 3 + anew)]
+            q[3 : 3 + anew] = [
+                (x - mean) / np.sqrt(variance)
+                for x, (mean, variance) in zip(q[3:], rest, strict=False)
+            ]
     after, out = before.copy(), np.empty((1, hierarchy.SIZE))
     directions = np.array([[0.7, 0.3, 0.0], [1.0, 0.0, 0.0], [0.0, 0.6, 0.0], [0.2, 0.0, 2.0]])
     spreads = np.full(hierarchy.SIZE, 0.8)
-    tuned = Tuned(directions, np.full(4, 1.5), 0.25 * spreads, spreads)
-    run, ends = compiled()[0], hierarchy.ENDS[columns]
+    bends = np.zeros((4, 2, 3))
+    bends[0] = [[-0.15, 0.35, 0.2], [0.03, -0.07, 0.1]]  # orthogonal to the first
+    tuned = Tuned(directions, bends, np.full(4, 1.5), 0.25 * spreads, spreads)
+    kept = [pointer(function) for function in (*functions, hierarchy.correction)]
+    moved = [function.address for function in kept]
     for q in after:
-        run(rng, *functions, hierarchy.correction, q, ends, mixed, tuned, 0.0, 1, inner, out)
+        advance(rng, *moved, q, ends, anew, mixed, tuned, 0.0, 1, inner, out)
     names = {"q": slice(3), "theta": slice(3, 6), "w": slice(6, 9)}
     if columns:
         del names["theta"]  # has no part
@@ -324,6 +338,7 @@ CHAINS = {
     "slices on the marginal": {
         "levels": (slices, {}),
         "joint": (slices, {"columns": hierarchy.JOINT}),
+        "anew": (slices, {"anew": hierarchy.J}),
         "surrogate": (slices, {"inner": 2}),
     },
     "exact regression": {
@@ -355,6 +370,7 @@ def test_every_chain_has_a_case():
 @pytest.mark.by_day(
     "slices on the marginal: levels",
     "slices on the marginal: joint",
+    "slices on the marginal: anew",
     "slices on the marginal: surrogate",
     "fused Gibbs: Laplace",
     "fused Gibbs: bounded, normal-inverse-gamma",

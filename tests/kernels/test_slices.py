@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numba import njit
 
+from pymc_dp.kernels.pointers import call, pointer
 from pymc_dp.kernels.slices import (
-    SIGNATURE,
     Tuned,
-    compiled,
+    advance,
     draw_each,
     draw_jointly,
     level_move,
@@ -16,7 +16,7 @@ from pymc_dp.kernels.slices import (
 from tests.slices import EACH, ENDS, FACTOR, MIXED, SIZE, density, noise, prior
 
 
-@njit(SIGNATURE, error_model="numpy")
+@njit(error_model="numpy")
 def gumbels(q, terms):
     """Independent entries, skewed: the log density of Gumbel's law for each."""
     terms[:] = -q - np.exp(-q)
@@ -28,9 +28,10 @@ def test_a_level_keeps_its_law(independent):
     rng = np.random.default_rng(1)
     q = rng.gumbel(size=400_000)
     u = np.exp(-np.exp(-q))  # uniform
+    kept = pointer(gumbels)
     level_move(
         rng,
-        gumbels,
+        kept.address,
         q,
         np.empty_like(q),
         0,
@@ -49,10 +50,12 @@ def test_a_level_keeps_its_law(independent):
 def test_a_slice_keeps_its_law():
     rng, size, terms = np.random.default_rng(1), 20_000, np.empty(1)
     before = rng.gumbel(size=size)
-    after = np.empty(size)
+    after, kept = np.empty(size), pointer(gumbels)
     for i in range(size):
         q = before[i : i + 1].copy()
-        slice_move(rng, gumbels, q, gumbels(q, terms), terms, np.ones(1), 0.7)
+        slice_move(
+            rng, kept.address, q, gumbels(q, terms), terms, q, np.ones(1), np.zeros((2, 1)), 0.7
+        )
         after[i] = q[0]
     for power in range(1, 7):
         change = np.exp(-power * np.exp(-after)) - np.exp(-power * np.exp(-before))
@@ -86,11 +89,26 @@ def test_statistics_given_their_noise():
 def test_widths_are_tuned_and_then_stay():
     rng, out = np.random.default_rng(1), np.empty((200, SIZE))
     [q] = prior(rng, 1, EACH)
-    tuned = Tuned(np.eye(3), np.array([1e-3, 1e3, 1.0]), np.zeros(SIZE), np.ones(SIZE))
-    run, _ = compiled()
-    given = rng, density, noise, density, q, ENDS[EACH], MIXED[EACH], tuned
-    run(*given, 0.5, 1, 0, out)
+    widths = np.array([1e-3, 1e3, 1.0])
+    tuned = Tuned(np.eye(3), np.zeros((3, 2, 3)), widths, np.zeros(SIZE), np.ones(SIZE))
+    kept = pointer(density), pointer(noise)
+    own, of_noise = (function.address for function in kept)
+    given = rng, own, of_noise, own, q, ENDS[EACH], 0, MIXED[EACH], tuned
+    advance(*given, 0.5, 1, 0, out)
     assert ((tuned.widths > 0.1) & (tuned.widths < 20.0)).all()
     widths = tuned.widths.copy()
-    run(*given, 0.0, 1, 0, out)
+    advance(*given, 0.0, 1, 0, out)
     np.testing.assert_array_equal(tuned.widths, widths)
+
+
+def test_a_function_by_its_address():
+    @njit
+    def rooted(x, out):
+        out[:] = x[::-1]
+        return np.linalg.cholesky(x.reshape(1, 1))[0, 0]
+
+    kept, out = pointer(rooted), np.zeros(1)
+    assert call(kept.address, np.array([4.0]), out) == 2.0
+    assert out == [4.0]
+    # What raises an error has no value, and says nothing.
+    assert np.isnan(call(kept.address, np.array([-4.0]), out))
