@@ -62,7 +62,8 @@ class Latent:
     ----------
     rv : the variable.
     mean, sd : m and s; of no use for a vector.
-    a, b : A and B as expressions of the model; B is a matrix for a vector that is itself theta.
+    a, b : A and B as expressions of the model; B is a matrix for a vector.
+    is_theta : whether the variable is theta itself, as a vector is.
     """
 
     rv: TensorVariable
@@ -70,6 +71,7 @@ class Latent:
     sd: TensorVariable
     a: TensorVariable
     b: TensorVariable
+    is_theta: bool
 
     @property
     def is_vector(self) -> bool:
@@ -84,11 +86,11 @@ class Latent:
     def replaced(self, given: dict[TensorVariable, TensorVariable]) -> Latent:
         """Return it with others in place of some variables of its expressions."""
         parts = [self.mean, self.sd, self.a, self.b]
-        return Latent(self.rv, *graph_replace(parts, given, strict=False))
+        return Latent(self.rv, *graph_replace(parts, given, strict=False), self.is_theta)
 
     def at(self, theta: TensorVariable) -> TensorVariable:
         """Return the variable for a value of theta."""
-        return theta if self.is_vector else self.mean + self.sd * (theta - self.a) / self.b
+        return theta if self.is_theta else self.mean + self.sd * (theta - self.a) / self.b
 
 
 @once
@@ -121,10 +123,10 @@ def _latent(rv: TensorVariable, clients) -> Latent | None:
             zero = pt.zeros(lengths(rv))
             [a] = graph_replace([theta], {rv: zero + mean}, strict=False)
             [b] = graph_replace([pushforward(theta, rv, zero + sd)], {rv: zero}, strict=False)
-            return Latent(rv, mean, sd, a, b)
+            return Latent(rv, mean, sd, a, b, theta is rv)
         case MvNormalRV() if rv.type.ndim == 1 and lengths(rv)[0] <= _LONGEST:
             mean, covariance = rv.owner.op.dist_params(rv.owner)
-            return Latent(rv, mean, mean, mean, pt.linalg.cholesky(covariance))
+            return Latent(rv, mean, mean, mean, pt.linalg.cholesky(covariance), True)
         case RandomWalkRV() if rv.type.ndim == 1 and 1 < lengths(rv)[0] <= _LONGEST:
             first, steps = (part.owner for part in rv.owner.inputs[:2])
             if isinstance(first.op, NormalRV) and isinstance(steps.op, NormalRV):
@@ -133,7 +135,7 @@ def _latent(rv: TensorVariable, clients) -> Latent | None:
                 sizes = (1,), (n - 1,)
                 mean, sd = (pt.concatenate(list(map(pt.broadcast_to, p, sizes))) for p in parts)
                 mean = pt.cumsum(mean)
-                return Latent(rv, mean, sd, mean, np.tri(n) * sd)
+                return Latent(rv, mean, sd, mean, np.tri(n) * sd, True)
     return None
 
 
@@ -265,7 +267,7 @@ def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> tuple[lis
 
 
 def _parabola(theta: TensorVariable, terms: Sequence[_Term], start, others: set):
-    h = slope = pt.zeros_like(theta)
+    h = slope = pt.zeros(lengths(theta))
     exact = True
     for term in terms:
         mean = term.mean
@@ -274,8 +276,9 @@ def _parabola(theta: TensorVariable, terms: Sequence[_Term], start, others: set)
             by, alone = _slopes(mean, theta, start)
             straight = not (others | {theta}) & set(ancestors(simplified([by, term.weight])))
             exact &= not others & above and straight and bool(np.all(alone))
-            h += pullback(mean, theta, pt.zeros_like(mean) + alone * by * term.weight)
-            slope += pullback(mean, theta, pt.zeros_like(mean) + alone * term.residual)
+            weights = pt.broadcast_to(alone * by * term.weight, mean.shape)
+            h += pullback(mean, theta, weights)
+            slope += pullback(mean, theta, pt.broadcast_to(alone * term.residual, mean.shape))
     return h, h * theta + slope, exact
 
 

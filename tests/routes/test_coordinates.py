@@ -143,6 +143,31 @@ def test_what_is_all_normal_is_standard_normal_given_the_parameters(form):
     center = {k: 0.0 * v if k in own else v for k, v in point.items()}
     squares = sum((point[name] ** 2).sum() for name in own)
     assert logp(point) - logp(center) == pytest.approx(-squares / 2, abs=1e-9)
+    assert all(new.rvs_to_transforms[new[name]].is_exact for name in moved)
+
+
+def _crossed(m0, tau):
+    rows, columns = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    a = pm.Normal("a", m0, tau, shape=2)
+    return a[rows] + pm.Normal("b", 0.0, pm.HalfNormal("tau_b", 1), shape=2)[columns]
+
+
+def _curved(m0, tau):
+    return pt.exp(pm.Normal("theta", m0, tau, shape=J))
+
+
+def _with_its_own_spread(m0, tau):
+    theta = pm.Normal("theta", m0, tau, shape=J)
+    y = pm.Normal("y", theta, pt.exp(theta), shape=J)
+    dp.PrivateObservation("z_y", y, dp.GaussianMechanism(1.0), observed=Z)
+    return theta
+
+
+@pytest.mark.parametrize("form", [_crossed, _curved, _with_its_own_spread])
+def test_what_is_not_standard_normal_given_the_rest(form):
+    _, new, moved = _moved(_hierarchy(form, dp.GaussianMechanism(0.7)))
+    assert moved
+    assert not any(new.rvs_to_transforms[new[name]].is_exact for name in moved)
 
 
 def test_the_parabola_of_counts_is_that_of_their_likelihood():
