@@ -1,7 +1,7 @@
 """Latent Normal variables: in `dp.sample`'s coordinates and as they are written, on nutpie.
 
 Takes about five minutes. Both are the same collapsed model, compiled once; what is timed is
-sampling alone, in CPU time.
+sampling alone, in CPU time. Where `dp.sample` goes by slices, it is its second call.
 """
 
 import time
@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.model import read
 from pymc_dp.routes.coordinates import standardised
+from pymc_dp.routes.slices import layout
 
 DRAWS = 1000
 
@@ -101,20 +103,36 @@ def speed(model: pm.Model) -> tuple[float, float]:
     return draws, draws / seconds
 
 
+def by_slices(model: pm.Model) -> tuple[float, float] | None:
+    """Return the same of `dp.sample`; None where it does not go by slices."""
+    try:
+        layout(read(model, ""))
+    except Declined:
+        return None
+    arguments = dict(draws=DRAWS, tune=DRAWS, chains=2, cores=1, random_seed=1, quiet=True)
+    for _ in range(2):
+        tree = dp.sample(model, **arguments)
+    draws = float(az.ess(tree["posterior"]["s"].to_numpy()))
+    return draws, draws / tree["posterior"].attrs["sampling_time"]
+
+
 def main(console: Console) -> None:
     """Print effective draws, and those for each second."""
     table = Table(title=f"Effective draws of the spread of {2 * DRAWS:,}, and a CPU second")
-    for column in ("", "centred", "non-centred", "dp.sample, centred", "dp.sample, non-centred"):
+    forms = ("centred", "non-centred")
+    for column in ("", *forms, *(f"moved, {form}" for form in forms), "slices"):
         table.add_column(column, justify="right")
     for name, build, *arguments in CASES:
         row = {}
         for centred in (True, False):
-            reading = read(build(*arguments, centred), "")
+            model = build(*arguments, centred)
+            row["slices"] = by_slices(model)
+            reading = read(model, "")
             on = collapsed(reading, "marginal")
             moved, names = standardised(reading, on)
             row["centred" if centred else "not"] = speed(on.model)
             row["centred, moved" if centred else "not, moved"] = speed(moved) if names else None
-        order = ("centred", "not", "centred, moved", "not, moved")
+        order = ("centred", "not", "centred, moved", "not, moved", "slices")
         cells = [row[key] for key in order]
         table.add_row(name, *("-" if c is None else f"{c[0]:,.0f} ({c[1]:,.0f})" for c in cells))
     console.print(table)

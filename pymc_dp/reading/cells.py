@@ -340,10 +340,12 @@ def multiplied(matrix: np.ndarray | sparse.csr_array, vector: TensorVariable) ->
         return pt.dot(pt.constant(matrix), vector)
     matrix = sparse.csr_array(matrix)
     counts = np.diff(matrix.indptr)
-    if (counts == 1).all():
-        same = np.array_equal(matrix.indices, np.arange(matrix.shape[1]))
-        picked = vector if same else vector[matrix.indices]
-        return picked if (matrix.data == 1.0).all() else pt.constant(matrix.data) * picked
+    if (counts <= 1).all() and matrix.nnz:
+        entry, factor = np.zeros((2, counts.size))  # of no entry: 0 times the first
+        entry[counts == 1], factor[counts == 1] = matrix.indices, matrix.data
+        same = np.array_equal(entry, np.arange(matrix.shape[1]))
+        picked = vector if same else vector[entry.astype("int64")]
+        return picked if (factor == 1.0).all() else pt.constant(factor) * picked
     if math.prod(matrix.shape) <= max(4 * matrix.nnz, 10_000):
         return pt.dot(pt.constant(matrix.toarray()), vector)
     terms = pt.constant(matrix.data) * vector[matrix.indices]

@@ -185,32 +185,56 @@ def test_a_joint_law():
         assert abs(draws.mean() - mean) < 4.0 * error
 
 
-def test_layout():
+VALUES = ["mu", "tau_log__", "s_log__", "theta_standardised__", "z_noise_variance_log__"]
+
+
+def nested(mu, tau):
+    region = pm.Normal("region", mu, pm.HalfNormal("tau_region", 1), shape=2)
+    return pm.Normal("theta", region[np.array([0, 1, 1, 0, 0, 1])], tau)
+
+
+def test_what_is_standard_normal_given_the_rest_is_drawn_anew():
     found = layout(read(group_means(), ""))
-    assert [v.name for v in found.values] == [
-        "mu",
-        "tau_log__",
-        "s_log__",
-        "theta_standardised__",
-        "z_noise_variance_log__",
-    ]
-    assert found.ends.tolist() == [3, 9]
-    assert found.size == 15
+    assert [v.name for v in found.values] == VALUES
+    assert (found.ends.tolist(), found.anew, found.size) == ([3], 6, 15)
     assert found.moved == ["theta"]
+    found = layout(read(group_means(latent=nested), ""))
+    assert (found.ends.tolist(), found.anew, found.entries) == ([4], 8, [])
+
+
+def test_an_empty_group_is_like_the_others():
+    group = np.array([0, 0, 1, 1, 3, 3, 3])
+    with pm.Model() as model:
+        theta = pm.Normal("theta", pm.Normal("mu"), pm.HalfNormal("tau"), shape=4)
+        x = pm.Normal("x", theta[group], 1.0, shape=7)
+        sums = pt.zeros(4)[group].inc(x)
+        dp.PrivateObservation("z", sums, dp.GaussianMechanism(1.0), observed=np.arange(4.0))
+    found = layout(read(model, ""))
+    assert (found.ends.tolist(), found.anew) == ([2], 4)
+
+
+def curved(mu, tau):
+    return pm.Deterministic("means", pt.exp(pm.Normal("theta", mu, tau, shape=6)))
+
+
+def crossed(mu, tau):
+    rows, columns = np.divmod(np.arange(6), 3)
+    a = pm.Normal("a", mu, tau, shape=2)
+    return a[rows] + pm.Normal("b", 0.0, pm.HalfNormal("tau_b", 1), shape=3)[columns]
+
+
+def test_levels():
+    found = layout(read(group_means(latent=curved), ""))
+    assert [v.name for v in found.values] == VALUES
+    assert (found.ends.tolist(), found.anew) == ([3, 9], 0)
     # Drawing these variances must leave theta where it is.
     theta = found.model.replace_rvs_by_values([found.model["theta"]])
     assert found.values[-1] not in ancestors(theta)
 
-
-def test_levels_of_levels():
-    def nested(mu, tau):
-        region = pm.Normal("region", mu, pm.HalfNormal("tau_region", 1), shape=2)
-        return pm.Normal("theta", region[np.array([0, 1, 1, 0, 0, 1])], tau)
-
-    found = layout(read(group_means(latent=nested), ""))
-    regions, theta = found.entries
-    np.testing.assert_array_equal(theta[-1], np.arange(6))
-    np.testing.assert_array_equal(regions[-1], [0, 1, 1, 0, 0, 1])
+    found = layout(read(group_means(latent=crossed), ""))
+    a, b = found.entries
+    np.testing.assert_array_equal(a[-1], [0, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(b[-1], [0, 1, 2, 0, 1, 2])
 
 
 def test_ordered_entries_are_no_level():
