@@ -29,8 +29,11 @@ from pytensor.gradient import pullback, pushforward
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic as ps
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
@@ -46,11 +49,13 @@ from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.mean_variance import of_variable
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.bounds import at_start, starting_values
+from pymc_dp.reading.cells import entries_of, places
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
 
 _ROUNDS = 100  # of scoring, each a standard deviation of the prior at most
+_GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 _LONGEST = 150  # vector whose precision is factorised for every gradient, 2 ms then
 
 
@@ -202,12 +207,12 @@ def _ordered(found: list[Latent]) -> list[Latent]:
 def _known(model: pm.Model, found: list[Latent], moments: dict) -> list[Latent]:
     """Return the latent variables on which nothing depends of which too little is known."""
     kept = {latent.rv: latent for latent in found}
+    for parent in nearest_rvs(model.potentials):
+        kept.pop(parent, None)
     for rv in reversed(model.basic_RVs):  # what becomes unknown has its parents before it
         if rv not in kept and rv not in moments:
             for parent in nearest_rvs(rv.owner.inputs):
                 kept.pop(parent, None)
-    for parent in nearest_rvs(model.potentials):
-        kept.pop(parent, None)
     return list(kept.values())
 
 
@@ -230,8 +235,9 @@ class _Term:
 def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> tuple[list, bool]:
     """Return h and k of each latent variable, None where nothing is known of it.
 
-    And whether all are Normal, given all else, as h and k say, for which only the data's being
-    Normal is missing.
+    And whether all are Normal, given all else, as h and k say: this takes means that are affine,
+    each entry in one of one latent variable, and variances without them. That the data are
+    independent and Normal is left to the caller.
     """
     thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in found]
     given: dict[TensorVariable, TensorVariable] = {}
@@ -249,13 +255,15 @@ def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> tuple[lis
             residual = model.rvs_to_values[rv].astype("float64") - mean
             terms.append(_Term(mean, 1.0 / variance, residual / variance))
     parabolas: list = []
-    exact = True
-    for latent, theta in zip(reversed(inner), reversed(thetas), strict=True):
-        h, k, of_one = _parabola(theta, terms, start, set(thetas) - {theta})
-        exact &= of_one
+    exact = all(_is_exact(term, thetas) for term in terms)
+    left = list(thetas)
+    for latent in reversed(inner):
+        h, k = _parabola(left.pop(), terms, start)
         parabolas.insert(0, (h, k))
         share = 1.0 + h * latent.variance  # what is known of a, with theta integrated out
         terms.append(_Term(latent.a, h / share, (k - h * latent.a) / share))
+        alone = not latent.is_vector or not set(left) & set(ancestors([latent.a, latent.b]))
+        exact = exact and alone and _is_exact(terms[-1], left)
     values = _score(thetas, start, parabolas, inner)
     fixed = {theta: pt.constant(value) for theta, value in zip(thetas, values, strict=True)}
     found_at = []
@@ -266,27 +274,70 @@ def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> tuple[lis
     return found_at, exact and None not in found_at
 
 
-def _parabola(theta: TensorVariable, terms: Sequence[_Term], start, others: set):
+def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
     h = slope = pt.zeros(lengths(theta))
-    exact = True
     for term in terms:
         mean = term.mean
-        above = set(ancestors([mean]))
-        if theta in above:
+        if theta in ancestors([mean]):
             by, alone = _slopes(mean, theta, start)
-            straight = not (others | {theta}) & set(ancestors(simplified([by, term.weight])))
-            exact &= not others & above and straight and bool(np.all(alone))
             weights = pt.broadcast_to(alone * by * term.weight, mean.shape)
-            h += pullback(mean, theta, weights)
-            slope += pullback(mean, theta, pt.broadcast_to(alone * term.residual, mean.shape))
-    return h, h * theta + slope, exact
+            h += _pullback(mean, theta, weights)
+            slope += _pullback(mean, theta, pt.broadcast_to(alone * term.residual, mean.shape))
+    return h, h * theta + slope
+
+
+def _pullback(mean: TensorVariable, theta: TensorVariable, weights: TensorVariable):
+    return pullback(mean, theta, weights, disconnected_inputs="ignore")
+
+
+def _is_exact(term: _Term, thetas: Sequence[TensorVariable]) -> bool:
+    """Whether a term is that of a Normal law of one theta at most, entry by entry."""
+    own = [theta for theta in thetas if theta in ancestors([term.mean])]
+    if set(thetas) & set(ancestors(simplified([term.weight]))) or len(own) > 1:
+        return False
+    try:
+        for theta in own:
+            entries_of(term.mean, theta, places(term.mean))
+    except Declined:
+        return False
+    return all(_is_affine(term.mean, theta) for theta in own)
+
+
+def _is_affine(graph: TensorVariable, theta: TensorVariable) -> bool:
+    """Whether it is seen that entries of a graph are multiples of entries of theta, plus numbers.
+
+    What is not known to be so is not: a jump has a slope of zero.
+    """
+    if graph is theta or theta not in ancestors([graph]):
+        return True
+    op, inputs = graph.owner.op, graph.owner.inputs
+    own = [i for i in inputs if theta in ancestors([i])]
+    match getattr(op, "scalar_op", op):
+        case ps.Add() | ps.Sub() | ps.Neg():
+            pass
+        case ps.Mul() if len(own) == 1:
+            pass
+        case ps.TrueDiv() if own == inputs[:1]:
+            pass
+        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | Alloc():
+            if own != inputs[:1]:
+                return False
+        case _ if keeps_values(op, inputs[0]) and own == inputs[:1]:
+            pass
+        case _:
+            return False
+    return all(_is_affine(i, theta) for i in own)
 
 
 def _slopes(mean: TensorVariable, theta: TensorVariable, start):
     """Return how a mean moves with theta, and which entries do with one alone, as 0 and 1."""
     shape = lengths(theta)
-    directions = (1.0 + np.arange(math.prod(shape)) / max(math.prod(shape), 1)).reshape(shape)
-    slopes = [pushforward(mean, theta, pt.constant(directions**p)) for p in range(3)]
+    # Of no pattern, so that no difference of them is zero by chance.
+    directions = 1.0 + (np.arange(1, math.prod(shape) + 1).reshape(shape) * _GOLDEN) % 1.0
+    slopes = [
+        pushforward(mean, theta, pt.constant(directions**p), disconnected_outputs="ignore")
+        for p in range(3)
+    ]
     one, two, three = starting_values(graph_replace(slopes, start, strict=False))
     # Equal where, and only where, all directions that act are the same.
     alone = np.isclose(one * three, two**2, rtol=1e-9, atol=0.0)

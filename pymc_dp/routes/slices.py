@@ -178,7 +178,9 @@ def layout(reading: Reading) -> Layout:
     model, mixed = _mixed(on.model)
     model, moved = standardised(reading, Reading(model))
     anew = [rv for rv in model.free_RVs if getattr(model.rvs_to_transforms[rv], "is_exact", False)]
-    if not anew or corrected:  # coordinates may not depend on the variances of the noise
+    joint = any(_is_joint(getattr(rv.owner.op, "law", None)) for rv in model.observed_RVs)
+    # Else coordinates may not depend on the variances of the noise.
+    if not anew or corrected or joint:
         model, moved = standardised(reading, on)
         (model, mixed), anew = _mixed(model), []
     for rv in model.observed_RVs:
@@ -212,7 +214,6 @@ def layout(reading: Reading) -> Layout:
             f"it moves up to {_MOST} parameters one by one, and there are {count}, of "
             f"{longest.name!r} alone {sizes[longest]}"
         )
-    joint = any(_is_joint(getattr(rv.owner.op, "law", None)) for rv in model.observed_RVs)
     if not levels and not anew and not others and not joint:
         raise Declined(
             "it is for groups, designs and Laplace noise, and the model has none of them"
