@@ -3,8 +3,9 @@
 import math
 
 import numpy as np
-from numba import njit
+from numba import carray, cfunc, njit
 
+from pymc_dp.kernels.pointers import SIGNATURE
 from pymc_dp.kernels.slices import Mixed
 
 J, V, B = 3, 0.3, 0.7
@@ -14,6 +15,15 @@ EACH, JOINT = 0, FACTOR.shape[1]
 ENDS = {EACH: np.array([3, 3 + J]), JOINT: np.array([3])}
 MIXED = {k: Mixed(*(np.array([i]) for i in (3 + J, J, k))) for k in (EACH, JOINT)}
 KNOWN = Mixed(*(np.zeros(0, dtype=np.int64),) * 3)  # w stays as it is
+
+
+def pointer(function):
+    """Compile a function of two vectors for kernels.pointers; the code lasts as long as this."""
+
+    def fill(q, size, out, length):
+        return function(carray(q, size), carray(out, length))
+
+    return cfunc(SIGNATURE)(fill)
 
 
 @njit(error_model="numpy")

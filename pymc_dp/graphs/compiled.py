@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from math import nan  # noqa: F401
+from math import nan
 from textwrap import indent
 from typing import Any, NamedTuple
 
 import pytensor
-from numba import carray, cfunc  # noqa: F401  of what is written here
+from numba import carray, cfunc
 from pytensor import scalar as ps
 from pytensor.compile.io import In
 from pytensor.compile.mode import get_mode
@@ -31,13 +31,15 @@ from pymc_dp.kernels.pointers import SIGNATURE
 _LARGE = 1_000_000
 
 
-# What raises an error has no value: there is no caller that could be told.
+# See `kernels.pointers` for what becomes of errors.
 _FILL = """
+filled = carray(out, length)
 try:
     number, vector = inner(carray(x, size))
-    carray(out, length)[:] = vector
+    filled[:] = vector
     return number.item()
 except Exception:
+    filled[:] = nan
     return nan
 """
 
@@ -55,14 +57,15 @@ def from_source(name: str, arguments: str, body: str, **names: Piece | Any) -> P
     return Piece(numba_njit(plain, cache=key is not None, final_function=True, nogil=True), key)
 
 
-def _function(name: str, arguments: str, body: str, **names: Piece | Any) -> Piece:
+def _function(name: str, arguments: str, body: str, **names: Piece | Any) -> tuple[Any, str | None]:
+    """Return a function that is to be compiled, and its key."""
     source = f"def {name}({arguments}):\n" + indent(body, "    ")
     keys = [value.key if isinstance(value, Piece) else repr(value) for value in names.values()]
     key = None
     if None not in keys:
         key = sha256(repr((source, keys, version_of(__file__))).encode()).hexdigest()
     env = globals() | {k: v.function if isinstance(v, Piece) else v for k, v in names.items()}
-    return Piece(compile_numba_function_src(source, name, global_env=env, cache_key=key), key)
+    return compile_numba_function_src(source, name, global_env=env, cache_key=key), key
 
 
 def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: bool = False) -> Piece:
@@ -99,7 +102,8 @@ def filling(x: Variable, number: Variable, vector: Variable) -> Any:
     """
     inner = from_graph([x], [number.astype("float64"), vector.astype("float64")])
     # In one function: each one around another is optimised by LLVM with all that it calls.
-    plain, key = _function("fill", "x, size, out, length", _FILL, inner=inner)
+    known = {"carray": Piece(carray, "carray"), "nan": Piece(nan, "nan")}
+    plain, key = _function("fill", "x, size, out, length", _FILL, inner=inner, **known)
     return cfunc(SIGNATURE, cache=key is not None)(plain)
 
 

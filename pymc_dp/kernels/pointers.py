@@ -6,41 +6,25 @@ disk. What takes an address is compiled once for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
-import numpy as np
 from llvmlite import ir
-from numba import carray, types
+from numba import types
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from pymc_dp.kernels import jit
 
 # Of a function that fills its second vector from its first, and returns a number. Vectors are
-# addresses and lengths.
-_VECTOR = types.CPointer(types.float64), types.intp
-SIGNATURE = types.float64(*_VECTOR, *_VECTOR)
-
-
-def pointer(function: Callable) -> Any:
-    """Compile ``function(vector, out) -> number``; of what is returned, `address` is the number.
-
-    The code lasts as long as what is returned. An error within it is a NaN.
-    """
-
-    def fill(q, size, out, length):
-        try:
-            return function(carray(q, size), carray(out, length))
-        except Exception:
-            return np.nan
-
-    return numba.cfunc(SIGNATURE)(fill)
+# addresses and lengths. Where it raises an error, all of that is NaN: none passes this border.
+_POINTER = types.CPointer(types.float64), types.intp
+SIGNATURE = types.float64(*_POINTER, *_POINTER)
+_VECTOR = types.Array(types.float64, 1, "C")
 
 
 @intrinsic
 def _call(context, address, q, out):
     """Call the function of `SIGNATURE` at an address."""
+    if (q, out) != (_VECTOR, _VECTOR):
+        raise TypingError(f"vectors of float64 are needed that lie in one piece, not {q} and {out}")
 
     def generate(context, builder, signature, args):
         vectors = []

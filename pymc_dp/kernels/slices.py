@@ -37,7 +37,7 @@ class Tuned(NamedTuple):
     Attributes
     ----------
     directions : a row for each, in the space of the parameters.
-    bends : for each, what is added for the square and the cube of c, orthogonal to it.
+    bends : for each, what is added for c, its square and its cube, orthogonal to it.
     widths : of the slices along them.
     means, spreads : of all entries of q; used for those of levels.
     """
@@ -65,12 +65,15 @@ class Mixed(NamedTuple):
 
 
 @jit
-def _to(q, start, direction, bend, c, t):
+def along(q, start, direction, bend, c, t):
     """Put q where a line through `start`, which is at c, is at c + t."""
     old, new = max(-_FARTHEST, min(c, _FARTHEST)), max(-_FARTHEST, min(c + t, _FARTHEST))
-    square, cube = new * new - old * old, new * new * new - old * old * old
     for i in range(direction.size):
-        q[i] = start[i] + t * direction[i] + square * bend[0, i] + cube * bend[1, i]
+        q[i] = start[i] + t * direction[i]
+    for power in range(bend.shape[0]):
+        by = new ** (power + 1) - old ** (power + 1)
+        for i in range(direction.size):
+            q[i] += by * bend[power, i]
 
 
 @jit
@@ -87,14 +90,14 @@ def slice_move(rng, density, q, now, terms, center, direction, bend, width):
     left = int(_MOST_STEPS * rng.random())
     right = _MOST_STEPS - 1 - left
     while left > 0:
-        _to(q, start, direction, bend, c, low)
+        along(q, start, direction, bend, c, low)
         if not call(density, q, terms) > level:
             break
         low -= width
         left -= 1
         out += 1
     while right > 0:
-        _to(q, start, direction, bend, c, high)
+        along(q, start, direction, bend, c, high)
         if not call(density, q, terms) > level:
             break
         high += width
@@ -102,7 +105,7 @@ def slice_move(rng, density, q, now, terms, center, direction, bend, width):
         out += 1
     for _ in range(_MOST_STEPS):
         t = low + (high - low) * rng.random()
-        _to(q, start, direction, bend, c, t)
+        along(q, start, direction, bend, c, t)
         found = call(density, q, terms)
         if found > level:
             return found, out, inside
@@ -163,7 +166,8 @@ def draw_noise(rng, noise, q, given, mixed):
     `noise` fills `given`, for each release: z, the scales of its noise, the means of its
     statistics, and their variances, or the rows of F.
     """
-    call(noise, q, given)
+    if math.isnan(call(noise, q, given)):
+        return
     place = 0
     for i in range(mixed.first.size):
         k, columns, first = mixed.sizes[i], mixed.columns[i], mixed.first[i]
@@ -258,6 +262,6 @@ def advance(
 
 @jit
 def fill_rows(values, q, out):
-    """Fill a row of `out` for each row of q."""
+    """Fill a row of `out` for each row of q; of errors with NaN."""
     for i in range(q.shape[0]):
         call(values, q[i], out[i])

@@ -17,7 +17,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.declined import Declined, about, once
 from pymc_dp.graphs.questions import depends_on, known_value
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.reading.cells import at_rows, partition, require_numbers, row_keys
@@ -64,7 +64,8 @@ def read_row_groups(reading: Reading, block: Block) -> RowGroups:
     found = [read_release(r, columns, n, _Weights) for r in releases_of(model, records)]
     for rv in records:
         check_transform(model, rv)
-    laws = [_read_law(rv, records[:k], n) for k, rv in enumerate(records)]
+    with about(f"groups of the rows {', '.join(repr(rv.name) for rv in records)}"):
+        laws = [_read_law(rv, records[:k], n) for k, rv in enumerate(records)]
     weights = [_numbers(r, c) for r in found for p in r.maps for c in p.values()]
     every = np.array([np.broadcast_to(w, n) for w in weights]).reshape(len(weights), n)
     keys = [key for law in laws for key in law.keys(n)]
@@ -152,8 +153,8 @@ def _read_law(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> _
     given, width = normal_parameters(rv, before), width_of(rv)
     if given is None:
         raise Declined(
-            f"the records {rv.name!r} follow {law_name(rv)}: groups of rows have an exact law if "
-            f"they are jointly Normal. Sample with rung='records'",
+            f"{rv.name!r} follows {law_name(rv)}, and only rows that are jointly Normal have an "
+            f"exact law. Sample with rung='records'",
             near=1,
         )
     mu, spread = given

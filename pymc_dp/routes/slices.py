@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ _STARTS = 100  # points that are tried
 _WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # of the warm-up, at whose ends the moves are tuned to it
 _SHORTEST = 5  # sweeps in a window for each parameter
 _CLEAR = 0.3  # of a variance that is explained by a bend
+_ROUNDING = 1e-6  # of a log density
 _NARROWEST = 1e-6  # spread of what was drawn
 
 
@@ -356,6 +358,7 @@ class SliceChain:
         self._shapes = {name: lengths(found.model[name]) for name in names}
         q = pt.vector("q", shape=(found.size,), dtype="float64")
         graphs = found.model.replace_rvs_by_values([found.model[name] for name in names])
+        self._lock = Lock()  # of what draws, with generators of its own
         self._initial = make_initial_point_fn(model=found.model, return_transformed=True)
         self._density = filling(q, *found.density(q))
         self._values = filling(q, pt.zeros(()), in_a_row(found.at(q, graphs)))
@@ -379,7 +382,7 @@ class SliceChain:
     def begin(self, rng: np.random.Generator, tune: int) -> State:
         """Return a state, after the sweeps that tune it."""
         count, size = int(self.layout.ends[0]), self.layout.size
-        straight = np.zeros((count, 2, count))
+        straight = np.zeros((count, 3, count))
         tuned = Tuned(np.eye(count), straight, np.ones(count), np.zeros(size), np.ones(size))
         inner = _INNER if self.layout.corrections else 0
         state, first, tune = State(self._start(rng), tuned, inner), 0, tune * self.sweeps
@@ -402,6 +405,8 @@ class SliceChain:
         self._lost.append(lost)
         out = np.empty((draws, sum(math.prod(shape) for shape in self._shapes.values())))
         fill_rows(self._values.address, rows, out)
+        if np.isnan(out).any():
+            raise ValueError(f"not all of {', '.join(self._shapes)} could be computed at a draw")
         return state, out
 
     def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> tuple[int, int]:
@@ -410,16 +415,32 @@ class SliceChain:
         return advance(rng, *functions, state.q, *moves, adapt, thin, state.inner, rows)
 
     def _start(self, rng: np.random.Generator) -> np.ndarray:
-        point = self._initial(int(rng.integers(2**30)))
+        with self._lock:
+            point = self._initial(int(rng.integers(2**30)))
         center = np.concatenate([np.ravel(point[v.name]) for v in self.layout.values])
         moved = np.arange(center.size) < self.layout.ends[-1]
         for _ in range(_STARTS):
             q = center + moved * rng.uniform(-1.0, 1.0, size=center.size)
             used = {self._density.address, self._functions[2].address}
             if all(np.isfinite(call(address, q, np.empty_like(q))) for address in used):
+                self._check_what_is_drawn_anew(q)
                 return q
         self.layout.model.check_start_vals(point)
         raise ValueError("no starting point with a finite density was found near PyMC's own")
+
+    def _check_what_is_drawn_anew(self, q: np.ndarray) -> None:
+        """Compare the log density at two points: a wrong coordinate would be a wrong posterior."""
+        first = int(self.layout.ends[-1])
+        u = np.sin(np.arange(1.0, self.layout.anew + 1.0))
+        ends = q.copy(), q.copy()
+        for end, own in zip(ends, (0.0 * u, u), strict=True):
+            end[first : first + u.size] = own
+        before, after = (call(self._density.address, end, np.empty_like(end)) for end in ends)
+        if abs(after - before + 0.5 * u @ u) > _ROUNDING * (1.0 + abs(before) + u @ u):
+            raise RuntimeError(
+                "coordinates are not standard Normal that should be, which is a fault of pymc_dp: "
+                "please report the model, and sample with nuts_sampler='pymc'"
+            )
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name; say where the density was not known."""
@@ -443,7 +464,7 @@ def _tuned(window: np.ndarray, count: int) -> Tuned:
     window = window[len(window) // 3 :]
     means, spreads = window.mean(axis=0), np.maximum(window.std(axis=0), _NARROWEST)
     directions = np.diag(spreads[:count])  # a row for each
-    bends = np.zeros((count, 2, count))
+    bends = np.zeros((count, 3, count))
     if count > 1:  # along what is uncorrelated, and along each alone
         values, vectors = np.linalg.eigh(np.cov(window[:, :count], rowvar=False))
         along = vectors * np.sqrt(np.maximum(values, _NARROWEST**2))
@@ -454,15 +475,15 @@ def _tuned(window: np.ndarray, count: int) -> Tuned:
 
 
 def _bends(z: np.ndarray) -> np.ndarray:
-    """Return how each column moves with the square and cube of each, where it clearly does."""
-    bends = np.zeros((z.shape[1], 2, z.shape[1]))
+    """Return how each column bends with each, up to its cube, where it clearly does."""
+    bends = np.zeros((z.shape[1], 3, z.shape[1]))
     for bend, c in zip(bends, z.T, strict=True):
         powers = np.stack([np.ones(len(z)), c, c**2, c**3], axis=1)
         linear = z - powers[:, :2] @ np.linalg.lstsq(powers[:, :2], z)[0]
         bent = np.linalg.lstsq(powers, linear)[0]
         left = ((linear - powers @ bent) ** 2).mean(axis=0)
         clear = (c != z.T).any(axis=1) & (left < (1.0 - _CLEAR) * (linear**2).mean(axis=0))
-        bend[:, clear] = bent[2:, clear]
+        bend[:, clear] = bent[1:, clear]
     return bends
 
 

@@ -10,7 +10,6 @@ from pymc_dp.kernels.moments import clt_law as regression_law
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments import regression_chain as exact
 from pymc_dp.kernels.moments.walk import turn
-from pymc_dp.kernels.pointers import pointer
 from pymc_dp.kernels.slices import Tuned, advance
 from pymc_dp.routes import ROUTES
 from tests import slices as hierarchy
@@ -304,10 +303,10 @@ def slices(*, columns=hierarchy.EACH, inner=0, anew=0):
     after, out = before.copy(), np.empty((1, hierarchy.SIZE))
     directions = np.array([[0.7, 0.3, 0.0], [1.0, 0.0, 0.0], [0.0, 0.6, 0.0], [0.2, 0.0, 2.0]])
     spreads = np.full(hierarchy.SIZE, 0.8)
-    bends = np.zeros((4, 2, 3))
-    bends[0] = [[-0.15, 0.35, 0.2], [0.03, -0.07, 0.1]]  # orthogonal to the first
+    bends = np.zeros((4, 3, 3))  # orthogonal to the first direction
+    bends[0] = [[0.3, -0.7, -0.1], [-0.15, 0.35, 0.2], [0.03, -0.07, 0.1]]
     tuned = Tuned(directions, bends, np.full(4, 1.5), 0.25 * spreads, spreads)
-    kept = [pointer(function) for function in (*functions, hierarchy.correction)]
+    kept = [hierarchy.pointer(function) for function in (*functions, hierarchy.correction)]
     moved = [function.address for function in kept]
     for q in after:
         advance(rng, *moved, q, ends, anew, mixed, tuned, 0.0, 1, inner, out)

@@ -21,6 +21,7 @@ from tests.fuzz.grammar import ENOUGH, average
 
 REFUSALS = (ValueError, NotImplementedError)
 SIGMAS = 5.0
+_OTHERS = 5  # values of a latent that are tried
 DOUBTFUL = 0.2  # of our own density's standard error, where it is drawn: nothing can be said
 
 
@@ -105,8 +106,8 @@ class Densities:
             self.back, self.there = (
                 pytensor.function([*parameters, v], vectorize_graph(graphs, {one: v}), **options)
                 for one, graphs, v in (
-                    (u, [back, jacobian], pt.matrix(dtype="float64")),
-                    (given[rv], [there, there.sum()], pt.matrix(dtype="float64")),
+                    (u, [back, jacobian], many[self.latents.index(rv)].type()),
+                    (given[rv], [there, there.sum()], many[self.latents.index(rv)].type()),
                 )
             )
         rows += [pm.logp(rv, model.rvs_to_values[rv]).ravel() for rv in model.observed_RVs]
@@ -142,19 +143,17 @@ class Densities:
         return drawn, log
 
     def _draw_rows(self, rng, point, alpha, shape):
-        size, k = shape
-        k -= alpha.size
+        size, k = shape[0], shape[-1] - alpha.shape[-1]
         root = np.sqrt(alpha)
         value = rng.normal(size=shape)
-        value[:, k:] = root * np.log(rng.gamma(alpha, size=(size, alpha.size)) / alpha)
+        value[..., k:] = root * np.log(rng.gamma(alpha, size=(size, *alpha.shape)) / alpha)
         value[::2] = self.back(*point, rng.standard_t(6, value[::2].shape))[0]
         u, _ = self.there(*point, value)
         _, jacobian = self.back(*point, u)
-        student = stats.t.logpdf(u, 6).sum(-1) - jacobian
-        own = stats.norm.logpdf(value[:, :k]).sum(-1)
-        own = own + (
-            stats.loggamma.logpdf(value[:, k:] / root + np.log(alpha), alpha) - np.log(root)
-        ).sum(-1)
+        gammas = stats.loggamma.logpdf(value[..., k:] / root + np.log(alpha), alpha) - np.log(root)
+        own = np.concatenate([stats.norm.logpdf(value[..., :k]), gammas], axis=-1)
+        own = own.reshape(size, -1).sum(-1)
+        student = stats.t.logpdf(u, 6).reshape(size, -1).sum(-1) - jacobian
         return value, np.logaddexp(student, own) - np.log(2)
 
     def parts(self, rng, point):
@@ -162,16 +161,21 @@ class Densities:
 
         By changing one latent after the other.
         """
-        (drawn, _) = self.draw(rng, point, 2)
-        first, other = ([d[k] for d in drawn] for k in range(2))
-        rows = [first]
+        # Counts are often equal in two draws, and noise as likely on both sides of a value.
+        (drawn, _) = self.draw(rng, point, 100)
+        first = [d[0] for d in drawn]
+        rows, of = [first], []
         for i, value in enumerate(first):
-            for at in np.ndindex(value.shape):
-                changed = np.array(value)
-                changed[at] = other[i][at]
-                rows.append([*first[:i], changed, *first[i + 1 :]])
+            for place, at in enumerate(np.ndindex(value.shape)):
+                others = np.unique(drawn[i][(slice(None), *at)])
+                for other in others[others != value[at]][:_OTHERS]:
+                    changed = np.array(value)
+                    changed[at] = other
+                    rows.append([*first[:i], changed, *first[i + 1 :]])
+                    of.append((i, place))
         logs = self.logp(*point, *map(np.array, zip(*rows, strict=True)))
-        moved = np.nan_to_num(logs[1:]) != np.nan_to_num(logs[0])
+        changes = np.nan_to_num(logs[1:]) != np.nan_to_num(logs[0])
+        moved = [changes[[entry == one for one in of]].any(axis=0) for entry in dict.fromkeys(of)]
         parts = []
         for used in [*moved, *np.eye(logs.shape[1], dtype=bool)]:
             apart = [p for p in parts if not (p & used).any()]

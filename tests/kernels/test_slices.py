@@ -1,19 +1,24 @@
 """Moves of slices and levels, and draws of statistics, against the laws that they keep."""
 
 import numpy as np
+import pytensor.tensor as pt
 import pytest
 from numba import njit
+from numba.core.errors import TypingError
 
-from pymc_dp.kernels.pointers import call, pointer
+from pymc_dp.graphs.compiled import filling
+from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import (
     Tuned,
     advance,
+    along,
     draw_each,
     draw_jointly,
     level_move,
     slice_move,
 )
-from tests.slices import EACH, ENDS, FACTOR, MIXED, SIZE, density, noise, prior
+from pymc_dp.routes.slices import _bends
+from tests.slices import EACH, ENDS, FACTOR, MIXED, SIZE, density, noise, pointer, prior
 
 
 @njit(error_model="numpy")
@@ -51,11 +56,10 @@ def test_a_slice_keeps_its_law():
     rng, size, terms = np.random.default_rng(1), 20_000, np.empty(1)
     before = rng.gumbel(size=size)
     after, kept = np.empty(size), pointer(gumbels)
+    line = np.zeros(1), np.ones(1), np.zeros((3, 1)), 0.7
     for i in range(size):
         q = before[i : i + 1].copy()
-        slice_move(
-            rng, kept.address, q, gumbels(q, terms), terms, q, np.ones(1), np.zeros((2, 1)), 0.7
-        )
+        slice_move(rng, kept.address, q, gumbels(q, terms), terms, *line)
         after[i] = q[0]
     for power in range(1, 7):
         change = np.exp(-power * np.exp(-after)) - np.exp(-power * np.exp(-before))
@@ -90,7 +94,7 @@ def test_widths_are_tuned_and_then_stay():
     rng, out = np.random.default_rng(1), np.empty((200, SIZE))
     [q] = prior(rng, 1, EACH)
     widths = np.array([1e-3, 1e3, 1.0])
-    tuned = Tuned(np.eye(3), np.zeros((3, 2, 3)), widths, np.zeros(SIZE), np.ones(SIZE))
+    tuned = Tuned(np.eye(3), np.zeros((3, 3, 3)), widths, np.zeros(SIZE), np.ones(SIZE))
     kept = pointer(density), pointer(noise)
     own, of_noise = (function.address for function in kept)
     given = rng, own, of_noise, own, q, ENDS[EACH], 0, MIXED[EACH], tuned
@@ -101,14 +105,49 @@ def test_widths_are_tuned_and_then_stay():
     np.testing.assert_array_equal(tuned.widths, widths)
 
 
-def test_a_function_by_its_address():
-    @njit
-    def rooted(x, out):
-        out[:] = x[::-1]
-        return np.linalg.cholesky(x.reshape(1, 1))[0, 0]
+@pytest.mark.parametrize("c", [-4.0, 0.3, 2.5])
+def test_bent_lines_lead_back_and_keep_volume(c):
+    """With d, all points of a line are those of each of them: c grows by t, volume stays."""
+    direction, center = np.array([0.6, 0.8, 0.0]), np.array([1.0, -2.0, 0.5])
+    bend = np.array([[0.8, -0.6, 0.3], [-0.4, 0.3, 0.1], [0.08, -0.06, -0.2]])
+    rest = np.array([0.4, -0.3, 0.7])
 
-    kept, out = pointer(rooted), np.zeros(1)
-    assert call(kept.address, np.array([4.0]), out) == 2.0
-    assert out == [4.0]
-    # What raises an error has no value, and says nothing.
-    assert np.isnan(call(kept.address, np.array([-4.0]), out))
+    def moved(start, t):
+        q = np.empty(3)
+        place = (start - center) @ direction / (direction @ direction)
+        along(q, start, direction, bend, place, t)
+        return q
+
+    start = center + c * direction + rest
+    there = moved(start, 1.1)
+    assert (there - center) @ direction == pytest.approx(c + 1.1)
+    np.testing.assert_allclose(moved(there, -1.1), start, atol=1e-13)
+    np.testing.assert_allclose(moved(there, 0.7), moved(start, 1.8), atol=1e-13)
+    steps = 1e-6 * np.eye(3)
+    jacobian = [(moved(start + e, 1.1) - moved(start - e, 1.1)) / 2e-6 for e in steps]
+    assert np.linalg.det(jacobian) == pytest.approx(1.0, abs=1e-7)
+
+
+def test_lines_follow_a_bent_ridge():
+    rng = np.random.default_rng(1)
+    c = rng.normal(size=2_000)
+    z = np.stack([c, c**3 - 3.0 * c + 0.1 * rng.normal(size=c.size), rng.normal(size=c.size)], 1)
+    z = (z - z.mean(axis=0)) / z.std(axis=0)
+    [bend, *_] = _bends(z)
+    left = z - sum(z[:, :1] ** (k + 1) * bend[k] for k in range(3))
+    assert left[:, 1].var() < 0.05
+    assert not bend[:, [0, 2]].any()
+
+
+def test_a_function_by_its_address():
+    x = pt.vector("x", shape=(2,))
+    kept = filling(x, x.sum(), x[::-1] + 1.0)
+    out = np.zeros(2)
+    assert call(kept.address, np.array([4.0, 1.0]), out) == 5.0
+    assert out.tolist() == [2.0, 5.0]
+    # Of an error, for want of room here, all is NaN.
+    longer = np.zeros(3)
+    assert np.isnan(call(kept.address, np.ones(2), longer))
+    assert np.isnan(longer).all()
+    with pytest.raises(TypingError, match="in one piece"):
+        call(kept.address, np.ones(4)[::2], out)

@@ -244,8 +244,8 @@ class InvertedGroupSums(SumLaw):
         sizes, factor, offset = (x.reshape(shape) for x in (sizes, factor, release.offset))
         record = pt.vector("record", dtype="float64")
         positive = starts_at_zero(law, rv.name)
-        summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
         with about(f"the release {release.rv.name!r}"):
+            summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
             require_smooth(rv, mechanism, (summand,), record)
         names = (confidential(release.rv),)
         of_groups = InvertedGroups(op, sizes, factor, offset, summand, record, names)
