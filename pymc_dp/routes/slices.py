@@ -436,7 +436,8 @@ class SliceChain:
         for end, own in zip(ends, (0.0 * u, u), strict=True):
             end[first : first + u.size] = own
         before, after = (call(self._density.address, end, np.empty_like(end)) for end in ends)
-        if abs(after - before + 0.5 * u @ u) > _ROUNDING * (1.0 + abs(before) + u @ u):
+        allowed = _ROUNDING * (1.0 + abs(before) + u @ u)
+        if not abs(after - before + 0.5 * u @ u) <= allowed:  # NaN, too
             raise RuntimeError(
                 "coordinates are not standard Normal that should be, which is a fault of pymc_dp: "
                 "please report the model, and sample with nuts_sampler='pymc'"

@@ -303,7 +303,7 @@ def test_refusals_name_what_is_wrong():
         return model
 
     refuses(model(lambda x, y: pt.dot(M, x**2 * y)), "'z' is of products of 3 columns")
-    refuses(model(lambda x, y: pt.dot(M, x * y), law=pm.Laplace), "'x' follow Laplace")
+    refuses(model(lambda x, y: pt.dot(M, x * y), law=pm.Laplace), "'x' follows Laplace")
     refuses(model(lambda x, y: pt.dot(M, x * y), bounds=([-1, -1], [1, 1])), "'z' states bounds=")
     refuses(model(lambda x, y: pt.dot(M, x * y)), "no marginal in closed form", "marginal")
 
