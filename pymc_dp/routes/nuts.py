@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from functools import partial
 
 import pymc as pm
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import lengths
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
@@ -22,9 +20,8 @@ from pymc_dp.step_methods import choose_steps
 
 _log = logging.getLogger("pymc.dp")
 
-# PyMC's 0.8 leaves divergences where little is known of the spread of many, as is usual under
-# noise; for few variables it is the faster.
-_ACCEPT, _FEW = 0.9, 10
+# PyMC's 0.8 leaves divergences where little is known of a spread, as is usual under noise.
+_ACCEPT = 0.9
 
 
 def nuts_rate(marginal: pm.Model) -> float:
@@ -42,8 +39,7 @@ def _sample(reading: Reading, on: Reading, **kwargs):
     if moved:
         names = ", ".join(map(repr, moved))
         _log.info("Moved in coordinates that suit the data, see docs/latent_gaussian.md: %s", names)
-    if moved or sum(math.prod(lengths(rv)) for rv in model.free_RVs) > _FEW:
-        kwargs.setdefault("target_accept", _ACCEPT)
+    kwargs.setdefault("target_accept", _ACCEPT)
     return pm.sample(model=model, **kwargs)
 
 
