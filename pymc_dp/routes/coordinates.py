@@ -29,14 +29,12 @@ from pytensor.gradient import pullback, pushforward
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic as ps
-from pytensor.tensor.basic import Alloc
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import NormalRV
-from pytensor.tensor.shape import Reshape
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     PLAIN_MODE,
     keeps_values,
@@ -49,7 +47,6 @@ from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.mean_variance import of_variable
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.bounds import at_start, starting_values
-from pymc_dp.reading.cells import entries_of, places
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
@@ -291,42 +288,18 @@ def _pullback(mean: TensorVariable, theta: TensorVariable, weights: TensorVariab
 
 
 def _is_exact(term: _Term, thetas: Sequence[TensorVariable]) -> bool:
-    """Whether a term is that of a Normal law of one theta at most, entry by entry."""
+    """Whether a term is seen to be that of a Normal law of one theta at most, entry by entry.
+
+    What is not seen to be linear is not: a jump has a slope of zero.
+    """
     own = [theta for theta in thetas if theta in ancestors([term.mean])]
     if set(thetas) & set(ancestors(simplified([term.weight]))) or len(own) > 1:
         return False
     try:
-        for theta in own:
-            entries_of(term.mean, theta, places(term.mean))
+        maps = [linear_map(term.mean, theta) for theta in own]
     except Declined:
         return False
-    return all(_is_affine(term.mean, theta) for theta in own)
-
-
-def _is_affine(graph: TensorVariable, theta: TensorVariable) -> bool:
-    """Whether it is seen that entries of a graph are multiples of entries of theta, plus numbers.
-
-    What is not known to be so is not: a jump has a slope of zero.
-    """
-    if graph is theta or theta not in ancestors([graph]):
-        return True
-    op, inputs = graph.owner.op, graph.owner.inputs
-    own = [i for i in inputs if theta in ancestors([i])]
-    match getattr(op, "scalar_op", op):
-        case ps.Add() | ps.Sub() | ps.Neg():
-            pass
-        case ps.Mul() if len(own) == 1:
-            pass
-        case ps.TrueDiv() if own == inputs[:1]:
-            pass
-        case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | Alloc():
-            if own != inputs[:1]:
-                return False
-        case _ if keeps_values(op, inputs[0]) and own == inputs[:1]:
-            pass
-        case _:
-            return False
-    return all(_is_affine(i, theta) for i in own)
+    return all(np.all((matrix != 0).sum(axis=1) <= 1) for matrix in maps)
 
 
 def _slopes(mean: TensorVariable, theta: TensorVariable, start):

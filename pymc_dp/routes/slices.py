@@ -99,7 +99,7 @@ class Surrogate(Integrated):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The values of a model's variables in one vector: parameters, levels, ..., then the others.
+    """The values of a model's variables in one vector: parameters, levels, those anew, others.
 
     Attributes
     ----------
@@ -178,21 +178,24 @@ def layout(reading: Reading) -> Layout:
     """Lay the variables of the marginal out; say what cannot be moved by slices."""
     on, corrected = _surrogates(collapsed(reading, "marginal"))
     model, mixed = _mixed(on.model)
-    model, moved = standardised(reading, Reading(model))
-    anew = [rv for rv in model.free_RVs if getattr(model.rvs_to_transforms[rv], "is_exact", False)]
-    joint = any(_is_joint(getattr(rv.owner.op, "law", None)) for rv in model.observed_RVs)
-    # Else coordinates may not depend on the variances of the noise.
-    if not anew or corrected or joint:
-        model, moved = standardised(reading, on)
-        (model, mixed), anew = _mixed(model), []
     for rv in model.observed_RVs:
         if not _is_normal(rv):
-            few = _has_normal(getattr(rv.owner.op, "law", None))
-            raise Declined(
-                f"{rv.name!r} has fewer than {_FEWEST} entries, whose noise is integrated out"
-                if few
-                else f"it covers what is Normal given the parameters, and {rv.name!r} is not"
-            )
+            if _has_normal(getattr(rv.owner.op, "law", None)):
+                raise Declined(
+                    f"{rv.name!r} has fewer than {_FEWEST} entries, whose noise is integrated out"
+                )
+            raise Declined(f"it covers what is Normal given the parameters, and {rv.name!r} is not")
+    joint = any(_is_joint(getattr(rv.owner.op, "law", None)) for rv in model.observed_RVs)
+    anew: list[TensorVariable] = []
+    if not corrected and not joint:
+        new, moved = standardised(reading, Reading(model) if model is not on.model else on)
+        transforms = new.rvs_to_transforms
+        anew = [rv for rv in new.free_RVs if getattr(transforms[rv], "is_exact", False)]
+    if anew:
+        model = new
+    else:  # coordinates may not depend on the variances of the noise
+        model, moved = standardised(reading, on)
+        model, mixed = _mixed(model)
     for rv in model.free_RVs:
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete")
@@ -423,7 +426,8 @@ class SliceChain:
             q = center + moved * rng.uniform(-1.0, 1.0, size=center.size)
             used = {self._density.address, self._functions[2].address}
             if all(np.isfinite(call(address, q, np.empty_like(q))) for address in used):
-                self._check_what_is_drawn_anew(q)
+                if self.layout.anew:
+                    self._check_what_is_drawn_anew(q)
                 return q
         self.layout.model.check_start_vals(point)
         raise ValueError("no starting point with a finite density was found near PyMC's own")

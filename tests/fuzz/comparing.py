@@ -95,7 +95,7 @@ class Densities:
         for rv in self.rows:
             rows.append(pm.logp(rv, given[rv]).reshape((1,)))
             transform = model.rvs_to_transforms[rv]
-            u, inputs = rv.type(), rv.owner.inputs
+            u, inputs, batch = rv.type(), rv.owner.inputs, many[self.latents.index(rv)]
             there, back, jacobian = given[rv], u, pt.zeros(())
             if transform is not None:
                 there, back = (
@@ -106,8 +106,8 @@ class Densities:
             self.back, self.there = (
                 pytensor.function([*parameters, v], vectorize_graph(graphs, {one: v}), **options)
                 for one, graphs, v in (
-                    (u, [back, jacobian], many[self.latents.index(rv)].type()),
-                    (given[rv], [there, there.sum()], many[self.latents.index(rv)].type()),
+                    (u, [back, jacobian], batch.type()),
+                    (given[rv], [there, there.sum()], batch.type()),
                 )
             )
         rows += [pm.logp(rv, model.rvs_to_values[rv]).ravel() for rv in model.observed_RVs]
