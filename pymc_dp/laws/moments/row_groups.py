@@ -214,13 +214,25 @@ class GroupedColumns(SumLaw):
         start, start_root, z, sd = starting_values(
             [mean, root, known.value - known.offset, pt.sqrt(known.variance)]
         )
-        found = []
-        for g, n in enumerate(self.rows.sizes.tolist()):
-            own, matrix = known.of(g, self.count)
-            sample = start[g], np.sqrt(max(n - 1, 1)) * start_root[g]
-            found.append(nearest_sample(matrix, z[own], sd[own], n, sample) if own.size else sample)
-        means, factors = map(np.array, zip(*found, strict=True))
-        return means, factors
+        sizes = self.rows.sizes
+        means, factors = start, np.sqrt(np.maximum(sizes - 1, 1))[:, None, None] * start_root
+
+        def nearest(roots=None):
+            found = []
+            for g, n in enumerate(sizes.tolist()):
+                sample, (own, matrix) = (means[g], factors[g]), known.of(g, self.count)
+                root = None if roots is None else roots[g]
+                if own.size:
+                    sample = nearest_sample(matrix, z[own], sd[own], n, sample, root)
+                found.append(sample)
+            return map(np.array, zip(*found, strict=True))
+
+        means, factors = nearest()
+        # Noise takes single groups to the wall, together they say what spread to expect of each.
+        seen = np.linalg.solve(start_root, factors)
+        together = (seen @ seen.swapaxes(1, 2)).sum(axis=0) / max(np.sum(sizes - 1), 1)
+        roots = start_root @ np.linalg.cholesky(together + 1e-9 * np.diag(np.diag(together)))
+        return tuple(nearest(roots))
 
     def _linearised(
         self, known: Published, exact: ExactLatents, samples, mean, root

@@ -159,6 +159,7 @@ def nearest_sample(
     sd: np.ndarray,
     n: int,
     start: tuple[np.ndarray, np.ndarray],
+    root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and factor of the scatter of n rows whose sums are near to released ones.
 
@@ -168,15 +169,25 @@ def nearest_sample(
         The sums, in the order of `column_products`, times `matrix` are z but for noise of sd.
     start : pair of arrays
         Mean and Cholesky factor to start from, which stand where the releases leave them open.
+    root
+        Of the covariance matrix that the rows have, where it is known about: the sample is then the
+        most probable one. The factor of `start` is not used.
     """
     start_mean, start_factor = start
     w = len(start_mean)
     rows, columns = np.tril_indices(w)
     diagonal = rows == columns
+    if root is not None:
+        freedom = np.maximum(n - 1.0 - np.arange(w), 1.0)
+        start_factor = root * np.sqrt(freedom)
     a, b = np.triu_indices(w)
     pair = w + np.arange(a.size)
     unit = np.sqrt((start_factor**2).sum(axis=1) / n)
-    scale = np.concatenate([unit, np.where(diagonal, 1.0, unit[rows] * np.sqrt(n))])
+    scale = 1e3 * np.concatenate([unit, np.where(diagonal, 1.0, unit[rows] * np.sqrt(n))])
+    if root is not None:
+        moved = np.tril(np.cumsum(root[:, ::-1] ** 2, axis=1)[:, ::-1] - 0.5 * root**2)
+        own = np.where(diagonal, 0.5 / freedom[columns], moved[rows, columns])
+        scale[w:] = np.sqrt(np.maximum(own, 1e-300))
 
     def coordinates(mean, factor):
         entries = factor[rows, columns]
@@ -199,7 +210,7 @@ def nearest_sample(
 
     def residual(c):
         own = (matrix @ sample_sums(*sample(c), n) - z) / sd
-        return np.concatenate([own, 1e-3 * (c - first) / scale])
+        return np.concatenate([own, (c - first) / scale])
 
     def jacobian(c):
         mean, factor = sample(c)
@@ -210,8 +221,16 @@ def nearest_sample(
         location = n * around(mean)[w:, :w]
         top = np.hstack([n * np.eye(w), np.zeros((w, rows.size))])
         own = matrix @ np.vstack([top, np.hstack([location, moved * speed])])
-        return np.vstack([own / sd[:, None], np.diag(1e-3 / scale)])
+        return np.vstack([own / sd[:, None], np.diag(1.0 / scale)])
 
+    def polished(begin):
+        found = optimize.least_squares(
+            residual, begin, jacobian, method="lm", x_scale="jac", ftol=1e-2, max_nfev=30
+        )
+        return sample(found.x)
+
+    if root is not None:
+        return polished(first)
     # The sums of deviations from any point are linear in the releases: the search has only to
     # polish what they say. From near by they do not cancel.
     size = n * np.concatenate([unit, unit[a] * unit[b]])
@@ -229,10 +248,7 @@ def nearest_sample(
     begin = coordinates(mean, factor)
     if np.all(np.abs(residual(begin)[: z.size]) < 1.0):
         return mean, factor
-    found = optimize.least_squares(
-        residual, begin, jacobian, method="lm", x_scale="jac", ftol=1e-2, max_nfev=30
-    )
-    return sample(found.x)
+    return polished(begin)
 
 
 def _near_factor(scatter: np.ndarray, unit: np.ndarray) -> np.ndarray:
