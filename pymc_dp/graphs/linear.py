@@ -76,7 +76,9 @@ class _Map:
         if isinstance(op, Blockwise) and op.batch_ndim(node) == 0:
             op = op.core_op
         match op.scalar_op if isinstance(op, Elemwise) else op:
-            case Sum() | Dot() | ps.Add() if variable.dtype == "bool":
+            case Sum() | Dot() | ps.Add() | AdvancedIncSubtensor() | IncSubtensor() if (
+                variable.dtype == "bool"
+            ):
                 pass  # there it means or
             case op if first and keeps_values(op, node.inputs[0]):
                 return self.read(node.inputs[0])

@@ -126,6 +126,11 @@ def _variances_of(h, f):
 
 
 # The weights of the records, and h(x) for PyTensor.
+def _number(h):
+    """Return truth values as numbers: added up as they are, they mean or."""
+    return h.ravel().astype("int64") if h.dtype == "bool" else h.ravel()
+
+
 REDUCE = {
     "sums by a matrix": (_members, lambda h, f: pt.dot(f.members, h.ravel())),
     "means by a matrix": (_means, lambda h, f: _means(f) @ h.ravel()),
@@ -140,7 +145,7 @@ REDUCE = {
         _members, lambda h, f: pt.inc_subtensor(pt.zeros(f.groups)[f.group], h.ravel())
     ),
     "bincount": (
-        _members, lambda h, f: pt.bincount(f.group, weights=h.ravel(), minlength=f.groups)
+        _members, lambda h, f: pt.bincount(f.group, weights=_number(h), minlength=f.groups)
     ),
     "total": (lambda f: np.ones((1, f.n)), lambda h, f: h.sum()[None]),
     "mean": (lambda f: np.ones((1, f.n)) / f.n, lambda h, f: h.mean()[None]),
@@ -149,7 +154,7 @@ REDUCE = {
     "each": (lambda f: np.eye(f.n), lambda h, f: h.ravel()),
     "the first": (lambda f: np.arange(f.n)[None] < 2, lambda h, f: h.ravel()[:2].sum()[None]),
     "weights": (_public_weights, lambda h, f: (_public_weights(f)[0] * h.ravel()).sum()[None]),
-    "h' h": (None, lambda h, f: pt.dot(h.ravel(), h.ravel())[None]),
+    "h' h": (None, lambda h, f: pt.dot(_number(h), _number(h))[None]),
     "variances": (None, _variances),
 }  # fmt: skip
 NONLINEAR = {
@@ -428,6 +433,8 @@ class Design:
         """Return the density of a sum of one function of iid records, under Normal noise."""
         h, weights = entry.piece.each, entry.weights[own]
         if sigma is None or h.label not in KINKS or self.law in COUNTS or not own.size:
+            return None
+        if entry.piece.reduce in NONLINEAR:
             return None
         if np.ptp(weights) or np.ptp(p[own]) or np.ptp(s[own]):
             return None

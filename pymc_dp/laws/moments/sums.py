@@ -171,7 +171,7 @@ def nearest_sample(
         Mean and Cholesky factor to start from, which stand where the releases leave them open.
     root
         Of the covariance matrix that the rows have, where it is known about: the sample is then the
-        most probable one. The factor of `start` is not used.
+        most probable one.
     """
     start_mean, start_factor = start
     w = len(start_mean)
@@ -230,7 +230,8 @@ def nearest_sample(
         return sample(found.x)
 
     if root is not None:
-        return polished(first)
+        begins = [first, coordinates(*start)]
+        return polished(min(begins, key=lambda c: float(np.sum(residual(c) ** 2))))
     # The sums of deviations from any point are linear in the releases: the search has only to
     # polish what they say. From near by they do not cancel.
     size = n * np.concatenate([unit, unit[a] * unit[b]])

@@ -126,8 +126,12 @@ class Reader:
                 return self._elemwise(op.scalar_op, inputs)
             case CAReduce():
                 return reduced(self.ledger, variable, self.operands.table(self.read(inputs[0])))
-            case Dot() if variable.type.dtype == "bool":
-                raise refusal(op)  # its sum means or
+            case Dot() | AdvancedIncSubtensor() if variable.type.dtype == "bool":
+                raise Declined(
+                    f"`{type(op).__name__}` adds up truth values, which means or: count them as "
+                    f"numbers, (x > 0).astype('int64') say",
+                    near=1,
+                )
             case Dot():
                 a, b = inputs
                 return self.read((a[:, :, None] * b[None, :, :]).sum(axis=1))

@@ -347,6 +347,22 @@ def test_nearest_sample_of_sums_of_no_rows_and_of_few_sums():
     np.testing.assert_allclose(factor @ factor.T / n, [[1.0, 0.0], [0.0, 4.0]], atol=1e-4)
 
 
+def test_nearest_sample_of_rows_whose_covariance_is_known_about():
+    """Little noise: the released sums. Much: what rows have. Between them: off the wall."""
+    n, root = 40, np.array([[1.0, 0.0], [0.5, 0.8]])
+    mean, factor = sample_of_rows(2, n)
+    sums = sums_of(mean, factor, n)
+    start, prior = (mean, factor), root * np.sqrt([n - 1, n - 2])
+    for noise, expected in ((1e-6, factor), (1e6, prior)):
+        found = nearest_sample(np.eye(5), sums, np.full(5, noise), n, start, root)[1]
+        np.testing.assert_allclose(found @ found.T, expected @ expected.T, rtol=1e-4)
+    impossible = sums - [0, 0, 0, 0, 2 * sums[-1]]
+    wall = nearest_sample(np.eye(5), impossible, np.full(5, 20.0), n, start)
+    found = nearest_sample(np.eye(5), impossible, np.full(5, 20.0), n, wall, root)[1]
+    off = np.log(np.diag(found) / np.diag(prior))
+    assert np.all(np.abs(off) < 5 / np.sqrt(2 * n))
+
+
 @pytest.mark.by_day("0.001")
 @pytest.mark.parametrize("noise", [1e-3, 1.0, 100.0])
 def test_coordinates_change_no_posterior(noise):

@@ -10,8 +10,11 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.sparse import as_sparse_or_tensor_variable
 from pytensor.sparse import structured_dot as sparse_dot
+from scipy import stats
 from scipy.sparse import csr_matrix
+from scipy.special import logsumexp
 
+import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.reading.sums import additive, is_rowwise
@@ -502,3 +505,36 @@ def test_is_rowwise_of_vectors():
     assert not is_rowwise(pt.special.softmax(X, axis=0), X, N, 2)
     assert not is_rowwise(X.T, X, N, 2)
     assert not is_rowwise(X @ beta, X, N, 2)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda h: pt.bincount(np.zeros(5, int), weights=h, minlength=1),
+        lambda h: (h @ h)[None],
+        lambda h: pt.zeros(1, dtype="bool")[np.zeros(5, int)].inc(h),
+    ],
+)
+def test_truth_values_that_are_added_up_mean_or(count):
+    """PyTensor adds them up to True: no rung may read a count there."""
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu", 0, 1), 1, shape=5)
+        either = count(x > 0)
+        dp.PrivateObservation("z", either, dp.GaussianMechanism(2.0), observed=np.array([4.0]))
+    assert either.dtype == "bool"
+    with pytest.raises(NotImplementedError, match=r"'z'.*means or.*astype\('int64'\)"):
+        dp.collapse(model, "marginal")
+
+
+@pytest.mark.parametrize(
+    "count",
+    [lambda h: pt.bincount(np.zeros(5, int), weights=h, minlength=1), lambda h: (h @ h)[None]],
+)
+def test_truth_values_as_numbers_are_counted(count):
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu", 0, 1), 1, shape=5)
+        number = count((x > 0).astype("int64"))
+        dp.PrivateObservation("z", number, dp.GaussianMechanism(2.0), observed=np.array([4.0]))
+    found = dp.collapse(model, "marginal").compile_logp()({"mu": 0.0})
+    counts = stats.binom.logpmf(np.arange(6), 5, 0.5) + stats.norm.logpdf(4.0, np.arange(6), 2.0)
+    np.testing.assert_allclose(found, logsumexp(counts) + stats.norm.logpdf(0.0), rtol=1e-10)
