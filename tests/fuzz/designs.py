@@ -125,12 +125,12 @@ def _variances_of(h, f):
         return np.stack([h[..., f.group == j].var(-1, ddof=1) for j in range(f.groups)], -1)
 
 
-# The weights of the records, and h(x) for PyTensor.
 def _number(h):
     """Return truth values as numbers: added up as they are, they mean or."""
     return h.ravel().astype("int64") if h.dtype == "bool" else h.ravel()
 
 
+# The weights of the records, and h(x) for PyTensor.
 REDUCE = {
     "sums by a matrix": (_members, lambda h, f: pt.dot(f.members, h.ravel())),
     "means by a matrix": (_means, lambda h, f: _means(f) @ h.ravel()),

@@ -215,24 +215,26 @@ class GroupedColumns(SumLaw):
             [mean, root, known.value - known.offset, pt.sqrt(known.variance)]
         )
         sizes = self.rows.sizes
-        means, factors = start, np.sqrt(np.maximum(sizes - 1, 1))[:, None, None] * start_root
+        entries = [known.of(g, self.count) for g in range(sizes.size)]
 
-        def nearest(roots=None):
+        def nearest(means, factors, roots):
             found = []
-            for g, n in enumerate(sizes.tolist()):
-                sample, (own, matrix) = (means[g], factors[g]), known.of(g, self.count)
-                root = None if roots is None else roots[g]
+            for (own, matrix), n, mean, factor, root in zip(
+                entries, sizes.tolist(), means, factors, roots, strict=True
+            ):
+                sample = mean, factor
                 if own.size:
                     sample = nearest_sample(matrix, z[own], sd[own], n, sample, root)
                 found.append(sample)
-            return map(np.array, zip(*found, strict=True))
+            return tuple(map(np.array, zip(*found, strict=True)))
 
-        means, factors = nearest()
+        factors = np.sqrt(np.maximum(sizes - 1, 1))[:, None, None] * start_root
+        means, factors = nearest(start, factors, [None] * sizes.size)
         # Noise takes single groups to the wall, together they say what spread to expect of each.
         seen = np.linalg.solve(start_root, factors)
         together = (seen @ seen.swapaxes(1, 2)).sum(axis=0) / max(np.sum(sizes - 1), 1)
         roots = start_root @ np.linalg.cholesky(together + 1e-9 * np.diag(np.diag(together)))
-        return tuple(nearest(roots))
+        return nearest(means, factors, roots)
 
     def _linearised(
         self, known: Published, exact: ExactLatents, samples, mean, root

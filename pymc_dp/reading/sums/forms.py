@@ -29,6 +29,15 @@ def refusal(op: Op) -> Declined:
     return Declined(f"`{name}` makes it something else than a function of sums")
 
 
+def or_refusal(op: Op) -> Declined:
+    """Return the error of an op that adds up truth values, where a sum means or."""
+    return Declined(
+        f"`{type(op).__name__}` adds up truth values, which means or: count them as numbers, "
+        f"(x > 0).astype('int64') say",
+        near=1,
+    )
+
+
 @dataclass(frozen=True)
 class Form:
     """A constant plus multiples of symbols, scalars that stand for what is not known yet.

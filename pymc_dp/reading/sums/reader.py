@@ -36,7 +36,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.reading.sums.forms import refusal
+from pymc_dp.reading.sums.forms import or_refusal, refusal
 from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced, squeezed
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, repeated, reshaped
@@ -126,12 +126,8 @@ class Reader:
                 return self._elemwise(op.scalar_op, inputs)
             case CAReduce():
                 return reduced(self.ledger, variable, self.operands.table(self.read(inputs[0])))
-            case Dot() | AdvancedIncSubtensor() if variable.type.dtype == "bool":
-                raise Declined(
-                    f"`{type(op).__name__}` adds up truth values, which means or: count them as "
-                    f"numbers, (x > 0).astype('int64') say",
-                    near=1,
-                )
+            case Dot() if variable.type.dtype == "bool":
+                raise or_refusal(op)
             case Dot():
                 a, b = inputs
                 return self.read((a[:, :, None] * b[None, :, :]).sum(axis=1))
@@ -245,6 +241,8 @@ class Reader:
         target, added, *index = inputs
         if op.set_instead_of_inc or op.ignore_duplicates:
             raise refusal(op)
+        if target.type.dtype == "bool":
+            raise or_refusal(op)
         if not np.can_cast(added.type.dtype, target.type.dtype, "same_kind"):
             raise refusal(op)  # whole numbers are made of what is added
         by_groups = len(index) == 1 and index[0].type.ndim == 1
