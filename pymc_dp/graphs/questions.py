@@ -10,7 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import MeasurableOp
-from pymc.logprob.transforms import LogOddsTransform, LogTransform
+from pymc.logprob.transforms import IntervalTransform, LogOddsTransform, LogTransform
 from pytensor.compile import optdb
 from pytensor.compile.mode import Mode
 from pytensor.compile.ops import ViewOp
@@ -28,7 +28,7 @@ from pytensor.scalar.math import Sigmoid, Softplus
 from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.linalg import MatrixInverse
-from pytensor.tensor.math import Dot
+from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
@@ -286,6 +286,10 @@ def is_nonnegative(graph: TensorVariable) -> bool:
         return bool(np.all(value >= 0))
     if is_random(graph):
         transform = _default_transform(graph.owner.op, graph)
+        if isinstance(transform, IntervalTransform):
+            lower = transform.args_fn(*graph.owner.inputs)[0]
+            value = None if lower is None else known_value(lower, fixed=True)
+            return value is not None and bool(np.all(value >= 0))
         return isinstance(transform, LogTransform | LogOddsTransform)
     node = graph.owner
     if node is None:
@@ -293,11 +297,27 @@ def is_nonnegative(graph: TensorVariable) -> bool:
     match getattr(node.op, "scalar_op", node.op):
         case ps.Exp() | ps.Sqr() | ps.Sqrt() | ps.Abs() | Sigmoid() | Softplus():
             return True
-        case ps.Add() | ps.Mul() | ps.TrueDiv() if isinstance(node.op, Elemwise):
+        case ps.Add() | ps.Mul() | ps.TrueDiv() if isinstance(node.op, Elemwise | Sum):
             return all(map(is_nonnegative, node.inputs))
+        case ps.Pow():
+            power = known_value(node.inputs[1], fixed=True)
+            even = power is not None and bool(np.all(power % 2 == 0))
+            return even or is_nonnegative(node.inputs[0])
+        case ps.ScalarMaximum() if isinstance(node.op, Elemwise):
+            return any(map(is_nonnegative, node.inputs))
+        case MakeVector():
+            return all(map(is_nonnegative, node.inputs))
+        case Join():
+            return all(map(is_nonnegative, node.inputs[1:]))
         case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | Alloc() | ps.Cast():
             return is_nonnegative(node.inputs[0])
     return False
+
+
+def nonnegative(parameter: TensorVariable) -> TensorVariable:
+    """Return what a law needs to be nonnegative; NaN where it is not, as a square hides it."""
+    known = is_nonnegative(parameter)
+    return parameter if known else pt.switch(parameter >= 0, parameter, np.nan)
 
 
 def lengths(variable: TensorVariable) -> tuple[int, ...]:

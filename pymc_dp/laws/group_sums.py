@@ -342,6 +342,7 @@ class GroupSums(SumLaw):
                 f"their covariance matrix is too large"
             )
         mean = combined(weights, mu, places(self.rv)) + release.offset
+        mean = self.possible(sigma, mean)
         cells = cells_of(self.rv, [sigma])
         spread = at_records(self.rv, sigma, cells.first)
         columns = []

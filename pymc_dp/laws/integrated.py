@@ -53,6 +53,13 @@ class Integrated(ABC):
         """Return the mean and the variance of the confidential value; may be declined."""
         raise Declined
 
+    def left_out(self, value, mechanism, *parameters) -> tuple[TensorVariable, str] | None:
+        """Whether what the density leaves out matters at these parameters, and what that is.
+
+        None of a density that leaves nothing out.
+        """
+        return None
+
     def support_point(self, rv: TensorVariable, *parameters) -> TensorVariable:
         """Return a value of the release that is possible."""
         return pt.zeros(rv.shape)

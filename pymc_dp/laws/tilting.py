@@ -182,47 +182,6 @@ def register_laplace(law: type[RandomVariable], draw: Callable, examples: tuple)
     register_pair(Pair(law, LaplaceMechanism, log_marginal, draw, examples))
 
 
-def laplace_marginal_logcdf(op, z, lam, *params):
-    r"""Log distribution function of a statistic of known law, released with Laplace noise.
-
-    With the two masses of `laplace_log_marginal` written :math:`M_L` and :math:`M_R`, and
-    :math:`F` the distribution function of the statistic,
-
-    .. math::
-
-        P(Z \le z) = \{F(z) - \tfrac12 M_L\} + \tfrac12 M_R .
-
-    Nothing cancels, because :math:`M_L \le F(z)`.
-
-    Parameters
-    ----------
-    op, z, lam, *params
-        As in `laplace_log_marginal`.
-
-    Returns
-    -------
-    TensorVariable
-    """
-    z = _double(z)
-    lam = _double(lam)
-    none = pt.zeros_like(lam)
-    left = log_tilted_mass(op, lam, None, -np.inf, z, *params)
-    right = log_tilted_mass(op, -lam, None, z, np.inf, *params)
-    below = log_tilted_mass(op, none, None, -np.inf, z, *params)
-    above = log_tilted_mass(op, none, None, z, np.inf, *params)
-    lower = logaddexp(_less_half(below, left), right - np.log(2.0))
-    upper = logaddexp(_less_half(above, right), left - np.log(2.0))
-    # The two add up to one: take the logarithm from the smaller.
-    return -pt.softplus(upper - lower)
-
-
-def _less_half(whole, part):
-    """Return log(exp(whole) - exp(part) / 2) for part <= whole, -inf included."""
-    empty = pt.isinf(whole)
-    safe = pt.switch(empty, 0.0, whole)
-    return pt.switch(empty, -np.inf, safe + pt.log1p(-0.5 * pt.exp(part - safe)))
-
-
 def gamma_logpdf(value, alpha, beta):
     r"""Log density of the Gamma law at value > 0, keeping its digits for any shape.
 

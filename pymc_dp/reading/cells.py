@@ -7,6 +7,7 @@ are computed once.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Alloc
@@ -202,12 +204,12 @@ def cells_of(rv: TensorVariable, parameters: Sequence, *sums: LinearSums) -> Cel
     index = places(rv)
     keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
     if sums:
-        keys += _columns(sparse.csc_array(sparse.vstack([s.weights for s in sums])))
+        keys += column_keys(sparse.csc_array(sparse.vstack([s.weights for s in sums])))
     return partition(keys, index[0].size)
 
 
-def _columns(weights: sparse.csc_array) -> list[np.ndarray]:
-    """Return the nonzero entries of every column, one after the other."""
+def column_keys(weights: sparse.csc_array) -> list[np.ndarray]:
+    """Return keys that tell the columns of a sparse matrix apart: their nonzero entries."""
     weights.sort_indices()
     sizes = np.diff(weights.indptr)
     keys = []
@@ -320,7 +322,10 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
         return [Part(_rows(graph, index), node.inputs[1].ravel())]
     through = _through(graph, index)
     if through is not None and not isinstance(node.op, Elemwise):
-        return parts_of(*through[0])
+        source, own = through[0]
+        if not own:  # a scalar that is repeated
+            return [Part(np.ones((n, 1)), at_places(source, own))]
+        return parts_of(source, own)
     cells = partition(_keys(graph, index), n)
     members = sparse.csr_array((np.ones(n), (np.arange(n), cells.of)), shape=(n, cells.sizes.size))
     return [Part(members, at_places(graph, tuple(place[cells.first] for place in index)))]
@@ -409,13 +414,25 @@ def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, 
             if None in shape or any(known_value(r, fixed=True) is None for r in rest):
                 return None
             sizes = tuple(int(n or 0) for n in shape)
-            numbers = np.arange(math.prod(sizes)).reshape(sizes)
-            moved = known_value(node.op.make_node(pt.constant(numbers), *rest).outputs[0])
-            assert moved is not None
-            return [(source, tuple(np.unravel_index(moved[index], sizes)) if sizes else ())]
+            found = _moved(node, sizes, index)
+            # Entries that are counted from the end of dims, which may get another length.
+            longer = tuple(n + (k is None) for n, k in zip(sizes, source.type.shape, strict=True))
+            if longer != sizes:
+                with contextlib.suppress(Exception):  # then the model cannot be computed, either
+                    if not np.array_equal(_moved(node, longer, index), found):
+                        return None
+            return [(source, found)]
         case _ if _is_product(graph):
             return []
     return None
+
+
+def _moved(node: Apply, sizes: tuple[int, ...], index: Index) -> Index:
+    """Return the places from which an op that moves entries takes those at some places."""
+    numbers = np.arange(math.prod(sizes)).reshape(sizes)
+    moved = known_value(node.op.make_node(pt.constant(numbers), *node.inputs[1:]).outputs[0])
+    assert moved is not None
+    return tuple(np.unravel_index(moved[index], sizes)) if sizes else ()
 
 
 def _is_product(graph: TensorVariable) -> bool:

@@ -358,8 +358,9 @@ def factor_density(model: pm.Model, block: Block) -> TensorVariable:
         if factor in model.potentials:
             total += factor.sum()
         else:
-            value = model.rvs_to_values[factor]
-            transform = model.rvs_to_transforms.get(factor)
+            value, transform = model.rvs_to_values[factor], model.rvs_to_transforms.get(factor)
+            if transform is None and None in value.type.shape:  # of dims: it says no length
+                value = pt.specify_shape(value, known_shape(factor))
             if transform is not None:
                 if transform_parents(model, factor):
                     raise ValueError(

@@ -12,7 +12,7 @@ from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.transforms import _default_transform
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Variable, equal_computations
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
@@ -63,25 +63,36 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     """Return the model with numbers for the lengths of its records and of what is released.
 
     `dims` and `pm.Data` make them variables, which a reading cannot go by; nor can it by indices
-    that change. PyMC freezes the dims and data that decide a length, and the whole numbers from
-    which a statistic is computed, in a copy, which `pm.set_data` then refuses to change; so it does
-    what says which unknown numbers of records are possible. The copy's variables have the names of
-    the model's.
+    that change. PyMC freezes the dims and data that decide a length, and those behind the public
+    whole numbers and truth values of a statistic, in a copy, which `pm.set_data` then refuses to
+    change; so it does what says which unknown numbers of records are possible. The copy's variables
+    have the names of the model's.
     """
     shaped = [v for v in (*_privatized(model), *releases(model)) if None in v.type.shape]
     deciding = set(ancestors(simplified([v.shape for v in shaped]))) if shaped else set()
     deciding |= set(ancestors(_on_unknown_numbers(model), blockers=model.basic_RVs))
     statistics = [release_statistic(release) for release in releases(model)]
-    used = set(ancestors(statistics, blockers=model.basic_RVs))
+    used, random = set(ancestors(statistics, blockers=model.basic_RVs)), set(model.basic_RVs)
+    whole = [v for v in used - random if _counts(v) and v.owner is None]
+    for node in toposort(statistics, blockers=model.basic_RVs):
+        if random.isdisjoint(node.inputs):
+            whole += filter(_counts, node.outputs)
+        else:
+            random.update(node.outputs)
+    deciding |= set(ancestors(whole))
     dims = [name for name, length in model.dim_lengths.items() if length in deciding | used]
-    whole = {v for v in model.data_vars if np.dtype(v.dtype).kind in "biu"}
-    data = [v.name for v in model.data_vars if v in deciding | (used & whole)]
+    data = [v.name for v in model.data_vars if v in deciding]
     if not dims and not data:
         return model
     known = freeze_dims_and_data(model, dims=dims, data=data)
     for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
         known[rv.name].tag.__update__(rv.tag)
     return known
+
+
+def _counts(variable: Variable) -> bool:
+    """Whether a variable holds whole numbers or truth values."""
+    return np.dtype(getattr(variable.type, "dtype", "float64")).kind in "biu"
 
 
 def _on_unknown_numbers(model: pm.Model) -> list[Variable]:

@@ -9,6 +9,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.questions import nonnegative
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease, read_release
 from pymc_dp.reading.columns import column_parameters, columns_of
 from pymc_dp.reading.groups import Block
@@ -86,7 +87,7 @@ def normal_moments(rv: TensorVariable, j: int = 0) -> tuple[TensorVariable, Tens
             f"Normal(mu, sigma) records are supported"
         )
     mu, sigma = column_parameters(rv, j)
-    return mu, sigma**2
+    return mu, nonnegative(sigma) ** 2
 
 
 def normal_columns(reading: Reading, groups: Sequence[Block]) -> list[NormalColumn]:

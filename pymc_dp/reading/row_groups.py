@@ -18,7 +18,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about, once
-from pymc_dp.graphs.questions import depends_on, known_value
+from pymc_dp.graphs.questions import depends_on, known_value, nonnegative
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.reading.cells import at_rows, partition, require_numbers, row_keys
 from pymc_dp.reading.column_sums import Leaves, RowRelease, read_release
@@ -142,7 +142,7 @@ class _RowLaw:
         )
         width = len(self.means)
         if isinstance(self.rv.owner.op, NormalRV):
-            root = pt.eye(width) * pt.switch(spread >= 0, spread, np.nan)
+            root = pt.eye(width) * nonnegative(spread)
         else:
             root = pt.linalg.cholesky(spread)
         return Link(self.rv, width, means[..., 0], means[..., 1:], root)

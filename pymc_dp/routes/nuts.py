@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+import numpy as np
 import pymc as pm
+from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import each_draw
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
@@ -22,6 +25,7 @@ _log = logging.getLogger("pymc.dp")
 
 # PyMC's 0.8 leaves divergences where little is known of a spread, as is usual under noise.
 _ACCEPT = 0.9
+_CHECKED = 50  # draws of a chain
 
 
 def nuts_rate(marginal: pm.Model) -> float:
@@ -40,7 +44,32 @@ def _sample(reading: Reading, on: Reading, **kwargs):
         names = ", ".join(map(repr, moved))
         _log.info("Moved in coordinates that suit the data, see docs/latent_gaussian.md: %s", names)
     kwargs.setdefault("target_accept", _ACCEPT)
-    return pm.sample(model=model, **kwargs)
+    tree = pm.sample(model=model, **kwargs)
+    _check_left_out(on.model, tree)
+    return tree
+
+
+def _check_left_out(marginal: pm.Model, tree: DataTree) -> None:
+    """Warn where a density leaves out what matters at some of the draws."""
+    found = []
+    for rv in marginal.observed_RVs:
+        if isinstance(op := rv.owner.op, IntegratedReleaseRV):
+            mechanism, parameters = op.split(rv.owner.inputs)
+            own = op.law.left_out(marginal.rvs_to_values[rv], mechanism, *parameters)
+            found += [own] if own is not None else []
+    posterior = tree["posterior"].to_dataset()
+    if not found or any(rv.name not in posterior for rv in marginal.free_RVs):
+        return
+    some = posterior.isel(draw=slice(None, None, max(1, posterior.sizes["draw"] // _CHECKED)))
+    matters = np.array(list(each_draw(some, [graph for graph, _ in found])), dtype=bool)
+    for (_, what), share in zip(found, matters.mean(axis=0), strict=True):
+        if share:
+            _log.warning(
+                "%s, and at %.0f%% of the draws other numbers matter: the posterior is wrong "
+                "there. Check the units, and the priors of the number and of the records",
+                what,
+                100 * share,
+            )
 
 
 def _marginal(reading: Reading) -> Plan:

@@ -12,6 +12,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
+from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws.counts.marginal import WHOLE
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.reading.model import Reading, release_statistic
@@ -165,6 +166,8 @@ def check_steps(model, spec, z, outcomes, draws, made=None):
         on_unused_input="ignore",
     )
     names = [model.rvs_to_values[rv].name for rv in free]
+    shapes = [known_shape(rv) for rv in free]  # of one count: (1,)
+    starts = [np.reshape(s, (len(s), *d)) for s, d in zip(starts, shapes, strict=True)]
     for step in made:
         name = type(step).__name__ + changed
         try:

@@ -12,6 +12,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     is_itself,
+    is_nonnegative,
     is_whole,
     keeps_values,
     known_value,
@@ -188,6 +189,39 @@ def test_whole_numbers_stay_when_rounded(rounding):
 def test_what_is_whole_for_every_count(graph, whole):
     k = pm.Poisson.dist(2.0, shape=3)
     assert is_whole(graph(k)) == whole
+
+
+# --- Signs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("graph", "nonnegative"),
+    [
+        (lambda a, s, u: s, True),
+        (lambda a, s, u: a, False),
+        (lambda a, s, u: u, False),
+        (lambda a, s, u: u + 2, False),  # not read, though true
+        (lambda a, s, u: pm.Uniform("v", 0.0, 3.0), True),
+        (lambda a, s, u: pm.Uniform("v", s, 3.0), False),
+        (lambda a, s, u: pm.TruncatedNormal("v", 0, 1, lower=0.5), True),
+        (lambda a, s, u: pm.TruncatedNormal("v", 0, 1, upper=0.5), False),
+        (lambda a, s, u: pt.exp(a) + a**2 + abs(a), True),
+        (lambda a, s, u: s - 1, False),
+        (lambda a, s, u: s**a, True),
+        (lambda a, s, u: a**s, False),
+        (lambda a, s, u: pt.maximum(a, 0.1), True),
+        (lambda a, s, u: pt.minimum(s, a), False),
+        (lambda a, s, u: pt.stack([s, s]).sum() * 0.5, True),
+        (lambda a, s, u: pt.stack([s, a]), False),
+        (lambda a, s, u: pt.concatenate([s[None], a[None]]), False),
+        (lambda a, s, u: pt.concatenate([s[None], s[None] / 2])[1:], True),
+        (lambda a, s, u: pt.as_tensor([0.5, -0.5]), False),
+    ],
+)
+def test_what_has_no_negative_entry(graph, nonnegative):
+    with pm.Model():
+        built = graph(pm.Normal("a"), pm.HalfNormal("s"), pm.Uniform("u", -1.0, 1.0))
+    assert is_nonnegative(pt.as_tensor(built)) == nonnegative
 
 
 # --- Constants of the model -----------------------------------------------------------------------

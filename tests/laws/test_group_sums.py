@@ -140,9 +140,19 @@ def dims(mechanism):
     dp.PrivateObservation("z", pt.dot(M, x) / SIZES, mechanism, observed=Z, dims="hospital")
 
 
+def filled(mechanism):
+    """Means that are written out for each record."""
+    theta, sigma = pm.Normal("theta", shape=3), pm.HalfNormal("sigma")
+    means = [pt.full(int(SIZES[0]), theta[0]), pt.full((int(SIZES[1]),), theta[1])]
+    means.append(pt.broadcast_to(theta[2], (int(SIZES[2]),)))
+    x = pm.Normal("x", pt.concatenate(means), pt.broadcast_to(sigma, (N,)), shape=N)
+    parts = np.repeat(np.eye(3), SIZES, axis=1)
+    dp.PrivateObservation("z", pt.dot(parts, x) / SIZES, mechanism, observed=Z)
+
+
 SPELLINGS = [
     matrix, weighted_matrix, sparse_matrix, index, mask, products, added_by_index, chosen, bincount,
-    segments, releases_of_their_own, variables_of_their_own, by_hand, data, dims,
+    segments, releases_of_their_own, variables_of_their_own, by_hand, data, dims, filled,
 ]  # fmt: skip
 
 
@@ -158,6 +168,33 @@ def test_every_spelling_has_the_same_density(spelling, mechanism):
         for j in range(3)
     )
     assert found == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        lambda x: pt.stack([x.mean(), x[0] - x[2]]),
+        lambda x: pt.dot(M, x),
+        lambda x: pt.stack([x.sum(), x.var()]),
+        lambda x: pt.dot(M, x**2),
+    ],
+)
+def test_a_negative_spread_is_impossible(statistic):
+    """Squared in a variance it is lost, and half of the posterior would be another one."""
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu"), pm.Normal("sigma", 0.4), shape=N)
+        released = statistic(x)
+        observed = np.ones(released.type.shape)
+        dp.PrivateObservation("z", released, GAUSSIAN(0.3), observed=observed)
+    for rung in ("marginal", "statistics"):
+        try:
+            collapsed = dp.collapse(model, rung)
+        except Declined:
+            continue
+        point = collapsed.initial_point()
+        possible = collapsed.compile_logp()(point)
+        with_negative = collapsed.compile_logp()(point | {"sigma": np.array(-0.4)})
+        assert np.isfinite(possible) and not with_negative > -np.inf
 
 
 def test_rows_of_a_matrix():

@@ -15,7 +15,6 @@ from scipy import special, stats
 from pymc_dp.kernels.functions import tilting as kernels
 from pymc_dp.laws import tilting
 from tests.kernels.functions.laplace import laplace_log_marginal_gamma
-from tests.references import legendre
 
 INF = np.inf
 
@@ -171,35 +170,6 @@ def test_interval_ends_are_differentiable():
     log_mass, *gradient = f(1.0, 2.0, 1.0)
     assert log_mass == -INF
     assert gradient[1:] == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("op", "params", "law"),
-    [
-        (normal, (0.5, 1.4), stats.norm(0.5, 1.4)),
-        (_gamma, (2.5, 0.8), stats.gamma(2.5, scale=0.8)),
-        (exponential, (0.8,), stats.expon(scale=0.8)),
-    ],
-    ids=["normal", "gamma", "exponential"],
-)
-def test_marginal_logcdf(op, params, law):
-    z = pt.dvector("z")
-    lam = 2.0
-    logp = tilting.laplace_log_marginal(op, z, lam, *params)
-    logcdf = tilting.laplace_marginal_logcdf(op, z, lam, *params)
-    f = pytensor.function([z], [logp, logcdf, pytensor.grad(logcdf.sum(), z)])
-    points = np.linspace(-3.0, 6.0, 10) + 0.01
-    log_density, log_cdf, slope = f(points)
-    # The slope of the log of the distribution function is p / F.
-    np.testing.assert_allclose(slope, np.exp(log_density - log_cdf), rtol=1e-10)
-    u, weights = legendre([0, 1], 400)  # average the noise's distribution function over the law
-    noise = stats.laplace(scale=1 / lam)
-    expected = [weights @ noise.cdf(x - law.ppf(u)) for x in points]
-    np.testing.assert_allclose(np.exp(log_cdf), expected, rtol=1e-3)
-    far = f(np.array([-800.0, 800.0]))[1]
-    assert np.isfinite(far).all()
-    assert far[0] < -700.0
-    assert -1e-300 <= far[1] <= 0.0
 
 
 def test_exponential_is_gamma_with_shape_one():

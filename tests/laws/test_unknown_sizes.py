@@ -355,6 +355,18 @@ def test_route_and_nothing_of_their_number_is_sampled():
         pm.sample(draws=1, tune=1, chains=1, progressbar=False)
 
 
+@pytest.mark.parametrize(("z", "warns"), [(1000.0, True), (120.0, False)])
+def test_numbers_that_are_left_out_are_told_where_they_matter(caplog, z, warns):
+    """The prior allows some 22 to 208 records of about one, and the sum is of a thousand."""
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("t", 1, 0.1), 0.1, shape=pm.Poisson("n", 100))
+        dp.PrivateObservation("z", x.sum(), dp.GaussianMechanism(1.0), observed=z)
+    draws = {"draws": 60, "tune": 60, "chains": 1, "random_seed": 1, "progressbar": False}
+    with caplog.at_level("WARNING", "pymc.dp"):
+        dp.sample(model, **draws)
+    assert ("other numbers matter" in caplog.text) == warns
+
+
 def test_a_billion_records():
     with pm.Model() as model:
         n = pm.Poisson("n", pm.Gamma("rate", 2, 1e-9))

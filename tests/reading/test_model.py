@@ -91,6 +91,7 @@ def test_a_collapsed_model_keeps_the_number_of_records():
         (lambda x, d: pt.stack([x.sum(), 3.0 * x.sum() + 1])[d], np.array(1)),
         (lambda x, d: pt.stack([x, 3 * x, 1 - x])[d].sum(), np.array(1)),
         (lambda x, d: pt.stack([x.mean(), x.sum()])[d : d + 1][0], np.array(1)),
+        (lambda x, d: pt.stack([x.mean(), x.sum()])[(2 * d.astype(float) + 0.5).astype(int)], 1),
     ],
 )
 def test_a_collapsed_model_keeps_what_was_released(statistic, changed):

@@ -88,7 +88,7 @@ class Columns(SumLaw):
         model, rows = self.reading.model, self.rows
         if approximate == "clt":
             clt, used = _clt(model, rows, moments)
-            known = linear_releases(model, rows, used)
+            known = linear_releases(model, used)
             at = pt.zeros(clt.latents)
             linear = [release.linearised(clt.law, at, rows.n) for release in known]
             latents = row_latents(clt.latents, releases=linear)
@@ -98,7 +98,7 @@ class Columns(SumLaw):
             mean, root = rows.law()
             exact, used = ExactLatents(rows.width, rows.n), rows.releases
             linear = []
-            if known := linear_releases(model, rows, used):
+            if known := linear_releases(model, used):
                 sample = suggested_sample(rows, known, mean, root)
                 law, at = exact.tangent(*sample), exact.at(mean, root, *sample)
                 linear = [release.linearised(law, at, rows.n) for release in known]

@@ -25,16 +25,16 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import linalg, sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, public_data
-from pymc_dp.laws.mean_variance import noise_variance
+from pymc_dp.graphs.questions import known_shape, nonnegative, public_data
 from pymc_dp.laws.moments.latents import Linearised, row_latents
+from pymc_dp.laws.moments.suggested import observed_noise
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import (
     at_records,
     cells_of,
+    column_keys,
     combined,
     multiplied,
     partition,
@@ -93,8 +93,8 @@ class Designs(SumLaw):
         rv, form = self.rv, self._form()
         mu, sigma = (p.astype("float64") for p in rv.owner.op.dist_params(rv.owner))
         mean = combined(form.rows, mu, places(rv))
-        spread = pt.broadcast_to(at_records(rv, sigma, form.record), form.record.shape)
-        spread = pt.switch(spread >= 0, spread, np.nan)
+        spread = nonnegative(at_records(rv, sigma, form.record))
+        spread = pt.broadcast_to(spread, form.record.shape)
         size = form.part.size + form.alpha.size
         suggested = self._suggested(form, mean, spread) if size <= _MOST_WHITENED else []
         latents, transform = row_latents(size, form.alpha, suggested)
@@ -127,7 +127,7 @@ class Designs(SumLaw):
         forms = [(e.records, e.weights) for e in entries]
         forms += [(e.records, np.ones(e.records.size)) for e in entries if e.squared_sum]
         linear = _matrix(forms, n)
-        cells = partition([cells_of(rv, [sigma]).of, *_patterns(squares)], n)
+        cells = partition([cells_of(rv, [sigma]).of, *column_keys(sparse.csc_array(squares))], n)
         columns = [sparse.csr_array(part.columns) for part in parts_of(mu, places(rv))]
         design = sparse.hstack(columns, format="csr")
         order = np.argsort(cells.of, kind="stable")
@@ -164,12 +164,11 @@ class Designs(SumLaw):
         model, value, variance = self.reading.model, [], []
         rows: list[int] = []
         for release, place in self.places:
-            mechanism = release_mechanism(release)
-            if release in model.observed_RVs and has_continuous_rates(mechanism):
-                own = noise_variance(mechanism)
+            noise = observed_noise(model, release, release_mechanism(release))
+            if noise is not None:
                 rows += range(place.start, place.stop)
-                value.append(model.rvs_to_values[release].astype("float64").ravel())
-                variance.append(pt.broadcast_to(own, known_shape(release)).ravel())
+                value.append(noise[0])
+                variance.append(noise[1])
         if not rows:
             return []
         given = map(pt.concatenate, (value, variance))
@@ -260,20 +259,6 @@ def _matrix(rows: Sequence[tuple[np.ndarray, np.ndarray]], n: int) -> sparse.csr
     found = sparse.csr_array((data, columns.astype(int), ends), shape=(len(rows), n))
     found.eliminate_zeros()
     return found
-
-
-def _patterns(matrix: sparse.csr_array) -> list[np.ndarray]:
-    """Return keys that tell the columns of a sparse matrix apart."""
-    columns = matrix.tocsc()
-    counts = np.diff(columns.indptr)
-    keys = [counts]
-    for k in range(int(counts.max(initial=0))):
-        own = counts > k
-        for values in (columns.indices, columns.data):
-            key = np.zeros(counts.size)
-            key[own] = values[columns.indptr[:-1][own] + k]
-            keys.append(key)
-    return keys
 
 
 def _filled(matrix: sparse.csr_array, data: Sequence = ()) -> np.ndarray:

@@ -17,7 +17,7 @@ from pymc.logprob.transforms import LogTransform
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.questions import known_shape, nonnegative
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
@@ -75,7 +75,7 @@ class GroupMoments(SumLaw):
             raise Declined(why, near=1)
         first = members[np.cumsum([0, *sizes[:-1]])]
         mu, sigma = (at_records(rv, p, first).astype("float64") for p in parameters)
-        variance = pt.switch(sigma >= 0, sigma**2, np.nan)
+        variance = nonnegative(sigma) ** 2
         return cls(rv, sizes, mu, variance, releases)
 
     def uses(self, which: str) -> np.ndarray:

@@ -146,7 +146,7 @@ class GroupedColumns(SumLaw):
         """Return the observed entries that are linear in the sums; None where there are none."""
         names, linear, noise = [], [], []
         for sums in self.sums:
-            own = observed_noise(self.reading.model, sums.read)
+            own = observed_noise(self.reading.model, sums.read.rv, sums.read.mechanism)
             if own is None:
                 continue
             try:

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.laws.moments.latents import Linearised
 from pymc_dp.laws.moments.sums import (
     RowLaw,
@@ -20,7 +21,7 @@ from pymc_dp.laws.moments.sums import (
     nearest_sample,
     sample_sums,
 )
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows
@@ -51,13 +52,11 @@ class LinearRelease:
         return Linearised(factor, self.value - mean + factor @ at, self.variance)
 
 
-def linear_releases(
-    model: pm.Model, rows: Rows, releases: Sequence[RowRelease]
-) -> list[LinearRelease]:
+def linear_releases(model: pm.Model, releases: Sequence[RowRelease]) -> list[LinearRelease]:
     """Return the releases that are read as numbers; others are left out."""
     found = []
     for release in releases:
-        noise = observed_noise(model, release)
+        noise = observed_noise(model, release.rv, release.mechanism)
         if noise is None or release.degree > 2:
             continue
         with contextlib.suppress(Declined):
@@ -66,20 +65,14 @@ def linear_releases(
 
 
 def observed_noise(
-    model: pm.Model, release: RowRelease
+    model: pm.Model, rv: TensorVariable, mechanism: Mechanism
 ) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return the published values of a release, and the variances of Laplace or Gaussian noise."""
-    if release.rv not in model.observed_RVs:
+    """Return the published values of a release, and the variances of noise with a density."""
+    if rv not in model.observed_RVs or not has_continuous_rates(mechanism):
         return None
-    match release.mechanism:
-        case LaplaceMechanism(scale=scale):
-            variance = 2.0 * scale**2
-        case GaussianMechanism(sigma=sigma):
-            variance = sigma**2
-        case _:
-            return None
-    value = model.rvs_to_values[release.rv].astype("float64")
-    return value.ravel(), pt.broadcast_to(variance, value.shape).ravel()
+    value = model.rvs_to_values[rv].astype("float64")
+    variance = pt.broadcast_to(noise_variance(mechanism), value.shape)
+    return value.ravel(), variance.ravel()
 
 
 def suggested_sample(
@@ -97,7 +90,7 @@ def suggested_sample(
 
 def notes(model: pm.Model, rows: Rows) -> list[str]:
     """Say what is wrong with published values: a draw of noise counted twice, sums of no data."""
-    known = linear_releases(model, rows, rows.releases)
+    known = linear_releases(model, rows.releases)
     if not known:
         return []
     numbers = _numbers(rows, known)

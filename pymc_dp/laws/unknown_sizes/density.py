@@ -11,14 +11,14 @@ density of these is
 
 where :math:`p(z_S \mid n, \theta)` is that of a noisy :math:`a(n) + b(n) \sum_i h(x_i)`, in closed
 form or by inversion, or that of noisy counts of classes. A mean has b(n) = 1/n. The sum goes over
-all n that matter: beyond, the noise of the published numbers, or the prior where none is published,
-is below :math:`e^{-45}` of its largest. Several releases are the factors
+all n that the noise of the published numbers, or the prior where none is published, does not put
+below :math:`e^{-45}` of its largest; see `OfUnknownSize.left_out`. Several releases are the factors
 :math:`p(z_k \mid z_1, \dots, z_{k-1})`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +42,8 @@ from pymc_dp.laws.inversion.release import noise_parts
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism
+
+_FAR = 20.0  # in log density: of what may be left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +232,21 @@ class OfUnknownSize(Integrated):
             raise Declined(f"{self.names[0]!r} cannot be drawn: a release of it is not observed")
         seen = [(v, m) for v, (_, m) in zip(self.published, earlier, strict=True)]
         return self.log_weights(number, record, [*seen, (value, mechanism)])
+
+    def left_out(self, value, mechanism, *parameters):
+        """See `Integrated.left_out`: the next numbers are not far below the largest."""
+        first, last = self.sizes[0], self.sizes[-1]
+        with_next = np.r_[max(first - 1, 0), self.sizes, last + 1]
+        number, record, earlier = self._split(parameters)
+        wider = replace(self, sizes=with_next)
+        weights = wider.log_weights(number, record, [*earlier, (value, mechanism)])
+        beyond = weights[-1] if first == 0 else pt.maximum(weights[0], weights[-1])
+        what = (
+            f"the density sums over {first} to {last} records, {self.names[0]!r}: what was "
+            f"released of them is very far from what their prior, or the noise of their number, "
+            f"allows"
+        )
+        return beyond > pt.max(weights[1:-1]) - _FAR, what
 
     @property
     def summed_in(self) -> int:

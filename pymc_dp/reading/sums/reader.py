@@ -41,7 +41,7 @@ from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced, squeezed
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, repeated, reshaped
 from pymc_dp.reading.sums.tables import Layout, Ledger, Table, common_layout, is_pure, mapped
-from pymc_dp.reading.sums.weighted import adds_up, require_few, weighted_sums
+from pymc_dp.reading.sums.weighted import adds_up, weighted_sums
 
 
 class Reader:
@@ -245,14 +245,6 @@ class Reader:
             raise or_refusal(op)
         if not np.can_cast(added.type.dtype, target.type.dtype, "same_kind"):
             raise refusal(op)  # whole numbers are made of what is added
-        by_groups = len(index) == 1 and index[0].type.ndim == 1
-        if by_groups and not self.ledger.touches(index[0]) and added.type.ndim == target.type.ndim:
-            size = self.operands.shape(target)[0]
-            require_few(size, self.ledger.n)
-            group = self.operands.known(index[0]) % size
-            sums = [added[np.flatnonzero(group == g)].sum(axis=0) for g in range(size)]
-            # PyTensor writes a product with a matrix of zeros and ones so, also one with ones.
-            return self.read(target + (added.sum(axis=0)[None] if size == 1 else pt.stack(sums)))
         zeros = isinstance(target.owner and target.owner.op, Alloc) and target.type.ndim == 1
         if not zeros or len(index) != 1:
             raise refusal(op)

@@ -85,6 +85,8 @@ def _sources(
     found: dict[TensorVariable, Table] = {}
     for above in filter(operands.ledger.touches, variable.owner.inputs):
         try:
+            if not isinstance(above.type, pt.TensorType):  # a scalar, whose place is none
+                raise Declined
             found[above] = operands.table(read(above))
         except Declined:
             found |= _sources(operands, above, read)
