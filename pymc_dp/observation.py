@@ -378,8 +378,10 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
         if records not in model.free_RVs or records.type.ndim == 0:
             continue
         _check_bounds_agree(name, model, rv, records)
-        if known_shape(records)[0] == 0:
-            raise ValueError(f"{name!r}: {records.name!r} has no records")
+        length = known_shape(records)[0]
+        if length is not None and length < 1:
+            what = f"shape={length}" if length else "no records"
+            raise ValueError(f"{name!r}: {records.name!r} has {what}: write how many there are")
         try:
             reading = Reading(model)
             group = Block((records,), record_length(records), ())
