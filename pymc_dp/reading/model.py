@@ -246,6 +246,12 @@ def record_length(rv: TensorVariable) -> int:
             f"the number of records {rv.name!r} is {size.name!r}, a variable of the model: records "
             f"of which nobody knows how many there are cannot be sampled themselves"
         )
+    if length is None and (sizes := nearest_rvs(simplified([rv.shape[0]]))):
+        raise ValueError(
+            f"the number of records {rv.name!r} is {sizes[0].name!r}, a variable of the model, and "
+            f"their law is made of others, as a mixture or hurdle is: records of unknown number "
+            f"follow one law"
+        )
     if length is None:
         raise ValueError(
             f"the number of records {rv.name!r} is not known: give {rv.name!r} a shape= or dims="
