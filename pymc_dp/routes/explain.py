@@ -64,8 +64,8 @@ class Explanation:
         yield from map(Text, self.notes)
 
     def __str__(self) -> str:
-        """Render as plain text."""
-        console = Console(width=110, color_system=None, force_terminal=False)
+        """Render as plain text; Jupyter asks for it too, and would show an empty cell for it."""
+        console = Console(width=110, color_system=None, force_terminal=False, force_jupyter=False)
         with console.capture() as capture:
             console.print(self)
         return capture.get()

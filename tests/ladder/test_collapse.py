@@ -502,6 +502,16 @@ def test_explain_says_why_a_rung_is_shut(in_model):
     assert state["Gibbs on the statistics"].startswith("open")
 
 
+def test_explain_is_shown_once_in_jupyter(in_model, monkeypatch):
+    """Jupyter asks for text beside HTML; rich would display it by itself, as an empty cell."""
+    shown = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *args: shown.append(args))
+    dp.PrivateObservation("z", lead().mean(), LAPLACE(1.0), observed=61.0)
+    assert "mean of lead" in repr(dp.explain(in_model))
+    assert not shown
+
+
 def test_explain_escapes_html(in_model):
     x = pm.Normal("<b>", 0, 1, shape=3)
     dp.PrivateObservation("z", x.mean(), LAPLACE(1.0), observed=0.0, bounds=(-1, 1))
