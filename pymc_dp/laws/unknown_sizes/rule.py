@@ -86,7 +86,7 @@ class UnknownSizes(SumLaw):
             raise Declined  # another law's
         if len(others) > 1:
             names = " and ".join(repr(rv.name) for rv in others)
-            if number.type.ndim:
+            if number.ndim:
                 raise Declined(_several(number, names))
             raise Declined(f"{names} have the same unknown number: only one vector can have it")
         [rv] = others
