@@ -86,7 +86,7 @@ class UnknownSizes(SumLaw):
             raise Declined  # another law's
         if len(others) > 1:
             names = " and ".join(repr(rv.name) for rv in others)
-            if number.ndim:
+            if group.records[0].type.ndim:
                 raise Declined(_several(number, names))
             raise Declined(f"{names} have the same unknown number: only one vector can have it")
         [rv] = others
