@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.math import Sum
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -39,6 +42,8 @@ from pymc_dp.reading.model import (
 from pymc_dp.reading.normal_column import normal_moments, read_normal_column
 from pymc_dp.reading.propriety import check_possible
 from pymc_dp.step_methods import exact_step
+
+_log = logging.getLogger("pymc.dp")
 
 
 def PrivateObservation(
@@ -139,6 +144,7 @@ def PrivateObservation(
         rv = marginal_release_rv(statistic, mechanism, name=name)
     else:
         _check_confidential(name, statistic, model)
+        _warn_of_one(name, statistic)
         check_wraparound(name, statistic)
         check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
@@ -254,6 +260,20 @@ def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -
             f"records = pm.Normal('records', mu, sigma, shape=n). A comparison with == is Python's "
             f"own: write pytensor.tensor.eq(records, 0)"
         )
+
+
+def _warn_of_one(name: str, statistic: TensorVariable) -> None:
+    """Warn where what reads as a sum over records is of a single value."""
+    for variable in ancestors([statistic], blockers=nearest_rvs([statistic])):
+        node = variable.owner
+        if node is None or not isinstance(node.op, Sum) or node.inputs[0].type.ndim:
+            continue
+        for rv in nearest_rvs([node.inputs[0]])[:1]:
+            _log.warning(
+                "%r: %r is one value, of which a sum or a mean is taken: of n records, write "
+                "shape=n for %r", name, rv.name, rv.name,
+            )  # fmt: skip
+            return
 
 
 def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:

@@ -131,8 +131,8 @@ def read_sums(
         if release.owner.op.bounds is not None:
             raise Declined(
                 f"the release {release.name!r} has bounds=, which tie the records {rv.name!r} "
-                f"together",
-                near=1,
+                f"together. Leave it out, or sample with rung='records'",
+                near=2,
             )
     try:
         return law, parameters, tuple(read_linear(reading, r, rv, beside) for r in mine)

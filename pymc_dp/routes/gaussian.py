@@ -67,9 +67,6 @@ def covered(reading: Reading) -> NormalColumn:
         raise Declined("an entry of a release is neither a mean nor a variance")
     mean = group.mean
     spread, power = _spread(group)
-    for parameter in (mean, spread):
-        if parameter in model.free_RVs:
-            check_transform(model, parameter)
     extra = [rv.name for rv in model.free_RVs if rv not in (mean, spread, group.rv)]
     if extra:
         raise Declined(f"it does not cover the variable {extra[0]!r}")
@@ -102,6 +99,9 @@ def covered(reading: Reading) -> NormalColumn:
             )
     if any(v.type.ndim for v in (mean, spread)):
         raise Declined("it covers scalar parameters")
+    for parameter in (mean, spread):
+        if parameter in model.free_RVs:
+            check_transform(model, parameter)
     return group
 
 
@@ -275,4 +275,4 @@ def sample(reading: Reading, **kwargs: Any) -> DataTree:
     return run(reading, "fused Gibbs", chain, "Gibbs sweeps", **kwargs)
 
 
-ROUTES.add(Route("fused Gibbs", "statistics", plan, ARGUMENTS))
+ROUTES.add(Route("fused Gibbs", "statistics", plan, ARGUMENTS, usual=100_000.0))

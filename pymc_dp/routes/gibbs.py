@@ -97,6 +97,6 @@ def _counts(reading: Reading) -> Plan:
     return Plan(1_000.0, partial(on_records, reading))
 
 
-ROUTES.add(Route("Gibbs on the statistics", "statistics", _statistics, steps=True))
+ROUTES.add(Route("Gibbs on the statistics", "statistics", _statistics, steps=True, usual=200.0))
 ROUTES.add(Route("Metropolis on the records", "records", _records, steps=True))
 ROUTES.add(Route("exact draws of the counts", "records", _counts, steps=True))

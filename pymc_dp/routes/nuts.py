@@ -113,7 +113,8 @@ def _sample_records(reading: Reading, **kwargs):
     if kwargs.get("var_names") is None:
         kwargs["var_names"] = public(reading)
     # PyMC starts every record at its mean, where the gradient of a spread does not exist.
-    scattered = {rv.name: "prior" for rv in privatized(reading)}
+    starts = reading.model.rvs_to_initial_values
+    scattered = {rv.name: "prior" for rv in privatized(reading) if starts[rv] is None}
     kwargs["initvals"] = initial_values(scattered, kwargs.get("initvals"))
     _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     with reading.model:
@@ -137,6 +138,6 @@ ROUTES.add(
         approximate="clt",
     )
 )
-ROUTES.add(Route("NUTS on the marginal", "marginal", _marginal))
-ROUTES.add(Route("NUTS on the statistics", "statistics", _statistics))
+ROUTES.add(Route("NUTS on the marginal", "marginal", _marginal, usual=500.0))
+ROUTES.add(Route("NUTS on the statistics", "statistics", _statistics, usual=200.0))
 ROUTES.add(Route("NUTS on the records", "records", _records))

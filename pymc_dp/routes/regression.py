@@ -366,4 +366,4 @@ def covariate_values(prior: ConjugateLaw, mean, cov) -> dict[str, np.ndarray]:
     return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)
 
 
-ROUTES.add(Route("exact regression", "statistics", plan, ARGUMENTS))
+ROUTES.add(Route("exact regression", "statistics", plan, ARGUMENTS, usual=10_000.0))
