@@ -203,7 +203,7 @@ def test_an_entry_of_no_records_has_no_marginal():
     ("statistic", "match"),
     [
         (lambda x: pt.stack([x[:4].var() + x[4:].var(), x[:2].mean()]), "of several groups"),
-        (lambda x: pt.stack([x[np.flatnonzero(G == 0)].max(), x[:1].sum()]), "`Max`"),
+        (lambda x: pt.stack([x[np.flatnonzero(G == 0)].max(), x[:1].sum()]), "linear in .x.: `Max"),
     ],
 )
 def test_refusals_say_why(statistic, match):
