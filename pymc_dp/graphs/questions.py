@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -21,7 +22,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
-from pytensor.graph.traversal import ancestors, walk
+from pytensor.graph.traversal import ancestors, toposort, walk
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
 from pytensor.scalar.math import Sigmoid, Softplus
@@ -92,7 +93,29 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
         return np.asarray(graph.data)
     if isinstance(graph, SharedVariable):
         return np.asarray(graph.get_value(borrow=True))
-    return np.asarray(graph.eval(mode=PLAIN_MODE))
+    try:
+        return np.array(_computed(graph))
+    except NotImplementedError:  # an op that is no function of values, `ifelse` say
+        return np.asarray(graph.eval(mode=PLAIN_MODE))
+
+
+def _computed(graph: Variable) -> np.ndarray:
+    """Compute a graph of numbers op by op: to make a function of it takes longer than all else."""
+    found: dict[Variable, Any] = {}
+
+    def value(variable: Variable):
+        if variable.owner is not None:
+            return found[variable]
+        return variable.data if isinstance(variable, Constant) else variable.get_value(borrow=True)
+
+    for node in toposort([graph]):
+        if not hasattr(node.op, "perform") or node.op.destroy_map:
+            raise NotImplementedError
+        node.op.prepare_node(node, None, None, "py")
+        storage: list[list] = [[None] for _ in node.outputs]
+        node.op.perform(node, [value(i) for i in node.inputs], storage)
+        found |= dict(zip(node.outputs, [s[0] for s in storage], strict=True))
+    return found[graph]
 
 
 def keeps_values(op: Op, given: Variable | str) -> bool:
@@ -226,6 +249,21 @@ def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:
     above = list(ancestors([expression], blockers=blockers))
     shapes = [v for v in above if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
     return rv in ancestors([expression], blockers=[*blockers, *shapes])
+
+
+def computation(graph: Variable, of: Variable) -> Hashable:
+    """Return what equals that of another graph where both compute the same of a variable."""
+    numbers: dict[Variable, Hashable] = {of: 0}
+
+    def known(variable: Variable) -> Hashable:
+        given = variable.signature() if isinstance(variable, Constant) else variable
+        return numbers.setdefault(variable, (variable.type, given))
+
+    steps = []
+    for node in toposort([graph], blockers=[of]):
+        steps.append((node.op, *map(known, node.inputs)))
+        numbers |= {output: (len(numbers), k) for k, output in enumerate(node.outputs)}
+    return (*steps, known(graph))
 
 
 def substitute(

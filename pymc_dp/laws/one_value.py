@@ -96,6 +96,7 @@ class Pieces(Integrated):
     statistics: tuple[Independent, ...]
     entries: tuple[tuple[int, ...] | int, ...]
     shape: tuple[int, ...]
+    rate: float = Integrated.rate
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -159,11 +160,12 @@ def pieces_release(
     pieces: Sequence[Piece], release: TensorVariable, mechanism: Mechanism
 ) -> TensorVariable:
     """Build the release whose entries follow several laws; declined where they have no marginal."""
-    laws, parameters = [], []
+    laws, parameters, seconds = [], [], 1.0 / Pieces.rate
     for piece in pieces:
         op, own = piece.law
         with about(f"the release {release.name!r}"):
-            require_pair(op, mechanism, own)
+            pair = require_pair(op, mechanism, own)
+        seconds += np.size(piece.entries) * pair.seconds
         require_multiples(release, mechanism, piece.factor, piece.constant)
         numbers = map(frozen, (piece.factor, piece.constant))
         laws.append(Independent(Statistic(piece.name, op, len(own), *numbers)))
@@ -172,7 +174,8 @@ def pieces_release(
     if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):
         raise Declined(f"an entry of the release {release.name!r} is of no records: leave it out")
     entries = tuple(frozen(piece.entries) for piece in pieces)
-    return integrated_release(Pieces(tuple(laws), entries, shape), mechanism, *parameters)
+    found = Pieces(tuple(laws), entries, shape, 1.0 / seconds)
+    return integrated_release(found, mechanism, *parameters)
 
 
 def require_multiples(release: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
