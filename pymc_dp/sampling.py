@@ -79,6 +79,7 @@ def sample(
     xarray.DataTree
         The groups of `pm.sample`. Vectors of records are left out of it unless `var_names` names
         them; confidential statistics that were integrated out come back with `dp.recover`.
+        Interrupted by Ctrl-C, it has the draws so far, if there are any.
     """
     model = as_model(model, "dp.sample(model, draws=..., ...)")
     if method not in (None, *METHODS, *NEURAL):

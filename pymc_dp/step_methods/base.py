@@ -146,7 +146,7 @@ class DPStep(BlockedStep):
         """Take Ctrl-C between steps."""
         super().__init_subclass__(**kwargs)
         if "step" in vars(cls):
-            cls.step = held(cls.step)
+            cls.step = held(cls.step)  # type: ignore[method-assign]
 
     @held
     def step(self, point):

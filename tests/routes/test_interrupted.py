@@ -93,7 +93,7 @@ def test_an_error_ends_the_other_chains():
 @pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["shortest", "longest"])
 @pytest.mark.parametrize("name", ["fused Gibbs", "exact regression"])
 def test_draws_do_not_depend_on_the_pieces(monkeypatch, name, seconds):
-    from tests.conformance.test_routes import CASES  # noqa: PLC0415
+    from tests.conformance.test_routes import CASES
 
     build, options = CASES[name]
     few = {"draws": 9, "tune": 20, "chains": 1, "random_seed": 1} | QUIET | options
