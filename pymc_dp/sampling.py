@@ -29,7 +29,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases,
 )
-from pymc_dp.routes import routes
+from pymc_dp.routes import interrupted, routes
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
@@ -85,6 +85,7 @@ def sample(
     xarray.DataTree
         The groups of `pm.sample`. Vectors of records are left out of it unless `var_names` names
         them; confidential statistics that were integrated out come back with `dp.recover`.
+        Interrupted by Ctrl-C, it has the draws so far, if there are any.
     """
     model = as_model(model, "dp.sample(model, draws=..., ...)")
     if method not in (None, *METHODS, *NEURAL):
@@ -257,7 +258,7 @@ def _as_written(model, **kwargs):
             f"nuts_sampler={nuts_sampler!r}), or leave nuts_sampler= out"
         )
     try:
-        return pm.sample(model=model, **kwargs)
+        return interrupted.sample(model, **kwargs)
     except NotImplementedError as error:
         raise Declined(
             f"{str(error).strip()}\nIf a part of the model has no density, but can be drawn from, "

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import pymc as pm
-
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape
 from pymc_dp.ladder.collapse import collapsed
@@ -14,7 +12,7 @@ from pymc_dp.laws.sum_law import law_of
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.groups import Block, blocks, read_block, record_groups
 from pymc_dp.reading.model import Reading, is_tagged, privatized, releases
-from pymc_dp.routes import ROUTES, Plan, Route
+from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import (
     CellGibbs,
@@ -46,7 +44,7 @@ def _with_steps(reading: Reading, **kwargs):
     with reading.model:
         if "step" not in kwargs:
             kwargs["step"] = steps(reading.model)
-        return pm.sample(**kwargs)
+        return interrupted.sample(reading.model, **kwargs)
 
 
 def _records(reading: Reading) -> Plan:

@@ -16,7 +16,7 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, releases, require_possible
-from pymc_dp.routes import ROUTES, Plan, Route
+from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import choose_steps
@@ -44,7 +44,7 @@ def _sample(reading: Reading, on: Reading, **kwargs):
         names = ", ".join(map(repr, moved))
         _log.info("Moved in coordinates that suit the data, see docs/latent_gaussian.md: %s", names)
     kwargs.setdefault("target_accept", _ACCEPT)
-    tree = pm.sample(model=model, **kwargs)
+    tree = interrupted.sample(model, **kwargs)
     _check_left_out(on.model, tree)
     return tree
 
@@ -119,7 +119,7 @@ def _sample_records(reading: Reading, **kwargs):
     _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     with reading.model:
         kwargs.setdefault("step", pm.NUTS(target_accept=kwargs.pop("target_accept", _ACCEPT)))
-        return pm.sample(**kwargs)
+        return interrupted.sample(reading.model, **kwargs)
 
 
 ROUTES.add(

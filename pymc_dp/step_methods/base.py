@@ -19,6 +19,7 @@ from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.interrupts import held
 from pymc_dp.graphs.questions import nearest_rvs, public_data
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, takes_whole
 
@@ -141,6 +142,13 @@ class DPStep(BlockedStep):
     def _draw(self, name: str, point: dict[str, np.ndarray], *read) -> np.ndarray:
         raise NotImplementedError
 
+    def __init_subclass__(cls, **kwargs):
+        """Take Ctrl-C between steps."""
+        super().__init_subclass__(**kwargs)
+        if "step" in vars(cls):
+            cls.step = held(cls.step)  # type: ignore[method-assign]
+
+    @held
     def step(self, point):
         """Draw every variable once."""
         for name, write, *read in self._updates:
