@@ -13,8 +13,16 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, is_random, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.questions import (
+    depends_on,
+    is_random,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    of_nothing,
+)
 from pymc_dp.graphs.ranges import check_wraparound
+from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
 from pymc_dp.mechanisms.base import Mechanism, check_attainable, wrong_shape
 from pymc_dp.mechanisms.release import (
@@ -130,6 +138,8 @@ def PrivateObservation(
         rv = marginal_release_rv(statistic, mechanism, name=name)
     else:
         _check_confidential(name, statistic, model)
+        for part in of_nothing(statistic):
+            value_of_nothing(part, name)  # refuses 0 / 0
         check_wraparound(name, statistic)
         check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
@@ -365,11 +375,9 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
 def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
     """Check a release against its records and their other releases."""
     for records in nearest_rvs([release_statistic(rv)]):
-        if records not in model.free_RVs or records.type.ndim == 0:
+        if records not in model.free_RVs or records.type.ndim == 0 or known_shape(records)[0] == 0:
             continue
         _check_bounds_agree(name, model, rv, records)
-        if known_shape(records)[0] == 0:
-            raise ValueError(f"{name!r}: {records.name!r} has no records")
         try:
             reading = Reading(model)
             group = Block((records,), record_length(records), ())
