@@ -18,8 +18,16 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.held import Held, held, shown
-from pymc_dp.graphs.questions import depends_on, is_random, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.questions import (
+    depends_on,
+    is_random,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    of_nothing,
+)
 from pymc_dp.graphs.ranges import check_wraparound
+from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
 from pymc_dp.mechanisms.base import Mechanism, check_attainable, placed, wrong_shape
 from pymc_dp.mechanisms.release import (
@@ -145,6 +153,8 @@ def PrivateObservation(
     else:
         _check_confidential(name, statistic, model)
         _warn_of_one(name, statistic)
+        for part in of_nothing(statistic):
+            value_of_nothing(part, name)  # refuses 0 / 0
         check_wraparound(name, statistic)
         check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
@@ -395,13 +405,14 @@ def _check_observed(name: str, rv: TensorVariable, observed, dims, coords) -> An
 def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
     """Check a release against its records and their other releases."""
     for records in nearest_rvs([release_statistic(rv)]):
-        if records not in model.free_RVs or records.type.ndim == 0:
+        if records not in model.free_RVs or records.type.ndim == 0 or known_shape(records)[0] == 0:
             continue
         _check_bounds_agree(name, model, rv, records)
         length = known_shape(records)[0]
-        if length is not None and length < 1:
-            what = f"shape={length}" if length else "no records"
-            raise ValueError(f"{name!r}: {records.name!r} has {what}: write how many there are")
+        if length is not None and length < 0:
+            raise ValueError(
+                f"{name!r}: {records.name!r} has shape={length}: write how many there are"
+            )
         try:
             reading = Reading(model)
             group = Block((records,), record_length(records), ())

@@ -243,6 +243,40 @@ def leaves(
             yield graph, places
 
 
+def of_nothing(expression: TensorVariable) -> list[TensorVariable]:
+    """Return the largest parts of an expression that are computed from no entry of an RV.
+
+    What is computed from RVs all the same is picked by an index that is empty, or taken times zero.
+    """
+    # What is computed from RVs, and whether from an entry of theirs.
+    random: dict[Variable, bool] = {
+        rv: 0 not in known_shape(rv) for rv in nearest_rvs([expression])
+    }
+    for node in toposort([expression], blockers=random):
+        inputs = [i for i in node.inputs if i in random]
+        if not inputs or isinstance(node.op, Shape | Shape_i):
+            continue
+        used = [i for i in inputs if random[i]]
+        match getattr(node.op, "scalar_op", _core(node.op)):
+            case ps.Mul() | Dot() if any(_is_zero(i) for i in node.inputs if i not in random):
+                used = []
+            case ps.Switch() if node.inputs[0] not in random and _is_zero(node.inputs[0]):
+                used = [i for i in used if i is node.inputs[2]]
+            case Subtensor() | AdvancedSubtensor() if used and 0 in known_shape(node.outputs[0]):
+                used = []
+        random |= dict.fromkeys(node.outputs, bool(used))
+
+    def unlike(variable: Variable) -> list[Variable] | None:
+        return variable.owner.inputs if random.get(variable) and not is_random(variable) else None
+
+    return [v for v in walk([expression], unlike) if random.get(v) is False and not is_random(v)]
+
+
+def _is_zero(graph: Variable) -> bool:
+    value = known_value(graph, fixed=True)
+    return value is not None and not np.any(value)
+
+
 def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:
     """Whether an expression depends on a variable, and on more of it than its shape."""
     blockers = nearest_rvs([expression])

@@ -417,13 +417,15 @@ class SeveralSums(SumLaw):
         """Integrate the statistics out, too."""
         change = Change()
         for release in self.releases():
-            pieces = []
-            for variable, sums in self.parts(release):
-                found = variable.entries[variable.releases.index(sums)]
-                [own] = np.nonzero(~found.empty)
+            pieces: list[Piece] = []
+            laws = [(v, s, v.entries[v.releases.index(s)]) for v, s in self.parts(release)]
+            of_none = np.all([found.empty for _, _, found in laws], axis=0)
+            for variable, sums, found in laws:
+                # What is of no records stands with the first variable.
+                [own] = np.nonzero(~found.empty | (of_none & (not pieces)))
                 parameters = (p[own] if p.type.ndim else p for p in found.law.parameters)
                 law = Law(found.law.op, tuple(parameters))
-                numbers = found.factor[own], found.constant[own]
+                numbers = found.factor[own], found.constant[own], found.empty[own]
                 pieces.append(Piece(variable.name_of(sums), law, own, *numbers))
             mechanism = release_mechanism(release)
             change.replaced[release] = pieces_release(pieces, release, mechanism)

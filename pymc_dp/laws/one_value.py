@@ -59,7 +59,7 @@ class Independent(Integrated):
         rng, draw = statistic.law(*parameters, rng=rng, return_next_rng=True)
         draw = np.asarray(statistic.factor) * draw + np.asarray(statistic.constant)
         if np.any(statistic.empty):
-            draw = pt.switch(statistic.empty, statistic.constant, draw)
+            draw = pt.switch(np.asarray(statistic.empty), np.asarray(statistic.constant), draw)
         return rng, draw
 
     def mean_variance(self, *parameters):
@@ -81,7 +81,7 @@ class Independent(Integrated):
         noise, z = self.standardised(value, mechanism)
         term = find_pair(statistic.law, noise).log_marginal(noise, z, *parameters)
         if np.any(statistic.empty):
-            term = pt.switch(statistic.empty, noise.logp(z, 0.0), term)
+            term = pt.switch(np.asarray(statistic.empty), noise.logp(z, 0.0), term)
         return term - np.log(abs(np.asarray(statistic.factor)))
 
 
@@ -154,6 +154,7 @@ class Piece(NamedTuple):
     entries: np.ndarray | int
     factor: np.ndarray | float
     constant: np.ndarray | float
+    empty: np.ndarray | bool = False  # of no records
 
 
 def pieces_release(
@@ -167,7 +168,7 @@ def pieces_release(
             pair = require_pair(op, mechanism, own)
         seconds += np.size(piece.entries) * pair.seconds
         require_multiples(release, mechanism, piece.factor, piece.constant)
-        numbers = map(frozen, (piece.factor, piece.constant))
+        numbers = map(frozen, (piece.factor, piece.constant, piece.empty))
         laws.append(Independent(Statistic(piece.name, op, len(own), *numbers)))
         parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
     shape = tuple(int(n or 0) for n in known_shape(release))

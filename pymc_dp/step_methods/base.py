@@ -129,7 +129,8 @@ class DPStep(BlockedStep):
 
     def _prepare(self, reading: Reading, initial_point) -> None:
         """Read what it takes to draw the variables, `model_rvs`."""
-        model, self._updates = reading.model, []
+        model = reading.model
+        self._updates: list[Any] = []
         for rv in self.model_rvs:
             with updated_by(type(self).__name__, rv):
                 read = self._read(reading, rv, initial_point)
