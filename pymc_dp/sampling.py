@@ -32,6 +32,7 @@ from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import initial_values
 from pymc_dp.routes.latent_gaussian import unnormalised
+from pymc_dp.routes.starts import NotFinite
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -167,17 +168,22 @@ def _by_best_route(
             shut.setdefault(reason, []).append(route.name)
         elif not isinstance(plan, Declined):
             open_routes.append((plan, route))
-    if not open_routes:
-        where = "" if rung == "auto" else f" on the rung {rung!r}"
-        reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
-        raise ValueError(f"no route{where} is open. {reasons}")
-    plan, best = max(open_routes, key=lambda entry: entry[0].rate)
-    _log.info("Route: %s (rung: %s)", best.name, best.rung)
-    faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
-    advice = (
-        f"Without rung={rung!r} it takes the route {other.name!r}." if faster > plan.rate else ""
-    )
-    return plan.run(**kwargs), advice
+    for plan, best in sorted(open_routes, key=lambda entry: -entry[0].rate):
+        _log.info("Route: %s (rung: %s)", best.name, best.rung)
+        faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
+        instead = f"Without rung={rung!r} it takes the route {other.name!r}."
+        try:
+            return plan.run(**kwargs), instead if faster > plan.rate else ""
+        except NotFinite as reason:
+            _log.warning("Not taken: %s, %s", best.name, reason)
+            shut.setdefault(str(reason), []).append(best.name)
+    raise _none_open(rung, shut)
+
+
+def _none_open(rung: str, shut: dict[str, list[str]]) -> ValueError:
+    where = "" if rung == "auto" else f" on the rung {rung!r}"
+    reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
+    return ValueError(f"no route{where} is open. {reasons}")
 
 
 def _as_written(model, **kwargs):
