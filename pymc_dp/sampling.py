@@ -29,13 +29,14 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases,
 )
-from pymc_dp.routes import interrupted, routes
+from pymc_dp.routes import Route, interrupted, routes
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
+from pymc_dp.routes.starts import NotFinite
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
@@ -187,32 +188,37 @@ def _by_best_route(
             open_routes.append((plan, route))
         if isinstance(plan, Declined) and plan.near > 1:
             by_a_word.append((route.usual, route.name, reason))
-    if not open_routes:
-        where = "" if rung == "auto" else f" on the rung {rung!r}"
-        reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
-        raise ValueError(f"no route{where} is open. {reasons}")
-    plan, best = max(open_routes, key=lambda entry: entry[0].rate)
-    _log.info("Route: %s (rung: %s)", best.name, best.rung)
-    usual, name, reason = max(by_a_word)
-    if usual >= _MUCH_FASTER * plan.rate:
-        _log.warning(
-            "The route %r is usually %.0f times faster, and is shut by what can be written in "
-            "another way: %s", name, usual / plan.rate, reason,
-        )  # fmt: skip
-    if best.rung != "records":
-        given = kwargs.get("initvals")
-        for note in what_goes(reading, given):
-            _log.info("%s", note)
-        if given:
-            kwargs["initvals"] = initial_values({}, given, gone_names(reading))
+    for plan, best in sorted(open_routes, key=lambda entry: -entry[0].rate):
+        _log.info("Route: %s (rung: %s)", best.name, best.rung)
+        usual, name, reason = max(by_a_word)
+        if usual >= _MUCH_FASTER * plan.rate:
+            _log.warning(
+                "The route %r is usually %.0f times faster, and is shut by what can be written in "
+                "another way: %s", name, usual / plan.rate, reason,
+            )  # fmt: skip
+        faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
+        instead = f"Without rung={rung!r} it takes the route {other.name!r}."
+        own = kwargs | _starts(reading, best, kwargs.get("initvals"))
+        try:
+            return plan.run(**own), instead if faster > plan.rate else ""
+        except NotFinite as why:
+            _log.warning("Not taken: %s, %s", best.name, why)
+            shut.setdefault(str(why), []).append(best.name)
+    where = "" if rung == "auto" else f" on the rung {rung!r}"
+    reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
+    raise ValueError(f"no route{where} is open. {reasons}")
+
+
+def _starts(reading: Reading, route: Route, given: Any) -> dict[str, Any]:
+    """Return where chains of a route are to begin; say what is not used."""
     starts = reading.model.rvs_to_initial_values
-    if best.arguments and any(value is not None for value in starts.values()):
+    if route.arguments and any(value is not None for value in starts.values()):
         _log.info("This route begins its chains itself: initval= is not used")
-    faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
-    advice = (
-        f"Without rung={rung!r} it takes the route {other.name!r}." if faster > plan.rate else ""
-    )
-    return plan.run(**kwargs), advice
+    if route.rung == "records":
+        return {}
+    for note in what_goes(reading, given):
+        _log.info("%s", note)
+    return {"initvals": initial_values({}, given, gone_names(reading))} if given else {}
 
 
 def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:

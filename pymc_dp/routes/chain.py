@@ -91,7 +91,7 @@ def run(
     -----
     The other parameters are those of `pm.sample`. Interrupted, it returns the draws so far.
     """
-    cores = cores or min(4, _available_cores())
+    cores = cores or min(4, available_cores())
     chains = chains or 4  # they are cheap, and four make the diagnostics robust
     rngs = get_random_generator(random_seed).spawn(chains)
     began = time.perf_counter()
@@ -147,7 +147,8 @@ def run(
     )
 
 
-def _available_cores() -> int:
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -66,7 +66,7 @@ def sample(model: pm.Model, **kwargs: Any):
     if not handler.came:
         return found
     if not is_ours:
-        return _made(found)
+        return made(found)
     if any(drawn.values()):  # else all are of the tuning, and were asked for
         longest([drawn[c] for c in range(kwargs.get("chains") or max(drawn) + 1)])  # says so
     return found
@@ -83,7 +83,7 @@ def _is_for_pymc(model: pm.Model, kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _made(tree: DataTree) -> DataTree:
+def made(tree: DataTree) -> DataTree:
     """Return the draws of nutpie that were made: of others, the log density is NaN."""
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else {}
     density = next((stats[name] for name in ("lp", "logp") if name in stats), None)

@@ -19,6 +19,7 @@ from pymc_dp.reading.model import Reading, privatized, releases, require_possibl
 from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.given import initial_values, public, width
+from pymc_dp.routes.nuts_chains import sample_nuts
 from pymc_dp.step_methods import choose_steps
 
 _log = logging.getLogger("pymc.dp")
@@ -44,7 +45,7 @@ def _sample(reading: Reading, on: Reading, **kwargs):
         names = ", ".join(map(repr, moved))
         _log.info("Moved in coordinates that suit the data, see docs/latent_gaussian.md: %s", names)
     kwargs.setdefault("target_accept", _ACCEPT)
-    tree = interrupted.sample(model, **kwargs)
+    tree = sample_nuts(model, **kwargs)
     _check_left_out(on.model, tree)
     return tree
 

@@ -184,7 +184,7 @@ def test_a_negative_spread_is_impossible(statistic):
     with pm.Model() as model:
         x = pm.Normal("x", pm.Normal("mu"), pm.Normal("sigma", 0.4), shape=N)
         released = statistic(x)
-        observed = np.ones(released.type.shape)
+        observed = np.full(released.type.shape, 0.5)
         dp.PrivateObservation("z", released, GAUSSIAN(0.3), observed=observed)
     for rung in ("marginal", "statistics"):
         try:
