@@ -30,7 +30,8 @@ class Statistic:
     """One confidential statistic of a known law, released as ``factor * statistic + constant``.
 
     Where it has entries, these and `empty` may be nested tuples of numbers, one for each. What is
-    `empty` is a statistic of no records: zero, whatever its law says.
+    `empty` is a statistic of no records: zero, whatever its law says. In results there is what is
+    released without the factor and the constant in `public`, if these are others.
     """
 
     name: str
@@ -39,6 +40,19 @@ class Statistic:
     factor: Any = 1.0
     constant: Any = 0.0
     empty: Any = False
+    public: tuple[Any, Any] | None = None
+
+    def released(self, drawn: np.ndarray) -> np.ndarray:
+        """Return what was released, for draws of the statistic."""
+        return np.asarray(self.factor) * drawn + np.asarray(self.constant)
+
+    def shown(self, drawn: np.ndarray) -> np.ndarray:
+        """Return what is in results, for draws of the statistic."""
+        if self.public is None:
+            return drawn
+        factor, constant = map(np.asarray, self.public)
+        # Equal constants cancel in full.
+        return (np.asarray(self.factor) * drawn + (np.asarray(self.constant) - constant)) / factor
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,7 @@ class Independent(Integrated):
 
     statistic: Statistic
     elementwise = True
+    by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -96,6 +111,7 @@ class Pieces(Integrated):
     statistics: tuple[Independent, ...]
     entries: tuple[tuple[int, ...] | int, ...]
     shape: tuple[int, ...]
+    by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -153,6 +169,7 @@ class Piece(NamedTuple):
     entries: np.ndarray | int
     factor: np.ndarray | float
     constant: np.ndarray | float
+    public: tuple[np.ndarray, np.ndarray] | None = None  # see `Statistic`
 
 
 def pieces_release(
@@ -166,7 +183,8 @@ def pieces_release(
             require_pair(op, mechanism, own)
         require_multiples(release, mechanism, piece.factor, piece.constant)
         numbers = map(frozen, (piece.factor, piece.constant))
-        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers)))
+        public = piece.public and tuple(map(frozen, piece.public))
+        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers, public=public)))
         parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
     shape = tuple(int(n or 0) for n in known_shape(release))
     if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):
