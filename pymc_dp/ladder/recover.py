@@ -49,6 +49,16 @@ def recover(
     their joint law, jointly Normal ones, and by rejection sums that were integrated out by
     inversion.
 
+    Names mean the same for every law. ``<record>_sum``, ``_mean``, ``_var``, ``_count`` and
+    ``_counts`` are statistics of the records themselves, without public constants and factors:
+    `x_sum` is the sum of x where ``2 * x.sum() + 3``, ``(x - 20).sum()`` or ``(1 - x).sum()``
+    was released. Normal records that are alike have a mean; by group they have one where it was
+    released as it is, up to its sign and a constant. ``<record>`` is the records, where one after
+    the other was released. Of several releases, the name of each follows the record's. A released
+    value that is none of these, a weighted or clamped sum say, comes back as
+    ``<release>_confidential``: the value that the noise was added to, constants and factors
+    included. Latent variables of `collapse(to="statistics")` are named likewise.
+
     Parameters
     ----------
     model : pm.Model, optional
@@ -61,8 +71,9 @@ def recover(
     Returns
     -------
     DataTree
-        A copy of `idata` with ``<record>_mean``, ``<record>_var`` or ``<release>_confidential`` in
-        its posterior; of records of unknown number, with this number too.
+        A copy of `idata` with these in its posterior; of records of unknown number, with this
+        number too. Dims, coords and integer types are those of the records, or of the release
+        whose entries they are.
     """
     reading = read(model, "dp.recover(model, idata)")
     if idata is None:
