@@ -441,8 +441,8 @@ class SeveralSums(SumLaw):
                 law = Law(found.law.op, tuple(parameters))
                 numbers = found.factor[own], found.constant[own]
                 public = found.shown.factor[own], found.shown.constant[own]
-                public = public if variable.is_normal else None
-                pieces.append(Piece(found.shown.name, law, own, *numbers, public))
+                shown = public if variable.is_normal else None
+                pieces.append(Piece(found.shown.name, law, own, *numbers, shown))
             mechanism = release_mechanism(release)
             change.replaced[release] = pieces_release(pieces, release, mechanism)
         return change

@@ -182,9 +182,10 @@ def pieces_release(
         with about(f"the release {release.name!r}"):
             require_pair(op, mechanism, own)
         require_multiples(release, mechanism, piece.factor, piece.constant)
-        numbers = map(frozen, (piece.factor, piece.constant))
-        public = piece.public and tuple(map(frozen, piece.public))
-        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers, public=public)))
+        factor, constant = map(frozen, (piece.factor, piece.constant))
+        public = piece.public and (frozen(piece.public[0]), frozen(piece.public[1]))
+        statistic = Statistic(piece.name, op, len(own), factor, constant, public=public)
+        laws.append(Independent(statistic))
         parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
     shape = tuple(int(n or 0) for n in known_shape(release))
     if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):
