@@ -175,7 +175,7 @@ class UnknownSizes(SumLaw):
 
     def _shown(self, release: TensorVariable) -> str:
         """Return the name in results of what is summed in a release."""
-        if isinstance(self.records, Records) and self.records.multiple is not None:
+        if self.records.multiple is not None:
             return f"{self.rv.name}_{kind_of_sum(self.rv.owner.op)}"
         return confidential(release)
 
