@@ -164,7 +164,12 @@ CASES = {
         {"X'y": lambda x: pt.dot(np.arange(1.0, N + 1)[None], x) + 3},
     ),
 }  # fmt: skip
-SPELLINGS = [(case, s) for case, found in CASES.items() for s in found.spellings]
+SLOW = "ones", "unknown number"  # code is compiled for each, or each draw inverted
+SPELLINGS = [
+    pytest.param(case, s, marks=[pytest.mark.nightly] if case in SLOW and i else [])
+    for case, found in CASES.items()
+    for i, s in enumerate(found.spellings)
+]
 
 
 def recovered(case, spelling, scale, draws, records=None):
