@@ -196,7 +196,13 @@ def test_noise_that_says_all_leaves_the_statistic_of_the_records(name, spelling)
     np.testing.assert_allclose(found, expected, atol=40 * case.narrow)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name.startswith(("inv", "unk")) else [])
+        for name in CASES
+    ],
+)
 def test_noise_that_says_nothing_leaves_sums_of_records_of_their_law(name):
     case, draws = CASES[name], 2_000
     model, found = recovered(case, next(iter(case.spellings)), 1e4, draws)
