@@ -30,7 +30,8 @@ class Statistic:
     """One confidential statistic of a known law, released as ``factor * statistic + constant``.
 
     Where it has entries, these and `empty` may be nested tuples of numbers, one for each. What is
-    `empty` is a statistic of no records: zero, whatever its law says.
+    `empty` is a statistic of no records: zero, whatever its law says. In results there is what is
+    released without the factor and the constant in `public`, if these are others.
     """
 
     name: str
@@ -39,6 +40,19 @@ class Statistic:
     factor: Any = 1.0
     constant: Any = 0.0
     empty: Any = False
+    public: tuple[Any, Any] | None = None
+
+    def released(self, drawn: np.ndarray) -> np.ndarray:
+        """Return what was released, for draws of the statistic."""
+        return np.asarray(self.factor) * drawn + np.asarray(self.constant)
+
+    def shown(self, drawn: np.ndarray) -> np.ndarray:
+        """Return what is in results, for draws of the statistic."""
+        if self.public is None:
+            return drawn
+        factor, constant = map(np.asarray, self.public)
+        # Equal constants cancel in full.
+        return (np.asarray(self.factor) * drawn + (np.asarray(self.constant) - constant)) / factor
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,7 @@ class Independent(Integrated):
 
     statistic: Statistic
     elementwise = True
+    by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -97,6 +112,7 @@ class Pieces(Integrated):
     entries: tuple[tuple[int, ...] | int, ...]
     shape: tuple[int, ...]
     rate: float = Integrated.rate
+    by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -155,6 +171,7 @@ class Piece(NamedTuple):
     factor: np.ndarray | float
     constant: np.ndarray | float
     empty: np.ndarray | bool = False  # of no records
+    public: tuple[np.ndarray, np.ndarray] | None = None  # see `Statistic`
 
 
 def pieces_release(
@@ -169,7 +186,8 @@ def pieces_release(
         seconds += np.size(piece.entries) * pair.seconds
         require_multiples(release, mechanism, piece.factor, piece.constant)
         numbers = map(frozen, (piece.factor, piece.constant, piece.empty))
-        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers)))
+        public = piece.public and (frozen(piece.public[0]), frozen(piece.public[1]))
+        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers, public)))
         parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
     shape = tuple(int(n or 0) for n in known_shape(release))
     if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):

@@ -31,10 +31,11 @@ from pymc_dp.step_methods.base import point_function
 _log = logging.getLogger("pymc.dp")
 
 # What nutpie is run with here; with other arguments of pm.sample, that runs it.
-_ARGUMENTS = frozenset(
-    "draws tune chains cores random_seed progressbar progressbar_theme quiet target_accept "
-    "var_names discard_tuned_samples compute_convergence_checks nuts nuts_sampler".split()
-)
+_ARGUMENTS = {
+    "draws", "tune", "chains", "cores", "random_seed", "progressbar", "progressbar_theme", "quiet",
+    "target_accept", "var_names", "discard_tuned_samples", "compute_convergence_checks", "nuts",
+    "nuts_sampler",
+}  # fmt: skip
 # With these the caller has chosen where chains begin, or what moves them.
 _OWN_START = "initvals", "init", "step"
 _COLLAPSED = 1e-8  # step size, in that of the others

@@ -1,10 +1,11 @@
 r"""Where chains of NUTS begin: near what was released, as wide as the density is there.
 
-Far out in the tails of Laplace noise the gradient is the same at all points, and a chain that begins
-there learns nothing of the scales: its steps collapse. So an ascent goes from PyMC's initial point
-towards the release (L-BFGS). Of the points on its way the one is taken where a Normal law as wide as
-the density would hold most, its log density plus the logs of the widths, as in Pathfinder (Zhang et
-al., 2022): a mode in a narrow funnel holds little. Chains begin around it, two spreads wide.
+Far out in the tails of Laplace noise the gradient is the same at all points, and a chain that
+begins there learns nothing of the scales: its steps collapse. So an ascent goes from PyMC's initial
+point towards the release (L-BFGS). Of the points on its way the one is taken where a Normal law as
+wide as the density would hold most, its log density plus the logs of the widths, as in Pathfinder
+(Zhang et al., 2022): a mode in a narrow funnel holds little. Chains begin around it, two spreads
+wide.
 """
 
 from __future__ import annotations

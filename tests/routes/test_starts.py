@@ -71,7 +71,7 @@ def test_a_density_without_values_is_no_density(bad, what):
         return value, slope
 
     center = tested.Center(np.zeros(2), 0.0, np.ones(2))
-    with pytest.raises(NotFinite, match=rf"{what}.* has no value at a = .*, b = "):
+    with pytest.raises(NotFinite, match=rf"{what}.* has no value at a = "):
         tested.check_finite(density, center, ["a", "b"])
 
 
@@ -142,7 +142,7 @@ def test_they_are_begun_anew_once(monkeypatch, caplog, again):
         assert np.unique(tree["posterior"]["x"].values[2]).size > 1
 
 
-# --- Models whose release is far from where PyMC starts ---------------------------------------------
+# --- Models whose release is far from where PyMC starts -------------------------------------------
 
 
 def mean_and_variance():
@@ -201,7 +201,8 @@ def test_no_chain_stands_still(build, night, monkeypatch, caplog):
     with caplog.at_level(logging.INFO, "pymc.dp"):
         tree = dp.sample(model, nuts_sampler="nutpie", **options)
     assert "Route: NUTS on the" in caplog.text
-    assert len(seen) == 1 and "Begun anew" not in caplog.text
+    assert len(seen) == 1
+    assert "Begun anew" not in caplog.text
     for rv in tree["posterior"].data_vars.values():
         own = rv.values.reshape(chains, length, -1)
         assert all(np.unique(chain).size > length // 4 for chain in own)
@@ -210,7 +211,7 @@ def test_no_chain_stands_still(build, night, monkeypatch, caplog):
         assert np.all(abs(np.median(own, axis=1) - middle) < 3.0 * (spread[1] - spread[0]))
 
 
-# --- Routes whose density has no value ----------------------------------------------------------------
+# --- Routes whose density has no value ------------------------------------------------------------
 
 
 def test_the_next_best_route_is_taken_with_a_word(monkeypatch, caplog):
@@ -223,15 +224,16 @@ def test_the_next_best_route_is_taken_with_a_word(monkeypatch, caplog):
     def other(**kwargs):
         return tree_of([1], [0.1])
 
-    plans = [("first", "marginal", refuse, 2.0), ("second", "records", other, 1.0)]
-    found = [routes.Route(name, rung, lambda r, p=Plan(rate, run): p)
-             for name, rung, run, rate in plans]  # fmt: skip
+    found = [
+        routes.Route("first", "marginal", lambda _: Plan(2.0, refuse)),
+        routes.Route("second", "records", lambda _: Plan(1.0, other)),
+    ]
     monkeypatch.setattr(routes, "ROUTES", found)
     with pm.Model() as model:
         mean_and_variance()
     with caplog.at_level(logging.WARNING, "pymc.dp"):
         dp.sample(model)
     assert "Not taken: first, its log density has no value at mu = 1" in caplog.text
-    with pytest.raises(ValueError, match="no route on the rung 'marginal' is open. first: its log"):
+    with pytest.raises(ValueError, match=r"no route on the rung 'marginal' .* first: its"):
         dp.sample(model, rung="marginal")
     assert issubclass(NotFinite, Declined)

@@ -36,8 +36,9 @@ from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.groups import summand_of
 from pymc_dp.laws.inversion.quadrature import FEWEST, starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.release import confidential, noise_parts, require_smooth
+from pymc_dp.laws.inversion.release import noise_parts, require_smooth
 from pymc_dp.laws.one_value import require_multiples
+from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.unknown_sizes.classes import ClassReader
 from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Records
@@ -136,7 +137,7 @@ class UnknownSizes(SumLaw):
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
         sizes = self._sizes(records)
         model, last = self.reading.model, list(self.releases)[-1]
-        names = (str(self.number.name), *(confidential(r) for r in self.releases if self._sums(r)))
+        names = (str(self.number.name), *map(self._shown, filter(self._sums, self.releases)))
         if isinstance(records, Histogram):
             names = names[:1]
             if records.work(sizes) > _MOST_TERMS:
@@ -173,6 +174,12 @@ class UnknownSizes(SumLaw):
             observed = release in model.observed_RVs
             published.append(model.rvs_to_values[release] if observed else None)
         return change
+
+    def _shown(self, release: TensorVariable) -> str:
+        """Return the name in results of what is summed in a release."""
+        if self.records.multiple is not None:
+            return f"{self.rv.name}_{kind_of_sum(self.rv.owner.op)}"
+        return confidential(release)
 
     def _sums(self, release: TensorVariable) -> bool:
         """Whether a sum over the records is part of a release."""
