@@ -408,11 +408,6 @@ def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
         if records not in model.free_RVs or records.type.ndim == 0 or known_shape(records)[0] == 0:
             continue
         _check_bounds_agree(name, model, rv, records)
-        length = known_shape(records)[0]
-        if length is not None and length < 0:
-            raise ValueError(
-                f"{name!r}: {records.name!r} has shape={length}: write how many there are"
-            )
         try:
             reading = Reading(model)
             group = Block((records,), record_length(records), ())

@@ -160,7 +160,7 @@ REFUSED = [
     ),
     refusal(lambda: [(x := lead())[:3], x[:2]], r"pt\.concatenate", observed=[1.0] * 5),
     refusal(lambda: mean(n=0), "'z' has a mean .* over no records of 'lead'.*leave it out"),
-    refusal(lambda: mean(n=-3), "'z': 'lead' has shape=-3: write how many"),
+    refusal(lambda: mean(n=-3), "'z': 'lead' has the shape -3, which is negative: write"),
     *(
         refusal(mean, "'z': the third argument must be a mechanism", TypeError, mechanism=wrong)
         for wrong in (1.0, None, dp.LaplaceMechanism, "laplace")

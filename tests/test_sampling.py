@@ -115,7 +115,11 @@ def test_routes_are_shut_with_the_reason():
     assert gamma["NUTS on the records"] == ""
     assert "one by one" in reasons(normal())["Metropolis on the records"]
     mu = partial(pm.Flat, "mu", transform=pm.distributions.transforms.Interval(0, 1))
-    cut = releasing(lambda: pm.Normal("y", mu(), pm.HalfNormal("s", 1), shape=20), pt.mean)
+    cut = releasing(
+        lambda: pm.Normal("y", mu(), pm.HalfFlat("s"), shape=20),
+        lambda y: [y.mean(), y.var(ddof=1)],
+        z=[0.5, 1.0],
+    )
     assert "transform" in reasons(cut)["fused Gibbs"]
 
 

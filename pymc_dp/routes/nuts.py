@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.replace import graph_replace
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
@@ -52,17 +53,18 @@ def _sample(reading: Reading, on: Reading, **kwargs):
 
 def _check_left_out(marginal: pm.Model, tree: DataTree) -> None:
     """Warn where a density leaves out what matters at some of the draws."""
-    found = []
-    for rv in marginal.observed_RVs:
+    found, values = [], {rv: marginal.rvs_to_values[rv] for rv in marginal.observed_RVs}
+    for rv in values:
         if isinstance(op := rv.owner.op, IntegratedReleaseRV):
             mechanism, parameters = op.split(rv.owner.inputs)
-            own = op.law.left_out(marginal.rvs_to_values[rv], mechanism, *parameters)
+            own = op.law.left_out(values[rv], mechanism, *parameters)
             found += [own] if own is not None else []
     posterior = tree["posterior"].to_dataset()
     if not found or any(rv.name not in posterior for rv in marginal.free_RVs):
         return
     some = posterior.isel(draw=slice(None, None, max(1, posterior.sizes["draw"] // _CHECKED)))
-    matters = np.array(list(each_draw(some, [graph for graph, _ in found])), dtype=bool)
+    graphs = graph_replace([graph for graph, _ in found], values, strict=False)
+    matters = np.array(list(each_draw(some, graphs)), dtype=bool)
     for (_, what), share in zip(found, matters.mean(axis=0), strict=True):
         if share:
             _log.warning(

@@ -21,6 +21,9 @@ from pymc_dp.graphs.declined import Declined
 Density = Callable[[np.ndarray], tuple[float, np.ndarray]]  # its log and the gradient of that
 
 _ROUNDS, _MOST_ASCENTS = 3, 50  # ascents, and iterations of one
+_JUMPS = 8  # to each side, each twice as far
+_FARTHER = 2.0 ** np.arange(_JUMPS)
+_GAIN = 10.0  # for each entry: what lies within a bulk, or a funnel, is no reason to jump
 _WALL = 1e10  # in the place of a fall that has no value
 _LOOKED_AT = 12  # points on the way
 _FALL = 2.0  # of the log density at two spreads, for each entry
@@ -51,12 +54,30 @@ def find_center(density: Density, start: np.ndarray, sizes: Sequence[int]) -> Ce
     start : where to begin.
     sizes : how many entries each variable has in the vector; they share a width.
     """
-    path = [start]
+    path = [start, _jump(density, _center(density, start, sizes), sizes)]
     for _ in range(_ROUNDS):  # in widths, so that units do not matter, nor how steep the tails are
         path += _ascent(density, _center(density, path[-1], sizes))
     some = np.unique(np.linspace(0, len(path) - 1, _LOOKED_AT).astype(int))
     centers = [_center(density, path[i], sizes) for i in some]
     return max(centers, key=lambda c: c.log_density + np.log(c.widths).sum())
+
+
+def _jump(density: Density, center: Center, sizes: Sequence[int]) -> np.ndarray:
+    """Return the best point that is a jump of one variable after the other from a center.
+
+    Far from the release the prior may outweigh the noise's tail, and an ascent stay where it is.
+    """
+    best, first = center.point, 0
+    for size in sizes:
+        jumps = np.zeros((2 * _JUMPS, best.size))
+        own = slice(first, first + size)
+        jumps[:, own] = np.outer(np.r_[_FARTHER, -_FARTHER], center.widths[own])
+        values = [density(q)[0] for q in (best, *(best + jumps))]
+        k = int(np.argmax(np.nan_to_num(values, nan=-np.inf, posinf=-np.inf)))
+        if values[k] - values[0] > _GAIN * best.size:
+            best = best + jumps[k - 1]
+        first += size
+    return best
 
 
 def _ascent(density: Density, center: Center) -> list[np.ndarray]:

@@ -241,6 +241,8 @@ class OfUnknownSize(Integrated):
 
     def left_out(self, value, mechanism, *parameters):
         """See `Integrated.left_out`: the next numbers are not far below the largest."""
+        if not self.names:  # the last of the releases tells of all
+            return None
         first, last = self.sizes[0], self.sizes[-1]
         with_next = np.r_[max(first - 1, 0), self.sizes, last + 1]
         number, record, earlier = self._split(parameters)
