@@ -36,6 +36,7 @@ from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
+from pymc_dp.routes.nuts_chains import sample_nuts
 from pymc_dp.routes.starts import NotFinite
 
 # Messages appear where PyMC's do.
@@ -264,7 +265,9 @@ def _as_written(model, **kwargs):
             f"nuts_sampler={nuts_sampler!r}), or leave nuts_sampler= out"
         )
     try:
-        return interrupted.sample(model, **kwargs)
+        return (interrupted.sample if stepped else sample_nuts)(model, **kwargs)
+    except NotFinite:
+        raise
     except NotImplementedError as error:
         raise Declined(
             f"{str(error).strip()}\nIf a part of the model has no density, but can be drawn from, "

@@ -209,6 +209,42 @@ MUTANTS = {
         "(0,): {y: float(n - 1)},",
         "tests/fuzz/test_rungs.py",
     ),
+    "factor of a statistic": Mutant(
+        "pymc_dp/laws/one_value.py",
+        "        return term - np.log(abs(np.asarray(statistic.factor)))",
+        "        return term",
+        "tests/conformance/test_spellings.py",
+    ),
+    "constant of a recovered sum": Mutant(
+        "pymc_dp/laws/one_value.py",
+        "(np.asarray(self.constant) - constant)) / factor",
+        "np.asarray(self.constant)) / factor",
+        "tests/conformance/test_recovered.py",
+    ),
+    "Jacobian of coordinates": Mutant(
+        "pymc_dp/routes/latent_normal.py",
+        "pt.log(sd) - 0.5 * pt.log1p(h * b**2)",
+        "pt.log(sd) - pt.log1p(h * b**2)",
+        "tests/routes/test_coordinates.py",
+    ),
+    "start in the tails": Mutant(
+        "pymc_dp/routes/starts.py",
+        "return max(centers, key=lambda c: c.log_density + np.log(c.widths).sum())",
+        "return centers[0]",
+        "tests/routes/test_starts.py",
+    ),
+    "half a step of rounding": Mutant(
+        "pymc_dp/mechanisms/postprocessed.py",
+        "upper = self._from_index(last + 0.5)",
+        "upper = self._from_index(last + 0.49)",
+        "tests/conformance/test_mechanisms.py",
+    ),
+    "normaliser of the geometric": Mutant(
+        "pymc_dp/mechanisms/geometric.py",
+        "log_peak = pt.log1mexp(-rate) - pt.log1p(pt.exp(-rate))",
+        "log_peak = pt.log1mexp(-rate)",
+        "tests/mechanisms/test_geometric.py",
+    ),
 }
 
 

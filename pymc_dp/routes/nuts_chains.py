@@ -23,6 +23,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.interrupts import Handler, held
 from pymc_dp.graphs.questions import lengths
+from pymc_dp.reading.model import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
 from pymc_dp.routes.starts import Center, Density, check_finite, draw_start, find_center
@@ -117,7 +118,7 @@ def _in_words(chains: Sequence[int]) -> str:
 
 
 def _is_stepped(rv) -> bool:
-    return hasattr(rv.tag, "dp_step")
+    return hasattr(rv.tag, "dp_step") or is_tagged(rv)
 
 
 def standing_still(tree: DataTree, names: Sequence[str]) -> list[int]:

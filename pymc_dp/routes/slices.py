@@ -50,6 +50,7 @@ from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.latent_normal import LatentNormalRV
 from pymc_dp.routes.nuts import nuts_rate
+from pymc_dp.routes.starts import NotFinite
 from pymc_dp.step_methods.base import in_a_row
 
 _log = logging.getLogger("pymc.dp")
@@ -63,6 +64,7 @@ _INNER, _MOST_INNER = 2, 16  # sweeps to a proposal for what a surrogate stands 
 # Sweeps to a draw, where the density is that of a rate of NUTS and of so many entries.
 _SWEEPS, _CHEAP, _SHORT = 4, 1_000.0, 1_000
 _STARTS = 100  # points that are tried
+_CHECKED, _SHOWN = 20, 4  # points around the draws of the warm-up, and entries of one
 _WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # of the warm-up, at whose ends the moves are tuned to it
 _SHORTEST = 5  # sweeps in a window for each parameter
 _CLEAR = 0.3  # of a variance that is explained by a bend
@@ -402,7 +404,22 @@ class SliceChain:
             elif inner and 0.7 * len(window) < accepted:
                 state.inner = min(state.inner * 2, _MOST_INNER)
             first += len(window)
+        self._check_finite(state)
         return state
+
+    def _check_finite(self, state: State) -> None:
+        """Raise `NotFinite` where the density has no value near the draws of the warm-up."""
+        moved = np.arange(state.q.size) < self.layout.ends[-1]
+        rng, tuned = np.random.default_rng(0), state.tuned
+        for _ in range(_CHECKED):
+            around = tuned.means + tuned.spreads * rng.standard_normal(state.q.size)
+            q = np.where(moved & (tuned.means != 0.0), around, state.q)  # 0 where nothing was tuned
+            if any(np.isnan(call(a, q, np.empty_like(q))) for a in self._densities()):
+                raise NotFinite(f"its log density has no value at {q[moved][:_SHOWN]}, ...")
+
+    def _densities(self) -> set[int]:
+        """Return the addresses of the log density and of what is added to it."""
+        return {self._density.address, self._functions[2].address}
 
     def advance(self, rng: np.random.Generator, state: State, draws: int):
         """Return the next state, and a row for each draw."""
@@ -427,13 +444,11 @@ class SliceChain:
         moved = np.arange(center.size) < self.layout.ends[-1]
         for _ in range(_STARTS):
             q = center + moved * rng.uniform(-1.0, 1.0, size=center.size)
-            used = {self._density.address, self._functions[2].address}
-            if all(np.isfinite(call(address, q, np.empty_like(q))) for address in used):
+            if all(np.isfinite(call(a, q, np.empty_like(q))) for a in self._densities()):
                 if self.layout.anew:
                     self._check_what_is_drawn_anew(q)
                 return q
-        self.layout.model.check_start_vals(point)
-        raise ValueError("no starting point with a finite density was found near PyMC's own")
+        raise NotFinite("no starting point with a finite log density was found near PyMC's own")
 
     def _check_what_is_drawn_anew(self, q: np.ndarray) -> None:
         """Compare the log density at two points: a wrong coordinate would be a wrong posterior."""

@@ -10,8 +10,11 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.reading.model import read
+from pymc_dp.routes import slices
 from pymc_dp.routes.slices import layout
+from pymc_dp.routes.starts import NotFinite
 from tests.chains import QUIET
 from tests.models import GROUP_MEANS, GROUPS, group_means
 
@@ -79,6 +82,25 @@ def scaled(mu, tau):
 )
 def test_quadrature(noise, density, latent):
     check(group_means(noise, latent), density, float(noise.parameters[0].eval()))
+
+
+@pytest.mark.parametrize("tune", [0, 200])
+def test_a_density_without_values_is_told(monkeypatch, tune):
+    """At a start, or around the draws of the warm-up; it would cut the posterior off in silence."""
+    chain = slices.SliceChain(layout(read(group_means(), "")), ["mu"])
+    rng = np.random.default_rng(1)
+    assert np.isfinite(chain.begin(rng, tune, pieces=Pieces()).q).all()
+    known, calls = slices.call, []
+
+    def call(address, q, out):
+        calls.append(q.copy())
+        return known(address, q, out) if len(calls) < 15 else np.nan
+
+    monkeypatch.setattr(slices, "call", call)
+    with pytest.raises(NotFinite, match="its log density has no value"):
+        chain.begin(rng, tune, pieces=Pieces())
+    if tune:
+        assert np.ptp(calls[3:], axis=0)[: chain.layout.ends[-1]].all()
 
 
 def test_potential():
