@@ -213,7 +213,7 @@ MUTANTS = {
         "pymc_dp/laws/one_value.py",
         "        return term - np.log(abs(np.asarray(statistic.factor)))",
         "        return term",
-        "tests/conformance/test_spellings.py",
+        "tests/laws/moments/test_groups.py::test_rows_of_a_matrix_with_noise_of_their_own",
     ),
     "constant of a recovered sum": Mutant(
         "pymc_dp/laws/one_value.py",
