@@ -369,7 +369,7 @@ def is_nonnegative(graph: TensorVariable) -> bool:
     match getattr(node.op, "scalar_op", node.op):
         case ps.Exp() | ps.Sqr() | ps.Sqrt() | ps.Abs() | Sigmoid() | Softplus():
             return True
-        case ps.Add() | ps.Mul() | ps.TrueDiv() if isinstance(node.op, Elemwise | Sum):
+        case ps.Add() | ps.Mul() | ps.TrueDiv() | ps.Sign() if isinstance(node.op, Elemwise | Sum):
             return all(map(is_nonnegative, node.inputs))
         case ps.Pow():
             power = known_value(node.inputs[1], fixed=True)

@@ -155,6 +155,21 @@ def _with_chains(tree: DataTree, chains: Sequence[int], others: DataTree) -> Dat
     return tree
 
 
+def _quiet(function: Callable) -> Density:
+    """Return a compiled density as `starts` asks for it: far out it may have no value."""
+
+    @held
+    def density(q):
+        try:
+            with np.errstate(all="ignore"):
+                value, slope = function(q)
+        except (np.linalg.LinAlgError, ZeroDivisionError):
+            return np.nan, np.zeros_like(q)
+        return float(value), np.asarray(slope)
+
+    return density
+
+
 def _takes_nutpie(model: pm.Model, moved, kwargs) -> bool:
     """Whether `pm.sample` would run nutpie with numba, with arguments that are known here."""
     return (
@@ -192,10 +207,7 @@ def _of_nutpie(
         options["maxdepth"] = options.pop("max_treedepth")
     options = {name: value for name, value in options.items() if value is not None}
 
-    @held
-    def density(q):
-        value, slope = compiled.logp_func(q)
-        return float(value), np.asarray(slope)
+    density = _quiet(compiled.logp_func)
 
     def draw(center, rngs):
         def start(seed):  # called for each chain, with a seed of its own
@@ -234,10 +246,7 @@ def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
     function.set_extra_values(others)
     constrained = point_function(model, moved)
 
-    @held
-    def density(q):
-        value, slope = function(q)
-        return float(value), np.asarray(slope)
+    density = _quiet(function)
 
     def draw(center, rngs):
         starts = []

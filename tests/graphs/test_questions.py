@@ -208,6 +208,8 @@ def test_what_is_whole_for_every_count(graph, whole):
         (lambda a, s, u: pt.exp(a) + a**2 + abs(a), True),
         (lambda a, s, u: s - 1, False),
         (lambda a, s, u: s**a, True),
+        (lambda a, s, u: pt.abs(s) ** -0.5 * pt.sign(s), True),  # as pm.Normal writes tau
+        (lambda a, s, u: pt.sign(a), False),
         (lambda a, s, u: a**s, False),
         (lambda a, s, u: pt.maximum(a, 0.1), True),
         (lambda a, s, u: pt.minimum(s, a), False),
