@@ -58,8 +58,10 @@ from pymc_dp.laws.inversion.quadrature import (
     statistics,
 )
 from pymc_dp.laws.inversion.readable import readable_law
+from pymc_dp.laws.inversion.trial import require_found
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.bounds import at_start
 from pymc_dp.reading.columns import column_parameters
 
 if TYPE_CHECKING:
@@ -234,6 +236,14 @@ def characteristic_marginal(
         )
     [release] = releases
     return {release: _release(release, records, n, column, parameters, positive)}
+
+
+def found_in_bulk(release: TensorVariable, name: str) -> None:
+    """Decline a release, its records of this name integrated out, that `require_found` declines."""
+    mechanism, parameters = release.owner.op.split(release.owner.inputs)
+    law = release.owner.op.law
+    one, summands, _, *noise = law._noisy(release, mechanism, at_start(parameters))
+    require_found(name, one, law.n, summands, law.record, *at_start(noise))
 
 
 def _release(release, records, n, column, parameters, positive) -> TensorVariable:
