@@ -21,9 +21,9 @@ from pymc_dp.laws.inversion.quadrature import (
     statistics,
 )
 
-# Parameters move: noise has to be met that is narrower than where the model starts and, as sums
-# without bounds have any scale, than these are there.
-_NARROWER, _OF_SUMS = 1.0 / 3.0, 0.1
+# Sums without bounds have any scale where parameters move: noise of this share of theirs, where the
+# model starts, has to be met, too.
+_OF_SUMS = 0.3
 _DRAWS = {1: 40, 2: 12}
 _FAR = np.array([-1e100, 1e100])  # on the real line, to which supports are mapped
 _FEW, _SAME = 12, 1e9
@@ -72,8 +72,8 @@ def require_found(
             why = _why(n, dim, bool(unbounded.any()), same)
             which = "the sum" if dim == 1 else "the two sums"
             return Declined(
-                f"{which} over {n} of {name!r} under noise of scale {np.hypot(*scales).max():.3g}: "
-                f"the density is not found by quadrature, of {why}",
+                f"{which} over a group of {n} records {name!r} under noise of scale "
+                f"{np.hypot(*scales).max():.3g}: quadrature does not find the density of {why}",
                 instead="Sample with rung='records'",
                 near=1,
             )
@@ -84,7 +84,7 @@ def require_found(
         drawn = rng.multinomial(n, mass, size=_DRAWS[dim]) @ values
         noise = rng.laplace(size=drawn.shape), rng.normal(size=drawn.shape)
         share = np.minimum(1.0, _OF_SUMS * deviation / np.hypot(*own))
-        for part in (1.0, _NARROWER, np.where(unbounded, share, 1.0)):
+        for part in (1.0, np.where(unbounded, share, 1.0)):
             scales = [part * scale for scale in own]
             for s in drawn + scales[0] * noise[0] + scales[1] * noise[1]:
                 if not np.isfinite(found(s, *scales)):
