@@ -18,7 +18,8 @@ has a cost that grows with n, and the density keeps its relative accuracy in the
 resolve, mass where an unbounded law was cut, frequencies beyond the nodes, cancellation. Where the
 estimate exceeds 1e-6 the log density is NaN, which a sampler rejects and an initial evaluation
 reports; nothing less accurate is returned. Usually the error is below 1e-11, that of the gradient
-below 1e-9. NaN is met under Laplace noise where few records are at work, so that the sum has no
+below 1e-9. What is NaN in the bulk where a model starts is declined, see `trial`.
+NaN is met under Laplace noise where few records are at work, so that the sum has no
 smooth density itself: n < 5, or nearly all records clipped at the released value; under Gaussian
 noise only where it is far narrower than what one record contributes; and where few records
 (n < 100) would have to lie dozens of standard deviations out, log densities below -500. Sums of

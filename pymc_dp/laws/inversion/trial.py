@@ -48,7 +48,7 @@ def require_found(
     laplace, gaussian : vectors, see `inversion.release.noise_parts`.
     """
     dim = len(summands)
-    z, b, sg = noisy = [pt.tensor(shape=(dim,), dtype="float64") for _ in range(3)]
+    noisy = [pt.tensor(shape=(dim,), dtype="float64") for _ in range(3)]
     at = summands, record, *noisy
     log_weight, h, _ = law_of_sums(law, float(n), panel_counts(dim, n)[-1:], *at)
     ends = statistics(summands, record, backward(law, pt.constant(_FAR)))
