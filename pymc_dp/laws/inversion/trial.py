@@ -24,6 +24,7 @@ from pymc_dp.laws.inversion.quadrature import (
 # Sums without bounds have any scale where parameters move: noise of this share of theirs, where the
 # model starts, has to be met, too.
 _OF_SUMS = 0.3
+_MISSED = 0.05  # share of the releases that may be NaN: at corners, where all records are clipped
 _DRAWS = {1: 40, 2: 12}
 _FAR = np.array([-1e100, 1e100])  # on the real line, to which supports are mapped
 _FEW, _SAME = 12, 1e9
@@ -86,9 +87,10 @@ def require_found(
         share = np.minimum(1.0, _OF_SUMS * deviation / np.hypot(*own))
         for part in (1.0, np.where(unbounded, share, 1.0)):
             scales = [part * scale for scale in own]
-            for s in drawn + scales[0] * noise[0] + scales[1] * noise[1]:
-                if not np.isfinite(found(s, *scales)):
-                    raise declined(scales)
+            noisy_sums = drawn + scales[0] * noise[0] + scales[1] * noise[1]
+            missed = sum(not np.isfinite(found(s, *scales)) for s in noisy_sums)
+            if missed > _MISSED * len(drawn):
+                raise declined(scales)
 
 
 def _why(n: int, dim: int, unbounded: bool, same: bool) -> str:
