@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,24 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.math import Sum
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, is_random, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.held import Held, held, shown
+from pymc_dp.graphs.questions import (
+    depends_on,
+    is_random,
+    known_shape,
+    known_value,
+    nearest_rvs,
+    of_nothing,
+)
 from pymc_dp.graphs.ranges import check_wraparound
+from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, wrong_shape
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, placed, wrong_shape
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
     FeasibleRegression,
@@ -37,6 +50,8 @@ from pymc_dp.reading.model import (
 from pymc_dp.reading.normal_column import normal_moments, read_normal_column
 from pymc_dp.reading.propriety import check_possible
 from pymc_dp.step_methods import exact_step
+
+_log = logging.getLogger("pymc.dp")
 
 
 def PrivateObservation(
@@ -65,9 +80,11 @@ def PrivateObservation(
     mechanism : Mechanism or Release
         The public noise. Its parameters broadcast against the statistic. A `Release` carries the
         published value too.
-    observed : array_like or pm.Data, optional
-        The published value, of exactly the statistic's shape. None leaves the release free: prior
-        predictive, or `pm.observe` later.
+    observed : array_like, pandas, polars or xarray object, or pm.Data, optional
+        The published value, of exactly the statistic's shape. Where it has labels and `dims` have
+        coords, it is put in their order, as noise parameters are; else it is taken by position.
+        The dims of an xarray are those of the release.
+        None leaves the release free: prior predictive, or `pm.observe` later.
     bounds : (lower, upper), optional
         The records are publicly known to lie in [a, b]. Adds :math:`\log 1[(m, v)
         \text{ feasible}] + \log 1[(\bar y, S^2) \text{ feasible}]` to the log density, for the
@@ -104,16 +121,21 @@ def PrivateObservation(
             raise ValueError(
                 f"{name!r}: the Release already carries the published value; leave observed= out"
             )
-        if dims is None:
+        if dims is None or (dims,) == mechanism.dims or dims == mechanism.dims:
             dims, coords = mechanism.dims, _new_coords(name, mechanism, model)
-        observed, mechanism = mechanism.value, mechanism.mechanism
+        observed, mechanism = mechanism.held, mechanism.mechanism
     if not isinstance(mechanism, Mechanism):
         raise TypeError(
             f"{name!r}: the third argument must be a mechanism such as "
             f"dp.LaplaceMechanism(scale), or a dp.Release; got {type(mechanism).__name__}"
         )
+    if not (observed is None or isinstance(observed, Variable)):
+        observed = _held(name, observed)
+        dims = observed.dims if dims is None else dims
     if isinstance(dims, str):
         dims = (dims,)
+    labels = {**model.coords, **coords}
+    mechanism = placed(mechanism, dims, labels, name)
     statistic = _stack(name, statistic)
     try:
         check_fits([statistic])
@@ -130,12 +152,15 @@ def PrivateObservation(
         rv = marginal_release_rv(statistic, mechanism, name=name)
     else:
         _check_confidential(name, statistic, model)
+        _warn_of_one(name, statistic)
+        for part in of_nothing(statistic):
+            value_of_nothing(part, name)  # refuses 0 / 0
         check_wraparound(name, statistic)
         check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name
         _check_records(name, model, rv)
-    observed = _check_observed(name, rv, observed)
+    observed = _check_observed(name, rv, observed, dims, labels)
     check_attainable(name, mechanism, observed)
     _check_dims(name, rv, dims, coords, model)
     # Everything is checked: a refused release leaves nothing behind in the model.
@@ -161,9 +186,9 @@ def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Seque
         labels = model.coords[dim]
         if stated is not None and labels is not None and tuple(labels) != stated:
             raise ValueError(
-                f"{name!r}: the release labels {dim!r} {_shown(stated)}, the model has "
-                f"{_shown(labels)}: bring the published values into the order of the model, or "
-                f"give dims="
+                f"{name!r}: the release labels {dim!r} {shown(stated)}, the model has "
+                f"{shown(labels)}: write release.reindex(model.coords) where these are the same in "
+                f"another order, else give dims= another name"
             )
         known = known_value(model.dim_lengths[dim])
         if known is not None and known != length:
@@ -182,7 +207,7 @@ def _check_dims(name: str, rv, dims, coords, model: pm.Model) -> None:
         if dim not in coords and dim not in model.dim_lengths:
             raise ValueError(
                 f"{name!r}: the model has no dimension {dim!r}: add it with pm.Model(coords=...), "
-                f"or leave dims= out"
+                f"or leave dims= out, and that of an xarray with .to_numpy()"
             )
         known = known_value(model.dim_lengths[dim]) if dim not in coords else len(coords[dim])
         if length is not None and known is not None and known != length:
@@ -190,11 +215,6 @@ def _check_dims(name: str, rv, dims, coords, model: pm.Model) -> None:
                 f"{name!r}: the dimension {dim!r} has {known} labels, and the released statistic "
                 f"has {length} entries along it"
             )
-
-
-def _shown(labels) -> str:
-    shown = ", ".join(map(repr, labels[:4]))
-    return f"({shown}{', ...' if len(labels) > 4 else ''})"
 
 
 def _stack(name: str, statistic) -> TensorVariable:
@@ -250,6 +270,20 @@ def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -
             f"records = pm.Normal('records', mu, sigma, shape=n). A comparison with == is Python's "
             f"own: write pytensor.tensor.eq(records, 0)"
         )
+
+
+def _warn_of_one(name: str, statistic: TensorVariable) -> None:
+    """Warn where what reads as a sum over records is of a single value."""
+    for variable in ancestors([statistic], blockers=nearest_rvs([statistic])):
+        node = variable.owner
+        if node is None or not isinstance(node.op, Sum) or node.inputs[0].type.ndim:
+            continue
+        for rv in nearest_rvs([node.inputs[0]])[:1]:
+            _log.warning(
+                "%r: %r is one value, of which a sum or a mean is taken: of n records, write "
+                "shape=n for %r", name, rv.name, rv.name,
+            )  # fmt: skip
+            return
 
 
 def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
@@ -318,13 +352,25 @@ def _interval_ends(name: str, bounds, width: int) -> tuple[np.ndarray, np.ndarra
     return lower, upper
 
 
-def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
+def _held(name: str, observed) -> Held:
+    try:
+        own = held(observed)
+    except TypeError:
+        raise TypeError(
+            f"{name!r}: observed must be a number, an array or a pm.Data; got {observed!r}"
+        ) from None
+    # As PyMC has it: what says its type keeps it.
+    typed = hasattr(observed, "dtype") or isinstance(observed, Held)
+    return own if typed else replace(own, numbers=own.numbers.astype("float64"))
+
+
+def _check_observed(name: str, rv: TensorVariable, observed, dims, coords) -> Any:
     if observed is None:
         return None
     if isinstance(observed, SharedVariable):
-        value = observed.get_value(borrow=True)
+        value = held(observed.get_value(borrow=True)).numbers  # pm.set_data masks what is NaN
     elif isinstance(observed, Constant):
-        value = observed.data
+        value = held(observed.data).numbers
     elif isinstance(observed, Variable):
         if nearest_rvs([observed]):
             raise TypeError(
@@ -332,17 +378,11 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
                 f"it must be the published number, an array or a pm.Data that holds it"
             )
         return observed  # symbolic: PyMC evaluates it
-    elif np.ma.is_masked(observed):
-        value = observed
     else:
         try:
-            value = np.asarray(observed, dtype="float64")
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"{name!r}: observed must be a number, an array or a pm.Data; got {observed!r}"
-            ) from None
-        if not hasattr(observed, "dtype"):
-            observed = value
+            observed = value = observed.placed(dims, coords).numbers
+        except ValueError as error:
+            raise ValueError(f"{name!r}: observed {error}") from None
     expected = known_shape(rv)
     if len(value.shape) != len(expected) or any(
         e is not None and e != got for e, got in zip(expected, value.shape, strict=False)
@@ -351,7 +391,7 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
             f"{name!r}: observed has shape {value.shape}, the released statistic has shape "
             f"{expected}: give one published value for each entry of the statistic"
         )
-    if np.ma.is_masked(value) or not np.all(np.isfinite(value)):
+    if not np.all(np.isfinite(value)):
         raise ValueError(
             f"{name!r}: observed contains NaN, masked or infinite values: release the published "
             f"entries, statistic[published], alone. Entries that were withheld because their noisy "
@@ -365,11 +405,14 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
 def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
     """Check a release against its records and their other releases."""
     for records in nearest_rvs([release_statistic(rv)]):
-        if records not in model.free_RVs or records.type.ndim == 0:
+        if records not in model.free_RVs or records.type.ndim == 0 or known_shape(records)[0] == 0:
             continue
         _check_bounds_agree(name, model, rv, records)
-        if known_shape(records)[0] == 0:
-            raise ValueError(f"{name!r}: {records.name!r} has no records")
+        length = known_shape(records)[0]
+        if length is not None and length < 0:
+            raise ValueError(
+                f"{name!r}: {records.name!r} has shape={length}: write how many there are"
+            )
         try:
             reading = Reading(model)
             group = Block((records,), record_length(records), ())

@@ -6,10 +6,14 @@ import logging
 from importlib import import_module
 from typing import Any, Literal
 
+import numpy as np
 import pymc as pm
+import xarray as xr
 from xarray import DataTree
 
+from pymc_dp.graphs.compiled import said_when_compiling
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.ladder.collapse import gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.moments.clt import read_moments
 from pymc_dp.laws.sum_law import notes
@@ -25,18 +29,21 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases,
 )
-from pymc_dp.routes import routes
+from pymc_dp.routes import Route, interrupted, routes
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.gibbs import on_records
-from pymc_dp.routes.given import initial_values
+from pymc_dp.routes.given import initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
+from pymc_dp.routes.starts import NotFinite
 
 # Messages appear where PyMC's do.
 _log = logging.getLogger("pymc.dp")
 
 Rung = Literal["auto", "records", "statistics", "marginal"]
+
+_MUCH_FASTER = 10  # than a route that is taken: worth a word
 
 NEURAL = ("sppe", "sple")  # functions of pymc_dp.neural
 
@@ -79,6 +86,7 @@ def sample(
     xarray.DataTree
         The groups of `pm.sample`. Vectors of records are left out of it unless `var_names` names
         them; confidential statistics that were integrated out come back with `dp.recover`.
+        Interrupted by Ctrl-C, it has the draws so far, if there are any.
     """
     model = as_model(model, "dp.sample(model, draws=..., ...)")
     if method not in (None, *METHODS, *NEURAL):
@@ -99,7 +107,7 @@ def sample(
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
     for release in releases(model):
         if release not in model.observed_RVs:
-            _log.warning("The release %r has no observed value: its prior is sampled", release.name)
+            _log.warning("The release %r has no observed value: it is drawn, too", release.name)
     check_fits(map(release_statistic, releases(model)))
     check_values(model)
     for rv in model.observed_RVs:
@@ -111,11 +119,21 @@ def sample(
         _log.warning("%s", note)
     if method is not None:
         return METHODS[method](reading, moments=moments, **kwargs)
+    if (
+        rung == "auto"
+        and approximate is None
+        and not (model.observed_RVs or model.potentials)
+        and all_releases(model)
+        and not any(release.owner.op.bounds for release in releases(model))
+        and kwargs.keys() <= {*ARGUMENTS, "var_names"}
+    ):
+        return _from_the_prior(reading, **kwargs)
     # Those of PyMC name no parameter; of what is no tree they are all that there is.
     checks = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
     if kwargs.get("return_inferencedata", True) and kwargs.get("trace") is None:
         kwargs["compute_convergence_checks"] = False
-    tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
+    with said_when_compiling(quiet=kwargs.get("quiet", False)):
+        tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
         check_convergence(tree, [rv.name for rv in model.free_RVs], advice)
     return tree
@@ -152,6 +170,7 @@ def _by_best_route(
     nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
     open_routes, better = [], []
     shut: dict[str, list[str]] = {}
+    by_a_word = [(0.0, "", "")]
     for route, plan in routes(reading, approximate, **options):
         reason = str(plan) if isinstance(plan, Declined) else ""
         if rung not in ("auto", route.rung):
@@ -167,17 +186,61 @@ def _by_best_route(
             shut.setdefault(reason, []).append(route.name)
         elif not isinstance(plan, Declined):
             open_routes.append((plan, route))
-    if not open_routes:
-        where = "" if rung == "auto" else f" on the rung {rung!r}"
-        reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
-        raise ValueError(f"no route{where} is open. {reasons}")
-    plan, best = max(open_routes, key=lambda entry: entry[0].rate)
-    _log.info("Route: %s (rung: %s)", best.name, best.rung)
-    faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
-    advice = (
-        f"Without rung={rung!r} it takes the route {other.name!r}." if faster > plan.rate else ""
-    )
-    return plan.run(**kwargs), advice
+        if isinstance(plan, Declined) and plan.near > 1:
+            by_a_word.append((route.usual, route.name, reason))
+    for plan, best in sorted(open_routes, key=lambda entry: -entry[0].rate):
+        _log.info("Route: %s (rung: %s)", best.name, best.rung)
+        usual, name, reason = max(by_a_word)
+        if usual >= _MUCH_FASTER * plan.rate:
+            _log.warning(
+                "The route %r is usually %.0f times faster, and is shut by what can be written in "
+                "another way: %s", name, usual / plan.rate, reason,
+            )  # fmt: skip
+        faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
+        instead = f"Without rung={rung!r} it takes the route {other.name!r}."
+        own = kwargs | _starts(reading, best, kwargs.get("initvals"))
+        try:
+            return plan.run(**own), instead if faster > plan.rate else ""
+        except NotFinite as why:
+            _log.warning("Not taken: %s, %s", best.name, why)
+            shut.setdefault(str(why), []).append(best.name)
+    where = "" if rung == "auto" else f" on the rung {rung!r}"
+    reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
+    raise ValueError(f"no route{where} is open. {reasons}")
+
+
+def _starts(reading: Reading, route: Route, given: Any) -> dict[str, Any]:
+    """Return where chains of a route are to begin; say what is not used."""
+    starts = reading.model.rvs_to_initial_values
+    if route.arguments and any(value is not None for value in starts.values()):
+        _log.info("This route begins its chains itself: initval= is not used")
+    if route.rung == "records":
+        return {}
+    for note in what_goes(reading, given):
+        _log.info("%s", note)
+    return {"initvals": initial_values({}, given, gone_names(reading))} if given else {}
+
+
+def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:
+    """Draw independently from the model; nothing in it is observed."""
+    _log.info("Route: independent draws from the prior, as nothing is observed")
+    draws, chains = kwargs.get("draws", 1000), kwargs.get("chains") or 4
+    try:
+        found = pm.sample_prior_predictive(
+            draws * chains,
+            model=reading.model,
+            var_names=kwargs.get("var_names") or public(reading),
+            random_seed=kwargs.get("random_seed"),
+        )["prior"].to_dataset()
+    except NotImplementedError as error:
+        raise Declined(f"nothing is observed, and the prior has no draws: {error}") from None
+    parts = [
+        found.isel(draw=slice(c * draws, (c + 1) * draws)).assign_coords(
+            chain=[c], draw=np.arange(draws)
+        )
+        for c in range(chains)
+    ]
+    return DataTree.from_dict({"posterior": xr.concat(parts, "chain")})
 
 
 def _as_written(model, **kwargs):
@@ -201,7 +264,7 @@ def _as_written(model, **kwargs):
             f"nuts_sampler={nuts_sampler!r}), or leave nuts_sampler= out"
         )
     try:
-        return pm.sample(model=model, **kwargs)
+        return interrupted.sample(model, **kwargs)
     except NotImplementedError as error:
         raise Declined(
             f"{str(error).strip()}\nIf a part of the model has no density, but can be drawn from, "

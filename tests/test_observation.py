@@ -159,7 +159,8 @@ REFUSED = [
         observed=[1.0] * 3,
     ),
     refusal(lambda: [(x := lead())[:3], x[:2]], r"pt\.concatenate", observed=[1.0] * 5),
-    refusal(lambda: mean(n=0), "'z': 'lead' has no records"),
+    refusal(lambda: mean(n=0), "'z' has a mean .* over no records of 'lead'.*leave it out"),
+    refusal(lambda: mean(n=-3), "'z': 'lead' has shape=-3: write how many"),
     *(
         refusal(mean, "'z': the third argument must be a mechanism", TypeError, mechanism=wrong)
         for wrong in (1.0, None, dp.LaplaceMechanism, "laplace")

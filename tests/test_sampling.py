@@ -10,6 +10,7 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.model import Reading, check_values
 from pymc_dp.routes.given import public
 from tests.agreement import has_moments, same_law
@@ -235,6 +236,42 @@ def test_recover_from_separate_bounded_releases():
     for name in ("y_mean", "y_var"):
         same_law(*(found[name].to_numpy().ravel()[::4] for found in (one, other)))
     assert "y_mean" in dp.recover(model, dp.recover(model, idata))["posterior"]
+
+
+@pytest.mark.parametrize(
+    ("mu", "warned"),
+    [
+        (lambda: pm.Normal("mu", 4, transform=pm.distributions.transforms.Interval(0, 9)), True),
+        (lambda: pm.Normal("mu"), False),
+    ],
+)
+def test_what_one_word_costs_is_said(mu, warned, caplog):
+    records = lambda: pm.Normal("y", mu(), pm.HalfNormal("s", 1), shape=20)  # noqa: E731
+    model = releasing(records, lambda y: [y.mean(), y.var(ddof=1)], z=[4.0, 1.0])
+    dp.sample(model, draws=2, tune=2, **SHORT)
+    said = [r.message for r in caplog.records if "leave transform= out" in r.message]
+    assert len(said) == warned
+    assert not warned or "'fused Gibbs' is usually 20 times faster" in said[0]
+
+
+def test_without_observed_values_the_prior_is_drawn_from(caplog):
+    """Independent draws, of any shape, in chains; what cannot be drawn is refused."""
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        with pm.Model(coords={"group": "ab"}) as model:
+            mu = pm.Normal("mu", [-3, 3], 0.1, dims="group")
+            y = pm.Normal("y", mu[[0, 1, 1]], 1, shape=3)
+            pm.Deterministic("twice", 2 * mu)
+            dp.PrivateObservation("z", y.mean(), dp.LaplaceMechanism(1.0))
+        posterior = dp.sample(model, draws=50, chains=3, random_seed=1, **QUIET)["posterior"]
+    assert "'z' has no observed value" in caplog.text
+    assert "draws from the prior" in caplog.text
+    assert set(posterior.data_vars) == {"mu", "twice", "z"}
+    assert posterior["mu"].dims == ("chain", "draw", "group")
+    assert np.unique(posterior["mu"]).size == 300
+    np.testing.assert_allclose(posterior["mu"].mean(("chain", "draw")), [-3, 3], atol=0.05)
+    improper = releasing(lambda: pm.Normal("y", pm.Flat("mu"), 1, shape=20), pt.mean, z=None)
+    with pytest.raises(Declined, match="nothing is observed"):
+        dp.sample(improper)
 
 
 def test_explain_a_bounded_marginal():

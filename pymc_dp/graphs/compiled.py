@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from math import nan
 from textwrap import indent
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytensor
 from numba import carray, cfunc
+from numba.core.event import Listener, install_listener
 from pytensor import scalar as ps
 from pytensor.compile.io import In
 from pytensor.compile.mode import get_mode
@@ -27,6 +30,8 @@ from pytensor.tensor.random.type import RandomType
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.pointers import SIGNATURE
 
+_log = logging.getLogger("pymc.dp")
+
 # Numba keeps no code on disk that holds more bytes of data than this.
 _LARGE = 1_000_000
 
@@ -42,6 +47,25 @@ except Exception:
     filled[:] = nan
     return nan
 """
+
+
+class _Said(Listener):
+    """Says once that something is compiled, which is not so where it is loaded from disk."""
+
+    said = False
+
+    def on_start(self, event):
+        if not self.said:
+            self.said = True
+            _log.info("Compiling, which takes some seconds")
+
+    def on_end(self, event):
+        pass
+
+
+def said_when_compiling(*, quiet: bool) -> AbstractContextManager:
+    """Say that Numba compiles as soon as it does, so that the wait is no riddle."""
+    return nullcontext() if quiet else install_listener("numba:compile", _Said())
 
 
 class Piece(NamedTuple):

@@ -13,7 +13,8 @@ class Declined(NotImplementedError):
 
     A reading keeps it in the place of what could not be read, and whoever needed that raises it.
     What the user did wrong is no matter of this class: it is a ValueError or a TypeError. Of
-    reasons the `nearest` are told: `near` is 1 where all was read, -1 where nothing was.
+    reasons the `nearest` are told: `near` is 2 where all was read and a word of the model shuts it,
+    a transform say, 1 where all was read, -1 where nothing was.
     """
 
     def __init__(self, why: str = "", *, what: str = "", instead: str = "", near: int = 0):
@@ -53,7 +54,8 @@ def about(what: str) -> Iterator[None]:
     try:
         yield
     except NotImplementedError as error:
-        raise Declined(f"{what}: {error}", near=1) from None
+        near = max(1, getattr(error, "near", 1))
+        raise Declined(f"{what}: {error}", near=near) from None
 
 
 def once[F: Callable[..., Any]](function: F) -> F:

@@ -27,7 +27,14 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import keeps_values, known_value, lengths, simplified, varies_with
+from pymc_dp.graphs.questions import (
+    keeps_values,
+    known_value,
+    lengths,
+    simplified,
+    varies_with,
+    with_shapes,
+)
 
 
 def linear_map(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:
@@ -199,6 +206,8 @@ def _numbers(variable: TensorVariable) -> np.ndarray:
     """Return public numbers; NaN where they are not known."""
     value = known_value(variable)
     if value is None:  # it may be a length
+        value = known_value(with_shapes(variable))
+    if value is None:
         value = known_value(*simplified([variable]))
     return np.full(lengths(variable), np.nan) if value is None else value.astype("float64")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -21,7 +22,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
-from pytensor.graph.traversal import ancestors, walk
+from pytensor.graph.traversal import ancestors, toposort, walk
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
 from pytensor.scalar.math import Sigmoid, Softplus
@@ -92,7 +93,29 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
         return np.asarray(graph.data)
     if isinstance(graph, SharedVariable):
         return np.asarray(graph.get_value(borrow=True))
-    return np.asarray(graph.eval(mode=PLAIN_MODE))
+    try:
+        return np.array(_computed(graph))
+    except NotImplementedError:  # an op that is no function of values, `ifelse` say
+        return np.asarray(graph.eval(mode=PLAIN_MODE))
+
+
+def _computed(graph: Variable) -> np.ndarray:
+    """Compute a graph of numbers op by op: to make a function of it takes longer than all else."""
+    found: dict[Variable, Any] = {}
+
+    def value(variable: Variable):
+        if variable.owner is not None:
+            return found[variable]
+        return variable.data if isinstance(variable, Constant) else variable.get_value(borrow=True)
+
+    for node in toposort([graph]):
+        if not hasattr(node.op, "perform") or node.op.destroy_map:
+            raise NotImplementedError
+        node.op.prepare_node(node, None, None, "py")
+        storage: list[list] = [[None] for _ in node.outputs]
+        node.op.perform(node, [value(i) for i in node.inputs], storage)
+        found |= dict(zip(node.outputs, [s[0] for s in storage], strict=True))
+    return found[graph]
 
 
 def keeps_values(op: Op, given: Variable | str) -> bool:
@@ -220,12 +243,61 @@ def leaves(
             yield graph, places
 
 
+def of_nothing(expression: TensorVariable) -> list[TensorVariable]:
+    """Return the largest parts of an expression that are computed from no entry of an RV.
+
+    What is computed from RVs all the same is picked by an index that is empty, or taken times zero.
+    """
+    # What is computed from RVs, and whether from an entry of theirs.
+    random: dict[Variable, bool] = {
+        rv: 0 not in known_shape(rv) for rv in nearest_rvs([expression])
+    }
+    for node in toposort([expression], blockers=random):
+        inputs = [i for i in node.inputs if i in random]
+        if not inputs or isinstance(node.op, Shape | Shape_i):
+            continue
+        used = [i for i in inputs if random[i]]
+        match getattr(node.op, "scalar_op", _core(node.op)):
+            case ps.Mul() | Dot() if any(_is_zero(i) for i in node.inputs if i not in random):
+                used = []
+            case ps.Switch() if node.inputs[0] not in random and _is_zero(node.inputs[0]):
+                used = [i for i in used if i is node.inputs[2]]
+            case Subtensor() | AdvancedSubtensor() if used and 0 in known_shape(node.outputs[0]):
+                used = []
+        random |= dict.fromkeys(node.outputs, bool(used))
+
+    def unlike(variable: Variable) -> list[Variable] | None:
+        return variable.owner.inputs if random.get(variable) and not is_random(variable) else None
+
+    return [v for v in walk([expression], unlike) if random.get(v) is False and not is_random(v)]
+
+
+def _is_zero(graph: Variable) -> bool:
+    value = known_value(graph, fixed=True)
+    return value is not None and not np.any(value)
+
+
 def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:
     """Whether an expression depends on a variable, and on more of it than its shape."""
     blockers = nearest_rvs([expression])
     above = list(ancestors([expression], blockers=blockers))
     shapes = [v for v in above if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
     return rv in ancestors([expression], blockers=[*blockers, *shapes])
+
+
+def computation(graph: Variable, of: Variable) -> Hashable:
+    """Return what equals that of another graph where both compute the same of a variable."""
+    numbers: dict[Variable, Hashable] = {of: 0}
+
+    def known(variable: Variable) -> Hashable:
+        given = variable.signature() if isinstance(variable, Constant) else variable
+        return numbers.setdefault(variable, (variable.type, given))
+
+    steps = []
+    for node in toposort([graph], blockers=[of]):
+        steps.append((node.op, *map(known, node.inputs)))
+        numbers |= {output: (len(numbers), k) for k, output in enumerate(node.outputs)}
+    return (*steps, known(graph))
 
 
 def substitute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pymc as pm
@@ -34,6 +35,8 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases,
     releases_of,
+    set_starts,
+    without_starts,
 )
 from pymc_dp.step_methods import choose_steps
 
@@ -84,9 +87,9 @@ def collapse(
     Raises
     ------
     NotImplementedError, ValueError
-        Naming the variable and the reason: another child of the records, an `initval`, a statistic
-        that is no function of the sufficient ones, two releases of the same statistic
-        (marginal), no closed form (marginal), an improper posterior.
+        Naming the variable and the reason: another child of the records, a statistic that is no
+        function of the sufficient ones, two releases of the same statistic (marginal), no closed
+        form (marginal), an improper posterior.
     """
     reading = read(model, "dp.collapse(model, to=...)")
     if to not in ("statistics", "marginal"):
@@ -97,7 +100,10 @@ def collapse(
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
     check_fits(map(release_statistic, releases(reading.model)))
     check_values(reading.model)
-    return collapsed(reading, to, approximate, moments).model
+    on = collapsed(reading, to, approximate, moments)
+    for note in what_goes(reading):
+        _log.info("%s", note)
+    return on.model
 
 
 def collapsed(
@@ -122,7 +128,6 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
             "records of this model have an exact collapse: leave it out"
         )
     total = Change()
-    _say_what_goes(reading)
     for group in groups:
         found = change(reading, group, to, **approximation)
         for name, part in vars(found).items():
@@ -137,13 +142,26 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     return on
 
 
-@once
-def _say_what_goes(reading: Reading) -> None:
-    feeding = privatized(reading)
-    hidden = [rv.name for g in integrable(reading) for rv in g.records if rv not in feeding]
-    if hidden:
-        names = ", ".join(map(repr, hidden))
-        _log.info("Integrated out with the records that depend on them: %s", names)
+def gone_names(reading: Reading) -> list[str]:
+    """Return the names of the variables that no rung without records has."""
+    return [str(rv.name) for group in integrable(reading) for rv in group.records]
+
+
+def what_goes(reading: Reading, initvals: Any = None) -> list[str]:
+    """Say what else goes with the records: variables that only these depend on, starting values."""
+    starts = reading.model.rvs_to_initial_values.items()
+    started = {rv.name for rv, start in starts if start is not None}
+    started.update(*([initvals] if isinstance(initvals, Mapping) else initvals or ()))
+    hidden = {*gone_names(reading)} - {rv.name for rv in privatized(reading)}
+    notes = {
+        "Integrated out with the records that depend on them": hidden,
+        "Integrated out, so that where it was to start is not used": started,
+    }
+    return [
+        f"{what}: {', '.join(map(repr, found))}"
+        for what, names in notes.items()
+        if (found := [name for name in gone_names(reading) if name in names])
+    ]
 
 
 @once
@@ -159,12 +177,6 @@ def integrable(reading: Reading) -> list[Block]:
     Columns of the same rows come together, see `record_groups`.
     """
     model = reading.model
-    with_initval = [rv.name for rv, v in model.rvs_to_initial_values.items() if v is not None]
-    if with_initval:
-        raise Declined(
-            f"a model with initval= cannot be collapsed: remove it from {', '.join(with_initval)}, "
-            f"and pass initvals= to the sampler"
-        )
     if not privatized(reading):
         if not releases(model) and all_releases(model):
             raise ValueError(
@@ -222,7 +234,8 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     model = reading.model
     gone = {rv.name for rv in records} | {d.name for d in dropped_deterministics(reading)}
     gone |= total.dropped
-    fgraph, memo = fgraph_from_model(model)
+    with without_starts(model) as starts:
+        fgraph, memo = fgraph_from_model(model)
     named = {v.name: v for v in fgraph.outputs}
 
     # New variables are written in terms of the model's: translate, innermost first. Frozen data
@@ -264,6 +277,7 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     for rv in collapsed.basic_RVs:
         if hasattr(rv.tag, "dp_release"):
             del rv.tag.dp_release
+    set_starts(collapsed, starts)
     return collapsed
 
 

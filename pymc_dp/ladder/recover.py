@@ -15,7 +15,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw, per_draw
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.questions import known_shape, lengths
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
@@ -30,6 +30,7 @@ from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.moments.row_groups import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
+from pymc_dp.laws.shown import confidential
 from pymc_dp.laws.sum_law import change, is_rows, law_of
 from pymc_dp.laws.unknown_sizes.density import OfUnknownSize
 from pymc_dp.reading.groups import record_groups
@@ -48,6 +49,16 @@ def recover(
     their joint law, jointly Normal ones, and by rejection sums that were integrated out by
     inversion.
 
+    Names mean the same for every law. ``<record>_sum``, ``_mean``, ``_var``, ``_count`` and
+    ``_counts`` are statistics of the records themselves, without public constants and factors:
+    `x_sum` is the sum of x where ``2 * x.sum() + 3``, ``(x - 20).sum()`` or ``(1 - x).sum()``
+    was released. Normal records that are alike have a mean; by group they have one where it was
+    released as it is, up to its sign and a constant. ``<record>`` is the records, where one after
+    the other was released. Of several releases, the name of each follows the record's. A released
+    value that is none of these, a weighted or clamped sum say, comes back as
+    ``<release>_confidential``: the value that the noise was added to, constants and factors
+    included. Latent variables of `collapse(to="statistics")` are named likewise.
+
     Parameters
     ----------
     model : pm.Model, optional
@@ -60,8 +71,9 @@ def recover(
     Returns
     -------
     DataTree
-        A copy of `idata` with ``<record>_mean``, ``<record>_var`` or ``<release>_confidential`` in
-        its posterior; of records of unknown number, with this number too.
+        A copy of `idata` with these in its posterior; of records of unknown number, with this
+        number too. Dims, coords and integer types are those of the records, or of the release
+        whose entries they are.
     """
     reading = read(model, "dp.recover(model, idata)")
     if idata is None:
@@ -74,10 +86,23 @@ def recover(
             column, moments = rv.column, _moments_of_column(reading.model, rv.column)
             found |= _draw_feasible(rv.names, moments, column.n, column.bounds, posterior, rng)
         else:
-            found |= recovered(rv.owner.op.law, rv, value, posterior, rng)
+            drawn = recovered(rv.owner.op.law, rv, value, posterior, rng)
+            found |= {name: _labelled(reading.model, rv, name, drawn[name][1]) for name in drawn}
     result = idata.copy()
     result["posterior"] = DataTree(posterior.assign(found))
     return result
+
+
+def _labelled(model: pm.Model, rv, name: str, drawn: np.ndarray) -> xr.DataArray:
+    """Return draws with the dims and coords that the model has for their entries."""
+    (*draws, shape), dims = (*drawn.shape[:2], drawn.shape[2:]), None
+    if name in model.named_vars:  # the records themselves
+        shape, dims = lengths(model[name]), model.named_vars_to_dims.get(name)
+    if dims is None and rv.owner.op.law.by_entry and shape == lengths(model[rv.name]):
+        dims = model.named_vars_to_dims.get(rv.name)
+    names = [d or f"{name}_dim_{i}" for i, d in enumerate(dims or [None] * len(shape))]
+    coords = {d: np.array(model.coords[d]) for d in names if model.coords.get(d) is not None}
+    return xr.DataArray(drawn.reshape(*draws, *shape), coords, ("chain", "draw", *names))
 
 
 def _integrated_out(reading: Reading, posterior: xr.Dataset):
@@ -135,10 +160,19 @@ def _moments_of_column(model: pm.Model, column: NormalColumn):
 @recovered.register
 def _recover_independent(law: Independent, rv, value, posterior, rng):
     noise, parameters = rv.owner.op.split(rv.owner.inputs)
-    return _recover_statistic(law, value, noise, parameters, posterior, rng)
+    drawn = _draw_statistic(law, value, noise, parameters, posterior, rng)
+    return _statistic_in_results(law, drawn, parameters, posterior)
 
 
-def _recover_statistic(law: Independent, value, noise, parameters, posterior, rng):
+def _statistic_in_results(law: Independent, drawn, parameters, posterior):
+    _, like = law.statistic.law(
+        *parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True
+    )
+    whole = not like.dtype.startswith("float")
+    return in_results(posterior, law.statistic.name, law.statistic.shown(drawn), whole=whole)
+
+
+def _draw_statistic(law: Independent, value, noise, parameters, posterior, rng) -> np.ndarray:
     mechanism, z = law.standardised(value, noise)
     pair = find_pair(law.statistic.law, mechanism)
     columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*parameters)]
@@ -146,15 +180,22 @@ def _recover_statistic(law: Independent, value, noise, parameters, posterior, rn
     shape = len(rows), *known_shape(value)
     rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
     drawn = row_sampler(pair.draw, len(rows))(rng, rows).reshape(shape)
-    return in_results(posterior, law.statistic.name, np.where(law.statistic.empty, 0.0, drawn))
+    return np.where(law.statistic.empty, 0.0, drawn)
 
 
 @recovered.register
 def _recover_pieces(law: Pieces, rv, value, posterior, rng):
     noise, parameters = rv.owner.op.split(rv.owner.inputs)
     found: dict = {}
-    for piece, _, z, mechanism, own in law.of_each(value, noise, parameters):
-        found |= _recover_statistic(piece, z, mechanism, own, posterior, rng)
+    whole = np.zeros((posterior.sizes["chain"] * posterior.sizes["draw"], *law.shape))
+    for piece, at, z, mechanism, own in law.of_each(value, noise, parameters):
+        drawn = _draw_statistic(piece, z, mechanism, own, posterior, rng)
+        whole.reshape(len(whole), -1)[:, at] = piece.statistic.released(drawn)
+        if drawn[0].size == whole[0].size:
+            drawn = drawn.reshape(whole.shape)
+        found |= _statistic_in_results(piece, drawn, own, posterior)
+    if (name := confidential(rv)) in law.names:
+        found |= in_results(posterior, name, whole)
     return found
 
 
@@ -169,8 +210,14 @@ def _recover_size(law: OfUnknownSize, rv, value, posterior, rng):
     found = in_results(posterior, law.names[0], law.sizes[k])
     if len(law.names) > 1:
         total = _total_given(law, posterior.assign(found), rng, *law.summed(value, rv))
-        drawn = law.entries[law.summed_in].values_at(k, total, law.numbers[law.summed_in])
-        found |= in_results(posterior, law.names[1], drawn)
+        whole = not value.dtype.startswith("float")
+        if law.records.multiple is None:
+            drawn = law.entries[law.summed_in].values_at(k, total, law.numbers[law.summed_in])
+        else:
+            factor, added = law.records.multiple
+            drawn = (total - law.sizes[k] * added) / factor
+            whole = not law.records.law.dtype.startswith("float")
+        found |= in_results(posterior, law.names[1], drawn, whole=whole)
     return found
 
 

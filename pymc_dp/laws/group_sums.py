@@ -39,6 +39,7 @@ from pymc_dp.laws.one_value import (
     pieces_release,
     require_multiples,
 )
+from pymc_dp.laws.shown import Shown, confidential, of_weights
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import (
@@ -97,21 +98,29 @@ class IndependentEntries:
     law : of the statistics; parameters are vectors, or scalars where all agree.
     factor, constant : numbers, one for each entry.
     empty : whether an entry is a sum over no records, and the constant alone.
+    shown : what stands in results; of Normal records it may be other than the statistics.
     """
 
     law: Law
     factor: np.ndarray
     constant: np.ndarray
     empty: np.ndarray
+    shown: Shown
 
     def keep(self, change: Change, name: str, statistic: TensorVariable) -> TensorVariable:
-        """Add the statistics as a latent variable; put them where they belong in a release."""
+        """Add what stands in results as a latent variable; put it where it belongs in a release."""
         [kept] = np.nonzero(~self.empty)
         parts = [p[kept] if p.type.ndim else p for p in self.law.parameters]
+        factor, constant = self.shown.factor[kept], self.shown.constant[kept]
+        if isinstance(self.law.op, ptr.NormalRV):
+            times, added = self.factor[kept] / factor, (self.constant[kept] - constant) / factor
+            if (times != 1.0).any() or added.any():
+                mu, sigma = parts
+                parts = [times * mu + added, abs(times) * sigma]
         rng = pt.random.shared_rng(seed=None)
         _, latent = self.law.op(*parts, size=(kept.size,), rng=rng, return_next_rng=True)
         change.added[name] = (latent, _default_transform(self.law.op, latent))
-        own = self.factor[kept] * latent + self.constant[kept]
+        own = factor * latent + constant
         return own if kept.size == self.empty.size else pt.set_subtensor(statistic[kept], own)
 
 
@@ -131,8 +140,8 @@ def read_sums(
         if release.owner.op.bounds is not None:
             raise Declined(
                 f"the release {release.name!r} has bounds=, which tie the records {rv.name!r} "
-                f"together",
-                near=1,
+                f"together. Leave it out, or sample with rung='records'",
+                near=2,
             )
     try:
         return law, parameters, tuple(read_linear(reading, r, rv, beside) for r in mine)
@@ -189,10 +198,13 @@ class GroupSums(SumLaw):
         return isinstance(self.law, ptr.NormalRV)
 
     def is_by_itself(self, release: LinearSums) -> bool:
-        """Whether a release is of every record as it is, in order."""
-        n = release.weights.shape[1]
-        same = release.weights.shape == (n, n) and not release.offset.any()
-        return same and (release.weights != sparse.eye_array(n, format="csr")).nnz == 0
+        """Whether each entry of a release is of one record, in order."""
+        n, weights = release.weights.shape[1], release.weights
+        return (
+            weights.shape == (n, n)
+            and np.array_equal(weights.indptr, np.arange(n + 1))
+            and (np.array_equal(weights.indices, np.arange(n)))
+        )
 
     def describe(self, release):
         """See `SumLaw.describe`."""
@@ -201,20 +213,13 @@ class GroupSums(SumLaw):
         if self.is_by_itself(found):
             return f"every one of {name}"
         sizes = np.diff(found.weights.indptr)
-        what = {"mean": "mean", "sum": "sum"}.get(_weighting(found.weights), "weighted sum")
-        return groups_in_words(what, sizes, name)
+        return groups_in_words(_weighting(found.weights), sizes, name)
 
-    def name_of(self, release: LinearSums) -> str:
-        """Return the name in results of the statistic of a release."""
-        if self.is_by_itself(release):
-            return str(self.rv.name)
-        what = _weighting(release.weights)
-        if isinstance(self.law, ptr.BernoulliRV):
-            what = "count"
-        elif not self.is_normal:
-            what = "sum"
+    def shown(self, release: LinearSums) -> Shown:
+        """Return what stands in results of a release."""
         of = self.rv.name if len(self.releases) == 1 else f"{self.rv.name}_{release.rv.name}"
-        return f"{of}_{what}"
+        found = of_weights(of, self.law, release.rv, release.weights, release.offset)
+        return found._replace(name=self.rv.name) if self.is_by_itself(release) else found
 
     @cached_property
     def entries(self) -> list[IndependentEntries]:
@@ -230,13 +235,13 @@ class GroupSums(SumLaw):
     def _entries(self, release: LinearSums) -> IndependentEntries:
         weights, constant = release.weights, release.offset
         sizes = np.diff(weights.indptr)
-        empty = sizes == 0
+        empty, shown = sizes == 0, self.shown(release)
         if self.is_normal:
             mu, _ = self.parameters
             mean = combined(weights, mu, places(self.rv))
             # Of nothing the variance is 0, where the density has no gradient; nor has it below.
             law = _sum(self.law, mean, pt.sqrt(self.variances(weights) + empty))
-            return IndependentEntries(law, np.ones(sizes.size), constant, empty)
+            return IndependentEntries(law, np.ones(sizes.size), constant, empty, shown)
         factor = factors(release, self.rv)
         if isinstance(self.law, ptr.PoissonRV):
             ones = sparse.csr_array(
@@ -245,17 +250,17 @@ class GroupSums(SumLaw):
             [rate] = self.parameters
             total = combined(ones, rate, places(self.rv)) + empty
             law = _sum(self.law, self.possible(rate, total))
-            return IndependentEntries(law, factor, constant, empty)
+            return IndependentEntries(law, factor, constant, empty, shown)
         single = bool((sizes <= 1).all())
         if not single and not is_registered(sum_of, self.law):
             raise Declined
         own = parameters_of_entries(release, self.rv, self.parameters)
         if single:
-            return IndependentEntries(_sum(self.law, *own), factor, constant, empty)
+            return IndependentEntries(_sum(self.law, *own), factor, constant, empty, shown)
         n = np.maximum(sizes, 1)
         if (n == n[0]).all():
             n = n[0]
-        return IndependentEntries(sum_of(self.law, n, *own), factor, constant, empty)
+        return IndependentEntries(sum_of(self.law, n, *own), factor, constant, empty, shown)
 
     def variances(self, weights: sparse.csr_array) -> TensorVariable:
         """Return the variance of each entry of weights @ records, for Normal records."""
@@ -281,15 +286,16 @@ class GroupSums(SumLaw):
         change = Change()
         if self._is_joint():
             release, mean, factor = self._joint()
-            name = self.name_of(release)
+            name, times, added = self.shown(release)
             standard = pm.Normal.dist(0.0, 1.0, shape=factor.type.shape[1])
             change.added[f"{name}_standard"] = (standard, None)
-            statistic = (mean + factor @ standard).reshape(known_shape(release.rv))
-            change.deterministics[name] = statistic
+            statistic, shape = mean + factor @ standard, known_shape(release.rv)
+            change.deterministics[name] = ((statistic - added) / times).reshape(shape)
+            statistic = statistic.reshape(shape)
             change.replaced[release.rv] = release_rv(statistic, release_mechanism(release.rv))
             return change
         for release, found in zip(self.releases, self.entries, strict=True):
-            statistic = found.keep(change, self.name_of(release), pt.constant(found.constant))
+            statistic = found.keep(change, found.shown.name, pt.constant(found.constant))
             statistic = statistic.reshape(known_shape(release.rv))
             change.replaced[release.rv] = release_rv(statistic, release_mechanism(release.rv))
         return change
@@ -299,7 +305,8 @@ class GroupSums(SumLaw):
         change = Change()
         if self._is_joint():
             release, mean, factor = self._joint()
-            normal_release(change, release.rv, mean, factor, (self.name_of(release),))
+            shown = self.shown(release)
+            normal_release(change, release.rv, mean, factor, shown.name, shown.public)
             return change
         for release, found in zip(self.releases, self.entries, strict=True):
             mechanism = release_mechanism(release.rv)
@@ -311,11 +318,13 @@ class GroupSums(SumLaw):
             ]
             with about(f"the release {release.rv.name!r}"):
                 require_pair(found.law.op, mechanism, parameters)
+            name, *public = found.shown
             statistic = Statistic(
-                self.name_of(release),
+                name,
                 found.law.op,
                 len(parameters),
                 *(_numbers(x, shape) for x in (found.factor, found.constant, found.empty)),
+                tuple(_numbers(x, shape) for x in public) if self.is_normal else None,
             )
             change.replaced[release.rv] = independent_release(statistic, parameters, mechanism)
         return change
@@ -403,13 +412,20 @@ class SeveralSums(SumLaw):
         change = Change()
         for release in self.releases():
             statistic: Any = None
+            whole_shown = False
             for variable, sums in self.parts(release):
                 variable.require_variable()
                 found = variable.entries[variable.releases.index(sums)]
                 if statistic is None:
                     statistic = pt.constant(found.constant)
-                statistic = found.keep(change, variable.name_of(sums), statistic)
+                name = found.shown.name
+                if whole := name == confidential(release):  # of which this is a part
+                    name = f"{name}_{variable.rv.name}"
+                whole_shown |= whole
+                statistic = found.keep(change, name, statistic)
             statistic = statistic.reshape(known_shape(release))
+            if whole_shown:
+                change.deterministics[confidential(release)] = statistic
             change.replaced[release] = release_rv(statistic, release_mechanism(release))
         return change
 
@@ -417,27 +433,31 @@ class SeveralSums(SumLaw):
         """Integrate the statistics out, too."""
         change = Change()
         for release in self.releases():
-            pieces = []
-            for variable, sums in self.parts(release):
-                found = variable.entries[variable.releases.index(sums)]
-                [own] = np.nonzero(~found.empty)
+            pieces: list[Piece] = []
+            laws = [(v, s, v.entries[v.releases.index(s)]) for v, s in self.parts(release)]
+            of_none = np.all([found.empty for _, _, found in laws], axis=0)
+            for variable, _, found in laws:
+                # What is of no records stands with the first variable.
+                [own] = np.nonzero(~found.empty | (of_none & (not pieces)))
                 parameters = (p[own] if p.type.ndim else p for p in found.law.parameters)
                 law = Law(found.law.op, tuple(parameters))
-                numbers = found.factor[own], found.constant[own]
-                pieces.append(Piece(variable.name_of(sums), law, own, *numbers))
+                numbers = found.factor[own], found.constant[own], found.empty[own]
+                public = found.shown.factor[own], found.shown.constant[own]
+                shown = public if variable.is_normal else None
+                pieces.append(Piece(found.shown.name, law, own, *numbers, shown))
             mechanism = release_mechanism(release)
             change.replaced[release] = pieces_release(pieces, release, mechanism)
         return change
 
 
 def _weighting(weights: sparse.csr_array) -> str:
-    """Say what a weighted sum is: a mean, a sum, or a statistic of another kind."""
+    """Say what a weighted sum is, for `SumLaw.describe`."""
     sizes = np.diff(weights.indptr)
     if np.allclose(weights.data, 1.0, rtol=1e-12):
         return "sum"
     if np.allclose(weights.data, np.repeat(1.0 / np.maximum(sizes, 1), sizes), rtol=1e-12):
         return "mean"
-    return "statistic"
+    return "weighted sum"
 
 
 def _numbers(numbers: np.ndarray, shape: Sequence[int | None]) -> Any:

@@ -35,11 +35,13 @@ class Integrated(ABC):
     names : names under which `recover` draws what was integrated out.
     rate : effective draws a second to be expected of NUTS, see `routes.Route`.
     elementwise : whether each entry of the release has a density of its own.
+    by_entry : whether what `recover` draws has an entry for each of the release, or is a number.
     """
 
     names: tuple[str, ...]
     rate: float = 5_000.0
     elementwise: ClassVar[bool] = False
+    by_entry: ClassVar[bool] = False
 
     @abstractmethod
     def draw(self, rng, *parameters) -> tuple[Any, TensorVariable]:
@@ -124,8 +126,14 @@ def all_releases(model: pm.Model) -> list[TensorVariable]:
     return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, kinds)]
 
 
-def in_results(posterior: xr.Dataset, name: str, drawn: np.ndarray) -> dict[str, Any]:
-    """Return draws, one for each of the posterior's along their first axis, for `recovered`."""
+def in_results(
+    posterior: xr.Dataset, name: str, drawn: np.ndarray, *, whole: bool = False
+) -> dict[str, Any]:
+    """Return draws, one for each of the posterior's along their first axis, for `recovered`.
+
+    Those of `whole` numbers may come as floats.
+    """
+    drawn = np.rint(drawn).astype("int64") if whole else drawn
     dims = ["chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 1))]
     shape = posterior.sizes["chain"], posterior.sizes["draw"], *drawn.shape[1:]
     return {name: (dims, drawn.reshape(shape))}

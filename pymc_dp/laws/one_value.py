@@ -30,7 +30,8 @@ class Statistic:
     """One confidential statistic of a known law, released as ``factor * statistic + constant``.
 
     Where it has entries, these and `empty` may be nested tuples of numbers, one for each. What is
-    `empty` is a statistic of no records: zero, whatever its law says.
+    `empty` is a statistic of no records: zero, whatever its law says. In results there is what is
+    released without the factor and the constant in `public`, if these are others.
     """
 
     name: str
@@ -39,6 +40,19 @@ class Statistic:
     factor: Any = 1.0
     constant: Any = 0.0
     empty: Any = False
+    public: tuple[Any, Any] | None = None
+
+    def released(self, drawn: np.ndarray) -> np.ndarray:
+        """Return what was released, for draws of the statistic."""
+        return np.asarray(self.factor) * drawn + np.asarray(self.constant)
+
+    def shown(self, drawn: np.ndarray) -> np.ndarray:
+        """Return what is in results, for draws of the statistic."""
+        if self.public is None:
+            return drawn
+        factor, constant = map(np.asarray, self.public)
+        # Equal constants cancel in full.
+        return (np.asarray(self.factor) * drawn + (np.asarray(self.constant) - constant)) / factor
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,7 @@ class Independent(Integrated):
 
     statistic: Statistic
     elementwise = True
+    by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -59,7 +74,7 @@ class Independent(Integrated):
         rng, draw = statistic.law(*parameters, rng=rng, return_next_rng=True)
         draw = np.asarray(statistic.factor) * draw + np.asarray(statistic.constant)
         if np.any(statistic.empty):
-            draw = pt.switch(statistic.empty, statistic.constant, draw)
+            draw = pt.switch(np.asarray(statistic.empty), np.asarray(statistic.constant), draw)
         return rng, draw
 
     def mean_variance(self, *parameters):
@@ -81,7 +96,7 @@ class Independent(Integrated):
         noise, z = self.standardised(value, mechanism)
         term = find_pair(statistic.law, noise).log_marginal(noise, z, *parameters)
         if np.any(statistic.empty):
-            term = pt.switch(statistic.empty, noise.logp(z, 0.0), term)
+            term = pt.switch(np.asarray(statistic.empty), noise.logp(z, 0.0), term)
         return term - np.log(abs(np.asarray(statistic.factor)))
 
 
@@ -96,6 +111,8 @@ class Pieces(Integrated):
     statistics: tuple[Independent, ...]
     entries: tuple[tuple[int, ...] | int, ...]
     shape: tuple[int, ...]
+    rate: float = Integrated.rate
+    by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -153,26 +170,31 @@ class Piece(NamedTuple):
     entries: np.ndarray | int
     factor: np.ndarray | float
     constant: np.ndarray | float
+    empty: np.ndarray | bool = False  # of no records
+    public: tuple[np.ndarray, np.ndarray] | None = None  # see `Statistic`
 
 
 def pieces_release(
     pieces: Sequence[Piece], release: TensorVariable, mechanism: Mechanism
 ) -> TensorVariable:
     """Build the release whose entries follow several laws; declined where they have no marginal."""
-    laws, parameters = [], []
+    laws, parameters, seconds = [], [], 1.0 / Pieces.rate
     for piece in pieces:
         op, own = piece.law
         with about(f"the release {release.name!r}"):
-            require_pair(op, mechanism, own)
+            pair = require_pair(op, mechanism, own)
+        seconds += np.size(piece.entries) * pair.seconds
         require_multiples(release, mechanism, piece.factor, piece.constant)
-        numbers = map(frozen, (piece.factor, piece.constant))
-        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers)))
+        numbers = map(frozen, (piece.factor, piece.constant, piece.empty))
+        public = piece.public and (frozen(piece.public[0]), frozen(piece.public[1]))
+        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers, public)))
         parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
     shape = tuple(int(n or 0) for n in known_shape(release))
     if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):
         raise Declined(f"an entry of the release {release.name!r} is of no records: leave it out")
     entries = tuple(frozen(piece.entries) for piece in pieces)
-    return integrated_release(Pieces(tuple(laws), entries, shape), mechanism, *parameters)
+    found = Pieces(tuple(laws), entries, shape, 1.0 / seconds)
+    return integrated_release(found, mechanism, *parameters)
 
 
 def require_multiples(release: TensorVariable, mechanism: Mechanism, factor, constant) -> None:

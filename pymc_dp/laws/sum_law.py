@@ -157,7 +157,7 @@ def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Ch
     except Declined as reason:
         if to == "statistics" or approximate:
             raise
-        reason.near = 1 if is_read else reason.near
+        reason.near = max(1, reason.near) if is_read else reason.near
         others: list[Exception] = []
         for other in SUM_LAWS:
             try:

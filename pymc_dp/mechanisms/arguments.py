@@ -17,6 +17,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 
+from pymc_dp.graphs.held import held
 from pymc_dp.graphs.questions import known_value
 
 if TYPE_CHECKING:
@@ -56,16 +57,26 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
             )
     else:
         try:
-            tensor = pt.as_tensor_variable(np.asarray(value, dtype=pytensor.config.floatX))
-        except (TypeError, ValueError) as error:
+            own = held(value)
+        except TypeError as error:
             raise TypeError(
                 f"{mechanism}: {name} must be a number, an array or a tensor, got {value!r}"
             ) from error
+        return as_number(own)
     floatx = pytensor.config.floatX
     if isinstance(tensor, Constant):
-        data = np.asarray(tensor.data, dtype=floatx)
-        return Number(TensorType(floatx, data.shape), data, tensor.name)
+        return as_number(tensor.data, tensor.name)
     return tensor if tensor.dtype == floatx else tensor.astype(floatx)
+
+
+def as_number(value: Any, name: str | None = None) -> Number:
+    """Make a constant of numbers that keeps their labels, for `base.placed` to put in order."""
+    own = held(value)
+    data = np.asarray(own.numbers, dtype=pytensor.config.floatX)
+    tensor = Number(TensorType(pytensor.config.floatX, data.shape), data, name)
+    if own.is_labelled:
+        tensor.tag.held = own
+    return tensor
 
 
 def checked_parameter(
@@ -127,13 +138,13 @@ def positive_argument(
     if isinstance(value, Variable):
         raise TypeError(f"{mechanism}: {name} must be a number or an array, not a tensor: {value}")
     try:
-        raw = np.asarray(value)
+        raw = held(value).numbers
         array = raw.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
         raise TypeError(
             f"{mechanism}: {name} must be a number or an array, got {value!r}"
         ) from error
-    if raw.dtype.kind not in "iuf":  # "1" and True are numbers for numpy
+    if raw.dtype.kind == "b":  # numbers for numpy
         raise TypeError(f"{mechanism}: {name} must be a number or an array, got {value!r}")
     bound = ">= 0" if zero_ok else "> 0"
     rule = f"finite and {bound}" if np.isinf(below) else f"{bound} and < {below:g}"

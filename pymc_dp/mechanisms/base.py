@@ -10,9 +10,10 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant
 
+from pymc_dp.graphs.held import Coords
 from pymc_dp.graphs.questions import known_value, may_broadcast
 from pymc_dp.graphs.registry import Registry
-from pymc_dp.mechanisms.arguments import as_float, first_bad
+from pymc_dp.mechanisms.arguments import as_float, as_number, first_bad
 from pymc_dp.mechanisms.law import ReleaseLaw
 from pymc_dp.mechanisms.release import release_rv
 
@@ -264,6 +265,40 @@ def wrong_shape(
         if not may_broadcast(own, shape):
             return own
     return None
+
+
+def placed(
+    mechanism: Mechanism, dims: Sequence[str | None] | None, coords: Coords, name: str
+) -> Mechanism:
+    """Put parameters that have labels, as a pandas Series does, in the order of a release's."""
+
+    def entries(parameter: TensorVariable) -> TensorVariable:
+        own = getattr(parameter.tag, "held", None)
+        return parameter if own is None else as_number(own.placed(dims, coords))
+
+    if not any(hasattr(parameter.tag, "held") for parameter in mechanism.parameters):
+        return mechanism
+    try:
+        return mechanism.with_parameters(*map(entries, mechanism.parameters))
+    except ValueError as error:
+        raise ValueError(f"{name!r}: a noise parameter of {mechanism!r} {error}") from None
+
+
+def reordered(mechanism: Mechanism, at: Sequence[Sequence[int] | None]) -> Mechanism:
+    """Take the entries of the parameters at these positions of each axis of a release."""
+
+    def entries(parameter: TensorVariable) -> TensorVariable:
+        now = known_value(parameter)
+        shape = parameter.type.shape if now is None else now.shape
+        moved = parameter
+        for axis, index in enumerate(at[len(at) - len(shape) :]):
+            if index is not None and shape[axis] != 1:
+                moved = moved.take(index, axis)
+        if moved is not parameter and isinstance(parameter, Constant):
+            return as_number(known_value(moved))
+        return moved
+
+    return mechanism.with_parameters(*map(entries, mechanism.parameters))
 
 
 def check_attainable(name: str, mechanism: Mechanism, observed) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from scipy import special
 
+from pymc_dp.graphs.held import labelled_like
 from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit, positive_argument
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import GaussianNoise, standard_interval
@@ -134,10 +135,11 @@ class GaussianMechanism(GaussianNoise):
         ValueError
             An argument out of its range.
         """
-        epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon")
-        delta = positive_argument(delta, mechanism=_NAME, name="delta", below=1.0)
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        return cls(sensitivity / _ratio_for(epsilon, delta))
+        loss = positive_argument(epsilon, mechanism=_NAME, name="epsilon")
+        failure = positive_argument(delta, mechanism=_NAME, name="delta", below=1.0)
+        size = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
+        sigma = size / _ratio_for(loss, failure)
+        return cls(labelled_like(sigma, epsilon, delta, sensitivity))
 
     def rho(self, sensitivity: ArrayLike) -> np.ndarray:
         r"""Zero-concentrated loss of each component, :math:`\rho = \Delta_2^2 / (2 \sigma^2)`.

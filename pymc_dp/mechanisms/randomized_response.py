@@ -12,10 +12,12 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 from pytensor.raise_op import Assert
 
+from pymc_dp.graphs.held import labelled_like
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import (
     as_float,
     as_integer,
+    as_number,
     checked_parameter,
     just_met,
     nan_outside_unit,
@@ -123,7 +125,8 @@ class RandomizedResponse(Mechanism):
         categories, t = _as_categories(categories), _as_probability(truth_probability)
         log_ratio = pt.log(t) + np.log(categories - 1.0) - pt.log1p(-t)
         if isinstance(t, Constant):
-            log_ratio = pt.constant(known_value(log_ratio))
+            known = np.asarray(known_value(log_ratio))
+            log_ratio = as_number(labelled_like(known, truth_probability))
         object.__setattr__(self, "log_ratio", log_ratio)
         object.__setattr__(self, "categories", categories)
 
@@ -146,8 +149,8 @@ class RandomizedResponse(Mechanism):
         ValueError
             An epsilon that is not finite or negative, or fewer than two categories.
         """
-        epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
-        return cls.from_fields(log_ratio=epsilon, categories=categories)
+        loss = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
+        return cls.from_fields(log_ratio=labelled_like(loss, epsilon), categories=categories)
 
     @classmethod
     def from_fields(cls, **fields: Any) -> Self:

@@ -9,6 +9,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
+from pymc_dp.graphs.held import labelled_like
 from pymc_dp.mechanisms.arguments import (
     as_float,
     check_positive,
@@ -62,10 +63,10 @@ class LaplaceNoise(ScaleNoise):
 
     @classmethod
     def _from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
-        epsilon = positive_argument(epsilon, mechanism=cls.__name__, name="epsilon")
-        sensitivity = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
-        mechanism = cls(sensitivity / epsilon)
-        object.__setattr__(mechanism, "_stated", epsilon)
+        loss = positive_argument(epsilon, mechanism=cls.__name__, name="epsilon")
+        size = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
+        mechanism = cls(labelled_like(size / loss, epsilon, sensitivity))
+        object.__setattr__(mechanism, "_stated", loss)
         return mechanism
 
     def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
@@ -89,9 +90,9 @@ class GaussianNoise(ScaleNoise):
 
     @classmethod
     def _from_rho(cls, rho: ArrayLike, sensitivity: ArrayLike) -> Self:
-        rho = positive_argument(rho, mechanism=cls.__name__, name="rho")
-        sensitivity = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
-        return cls(sensitivity / np.sqrt(2.0 * rho))
+        loss = positive_argument(rho, mechanism=cls.__name__, name="rho")
+        size = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
+        return cls(labelled_like(size / np.sqrt(2.0 * loss), rho, sensitivity))
 
     @property
     def rates(self) -> tuple[TensorVariable, TensorVariable]:

@@ -39,6 +39,7 @@ from pymc_dp.reading.model import (
     release_mechanism,
     release_statistic,
     releases,
+    without_starts,
 )
 
 _log = logging.getLogger("pymc.dp")
@@ -473,16 +474,12 @@ def function_problem(
 
 def _prior_model(model: pm.Model, chosen: Sequence[TensorVariable]) -> pm.Model:
     """Copy a model without everything but some variables and what is computed from these."""
-    initial = [rv.name for rv, v in model.rvs_to_initial_values.items() if v is not None]
-    if initial:
-        raise NotImplementedError(
-            f"a model with initval= cannot be taken apart: remove it from {', '.join(initial)}"
-        )
     kept = {rv.name for rv in chosen}
     for deterministic in model.deterministics:
         if set(nearest_rvs([deterministic])) <= set(chosen):
             kept.add(deterministic.name)
-    fgraph, _ = fgraph_from_model(model)
+    with without_starts(model):
+        fgraph, _ = fgraph_from_model(model)
     for i in reversed(range(len(fgraph.outputs))):
         if fgraph.outputs[i].name not in kept:
             fgraph.remove_output(i)

@@ -68,6 +68,7 @@ def read(
         mechanism: Mechanism = RandomizedResponse(arguments["prob"])
     else:
         mechanism = _additive(function, arguments, np.asarray(value))
+        _check_noisy("from_opendp: the value", float(arguments["scale"]), value)
     privacy = None if d_in is None else _loss(measurement, d_in)
     if sensitivity is not None:
         _check_scale(mechanism, privacy, sensitivity, d_in)
@@ -134,6 +135,18 @@ def _additive(function: str, arguments: Mapping[str, Any], value: np.ndarray) ->
             f"model release statistic.clip({lower}, {upper})"
         )
     return mechanism.clipped(lower=0) if atom[0] == "u" else mechanism
+
+
+def _check_noisy(what: str, scale: float, value: Any) -> None:
+    """Refuse an exact number: what OpenDP adds to floats for their rounding is no noise."""
+    size = np.abs(np.asarray(value, "float64")).max(initial=0.0)
+    if scale <= 1e-9 * size:
+        raise ValueError(
+            f"{what} is exact: noise of scale {scale:.3g} is none beside {size:.6g}, so that it is "
+            f"no release: state it in the model as it is, such as shape=n for a number of records. "
+            f"Where the number of records is public, no data set has one record more: one record "
+            f"replaced is unit_of(contributions=2) of OpenDP"
+        )
 
 
 def _loss(measurement: Any, d_in: Any) -> Privacy:
@@ -206,15 +219,33 @@ def read_summary(
         )
     own = [row for row in rows if row["column"] == column]
     aggregates = " and ".join(str(row.get("aggregate")) for row in own)
-    mechanism = _DISTRIBUTIONS.get(own[0]["distribution"])
-    if len(own) > 1 or mechanism is None:
-        noise = " and ".join(str(row["distribution"]) for row in own)
+    what = f"from_opendp_summary: column {column!r} ({aggregates})"
+    noise = " and ".join(str(row["distribution"]) for row in own)
+    if any(row["distribution"] not in _DISTRIBUTIONS for row in own):
+        median = "a median, " if aggregates == "0.5-Quantile" else ""
         raise ValueError(
-            f"from_opendp_summary: column {column!r} ({aggregates}) is computed from {noise}, "
-            f"which is no release with additive noise. Of a mean, release the sum and the length"
+            f"{what} is {median}drawn by {noise} from candidates: no release with additive noise, "
+            f"and not read. Release a histogram of the column, counts by group, instead"
         )
     value = np.asarray(frame[column].to_numpy())
-    noisy: Mechanism = mechanism(float(own[0]["scale"]))
+    scales = {row["aggregate"]: float(row["scale"]) for row in own}
+    _check_noisy(what, max(scales.values()), value)
+    noisy: Mechanism = _DISTRIBUTIONS[own[0]["distribution"]](float(own[0]["scale"]))
+    if len(own) > 1:
+        if list(scales) != ["Sum", "Length"] or scales["Length"] > 0:
+            raise ValueError(
+                f"{what} is a ratio of numbers with {noise} noise, which is no release with "
+                f"additive noise. Of a mean, release the sum and the length"
+            )
+        exact = [row["column"] for row in rows if row["scale"] == 0 and row["column"] != column]
+        length = f"frame[{exact[0]!r}]" if exact else "..."
+        whole = ".round()" if noisy.is_discrete else ""
+        raise ValueError(
+            f"{what} is (sum + noise) / n for a public number n of records. Release the sum of the "
+            f"records in the model, and write\n"
+            f"n = {length}  # the number of records of each row\n"
+            f"release = dp.Release((n * frame[{column!r}]){whole}, dp.{noisy!r})"
+        )
     if value.dtype.kind == "u":
         noisy = noisy.clipped(lower=0)
     elif noisy.is_discrete and np.any(value == 0) and not np.any(value < 0):

@@ -55,8 +55,9 @@ class Readers:
         Raises
         ------
         ValueError
-            A measurement whose noise is not among these, is followed by post-processing, or is
-            coarse; a scale that contradicts the sensitivity; a value of another kind.
+            A measurement whose noise is not among these, is followed by post-processing, is coarse
+            or is none, of a scale below 1e-9 of the value; a scale that contradicts the
+            sensitivity; a value of another kind.
         TypeError
             Not a query or measurement of OpenDP.
 
@@ -92,9 +93,10 @@ class Readers:
         Raises
         ------
         ValueError
-            No such column; one that is computed from several noisy numbers (a mean), or by
-            another mechanism (a median); groups that were dropped because their noisy count was
-            below a threshold.
+            No such column; one that is computed from several numbers (a mean: of one over a public
+            number of records the error says how the sum is read), by another mechanism (a median),
+            or without noise; groups that were dropped because their noisy count was below a
+            threshold.
         TypeError
             A frame that is none, or was not collected.
         """

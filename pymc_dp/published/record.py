@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
 
+from pymc_dp.graphs.held import Coords, Held, held, positions
 from pymc_dp.mechanisms.arguments import refuse_unless
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, wrong_shape
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, placed, reordered, wrong_shape
 from pymc_dp.published import encoding
 from pymc_dp.published.privacy import Privacy, check_text
 from pymc_dp.published.readers import Readers
@@ -27,7 +30,9 @@ class Release(Readers):
     Parameters
     ----------
     value : array_like
-        What was published: finite numbers. Whole numbers stay whole; True and False become 1, 0.
+        What was published: finite numbers, in a list, an array, a pandas or polars object, or an
+        xarray, whose dims and labels are taken where none are stated and put in order where they
+        are. Whole numbers stay whole; True and False become 1, 0.
     mechanism : Mechanism
         The mechanism whose noise it carries, with `.clipped` and `.rounded` where the curator
         clipped or rounded. Its parameters broadcast against the value.
@@ -74,15 +79,24 @@ class Release(Readers):
                 f"Release: mechanism must be a mechanism such as dp.LaplaceMechanism(scale); got "
                 f"{type(self.mechanism).__name__}"
             )
-        value = _numbers(self.value)
-        wrong = wrong_shape(self.mechanism, value.shape)
+        own = _held(self.value)
+        dims = _dims(own.dims if self.dims is None else self.dims, own.numbers.shape)
+        coords = _coords(self.coords, dims, _placed(own, dims, {}).numbers.shape)
+        own = _placed(own, dims, coords or {})
+        value = own.numbers
+        # Labels that are not stated are those that the value came with.
+        named = dict(zip(dims or (), own.labels, strict=False))
+        found = {dim: labels for dim, labels in named.items() if labels is not None}
+        coords = _coords(found | dict(coords or {}) or None, dims, value.shape)
+        mechanism = placed(self.mechanism, dims, coords or {}, self.name or "Release")
+        wrong = wrong_shape(mechanism, value.shape)
         if wrong is not None:
             raise ValueError(
-                f"Release: a parameter of shape {wrong} of {self.mechanism!r} does not broadcast "
+                f"Release: a parameter of shape {wrong} of {mechanism!r} does not broadcast "
                 f"against the value of shape {value.shape}: write one number for all, or one per "
                 f"entry"
             )
-        check_attainable(self.name or "Release", self.mechanism, value)
+        check_attainable(self.name or "Release", mechanism, value)
         value.flags.writeable = False
         for name in ("name", "source"):
             check_text("Release", name, getattr(self, name))
@@ -90,10 +104,67 @@ class Release(Readers):
             raise TypeError(
                 f"Release: privacy must be a dp.Privacy, got {type(self.privacy).__name__}"
             )
-        dims = _dims(self.dims, value.shape)
-        object.__setattr__(self, "value", value)
-        object.__setattr__(self, "dims", dims)
-        object.__setattr__(self, "coords", _coords(self.coords, dims, value.shape))
+        kept: dict[str, Any] = {
+            "value": value,
+            "mechanism": mechanism,
+            "dims": dims,
+            "coords": coords,
+        }
+        kept["_labels"] = own.labels if dims is None else (None,) * value.ndim
+        for name, field in kept.items():
+            object.__setattr__(self, name, field)
+
+    @property
+    def held(self) -> Held:
+        """The value, with the labels of what has no dims: a model may say which these are."""
+        return Held(self.value, self.__dict__["_labels"])
+
+    def reindex(self, coords: Coords) -> Release:
+        """Put the values, and the noise of each, in the order of other labels.
+
+        Producers hand out groups in an order of their own, OpenDP in another at each run.
+
+        Parameters
+        ----------
+        coords : mapping
+            Labels of the release's dims in the order that is wanted, such as `model.coords`. Other
+            dims may be there too, and are left alone.
+
+        Returns
+        -------
+        Release
+
+        Raises
+        ------
+        ValueError
+            Labels that the release lacks, or that it has in addition; no dimension in common.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> noise = dp.LaplaceMechanism([1.0, 2.0])
+        >>> release = dp.Release([5.0, 7.0], noise, dims="town", coords={"town": ["Bo", "Aa"]})
+        >>> release.reindex({"town": ["Aa", "Bo"]}).mechanism
+        LaplaceMechanism(scale=[2., 1.])
+        """
+        own = self.coords or {}
+        wanted = {dim: new for dim in own if (new := coords.get(dim)) is not None}
+        if not wanted:
+            raise ValueError(
+                f"Release: coords label {tuple(coords)}, and the release labels "
+                f"{tuple(own)}: give dims and labels to one of the two"
+            )
+        try:
+            at = {dim: positions(own[dim], labels, dim) for dim, labels in wanted.items()}
+        except ValueError as error:
+            raise ValueError(f"{self.name or 'Release'!r} {error}") from None
+        index = [at.get(dim) for dim in self.dims or ()]
+        value = self.value
+        for axis, these in enumerate(index):
+            value = value if these is None else value.take(these, axis)
+        return replace(
+            self, value=value, mechanism=reordered(self.mechanism, index), coords={**own, **wanted}
+        )
 
     def __eq__(self, other: object) -> bool:
         """Whether two releases say the same."""
@@ -158,20 +229,32 @@ class Release(Readers):
         return cls(**encoding.decode(text, [field.name for field in fields(cls)]))
 
 
-def _numbers(value: Any) -> np.ndarray:
-    """Return the published value as int64 or float64, all of it finite."""
-    if np.ma.is_masked(value):
-        raise ValueError(
-            "Release: value has masked entries; leave unpublished entries out of the release, and "
-            "of the statistic. That one was withheld because it was below a threshold is news, too"
+def _held(value: Any) -> Held:
+    if isinstance(value, SharedVariable):
+        raise TypeError(
+            f"Release: value is the shared variable {value}, whose value may change; a release is "
+            f"what was published: write value.get_value(), or PrivateObservation(..., mechanism, "
+            f"observed=value)"
         )
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):
-        array = np.asarray(None)
+        own = held(value.data if isinstance(value, Constant) else value)
+    except TypeError:
+        raise TypeError(
+            f"Release: value must be a number or an array of numbers; got {value!r}"
+        ) from None
+    return replace(own, numbers=_numbers(own.numbers))
+
+
+def _placed(own: Held, dims: tuple[str, ...] | None, coords: Labels) -> Held:
+    try:
+        return own.placed(dims, coords)
+    except ValueError as error:
+        raise ValueError(f"Release: value {error}") from None
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """Return the published value as int64 or float64, all of it finite."""
     kind = array.dtype.kind
-    if kind not in "biuf":
-        raise TypeError(f"Release: value must be a number or an array of numbers; got {value!r}")
     if kind == "u" and np.any(array > np.iinfo("int64").max):
         raise ValueError("Release: value has integers over 2**63 - 1; write it as float64")
     array = np.array(array, dtype="float64" if kind == "f" else "int64")
@@ -181,7 +264,8 @@ def _numbers(value: Any) -> np.ndarray:
         "Release",
         "value",
         "finite",
-        "Leave unpublished entries (NaN) out of the release.",
+        "Leave unpublished entries (NaN, or masked entries) out of the release, and of the "
+        "statistic. That one was withheld because it was below a threshold is news, too.",
     )
     return array
 

@@ -22,11 +22,19 @@ from pymc_dp.reading.normal_column import normal_columns
 def feasible_start(reading: Reading) -> dict[str, np.ndarray]:
     """Return starting values for the mean and spread of bounded records that start outside.
 
-    The model's own starting values are kept where they are feasible: the mean is moved off the
-    ends of the bounds, the spread shrunk until the variance is at most half of what is possible.
+    PyMC's starting values are kept where they are feasible, and `initval=` always: the mean is
+    moved off the ends of the bounds, the spread shrunk until the variance is at most half of what
+    is possible.
     """
     start: dict[str, np.ndarray] = {}
     model = reading.model
+    own = {rv: value for rv, value in model.rvs_to_initial_values.items() if value is not None}
+    numbers = {rv: pt.as_tensor(v) for rv, v in own.items() if not isinstance(v, str)}
+
+    def own_start(variable: TensorVariable) -> float:
+        [graph] = graph_replace([variable], numbers, strict=False)
+        return float(np.squeeze(starting_values([graph])[0]))
+
     for group in normal_columns(reading, record_groups(reading)):
         sources = nearest_rvs([group.variance])
         power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
@@ -34,20 +42,15 @@ def feasible_start(reading: Reading) -> dict[str, np.ndarray]:
             continue
         lower, upper = group.bounds
         margin = 0.1 * (upper - lower)
-        mean = _own_start(group.mean)
+        mean = own_start(group.mean)
         moved = float(np.clip(mean, lower + margin, upper - margin))
         if moved != mean and group.mean in model.free_RVs:
             start[group.mean.name] = np.array(moved)
         c, k = power
         cap = 0.5 * (moved - lower) * (upper - moved)
-        if c * _own_start(sources[0]) ** k > cap:
+        if c * own_start(sources[0]) ** k > cap:
             start[sources[0].name] = np.array((cap / c) ** (1 / k))
-    return start
-
-
-def _own_start(variable) -> float:
-    """Return where PyMC starts a scalar."""
-    return float(np.squeeze(starting_values([variable])[0]))
+    return {name: value for name, value in start.items() if model[name] not in own}
 
 
 def at_start(graphs: list[TensorVariable]) -> list[TensorVariable]:

@@ -91,7 +91,7 @@ def require_own(
         raise Declined(
             f"the statistic of the release {release.name!r} of {records.name!r} is computed from "
             f"{data[0].name!r}, which pm.set_data may change: write numbers in its place",
-            near=1,
+            near=2,
         )
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from pytensor.graph.basic import Apply
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
     AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
     indices_from_subtensor,
 )
 from pytensor.tensor.variable import TensorVariable
@@ -38,6 +41,11 @@ def check_fits(statistics: Iterable[TensorVariable]) -> None:
     statistics = list(statistics)
     random = [v for v in ancestors(statistics) if is_random(v) and v.name is not None]
     for rv in random:
+        if any(length is not None and length < 0 for length in known_shape(rv)):
+            raise ValueError(
+                f"{rv.name!r} has the shape {_shown(known_shape(rv))}, which is negative: write "
+                f"the number of records, shape=n"
+            )
         _check_shape(rv)
         _check_indices(f"the parameters of {rv.name!r}", rv.owner.inputs)
     _check_indices("the released statistic", statistics)
@@ -64,6 +72,19 @@ def _check_shape(rv: TensorVariable) -> None:
         )
 
 
+def _check_put(where: str, node: Apply) -> None:
+    """Refuse what is put or added at more or fewer places than it has entries."""
+    target, put, *index = node.inputs
+    take = Subtensor if isinstance(node.op, IncSubtensor) else AdvancedSubtensor
+    places = known_shape(take(node.op.idx_list)(target, *index))
+    if not may_broadcast(known_shape(put), places):
+        names = " and ".join(repr(rv.name) for rv in nearest_rvs([put])) or "numbers"
+        raise ValueError(
+            f"{where}: values of {names}, of the shape {_shown(known_shape(put))}, are put at "
+            f"places of the shape {_shown(places)}: write an index with a place for each value"
+        )
+
+
 def _shown(shape) -> str:
     return str(shape[0]) if len(shape) == 1 else str(tuple(shape))
 
@@ -72,6 +93,8 @@ def _check_indices(where: str, graphs: Iterable) -> None:
     graphs = list(graphs)
     for variable in ancestors(graphs, blockers=nearest_rvs(graphs)):
         node = variable.owner
+        if node is not None and isinstance(node.op, AdvancedIncSubtensor | IncSubtensor):
+            _check_put(where, node)
         if node is None or not isinstance(node.op, AdvancedSubtensor | AdvancedIncSubtensor):
             continue
         source, *rest = node.inputs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -84,10 +85,29 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     data = [v.name for v in model.data_vars if v in deciding]
     if not dims and not data:
         return model
-    known = freeze_dims_and_data(model, dims=dims, data=data)
+    with without_starts(model) as starts:
+        known = freeze_dims_and_data(model, dims=dims, data=data)
+    set_starts(known, starts)
     for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
         known[rv.name].tag.__update__(rv.tag)
     return known
+
+
+@contextmanager
+def without_starts(model: pm.Model) -> Iterator[dict[str, Any]]:
+    """Take `initval=` off a model, which PyMC makes no graph of with them; yield them by name."""
+    given = dict(model.rvs_to_initial_values)
+    try:
+        model.rvs_to_initial_values.update(dict.fromkeys(given))
+        yield {rv.name: start for rv, start in given.items()}
+    finally:
+        model.rvs_to_initial_values.update(given)
+
+
+def set_starts(model: pm.Model, starts: dict[str, Any]) -> None:
+    """Put starting values on those variables of a copy of a model that still are in it."""
+    for rv in model.free_RVs:
+        model.set_initval(rv, starts.get(rv.name))
 
 
 def _counts(variable: Variable) -> bool:
@@ -226,6 +246,12 @@ def record_length(rv: TensorVariable) -> int:
             f"the number of records {rv.name!r} is {size.name!r}, a variable of the model: records "
             f"of which nobody knows how many there are cannot be sampled themselves"
         )
+    if length is None and (sizes := nearest_rvs(simplified([rv.shape[0]]))):
+        raise ValueError(
+            f"the number of records {rv.name!r} is {sizes[0].name!r}, a variable of the model, and "
+            f"their law is made of others, as a mixture or hurdle is: records of unknown number "
+            f"follow one law"
+        )
     if length is None:
         raise ValueError(
             f"the number of records {rv.name!r} is not known: give {rv.name!r} a shape= or dims="
@@ -280,7 +306,7 @@ def check_transform(model: pm.Model, rv: TensorVariable) -> None:
             f"{rv.name!r} has the transform {type(actual).__name__}, which is not its default one "
             f"and may cut its support: leave transform= out, and state the support by the "
             f"distribution (pm.Uniform, pm.Truncated)",
-            near=1,
+            near=2,
         )
 
 

@@ -67,6 +67,8 @@ def read_normal_column(
         raise Declined  # another law's
     check_transform(reading.model, rv)
     columns = columns_of([rv])
+    if len(columns) == 1:
+        normal_moments(rv)  # before its releases, which may be of many groups
     mine = releases_of(reading.model, [rv], pending)
     found = [read_release(r, columns, group.n) for r in mine]
     used = {j for release in found for j in release.used} or {0}

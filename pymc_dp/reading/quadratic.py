@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
+    computation,
     known_value,
     leaves,
     lengths,
@@ -110,6 +112,8 @@ class _Reader:
     def __init__(self, release, records, found: dict[int, QuadraticEntry]):
         self.release, self.records, self.found = release, records, found
         self.places = np.arange(math.prod(lengths(records))).reshape(lengths(records))
+        self.stand_ins: dict[int, TensorVariable] = {}
+        self.alike: dict[Hashable, QuadraticEntry] = {}
 
     def read(self, graph: TensorVariable, entries: np.ndarray) -> None:
         """Read a graph that stands at some entries."""
@@ -119,6 +123,24 @@ class _Reader:
             self._leaf(leaf, own)
 
     def _leaf(self, graph: TensorVariable, entries: np.ndarray) -> None:
+        """Read an array of entries, or one that may be alike in another group of this size."""
+        try:
+            records, stand_in, given = self._group(graph)
+        except Declined:
+            given = {}
+        if graph.type.ndim or not given or self.records in given:
+            return self._read_leaf(graph, entries)
+        key = computation(*graph_replace([graph], given, strict=False), stand_in)
+        if key not in self.alike:
+            self._read_leaf(graph, entries)
+            found = self.found[int(entries)]
+            if np.array_equal(found.records, records) and np.unique(found.weights).size == 1:
+                self.alike[key] = found
+        else:
+            self.found[int(entries)] = replace(self.alike[key], records=records)
+        return None
+
+    def _read_leaf(self, graph: TensorVariable, entries: np.ndarray) -> None:
         for squares in (False, True):
             try:
                 return self._linear(graph, entries, squares)
@@ -199,7 +221,10 @@ class _Reader:
             raise Declined("it is of several groups", near=1)
         if np.unique(places[0]).size < places[0].size:
             raise Declined("it takes a record twice")
-        stand_in = stand_in_records(places[0].size)
+        n = places[0].size
+        if n not in self.stand_ins:
+            self.stand_ins[n] = stand_in_records(n)
+        stand_in = self.stand_ins[n]
         return np.sort(places[0]), stand_in, dict.fromkeys(found, stand_in)
 
     def _rows(self, graph: TensorVariable, entries: np.ndarray) -> None:

@@ -49,6 +49,8 @@ class Route:
         The approximation that it samples; `plan` then takes ``moments=``, too.
     steps : bool, optional
         Whether some variables get steps of ours, so that it is not for ``nuts_sampler=``.
+    usual : float, optional
+        The rate that it usually has, to tell what is lost where a word of the model shuts it.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Route:
     arguments: frozenset[str] | None = None
     approximate: str | None = None
     steps: bool = False
+    usual: float = 0.0
 
 
 ROUTES: Registry[Route, Route] = Registry()

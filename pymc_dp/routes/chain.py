@@ -6,7 +6,12 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    CancelledError,
+    ThreadPoolExecutor,
+    wait,
+)
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,12 +24,16 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import result
+from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.ladder.collapse import dropped_deterministics
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.reading.model import Reading, releases
+from pymc_dp.routes.interrupted import longest
 from pymc_dp.step_methods.base import point_function
 
 _log = logging.getLogger("pymc.dp")
+
+_WAIT = 0.2  # seconds
 
 
 class Chain(Protocol):
@@ -34,11 +43,11 @@ class Chain(Protocol):
     def sweeps(self) -> int:
         """The number of sweeps to a recorded draw."""
 
-    def begin(self, rng: np.random.Generator, tune: int) -> Any:
-        """Return a state, after the draws or steps that tune it."""
+    def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> Any:
+        """Return a state, after the draws or steps that tune it, which are made in pieces."""
 
     def advance(self, rng: np.random.Generator, state: Any, draws: int) -> tuple[Any, np.ndarray]:
-        """Return the next state, and a row for each draw."""
+        """Return the next state, and a row for each draw: the same ones in whatever pieces."""
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name, of parameters and of what else the result has."""
@@ -80,9 +89,9 @@ def run(
 
     Notes
     -----
-    The other parameters are those of `pm.sample`.
+    The other parameters are those of `pm.sample`. Interrupted, it returns the draws so far.
     """
-    cores = cores or min(4, _available_cores())
+    cores = cores or min(4, available_cores())
     chains = chains or 4  # they are cheap, and four make the diagnostics robust
     rngs = get_random_generator(random_seed).spawn(chains)
     began = time.perf_counter()
@@ -96,18 +105,35 @@ def run(
     ) as progress:
         tasks = [progress.add_task(str(c), total=draws) for c in range(chains)]
 
-        def draw(c: int) -> np.ndarray:
-            state = chain.begin(rngs[c], tune)
-            chunk = max(draws // 20, 1)
-            parts = []
-            for first in range(0, draws, chunk):
-                state, rows = chain.advance(rngs[c], state, min(chunk, draws - first))
-                parts.append(rows)
-                progress.advance(tasks[c], len(rows))
-            return np.concatenate(parts)
+        parts: list[list[np.ndarray]] = [[] for _ in range(chains)]
+        pieces = Pieces()
 
+        def draw(c: int) -> None:
+            state = chain.begin(rngs[c], tune, pieces=pieces)
+            for piece in pieces.of(draws):
+                state, rows = chain.advance(rngs[c], state, piece.stop - piece.start)
+                parts[c].append(rows)
+                progress.advance(tasks[c], len(rows))
+
+        futures = []
+        interrupted = False
         with ThreadPoolExecutor(max_workers=cores) as pool:
-            found = np.stack(list(pool.map(draw, range(chains))))
+            try:
+                futures += [pool.submit(draw, c) for c in range(chains)]
+                # In short waits, which a signal ends everywhere.
+                while (state := wait(futures, _WAIT, FIRST_EXCEPTION)).not_done:
+                    if any(future.exception() for future in state.done):
+                        break
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                pieces.stop.set()
+    for future in futures:
+        if (error := future.exception()) and not isinstance(error, CancelledError):
+            raise error
+    lengths = [sum(map(len, own)) for own in parts]
+    kept, length = longest(lengths) if interrupted else (range(chains), draws)
+    found = np.stack([np.concatenate(parts[c])[:length] for c in kept])
     seconds = time.perf_counter() - began
     if unit:
         _log.info("%d %s to a draw, %.2f seconds", chain.sweeps, unit, seconds)
@@ -121,7 +147,8 @@ def run(
     )
 
 
-def _available_cores() -> int:
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

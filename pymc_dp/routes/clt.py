@@ -13,6 +13,7 @@ import pymc as pm
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.kernels.moments.clt_chain import (
     RegressionModel,
     covariate_law,
@@ -161,9 +162,12 @@ class CltChain:
         """Sweeps to a draw; the published sampler keeps every one."""
         return SWEEPS if self.kernel.corrected else 1
 
-    def begin(self, rng: np.random.Generator, tune: int):
+    def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces):
         """Return a state after the draws to be discarded, in which the moves are tuned."""
-        return self._run(rng, initial_state(self.kernel), tune, tuning=True)[0]
+        state = initial_state(self.kernel)
+        for piece in pieces.of(tune):
+            state, _ = self._run(rng, state, piece.stop - piece.start, tuning=True)
+        return state
 
     def advance(self, rng: np.random.Generator, state, draws: int):
         """Return the next state, and a row (theta, variance, sums, root) for each draw."""

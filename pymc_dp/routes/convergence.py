@@ -11,6 +11,7 @@ from xarray import DataTree
 _log = logging.getLogger("pymc.dp")
 
 LARGEST_R_HAT = 1.01
+APART_R_HAT = 1.05  # above which chains disagree about what they are of
 MODES_R_HAT = 1.5
 FEWEST_DRAWS = 100  # effective ones, of a chain
 _MOST_NAMES = 5
@@ -67,6 +68,8 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
         "Draw more, or write the model in another way.",
     )
     if apart > LARGEST_R_HAT:
+        what = "The chains have not quite mixed, so that means and intervals are rough"
+    if apart > APART_R_HAT:
         what = "The chains have not mixed, so that the draws do not stand for the posterior"
     if apart > MODES_R_HAT:
         otherwise = (

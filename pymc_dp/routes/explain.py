@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nearest_rvs
-from pymc_dp.ladder.collapse import collapsed, dropped_deterministics
+from pymc_dp.ladder.collapse import collapsed, dropped_deterministics, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.sum_law import law_of, notes
 from pymc_dp.mechanisms.release import record_bounds
@@ -64,8 +64,8 @@ class Explanation:
         yield from map(Text, self.notes)
 
     def __str__(self) -> str:
-        """Render as plain text."""
-        console = Console(width=110, color_system=None, force_terminal=False)
+        """Render as plain text; Jupyter asks for it too, and would show an empty cell for it."""
+        console = Console(width=110, color_system=None, force_terminal=False, force_jupyter=False)
         with console.capture() as capture:
             console.print(self)
         return capture.get()
@@ -160,6 +160,8 @@ def explain(model: pm.Model | None = None) -> Explanation:
     result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
 
     result.notes += [*notes(reading), *unnormalised(reading)]
+    with suppress(Declined, ValueError):  # the reason stands among the routes
+        result.notes += what_goes(reading)
     dropped = dropped_deterministics(reading)
     if dropped:
         result.notes.append(

@@ -21,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import nearest_rvs, power_law
 from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
@@ -67,9 +68,6 @@ def covered(reading: Reading) -> NormalColumn:
         raise Declined("an entry of a release is neither a mean nor a variance")
     mean = group.mean
     spread, power = _spread(group)
-    for parameter in (mean, spread):
-        if parameter in model.free_RVs:
-            check_transform(model, parameter)
     extra = [rv.name for rv in model.free_RVs if rv not in (mean, spread, group.rv)]
     if extra:
         raise Declined(f"it does not cover the variable {extra[0]!r}")
@@ -102,6 +100,9 @@ def covered(reading: Reading) -> NormalColumn:
             )
     if any(v.type.ndim for v in (mean, spread)):
         raise Declined("it covers scalar parameters")
+    for parameter in (mean, spread):
+        if parameter in model.free_RVs:
+            check_transform(model, parameter)
     return group
 
 
@@ -246,10 +247,19 @@ class GaussianChain:
         kernel = self.kernel._replace(**fields)
         return GaussianChain(kernel, self.names, self.power, self.entries)
 
-    def begin(self, rng: np.random.Generator, tune: int, thin: int = SWEEPS):
+    def begin(
+        self,
+        rng: np.random.Generator,
+        tune: int,
+        thin: int = SWEEPS,
+        *,
+        pieces: Pieces | None = None,
+    ):
         """Return a state after the draws to be discarded."""
-        out = np.empty((tune, 2))
-        return run_sweeps(rng, start(self.kernel, rng), self.kernel, thin, out)
+        state, out = start(self.kernel, rng), np.empty((tune, 2))
+        for piece in pieces.of(tune) if pieces else [slice(None)]:
+            state = run_sweeps(rng, state, self.kernel, thin, out[piece])
+        return state
 
     def advance(self, rng: np.random.Generator, state, draws: int, thin: int = SWEEPS):
         """Return the next state, and a row (mean, variance) for each draw."""
@@ -275,4 +285,4 @@ def sample(reading: Reading, **kwargs: Any) -> DataTree:
     return run(reading, "fused Gibbs", chain, "Gibbs sweeps", **kwargs)
 
 
-ROUTES.add(Route("fused Gibbs", "statistics", plan, ARGUMENTS))
+ROUTES.add(Route("fused Gibbs", "statistics", plan, ARGUMENTS, usual=100_000.0))

@@ -11,12 +11,15 @@ from pymc_dp.reading.model import children, is_tagged, privatized, releases
 _log = logging.getLogger("pymc.dp")
 
 
-def initial_values(start, initvals):
-    """Put initial values by name, for all chains or for each, over those that are ours."""
+def initial_values(start, initvals, gone=()):
+    """Put initial values by name, for all chains or for each, over those that are ours.
+
+    Those of variables that are `gone` from the model are left out.
+    """
     if initvals is None or isinstance(initvals, Mapping):
         own = {getattr(rv, "name", rv): value for rv, value in (initvals or {}).items()}
-        return {**start, **own}
-    return [initial_values(start, of_chain) for of_chain in initvals]
+        return {name: value for name, value in {**start, **own}.items() if name not in gone}
+    return [initial_values(start, of_chain, gone) for of_chain in initvals]
 
 
 def public(reading):

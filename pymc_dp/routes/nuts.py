@@ -16,9 +16,10 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, releases, require_possible
-from pymc_dp.routes import ROUTES, Plan, Route
+from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.given import initial_values, public, width
+from pymc_dp.routes.nuts_chains import sample_nuts
 from pymc_dp.step_methods import choose_steps
 
 _log = logging.getLogger("pymc.dp")
@@ -44,7 +45,7 @@ def _sample(reading: Reading, on: Reading, **kwargs):
         names = ", ".join(map(repr, moved))
         _log.info("Moved in coordinates that suit the data, see docs/latent_gaussian.md: %s", names)
     kwargs.setdefault("target_accept", _ACCEPT)
-    tree = pm.sample(model=model, **kwargs)
+    tree = sample_nuts(model, **kwargs)
     _check_left_out(on.model, tree)
     return tree
 
@@ -113,12 +114,13 @@ def _sample_records(reading: Reading, **kwargs):
     if kwargs.get("var_names") is None:
         kwargs["var_names"] = public(reading)
     # PyMC starts every record at its mean, where the gradient of a spread does not exist.
-    scattered = {rv.name: "prior" for rv in privatized(reading)}
+    starts = reading.model.rvs_to_initial_values
+    scattered = {rv.name: "prior" for rv in privatized(reading) if starts[rv] is None}
     kwargs["initvals"] = initial_values(scattered, kwargs.get("initvals"))
     _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     with reading.model:
         kwargs.setdefault("step", pm.NUTS(target_accept=kwargs.pop("target_accept", _ACCEPT)))
-        return pm.sample(**kwargs)
+        return interrupted.sample(reading.model, **kwargs)
 
 
 ROUTES.add(
@@ -137,6 +139,6 @@ ROUTES.add(
         approximate="clt",
     )
 )
-ROUTES.add(Route("NUTS on the marginal", "marginal", _marginal))
-ROUTES.add(Route("NUTS on the statistics", "statistics", _statistics))
+ROUTES.add(Route("NUTS on the marginal", "marginal", _marginal, usual=500.0))
+ROUTES.add(Route("NUTS on the statistics", "statistics", _statistics, usual=200.0))
 ROUTES.add(Route("NUTS on the records", "records", _records))

@@ -13,6 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.kernels.moments.bounds import central_point
 from pymc_dp.kernels.moments.regression_chain import (
@@ -296,10 +297,17 @@ class RegressionChain:
         z = [np.ravel(released[r.name]) for r in self.regression.rows.releases]
         return replace(self, kernel=self.kernel._replace(z=np.concatenate(z).astype("float64")))
 
-    def begin(self, rng: np.random.Generator, tune: int, thin: int | None = None):
+    def begin(
+        self,
+        rng: np.random.Generator,
+        tune: int,
+        thin: int | None = None,
+        *,
+        pieces: Pieces | None = None,
+    ):
         """Return a state with its proposal, adapted during `tune` draws' worth of steps."""
-        steps = tune * (thin or self.sweeps)
-        return tune_proposal(rng, *start(self.kernel, rng), self.kernel, steps)
+        steps, check = tune * (thin or self.sweeps), (pieces or Pieces()).check
+        return tune_proposal(rng, *start(self.kernel, rng), self.kernel, steps, check)
 
     def advance(self, rng: np.random.Generator, state, draws: int, thin: int | None = None):
         """Return the next state, and a row (theta, variance, coordinates) for each draw."""
@@ -366,4 +374,4 @@ def covariate_values(prior: ConjugateLaw, mean, cov) -> dict[str, np.ndarray]:
     return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)
 
 
-ROUTES.add(Route("exact regression", "statistics", plan, ARGUMENTS))
+ROUTES.add(Route("exact regression", "statistics", plan, ARGUMENTS, usual=10_000.0))

@@ -30,6 +30,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.compiled import filling
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths, nearest_rvs
 from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import Mixed, Tuned, advance, fill_rows
@@ -382,7 +383,7 @@ class SliceChain:
         self._functions = self._density, noise, correction
         self._mixed = Mixed(*np.array(kinds, dtype=np.int64).reshape(-1, 3).T.copy())
 
-    def begin(self, rng: np.random.Generator, tune: int) -> State:
+    def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> State:
         """Return a state, after the sweeps that tune it."""
         count, size = int(self.layout.ends[0]), self.layout.size
         straight = np.zeros((count, 3, count))
@@ -391,7 +392,9 @@ class SliceChain:
         state, first, tune = State(self._start(rng), tuned, inner), 0, tune * self.sweeps
         for share in _WINDOWS:
             window = np.empty((int(share * tune) - first, size))
-            accepted, _ = self._run(rng, state, 0.5 if first else 1.0, 1, window)
+            adapt, accepted = 0.5 if first else 1.0, 0
+            for piece in pieces.of(len(window)):
+                accepted += self._run(rng, state, adapt, 1, window[piece])[0]
             if share < 1.0 and len(window) >= _SHORTEST * (count + 1):
                 state.tuned = _tuned(window, count)
             if inner and 0.4 * len(window) > accepted:
@@ -507,7 +510,7 @@ def _sample(reading: Reading, sweeps: int, **kwargs: Any) -> DataTree:
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
         chain = SliceChain(found, names, sweeps)
         rng = np.random.default_rng(0)
-        chain.advance(rng, chain.begin(rng, 0), 1)  # compile
+        chain.advance(rng, chain.begin(rng, 0, pieces=Pieces()), 1)  # compile
     return run(reading, "slices on the marginal", chain, "sweeps", **kwargs)
 
 

@@ -105,7 +105,7 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     if is_exact_count(reading, rv):
         return TwoSidedGibbs.__name__
     mine = releases_of(reading.model, [rv])
-    by_cell = any(is_itself(release_statistic(r), rv) for r in mine)
+    by_cell = not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in mine)
     by_cell |= isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
     vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
     if (by_cell or vector) and accepted(partial(read_table, reading), [rv]):

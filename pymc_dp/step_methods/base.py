@@ -19,6 +19,7 @@ from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.interrupts import held
 from pymc_dp.graphs.questions import nearest_rvs, public_data
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, takes_whole
 
@@ -128,7 +129,8 @@ class DPStep(BlockedStep):
 
     def _prepare(self, reading: Reading, initial_point) -> None:
         """Read what it takes to draw the variables, `model_rvs`."""
-        model, self._updates = reading.model, []
+        model = reading.model
+        self._updates: list[Any] = []
         for rv in self.model_rvs:
             with updated_by(type(self).__name__, rv):
                 read = self._read(reading, rv, initial_point)
@@ -141,6 +143,13 @@ class DPStep(BlockedStep):
     def _draw(self, name: str, point: dict[str, np.ndarray], *read) -> np.ndarray:
         raise NotImplementedError
 
+    def __init_subclass__(cls, **kwargs):
+        """Take Ctrl-C between steps."""
+        super().__init_subclass__(**kwargs)
+        if "step" in vars(cls):
+            cls.step = held(cls.step)  # type: ignore[method-assign]
+
+    @held
     def step(self, point):
         """Draw every variable once."""
         for name, write, *read in self._updates:

@@ -12,7 +12,7 @@ from pymc_dp.reading.groups import blocks
 from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
-from pymc_dp.step_methods.tables import TableGibbs, read_table
+from pymc_dp.step_methods.tables import TableGibbs, read_table, together
 
 
 @STEPS.register(order=55)
@@ -69,6 +69,8 @@ class CellGibbs(RecordMetropolis):
 
 def _check_cells(reading: Reading, rv: TensorVariable) -> None:
     """Refuse counts that do not share entries, or whose parameters are of one cell each."""
+    if len(together(reading, rv)) > 1:
+        raise Declined("its releases are of other counts, too. Write TableGibbs")
     if rv.type.ndim != 1 or not read_table(reading, rv).shared:
         raise Declined("none of its cells is in several entries of a release. Write TableGibbs")
     [block] = blocks(reading, (rv,))

@@ -98,7 +98,8 @@ def _see_release(op: IntegratedReleaseRV, reading, child, drawn):
         return None
     mechanism, [rate] = op.split(child.owner.inputs)
     mechanism, value = op.law.standardised(model.rvs_to_values[child], mechanism)
-    return Seen(rate, value, type(mechanism), mechanism.parameters[0])
+    scale = None if mechanism.rates is None else mechanism.parameters[0]  # of other noise: no step
+    return Seen(rate, value, type(mechanism), scale)
 
 
 def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Factorization:

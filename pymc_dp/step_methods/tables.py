@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.sparse import csc_array
+from scipy.sparse import csc_array, hstack
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
@@ -33,8 +33,9 @@ from pymc_dp.reading.model import (
     leaves_gaps,
     release_mechanism,
     release_statistic,
+    releases_of,
 )
-from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
+from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
 _MOST_SHARED = 200  # cells of a table that are in several entries of one release
@@ -67,6 +68,8 @@ class TableGibbs(DPStep):
     are of few kinds. Poisson and Binomial cells then move several at a time, too: along the
     directions in which the releases leave them the most room, see `kernels.counts.directions`.
 
+    Variables of one law that share a release, as in ``[a, b, a + b]``, are one table.
+
     Parameters
     ----------
     vars : list of TensorVariable
@@ -90,18 +93,31 @@ class TableGibbs(DPStep):
         """Claim tables of counts."""
         return [accepted(partial(read_table, reading), concerned(reading, left))]
 
-    def _read(self, reading, rv, initial_point):
+    def _prepare(self, reading, initial_point):
+        self._updates = []
+        left = list(self.model_rvs)
+        while left:
+            rvs = together(reading, left[0])
+            rvs = rvs if set(rvs) <= set(left) else (left[0],)
+            with updated_by(type(self).__name__, left[0]):
+                self._updates.append(self._read(reading, rvs, initial_point))
+            left = [rv for rv in left if rv not in rvs]
+
+    def _read(self, reading, rvs, initial_point):
         point = initial_point or reading.model.initial_point()
-        table = _with_directions(_table(reading, rv), point)
-        for statistic in map(release_statistic, children(reading, rv)):
+        table = _with_directions(_table(reading, tuple(rvs)), point)
+        for statistic in map(release_statistic, _releases(reading, rvs)):
             if data := [repr(v.name) for v in public_data([statistic])]:
-                self._hold(table.name, " or ".join(data), partial(_parts, statistic, rv))
+                self._hold(table.name, " or ".join(data), partial(_parts, statistic, rvs))
         # Compiled once, before the chains' processes start.
         table.update(np.random.default_rng(0), point)
-        return (table,)
+        return table
 
-    def _draw(self, name, point, table):
-        return table.update(self.rng, point)
+    def step(self, point):
+        """Draw every table once."""
+        for table in self._updates:
+            point = {**point, **table.update(self.rng, point)}
+        return point, [{}]
 
 
 class _Entries(NamedTuple):
@@ -128,6 +144,7 @@ class _Table(NamedTuple):
 
     Attributes
     ----------
+    names : of the variables whose entries, one after the other, are its cells.
     law : type of the op whose sweep it gets.
     block : cells with a fixed total; 0 where there is none.
     entries : which cells are in what was released of them.
@@ -135,7 +152,7 @@ class _Table(NamedTuple):
         law parameters.
     """
 
-    name: str
+    names: tuple[str, ...]
     law: type
     block: int
     entries: _Entries
@@ -143,11 +160,16 @@ class _Table(NamedTuple):
     inputs: list[str]
     directions: np.ndarray
 
-    def update(self, rng, point) -> np.ndarray:
-        """Return a new draw."""
+    @property
+    def name(self) -> str:
+        """Return the names for an error."""
+        return "' and '".join(self.names)
+
+    def update(self, rng, point) -> dict[str, np.ndarray]:
+        """Return a new draw of each variable."""
         z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
-        old = point[self.name]
-        counts = old.astype("float64").ravel()
+        old = [point[name] for name in self.names]
+        counts = np.concatenate([np.ravel(x).astype("float64") for x in old])
         first, which, weight, gaps, *_ = self.entries
         released = kernels.Releases(z, lam, tau, first, which, weight)
         good = not np.isnan(z).any() and (lam + tau > 0).all()
@@ -168,7 +190,11 @@ class _Table(NamedTuple):
             good = good and kernels.pair_sweep(rng, counts, rates, block, released, gaps)
         if not good:
             raise unusable(self.name)
-        return counts.reshape(old.shape).astype(old.dtype)
+        parts = np.split(counts, np.cumsum([x.size for x in old])[:-1])
+        return {
+            name: part.reshape(x.shape).astype(x.dtype)
+            for name, part, x in zip(self.names, parts, old, strict=True)
+        }
 
 
 def _restore(counts, totals, rates) -> None:
@@ -201,11 +227,12 @@ def _with_directions(table: _Table, point) -> _Table:
     return table._replace(directions=found[np.count_nonzero(found, axis=1) > 1])
 
 
-def _table(reading: Reading, rv: TensorVariable) -> _Table:
-    entries = read_table(reading, rv)
+def _table(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Table:
+    entries = _read_together(reading, rvs)
+    rv, size = rvs[0], sum(math.prod(_shape(v)) for v in rvs)
     op, shape = rv.owner.op, _shape(rv)
     columns = []
-    for release, constant in zip(children(reading, rv), entries.constants, strict=True):
+    for release, constant in zip(_releases(reading, rvs), entries.constants, strict=True):
         mechanism = release_mechanism(release)
         [scale] = mechanism.parameters
         rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
@@ -223,27 +250,32 @@ def _table(reading: Reading, rv: TensorVariable) -> _Table:
         theta = [pt.broadcast_to(p, shape).astype("float64").ravel()]
     else:
         block, totals = 0, pt.zeros(0)
-        family = FAMILIES[type(op)]
+        each = [FAMILIES[type(op)].theta(*v.owner.op.dist_params(v.owner)) for v in rvs]
         theta = [
-            pt.broadcast_to(pt.as_tensor(t), shape).astype("float64").ravel()
-            for t in family.theta(*parameters)
+            pt.concatenate(
+                [
+                    pt.broadcast_to(pt.as_tensor(t), _shape(v)).astype("float64").ravel()
+                    for t, v in zip(own, rvs, strict=True)
+                ]
+            )
+            for own in zip(*each, strict=True)
         ]
     read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
-    name = reading.model.rvs_to_values[rv].name
-    return _Table(name, type(op), block, entries, *read, np.empty((0, math.prod(shape))))
+    names = tuple(reading.model.rvs_to_values[v].name for v in rvs)
+    return _Table(names, type(op), block, entries, *read, np.empty((0, size)))
 
 
 def _read_entries(
-    rv: TensorVariable, found: list[TensorVariable], maps: list[csc_array]
+    rvs: Sequence[TensorVariable], found: list[TensorVariable], maps: list[csc_array]
 ) -> _Entries:
     """Read the linear statistics of releases; refuse what leaves gaps that no draw crosses."""
-    shape = _shape(rv)
-    size, offset = math.prod(shape), 0
+    rv, zeros = rvs[0], {v: pt.zeros(_shape(v), dtype=v.dtype) for v in rvs}
+    size, offset = sum(math.prod(_shape(v)) for v in rvs), 0
     parts, broken, constants = [], [], []
     for release, slopes in zip(found, maps, strict=True):
         statistic = release_statistic(release)
         cell, where, weight = _incidence(rv, release, slopes)
-        constant = substitute(statistic, {rv: pt.zeros(shape, dtype=rv.dtype)})
+        constant = substitute(statistic, zeros)
         if leaves_gaps(release):
             broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
         parts.append((cell, where + offset, weight))
@@ -323,9 +355,36 @@ def _shape(variable: TensorVariable) -> tuple[int, ...]:
 
 
 @once
+def together(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
+    """Return the counts that one sweep draws, of one law and in releases of each other."""
+    found = [rv]
+    for member in found:
+        if type(rv.owner.op) not in FAMILIES:
+            return (rv,)
+        for release in releases_of(reading.model, [member]):
+            for other in nearest_rvs([release_statistic(release)]):
+                same = type(other.owner.op) is type(rv.owner.op)
+                if same and other not in found and other in reading.model.free_RVs:
+                    found.append(other)
+    return tuple(v for v in reading.model.free_RVs if v in found)
+
+
+def _releases(reading: Reading, rvs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return the releases of some counts, each once."""
+    return list(dict.fromkeys(r for rv in rvs for r in releases_of_counts(reading, rv)))
+
+
 def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
-    """Read how a table enters its releases; refuse what is no table of counts with noisy sums."""
-    op = rv.owner.op
+    """Read how a table enters its releases; refuse what is no table of counts with noisy sums.
+
+    Counts that are drawn `together` are cells of the same table.
+    """
+    return _read_together(reading, together(reading, rv))
+
+
+@once
+def _read_together(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Entries:
+    rv, op = rvs[0], rvs[0].owner.op
     if not isinstance(op, MultinomialRV) and type(op) not in FAMILIES:
         known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
         raise ValueError(
@@ -334,8 +393,8 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
         )
     if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
         raise Declined("its number of trials is random")
-    _shape(rv)
-    found = releases_of_counts(reading, rv)
+    _ = [_shape(v) for v in rvs]
+    found = _releases(reading, rvs)
     maps = []
     for release in found:
         mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
@@ -345,20 +404,20 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
                 f"must be Laplace, geometric, Gaussian or discrete Gaussian, and not clipped or "
                 f"rounded. Write RecordMetropolis"
             )
-        others = [other for other in nearest_rvs([statistic]) if other is not rv]
+        others = [other for other in nearest_rvs([statistic]) if other not in rvs]
         if others:
             raise Declined(
                 f"the statistic of {release.name!r} is one of {others[0].name!r}, too. Write "
                 f"RecordMetropolis for both"
             )
         try:
-            slopes = _slopes(statistic, rv)
+            slopes = _slopes(statistic, rvs)
         except Declined:
             raise Declined(
                 f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
             ) from None
         maps.append(slopes)
-    return _read_entries(rv, found, maps)
+    return _read_entries(rvs, found, maps)
 
 
 def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
@@ -386,14 +445,16 @@ def _incidence(rv, release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return np.repeat(np.arange(times.size), times), slopes.indices.astype("int64"), slopes.data
 
 
-def _slopes(statistic, rv) -> csc_array:
-    """Return the coefficients by cells, without those that are zero."""
-    slopes = linear_map(statistic, rv).tocsc()
+def _slopes(statistic, rvs) -> csc_array:
+    """Return the coefficients by cells, without those that are zero; decline products of counts."""
+    slopes = hstack([linear_map(statistic, rv) for rv in rvs], format="csc")
     slopes.eliminate_zeros()
+    if len(rvs) > 1 and not np.isfinite(slopes.data).all():
+        raise Declined
     return slopes
 
 
-def _parts(statistic, rv) -> np.ndarray:
+def _parts(statistic, rvs) -> np.ndarray:
     """Return the coefficients by cells as one array."""
-    slopes = _slopes(statistic, rv)
+    slopes = _slopes(statistic, rvs)
     return np.concatenate([slopes.indptr, slopes.indices, slopes.data])

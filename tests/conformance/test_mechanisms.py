@@ -222,8 +222,8 @@ def test_shapes_broadcast(example):
     for one, statistic, shape in [
         (mechanism, s, ()),
         (mechanism, vector, (4,)),
-        (wide, s, (4,)),
-        (wide, np.full((3, 1), s), (3, 4)),
+        (wide, s, (4,) if mechanism.parameters else ()),
+        (wide, np.full((3, 1), s), (3, 4 if mechanism.parameters else 1)),
     ]:
         draw = evaluate(one.noise_sample(rng, statistic)[1])
         assert draw.shape == shape
@@ -234,7 +234,7 @@ def test_shapes_broadcast(example):
         )
         assert logp.shape == interval.shape == shape
     column = np.full((2, 1), point)
-    assert evaluate(wide.logp(column, s)).shape == (2, 4)
+    assert evaluate(wide.logp(column, s)).shape == (2, 4 if mechanism.parameters else 1)
     assert evaluate(mechanism.logp(column, vector)).shape == (2, 4)
 
 
@@ -272,7 +272,7 @@ def test_with_parameters(example):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ValueError, match="parameters, got"):
         mechanism.with_parameters(*symbols, 1.0)
-    assert repr(again) != repr(mechanism)
+    assert (repr(again) != repr(mechanism)) == bool(symbols)
 
 
 def test_gradients_match_finite_differences(example):

@@ -1,6 +1,7 @@
 """The ladder: what collapses and what is refused, and `explain` and `recover` on its rungs."""
 
 import io
+import logging
 import tracemalloc
 
 import numpy as np
@@ -8,13 +9,18 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from arviz_base import from_dict
+from pymc.initial_point import make_initial_point_fn
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import graph_replace
 from rich.console import Console
 from scipy import integrate, stats
 
 import pymc_dp as dp
-from pymc_dp.reading.model import Reading
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.ladder import collapse as ladder
+from pymc_dp.reading.model import Reading, read
+from pymc_dp.routes import routes
+from pymc_dp.routes.coordinates import standardised
 from pymc_dp.step_methods import choose_steps
 from tests.agreement import follows, has_moments
 from tests.models import posterior, refuses
@@ -76,11 +82,85 @@ def test_refuses_another_child(in_model, child):
     refuses(in_model, "records 'lead' cannot be integrated out: 'echo'")
 
 
-def test_refuses_initval(in_model):
-    mu = pm.Normal("mu", 30, 20, initval=3.0)
-    x = pm.Normal("lead", mu, 5, shape=43)
-    dp.PrivateObservation("z", x.mean(), LAPLACE(1.0), observed=0.0)
-    refuses(in_model, r"initval= .* remove it from mu, and pass initvals=")
+def started(kind, start, **where):
+    """A model of each kind of rung, with starting values on what `where` names."""
+    given = {name: {"initval": start} for name in where}
+    with pm.Model(coords={"who": range(6)}) as model:
+        mean = pm.Normal("mean", 0.5, 1, **given.get("mean", {}))
+        options = {"dims": "who"} | given.get("x", {})
+        match kind:
+            case "normal" | "bounded":
+                x = pm.Normal("x", mean, pm.HalfNormal("s"), **options)
+            case "latent":  # moved in coordinates of its own
+                each = pm.Normal("each", mean, pm.HalfNormal("s"), shape=3)
+                x = pm.Normal("x", each[[0, 0, 1, 1, 2, 2]], 1, **options)
+            case "counts":
+                x = pm.Bernoulli("x", pm.math.sigmoid(mean), **options)
+            case "clamped":
+                x = pm.Exponential("x", pt.exp(mean), **options)
+            case "sizes":
+                n = pm.Poisson("n", 9, **given.get("x", {}))
+                dp.PrivateObservation("n_z", n, LAPLACE(1.0), observed=6.0)
+                x = pm.Normal("x", mean, 1, shape=n)
+        match kind:
+            case "clamped":
+                released = x.clip(0, 1).sum()
+            case "latent":
+                released = x.reshape((3, 2)).sum(axis=1)
+            case _:
+                released = x.sum()
+        z = np.ones(released.type.shape)
+        bounds = (0, 2) if kind == "bounded" else None
+        dp.PrivateObservation("z", released, LAPLACE(1.0), observed=z, bounds=bounds)
+    return model
+
+
+def open_routes(model):
+    plans = routes(read(model, ""))
+    return {route.name: plan.rate for route, plan in plans if not isinstance(plan, Declined)}
+
+
+STARTS = {"prior": "prior", "support_point": "support_point", "number": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [("normal", start) for start in (*STARTS, "symbolic")]
+    + [(kind, "number") for kind in ("bounded", "latent", "counts", "clamped", "sizes")],
+)
+def test_initval_is_carried_over(kind, start):
+    """The same routes are open; what stays starts there, what goes is said; the model is kept."""
+    value = pt.constant(0.5) + 0.5 if start == "symbolic" else STARTS[start]
+    model = started(kind, value, mean=True)
+    before = dict(model.rvs_to_initial_values)
+    assert open_routes(model) == open_routes(started(kind, None))
+    for rung in ("marginal", "statistics"):
+        try:
+            on = dp.collapse(model, rung)
+        except NotImplementedError:
+            continue
+        mean = make_initial_point_fn(model=on, return_transformed=False)(3)["mean"]
+        if start in ("number", "symbolic"):
+            assert mean == pytest.approx(1.0)
+        else:
+            assert (mean == 0.5) == (start == "support_point")
+    assert model.rvs_to_initial_values == before
+    reading = read(model, "")
+    moved, _ = standardised(reading, ladder.collapsed(reading, "marginal"))
+    assert moved.rvs_to_initial_values[moved["mean"]] is not None
+
+
+@pytest.mark.parametrize("kind", ["normal", "latent", "counts", "clamped"])
+def test_initval_of_what_goes_is_dropped_and_said(kind, caplog):
+    value = np.ones(6, dtype=int if kind == "counts" else float)
+    model = started(kind, value, x=True)
+    assert open_routes(model) == open_routes(started(kind, None))
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        on = dp.collapse(model)
+    assert [r.message for r in caplog.records] == [
+        "Integrated out, so that where it was to start is not used: 'x'"
+    ]
+    assert "x" not in on.named_vars
 
 
 def test_refuses_other_statistics_and_records(in_model):
@@ -420,6 +500,16 @@ def test_explain_says_why_a_rung_is_shut(in_model):
     state = {row[1]: row[2] for row in explained.tables[1][2]}
     assert "released more than once" in state["NUTS on the marginal"]
     assert state["Gibbs on the statistics"].startswith("open")
+
+
+def test_explain_is_shown_once_in_jupyter(in_model, monkeypatch):
+    """Jupyter asks for text beside HTML; rich would display it by itself, as an empty cell."""
+    shown = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *args: shown.append(args))
+    dp.PrivateObservation("z", lead().mean(), LAPLACE(1.0), observed=61.0)
+    assert "mean of lead" in repr(dp.explain(in_model))
+    assert not shown
 
 
 def test_explain_escapes_html(in_model):

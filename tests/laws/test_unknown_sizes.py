@@ -291,8 +291,7 @@ def test_recovered_sums_follow_their_law(case):
     """Against the law of the sum given the number and the release, averaged over the numbers."""
     draws, records = 4_000, {"p": P} if case == "the number of ones" else {"mu": MU, "sigma": SIGMA}
     found = recovered(model_of(case), draws, rate=RATE, **records)
-    [name] = [v for v in found if v.endswith("_confidential")]
-    sums, n = found[name].values.ravel(), found["n"].values.ravel()
+    sums = found["x_count" if case == "the number of ones" else "x_sum"].values.ravel()
     chance = special.softmax(poisson(N) + CASES[case][-1](N))
     if case == "the number of ones":
         k = np.arange(400)
@@ -300,7 +299,7 @@ def test_recovered_sums_follow_their_law(case):
         values_follow(sums, k, chance @ special.softmax(terms, axis=1))
         return
     if case == "a mean":
-        sums, z, b = sums * n, 1.9 * N, 0.2 * np.maximum(N, 1)
+        z, b = 1.9 * N, 0.2 * np.maximum(N, 1)
     else:
         z, b = np.full(N.size, 131.0), np.full(N.size, 4.0)
     grid, density = np.linspace(-150, 500, 6501), 0.0

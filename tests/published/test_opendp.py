@@ -312,13 +312,101 @@ def test_polars_refusals():
     query = polars_context(epsilon=1.0).query().select(pl.col.age.fill_null(0).dp.mean((0, 90)))
     with pytest.raises(TypeError, match=r"query.release\(\).collect\(\) for the frame"):
         read(query.summarize(), query.release(), "age")
-    with pytest.raises(ValueError, match=r"Sum and Length.* no release with additive noise"):
-        read(query.summarize(), pl.DataFrame({"age": [3.0]}), "age")
     with pytest.raises(TypeError, match="this is a Polars query"):
         dp.Release.from_opendp(query, 3.0)
-    query = polars_context(epsilon=1.0).query().select(pl.col.age.fill_null(0).dp.median([1, 50]))
-    with pytest.raises(ValueError, match=r"0.5-Quantile.*computed from ExponentialMin"):
-        read(*asked(query), "age")
+
+
+# What OpenDP 0.16 said of these: column, aggregate, distribution and scale of the summary.
+def summary_of(*rows):
+    return pl.DataFrame(rows, ["column", "aggregate", "distribution", "scale"], orient="row")
+
+
+def of_mean(law, scale, number=0.0, whole="Integer "):
+    of_sum = ("x", "Sum", f"{whole}{law}", scale)
+    return [of_sum, ("x", "Length", f"Integer {law}", number)]
+
+
+LEN = ("len", "Frame Length", "Integer Laplace", 0.0)
+BY_TOWN = pl.DataFrame({"town": ["Bo", "Aa"], "x": [38.25, 45.5], "len": [40, 20]})
+AGE = pl.col.age.fill_null(0)
+PAY = pl.col.pay.fill_null(0.0).fill_nan(0.0)
+MEANS = {"age": AGE.dp.mean((0, 90)), "pay": PAY.dp.mean((0.0, 5.0))}
+
+
+@pytest.mark.parametrize(
+    ("law", "whole", "kind"),
+    [
+        ("Laplace", "Integer ", dp.GeometricMechanism),
+        ("Gaussian", "Float ", dp.GaussianMechanism),
+    ],
+)
+@pytest.mark.parametrize("by_town", [False, True])
+def test_a_mean_over_a_public_length_is_read_by_its_sum(law, whole, kind, by_town):
+    rows = of_mean(law, 180.0, whole=whole)
+    frame = BY_TOWN if by_town else pl.DataFrame({"x": [41.3125]})
+    summary = summary_of(*rows, LEN) if by_town else summary_of(*rows)
+    with pytest.raises(ValueError, match=r"\(sum \+ noise\) / n for a public number") as caught:
+        dp.Release.from_opendp_summary(summary, frame, "x")
+    _, number, written = str(caught.value).split("\n")
+    here = {"dp": dp, "frame": frame}
+    exec(number if by_town else number.replace("...", "80"), here)
+    exec(written, here)
+    assert here["release"].value.tolist() == ([1530.0, 910.0] if by_town else [3305.0])
+    assert repr(here["release"].mechanism) == repr(kind(180.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "value", "match"),
+    [
+        (of_mean("Laplace", 0.0), 41.5, "'x' .Sum and Length. is exact: noise of scale 0 is none"),
+        (of_mean("Laplace", 2.2e-11, whole="Float "), 2.6, "is exact: .*contributions=2"),
+        ([("x", "Sum", "Float Laplace", 2.2e-11)], 210.0, "'x' .Sum. is exact: noise of scale 2.2"),
+        ([("x", *LEN[1:])], 80, "'x' .Frame Length. is exact: .* shape=n"),
+        (of_mean("Laplace", 180.0, 2.0), 41.7, "Sum and Length.* no release with additive noise"),
+        (
+            [("x", "0.5-Quantile", "ExponentialMin", 2.0)],
+            50,
+            "is a median, drawn by Exp",
+        ),
+        ([("x", "0.25-Quantile", "ExponentialMin", 2.0)], 35, "0.25-Quantile. is drawn by Exp"),
+    ],
+)
+def test_what_has_no_additive_noise(rows, value, match):
+    with pytest.raises(ValueError, match=match) as caught:
+        dp.Release.from_opendp_summary(summary_of(*rows), pl.DataFrame({"x": [value]}))
+    noisy_ratio = len(rows) == 2 and rows[1][3] > 0
+    assert ("Of a mean, release the sum and the length" in str(caught.value)) == noisy_ratio
+
+
+def test_a_sized_mean_of_one_contribution_is_exact():
+    domain = od.vector_domain(od.atom_domain(T=float, nan=False), size=4)
+    one, loss = od.unit_of(contributions=1), od.loss_of(epsilon=1.0)
+    ctx = od.Context.compositor([31.0, 1, 4, 2], one, loss, split_evenly_over=1, domain=domain)
+    query = ctx.query().clamp((0.0, 100.0)).mean().laplace()
+    with pytest.raises(ValueError, match=r"from_opendp: the value is exact: .*contributions=2"):
+        dp.Release.from_opendp(query, query.release())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("contributions", "select", "rows"),
+    [
+        (1, MEANS["age"], of_mean("Laplace", 0.0)),
+        (1, MEANS["pay"], of_mean("Laplace", 2.220446e-11, whole="Float ")),
+        (2, MEANS["age"], of_mean("Laplace", 90.0)),
+        (2, AGE.dp.median([1, 50]), [("x", "0.5-Quantile", "ExponentialMin", 1.0)]),
+        (2, AGE.dp.quantile(0.25, [1, 50]), [("x", "0.25-Quantile", "ExponentialMin", 1.0)]),
+        (2, length(), [("x", *LEN[1:])]),
+    ],
+)
+def test_opendp_still_says_so(contributions, select, rows):
+    one, loss = od.unit_of(contributions=contributions), od.loss_of(epsilon=1.0)
+    margins = [od.polars.Margin(invariant="lengths", max_length=100)]
+    ctx = od.Context.compositor(PEOPLE, one, loss, split_evenly_over=1, margins=margins)
+    summary = ctx.query().select(select.alias("x")).summarize()
+    assert [row[1:3] for row in summary.rows()] == [row[1:3] for row in rows]
+    if "Quantile" not in rows[0][1]:
+        assert np.allclose(summary["scale"], [row[3] for row in rows], rtol=1e-6, atol=1e-15)
 
 
 @pytest.mark.nightly

@@ -65,7 +65,7 @@ def test_draws_have_the_names_of_the_model():
         pm.Deterministic("twice", 2 * mean)
         dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1.0), observed=3.0)
     options = {"draws": 5, "tune": 5, "chains": 1, "progressbar": False, "random_seed": 1}
-    draws = dp.sample(model, initvals={mean: 0.3}, **options)
+    draws = dp.sample(model, initvals={mean: 0.3, "x": np.zeros(N)}, **options)
     assert set(draws["posterior"].data_vars) == {"mean", "twice"}
     kept = dp.sample(model, initvals={mean: 0.3}, var_names=["mean", "x"], **options)
     assert kept["posterior"]["x"].dims == ("chain", "draw", "person")

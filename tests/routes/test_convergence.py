@@ -61,6 +61,16 @@ def test_few_draws_of_chains_that_agree_are_only_few(caplog):
     assert message.startswith("There are few effective draws")
 
 
+@pytest.mark.parametrize(
+    ("shift", "start"),
+    [(0.4, "The chains have not quite mixed"), (0.9, "The chains have not mixed")],
+)
+def test_how_far_apart_chains_are_is_graduated(caplog, shift, start):
+    rng = np.random.default_rng(2)
+    [message] = said(caplog, mu=rng.normal([[0.0], [shift]], 1.0, (2, 1_000)))
+    assert message.startswith(start)
+
+
 def test_chains_far_apart_are_told_of_modes(caplog):
     rng = np.random.default_rng(1)
     [message] = said(caplog, mu=rng.normal([[5.0], [-5.0]], 1.0, (2, 300)))

@@ -77,7 +77,7 @@ def test_it_mixes_whatever_the_noise(scale):
 def test_directions_that_leave_the_release_alone_are_among_the_moves():
     model = dp.collapse(three_binary_covariates(0.1), "statistics")
     step = dp.CellGibbs([model["y_count"]], model=model)
-    [(_, _, table)] = step.tables._updates
+    [table] = step.tables._updates
     sums = table.directions @ np.array(list(itertools.product([1], *[[0, 1]] * 3)))
     still = table.directions[~sums.any(axis=1)]
     assert np.linalg.matrix_rank(still) == 4

@@ -39,7 +39,7 @@ def released(table, point):
 
 def test_reads_cells_and_sums():
     model = geography()
-    [(_, _, table)] = step_of(TableGibbs, model, "y")._updates
+    [table] = step_of(TableGibbs, model, "y")._updates
     found = released(table, model.initial_point())
     y = np.arange(12.0)
     county = np.array([np.bincount(COUNTY, row) for row in y.reshape(2, 6)]).ravel()
@@ -68,7 +68,7 @@ def test_reads_linear_statistics(statistic, expected):
         given = statistic(y)
         shape = () if getattr(given, "ndim", 1) == 0 else value.shape
         dp.PrivateObservation("z", given, dp.LaplaceMechanism(1.0), observed=value.reshape(shape))
-    [(_, _, table)] = TableGibbs([y], model=model)._updates
+    [table] = TableGibbs([y], model=model)._updates
     cells = np.arange(6.0)
     np.testing.assert_allclose(
         sums_of(cells, released(table, model.initial_point())), expected(cells)
@@ -109,7 +109,9 @@ REFUSED = {
         release(y[0], name="w"),
     ),
     "'x', which is no release": lambda y: (release(y), pm.Normal("x", y, observed=np.zeros(3))),
-    "the statistic of 'z' is one of 'x', too": lambda y: release(y + pm.Poisson("x", 4.0, shape=3)),
+    "the statistic of 'z' is one of 'x', too": lambda y: release(
+        y + pm.Binomial("x", 4, 0.5, shape=3)
+    ),
     "no release of it": lambda y: None,
 }
 OTHER_LAWS = {
@@ -140,12 +142,19 @@ def test_what_is_refused_is_named(match):
         step_of(TableGibbs, model, "y")
 
 
+def test_a_product_of_counts_is_refused():
+    with pm.Model() as model:
+        release(pm.Poisson("a", 4.0) * pm.Poisson("b", 4.0), LAPLACE)
+    with pytest.raises(ValueError, match="'z' is not linear"):
+        step_of(TableGibbs, model, "a", "b")
+
+
 def test_one_entry_with_gaps_is_none_of_another():
     with pm.Model() as model:
         y = pm.Poisson("y", 4.0, shape=3)
         both = [y[0] / 2, 2 * y[1] + 3 * y[2]]
         dp.PrivateObservation("z", both, dp.GeometricMechanism(1.0), observed=[1, 12])
-    [(_, _, table)] = TableGibbs([y], model=model)._updates
+    [table] = TableGibbs([y], model=model)._updates
     np.testing.assert_array_equal(table.entries.gaps.step, [2, 1, 1])
 
 
@@ -187,6 +196,27 @@ def no_rate():
     return (16, 3, 16)
 
 
+def two_scalars():
+    a, b = pm.Poisson("a", 2.0), pm.Poisson("b", 3.0)
+    dp.PrivateObservation("z", [a, b, a + b], NOISE, observed=[1, 4, 6])
+    return (14, 16)
+
+
+def a_scalar_and_a_vector():
+    a, b = pm.Poisson("a", 1.5), pm.Poisson("b", np.array([1.0, 2.0]))
+    dp.PrivateObservation("z", [a, b.sum(), 2 * a - b[0]], LAPLACE, observed=[1, 4, 0])
+    return (10, 10, 12)
+
+
+def several_releases():
+    a, b = pm.Binomial("a", 6, 0.4), pm.Poisson("b", 2.0)
+    c = pm.Poisson("c", 1.5)
+    dp.PrivateObservation("z", b - c, NOISE, observed=2)
+    dp.PrivateObservation("w", (b + c) / 2, dp.GaussianMechanism(1.0), observed=1.5)
+    dp.PrivateObservation("v", a, NOISE, observed=3)
+    return (7, 12, 11)
+
+
 @pytest.mark.parametrize("build", [two_sums, two_steps, no_rate])
 def test_gaps_against_all_states(build):
     """One step from draws of the posterior leaves it as it is, and no state is impossible."""
@@ -198,6 +228,29 @@ def test_gaps_against_all_states(build):
     weight = special.softmax([float(density(state)) for state in states])
     starts = states[np.random.default_rng(7).choice(len(states), size=8_000, p=weight)]
     values_follow([step.step({"y": start})[0]["y"] for start in starts], states, weight)
+
+
+@pytest.mark.parametrize("build", [two_scalars, a_scalar_and_a_vector, several_releases])
+def test_several_variables_against_all_states(build):
+    """One step, which moves them together, leaves the posterior as it is."""
+    with pm.Model() as model:
+        top = build()
+    names = [v.name for v in model.value_vars]
+    step = step_of(TableGibbs, model, *names)
+    density = model.compile_fn(model.logp(), inputs=model.value_vars, point_fn=False)
+    states = np.array(list(itertools.product(*map(range, top))))
+    first = model.initial_point()
+    cuts = np.cumsum([v.size for v in first.values()])[:-1]
+
+    def point(state):
+        parts = zip(first.items(), np.split(state, cuts), strict=True)
+        return {name: part.reshape(x.shape) for (name, x), part in parts}
+
+    weight = special.softmax([float(density(*point(state).values())) for state in states])
+    starts = states[np.random.default_rng(7).choice(len(states), size=2_000, p=weight)]
+    drawn = [step.step(point(start))[0] for start in starts]
+    drawn = np.array([np.concatenate([d[name].ravel() for name in names]) for d in drawn])
+    values_follow(drawn, states, weight)
 
 
 def test_a_scale_that_is_no_scale_is_noticed():

@@ -435,13 +435,14 @@ def proposal_shape(model, c):
     return Proposal(factor, shear)
 
 
-def tune_proposal(rng, c, theta, sigma2, model, steps):
+def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
     """Adapt the proposal; return the point, its parameters and the proposal.
 
     What was released is approached from afar: the first rounds have a noise as large as the
     distance to it, a little less from round to round, with proposals of the shape that
     `proposal_shape` expects. The rounds after these take the covariance matrix of their own draws,
     each longer than the one before, and steer the size towards the acceptance of optimal scaling.
+    After every few steps `check` is called, which may raise an error to end it.
     """
     d = c.size
     target = 0.44 if d == 1 else 0.25 + 0.1 / d
@@ -456,6 +457,7 @@ def tune_proposal(rng, c, theta, sigma2, model, steps):
             proposal = proposal_shape(warm, c)
         points = np.empty((max(length // 5, 2), d))
         for i in range(len(points)):
+            check()
             sized = Proposal(size * proposal.factor, proposal.shear)
             c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, warm, sized, 5)
             points[i] = walked(c, proposal.shear)

@@ -115,6 +115,7 @@ class SumsOfBinomials(Integrated):
     factor: np.ndarray
     constant: np.ndarray
     shape: tuple[int, ...]
+    by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -161,4 +162,4 @@ def _recover_sums(law: SumsOfBinomials, rv, value, posterior, rng):
     drawn = np.array(
         [draw(rng, rows, z, law.trials, p, law.entry) for rows, z, p in zip(*given, strict=True)]
     )
-    return in_results(posterior, law.name, drawn.reshape(-1, *law.shape))
+    return in_results(posterior, law.name, drawn.reshape(-1, *law.shape), whole=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -33,12 +34,12 @@ from pymc_dp.laws.inversion.quadrature import (
 )
 from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.laws.inversion.release import (
-    confidential,
     noise_parts,
     require_smooth,
     sums_given,
 )
 from pymc_dp.laws.inversion.trial import require_found
+from pymc_dp.laws.shown import as_released, of_weights
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.bounds import at_start
 from pymc_dp.reading.cells import (
@@ -94,7 +95,9 @@ class InvertedGroups(Integrated):
     summand: Summand
     record: TensorVariable
     names: tuple[str, ...]
+    public: tuple[Any, Any]  # the factors and constants that are not in results, raveled
     elementwise = True
+    by_entry = True
 
     @property
     def rate(self) -> float:  # type: ignore[override]
@@ -179,7 +182,8 @@ def _recover_groups(law: InvertedGroups, rv, value, posterior, rng):
         for j, n, *of_one, z, b, sd in zip(filled, sizes, *of_all, strict=True):
             noise = (x.reshape(1) for x in (z, b, sd))
             drawn[j] += law.factor.ravel()[j] * sums_given(law.names[0], rng, *of_one, n, *noise)[0]
-        found.append(drawn.reshape(law.sizes.shape))
+        times, added = map(np.asarray, law.public)
+        found.append(((drawn - added) / times).reshape(law.sizes.shape))
     return in_results(posterior, law.names[0], np.array(found))
 
 
@@ -242,8 +246,12 @@ class InvertedGroupSums(SumLaw):
             summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
             require_smooth(rv, mechanism, (summand,), record)
             self._require_found(op, sizes, factor, own, summand, record, mechanism)
-        names = (confidential(release.rv),)
-        of_groups = InvertedGroups(op, sizes, factor, offset, summand, record, names)
+        shown = as_released(release.rv, sizes.size)
+        if self.part is rv:
+            of = rv.name if len(self.releases) == 1 else f"{rv.name}_{release.rv.name}"
+            shown = of_weights(of, rv.owner.op, release.rv, weights, release.offset)
+        own_names = (shown.name,), shown.public
+        of_groups = InvertedGroups(op, sizes, factor, offset, summand, record, *own_names)
         return integrated_release(of_groups, mechanism, *own)
 
     def _require_found(self, op, sizes, factor, own, summand, record, mechanism) -> None:
@@ -265,7 +273,7 @@ class InvertedGroupSums(SumLaw):
 def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:
     """Return the function of each record that all releases are linear in."""
     above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
-    for found in above:  # inputs come before what is computed from them
+    for found in (rv, *above):  # sums of the records themselves first
         elementwise = found.owner is not None and isinstance(found.owner.op, Elemwise)
         if not (found is rv or elementwise):
             continue

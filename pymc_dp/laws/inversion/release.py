@@ -47,7 +47,8 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.graphs.questions import known_value, nearest_rvs
+from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.questions import known_value, nearest_rvs, public_data
 from pymc_dp.kernels.inversion.draws import draw_sums
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
@@ -60,10 +61,11 @@ from pymc_dp.laws.inversion.quadrature import (
 )
 from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.laws.inversion.trial import require_found
+from pymc_dp.laws.shown import Shown, as_released, of_multiples
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.bounds import at_start
-from pymc_dp.reading.columns import column_parameters
+from pymc_dp.reading.columns import column_parameters, width_of
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -105,7 +107,13 @@ class InvertedSums(Integrated):
     summands: tuple[Summand, ...]
     record: TensorVariable
     public: tuple[TensorVariable, ...]
-    names: tuple[str, ...]
+    shown: Shown
+    by_entry = True
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `Integrated`."""
+        return (self.shown.name,)
 
     @property
     def rate(self) -> float:  # type: ignore[override]
@@ -161,11 +169,6 @@ class InvertedSums(Integrated):
         return point if rv.type.ndim else point[0]
 
 
-def confidential(release: TensorVariable) -> str:
-    """Return the name in results of the value that was released."""
-    return f"{release.name}_confidential"
-
-
 def sums_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> np.ndarray:
     """Draw sums of n records given their release, of this name; see `kernels.inversion.draws`.
 
@@ -190,8 +193,9 @@ def _recover_sums(law: InvertedSums, rv, value, posterior, rng):
     counts = panel_counts(dim, law.n)[-1:]
     nodes = law_of_sums(record_law, law.n, counts, summands, law.record, *noisy)
     offset = pt.stack([s.offset for s in summands])
+    _, factor, constant = law.shown
     found = [
-        at + sums_given(law.names[0], rng, *of_nodes, law.n, z, b, sd)
+        (at - constant + sums_given(law.names[0], rng, *of_nodes, law.n, z, b, sd)) / factor
         for at, *of_nodes, z, b, sd in each_draw(posterior, [offset, *nodes, *noisy])
     ]
     return in_results(posterior, law.names[0], np.reshape(found, (-1, *[dim] * value.type.ndim)))
@@ -280,8 +284,37 @@ def _release(release, records, n, column, parameters, positive) -> TensorVariabl
             ) from None
     with about(f"the release {name!r}"):
         require_smooth(records, mechanism, summands, record)
-    names = (confidential(release),)
-    return _build(records, n, column, parameters, statistic, mechanism, summands, record, names)
+    shown = _shown(release, records, n, column, summands, record)
+    return _build(records, n, column, parameters, statistic, mechanism, summands, record, shown)
+
+
+def multiple_of(summand: Summand, record: TensorVariable) -> tuple[float, float] | None:
+    """Return a and b where a x + b is what is summed of each record x; None of another function."""
+    two = record.type.clone(shape=(2,))("two")
+    [h] = clone_replace([summand.h], {record: two}, rebuild_strict=False)
+    try:
+        slopes = linear_map(h, two).toarray()
+        [at_zero] = clone_replace([h], {two: pt.zeros(2)}, rebuild_strict=False)
+    except Declined:
+        return None
+    added = known_value(at_zero, fixed=True)
+    if public_data([h]) or added is None or not np.isfinite([*slopes.flat, *added]).all():
+        return None
+    a, b = float(slopes[0, 0]), float(added[0])
+    return (a, b) if a and np.array_equal(slopes, a * np.eye(2)) else None
+
+
+def _shown(release, records, n, column, summands, record) -> Shown:
+    """Return what stands in results of a release of one or two sums."""
+    found = [multiple_of(summand, record) for summand in summands]
+    offset = [known_value(summand.offset, fixed=True) for summand in summands]
+    if None in found or any(value is None for value in offset):
+        return as_released(release, len(summands))
+    factor, added = np.array(found).T
+    several = records.type.ndim > 1 and width_of(records) > 1
+    of = f"{records.name}_{column}" if several else str(records.name)
+    constant = n * added + np.array(offset, dtype="float64")
+    return of_multiples(of, records.owner.op, np.array(n), factor, constant)
 
 
 def require_smooth(records, mechanism, summands: Sequence[Summand], record) -> None:
@@ -329,7 +362,7 @@ def _steps(summands: Sequence[Summand], record) -> int:
 
 
 def _build(
-    records, n, column, parameters, statistic, mechanism, summands, record, names
+    records, n, column, parameters, statistic, mechanism, summands, record, shown
 ) -> TensorVariable:
     public = [
         v
@@ -343,7 +376,7 @@ def _build(
     summands = _rewritten(summands, lambda g: clone_replace(g, own, rebuild_strict=False))
     kept = tuple(own.values())
     op = readable_law(records)
-    law = InvertedSums(op, n, statistic, drawn, column, summands, record, kept, names)
+    law = InvertedSums(op, n, statistic, drawn, column, summands, record, kept, shown)
     return integrated_release(law, mechanism, *parameters, *public)
 
 

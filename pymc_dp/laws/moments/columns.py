@@ -33,6 +33,7 @@ from pymc_dp.laws.moments.sums import (
     normal_law,
     normal_sums,
 )
+from pymc_dp.laws.shown import confidential
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words, is_rows
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.column_sums import RowRelease
@@ -138,7 +139,7 @@ class Columns(SumLaw):
             ) from None
         mean, factor = clt.law.of(polynomials, rows.n)
         change = Change()
-        normal_release(change, release.rv, mean, factor, (f"{release.name}_confidential",))
+        normal_release(change, release.rv, mean, factor, confidential(release.rv))
         change.dropped |= {r.name for r in rows.releases if r is not release}
         return change
 

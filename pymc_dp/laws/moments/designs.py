@@ -28,6 +28,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, nonnegative, public_data
 from pymc_dp.laws.moments.latents import Linearised, row_latents
 from pymc_dp.laws.moments.suggested import observed_noise
+from pymc_dp.laws.shown import Shown, as_released, of_weights
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.bounds import starting_values
@@ -105,8 +106,9 @@ class Designs(SumLaw):
         entries = form.at(u, residual)
         for release, place in self.places:
             value = entries[place].reshape(known_shape(release))
-            of = rv.name if len(self.releases) == 1 else f"{rv.name}_{release.name}"
-            change.deterministics[f"{of}_statistic"] = value
+            name, factor, constant = self._shown(release)
+            shown = (entries[place] - constant) / factor
+            change.deterministics[name] = shown.reshape(known_shape(release))
             change.replaced[release] = release_rv(value, release_mechanism(release))
         return change
 
@@ -116,6 +118,16 @@ class Designs(SumLaw):
             f"what is released of the records {self.rv.name!r} uses their squares, or the same "
             f"records in several releases, and has no marginal in closed form: use to='statistics'"
         )
+
+    def _shown(self, release: TensorVariable) -> Shown:
+        """Return what stands in results of a release."""
+        rv, read = self.rv, self.releases[release]
+        if any(e.square or e.squared_sum for e in read):
+            return as_released(release, len(read))
+        of = rv.name if len(self.releases) == 1 else f"{rv.name}_{release.name}"
+        weights = _matrix([(e.records, e.weights) for e in read], places(rv)[0].size)
+        constant = np.array([e.constant for e in read])
+        return of_weights(of, rv.owner.op, release, sparse.csr_array(weights), constant)
 
     def _form(self) -> QuadraticForm:
         """Return what is released as a function of u and R."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -26,10 +27,13 @@ class NormalStatistics(Integrated):
     Given the variances of the noise, :math:`z \sim N(m, FF' + \mathrm{diag}(w))`. Gaussian noise
     has known ones; those of Laplace noise are variables of the model,
     :math:`w_j \sim \mathrm{Exp}(1/(2 b_j^2))`. Draws are made with fresh noise of the mechanism.
+    In results the statistics are without the factors and constants in `public`.
     """
 
     shape: tuple[int, ...]
     names: tuple[str, ...]
+    public: tuple[Any, Any] = (1.0, 0.0)
+    by_entry = True
 
     def draw(self, rng, mean, factor, *variances):
         """See `Integrated.draw`."""
@@ -73,14 +77,17 @@ def conditional(z, mean, factor, variances, normal) -> np.ndarray:
 def _recover_normal(law: NormalStatistics, rv, value, posterior, rng):
     mechanism, [mean, factor, *variances] = rv.owner.op.split(rv.owner.inputs)
     noise = law.noise_variances(mechanism, *variances)
+    times, added = map(np.asarray, law.public)
     drawn = [
-        conditional(z, m, f, w, rng.standard_normal(f.shape[1] + w.size)).reshape(law.shape)
+        (conditional(z, m, f, w, rng.standard_normal(f.shape[1] + w.size)) - added) / times
         for z, m, f, w in each_draw(posterior, [value.ravel(), mean, factor, noise])
     ]
-    return in_results(posterior, law.names[0], np.array(drawn))
+    return in_results(posterior, law.names[0], np.reshape(drawn, (-1, *law.shape)))
 
 
-def normal_release(change: Change, release: TensorVariable, mean, factor, names) -> None:
+def normal_release(
+    change: Change, release: TensorVariable, mean, factor, name: str, public=(1.0, 0.0)
+) -> None:
     """Integrate jointly Normal statistics out of a release; see `NormalStatistics`."""
     mechanism = release_mechanism(release)
     if not has_continuous_rates(mechanism):
@@ -97,5 +104,5 @@ def normal_release(change: Change, release: TensorVariable, mean, factor, names)
         transform = pm.distributions.transforms.log
         change.added[f"{release.name}_noise_variance"] = (variance, transform)
         variances = [variance]
-    law = NormalStatistics(shape, names)
+    law = NormalStatistics(shape, (name,), public)
     change.replaced[release] = integrated_release(law, mechanism, mean, factor, *variances)

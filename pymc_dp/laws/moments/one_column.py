@@ -73,7 +73,7 @@ class OneColumn(SumLaw):
         if n < 2:
             raise ValueError(
                 f"a variance needs n >= 2 records; {self.column.name!r} has {n}. Release the mean "
-                f"only"
+                f"only, or sample with rung='records'"
             )
         return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * self.column.variance))
 

@@ -87,8 +87,8 @@ class GroupedColumns(SumLaw):
             if release.op.bounds is not None:
                 raise Declined(
                     f"the release {release.name!r} states bounds=: on the sums of groups of rows "
-                    f"none are kept. Sample with rung='records'",
-                    near=1,
+                    f"none are kept. Leave it out, or sample with rung='records'",
+                    near=2,
                 )
         latents, sizes = ExactLatents(rows.width, rows.sizes).size, rows.sizes
         if latents * sizes.size >= rows.width * sizes.sum():
@@ -355,6 +355,6 @@ class SumsByGroup:
             raise Declined(
                 f"the statistic of the release {self.read.name!r} has coefficients that are no "
                 f"fixed numbers, pm.Data say: write numbers in their place",
-                near=1,
+                near=2,
             )
         return found

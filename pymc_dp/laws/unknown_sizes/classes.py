@@ -65,7 +65,7 @@ class ClassReader:
             raise Declined(
                 "the counts of classes are in several releases: write them as one release of a "
                 "list",
-                near=1,
+                near=2,
             )
         return Histogram(self.law, len(self.parameters), edges, np.ravel(classes)), found
 

@@ -38,7 +38,7 @@ from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import Integrated
 from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.groups import log_densities
-from pymc_dp.laws.inversion.release import noise_parts
+from pymc_dp.laws.inversion.release import multiple_of, noise_parts
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism
@@ -114,6 +114,11 @@ class Records:
     summand: Summand | None
     record: TensorVariable
 
+    @cached_property
+    def multiple(self) -> tuple[float, float] | None:
+        """The a and b where a x + b is what is summed of each record x; None of other functions."""
+        return (1.0, 0.0) if self.summand is None else multiple_of(self.summand, self.record)
+
     def draw(self, rng, n, parameters):
         """Draw the sum of n records."""
         if self.summand is None:
@@ -168,6 +173,7 @@ class OfUnknownSize(Integrated):
     earlier: tuple[Mechanism, ...]
     published: tuple[TensorVariable | None, ...]
     names: tuple[str, ...]
+    by_entry = True
 
     @property
     def rate(self) -> float:  # type: ignore[override]

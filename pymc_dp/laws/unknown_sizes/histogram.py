@@ -47,7 +47,7 @@ class Histogram:
     edges: np.ndarray | None
     classes: np.ndarray
     windows: tuple[tuple[int, int] | None, ...] = ()
-    summand = None
+    summand = multiple = None
 
     @property
     def size(self) -> int:

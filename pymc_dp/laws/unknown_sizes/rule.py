@@ -36,8 +36,9 @@ from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.groups import summand_of
 from pymc_dp.laws.inversion.quadrature import FEWEST, starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.release import confidential, noise_parts, require_smooth
+from pymc_dp.laws.inversion.release import noise_parts, require_smooth
 from pymc_dp.laws.one_value import require_multiples
+from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.unknown_sizes.classes import ClassReader
 from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Records
@@ -86,6 +87,8 @@ class UnknownSizes(SumLaw):
             raise Declined  # another law's
         if len(others) > 1:
             names = " and ".join(repr(rv.name) for rv in others)
+            if group.records[0].type.ndim:
+                raise Declined(_several(number, names))
             raise Declined(f"{names} have the same unknown number: only one vector can have it")
         [rv] = others
         check_transform(reading.model, rv)
@@ -134,7 +137,7 @@ class UnknownSizes(SumLaw):
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
         sizes = self._sizes(records)
         model, last = self.reading.model, list(self.releases)[-1]
-        names = (str(self.number.name), *(confidential(r) for r in self.releases if self._sums(r)))
+        names = (str(self.number.name), *map(self._shown, filter(self._sums, self.releases)))
         if isinstance(records, Histogram):
             names = names[:1]
             if records.work(sizes) > _MOST_TERMS:
@@ -171,6 +174,12 @@ class UnknownSizes(SumLaw):
             observed = release in model.observed_RVs
             published.append(model.rvs_to_values[release] if observed else None)
         return change
+
+    def _shown(self, release: TensorVariable) -> str:
+        """Return the name in results of what is summed in a release."""
+        if self.records.multiple is not None:
+            return f"{self.rv.name}_{kind_of_sum(self.rv.owner.op)}"
+        return confidential(release)
 
     def _sums(self, release: TensorVariable) -> bool:
         """Whether a sum over the records is part of a release."""
@@ -278,16 +287,26 @@ class UnknownSizes(SumLaw):
         return sizes_that_matter(number, name, vector, noise, start, most, linear=linear)
 
 
+def _several(number: TensorVariable, names: str) -> str:
+    return (
+        f"{number.name!r} is several numbers, and each vector of records of unknown number has one "
+        f"of its own: for {names} write {number.name}_0 = pm.Poisson({number.name + '_0'!r}, ...), "
+        f"shape={number.name}_0, and so on"
+    )
+
+
 def _check_number(number: TensorVariable, rv: TensorVariable) -> None:
     """Decline a number that is no scalar count of one law, and records that differ by it."""
     op = number.owner.op
     [size] = rv.owner.op.size_param(rv.owner).owner.inputs
+    if number.type.ndim:
+        raise Declined(_several(number, repr(rv.name)))
     if not is_itself(size, number):
         raise Declined(
             f"the number of the records {rv.name!r} is computed from {number.name!r}: write "
             f"shape={number.name}, and the prior of the number itself"
         )
-    if number.type.ndim or not isinstance(op, RandomVariable) or number.dtype.startswith("float"):
+    if not isinstance(op, RandomVariable) or number.dtype.startswith("float"):
         raise Declined(
             f"the number {number.name!r} of the records {rv.name!r} has to be a whole number with "
             f"a prior on counts, pm.Poisson or pm.DiscreteUniform say"
@@ -354,7 +373,9 @@ class _Reader:
                 f"records of unknown number, their number and a sum can be released"
             )
         given = {self.rv: self.x, self.number: self.size}
-        [graph] = simplified([clone_replace(statistic, given, rebuild_strict=False)])
+        graph = clone_replace(statistic, given, rebuild_strict=False)
+        # A list of one is simplified to something else than a list.
+        [graph] = simplified([graph[0] if lengths(statistic) == (1,) else graph])
         try:
             return lengths(statistic), [self._with_sums(entry) for entry in _split(graph)]
         except Declined as error:

@@ -226,8 +226,8 @@ def column_vectors(
 
 def is_rowwise(expression: TensorVariable, rv: TensorVariable, n: int, ndim: int) -> bool:
     """Whether entry i of `expression`, broadcast to `ndim` axes, uses entry i of `rv` alone."""
-    if expression.type.ndim != ndim:
-        return False
+    if expression.type.ndim != ndim or (ndim and expression.type.shape[0] not in (None, n)):
+        return False  # told by its shape: statistics of many groups take long to read
     try:
         _rows(expression, {rv: n})
     except (Declined, RecursionError):

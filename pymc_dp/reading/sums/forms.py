@@ -34,7 +34,7 @@ def or_refusal(op: Op) -> Declined:
     return Declined(
         f"`{type(op).__name__}` adds up truth values, which means or: count them as numbers, "
         f"(x > 0).astype('int64') say",
-        near=1,
+        near=2,
     )
 
 

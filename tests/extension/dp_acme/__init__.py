@@ -5,6 +5,15 @@ from dp_acme.cauchy import CauchyMechanism
 from dp_acme.prior_route import ROUTE
 from dp_acme.prior_step import PriorGibbs
 from dp_acme.reader import read
+from dp_acme.rounding import RandomRounding
 from dp_acme.uniform import UNIFORM_LAPLACE
 
-__all__ = ["ROUTE", "UNIFORM_LAPLACE", "CauchyMechanism", "PriorGibbs", "read", "rice"]
+__all__ = [
+    "ROUTE",
+    "UNIFORM_LAPLACE",
+    "CauchyMechanism",
+    "PriorGibbs",
+    "RandomRounding",
+    "read",
+    "rice",
+]

@@ -5,11 +5,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.traversal import ancestors
 from scipy import integrate, stats
 
 import pymc_dp as dp
+from pymc_dp.graphs import questions
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.routes import gibbs
 from tests.agreement import follows
 
 SIZES = np.array([2, 5, 4])
@@ -200,7 +203,7 @@ def test_an_entry_of_no_records_has_no_marginal():
     ("statistic", "match"),
     [
         (lambda x: pt.stack([x[:4].var() + x[4:].var(), x[:2].mean()]), "of several groups"),
-        (lambda x: pt.stack([x[np.flatnonzero(G == 0)].max(), x[:1].sum()]), "`Max`"),
+        (lambda x: pt.stack([x[np.flatnonzero(G == 0)].max(), x[:1].sum()]), "linear in .x.: `Max"),
     ],
 )
 def test_refusals_say_why(statistic, match):
@@ -224,3 +227,49 @@ def test_squares_are_of_two_records_or_more(statistic):
     with pytest.raises(Declined, match="squares and variances are read of n >= 2") as refusal:
         dp.collapse(model, "statistics")
     assert str(refusal.value).count("'z'") == 1
+
+
+SPELLINGS = {
+    "a list": lambda x, g, k: pt.stack([x[g == j].mean() for j in range(k)]),
+    "sums by adding": lambda x, g, k: pt.zeros(k)[g].inc(x) / np.bincount(g),
+    "some variances": lambda x, g, k: pt.stack(
+        [s for j in range(k) for s in (x[g == j].mean(), x[g == j].var())[: 1 + (j % 3 > 0)]]
+    ),
+}
+
+
+@pytest.mark.parametrize("statistic", SPELLINGS.values(), ids=SPELLINGS)
+def test_work_does_not_grow_with_the_number_of_groups(statistic, monkeypatch):
+    """200 clinics are read with a few rewrites, and their density has as few ops."""
+    rewrites, simplifier = [], questions._simplifier
+    monkeypatch.setattr(questions, "_simplifier", lambda: rewrites.append(1) or simplifier())
+    monkeypatch.setattr(gibbs, "read_block", None)  # would read all for a route that is not taken
+    work = []
+    for k in (6, 18):
+        g = np.repeat(np.arange(k), 4)
+        rewrites.clear()
+        with pm.Model() as model:
+            theta = pm.Normal("theta", pm.Normal("mu"), shape=k)
+            x = pm.Normal("x", theta[g], pm.HalfNormal("sigma"), shape=g.size)
+            released = statistic(x, g, k)
+            observed = np.ones(released.type.shape)
+            dp.PrivateObservation("z", released, GAUSSIAN(0.3), observed=observed)
+        assert "dp.sample takes it" in str(dp.explain(model))
+        rungs = [dp.collapse(model, to=to).logp() for to in ("statistics", "marginal")]
+        work.append([len(rewrites), *(len(list(ancestors([rung]))) for rung in rungs)])
+    assert work[0] == work[1]
+
+
+def test_many_variances_are_not_integrated_out_by_quadrature():
+    """Under Gaussian noise each costs 80 nodes a gradient: NUTS keeps many of them."""
+    taken = []
+    for k in (2, 40):
+        g = np.repeat(np.arange(k), 4)
+        with pm.Model() as model:
+            x = pm.Normal("x", pm.Normal("theta", shape=k)[g], pm.HalfNormal("sigma"), shape=g.size)
+            variances = pt.stack([x[g == j].var() for j in range(k)])
+            dp.PrivateObservation("z", variances, GAUSSIAN(0.3), observed=np.ones(k))
+        taken += [
+            route for _, route, state, _ in dp.explain(model).tables[1][2] if "takes" in state
+        ]
+    assert taken == ["NUTS on the marginal", "NUTS on the statistics"]

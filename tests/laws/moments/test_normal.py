@@ -49,7 +49,7 @@ def test_recovered_statistics_that_share_records(noise):
     found = []
     for of in (model, dp.collapse(model)):
         tree = dp.recover(of, az.from_dict({"posterior": given}), random_seed=1)
-        found.append(tree["posterior"]["x_statistic"].values[0] - 1)
+        found.append(tree["posterior"]["z_confidential"].values[0] - 1)
     np.testing.assert_array_equal(*found)
     mean, covariance = moments(variances)
     error = np.sqrt(np.diag(covariance) / draws)

@@ -1,0 +1,102 @@
+"""Releases of no records: of a group that is empty, or times zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, of_nothing, substitute
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of
+
+
+@dataclass(frozen=True)
+class Public(Integrated):
+    """A confidential value that is no secret: the same whatever the records are."""
+
+    names: tuple[str, ...]
+    elementwise = True
+
+    def draw(self, rng, *parameters):
+        """See `Integrated.draw`."""
+        [value] = parameters
+        return rng, value
+
+    def mean_variance(self, *parameters):
+        """See `Integrated.mean_variance`."""
+        [value] = parameters
+        return value, pt.zeros_like(value)
+
+    def logp(self, value, mechanism, *parameters):
+        """See `Integrated.logp`."""
+        [statistic] = parameters
+        return mechanism.logp(value, statistic)
+
+
+@recovered.register
+def _recover_public(law: Public, rv, value, posterior, rng):
+    _, [statistic] = rv.owner.op.split(rv.owner.inputs)
+    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    value = np.asarray(known_value(statistic))
+    return in_results(posterior, law.names[0], np.broadcast_to(value, (draws, *value.shape)))
+
+
+@SUM_LAWS.register(order=1)
+@dataclass(frozen=True, eq=False)
+class NoRecords(SumLaw):
+    """Records of which nothing was released but noise around public numbers."""
+
+    values: dict[TensorVariable, TensorVariable]
+
+    @classmethod
+    def named(cls):
+        """See `SumLaw.named`."""
+        return ""
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        values = {}
+        for release in releases_of(reading.model, group.records):
+            statistic = release_statistic(release)
+            if release.owner.op.bounds is not None or of_nothing(statistic) != [statistic]:
+                raise Declined
+            values[release] = value_of_nothing(statistic, release.name)
+        return cls(values)
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        return "of no records"
+
+    def latents(self):
+        """Leave the noise alone: there is nothing to keep."""
+        return self.integrated()
+
+    def integrated(self):
+        """Leave the noise alone."""
+        change = Change()
+        for release, value in self.values.items():
+            law = Public((f"{release.name}_confidential",))
+            change.replaced[release] = integrated_release(law, release_mechanism(release), value)
+        return change
+
+
+def value_of_nothing(statistic: TensorVariable, release: str) -> TensorVariable:
+    """Write a statistic of no records without them; refuse one that is 0 / 0."""
+    sources = nearest_rvs([statistic])
+    zeros = {rv: pt.zeros(known_shape(rv), dtype=rv.dtype) for rv in sources}
+    found = substitute(statistic, zeros)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = known_value(found, fixed=True)
+    if value is not None and not np.all(np.isfinite(value)):
+        raise ValueError(
+            f"the release {release!r} has a mean or variance over no records of "
+            f"{' and '.join(repr(rv.name) for rv in sources)}, which is 0 / 0: leave it out, or "
+            f"write what the curator put in its place"
+        )
+    return found

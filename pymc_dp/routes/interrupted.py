@@ -1,0 +1,97 @@
+"""Ctrl-C returns the draws so far, from `pm.sample` and from chains of our own."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from xarray import DataTree
+
+from pymc_dp.graphs.interrupts import Handler, is_beside_compiled
+
+_log = logging.getLogger("pymc.dp")
+
+
+def longest(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Return which chains of unequal lengths to keep, and how many draws: most in all, as PyMC.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If there are no draws.
+    """
+    if not any(lengths):
+        raise KeyboardInterrupt
+    counts = np.asarray(lengths)
+    length = max(lengths, key=lambda n: (n * int((counts >= n).sum()), -n))
+    kept = np.flatnonzero(counts >= length).tolist()
+    _log.warning(
+        "Interrupted: %d draws of %d of %d chains are returned (they had %s)",
+        length, len(kept), len(lengths), ", ".join(map(str, lengths)),
+    )  # fmt: skip
+    return kept, length
+
+
+def sample(model: pm.Model, **kwargs: Any):
+    """Call `pm.sample`; interrupted, return the draws so far.
+
+    PyMC goes on to the next chain in one process, and nutpie returns NaN for draws that were not
+    made. If there are none, the interrupt is raised.
+    """
+    theirs = kwargs.get("callback")
+    is_ours = theirs is not None or _is_for_pymc(model, kwargs)
+    handler = Handler(is_beside_compiled if is_ours else lambda _: False)
+    drawn: Counter[int] = Counter()
+
+    def after_each(trace, draw) -> None:
+        drawn[draw.chain] += not draw.tuning
+        if handler.came:
+            raise KeyboardInterrupt
+        if theirs is not None:
+            theirs(trace=trace, draw=draw)
+
+    if is_ours:
+        kwargs["callback"] = after_each
+    try:
+        with handler:
+            found = pm.sample(model=model, **kwargs)
+    except ValueError as error:
+        if handler.came and not any(drawn.values()):
+            raise KeyboardInterrupt from error
+        raise
+    if not handler.came:
+        return found
+    if not is_ours:
+        return made(found)
+    if any(drawn.values()):  # else all are of the tuning, and were asked for
+        longest([drawn[c] for c in range(kwargs.get("chains") or max(drawn) + 1)])  # says so
+    return found
+
+
+def _is_for_pymc(model: pm.Model, kwargs: dict[str, Any]) -> bool:
+    """Whether `pm.sample` draws itself, however it is called: nutpie takes no callback."""
+    return kwargs.get("nuts_sampler") == "pymc" or (
+        kwargs.get("nuts_sampler") is None
+        and (
+            kwargs.get("step") is not None
+            or any(hasattr(rv.tag, "dp_step") or rv.dtype[:5] != "float" for rv in model.free_RVs)
+        )
+    )
+
+
+def made(tree: DataTree) -> DataTree:
+    """Return the draws of nutpie that were made: of others, the log density is NaN."""
+    stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else {}
+    density = next((stats[name] for name in ("lp", "logp") if name in stats), None)
+    if density is None:
+        raise KeyboardInterrupt
+    kept, length = longest((~np.isnan(density.to_numpy())).sum(axis=1).tolist())
+    for name, group in tree.children.items():
+        if {"chain", "draw"} <= set(group.dims) and not name.startswith("warmup"):
+            cut = group.to_dataset().isel(chain=kept, draw=slice(length))
+            tree[name] = DataTree(cut)
+    return tree

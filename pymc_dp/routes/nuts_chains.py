@@ -1,0 +1,264 @@
+"""Chains of NUTS that begin where the release is, and are begun anew where they stand still."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.backends.arviz import patch_nutpie_idata
+from pymc.initial_point import make_initial_point_fn
+from pymc.progress_bar import NutpieProgressBarManager
+from pymc.util import get_random_generator
+from pytensor.compile.mode import get_default_mode
+from pytensor.link.numba.linker import NumbaLinker
+from xarray import DataTree
+
+from pymc_dp.graphs.interrupts import Handler, held
+from pymc_dp.graphs.questions import lengths
+from pymc_dp.routes import interrupted
+from pymc_dp.routes.chain import available_cores
+from pymc_dp.routes.starts import Center, Density, check_finite, draw_start, find_center
+from pymc_dp.step_methods.base import point_function
+
+_log = logging.getLogger("pymc.dp")
+
+# What nutpie is run with here; with other arguments of pm.sample, that runs it.
+_ARGUMENTS = {
+    "draws", "tune", "chains", "cores", "random_seed", "progressbar", "progressbar_theme", "quiet",
+    "target_accept", "var_names", "discard_tuned_samples", "compute_convergence_checks", "nuts",
+    "nuts_sampler",
+}  # fmt: skip
+# With these the caller has chosen where chains begin, or what moves them.
+_OWN_START = "initvals", "init", "step"
+_COLLAPSED = 1e-8  # step size, in that of the others
+
+
+class Sampler(NamedTuple):
+    """A compiled model: its log density with the gradient, and chains from a center."""
+
+    density: Density
+    draw: Callable[[Center, Sequence[np.random.Generator]], DataTree]
+
+
+def sample_nuts(model: pm.Model, **kwargs: Any) -> DataTree:
+    """Sample a model by NUTS.
+
+    Parameters
+    ----------
+    model : without records.
+    **kwargs : arguments of `pm.sample`.
+
+    Raises
+    ------
+    NotFinite
+        Where the log density or its gradient has no value near what was released.
+    """
+    moved = [rv for rv in model.free_RVs if rv.dtype.startswith("float") and not _is_stepped(rv)]
+    if not moved or any(kwargs.get(name) is not None for name in _OWN_START):
+        return interrupted.sample(model, **kwargs)
+    sampler = (_of_nutpie if _takes_nutpie(model, moved, kwargs) else _of_pymc)(
+        model, moved, **kwargs
+    )
+    values = [model.rvs_to_values[rv] for rv in moved]
+    first = make_initial_point_fn(model=model, return_transformed=True)(0)
+    start = np.concatenate([np.ravel(first[value.name]).astype("float64") for value in values])
+    center = find_center(sampler.density, start, [math.prod(lengths(v)) for v in values])
+    names = [f"{v.name}[{i}]" if lengths(v) else v.name for v in values for i in _entries(v)]
+    check_finite(sampler.density, center, names)
+    chains = kwargs.get("chains") or max(2, kwargs.get("cores") or min(4, available_cores()))
+    rngs = get_random_generator(kwargs.get("random_seed")).spawn(2 * chains)
+    tree = sampler.draw(center, rngs[:chains])
+    if not isinstance(tree, DataTree):
+        return tree
+    whole = {"chain": chains, "draw": kwargs.get("draws", 1000)}
+    if dict(tree["posterior"].sizes).items() >= whole.items():  # else it was interrupted
+        tree = _without_standing_still(tree, sampler, center, moved, rngs[chains:])
+    if kwargs.get("discard_tuned_samples", True):
+        tree = tree.filter(lambda group: not (group.name or "").startswith("warmup_"))
+    return tree
+
+
+def _without_standing_still(tree, sampler: Sampler, center: Center, moved, rngs) -> DataTree:
+    """Begin chains anew, once, that stand still; name those that do so again."""
+    names = [rv.name for rv in moved]
+    if again := standing_still(tree, names):
+        _log.info("Begun anew, having stood still: %s", _in_words(again))
+        tree = _with_chains(tree, again, sampler.draw(center, [rngs[c] for c in again]))
+        if still := standing_still(tree, names):
+            stats = tree["sample_stats"].to_dataset()
+            stands = xr.DataArray(
+                np.isin(stats["chain"], still), dims="chain", coords={"chain": stats["chain"]}
+            )
+            shape = stats["diverging"] if "diverging" in stats else stats["step_size"]
+            stats["stands_still"] = stands.broadcast_like(shape)
+            tree["sample_stats"] = DataTree(stats)
+            _log.warning(
+                "%s stood still, and again when begun anew: leave them out (sample_stats has "
+                "'stands_still'), and please report the model",
+                _in_words(still).capitalize(),
+            )
+    return tree
+
+
+def _entries(value) -> range:
+    return range(math.prod(lengths(value)))
+
+
+def _in_words(chains: Sequence[int]) -> str:
+    return f"chain{'s' * (len(chains) > 1)} {', '.join(map(str, chains))}"
+
+
+def _is_stepped(rv) -> bool:
+    return hasattr(rv.tag, "dp_step")
+
+
+def standing_still(tree: DataTree, names: Sequence[str]) -> list[int]:
+    """Return the chains whose step size has collapsed, or that have not moved."""
+    posterior, stats = tree["posterior"].to_dataset(), tree["sample_stats"].to_dataset()
+    stands = np.zeros(posterior.sizes["chain"], dtype=bool)
+    if "step_size" in stats and stands.size > 1:
+        steps = stats["step_size"].values[:, -1]
+        stands |= ~(steps >= _COLLAPSED * np.nanmedian(steps))
+    warmup = tree["warmup_posterior"].to_dataset() if "warmup_posterior" in tree else posterior
+    last = warmup.isel(draw=slice(warmup.sizes["draw"] // 2, None))
+    own = [last[name].values for name in names if name in last]
+    if own and last.sizes["draw"] > 1:
+        stands |= np.all([_is_constant(values) for values in own], axis=0)
+    return [int(c) for c in np.flatnonzero(stands)]
+
+
+def _is_constant(values: np.ndarray) -> np.ndarray:
+    """Whether nothing of a variable changes in each chain."""
+    by_chain = values.reshape(*values.shape[:2], -1)
+    return (by_chain == by_chain[:, :1]).all(axis=(1, 2))
+
+
+def _with_chains(tree: DataTree, chains: Sequence[int], others: DataTree) -> DataTree:
+    """Put other chains in the place of some."""
+    tree = tree.copy()
+    for name, group in others.children.items():
+        old, new = tree[name].to_dataset(), group.to_dataset()
+        if "chain" in old.dims:
+            new = new.assign_coords(chain=old["chain"].values[list(chains)])
+            kept = old.drop_sel(chain=new["chain"])
+            both = xr.concat([kept, new], "chain", join="inner").sortby("chain")
+            tree[name] = DataTree(both.assign_attrs(old.attrs))
+    return tree
+
+
+def _takes_nutpie(model: pm.Model, moved, kwargs) -> bool:
+    """Whether `pm.sample` would run nutpie with numba, with arguments that are known here."""
+    return (
+        kwargs.get("nuts_sampler") in (None, "nutpie")
+        and {name for name, value in kwargs.items() if value is not None} <= _ARGUMENTS
+        and len(moved) == len(model.free_RVs)
+        and find_spec("nutpie") is not None
+        and isinstance(get_default_mode().linker, NumbaLinker)
+    )
+
+
+def _of_nutpie(
+    model: pm.Model,
+    moved,
+    *,
+    draws: int = 1000,
+    tune: int = 1000,
+    cores: int | None = None,
+    progressbar: Any = True,
+    progressbar_theme: Any = None,
+    quiet: bool = False,
+    target_accept: float | None = None,
+    var_names: Sequence[str] | None = None,
+    discard_tuned_samples: bool = True,
+    nuts: dict[str, Any] | None = None,
+    **others: Any,
+) -> Sampler:
+    import nutpie  # it takes a second
+
+    if not quiet:
+        _log.info("NUTS[nutpie]: %s", model.free_RVs)
+    compiled = nutpie.compile_pymc_model(model, var_names=var_names)
+    options = {"target_accept": target_accept} | (nuts or {})
+    if "max_treedepth" in options:
+        options["maxdepth"] = options.pop("max_treedepth")
+    options = {name: value for name, value in options.items() if value is not None}
+
+    @held
+    def density(q):
+        value, slope = compiled.logp_func(q)
+        return float(value), np.asarray(slope)
+
+    def draw(center, rngs):
+        def start(seed):  # called for each chain, with a seed of its own
+            return draw_start(density, center, np.random.default_rng(seed))
+
+        began = time.perf_counter()
+        shown = bool(progressbar) and not quiet and progressbar
+        bars = NutpieProgressBarManager(
+            chains=len(rngs), draws=draws, progressbar=shown, progressbar_theme=progressbar_theme
+        )
+        handler = Handler(lambda _: False)
+        with bars, handler:
+            tree = nutpie.sample(
+                dataclasses.replace(compiled, initial_point_func=start),
+                draws=draws,
+                tune=max(tune, 1),
+                chains=len(rngs),
+                cores=min(cores or available_cores(), len(rngs)),
+                seed=int(rngs[0].integers(2**30)),
+                progress_bar=False,
+                progress_callback=bars.update,
+                **options,
+            )
+        if handler.came:
+            tree = interrupted.made(tree)
+        patch_nutpie_idata(tree, model, sampling_time=time.perf_counter() - began)
+        return tree
+
+    return Sampler(density, draw)
+
+
+def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
+    values = [model.rvs_to_values[rv] for rv in moved]
+    function = model.logp_dlogp_function(values, ravel_inputs=True)
+    others = model.initial_point()
+    function.set_extra_values(others)
+    constrained = point_function(model, moved)
+
+    @held
+    def density(q):
+        value, slope = function(q)
+        return float(value), np.asarray(slope)
+
+    def draw(center, rngs):
+        starts = []
+        for rng in rngs:
+            q, point, first = draw_start(density, center, rng), dict(others), 0
+            for value in values:
+                size = math.prod(lengths(value))
+                point[value.name] = q[first : first + size].reshape(lengths(value))
+                first += size
+            own = constrained(point)
+            starts.append({rv.name: x for rv, x in zip(moved, own, strict=True)})
+        seed = int(rngs[0].integers(2**30))
+        options = kwargs | {"chains": len(rngs), "random_seed": seed}
+        sampler = kwargs.get("nuts_sampler")
+        if sampler in ("numpyro", "blackjax"):
+            options["nuts"] = {"jitter": False} | (kwargs.get("nuts") or {})
+        elif sampler == "nutpie":  # it takes one start for all chains
+            own = {"jitter_rvs": set()} | (kwargs.get("compile_kwargs") or {})
+            options |= {"initvals": starts[0], "compile_kwargs": own}
+            return interrupted.sample(model, **options)
+        elif len(moved) == len(model.free_RVs):
+            options |= {"init": "adapt_diag", "nuts_sampler": "pymc"}
+        return interrupted.sample(model, **options, initvals=starts)
+
+    return Sampler(density, draw)

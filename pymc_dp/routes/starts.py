@@ -1,0 +1,136 @@
+r"""Where chains of NUTS begin: near what was released, as wide as the density is there.
+
+Far out in the tails of Laplace noise the gradient is the same at all points, and a chain that
+begins there learns nothing of the scales: its steps collapse. So an ascent goes from PyMC's initial
+point towards the release (L-BFGS). Of the points on its way the one is taken where a Normal law as
+wide as the density would hold most, its log density plus the logs of the widths, as in Pathfinder
+(Zhang et al., 2022): a mode in a narrow funnel holds little. Chains begin around it, two spreads
+wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from pymc_dp.graphs.declined import Declined
+
+Density = Callable[[np.ndarray], tuple[float, np.ndarray]]  # its log and the gradient of that
+
+_ROUNDS, _MOST_ASCENTS = 3, 50  # ascents, and iterations of one
+_WALL = 1e10  # in the place of a fall that has no value
+_LOOKED_AT = 12  # points on the way
+_FALL = 2.0  # of the log density at two spreads, for each entry
+_DOUBLINGS = 40  # of a width, up or down
+_HALVINGS = 60
+_CHECKED = 20  # points around
+_SHOWN = 4  # entries of a point
+
+
+class NotFinite(Declined):
+    """A density or its gradient has no value where the posterior is."""
+
+
+class Center(NamedTuple):
+    """A point in the bulk of a density; and around it, two spreads of each entry."""
+
+    point: np.ndarray
+    log_density: float
+    widths: np.ndarray
+
+
+def find_center(density: Density, start: np.ndarray, sizes: Sequence[int]) -> Center:
+    """Return the center of a density.
+
+    Parameters
+    ----------
+    density : the log density and its gradient, of a vector.
+    start : where to begin.
+    sizes : how many entries each variable has in the vector; they share a width.
+    """
+    path = [start]
+    for _ in range(_ROUNDS):  # in widths, so that units do not matter, nor how steep the tails are
+        path += _ascent(density, _center(density, path[-1], sizes))
+    some = np.unique(np.linspace(0, len(path) - 1, _LOOKED_AT).astype(int))
+    centers = [_center(density, path[i], sizes) for i in some]
+    return max(centers, key=lambda c: c.log_density + np.log(c.widths).sum())
+
+
+def _ascent(density: Density, center: Center) -> list[np.ndarray]:
+    """Return the points of an ascent from a center, in its widths."""
+    path: list[np.ndarray] = []
+
+    def fall(u):
+        value, slope = density(center.point + center.widths * u)
+        if np.isfinite(value) and np.isfinite(slope).all():
+            return center.log_density - value, -slope * center.widths
+        return _WALL, np.zeros_like(u)
+
+    if np.isfinite(center.log_density):
+        minimize(
+            fall,
+            np.zeros(center.point.size),
+            jac=True,
+            method="L-BFGS-B",
+            callback=lambda u: path.append(center.point + center.widths * u),
+            options={"maxiter": _MOST_ASCENTS, "gtol": 1e-2},
+        )
+    return path
+
+
+def _center(density: Density, q: np.ndarray, sizes: Sequence[int]) -> Center:
+    here = density(q)[0]
+    widths, first = np.ones(q.size), 0
+    for size in sizes:
+        own = np.zeros(q.size)
+        own[first : first + size] = 1.0
+
+        def fits(width, own=own, size=size):
+            falls = [here - density(q + side * width * own)[0] for side in (-1.0, 1.0)]
+            return max(falls) <= _FALL * size  # NaN does not
+
+        width, by = 1.0, 2.0 if fits(1.0) else 0.5
+        for _ in range(_DOUBLINGS):
+            if fits(width * by) != (by > 1.0):
+                width *= 1.0 if by > 1.0 else by
+                break
+            width *= by
+        widths[first : first + size] = width
+        first += size
+    return Center(q, here, widths)
+
+
+def draw_start(density: Density, center: Center, rng: np.random.Generator) -> np.ndarray:
+    """Return a point around a center, nearer where the density is too low there."""
+    deviation = center.widths * rng.standard_normal(center.point.size)
+    # Of a Normal law the fall is 2 for each entry on average.
+    most = _FALL * center.point.size + 10.0
+    for _ in range(_HALVINGS):
+        q = center.point + deviation
+        value, slope = density(q)
+        if center.log_density - value <= most and np.isfinite(slope).all():
+            return q
+        deviation *= 0.5
+    return center.point.copy()
+
+
+def check_finite(density: Density, center: Center, names: Sequence[str]) -> None:
+    """Raise `NotFinite` where a density has no value, at the center and at points around it.
+
+    Parameters
+    ----------
+    names : of the entries, for the message.
+    """
+    rng = np.random.default_rng(0)
+    around = center.widths * rng.standard_normal((_CHECKED, center.point.size))
+    around *= np.resize([0.25, 0.5, 1.0], (_CHECKED, 1))  # half a spread to two
+    for q in (center.point, *(center.point + around)):
+        value, slope = density(q)
+        if value == -np.inf or (np.isfinite(value) and np.isfinite(slope).all()):
+            continue  # the model does not allow -inf
+        what = "the gradient of its log density" if np.isfinite(value) else "its log density"
+        point = ", ".join(f"{n} = {x:.4g}" for n, x in zip(names[:_SHOWN], q, strict=False))
+        raise NotFinite(f"{what} has no value at {point}{', ...' * (q.size > _SHOWN)}")

@@ -1,0 +1,239 @@
+"""Where chains of NUTS begin, and those that stand still."""
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+
+import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.routes import Plan, nuts_chains
+from pymc_dp.routes import starts as tested
+from pymc_dp.routes.starts import NotFinite
+from tests.chains import QUIET
+
+# --- Densities in numpy ---------------------------------------------------------------------------
+
+
+def laplace_tails(scale):
+    """The log density of a Normal mean, and of the log of a spread, with tails of Laplace noise."""
+
+    def density(q):
+        gap = q - np.array([3e4 * scale, -2.0])
+        root = np.sqrt(1.0 + (gap / [scale, 0.1]) ** 2)
+        return -root.sum(), -gap / [scale, 0.1] / [scale, 0.1] / root
+
+    return density
+
+
+def funnel(q):
+    """Fifty effects of a spread exp(q[0]), whose density is largest where they are all equal."""
+    v, x = q[0], q[1:]
+    precision = np.exp(-2.0 * v)
+    value = -0.5 * precision * x @ x - x.size * v - 0.5 * v**2 - 0.5 * ((x - 1.0) ** 2).sum()
+    slope = np.concatenate(
+        [[precision * x @ x - x.size - v], -precision * x - (x - 1.0)],
+    )
+    return value, slope
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e6])
+def test_the_center_is_where_the_data_are(scale):
+    density = laplace_tails(scale)
+    center = tested.find_center(density, np.zeros(2), [1, 1])
+    spreads = np.array([scale, 0.1])
+    assert np.all(abs(center.point - [3e4 * scale, -2.0]) < 3 * spreads)
+    assert np.all((center.widths > spreads) & (center.widths < 8 * spreads))
+    rng = np.random.default_rng(1)
+    starts = np.array([tested.draw_start(density, center, rng) for _ in range(64)])
+    fall = center.log_density - np.array([density(q)[0] for q in starts])
+    assert fall.max() < 14.0
+    assert np.all(starts.std(axis=0) > spreads)  # wider than what is sampled
+
+
+def test_a_narrow_funnel_is_no_center():
+    center = tested.find_center(funnel, np.zeros(51), [1, 50])
+    assert center.point[0] > -1.0  # the mode is at minus infinity, nearly
+    assert np.isfinite(center.log_density)
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"), [(np.nan, "log density"), (np.inf, "log density"), (None, "gradient")]
+)
+def test_a_density_without_values_is_no_density(bad, what):
+    def density(q):
+        value, slope = -0.5 * q @ q, -q
+        if q[0] > 0.3:
+            value, slope = (value, slope * np.nan) if bad is None else (bad, slope)
+        return value, slope
+
+    center = tested.Center(np.zeros(2), 0.0, np.ones(2))
+    with pytest.raises(NotFinite, match=rf"{what}.* has no value at a = "):
+        tested.check_finite(density, center, ["a", "b"])
+
+
+def test_what_the_model_does_not_allow_is_no_fault():
+    def density(q):
+        return (-0.5 * q @ q if q[0] < 0.3 else -np.inf), -q
+
+    tested.check_finite(density, tested.Center(np.zeros(2), 0.0, np.ones(2)), ["a", "b"])
+
+
+# --- Chains that stand still ----------------------------------------------------------------------
+
+
+def tree_of(moves, step_sizes):
+    """A result: of each chain whether it moves, and its step size."""
+    rng = np.random.default_rng(1)
+    x = np.where(np.array(moves)[:, None], rng.normal(size=(len(moves), 10)), 1.0)
+    steps = np.repeat(np.array(step_sizes)[:, None], 10, axis=1)
+    coords = {"chain": range(len(moves)), "draw": range(10)}
+    parts = {"posterior": {"x": x}, "sample_stats": {"step_size": steps}}
+    return xr.DataTree.from_dict(
+        {
+            name: xr.Dataset({k: (("chain", "draw"), v) for k, v in own.items()}, coords)
+            for name, own in parts.items()
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("moves", "steps", "found"),
+    [
+        ([1, 1, 1], [0.1, 0.2, 1e-223], [2]),
+        ([1, 0, 1], [0.1, 0.2, 0.3], [1]),
+        ([1, 1], [0.1, np.nan], [1]),
+        ([0], [0.1], [0]),
+        ([1, 1], [0.1, 1e-6], []),
+    ],
+)
+def test_chains_that_stand_still(moves, steps, found):
+    assert nuts_chains.standing_still(tree_of(moves, steps), ["x"]) == found
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_they_are_begun_anew_once(monkeypatch, caplog, again):
+    """And are named if they stand still once more, in `sample_stats`, too."""
+    asked = []
+
+    def draw(center, rngs):
+        asked.append(len(rngs))
+        good = len(asked) > 1 and not again
+        return tree_of([1] * (len(rngs) - 1) + [good], [0.1] * len(rngs))
+
+    sampler = nuts_chains.Sampler(lambda q: (-0.5 * q @ q, -q), draw)
+    monkeypatch.setattr(nuts_chains, "_of_pymc", lambda *args, **kwargs: sampler)
+    with pm.Model() as model:
+        pm.Normal("x")
+    with caplog.at_level(logging.INFO, "pymc.dp"):
+        tree = nuts_chains.sample_nuts(model, chains=3, nuts_sampler="pymc")
+    assert asked == [3, 1]
+    assert "Begun anew, having stood still: chain 2" in caplog.text
+    assert ("Chain 2 stood still" in caplog.text) == again
+    stands = np.zeros((3, 10), dtype=bool)
+    stands[2] = again
+    if again:
+        np.testing.assert_array_equal(tree["sample_stats"]["stands_still"], stands)
+    else:
+        assert "stands_still" not in tree["sample_stats"]
+        assert np.unique(tree["posterior"]["x"].values[2]).size > 1
+
+
+# --- Models whose release is far from where PyMC starts -------------------------------------------
+
+
+def mean_and_variance():
+    mu, s2 = pm.Flat("mu"), pm.Uniform("s2", 0, 0.4975)
+    x = pm.Normal("x", mu, pt.sqrt(s2), shape=200)
+    noise = dp.LaplaceMechanism(0.005)
+    dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise, observed=[0.5, 0.04])
+
+
+def gamma_rate():
+    x = pm.Gamma("x", 2.0, pm.HalfFlat("rate"), shape=300)
+    dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(10.0), observed=1e5)
+
+
+def count():
+    x = pm.Bernoulli("x", pm.Uniform("p"), shape=10**6)
+    dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(3.0), observed=12.0)
+
+
+def clamped():
+    x = pm.Normal("x", pm.Flat("mu"), pm.HalfNormal("s", 5), shape=100)
+    dp.PrivateObservation("z", x.clip(0, 50).sum(), dp.LaplaceMechanism(5.0), observed=3000.0)
+
+
+def design():
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    y = pm.Normal("y", X @ pm.Flat("b", shape=3), pm.HalfNormal("s", 5), shape=200)
+    released = pt.concatenate([X.T @ y, (y**2).sum()[None]])
+    noise = dp.LaplaceMechanism([0.5, 0.5, 0.5, 5.0])
+    dp.PrivateObservation("z", released, noise, observed=[200.0, -3000.0, 10.0, 60000.0])
+
+
+def unknown_size():
+    n = pm.Poisson("n", pm.Gamma("r", 2, 0.01))
+    x = pm.Normal("x", pm.Flat("mu"), pm.HalfNormal("s", 1), shape=n)
+    dp.PrivateObservation("count", n, dp.GeometricMechanism(1.0), observed=150)
+    dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1.0), observed=5000.0)
+
+
+MODELS = [mean_and_variance, gamma_rate, count, clamped, design, unknown_size]
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("build", MODELS)
+def test_no_chain_stands_still(build, night, monkeypatch, caplog):
+    """From PyMC's own starts one of 16 chains of the first model never moved."""
+    seen = []
+    monkeypatch.setattr(
+        nuts_chains, "standing_still", lambda tree, names: seen.append(tree) or still(tree, names)
+    )
+    still = nuts_chains.standing_still
+    with pm.Model() as model:
+        build()
+    chains, length = (64, 500) if night else (8, 60)
+    options = {"chains": chains, "tune": length, "draws": length, "random_seed": 1} | QUIET
+    with caplog.at_level(logging.INFO, "pymc.dp"):
+        tree = dp.sample(model, nuts_sampler="nutpie", **options)
+    assert "Route: NUTS on the" in caplog.text
+    assert len(seen) == 1
+    assert "Begun anew" not in caplog.text
+    for rv in tree["posterior"].data_vars.values():
+        own = rv.values.reshape(chains, length, -1)
+        assert all(np.unique(chain).size > length // 4 for chain in own)
+        # All chains are in one place.
+        middle, spread = np.median(own, axis=(0, 1)), np.quantile(own, [0.16, 0.84], axis=(0, 1))
+        assert np.all(abs(np.median(own, axis=1) - middle) < 3.0 * (spread[1] - spread[0]))
+
+
+# --- Routes whose density has no value ------------------------------------------------------------
+
+
+def test_the_next_best_route_is_taken_with_a_word(monkeypatch, caplog):
+    """And with `rung=` it is an error with the reason."""
+    from pymc_dp import routes
+
+    def refuse(**kwargs):
+        raise NotFinite("its log density has no value at mu = 1")
+
+    def other(**kwargs):
+        return tree_of([1], [0.1])
+
+    found = [
+        routes.Route("first", "marginal", lambda _: Plan(2.0, refuse)),
+        routes.Route("second", "records", lambda _: Plan(1.0, other)),
+    ]
+    monkeypatch.setattr(routes, "ROUTES", found)
+    with pm.Model() as model:
+        mean_and_variance()
+    with caplog.at_level(logging.WARNING, "pymc.dp"):
+        dp.sample(model)
+    assert "Not taken: first, its log density has no value at mu = 1" in caplog.text
+    with pytest.raises(ValueError, match=r"no route on the rung 'marginal' .* first: its"):
+        dp.sample(model, rung="marginal")
+    assert issubclass(NotFinite, Declined)
