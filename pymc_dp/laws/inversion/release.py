@@ -16,7 +16,7 @@ has a cost that grows with n, and the density keeps its relative accuracy in the
 
 **Error.** The kernels estimate their relative error: a density or statistic that the panels do not
 resolve, mass where an unbounded law was cut, frequencies beyond the nodes, cancellation. Where the
-estimate exceeds 1e-6 the log density is NaN, which a sampler rejects and an initial evaluation
+estimate exceeds 1e-5 the log density is NaN, which a sampler rejects and an initial evaluation
 reports; nothing less accurate is returned. Usually the error is below 1e-11, that of the gradient
 below 1e-9. What is NaN in the bulk where a model starts is declined, see `trial`.
 NaN is met under Laplace noise where few records are at work, so that the sum has no
@@ -173,7 +173,7 @@ def sums_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> n
     """Draw sums of n records given their release, of this name; see `kernels.inversion.draws`.
 
     They are sums of quadrature nodes. An expectation of a draw has the error of the density that
-    is integrated out: usually below 1e-11, and estimated to be below 1e-6.
+    is integrated out: usually below 1e-11, and estimated to be below 1e-5.
     """
     drawn = draw_sums(rng, log_weight, h, cut, float(n), z, laplace, gaussian)
     if np.isnan(drawn).any():

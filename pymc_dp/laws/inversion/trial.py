@@ -8,15 +8,16 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
+from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.kernels.inversion.release import release_plane, sparing_line
 from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import (
     FEWEST,
     backward,
     law_of_sums,
-    log_density_of_sums,
     panel_counts,
     statistics,
 )
@@ -24,10 +25,10 @@ from pymc_dp.laws.inversion.quadrature import (
 # Sums without bounds have any scale where parameters move: noise of this share of theirs, where the
 # model starts, has to be met, too.
 _OF_SUMS = 0.3
-_MISSED = 0.05  # share of the releases that may be NaN: at corners, where all records are clipped
-_DRAWS = {1: 40, 2: 12}
 _FAR = np.array([-1e100, 1e100])  # on the real line, to which supports are mapped
 _FEW, _SAME = 12, 1e9
+# Levels of sums (first) and of their noise: a lattice, so that the same is declined every time.
+_TRIED = {1: (16, (1, 7)), 2: (12, (1, 5, 7, 11))}
 
 
 def require_found(
@@ -50,16 +51,24 @@ def require_found(
     """
     dim = len(summands)
     noisy = [pt.tensor(shape=(dim,), dtype="float64") for _ in range(3)]
-    at = summands, record, *noisy
-    log_weight, h, _ = law_of_sums(law, float(n), panel_counts(dim, n)[-1:], *at)
+    counts = panel_counts(dim, n)
+    nodes = law_of_sums(law, float(n), counts, summands, record, *noisy)
     ends = statistics(summands, record, backward(law, pt.constant(_FAR)))
-    density = log_density_of_sums(law, float(n), n, *at)
     options = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}
     with np.errstate(all="ignore"):
         own = pytensor.function([], [laplace, gaussian], mode=PLAIN_MODE)()
-        log_mass, values, far = pytensor.function(noisy, [log_weight, h, ends], **options)(
-            np.zeros(dim), *own
-        )
+        find = pytensor.function(noisy, [*nodes, ends], **options)
+
+        def density(z, *scales) -> float:
+            *found, _ = find(z, *scales)
+            if dim == 2:
+                return release_plane(*found, float(n), z, *scales)[0][0]
+            few = found[0].size * counts[0] // sum(counts)
+            return sparing_line(*found, few, float(n), z, *scales)[0][0]
+
+        log_mass, values, _, far = find(np.zeros(dim), *own)
+        few = log_mass.size - log_mass.size * counts[-1] // sum(counts)
+        log_mass, values = log_mass[few:], values[few:]
         mass = np.exp(log_mass - log_mass.max())
         mass, values = mass[mass > 0] / mass.sum(), values[mass > 0]
         if len(np.unique(values, axis=0)) <= 2:
@@ -81,16 +90,19 @@ def require_found(
 
         if n < FEWEST and own[0].any():
             raise declined(own)
-        rng, found = np.random.default_rng(0), pytensor.function(noisy, density, **options)
-        drawn = rng.multinomial(n, mass, size=_DRAWS[dim]) @ values
-        noise = rng.laplace(size=drawn.shape), rng.normal(size=drawn.shape)
+        size, steps = _TRIED[dim]
+        level = (np.outer(np.arange(size), steps) % size + 0.5) / size
+        # Normal, of the sums' own moments, and where sums can be.
+        root = np.linalg.cholesky(n * (centred.T * mass) @ centred)
+        sums = n * mass @ values + stats.norm.ppf(level[:, :dim]) @ root.T
+        sums = np.clip(sums, n * values.min(axis=0), n * values.max(axis=0))
+        noise = [kind.ppf(level[:, dim:]) for kind in (stats.laplace, stats.norm)]
         share = np.minimum(1.0, _OF_SUMS * deviation / np.hypot(*own))
-        for part in (1.0, np.where(unbounded, share, 1.0)):
-            scales = [part * scale for scale in own]
-            noisy_sums = drawn + scales[0] * noise[0] + scales[1] * noise[1]
-            missed = sum(not np.isfinite(found(s, *scales)) for s in noisy_sums)
-            if missed > _MISSED * len(drawn):
-                raise declined(scales)
+        for part in (np.ones(dim), share) if unbounded.any() else (np.ones(dim),):
+            scales = [np.where(unbounded, part, 1.0) * scale for scale in own]
+            for z in sums + scales[0] * noise[0] + scales[1] * noise[1]:
+                if not np.isfinite(density(z, *scales)):
+                    raise declined(scales)
 
 
 def _why(n: int, dim: int, unbounded: bool, same: bool) -> str:
