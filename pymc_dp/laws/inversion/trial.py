@@ -93,7 +93,8 @@ def require_found(
         size, steps = _TRIED[dim]
         level = (np.outer(np.arange(size), steps) % size + 0.5) / size
         # Normal, of the sums' own moments, and where sums can be.
-        root = np.linalg.cholesky(n * (centred.T * mass) @ centred)
+        spread, axes = np.linalg.eigh(n * (centred.T * mass) @ centred)
+        root = axes * np.sqrt(np.maximum(spread, 0.0))
         sums = n * mass @ values + stats.norm.ppf(level[:, :dim]) @ root.T
         sums = np.clip(sums, n * values.min(axis=0), n * values.max(axis=0))
         noise = [kind.ppf(level[:, dim:]) for kind in (stats.laplace, stats.norm)]
