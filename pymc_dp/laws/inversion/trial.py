@@ -22,11 +22,9 @@ from pymc_dp.laws.inversion.quadrature import (
     statistics,
 )
 
-# Sums without bounds have any scale where parameters move: noise of this share of theirs, where the
-# model starts, has to be met, too.
-_OF_SUMS = 0.3
 _FAR = np.array([-1e100, 1e100])  # on the real line, to which supports are mapped
 _FEW, _SAME = 12, 1e9
+_BULK = 0.8  # of the mass, in which a density is to be found
 # Levels of sums (first) and of their noise: a lattice, so that the same is declined every time.
 _TRIED = {1: (16, (1, 7)), 2: (12, (1, 5, 7, 11))}
 
@@ -77,33 +75,31 @@ def require_found(
         centred = values - mass @ values
         deviation = np.sqrt(n * mass @ centred**2)
 
-        def declined(scales) -> Declined:
+        def declined() -> Declined:
             same = dim == 2 and np.linalg.cond(centred / deviation) > _SAME
             why = _why(n, dim, bool(unbounded.any()), same)
             which = "the sum" if dim == 1 else "the two sums"
             return Declined(
                 f"{which} over a group of {n} records {name!r} under noise of scale "
-                f"{np.hypot(*scales).max():.3g}: quadrature does not find the density of {why}",
+                f"{np.hypot(*own).max():.3g}: quadrature does not find the density of {why}",
                 instead="Sample with rung='records'",
                 near=1,
             )
 
         if n < FEWEST and own[0].any():
-            raise declined(own)
+            raise declined()
         size, steps = _TRIED[dim]
         level = (np.outer(np.arange(size), steps) % size + 0.5) / size
+        level = 0.5 + _BULK * (level - 0.5)  # the tails of skewed sums are elsewhere
         # Normal, of the sums' own moments, and where sums can be.
         spread, axes = np.linalg.eigh(n * (centred.T * mass) @ centred)
         root = axes * np.sqrt(np.maximum(spread, 0.0))
         sums = n * mass @ values + stats.norm.ppf(level[:, :dim]) @ root.T
         sums = np.clip(sums, n * values.min(axis=0), n * values.max(axis=0))
         noise = [kind.ppf(level[:, dim:]) for kind in (stats.laplace, stats.norm)]
-        share = np.minimum(1.0, _OF_SUMS * deviation / np.hypot(*own))
-        for part in (np.ones(dim), share) if unbounded.any() else (np.ones(dim),):
-            scales = [np.where(unbounded, part, 1.0) * scale for scale in own]
-            for z in sums + scales[0] * noise[0] + scales[1] * noise[1]:
-                if not np.isfinite(density(z, *scales)):
-                    raise declined(scales)
+        for z in sums + own[0] * noise[0] + own[1] * noise[1]:
+            if not np.isfinite(density(z, *own)):
+                raise declined()
 
 
 def _why(n: int, dim: int, unbounded: bool, same: bool) -> str:
