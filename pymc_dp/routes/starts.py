@@ -59,7 +59,7 @@ def find_center(density: Density, start: np.ndarray, sizes: Sequence[int]) -> Ce
     for _ in range(_ROUNDS):  # in widths, so that units do not matter, nor how steep the tails are
         center = _center(density, path[-1], sizes, center.widths)
         path += _ascent(density, center)
-    centers = []
+    centers: list[Center] = []
     for i in np.unique(np.linspace(0, len(path) - 1, _LOOKED_AT).astype(int))[::-1]:
         center = _center(density, path[i], sizes, center.widths)
         centers.insert(0, center)
