@@ -4,9 +4,14 @@ Nothing heavy is imported at the top: the process that hands the tests out to wo
 """
 
 import gc
+import os
 from importlib.util import find_spec
 
 import pytest
+
+# The workers take all cores: threads of the linear algebra wait for each other, and matrices are
+# small. It is read once, when numpy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # run.py says so, and how to bring them in.
 collect_ignore = [] if find_spec("torch") else ["neural"]

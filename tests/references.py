@@ -1,6 +1,7 @@
 """The exact posteriors to compare with, by the file that holds them; and quadrature for others."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ def references(name: str) -> Any:
     return found.get("cases", found)
 
 
+_rule = cache(np.polynomial.legendre.leggauss)  # an eigenvalue problem
+
+
 def legendre(cuts: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return Gauss-Legendre nodes and weights, as many on each piece between cuts."""
-    x, w = np.polynomial.legendre.leggauss(size)
+    x, w = _rule(size)
     cuts = np.unique(cuts)
     half = np.diff(cuts)[:, None] / 2
     return (cuts[:-1, None] + half * (1 + x)).ravel(), (half * w).ravel()

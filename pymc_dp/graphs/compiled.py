@@ -15,16 +15,13 @@ from numba import carray, cfunc
 from numba.core.event import Listener, install_listener
 from pytensor import scalar as ps
 from pytensor.compile.io import In
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.link.numba.cache import compile_numba_function_src
-from pytensor.link.numba.dispatch.basic import (
-    numba_funcify_and_cache_key,
-    numba_funcify_ensure_cache,
-    numba_njit,
-)
+from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key, numba_njit
+from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.type import RandomType
 
 from pymc_dp.kernels import version_of
@@ -92,6 +89,14 @@ def _function(name: str, arguments: str, body: str, **names: Piece | Any) -> tup
     return compile_numba_function_src(source, name, global_env=env, cache_key=key), key
 
 
+class _Linker(NumbaLinker):
+    """Keeps what it makes of a graph: making it once more takes as long as all else."""
+
+    def fgraph_convert(self, fgraph, **kwargs):
+        self.made = super().fgraph_convert(fgraph, **kwargs)
+        return self.made
+
+
 def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: bool = False) -> Piece:
     """Compile ``f(*inputs) -> tuple of outputs``, or ``f(rng, *inputs)``.
 
@@ -105,11 +110,13 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
         [In(r, mutable=True, borrow=True) for r in own] + list(inputs),
         list(outputs),
         # Parameters outside of their domain have no density; they raise no error.
-        mode=get_mode("NUMBA").including("local_check_parameter_to_ninf_switch"),
+        mode=Mode(_Linker(), get_mode("NUMBA").provided_optimizer).including(
+            "local_check_parameter_to_ninf_switch"
+        ),
         trust_input=True,
         on_unused_input="ignore",
     )
-    function, key = numba_funcify_ensure_cache(compiled.maker.fgraph)
+    function, key = compiled.maker.linker.made
     constants = [v.data for v in graph_inputs(outputs) if isinstance(v, Constant)]
     large = any(getattr(data, "nbytes", 0) > _LARGE for data in constants)
     inner = Piece(function, None if large else key)

@@ -54,11 +54,15 @@ def find_center(density: Density, start: np.ndarray, sizes: Sequence[int]) -> Ce
     start : where to begin.
     sizes : how many entries each variable has in the vector; they share a width.
     """
-    path = [start, _jump(density, _center(density, start, sizes), sizes)]
+    center = _center(density, start, sizes, np.ones(start.size))
+    path = [start, _jump(density, center, sizes)]
     for _ in range(_ROUNDS):  # in widths, so that units do not matter, nor how steep the tails are
-        path += _ascent(density, _center(density, path[-1], sizes))
-    some = np.unique(np.linspace(0, len(path) - 1, _LOOKED_AT).astype(int))
-    centers = [_center(density, path[i], sizes) for i in some]
+        center = _center(density, path[-1], sizes, center.widths)
+        path += _ascent(density, center)
+    centers: list[Center] = []
+    for i in np.unique(np.linspace(0, len(path) - 1, _LOOKED_AT).astype(int))[::-1]:
+        center = _center(density, path[i], sizes, center.widths)
+        centers.insert(0, center)
     return max(centers, key=lambda c: c.log_density + np.log(c.widths).sum())
 
 
@@ -102,18 +106,20 @@ def _ascent(density: Density, center: Center) -> list[np.ndarray]:
     return path
 
 
-def _center(density: Density, q: np.ndarray, sizes: Sequence[int]) -> Center:
+def _center(density: Density, q: np.ndarray, sizes: Sequence[int], near: np.ndarray) -> Center:
+    """Look for the widths from those at a point nearby: each costs two densities or more."""
     here = density(q)[0]
-    widths, first = np.ones(q.size), 0
+    widths, first = near.copy(), 0
     for size in sizes:
         own = np.zeros(q.size)
         own[first : first + size] = 1.0
 
         def fits(width, own=own, size=size):
-            falls = [here - density(q + side * width * own)[0] for side in (-1.0, 1.0)]
-            return max(falls) <= _FALL * size  # NaN does not
+            falls = (here - density(q + side * width * own)[0] for side in (-1.0, 1.0))
+            return all(fall <= _FALL * size for fall in falls)  # NaN does not
 
-        width, by = 1.0, 2.0 if fits(1.0) else 0.5
+        width = near[first]
+        by = 2.0 if fits(width) else 0.5
         for _ in range(_DOUBLINGS):
             if fits(width * by) != (by > 1.0):
                 width *= 1.0 if by > 1.0 else by

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+from functools import cache
 
 import cloudpickle
 import numpy as np
@@ -51,6 +52,7 @@ def density_points(example):
     return np.concatenate([a + (b - a) * fractions for a, b in itertools.pairwise(ends)] or [[]])
 
 
+@cache
 def likely_atoms(example, count=7):
     """The likeliest atoms, in increasing order."""
     atoms = np.asarray(example.atoms, dtype=float)

@@ -7,7 +7,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp import routes
-from pymc_dp.routes import ROUTES
+from pymc_dp.routes import ROUTES, starts
 from tests.chains import QUIET
 from tests.models import gaussian, group_means, poisson, regression
 
@@ -15,6 +15,8 @@ FEW = {"draws": 4, "tune": 4, "chains": 1, "random_seed": 1} | QUIET
 # What compiled chains do not take: another route is left, and short trees are enough for it.
 NUTS = {"nuts_sampler": "pymc", "cores": 1}
 SHALLOW = NUTS | {"max_treedepth": 3}
+# And a start that is looked for a little: tests/routes/test_starts.py looks for it in full.
+HASTE = {"_ROUNDS": 1, "_MOST_ASCENTS": 5, "_LOOKED_AT": 2, "_CHECKED": 2}
 
 
 # By the name of the route: a model and arguments of `dp.sample`.
@@ -48,6 +50,8 @@ def test_every_route_has_a_model():
 def test_short_run(name, caplog, monkeypatch):
     build, options = CASES[name]
     model = build()
+    for constant, value in HASTE.items():
+        monkeypatch.setattr(starts, constant, value)
     if name == "NUTS on the records":  # the last resort: no small model shuts all the others
         [last] = [route for route in ROUTES if route.name == name]
         monkeypatch.setattr(routes, "ROUTES", [last])

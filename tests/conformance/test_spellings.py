@@ -10,6 +10,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import routes
@@ -226,7 +227,7 @@ def found(law, name, shape, k, night):
         for rung, model in list(rungs.items())[0 if night else -1 :]:
             point = model.initial_point()
             moved = {k: v + 0.3 * (np.asarray(v).dtype.kind == "f") for k, v in point.items()}
-            logp = model.compile_logp()
+            logp = model.compile_logp(mode=PLAIN_MODE)
             densities[rung] = [float(logp(p)) for p in (point, moved)]
     return {*plans}, max(plans, key=lambda name: plans[name].rate), densities
 

@@ -81,7 +81,7 @@ def test_picture(found):
 
 
 def test_command(tmp_path, capsys):
-    census.main(["--tracts", "80", "--draws", "20", "--output", str(tmp_path)])
+    census.main(["--tracts", "80", "--draws", "4", "--output", str(tmp_path)])
     said = capsys.readouterr().out
     assert "80 tracts in 8 counties" in said
     assert "State totals hold in every draw: True" in said

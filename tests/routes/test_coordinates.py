@@ -1,4 +1,5 @@
 import logging
+from functools import cache
 
 import numpy as np
 import pymc as pm
@@ -86,10 +87,15 @@ def _moved(model, to="marginal"):
     return on.model, *standardised(reading, on)
 
 
-def _parameters(new, point):
-    """Return the values of the free variables at a point of the coordinates, by name."""
-    graphs = new.replace_rvs_by_values(new.free_RVs)
-    return dict(zip([rv.name for rv in new.free_RVs], new.compile_fn(graphs)(point), strict=True))
+@cache
+def _under_gaussian_noise(form):
+    return _moved(_hierarchy(form, dp.GaussianMechanism(0.7)))
+
+
+def _parameters(new):
+    """Return a function from a point of the coordinates to the values of the free variables."""
+    function = new.compile_fn(new.replace_rvs_by_values(new.free_RVs))
+    return lambda point: dict(zip([rv.name for rv in new.free_RVs], function(point), strict=True))
 
 
 def _somewhere(new):
@@ -104,7 +110,7 @@ def test_the_density_stays(form, noise):
     assert moved == FORMS[form]
     point = _somewhere(new)
     own = {}
-    for name, value in _parameters(new, point).items():
+    for name, value in _parameters(new)(point).items():
         transform = old.rvs_to_transforms[old[name]]
         own[old.rvs_to_values[old[name]].name] = value if transform is None else np.log(value)
     density = new.compile_logp(jacobian=False)(point)
@@ -121,12 +127,12 @@ def test_the_start_of_a_mean_may_be_computed_from_itself():
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_the_jacobian(form):
-    _, new, _ = _moved(_hierarchy(form, dp.GaussianMechanism(0.7)))
-    point = _somewhere(new)
+    _, new, _ = _under_gaussian_noise(form)
+    point, of_point = _somewhere(new), _parameters(new)
     flat = DictToArrayBijection.map(point)
 
     def parameters(x):
-        values = _parameters(new, DictToArrayBijection.rmap(RaveledVars(x, flat.point_map_info)))
+        values = of_point(DictToArrayBijection.rmap(RaveledVars(x, flat.point_map_info)))
         return np.concatenate([np.ravel(v) for v in values.values()])
 
     steps = 1e-5 * np.eye(flat.data.size)
@@ -137,7 +143,7 @@ def test_the_jacobian(form):
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_what_is_all_normal_is_standard_normal_given_the_parameters(form):
-    _, new, moved = _moved(_hierarchy(form, dp.GaussianMechanism(0.7)))
+    _, new, moved = _under_gaussian_noise(form)
     point, logp = _somewhere(new), new.compile_logp()
     own = [f"{name}_standardised__" for name in moved]
     center = {k: 0.0 * v if k in own else v for k, v in point.items()}
