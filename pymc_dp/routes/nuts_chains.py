@@ -22,7 +22,6 @@ from pytensor.link.numba.linker import NumbaLinker
 from xarray import DataTree
 
 from pymc_dp.graphs.interrupts import Handler, held
-from pymc_dp.graphs.questions import lengths
 from pymc_dp.reading.model import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
@@ -71,8 +70,9 @@ def sample_nuts(model: pm.Model, **kwargs: Any) -> DataTree:
     values = [model.rvs_to_values[rv] for rv in moved]
     first = make_initial_point_fn(model=model, return_transformed=True)(0)
     start = np.concatenate([np.ravel(first[value.name]).astype("float64") for value in values])
-    center = find_center(sampler.density, start, [math.prod(lengths(v)) for v in values])
-    names = [f"{v.name}[{i}]" if lengths(v) else v.name for v in values for i in _entries(v)]
+    shapes = {value.name: np.shape(first[value.name]) for value in values}
+    center = find_center(sampler.density, start, [math.prod(s) for s in shapes.values()])
+    names = [f"{v}[{i}]" if s else v for v, s in shapes.items() for i in range(math.prod(s))]
     check_finite(sampler.density, center, names)
     chains = kwargs.get("chains") or max(2, kwargs.get("cores") or min(4, available_cores()))
     rngs = get_random_generator(kwargs.get("random_seed")).spawn(2 * chains)
@@ -107,10 +107,6 @@ def _without_standing_still(tree, sampler: Sampler, center: Center, moved, rngs)
                 _in_words(still).capitalize(),
             )
     return tree
-
-
-def _entries(value) -> range:
-    return range(math.prod(lengths(value)))
 
 
 def _in_words(chains: Sequence[int]) -> str:
@@ -253,8 +249,8 @@ def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
         for rng in rngs:
             q, point, first = draw_start(density, center, rng), dict(others), 0
             for value in values:
-                size = math.prod(lengths(value))
-                point[value.name] = q[first : first + size].reshape(lengths(value))
+                size = np.size(others[value.name])
+                point[value.name] = q[first : first + size].reshape(np.shape(others[value.name]))
                 first += size
             own = constrained(point)
             starts.append({rv.name: x for rv, x in zip(moved, own, strict=True)})

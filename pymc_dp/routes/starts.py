@@ -21,11 +21,11 @@ from pymc_dp.graphs.declined import Declined
 Density = Callable[[np.ndarray], tuple[float, np.ndarray]]  # its log and the gradient of that
 
 _ROUNDS, _MOST_ASCENTS = 3, 50  # ascents, and iterations of one
-_JUMPS = 8  # to each side, each twice as far
-_FARTHER = 2.0 ** np.arange(_JUMPS)
-_GAIN = 10.0  # for each entry: what lies within a bulk, or a funnel, is no reason to jump
+_FARTHER = 2.0 ** (np.arange(25) / 3.0)  # widths of a jump
+_GAIN = 10.0  # of the log of the mass, for which it is made
+_NARROWEST = 1e-12  # width: what is narrower is a mode that holds nothing
 _WALL = 1e10  # in the place of a fall that has no value
-_LOOKED_AT = 12  # points on the way
+_LOOKED_AT = 6  # points on the way
 _FALL = 2.0  # of the log density at two spreads, for each entry
 _DOUBLINGS = 40  # of a width, up or down
 _HALVINGS = 60
@@ -54,34 +54,43 @@ def find_center(density: Density, start: np.ndarray, sizes: Sequence[int]) -> Ce
     start : where to begin.
     sizes : how many entries each variable has in the vector; they share a width.
     """
-    center = _center(density, start, sizes, np.ones(start.size))
-    path = [start, _jump(density, center, sizes)]
+    best = _center(density, start, sizes, np.ones(start.size))
     for _ in range(_ROUNDS):  # in widths, so that units do not matter, nor how steep the tails are
-        center = _center(density, path[-1], sizes, center.widths)
-        path += _ascent(density, center)
-    centers: list[Center] = []
-    for i in np.unique(np.linspace(0, len(path) - 1, _LOOKED_AT).astype(int))[::-1]:
-        center = _center(density, path[i], sizes, center.widths)
-        centers.insert(0, center)
-    return max(centers, key=lambda c: c.log_density + np.log(c.widths).sum())
+        path, before, near = _ascent(density, best), best, best.widths
+        for i in np.unique(np.linspace(0, len(path) - 1, _LOOKED_AT).astype(int)) if path else ():
+            center = _center(density, path[i], sizes, near)
+            best, near = max(best, center, key=_mass), center.widths
+        best = _jump(density, best, sizes)
+        if best is before:
+            break
+    return best
 
 
-def _jump(density: Density, center: Center, sizes: Sequence[int]) -> np.ndarray:
+def _mass(center: Center) -> float:
+    """Log of what a Normal law as wide as the density there holds, but for a constant."""
+    if not np.isfinite(center.log_density) or center.widths.min(initial=1.0) < _NARROWEST:
+        return -np.inf
+    return center.log_density + np.log(center.widths).sum()
+
+
+def _jump(density: Density, center: Center, sizes: Sequence[int]) -> Center:
     """Return the best point that is a jump of one variable after the other from a center.
 
     Far from the release the prior may outweigh the noise's tail, and an ascent stay where it is.
     """
-    best, first = center.point, 0
+    first = 0
     for size in sizes:
-        jumps = np.zeros((2 * _JUMPS, best.size))
+        jumps = np.zeros((2 * _FARTHER.size, center.point.size))
         own = slice(first, first + size)
         jumps[:, own] = np.outer(np.r_[_FARTHER, -_FARTHER], center.widths[own])
-        values = [density(q)[0] for q in (best, *(best + jumps))]
+        values = [density(q)[0] for q in center.point + jumps]
         k = int(np.argmax(np.nan_to_num(values, nan=-np.inf, posinf=-np.inf)))
-        if values[k] - values[0] > _GAIN * best.size:
-            best = best + jumps[k - 1]
+        if values[k] > center.log_density:
+            there = _center(density, center.point + jumps[k], sizes, center.widths)
+            if _mass(there) > _mass(center) + _GAIN:
+                center = there
         first += size
-    return best
+    return center
 
 
 def _ascent(density: Density, center: Center) -> list[np.ndarray]:
