@@ -130,7 +130,15 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
             if not set(law.names) & set(posterior):
                 yield law, None
             continue
-        changes = change(reading, group, "marginal")
+        try:
+            changes = change(reading, group, "marginal")
+        except Declined as why:
+            names = [str(rv.name) for rv in group.records]
+            raise Declined(
+                str(why),
+                instead=f"What was sampled with the records is seen with var_names=: "
+                f"dp.sample(model, var_names={names})",
+            ) from None
         for name, (added, _) in changes.added.items():
             added.name = name
         for release, rv in changes.replaced.items():

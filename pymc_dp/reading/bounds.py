@@ -53,10 +53,11 @@ def feasible_start(reading: Reading) -> dict[str, np.ndarray]:
     return {name: value for name, value in start.items() if model[name] not in own}
 
 
-def at_start(graphs: list[TensorVariable]) -> list[TensorVariable]:
-    """Return graphs with the variables that they depend on where PyMC starts these."""
+def at_start(graphs: list[TensorVariable], times: float = 1.0) -> list[TensorVariable]:
+    """Return graphs with the variables that they depend on where PyMC starts these, or beyond."""
     while above := nearest_rvs(graphs):
-        graphs = graph_replace(graphs, {rv: _start(rv) for rv in above}, strict=False)
+        starts = {rv: (times * _start(rv)).astype(rv.dtype) for rv in above}
+        graphs = graph_replace(graphs, starts, strict=False)
     return graphs
 
 

@@ -93,7 +93,7 @@ def _gamma_core(t, z, lo, hi, a, beta):
             width = math.inf
             if lo > 0.0:
                 width = math.log1p((hi - lo) / lo)
-            total, first, drop = g_parts(a, 0.0 - excess, x, width)  # no -0.0
+            total, first, drop = g_parts(a, abs(excess), x, width)  # no -0.0, however compiled
             mu = rise / a
             ratio = beta * hi / a
             back = hi * (drop / total)
@@ -117,7 +117,7 @@ def _gamma_core(t, z, lo, hi, a, beta):
             width = math.inf
             if hi < math.inf:
                 width = math.log1p((hi - lo) / lo)
-            total, first, up = h_parts(a, gap, x, width)
+            total, first, up = h_parts(a, abs(gap), x, width)
             mu = rise / a
             ratio = beta * lo / a
             ahead = lo * (up / total)

@@ -38,7 +38,7 @@ from pymc_dp.laws.inversion.release import (
     require_smooth,
     sums_given,
 )
-from pymc_dp.laws.inversion.trial import require_found
+from pymc_dp.laws.inversion.trial import require_found, require_somewhere
 from pymc_dp.laws.shown import as_released, of_weights
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.bounds import at_start
@@ -260,14 +260,18 @@ class InvertedGroupSums(SumLaw):
         if not filled.size:
             return
         j = filled[np.argmin(sizes.ravel()[filled])]
-        parameters = at_start([p.ravel()[j] for p in own])
-        _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
         noise = [
             pt.broadcast_to(part / abs(factor), sizes.shape).ravel()[filled].min(keepdims=True)
             for part in noise_parts(mechanism)
         ]
         n = int(sizes.ravel()[j])
-        require_found(self.rv.name, law, n, (summand,), record, *at_start(noise))
+
+        def found_at(times):
+            parameters = at_start([p.ravel()[j] for p in own], times)
+            _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+            require_found(self.rv.name, law, n, (summand,), record, *at_start(noise))
+
+        require_somewhere(found_at)
 
 
 def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:

@@ -60,7 +60,7 @@ from pymc_dp.laws.inversion.quadrature import (
     statistics,
 )
 from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.trial import require_found
+from pymc_dp.laws.inversion.trial import require_found, require_somewhere
 from pymc_dp.laws.shown import Shown, as_released, of_multiples
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
@@ -247,8 +247,12 @@ def found_in_bulk(release: TensorVariable, name: str) -> None:
     """Decline a release, its records of this name integrated out, that `require_found` declines."""
     mechanism, parameters = release.owner.op.split(release.owner.inputs)
     law = release.owner.op.law
-    one, summands, _, *noise = law._noisy(release, mechanism, at_start(parameters))
-    require_found(name, one, law.n, summands, law.record, *at_start(noise))
+
+    def found_at(times):
+        one, summands, _, *noise = law._noisy(release, mechanism, at_start(parameters, times))
+        require_found(name, one, law.n, summands, law.record, *at_start(noise))
+
+    require_somewhere(found_at)
 
 
 def _release(release, records, n, column, parameters, positive) -> TensorVariable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytensor
@@ -24,9 +24,21 @@ from pymc_dp.laws.inversion.quadrature import (
 
 _FAR = np.array([-1e100, 1e100])  # on the real line, to which supports are mapped
 _FEW, _SAME = 12, 1e9
+_BEYOND = 1.5  # times the values where a model starts
 _BULK = 0.8  # of the mass, in which a density is to be found
 # Levels of sums (first) and of their noise: a lattice, so that the same is declined every time.
 _TRIED = {1: (16, (1, 7)), 2: (12, (1, 5, 7, 11))}
+
+
+def require_somewhere(found_at: Callable[[float], None]) -> None:
+    """Decline what is found neither where the model starts nor beyond: a start may be odd."""
+    try:
+        found_at(1.0)
+    except Declined as reason:
+        try:
+            found_at(_BEYOND)
+        except Declined:
+            raise reason from None
 
 
 def require_found(
@@ -75,8 +87,9 @@ def require_found(
         centred = values - mass @ values
         deviation = np.sqrt(n * mass @ centred**2)
 
+        same = dim == 2 and np.linalg.cond(centred / deviation) > _SAME
+
         def declined() -> Declined:
-            same = dim == 2 and np.linalg.cond(centred / deviation) > _SAME
             why = _why(n, dim, bool(unbounded.any()), same)
             which = "the sum" if dim == 1 else "the two sums"
             return Declined(
@@ -86,7 +99,7 @@ def require_found(
                 near=1,
             )
 
-        if n < FEWEST and own[0].any():
+        if same or (n < FEWEST and own[0].any()):
             raise declined()
         size, steps = _TRIED[dim]
         level = (np.outer(np.arange(size), steps) % size + 0.5) / size
