@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.traversal import toposort
+from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -91,9 +93,17 @@ def value_of_nothing(statistic: TensorVariable, release: str) -> TensorVariable:
     sources = nearest_rvs([statistic])
     zeros = {rv: pt.zeros(known_shape(rv), dtype=rv.dtype) for rv in sources}
     found = substitute(statistic, zeros)
+    # A variance over none has a mean in it, though the sum of no squares is zero.
+    divisors = [
+        node.inputs[1]
+        for node in toposort([found])
+        if isinstance(getattr(node.op, "scalar_op", None), ps.TrueDiv)
+    ]
     with np.errstate(invalid="ignore", divide="ignore"):
+        by = [known_value(divisor, fixed=True) for divisor in divisors]
         value = known_value(found, fixed=True)
-    if value is not None and not np.all(np.isfinite(value)):
+    by_zero = any(divisor is not None and not np.all(divisor) for divisor in by)
+    if by_zero or (value is not None and not np.all(np.isfinite(value))):
         raise ValueError(
             f"the release {release!r} has a mean or variance over no records of "
             f"{' and '.join(repr(rv.name) for rv in sources)}, which is 0 / 0: leave it out, or "

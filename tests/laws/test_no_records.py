@@ -123,7 +123,7 @@ def test_recover_gives_the_public_number():
 @pytest.mark.parametrize("law", LAWS)
 def test_a_mean_over_no_records_is_refused(law):
     means = lambda x: x[G == 1].mean(), lambda x: pt.stack([x.sum(), x[:0].mean()])
-    for statistic in means:
+    for statistic in (*means, lambda x: x[G == 1].var(ddof=1)):
         with pytest.raises(ValueError, match=r"'z' has a mean .*over no records of 'x'.*leave it"):
             model_of(law, statistic)
 
