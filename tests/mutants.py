@@ -229,8 +229,8 @@ MUTANTS = {
     ),
     "start in the tails": Mutant(
         "pymc_dp/routes/starts.py",
-        "return max(centers, key=lambda c: c.log_density + np.log(c.widths).sum())",
-        "return centers[0]",
+        "best, near = max(best, center, key=_mass), center.widths",
+        "near = center.widths",
         "tests/routes/test_starts.py",
     ),
     "half a step of rounding": Mutant(

@@ -99,7 +99,7 @@ def require_found(
                 near=1,
             )
 
-        if same or (n < FEWEST and own[0].any()):
+        if own[0].any() and (same or n < FEWEST):
             raise declined()
         size, steps = _TRIED[dim]
         level = (np.outer(np.arange(size), steps) % size + 0.5) / size
