@@ -25,7 +25,7 @@ from pymc_dp.graphs.interrupts import Handler, held
 from pymc_dp.reading.model import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
-from pymc_dp.routes.starts import Center, Density, check_finite, draw_start, find_center
+from pymc_dp.routes.starts import Center, Density, check_finite, draw_start, find_centers
 from pymc_dp.step_methods.base import point_function
 
 _log = logging.getLogger("pymc.dp")
@@ -45,7 +45,7 @@ class Sampler(NamedTuple):
     """A compiled model: its log density with the gradient, and chains from a center."""
 
     density: Density
-    draw: Callable[[Center, Sequence[np.random.Generator]], DataTree]
+    draw: Callable[[list[Center], Sequence[np.random.Generator]], DataTree]
 
 
 def sample_nuts(model: pm.Model, **kwargs: Any) -> DataTree:
@@ -71,28 +71,29 @@ def sample_nuts(model: pm.Model, **kwargs: Any) -> DataTree:
     first = make_initial_point_fn(model=model, return_transformed=True)(0)
     start = np.concatenate([np.ravel(first[value.name]).astype("float64") for value in values])
     shapes = {value.name: np.shape(first[value.name]) for value in values}
-    center = find_center(sampler.density, start, [math.prod(s) for s in shapes.values()])
+    centers = find_centers(sampler.density, start, [math.prod(s) for s in shapes.values()])
     names = [f"{v}[{i}]" if s else v for v, s in shapes.items() for i in range(math.prod(s))]
-    check_finite(sampler.density, center, names)
+    for center in centers:
+        check_finite(sampler.density, center, names)
     chains = kwargs.get("chains") or max(2, kwargs.get("cores") or min(4, available_cores()))
     rngs = get_random_generator(kwargs.get("random_seed")).spawn(2 * chains)
-    tree = sampler.draw(center, rngs[:chains])
+    tree = sampler.draw(centers, rngs[:chains])
     if not isinstance(tree, DataTree):
         return tree
     whole = {"chain": chains, "draw": kwargs.get("draws", 1000)}
     if dict(tree["posterior"].sizes).items() >= whole.items():  # else it was interrupted
-        tree = _without_standing_still(tree, sampler, center, moved, rngs[chains:])
+        tree = _without_standing_still(tree, sampler, centers, moved, rngs[chains:])
     if kwargs.get("discard_tuned_samples", True):
         tree = tree.filter(lambda group: not (group.name or "").startswith("warmup_"))
     return tree
 
 
-def _without_standing_still(tree, sampler: Sampler, center: Center, moved, rngs) -> DataTree:
+def _without_standing_still(tree, sampler: Sampler, centers: list[Center], moved, rngs) -> DataTree:
     """Begin chains anew, once, that stand still; name those that do so again."""
     names = [rv.name for rv in moved]
     if again := standing_still(tree, names):
         _log.info("Begun anew, having stood still: %s", _in_words(again))
-        tree = _with_chains(tree, again, sampler.draw(center, [rngs[c] for c in again]))
+        tree = _with_chains(tree, again, sampler.draw(centers, [rngs[c] for c in again]))
         if still := standing_still(tree, names):
             stats = tree["sample_stats"].to_dataset()
             stands = xr.DataArray(
@@ -205,9 +206,10 @@ def _of_nutpie(
 
     density = _quiet(compiled.logp_func)
 
-    def draw(center, rngs):
+    def draw(centers, rngs):
         def start(seed):  # called for each chain, with a seed of its own
-            return draw_start(density, center, np.random.default_rng(seed))
+            rng = np.random.default_rng(seed)
+            return draw_start(density, centers[rng.integers(len(centers))], rng)
 
         began = time.perf_counter()
         shown = bool(progressbar) and not quiet and progressbar
@@ -244,10 +246,10 @@ def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
 
     density = _quiet(function)
 
-    def draw(center, rngs):
+    def draw(centers, rngs):
         starts = []
-        for rng in rngs:
-            q, point, first = draw_start(density, center, rng), dict(others), 0
+        for c, rng in enumerate(rngs):
+            q, point, first = draw_start(density, centers[c % len(centers)], rng), dict(others), 0
             for value in values:
                 size = np.size(others[value.name])
                 point[value.name] = q[first : first + size].reshape(np.shape(others[value.name]))

@@ -66,6 +66,17 @@ def find_center(density: Density, start: np.ndarray, sizes: Sequence[int]) -> Ce
     return best
 
 
+def find_centers(density: Density, start: np.ndarray, sizes: Sequence[int]) -> list[Center]:
+    """Return the centers found from PyMC's start and around it: more than one of several modes.
+
+    Those that hold much less than the best are traps of the ascent, and left out.
+    """
+    jitter = np.random.default_rng(0).uniform(-1.0, 1.0, (1, start.size))
+    found = [find_center(density, q, sizes) for q in (start, start + jitter[0], start - jitter[0])]
+    best = max(found, key=_mass)
+    return [center for center in found if _mass(center) >= _mass(best) - _GAIN] or [best]
+
+
 def _mass(center: Center) -> float:
     """Log of what a Normal law as wide as the density there holds, but for a constant."""
     if not np.isfinite(center.log_density) or center.widths.min(initial=1.0) < _NARROWEST:
