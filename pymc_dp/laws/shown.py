@@ -12,6 +12,7 @@ import numpy as np
 import pytensor.tensor.random.basic as ptr
 
 from pymc_dp.laws.one_value import frozen
+from pymc_dp.reading.cells import first_weights
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -64,9 +65,7 @@ def of_weights(
     of: str, op, release: TensorVariable, weights: sparse.csr_array, constant: np.ndarray
 ) -> Shown:
     """Return what is shown of ``weights @ records + constant``, records of this law."""
-    sizes = np.diff(weights.indptr)
-    factor = np.ones(sizes.size)
-    factor[sizes > 0] = weights.data[weights.indptr[:-1][sizes > 0]]
+    sizes, factor = np.diff(weights.indptr), first_weights(weights)
     if not np.allclose(weights.data, np.repeat(factor, sizes), rtol=1e-12, atol=0.0):
         return as_released(release, sizes.size)
     return of_multiples(of, op, sizes, factor, constant)

@@ -147,13 +147,19 @@ def is_shared(*sums: LinearSums) -> bool:
     return bool(np.bincount(used, minlength=1).max() > 1)
 
 
-def factors(sums: LinearSums, rv: TensorVariable) -> np.ndarray:
-    """Return the weight of all records of each entry, 1 of an empty one; they have to be equal."""
-    weights = sums.weights
+def first_weights(weights: sparse.csr_array) -> np.ndarray:
+    """Return the first weight of each row of a sparse matrix, 1 of an empty one."""
     sizes = np.diff(weights.indptr)
     found = np.ones(sizes.size)
     found[sizes > 0] = weights.data[weights.indptr[:-1][sizes > 0]]
-    if not np.array_equal(np.repeat(found, sizes), weights.data):
+    return found
+
+
+def factors(sums: LinearSums, rv: TensorVariable) -> np.ndarray:
+    """Return the weight of all records of each entry, 1 of an empty one; they have to be equal."""
+    weights = sums.weights
+    found = first_weights(weights)
+    if not np.array_equal(np.repeat(found, np.diff(weights.indptr)), weights.data):
         raise Declined(
             f"the release {sums.rv.name!r} weighs the records {rv.name!r} unequally, and only sums "
             f"of Normal records have a law then",

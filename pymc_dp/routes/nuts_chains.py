@@ -42,7 +42,7 @@ _COLLAPSED = 1e-8  # step size, in that of the others
 
 
 class Sampler(NamedTuple):
-    """A compiled model: its log density with the gradient, and chains from a center."""
+    """A compiled model: its log density with the gradient, and chains from centers."""
 
     density: Density
     draw: Callable[[list[Center], Sequence[np.random.Generator]], DataTree]

@@ -71,10 +71,10 @@ def find_centers(density: Density, start: np.ndarray, sizes: Sequence[int]) -> l
 
     Those that hold much less than the best are traps of the ascent, and left out.
     """
-    jitter = np.random.default_rng(0).uniform(-1.0, 1.0, (1, start.size))
-    found = [find_center(density, q, sizes) for q in (start, start + jitter[0], start - jitter[0])]
-    best = max(found, key=_mass)
-    return [center for center in found if _mass(center) >= _mass(best) - _GAIN] or [best]
+    jitter = np.random.default_rng(0).uniform(-1.0, 1.0, start.size)
+    found = [find_center(density, q, sizes) for q in (start, start + jitter, start - jitter)]
+    best = max(map(_mass, found))
+    return [center for center in found if _mass(center) >= best - _GAIN]
 
 
 def _mass(center: Center) -> float:

@@ -61,6 +61,17 @@ def test_a_narrow_funnel_is_no_center():
     assert np.isfinite(center.log_density)
 
 
+def test_there_is_a_center_in_each_mode():
+    """Else all chains would be in one of them, and R-hat have nothing to say."""
+
+    def density(q):
+        gap = q[0] ** 2 - 25.0
+        return -0.5 * gap**2, np.array([-2.0 * gap * q[0]])
+
+    found = tested.find_centers(density, np.zeros(1), [1])
+    assert {round(float(center.point[0])) for center in found} == {-5, 5}
+
+
 @pytest.mark.parametrize(
     ("bad", "what"), [(np.nan, "log density"), (np.inf, "log density"), (None, "gradient")]
 )

@@ -69,12 +69,12 @@ def require_found(
         own = pytensor.function([], [laplace, gaussian], mode=PLAIN_MODE)()
         find = pytensor.function(noisy, [*nodes, ends], **options)
 
-        def density(z, *scales) -> float:
-            *found, _ = find(z, *scales)
+        def density(z) -> float:
+            *found, _ = find(z, *own)
             if dim == 2:
-                return release_plane(*found, float(n), z, *scales)[0][0]
+                return release_plane(*found, float(n), z, *own)[0][0]
             few = found[0].size * counts[0] // sum(counts)
-            return sparing_line(*found, few, float(n), z, *scales)[0][0]
+            return sparing_line(*found, few, float(n), z, *own)[0][0]
 
         log_mass, values, _, far = find(np.zeros(dim), *own)
         few = log_mass.size - log_mass.size * counts[-1] // sum(counts)
@@ -86,7 +86,6 @@ def require_found(
         unbounded = ~(np.abs(far).max(axis=0) <= 2.0 * np.abs(values).max(axis=0))
         centred = values - mass @ values
         deviation = np.sqrt(n * mass @ centred**2)
-
         same = dim == 2 and np.linalg.cond(centred / deviation) > _SAME
 
         def declined() -> Declined:
@@ -111,7 +110,7 @@ def require_found(
         sums = np.clip(sums, n * values.min(axis=0), n * values.max(axis=0))
         noise = [kind.ppf(level[:, dim:]) for kind in (stats.laplace, stats.norm)]
         for z in sums + own[0] * noise[0] + own[1] * noise[1]:
-            if not np.isfinite(density(z, *own)):
+            if not np.isfinite(density(z)):
                 raise declined()
 
 
