@@ -19,13 +19,13 @@ from pymc_dp.laws.moments.clt import read_moments
 from pymc_dp.laws.sum_law import notes
 from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.reading.fits import check_fits
+from pymc_dp.reading.kept import kept
 from pymc_dp.reading.model import (
     Reading,
     as_model,
     as_published,
     check_values,
     privatized,
-    read,
     release_statistic,
     releases,
 )
@@ -33,7 +33,7 @@ from pymc_dp.routes import Route, interrupted, routes
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
-from pymc_dp.routes.gibbs import on_records
+from pymc_dp.routes.gibbs import on_records, with_steps
 from pymc_dp.routes.given import initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
 from pymc_dp.routes.nuts_chains import sample_nuts
@@ -115,7 +115,20 @@ def sample(
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             published = as_published(model.rvs_to_values[rv])
             check_attainable(rv.name, rv.owner.op.mechanism, published)
-    reading = read(model, "")
+    with kept(model) as reading:
+        return _sampled(reading, model, rung, method, approximate, moments, kwargs)
+
+
+def _sampled(
+    reading: Reading,
+    model: pm.Model,
+    rung: Rung,
+    method: str | None,
+    approximate: str | None,
+    moments: Any,
+    kwargs: dict[str, Any],
+) -> DataTree:
+    """Sample a model of which all arguments are known to be possible; `model` is the user's own."""
     for note in (*notes(reading), *unnormalised(reading)):
         _log.warning("%s", note)
     if method is not None:
@@ -156,7 +169,9 @@ def _by_best_route(
         read_moments(moments)  # what is wrong with them is wrong on every route
     records = {rv.name for rv in privatized(reading)}
     if rung == "auto" and not records:
-        return _as_written(model, **kwargs), ""
+        if kwargs.get("step") is not None:
+            reading = Reading(model)  # they are of its variables
+        return _as_written(reading, **kwargs), ""
     if rung == "auto" and (
         kwargs.get("step") is not None or records & set(kwargs.get("var_names") or ())
     ):
@@ -244,8 +259,9 @@ def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:
     return DataTree.from_dict({"posterior": xr.concat(parts, "chain")})
 
 
-def _as_written(model, **kwargs):
-    """Releases of latents or of integrated-out values: PyMC's samplers suit the model as it is."""
+def _as_written(reading: Reading, **kwargs):
+    """Releases of latents or of integrated-out values: the model is sampled as it is."""
+    model = reading.model
     if not all_releases(model):
         raise ValueError(
             "there is no private release in the model: declare one with dp.PrivateObservation, or "
@@ -265,7 +281,11 @@ def _as_written(model, **kwargs):
             f"nuts_sampler={nuts_sampler!r}), or leave nuts_sampler= out"
         )
     try:
-        return (interrupted.sample if stepped else sample_nuts)(model, **kwargs)
+        if not stepped:
+            return sample_nuts(model, **kwargs)
+        if any(hasattr(rv.tag, "dp_step") for rv in model.free_RVs):
+            return with_steps(reading, **kwargs)
+        return interrupted.sample(model, **kwargs)
     except NotFinite:
         raise
     except NotImplementedError as error:

@@ -1,6 +1,7 @@
 """A small hierarchy as `kernels.slices` is given one: densities of q, and its prior."""
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import carray, cfunc, njit
@@ -17,13 +18,23 @@ MIXED = {k: Mixed(*(np.array([i]) for i in (3 + J, J, k))) for k in (EACH, JOINT
 KNOWN = Mixed(*(np.zeros(0, dtype=np.int64),) * 3)  # w stays as it is
 
 
+class Pointer(NamedTuple):
+    """A compiled function that takes no data."""
+
+    kept: Any
+
+    @property
+    def function(self):
+        return self.kept.address, np.zeros(0)
+
+
 def pointer(function):
     """Compile a function of two vectors for kernels.pointers; the code lasts as long as this."""
 
-    def fill(q, size, out, length):
+    def fill(q, size, data, count, out, length):
         return function(carray(q, size), carray(out, length))
 
-    return cfunc(SIGNATURE)(fill)
+    return Pointer(cfunc(SIGNATURE)(fill))
 
 
 @njit(error_model="numpy")

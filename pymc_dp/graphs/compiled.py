@@ -6,24 +6,29 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
-from math import nan
+from math import nan, prod
 from textwrap import indent
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytensor
+import pytensor.tensor as pt
 from numba import carray, cfunc
 from numba.core.event import Listener, install_listener
 from pytensor import scalar as ps
 from pytensor.compile.io import In
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import graph_inputs
+from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key, numba_njit
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import TensorType
 
+from pymc_dp.graphs.questions import PLAIN_MODE, lengths, with_shapes
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.pointers import SIGNATURE
 
@@ -37,7 +42,7 @@ _LARGE = 1_000_000
 _FILL = """
 filled = carray(out, length)
 try:
-    number, vector = inner(carray(x, size))
+    number, vector = inner(carray(x, size), carray(data, count))
     filled[:] = vector
     return number.item()
 except Exception:
@@ -126,16 +131,63 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
     return from_source("draw", "rng, *rest", f"inner({generators})", inner=inner)
 
 
-def filling(x: Variable, number: Variable, vector: Variable) -> Any:
-    """Compile ``f(x, out) -> number``, which writes a vector into `out`, as `kernels.pointers` do.
+class Filling:
+    """``f(x, data, out) -> number``, which writes a vector into `out`, as `kernels.pointers` do.
 
-    Return what has its address, and is to be kept as long as this is used.
+    What does not depend on x, but on data or on arrays of numbers, is computed apart, whenever its
+    values are asked for, and given to the compiled code. So this is the same for other numbers, and
+    so is what is kept of it on disk.
     """
-    inner = from_graph([x], [number.astype("float64"), vector.astype("float64")])
-    # In one function: each one around another is optimised by LLVM with all that it calls.
-    known = {"carray": Piece(carray, "carray"), "nan": Piece(nan, "nan")}
-    plain, key = _function("fill", "x, size, out, length", _FILL, inner=inner, **known)
-    return cfunc(SIGNATURE, cache=key is not None)(plain)
+
+    def __init__(self, x: Variable, number: Variable, vector: Variable):
+        graphs = [with_shapes(g.astype("float64")) for g in (number, vector)]
+        found = _given(x, graphs)
+        row = [pt.as_tensor(v).astype("float64").ravel() for v in found]
+        rows = [pt.concatenate(row)] if row else [pt.zeros(0)]
+        self._values = pytensor.function([], rows, mode=PLAIN_MODE)
+        data, first, inner_of = pt.vector("data", dtype="float64"), 0, {}
+        for v in found:
+            shape = lengths(v)
+            end = first + prod(shape)
+            inner_of[v] = data[first:end].reshape(shape).astype(v.dtype)
+            first = end
+        inner = from_graph([x, data], graph_replace(graphs, inner_of, strict=False))
+        # In one function: each one around another is optimised by LLVM with all that it calls.
+        known = {"carray": Piece(carray, "carray"), "nan": Piece(nan, "nan")}
+        arguments = "x, size, data, count, out, length"
+        plain, key = _function("fill", arguments, _FILL, inner=inner, **known)
+        self._kept = cfunc(SIGNATURE, cache=key is not None)(plain)
+
+    @property
+    def function(self) -> tuple[int, np.ndarray]:
+        """Its address, and the data as they are now; the address is good as long as this is."""
+        [values] = self._values()
+        return int(self._kept.address or 0), values
+
+
+def _given(x: Variable, graphs: Sequence[Variable]) -> list[Variable]:
+    """Return the largest parts of graphs that are computed from data or arrays, and not from x."""
+    own = {v: False for v in ancestors(graphs) if v.owner is None}  # whether computed from such
+    for v in own:
+        own[v] = _is_data(v)
+    moved = {x}
+    found: dict[Variable, None] = {}
+    for node in toposort(graphs):
+        if moved.isdisjoint(node.inputs):
+            own |= dict.fromkeys(node.outputs, any(map(own.__getitem__, node.inputs)))
+        else:
+            moved.update(node.outputs)
+            found |= {v: None for v in node.inputs if v not in moved and own[v]}
+    found |= {v: None for v in graphs if v not in moved and own[v]}
+    return list(found)
+
+
+def _is_data(v: Variable) -> bool:
+    """Whether a variable holds data, or numbers that PyTensor can make nothing simpler of."""
+    if isinstance(v, Constant):
+        array = isinstance(v.type, TensorType) and v.dtype.startswith("float") and v.data.size > 1
+        return array and not np.all(v.data == v.data.flat[0])
+    return isinstance(v, SharedVariable) and isinstance(v.type, TensorType)
 
 
 def from_scalars(groups: Sequence[Sequence[ps.ScalarVariable]], output) -> Piece:

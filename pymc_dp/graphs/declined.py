@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any
+
+# Of the readings that are being asked: the data that their answers were found from.
+_SEEN: ContextVar[tuple[dict[Any, Any], ...]] = ContextVar("_SEEN", default=())
+
+
+def notice(data: Any) -> None:
+    """Say that what is being answered was found from the values that data have now."""
+    for seen in _SEEN.get():
+        if data not in seen:
+            seen[data] = data.get_value()
 
 
 class Declined(NotImplementedError):
@@ -61,7 +72,8 @@ def about(what: str) -> Iterator[None]:
 def once[F: Callable[..., Any]](function: F) -> F:
     """Have a function answer once for each first argument; that something is declined, too.
 
-    What the first argument, a reading, has been asked is kept in it, and gone with it.
+    What the first argument, a reading, has been asked is kept in it, and gone with it; and so are
+    the values of the data that it took for fixed, see `notice`.
     """
 
     @wraps(function)
@@ -69,10 +81,14 @@ def once[F: Callable[..., Any]](function: F) -> F:
         answers = reading.__dict__.setdefault("_answers", {})
         key = (answered, *args)
         if key not in answers:
+            own = reading.__dict__.setdefault("seen", {})
+            token = _SEEN.set((*_SEEN.get(), own))
             try:
                 answers[key] = function(reading, *args), None
             except (Declined, ValueError) as error:
                 answers[key] = None, error
+            finally:
+                _SEEN.reset(token)
         value, refusal = answers[key]
         if refusal is not None:
             raise refusal.with_traceback(None)

@@ -41,7 +41,7 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, notice
 
 # Evaluates scalars while a model is being read: nothing worth compiling.
 PLAIN_MODE = Mode(linker="py", optimizer=None)
@@ -89,6 +89,8 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
     # A generator gives away every draw, those inside a Scan as well.
     if not all(isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots):
         return None
+    for data in _valued(graph) if any(isinstance(r, SharedVariable) for r in roots) else ():
+        notice(data)
     if isinstance(graph, Constant):
         return np.asarray(graph.data)
     if isinstance(graph, SharedVariable):
@@ -97,6 +99,16 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
         return np.array(_computed(graph))
     except NotImplementedError:  # an op that is no function of values, `ifelse` say
         return np.asarray(graph.eval(mode=PLAIN_MODE))
+
+
+def _valued(graph: Variable) -> list[SharedVariable]:
+    """Return the shared variables of which a graph takes more than the shape."""
+
+    def expand(variable: Variable):
+        node = variable.owner
+        return None if node is None or isinstance(node.op, Shape | Shape_i) else node.inputs
+
+    return [v for v in walk([graph], expand) if isinstance(v, SharedVariable)]
 
 
 def _computed(graph: Variable) -> np.ndarray:

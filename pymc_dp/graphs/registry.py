@@ -12,7 +12,14 @@ class Registry[K: Hashable, T](Mapping[K, T]):
     """Things of one kind by their keys, those of a lower `order` first.
 
     A module registers what it has; `load` finds the modules.
+
+    Attributes
+    ----------
+    additions : int
+        To all registries so far: what was read before one may be read in another way after it.
     """
+
+    additions = 0
 
     def __init__(self) -> None:
         self._things: dict[K, T] = {}
@@ -20,6 +27,7 @@ class Registry[K: Hashable, T](Mapping[K, T]):
 
     def add(self, thing: T, *keys: K, order: int = 0) -> T:
         """Register a thing under each of these keys, or under itself; return it."""
+        Registry.additions += 1
         for key in keys or (cast(K, thing),):
             self._things[key] = thing
             self._order[key] = order

@@ -228,7 +228,7 @@ def advance(
 
     Parameters
     ----------
-    density, noise, correction : addresses of functions, see `kernels.pointers`
+    density, noise, correction : functions, see `kernels.pointers`
         The log density, with the sums of terms for entries of levels; see `draw_noise`; what is
         added to the log density, see above.
     q : array

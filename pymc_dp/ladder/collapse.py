@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import pymc as pm
+from pymc.model.core import FrozenModel
 from pymc.model.fgraph import (
     fgraph_from_model,
     model_deterministic,
@@ -28,8 +29,10 @@ from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.groups import Block, record_groups
 from pymc_dp.reading.model import (
     Reading,
+    as_written,
     check_values,
     children,
+    frozen,
     privatized,
     read,
     release_statistic,
@@ -136,7 +139,7 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
-    on = Reading(rebuilt(reading, records, total))
+    on = Reading(rebuilt(reading, records, total), reading)
     if to == "statistics":
         _prepare_sampling(reading, on, total.start)
     return on
@@ -226,7 +229,8 @@ def _prepare_sampling(reading: Reading, on: Reading, start) -> None:
     for rv, step in choose_steps(on).items():
         rv.tag.dp_step = step.__name__
     for name, value in {**feasible_start(reading), **start}.items():
-        on.model.set_initval(on.model[name], value)
+        rv = on.model[name]
+        on.model.rvs_to_initial_values[rv] = rv.type.filter(value)
 
 
 def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> pm.Model:
@@ -272,13 +276,12 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
         if fgraph.outputs[i].name in gone:
             fgraph.remove_output(i)
     collapsed = model_from_fgraph(fgraph, mutate_fgraph=True)
-    order = {v.name: i for i, v in enumerate(model.free_RVs)}
-    collapsed.free_RVs.sort(key=lambda rv: order.get(rv.name, len(order)))
+    as_written(collapsed, model)
     for rv in collapsed.basic_RVs:
         if hasattr(rv.tag, "dp_release"):
             del rv.tag.dp_release
     set_starts(collapsed, starts)
-    return collapsed
+    return frozen(collapsed, model) if isinstance(model, FrozenModel) else collapsed
 
 
 def _translate(rv: TensorVariable, translation: dict) -> TensorVariable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,9 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.transforms import _default_transform
+from pymc.model.core import BaseModel, FrozenModel
 from pymc.model.transform.optimization import freeze_dims_and_data
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Cast
@@ -36,11 +38,22 @@ class Reading:
 
     What reads a model is a function of this, decorated with `once`: nothing is read twice, and what
     could not be read is declined with the same reason each time. A reading is of the model as it
-    stands: each call makes one, and none is kept.
+    stands; see `kept` for how long that is. One that is made `of` another shares what tells it.
+
+    Attributes
+    ----------
+    model : pm.Model
+    seen : dict
+        Data that were taken for fixed, and their values.
+    live : list
+        Of what was made for the values of other data: each call fits it to those that they have
+        now, and says whether that can be done.
     """
 
-    def __init__(self, model: pm.Model):
+    def __init__(self, model: pm.Model, of: Reading | None = None):
         self.model = model
+        self.seen: dict[SharedVariable, np.ndarray] = {} if of is None else of.seen
+        self.live: list[Callable[[], bool]] = [] if of is None else of.live
 
 
 def read(model: pm.Model | None, call: str) -> Reading:
@@ -55,7 +68,7 @@ def as_model(model: pm.Model | None, call: str) -> pm.Model:
             return pm.modelcontext(None)
         except TypeError:
             raise TypeError(f"no model: write {call}, or call it within `with model:`") from None
-    if not isinstance(model, pm.Model):
+    if not isinstance(model, BaseModel):
         raise TypeError(f"a pm.Model is needed, not a {type(model).__name__}: write {call}")
     return model
 
@@ -69,6 +82,12 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     change; so it does what says which unknown numbers of records are possible. The copy's variables
     have the names of the model's.
     """
+    dims, data = deciding(model)
+    return copied(model, dims, data) if dims or data else model
+
+
+def deciding(model: pm.Model) -> tuple[list[str], list[str]]:
+    """Return the names of dims and data that a reading goes by, see above."""
     shaped = [v for v in (*_privatized(model), *releases(model)) if None in v.type.shape]
     deciding = set(ancestors(simplified([v.shape for v in shaped]))) if shaped else set()
     deciding |= set(ancestors(_on_unknown_numbers(model), blockers=model.basic_RVs))
@@ -82,15 +101,40 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
             random.update(node.outputs)
     deciding |= set(ancestors(whole))
     dims = [name for name, length in model.dim_lengths.items() if length in deciding | used]
-    data = [v.name for v in model.data_vars if v in deciding]
-    if not dims and not data:
-        return model
+    return dims, [v.name for v in model.data_vars if v in deciding]
+
+
+def copied(model: pm.Model, dims: Sequence[str], data: Sequence[str]) -> pm.Model:
+    """Return a copy of a model in which some dims and data are constants."""
     with without_starts(model) as starts:
-        known = freeze_dims_and_data(model, dims=dims, data=data)
-    set_starts(known, starts)
+        copy = freeze_dims_and_data(model, dims=dims, data=data)
+    set_starts(copy, starts)
+    as_written(copy, model)
     for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
-        known[rv.name].tag.__update__(rv.tag)
-    return known
+        copy[rv.name].tag.__update__(rv.tag)
+    return copy
+
+
+def as_written(copy: pm.Model, model: pm.Model) -> None:
+    """Put the variables of a copy in the order of a model; its own come last."""
+    for kind in ("free_RVs", "observed_RVs", "potentials", "deterministics"):
+        order = {v.name: i for i, v in enumerate(getattr(model, kind))}
+        getattr(copy, kind).sort(key=lambda v, order=order: order.get(v.name, len(order)))
+    copy.check_bounds = model.check_bounds
+
+
+def frozen(copy: pm.Model, model: pm.Model) -> pm.Model:
+    """Freeze a copy, so that PyMC keeps what it compiles of it; it shares the data of the model.
+
+    What PyMC keeps does not depend on the values of data, but on their shapes.
+    """
+    pairs = [(copy[v.name], v) for v in model.named_vars.values() if v.name in copy.named_vars]
+    pairs += [(copy.dim_lengths[name], v) for name, v in model.dim_lengths.items()]
+    for own, v in pairs:
+        if isinstance(v, SharedVariable) and isinstance(own, SharedVariable):
+            own.container = v.container
+    copy.__class__ = FrozenModel  # as `pymc.model.transform.optimization.freeze_model` does
+    return copy
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from pymc_dp.graphs.questions import (
     known_shape,
     lengths,
     nearest_rvs,
+    public_data,
     simplified,
 )
 from pymc_dp.ladder.collapse import rebuilt
@@ -173,7 +174,8 @@ def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
     moments = {rv: own for rv in model.observed_RVs if (own := _moments(rv)) is not None}
     found = _known(model, _ordered(found), moments)
     change = Change()
-    parabolas, exact = _parabolas(model, found, moments)
+    parabolas, exact, renewed = _parabolas(model, found, moments)
+    reading.live.append(renewed)
     for latent, parabola in zip(found, parabolas, strict=True):
         if parabola is not None:
             own = (latent.a, latent.b, *parabola)
@@ -229,12 +231,13 @@ class _Term:
     residual: TensorVariable
 
 
-def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> tuple[list, bool]:
+def _parabolas(model: pm.Model, found: list[Latent], moments: dict):
     """Return h and k of each latent variable, None where nothing is known of it.
 
     And whether all are Normal, given all else, as h and k say: this takes means that are affine,
     each entry in one of one latent variable, and variances without them. That the data are
-    independent and Normal is left to the caller.
+    independent and Normal is left to the caller. And what takes h and k for the data as they are
+    at a later time, see `Reading.live`.
     """
     thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in found]
     given: dict[TensorVariable, TensorVariable] = {}
@@ -261,14 +264,31 @@ def _parabolas(model: pm.Model, found: list[Latent], moments: dict) -> tuple[lis
         terms.append(_Term(latent.a, h / share, (k - h * latent.a) / share))
         alone = not latent.is_vector or not set(left) & set(ancestors([latent.a, latent.b]))
         exact = exact and alone and _is_exact(terms[-1], left)
-    values = _score(thetas, start, parabolas, inner)
-    fixed = {theta: pt.constant(value) for theta, value in zip(thetas, values, strict=True)}
-    found_at = []
-    for parabola in parabolas:
-        h, k = graph_replace(parabola, fixed, strict=False)
-        [size] = starting_values([h])
-        found_at.append((h, k) if np.all(np.isfinite(size)) and size.any() else None)
-    return found_at, exact and None not in found_at
+    score, data = _scorer(thetas, start, parabolas, inner)
+    values, known = score()
+    fixed = [
+        pytensor.shared(value, f"{latent.rv.name}_center", shape=value.shape)
+        for latent, value in zip(found, values, strict=True)
+    ]
+    given = dict(zip(thetas, fixed, strict=True))
+    found_at = [
+        tuple(graph_replace(parabola, given, strict=False)) if is_known else None
+        for parabola, is_known in zip(parabolas, known, strict=True)
+    ]
+
+    read = [v.get_value() for v in data]
+
+    def renewed() -> bool:
+        now = [v.get_value() for v in data]
+        if all(map(np.array_equal, now, read)):
+            return True
+        read[:] = now
+        values, is_known = score()
+        for center, value in zip(fixed, values, strict=True):
+            center.set_value(value)
+        return is_known == known
+
+    return found_at, exact and None not in found_at, renewed
 
 
 def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
@@ -317,18 +337,28 @@ def _slopes(mean: TensorVariable, theta: TensorVariable, start):
     return slopes[0], alone.astype("float64")
 
 
-def _score(thetas, start, parabolas, inner: Sequence[Latent]) -> list[np.ndarray]:
-    """Return values of theta near the mode, of parameters where PyMC starts them."""
+def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
+    """Return what finds values of theta near the mode, of parameters where PyMC starts them.
+
+    And whether something is known of each there: h is finite, and not zero. And the data of it.
+    """
     graphs = [part for parabola in parabolas for part in parabola]
     graphs += [part for latent in inner for part in (latent.a, latent.variance)]
-    step = pytensor.function(thetas, at_start(graphs), mode=PLAIN_MODE, on_unused_input="ignore")
-    values = [start[theta].data for theta in thetas]
-    for _ in range(_ROUNDS):
-        numbers = step(*values)
-        pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
-        known, prior = pairs[: len(thetas)], pairs[len(thetas) :]
-        for i, ((h, k), (a, variance)) in enumerate(zip(known, prior, strict=True)):
-            to = a + variance * (k - h * a) / (1.0 + h * variance)
-            most = np.sqrt(variance)
-            values[i] = values[i] + np.clip(to - values[i], -most, most)
-    return values
+    graphs = at_start(graphs)
+    step = pytensor.function(thetas, graphs, mode=PLAIN_MODE, on_unused_input="ignore")
+    first = [start[theta].data for theta in thetas]
+
+    def score() -> tuple[list[np.ndarray], list[bool]]:
+        values = list(first)
+        for _ in range(_ROUNDS):
+            numbers = step(*values)
+            pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
+            known, prior = pairs[: len(thetas)], pairs[len(thetas) :]
+            for i, ((h, k), (a, variance)) in enumerate(zip(known, prior, strict=True)):
+                to = a + variance * (k - h * a) / (1.0 + h * variance)
+                most = np.sqrt(variance)
+                values[i] = values[i] + np.clip(to - values[i], -most, most)
+        sizes = step(*values)[: 2 * len(thetas) : 2]
+        return values, [bool(np.all(np.isfinite(h)) and np.any(h)) for h in sizes]
+
+    return score, public_data(graphs)

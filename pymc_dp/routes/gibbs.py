@@ -20,7 +20,7 @@ from pymc_dp.step_methods import (
     TableGibbs,
     TwoSidedGibbs,
     choose_steps,
-    steps,
+    kept_steps,
 )
 from pymc_dp.step_methods.records import check_gaps
 
@@ -37,13 +37,14 @@ def _statistics(reading: Reading) -> Plan:
     if CellGibbs in chosen.values():
         seconds = 2e-4 if chosen.keys() >= {*on.model.free_RVs} else 8e-4
         rate = 1.0 / (seconds * _entries(on, set()))
-    return Plan(rate, partial(_with_steps, on))
+    return Plan(rate, partial(with_steps, on))
 
 
-def _with_steps(reading: Reading, **kwargs):
+def with_steps(reading: Reading, **kwargs):
+    """Sample a model by the steps that suit it, unless `step` gives others."""
     with reading.model:
-        if "step" not in kwargs:
-            kwargs["step"] = steps(reading.model)
+        if kwargs.get("step") is None:
+            kwargs["step"] = kept_steps(reading)
         return interrupted.sample(reading.model, **kwargs)
 
 
@@ -104,7 +105,7 @@ def on_records(reading: Reading, **kwargs):
     start = feasible_start(reading)
     if start:
         kwargs["initvals"] = initial_values(start, kwargs.get("initvals"))
-    return _with_steps(reading, **kwargs)
+    return with_steps(reading, **kwargs)
 
 
 def _counts(reading: Reading) -> Plan:

@@ -10,6 +10,7 @@ import logging
 import math
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -20,15 +21,13 @@ import pymc as pm
 import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
 from pymc.initial_point import make_initial_point_fn
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import NormalRV
-from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
-from pymc_dp.graphs.compiled import filling
+from pymc_dp.graphs.compiled import Filling
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths, nearest_rvs
@@ -133,7 +132,7 @@ class Layout:
         return sum(math.prod(lengths(value)) for value in self.values)
 
     def at(self, q: TensorVariable, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return graphs of the values as graphs of the vector, data as they are now."""
+        """Return graphs of the values as graphs of the vector."""
         given: dict[Any, Any] = {}
         first = 0
         for value in self.values:
@@ -141,9 +140,6 @@ class Layout:
             end = first + math.prod(shape)
             given[value] = q[first:end].reshape(shape).astype(value.dtype)
             first = end
-        for data in graph_inputs(graphs):
-            if isinstance(data, SharedVariable) and not isinstance(data.type, RandomType):
-                given[data] = pt.constant(data.get_value(borrow=True), dtype=data.dtype)
         return graph_replace(list(graphs), given, strict=False)
 
     def density(self, q: TensorVariable) -> list[TensorVariable]:
@@ -191,7 +187,7 @@ def layout(reading: Reading) -> Layout:
     joint = any(_is_joint(getattr(rv.owner.op, "law", None)) for rv in model.observed_RVs)
     anew: list[TensorVariable] = []
     if not corrected and not joint:
-        new, moved = standardised(reading, Reading(model) if model is not on.model else on)
+        new, moved = standardised(reading, Reading(model, reading) if model is not on.model else on)
         transforms = new.rvs_to_transforms
         anew = [rv for rv in new.free_RVs if getattr(transforms[rv], "is_exact", False)]
     if anew:
@@ -250,7 +246,7 @@ def _surrogates(on: Reading) -> tuple[Reading, list[str]]:
             change.replaced[rv] = integrated_release(law, mechanism, *parameters)
             lacking -= law.logp(value, mechanism, *parameters)
             change.deterministics[f"{rv.name}_correction"] = lacking.sum()
-    on = Reading(rebuilt(on, [], change)) if change.replaced else on
+    on = Reading(rebuilt(on, [], change), on) if change.replaced else on
     return on, list(change.deterministics)
 
 
@@ -366,9 +362,9 @@ class SliceChain:
         graphs = found.model.replace_rvs_by_values([found.model[name] for name in names])
         self._lock = Lock()  # of what draws, with generators of its own
         self._initial = make_initial_point_fn(model=found.model, return_transformed=True)
-        self._density = filling(q, *found.density(q))
-        self._values = filling(q, pt.zeros(()), in_a_row(found.at(q, graphs)))
-        noise = correction = self._density  # where there is none
+        density = Filling(q, *found.density(q))
+        values = Filling(q, pt.zeros(()), in_a_row(found.at(q, graphs)))
+        noise = correction = density  # where there is none
         parts, kinds = [], []
         first = int(found.ends[-1]) + found.anew
         for release in found.mixed:
@@ -378,12 +374,25 @@ class SliceChain:
             parts += given
             first += size
         if parts:
-            noise = filling(q, pt.zeros(()), in_a_row(parts))
+            noise = Filling(q, pt.zeros(()), in_a_row(parts))
         if found.corrections:
             graphs = found.model.replace_rvs_by_values(found.corrections)
-            correction = filling(q, sum(found.at(q, graphs)), pt.zeros(found.size))
-        self._functions = self._density, noise, correction
+            correction = Filling(q, sum(found.at(q, graphs)), pt.zeros(found.size))
+        self._kept = density, noise, correction, values
         self._mixed = Mixed(*np.array(kinds, dtype=np.int64).reshape(-1, 3).T.copy())
+
+        self._read_data()
+
+    def _read_data(self) -> None:
+        *self._functions, self._values = (own.function for own in self._kept)
+        self._density, _, self._correction = self._functions
+
+    def renewed(self) -> SliceChain:
+        """Return the chain for the data as they are now."""
+        chain = copy(self)
+        chain._lost = []
+        chain._read_data()
+        return chain
 
     def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> State:
         """Return a state, after the sweeps that tune it."""
@@ -414,12 +423,12 @@ class SliceChain:
         for _ in range(_CHECKED):
             around = tuned.means + tuned.spreads * rng.standard_normal(state.q.size)
             q = np.where(moved & (tuned.means != 0.0), around, state.q)  # 0 where nothing was tuned
-            if any(np.isnan(call(a, q, np.empty_like(q))) for a in self._densities()):
+            if any(np.isnan(call(f, q, np.empty_like(q))) for f in self._densities()):
                 raise NotFinite(f"its log density has no value at {q[moved][:_SHOWN]}, ...")
 
-    def _densities(self) -> set[int]:
-        """Return the addresses of the log density and of what is added to it."""
-        return {self._density.address, self._functions[2].address}
+    def _densities(self) -> list[tuple[int, np.ndarray]]:
+        """Return the log density, and what is added to it if anything is."""
+        return [self._density, *([self._correction] if self.layout.corrections else [])]
 
     def advance(self, rng: np.random.Generator, state: State, draws: int):
         """Return the next state, and a row for each draw."""
@@ -427,15 +436,14 @@ class SliceChain:
         _, lost = self._run(rng, state, 0.0, self.sweeps, rows)
         self._lost.append(lost)
         out = np.empty((draws, sum(math.prod(shape) for shape in self._shapes.values())))
-        fill_rows(self._values.address, rows, out)
+        fill_rows(self._values, rows, out)
         if np.isnan(out).any():
             raise ValueError(f"not all of {', '.join(self._shapes)} could be computed at a draw")
         return state, out
 
     def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> tuple[int, int]:
-        functions = (function.address for function in self._functions)
         moves = self.layout.ends, self.layout.anew, self._mixed, state.tuned
-        return advance(rng, *functions, state.q, *moves, adapt, thin, state.inner, rows)
+        return advance(rng, *self._functions, state.q, *moves, adapt, thin, state.inner, rows)
 
     def _start(self, rng: np.random.Generator) -> np.ndarray:
         with self._lock:
@@ -444,7 +452,7 @@ class SliceChain:
         moved = np.arange(center.size) < self.layout.ends[-1]
         for _ in range(_STARTS):
             q = center + moved * rng.uniform(-1.0, 1.0, size=center.size)
-            if all(np.isfinite(call(a, q, np.empty_like(q))) for a in self._densities()):
+            if all(np.isfinite(call(f, q, np.empty_like(q))) for f in self._densities()):
                 if self.layout.anew:
                     self._check_what_is_drawn_anew(q)
                 return q
@@ -457,7 +465,7 @@ class SliceChain:
         ends = q.copy(), q.copy()
         for end, own in zip(ends, (0.0 * u, u), strict=True):
             end[first : first + u.size] = own
-        before, after = (call(self._density.address, end, np.empty_like(end)) for end in ends)
+        before, after = (call(self._density, end, np.empty_like(end)) for end in ends)
         allowed = _ROUNDING * (1.0 + abs(before) + u @ u)
         if not abs(after - before + 0.5 * u @ u) <= allowed:  # NaN, too
             raise RuntimeError(
@@ -517,15 +525,20 @@ def _plan(reading: Reading) -> Plan:
     return Plan(_FASTER * rate, partial(_sample, reading, sweeps), lambda: found.moved)
 
 
-def _sample(reading: Reading, sweeps: int, **kwargs: Any) -> DataTree:
-    found = layout(reading)
+@once
+def _chain(reading: Reading, sweeps: int) -> SliceChain:
     names = [rv.name for rv in collapsed(reading, "marginal").model.free_RVs]
     with warnings.catch_warnings():
         # What numba says of PyTensor's code when it is compiled is nothing for the user.
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        chain = SliceChain(found, names, sweeps)
+        chain = SliceChain(layout(reading), names, sweeps)
         rng = np.random.default_rng(0)
         chain.advance(rng, chain.begin(rng, 0, pieces=Pieces()), 1)  # compile
+    return chain
+
+
+def _sample(reading: Reading, sweeps: int, **kwargs: Any) -> DataTree:
+    chain = _chain(reading, sweeps).renewed()
     return run(reading, "slices on the marginal", chain, "sweeps", **kwargs)
 
 

@@ -128,8 +128,25 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
     model : pm.Model, optional
         The model of the context by default.
     """
-    model = as_model(model, "dp.steps(model)")
-    found = _claimed(Reading(model))
+    return _made(Reading(as_model(model, "dp.steps(model)")))
+
+
+def kept_steps(reading: Reading) -> list[BlockedStep]:
+    """Return the steps that suit a model, which are made once, as they were then."""
+    found = []
+    for step, state in _made_once(reading):
+        step.sampling_state = state
+        found.append(step)
+    return found
+
+
+@once
+def _made_once(reading: Reading) -> list[tuple[BlockedStep, Any]]:
+    return [(step, step.sampling_state) for step in _made(reading)]
+
+
+def _made(reading: Reading) -> list[BlockedStep]:
+    model, found = reading.model, _claimed(reading)
     if not releases(model) and not found:
         raise ValueError(
             "no step applies: the model has no release of its own variables "

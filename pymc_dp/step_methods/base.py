@@ -15,10 +15,11 @@ from pymc.logprob.transforms import LogOddsTransform, LogTransform, SimplexTrans
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.interrupts import held
 from pymc_dp.graphs.questions import nearest_rvs, public_data
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, takes_whole
@@ -157,9 +158,12 @@ class DPStep(BlockedStep):
             point = {**point, name: drawn.astype(point[name].dtype, copy=False)}
         return point, [{}]
 
-    def _hold(self, name: str, data: str, read: Callable[[], np.ndarray]) -> None:
+    def _hold(self, name: str, data: Sequence[SharedVariable], read: Callable[[], np.ndarray]):
         """Remember what is read once of data that decide how a variable is drawn."""
-        self._held.append((name, data, read, np.copy(read())))
+        for own in data:
+            notice(own)
+        names = " or ".join(repr(own.name) for own in data)
+        self._held.append((name, names, read, np.copy(read())))
 
     def _hold_whole(self, found: Sequence[TensorVariable]) -> None:
         """Remember the data that decide whether the statistics of releases are whole numbers.
@@ -170,7 +174,7 @@ class DPStep(BlockedStep):
         for data in public_data(whole):
             if str(data.type.dtype).startswith("float"):
                 read = partial(data.get_value, borrow=True)
-                self._hold(self.vars[0].name, repr(data.name), read)
+                self._hold(self.vars[0].name, [data], read)
 
     def setup_chain(self, rng, tune, draws):
         """Begin a chain; refuse one where data changed of which something was read once."""

@@ -107,8 +107,8 @@ class TableGibbs(DPStep):
         point = initial_point or reading.model.initial_point()
         table = _with_directions(_table(reading, tuple(rvs)), point)
         for statistic in map(release_statistic, _releases(reading, rvs)):
-            if data := [repr(v.name) for v in public_data([statistic])]:
-                self._hold(table.name, " or ".join(data), partial(_parts, statistic, rvs))
+            if data := public_data([statistic]):
+                self._hold(table.name, data, partial(_parts, statistic, rvs))
         # Compiled once, before the chains' processes start.
         table.update(np.random.default_rng(0), point)
         return table

@@ -307,7 +307,7 @@ def slices(*, columns=hierarchy.EACH, inner=0, anew=0):
     bends[0] = [[0.3, -0.7, -0.1], [-0.15, 0.35, 0.2], [0.03, -0.07, 0.1]]
     tuned = Tuned(directions, bends, np.full(4, 1.5), 0.25 * spreads, spreads)
     kept = [hierarchy.pointer(function) for function in (*functions, hierarchy.correction)]
-    moved = [function.address for function in kept]
+    moved = [own.function for own in kept]
     for q in after:
         advance(rng, *moved, q, ends, anew, mixed, tuned, 0.0, 1, inner, out)
     names = {"q": slice(3), "theta": slice(3, 6), "w": slice(6, 9)}

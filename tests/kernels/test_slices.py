@@ -6,7 +6,7 @@ import pytest
 from numba import njit
 from numba.core.errors import TypingError
 
-from pymc_dp.graphs.compiled import filling
+from pymc_dp.graphs.compiled import Filling
 from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import (
     Tuned,
@@ -36,7 +36,7 @@ def test_a_level_keeps_its_law(independent):
     kept = pointer(gumbels)
     level_move(
         rng,
-        kept.address,
+        kept.function,
         q,
         np.empty_like(q),
         0,
@@ -59,7 +59,7 @@ def test_a_slice_keeps_its_law():
     line = np.zeros(1), np.ones(1), np.zeros((3, 1)), 0.7
     for i in range(size):
         q = before[i : i + 1].copy()
-        slice_move(rng, kept.address, q, gumbels(q, terms), terms, *line)
+        slice_move(rng, kept.function, q, gumbels(q, terms), terms, *line)
         after[i] = q[0]
     for power in range(1, 7):
         change = np.exp(-power * np.exp(-after)) - np.exp(-power * np.exp(-before))
@@ -96,7 +96,7 @@ def test_widths_are_tuned_and_then_stay():
     widths = np.array([1e-3, 1e3, 1.0])
     tuned = Tuned(np.eye(3), np.zeros((3, 3, 3)), widths, np.zeros(SIZE), np.ones(SIZE))
     kept = pointer(density), pointer(noise)
-    own, of_noise = (function.address for function in kept)
+    own, of_noise = (own.function for own in kept)
     given = rng, own, of_noise, own, q, ENDS[EACH], 0, MIXED[EACH], tuned
     advance(*given, 0.5, 1, 0, out)
     assert ((tuned.widths > 0.1) & (tuned.widths < 20.0)).all()
@@ -141,13 +141,13 @@ def test_lines_follow_a_bent_ridge():
 
 def test_a_function_by_its_address():
     x = pt.vector("x", shape=(2,))
-    kept = filling(x, x.sum(), x[::-1] + 1.0)
+    kept = Filling(x, x.sum(), x[::-1] + 1.0)
     out = np.zeros(2)
-    assert call(kept.address, np.array([4.0, 1.0]), out) == 5.0
+    assert call(kept.function, np.array([4.0, 1.0]), out) == 5.0
     assert out.tolist() == [2.0, 5.0]
     # Of an error, for want of room here, all is NaN.
     longer = np.zeros(3)
-    assert np.isnan(call(kept.address, np.ones(2), longer))
+    assert np.isnan(call(kept.function, np.ones(2), longer))
     assert np.isnan(longer).all()
     with pytest.raises(TypingError, match="in one piece"):
-        call(kept.address, np.ones(4)[::2], out)
+        call(kept.function, np.ones(4)[::2], out)

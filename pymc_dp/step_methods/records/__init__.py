@@ -18,8 +18,8 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 
-from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, nearest_rvs
+from pymc_dp.graphs.declined import Declined, notice
+from pymc_dp.graphs.questions import depends_on, nearest_rvs, public_data
 from pymc_dp.laws.sum_law import change
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.columns import read_rows
@@ -181,6 +181,8 @@ class RecordMetropolis(DPStep):
             _say_what_is_slow(engine, self.interweave)
         above = set(ancestors(own)) - set(own)
         names = [model.rvs_to_values[v].name for v in model.free_RVs if v in above]
+        for data in public_data([i for v in above if v.owner for i in v.owner.inputs]):
+            notice(data)  # where variables start may be computed from it
         self._start = {name: np.asarray(point[name]) for name in names if self.restart}
         self._reset()
 

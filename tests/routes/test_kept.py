@@ -1,0 +1,180 @@
+"""What is kept with a model: nothing that changes in it is missed, and nothing is built twice."""
+
+import gc
+import pickle
+import threading
+import weakref
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pymc_dp as dp
+from pymc_dp.reading import kept
+from pymc_dp.sampling import sample
+
+GROUPS = np.repeat(np.arange(5), 6)
+ROUTES = {}
+SETTINGS = {"draws": 12, "tune": 12, "chains": 2, "cores": 1, "progressbar": False, "quiet": True}
+
+
+def route(name, **options):
+    def register(write):
+        def build():
+            weights = np.array([1.0, 2.0, 3.0])
+            with pm.Model(coords={"k": ["a", "b", "c"]}) as model:
+                at, scale = pm.Data("at", 0.3), pm.Data("scale", 0.5)
+                write(at, scale, weights)
+            model.weights = weights  # which a graph was made of
+            return model
+
+        ROUTES[name] = build, options
+        return write
+
+    return register
+
+
+def release(statistic, scale, z, mechanism=dp.LaplaceMechanism):
+    dp.PrivateObservation("z", statistic, mechanism(scale), observed=pm.Data("published", z))
+
+
+@route("fused Gibbs")
+def lead(at, scale, weights):
+    m = pm.Normal("m", (at * pt.as_tensor(weights))[0], 2)
+    x = pm.Normal("x", m, pm.HalfNormal("s", 2), shape=20)
+    release(pt.stack([x.mean(), x.var(ddof=1)]), scale, [0.4, 1.5])
+
+
+@route("exact regression")
+def regression(at, scale, weights):
+    v = pm.InverseGamma("v", 3, 3)
+    b = pm.Normal("b", (at * pt.as_tensor(weights))[0], pt.sqrt(v), shape=2)
+    x = pm.Normal("x", 0, 1, shape=30)
+    y = pm.Normal("y", b[0] + b[1] * x, pt.sqrt(v), shape=30)
+    sums = pt.stack([x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()])
+    release(sums, scale, [1.0, 28.0, 5.0, 14.0, 40.0])
+
+
+@route("slices on the marginal")
+def hierarchy(at, scale, weights):
+    m = pm.Normal("m", (at * pt.as_tensor(weights))[0], 2)
+    theta = pm.Normal("theta", m, pm.HalfNormal("tau", 1), shape=5)
+    x = pm.Normal("x", theta[GROUPS], pm.HalfNormal("s", 2), shape=30)
+    release(pt.zeros(5)[GROUPS].inc(x) / 6, scale, [0.1, 2.0, -0.4, 0.8, 1.1])
+
+
+@route("NUTS on the marginal", nuts_sampler="pymc")
+def durations(at, scale, weights):
+    m = pm.Normal("m", (at * pt.as_tensor(weights))[0], 1)
+    x = pm.Exponential("x", pt.exp(m), shape=8)
+    release(x.sum(), scale, 7.0)
+
+
+@route("NUTS by nutpie", rung="marginal")
+def durations_too(at, scale, weights):
+    durations(at, scale, weights)
+
+
+@route("Metropolis on the records", rung="records")
+def records(at, scale, weights):
+    m = pm.Normal("m", (at * pt.as_tensor(weights))[0], 2)
+    x = pm.Normal("x", m, 1.5, shape=12)
+    release(pt.stack([x.clip(-1, 1).mean(), pt.abs(x).mean()]), scale, [0.2, 0.9])
+
+
+@route("steps of latent counts")
+def table(at, scale, weights):
+    p = pm.Dirichlet("p", weights + at, dims="k")
+    counts = pm.Multinomial("counts", 60, p, dims="k")
+    release(counts, scale + 0.5, [20, 18, 26], dp.GeometricMechanism)
+
+
+# What may be changed, and whether it is known to be built anew.
+def published(model):
+    model.set_data("published", model["published"].get_value() + 1)
+
+
+def noise(model):
+    model.set_data("scale", 1.1)
+
+
+def covariate(model):
+    model.set_data("at", 0.9)
+
+
+def potential(model):
+    with model:
+        pm.Potential("more", -(model.free_RVs[0].sum() ** 2))
+
+
+def observation(model):
+    with model:
+        pm.Normal(
+            "seen", model.free_RVs[0], 0.1, observed=0.7 * np.ones(model.free_RVs[0].shape.eval())
+        )
+
+
+def replaced(model):
+    rv = model["z"]
+    value = pt.as_tensor(model.rvs_to_values[rv].eval() + 2).astype(rv.dtype)
+    model.rvs_to_values[rv] = value
+    model.values_to_rvs[value] = rv
+
+
+def array(model):
+    """The entries of an array that a graph was made of."""
+    model.weights[0] = 3.0
+
+
+def start(model):
+    model.set_initval(model.free_RVs[0], np.full(model.free_RVs[0].shape.eval(), 1 / 3))
+
+
+def deterministic(model):
+    with model:
+        pm.Deterministic("twice", 2 * model.free_RVs[0])
+
+
+def labels(model):
+    model.set_dim("k", 3, coord_values=["d", "e", "f"])
+
+
+SAME, ANEW = (
+    (published, noise),
+    (potential, observation, replaced, array, start, deterministic, labels),
+)
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Count what is built."""
+    found = []
+
+    class Counted(kept._Kept):
+        def __init__(self, model):
+            found.append(model)
+            super().__init__(model)
+
+    monkeypatch.setattr(kept, "_Kept", Counted)
+    return found
+
+
+def drawn(model, seed, **options):
+    tree = sample(model, random_seed=seed, **SETTINGS, **options)
+    return tree["posterior"].to_dataset()
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_what_changes_is_seen(name, built):
+    build, options = ROUTES[name]
+    for change in (*SAME, covariate, *ANEW):
+        model, fresh = build(), build()
+        built.clear()
+        drawn(model, 1, **options)
+        change(model)
+        change(fresh)
+        again = drawn(model, 2, **options)
+        assert len(built) == (1 if change in SAME else 2) or change is covariate, change.__name__
+        drawn(model, 3, **options)
+        assert again.equals(drawn(fresh, 2, **options)), change.__name__
