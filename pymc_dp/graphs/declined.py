@@ -55,6 +55,16 @@ def nearest(reasons: Iterable[Exception]) -> Declined:
     return max(found, key=lambda reason: reason.near, default=Declined())
 
 
+@contextmanager
+def noticing(seen: dict[Any, Any], *, alone: bool = False) -> Iterator[None]:
+    """Collect the data that are noticed, and their values; `alone`, no other reading sees them."""
+    token = _SEEN.set((seen,) if alone else (*_SEEN.get(), seen))
+    try:
+        yield
+    finally:
+        _SEEN.reset(token)
+
+
 class Unrelated(Declined):
     """An expression that pairs each record with every other."""
 
@@ -81,14 +91,11 @@ def once[F: Callable[..., Any]](function: F) -> F:
         answers = reading.__dict__.setdefault("_answers", {})
         key = (answered, *args)
         if key not in answers:
-            own = reading.__dict__.setdefault("seen", {})
-            token = _SEEN.set((*_SEEN.get(), own))
             try:
-                answers[key] = function(reading, *args), None
+                with noticing(reading.__dict__.setdefault("seen", {})):
+                    answers[key] = function(reading, *args), None
             except (Declined, ValueError) as error:
                 answers[key] = None, error
-            finally:
-                _SEEN.reset(token)
         value, refusal = answers[key]
         if refusal is not None:
             raise refusal.with_traceback(None)

@@ -60,18 +60,14 @@ class _Kept:
         # Of an array that a graph was made of, its owner may change the entries.
         self.constants = [v for v in ancestors(graphs) if isinstance(v, Constant)]
         self.digests = [_digest(constant.data) for constant in self.constants]
-        self.reading = Reading(_copy(model))
+        self.reading = Reading(_copy(model), keeps=True)
 
     def is_current(self, model: pm.Model) -> bool:
         """Whether a model is what was read."""
         return (
             self.contents == _contents(model)
             and self.digests == [_digest(constant.data) for constant in self.constants]
-            and all(
-                np.array_equal(data.get_value(borrow=True), value)
-                for data, value in self.reading.seen.items()
-            )
-            and all(renewed() for renewed in self.reading.live)
+            and self.reading.is_current()
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.transforms import _default_transform
@@ -20,7 +21,7 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.declined import Declined, notice, noticing, once
 from pymc_dp.graphs.questions import (
     depends_on,
     is_whole,
@@ -45,15 +46,60 @@ class Reading:
     model : pm.Model
     seen : dict
         Data that were taken for fixed, and their values.
-    live : list
-        Of what was made for the values of other data: each call fits it to those that they have
-        now, and says whether that can be done.
     """
 
-    def __init__(self, model: pm.Model, of: Reading | None = None):
+    def __init__(self, model: pm.Model, of: Reading | None = None, *, keeps: bool = False):
         self.model = model
         self.seen: dict[SharedVariable, np.ndarray] = {} if of is None else of.seen
-        self.live: list[Callable[[], bool]] = [] if of is None else of.live
+        self._follow: list[Callable[[], bool]] | None = [] if keeps else None
+        if of is not None:
+            self._follow = of._follow
+
+    def following(
+        self, compute: Callable[[], list[np.ndarray]], data: Sequence[SharedVariable] = ()
+    ) -> list[TensorVariable]:
+        """Return numbers that follow from data, such as where a density is expanded.
+
+        Where the reading is kept they are shared variables, which take the numbers for the data as
+        they are at each call. What is computed may not decide on what else is made of a model.
+
+        Parameters
+        ----------
+        compute : returns the numbers.
+        data : those that it depends on, beside those that it notices.
+        """
+        if self._follow is None:
+            return [pt.constant(value) for value in compute()]
+        seen: dict[SharedVariable, np.ndarray] = {}
+
+        def now() -> list[np.ndarray]:
+            seen.clear()
+            with noticing(seen, alone=True):
+                for own in data:
+                    notice(own)
+                return compute()
+
+        numbers = [pytensor.shared(value, shape=np.shape(value)) for value in now()]
+
+        def follow() -> bool:
+            if not unchanged(seen):
+                for number, value in zip(numbers, now(), strict=True):
+                    if np.shape(value) != number.type.shape:
+                        return False
+                    number.set_value(value)
+            return True
+
+        self._follow.append(follow)
+        return numbers
+
+    def is_current(self) -> bool:
+        """Whether data are what they were taken for; have what follows from others follow them."""
+        return unchanged(self.seen) and all(follow() for follow in self._follow or ())
+
+
+def unchanged(seen: dict[SharedVariable, np.ndarray]) -> bool:
+    """Whether data have the values that they had."""
+    return all(np.array_equal(own.get_value(borrow=True), value) for own, value in seen.items())
 
 
 def read(model: pm.Model | None, call: str) -> Reading:

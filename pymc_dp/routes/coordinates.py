@@ -33,7 +33,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.declined import Declined, notice, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     PLAIN_MODE,
@@ -174,8 +174,7 @@ def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
     moments = {rv: own for rv in model.observed_RVs if (own := _moments(rv)) is not None}
     found = _known(model, _ordered(found), moments)
     change = Change()
-    parabolas, exact, renewed = _parabolas(model, found, moments)
-    reading.live.append(renewed)
+    parabolas, exact = _parabolas(reading, model, found, moments)
     for latent, parabola in zip(found, parabolas, strict=True):
         if parabola is not None:
             own = (latent.a, latent.b, *parabola)
@@ -231,13 +230,14 @@ class _Term:
     residual: TensorVariable
 
 
-def _parabolas(model: pm.Model, found: list[Latent], moments: dict):
+def _parabolas(
+    reading: Reading, model: pm.Model, found: list[Latent], moments: dict
+) -> tuple[list, bool]:
     """Return h and k of each latent variable, None where nothing is known of it.
 
     And whether all are Normal, given all else, as h and k say: this takes means that are affine,
     each entry in one of one latent variable, and variances without them. That the data are
-    independent and Normal is left to the caller. And what takes h and k for the data as they are
-    at a later time, see `Reading.live`.
+    independent and Normal is left to the caller.
     """
     thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in found]
     given: dict[TensorVariable, TensorVariable] = {}
@@ -265,30 +265,15 @@ def _parabolas(model: pm.Model, found: list[Latent], moments: dict):
         alone = not latent.is_vector or not set(left) & set(ancestors([latent.a, latent.b]))
         exact = exact and alone and _is_exact(terms[-1], left)
     score, data = _scorer(thetas, start, parabolas, inner)
-    values, known = score()
-    fixed = [
-        pytensor.shared(value, f"{latent.rv.name}_center", shape=value.shape)
-        for latent, value in zip(found, values, strict=True)
-    ]
-    given = dict(zip(thetas, fixed, strict=True))
+    _, known = score()
+    for own in data if known != [True] * len(known) else ():
+        notice(own)  # of others, more may be known
+    given = dict(zip(thetas, reading.following(lambda: score()[0], data), strict=True))
     found_at = [
         tuple(graph_replace(parabola, given, strict=False)) if is_known else None
         for parabola, is_known in zip(parabolas, known, strict=True)
     ]
-
-    read = [v.get_value() for v in data]
-
-    def renewed() -> bool:
-        now = [v.get_value() for v in data]
-        if all(map(np.array_equal, now, read)):
-            return True
-        read[:] = now
-        values, is_known = score()
-        for center, value in zip(fixed, values, strict=True):
-            center.set_value(value)
-        return is_known == known
-
-    return found_at, exact and None not in found_at, renewed
+    return found_at, exact and None not in found_at
 
 
 def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):

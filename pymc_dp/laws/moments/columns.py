@@ -30,6 +30,7 @@ from pymc_dp.laws.moments.sums import (
     ExactLatents,
     RowLaw,
     RowSums,
+    column_products,
     normal_law,
     normal_sums,
 )
@@ -100,8 +101,14 @@ class Columns(SumLaw):
             exact, used = ExactLatents(rows.width, rows.n), rows.releases
             linear = []
             if known := linear_releases(model, used):
-                sample = suggested_sample(rows, known, mean, root)
-                law, at = exact.tangent(*sample), exact.at(mean, root, *sample)
+
+                def near() -> list[np.ndarray]:
+                    sample = suggested_sample(rows, known, mean, root)
+                    return [*sample, *exact.tangent(*sample)]
+
+                *sample, sums, moves = self.reading.following(near)
+                law = RowLaw(column_products(rows.width), sums, moves)
+                at = exact.at(mean, root, *sample)
                 linear = [release.linearised(law, at, rows.n) for release in known]
             latents = row_latents(exact.size, exact.alpha, linear)
             sums = exact.sums(mean, root, latents[0])

@@ -247,10 +247,10 @@ class GroupedColumns(SumLaw):
             for n, *sample in zip(sizes, *samples, strict=True)
         ]
         moved = sparse.block_diag(
-            [sparse.coo_array(np.sqrt(n) * law.factor.data) for n, law in laws]
+            [sparse.coo_array(np.sqrt(n) * factor) for n, (_, factor) in laws]
         )
         jacobian = sparse.csr_array(known.matrix @ moved)
-        expected = np.concatenate([n * law.mean.data for n, law in laws])
+        expected = np.concatenate([n * own_mean for n, (own_mean, _) in laws])
         base = np.append(known.offset + known.matrix @ expected, 0.0)
         blocks = latents.reshape(len(sizes), -1)
         members = [np.flatnonzero(known.group == g) for g in range(len(sizes))]

@@ -120,8 +120,8 @@ class ExactLatents:
         center = np.sqrt(np.asarray(self.n)[..., None]) * shift
         return pt.concatenate([center, pt.switch(used, entries, 0.0)], axis=-1)
 
-    def tangent(self, mean: np.ndarray, factor: np.ndarray) -> RowLaw:
-        """Return the sums as linear functions of the latents, at a sample that is as expected.
+    def tangent(self, mean: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a `RowLaw`'s mean and factor: linear in the latents, at a sample as expected.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class ExactLatents:
         first = np.hstack([np.sqrt(n) * root, np.zeros((w, i.size))])
         moves = np.vstack([first, np.hstack([location, scatter])])
         sums = sample_sums(mean, factor, n) / n
-        return RowLaw(column_products(w), pt.constant(sums), pt.constant(moves / np.sqrt(n)))
+        return sums, moves / np.sqrt(n)
 
 
 def sample_sums(mean: np.ndarray, factor: np.ndarray, n: int) -> np.ndarray:
