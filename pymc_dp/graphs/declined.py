@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from functools import wraps
 from typing import Any
 
@@ -35,11 +36,11 @@ class Declined(NotImplementedError):
 
     def __reduce__(self):
         """Pickle what it was made of."""
-        return _declined, (self.what, self.why, self.instead, self.near)
+        return _declined, (type(self), self.what, self.why, self.instead, self.near)
 
 
-def _declined(what: str, why: str, instead: str, near: int) -> Declined:
-    return Declined(why, what=what, instead=instead, near=near)
+def _declined(of: type[Declined], what: str, why: str, instead: str, near: int) -> Declined:
+    return of(why, what=what, instead=instead, near=near)
 
 
 def nearest(reasons: Iterable[Exception]) -> Declined:
@@ -95,10 +96,10 @@ def once[F: Callable[..., Any]](function: F) -> F:
                 with noticing(reading.__dict__.setdefault("seen", {})):
                     answers[key] = function(reading, *args), None
             except (Declined, ValueError) as error:
-                answers[key] = None, error
+                answers[key] = None, copy(error)
         value, refusal = answers[key]
         if refusal is not None:
-            raise refusal.with_traceback(None)
+            raise copy(refusal)  # one that is raised holds all that its callers know
         return value
 
     return answered  # type: ignore[return-value]

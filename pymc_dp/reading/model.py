@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -179,8 +180,16 @@ def frozen(copy: pm.Model, model: pm.Model) -> pm.Model:
     for own, v in pairs:
         if isinstance(v, SharedVariable) and isinstance(own, SharedVariable):
             own.container = v.container
-    copy.__class__ = FrozenModel  # as `pymc.model.transform.optimization.freeze_model` does
+    copy.__class__ = _Frozen  # as `pymc.model.transform.optimization.freeze_model` does
     return copy
+
+
+class _Frozen(FrozenModel):
+    """PyMC makes graphs of these anew for each trace, and would compile each of them."""
+
+    @cached_property
+    def unobserved_value_vars(self):
+        return super().unobserved_value_vars
 
 
 @contextmanager
