@@ -44,7 +44,7 @@ def funnel(q):
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e6])
 def test_the_center_is_where_the_data_are(scale):
     density = laplace_tails(scale)
-    center = tested.find_center(density, np.zeros(2), [1, 1])
+    [center] = tested.find_centers(density, np.zeros(2), [1, 1])
     spreads = np.array([scale, 0.1])
     assert np.all(abs(center.point - [3e4 * scale, -2.0]) < 3 * spreads)
     assert np.all((center.widths > spreads) & (center.widths < 8 * spreads))
@@ -56,9 +56,9 @@ def test_the_center_is_where_the_data_are(scale):
 
 
 def test_a_narrow_funnel_is_no_center():
-    center = tested.find_center(funnel, np.zeros(51), [1, 50])
-    assert center.point[0] > -1.0  # the mode is at minus infinity, nearly
-    assert np.isfinite(center.log_density)
+    for center in tested.find_centers(funnel, np.zeros(51), [1, 50]):
+        assert center.point[0] > -1.0  # the mode is at minus infinity, nearly
+        assert np.isfinite(center.log_density)
 
 
 def test_there_is_a_center_in_each_mode():
@@ -70,6 +70,17 @@ def test_there_is_a_center_in_each_mode():
 
     found = tested.find_centers(density, np.zeros(1), [1])
     assert {round(float(center.point[0])) for center in found} == {-5, 5}
+
+
+@pytest.mark.parametrize(("density", "sizes", "most"), [
+    (lambda q: (-0.5 * q @ q, -q), [1] * 10, 70), (laplace_tails(1e-3), [1, 1], 200),
+    (funnel, [1, 50], 400),
+], ids=["Normal", "far", "funnel"])  # fmt: skip
+def test_the_search_is_short(density, sizes, most):
+    """A density of large data takes 25 ms: three searches, jumps in each, took 280 to 1000."""
+    asked = []
+    tested.find_centers(lambda q: asked.append(q) or density(q), np.zeros(sum(sizes)), sizes)
+    assert len(asked) < most * len(sizes)
 
 
 @pytest.mark.parametrize(
