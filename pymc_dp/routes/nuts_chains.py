@@ -320,8 +320,10 @@ def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
 
     def draw(centers, rngs):
         starts = []
-        with between(density) as own:
-            begun = [draw_start(own, centers[c % len(centers)], rng) for c, rng in enumerate(rngs)]
+        with between(density) as taken:
+            begun = [
+                draw_start(taken, centers[c % len(centers)], rng) for c, rng in enumerate(rngs)
+            ]
         for q in begun:
             point, first = dict(others), 0
             for value in values:
