@@ -85,8 +85,8 @@ def test_there_is_a_center_in_each_mode():
 
 
 @pytest.mark.parametrize(("density", "sizes", "most"), [
-    (lambda q: (-0.5 * q @ q, -q), [1] * 10, 70), (correlated, [1] * 10, 125), (laplace_tails(1e-3), [1, 1], 200),
-    (funnel, [1, 50], 400),
+    (lambda q: (-0.5 * q @ q, -q), [1] * 10, 70), (correlated, [1] * 10, 125),
+    (laplace_tails(1e-3), [1, 1], 200), (funnel, [1, 50], 400),
 ], ids=["Normal", "correlated", "far", "funnel"])  # fmt: skip
 def test_the_search_is_short(density, sizes, most):
     """A density of large data takes 25 ms: jumps in each search took 280 to 1000."""
