@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -74,6 +75,12 @@ class Handler:
         if self.came > 1 or not self._later(frame):
             self._before(number, frame)
 
+    def take(self) -> None:
+        """Do now what was left for later."""
+        if self.came == 1 and self._before is not None:
+            self.came = 0
+            self._before(signal.SIGINT, None)
+
 
 def is_beside_compiled(frame: FrameType | None) -> bool:
     """Whether Python runs in the middle of a call of compiled code."""
@@ -82,17 +89,28 @@ def is_beside_compiled(frame: FrameType | None) -> bool:
     return frame is not None
 
 
+@contextmanager
+def between(function: Callable) -> Iterator[Callable]:
+    """Make a function that calls compiled code, many times, take SIGINT in between."""
+    handler = Handler(lambda _: True)
+
+    def call(*args, **kwargs):
+        handler.take()
+        return function(*args, **kwargs)
+
+    try:
+        with handler:
+            yield call
+    finally:
+        handler.take()
+
+
 def held(function: Callable) -> Callable:
     """Make a function that calls compiled code take SIGINT when it is done."""
 
     @wraps(function)
     def call(*args, **kwargs):
-        handler = Handler(lambda _: True)
-        try:
-            with handler:
-                return function(*args, **kwargs)
-        finally:
-            if handler.came == 1:
-                signal.raise_signal(signal.SIGINT)
+        with between(function) as once:
+            return once(*args, **kwargs)
 
     return call

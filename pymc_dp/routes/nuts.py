@@ -45,8 +45,7 @@ def _sample(reading: Reading, on: Reading, **kwargs):
     if moved:
         names = ", ".join(map(repr, moved))
         _log.info("Moved in coordinates that suit the data, see docs/latent_gaussian.md: %s", names)
-    kwargs.setdefault("target_accept", _ACCEPT)
-    tree = sample_nuts(model, **kwargs)
+    tree = sample_nuts(model, usual_accept=_ACCEPT, **kwargs)
     _check_left_out(on.model, tree)
     return tree
 

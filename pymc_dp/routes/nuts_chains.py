@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -13,15 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.backends.arviz import patch_nutpie_idata
 from pymc.initial_point import make_initial_point_fn
-from pymc.progress_bar import NutpieProgressBarManager
 from pymc.util import get_random_generator
-from pytensor.compile.mode import get_default_mode
+from pytensor.compile.mode import get_mode
+from pytensor.gradient import NullTypeGradError
 from pytensor.link.numba.linker import NumbaLinker
 from xarray import DataTree
 
-from pymc_dp.graphs.interrupts import Handler, held
+from pymc_dp.graphs.interrupts import Handler, between
 from pymc_dp.reading.model import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
@@ -33,12 +33,16 @@ _log = logging.getLogger("pymc.dp")
 # What nutpie is run with here; with other arguments of pm.sample, that runs it.
 _ARGUMENTS = {
     "draws", "tune", "chains", "cores", "random_seed", "progressbar", "progressbar_theme", "quiet",
-    "target_accept", "var_names", "discard_tuned_samples", "compute_convergence_checks", "nuts",
-    "nuts_sampler",
+    "var_names", "discard_tuned_samples", "compute_convergence_checks", "nuts",
+    "nuts_sampler", "backend",
 }  # fmt: skip
+# Given as they are by default, these choose nothing.
+_DEFAULTS = {"return_inferencedata": True, "idata_kwargs": {}, "init": "auto"}
 # With these the caller has chosen where chains begin, or what moves them.
 _OWN_START = "initvals", "init", "step"
 _COLLAPSED = 1e-8  # step size, in that of the others
+_LONG = 2.0  # seconds of a search, after which it is named
+_FEW = 100  # draws, of which PyMC says so
 
 
 class Sampler(NamedTuple):
@@ -48,12 +52,13 @@ class Sampler(NamedTuple):
     draw: Callable[[list[Center], Sequence[np.random.Generator]], DataTree]
 
 
-def sample_nuts(model: pm.Model, **kwargs: Any) -> DataTree:
+def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs: Any) -> DataTree:
     """Sample a model by NUTS.
 
     Parameters
     ----------
     model : without records.
+    usual_accept : `target_accept` where the user gives none.
     **kwargs : arguments of `pm.sample`.
 
     Raises
@@ -61,40 +66,96 @@ def sample_nuts(model: pm.Model, **kwargs: Any) -> DataTree:
     NotFinite
         Where the log density or its gradient has no value near what was released.
     """
+    given = {k: x for k, x in kwargs.items() if k not in _DEFAULTS or x != _DEFAULTS[k]}
+    _refuse_given_wrong(**given)
+    # PyMC would write the target into the user's nuts={}, and find it given twice the next time.
+    kwargs = {name: x for name, x in given.items() if name not in ("target_accept", "nuts")}
+    target = given.get("target_accept") or usual_accept
+    nuts = {"target_accept": target} if target else {}
+    if nuts := nuts | (given.get("nuts") or {}):
+        kwargs["nuts"] = nuts
     moved = [rv for rv in model.free_RVs if rv.dtype.startswith("float") and not _is_stepped(rv)]
-    if not moved or any(kwargs.get(name) is not None for name in _OWN_START):
+    if not moved:
+        return interrupted.sample(model, **given)
+    if any(kwargs.get(name) is not None for name in _OWN_START):
         return interrupted.sample(model, **kwargs)
-    sampler = (_of_nutpie if _takes_nutpie(model, moved, kwargs) else _of_pymc)(
-        model, moved, **kwargs
-    )
+    of = _of_nutpie if _takes_nutpie(model, moved, kwargs) else _of_pymc
+    try:
+        sampler = of(model, moved, **kwargs)
+    except (NotImplementedError, NullTypeGradError) as error:
+        why = str(error).strip().partition("\n")[0]
+        _log.info("No density with a gradient (%s): PyMC chooses the steps", why)
+        own = given.get("nuts_sampler") or "pymc"
+        return interrupted.sample(model, **given | {"nuts_sampler": own})
     values = [model.rvs_to_values[rv] for rv in moved]
     first = make_initial_point_fn(model=model, return_transformed=True)(0)
     start = np.concatenate([np.ravel(first[value.name]).astype("float64") for value in values])
     shapes = {value.name: np.shape(first[value.name]) for value in values}
-    centers = find_centers(sampler.density, start, [math.prod(s) for s in shapes.values()])
     names = [f"{v}[{i}]" if s else v for v, s in shapes.items() for i in range(math.prod(s))]
-    for center in centers:
-        check_finite(sampler.density, center, names)
+    with between(sampler.density) as density:
+        density(start)  # compiles
+        density = _named_when_long(density, kwargs.get("quiet", False))
+        centers = find_centers(density, start, [math.prod(s) for s in shapes.values()])
+        for center in centers:
+            check_finite(density, center, names)
     chains = kwargs.get("chains") or max(2, kwargs.get("cores") or min(4, available_cores()))
     rngs = get_random_generator(kwargs.get("random_seed")).spawn(2 * chains)
     tree = sampler.draw(centers, rngs[:chains])
     if not isinstance(tree, DataTree):
         return tree
-    whole = {"chain": chains, "draw": kwargs.get("draws", 1000)}
-    if dict(tree["posterior"].sizes).items() >= whole.items():  # else it was interrupted
-        tree = _without_standing_still(tree, sampler, centers, moved, rngs[chains:])
+    if _is_whole(tree, chains, draws := kwargs.get("draws", 1000)):
+        tree = _without_standing_still(tree, sampler, centers, moved, rngs[chains:], draws)
     if kwargs.get("discard_tuned_samples", True):
         tree = tree.filter(lambda group: not (group.name or "").startswith("warmup_"))
     return tree
 
 
-def _without_standing_still(tree, sampler: Sampler, centers: list[Center], moved, rngs) -> DataTree:
-    """Begin chains anew, once, that stand still; name those that do so again."""
+def _refuse_given_wrong(nuts=None, target_accept=None, random_seed=None, **_: Any) -> None:
+    """Refuse what `pm.sample` does, before anything is compiled."""
+    if target_accept is not None and "target_accept" in (nuts or {}):
+        raise ValueError("target_accept is given twice: write it in nuts={...} or by itself")
+    if isinstance(random_seed, int | np.integer) and random_seed < 0:
+        raise ValueError(f"random_seed={random_seed} is negative: None leaves the seed open")
+
+
+def _named_when_long(density: Density, quiet: bool) -> Density:
+    """Say what takes so long, once."""
+    began, said = time.perf_counter(), quiet
+
+    def named(q):
+        nonlocal said
+        if not said and time.perf_counter() - began > _LONG:
+            said = True
+            _log.info("Looking for where the data are, to begin the chains there")
+        return density(q)
+
+    return named
+
+
+def _is_whole(tree: DataTree, chains: int, draws: int) -> bool:
+    """Whether all draws are there: it was not interrupted."""
+    return dict(tree["posterior"].sizes).items() >= {"chain": chains, "draw": draws}.items()
+
+
+def _without_standing_still(
+    tree, sampler: Sampler, centers: list[Center], moved, rngs, draws: int
+) -> DataTree:
+    """Begin chains anew, once, that stand still; name those that do so again.
+
+    Interrupted meanwhile, it keeps all chains as they were.
+    """
     names = [rv.name for rv in moved]
     if again := standing_still(tree, names):
         _log.info("Begun anew, having stood still: %s", _in_words(again))
-        tree = _with_chains(tree, again, sampler.draw(centers, [rngs[c] for c in again]))
-        if still := standing_still(tree, names):
+        still, why = again, "stood still, and to begin anew was interrupted"
+        try:
+            others = sampler.draw(centers, [rngs[c] for c in again])
+        except KeyboardInterrupt:
+            others = None
+        if others is not None and _is_whole(others, len(again), draws):
+            tree = _with_chains(tree, again, others)
+            still, why = standing_still(tree, names), "stood still, and again when begun anew"
+        if still:
             stats = tree["sample_stats"].to_dataset()
             stands = xr.DataArray(
                 np.isin(stats["chain"], still), dims="chain", coords={"chain": stats["chain"]}
@@ -103,9 +164,10 @@ def _without_standing_still(tree, sampler: Sampler, centers: list[Center], moved
             stats["stands_still"] = stands.broadcast_like(shape)
             tree["sample_stats"] = DataTree(stats)
             _log.warning(
-                "%s stood still, and again when begun anew: leave them out (sample_stats has "
-                "'stands_still'), and please report the model",
+                "%s %s: leave them out (sample_stats has 'stands_still'), and please report the "
+                "model",
                 _in_words(still).capitalize(),
+                why,
             )
     return tree
 
@@ -153,16 +215,19 @@ def _with_chains(tree: DataTree, chains: Sequence[int], others: DataTree) -> Dat
 
 
 def _quiet(function: Callable) -> Density:
-    """Return a compiled density as `starts` asks for it: far out it may have no value."""
+    """Return a compiled density as `starts` asks for it: far out it may have no value.
 
-    @held
+    One thread at a time: functions of PyTensor keep what they were called with.
+    """
+    lock = threading.Lock()
+
     def density(q):
         try:
-            with np.errstate(all="ignore"):
+            with lock, np.errstate(all="ignore"):
                 value, slope = function(q)
+                return float(value), np.array(slope)
         except (np.linalg.LinAlgError, ZeroDivisionError):
             return np.nan, np.zeros_like(q)
-        return float(value), np.asarray(slope)
 
     return density
 
@@ -174,7 +239,8 @@ def _takes_nutpie(model: pm.Model, moved, kwargs) -> bool:
         and {name for name, value in kwargs.items() if value is not None} <= _ARGUMENTS
         and len(moved) == len(model.free_RVs)
         and find_spec("nutpie") is not None
-        and isinstance(get_default_mode().linker, NumbaLinker)
+        and kwargs.get("backend") in (None, "numba")
+        and isinstance(get_mode(kwargs.get("backend")).linker, NumbaLinker)
     )
 
 
@@ -188,18 +254,24 @@ def _of_nutpie(
     progressbar: Any = True,
     progressbar_theme: Any = None,
     quiet: bool = False,
-    target_accept: float | None = None,
     var_names: Sequence[str] | None = None,
     discard_tuned_samples: bool = True,
     nuts: dict[str, Any] | None = None,
     **others: Any,
 ) -> Sampler:
     import nutpie  # it takes a second
+    from pymc.backends.arviz import patch_nutpie_idata  # these are not public, and may move
+    from pymc.progress_bar import NutpieProgressBarManager
 
+    compiled = nutpie.compile_pymc_model(model, var_names=var_names)
     if not quiet:
         _log.info("NUTS[nutpie]: %s", model.free_RVs)
-    compiled = nutpie.compile_pymc_model(model, var_names=var_names)
-    options = {"target_accept": target_accept} | (nuts or {})
+        if draws < _FEW:
+            _log.warning(
+                "Only %d samples per chain. Reliable r-hat and ESS diagnostics require longer "
+                "chains for accurate estimate.", draws,
+            )  # fmt: skip
+    options = dict(nuts or {})
     if "max_treedepth" in options:
         options["maxdepth"] = options.pop("max_treedepth")
     options = {name: value for name, value in options.items() if value is not None}
@@ -248,8 +320,12 @@ def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
 
     def draw(centers, rngs):
         starts = []
-        for c, rng in enumerate(rngs):
-            q, point, first = draw_start(density, centers[c % len(centers)], rng), dict(others), 0
+        with between(density) as taken:
+            begun = [
+                draw_start(taken, centers[c % len(centers)], rng) for c, rng in enumerate(rngs)
+            ]
+        for q in begun:
+            point, first = dict(others), 0
             for value in values:
                 size = np.size(others[value.name])
                 point[value.name] = q[first : first + size].reshape(np.shape(others[value.name]))

@@ -20,7 +20,8 @@ from pymc_dp.graphs.declined import Declined
 
 Density = Callable[[np.ndarray], tuple[float, np.ndarray]]  # its log and the gradient of that
 
-_ROUNDS, _MOST_ASCENTS = 3, 50  # ascents, and iterations of one
+_ROUNDS, _MOST_ASCENTS = 6, 50  # ascents, and iterations of one
+_WORTH = 1.0  # of the log of the mass, for which there is one more
 _FARTHER = 2.0 ** (np.arange(25) / 3.0)  # widths of a jump
 _GAIN = 10.0  # of the log of the mass, for which it is made
 _NARROWEST = 1e-12  # width: what is narrower is a mode that holds nothing
@@ -45,8 +46,10 @@ class Center(NamedTuple):
     widths: np.ndarray
 
 
-def find_center(density: Density, start: np.ndarray, sizes: Sequence[int]) -> Center:
-    """Return the center of a density.
+def find_centers(density: Density, start: np.ndarray, sizes: Sequence[int]) -> list[Center]:
+    """Return the centers found from PyMC's start and around it: more than one of several modes.
+
+    Those that hold much less than the best are traps of the ascent, and left out.
 
     Parameters
     ----------
@@ -54,27 +57,42 @@ def find_center(density: Density, start: np.ndarray, sizes: Sequence[int]) -> Ce
     start : where to begin.
     sizes : how many entries each variable has in the vector; they share a width.
     """
-    best = _center(density, start, sizes, np.ones(start.size))
-    for _ in range(_ROUNDS):  # in widths, so that units do not matter, nor how steep the tails are
-        path, before, near = _ascent(density, best), best, best.widths
-        for i in np.unique(np.linspace(0, len(path) - 1, _LOOKED_AT).astype(int)) if path else ():
-            center = _center(density, path[i], sizes, near)
-            best, near = max(best, center, key=_mass), center.widths
-        best = _jump(density, best, sizes)
-        if best is before:
-            break
-    return best
-
-
-def find_centers(density: Density, start: np.ndarray, sizes: Sequence[int]) -> list[Center]:
-    """Return the centers found from PyMC's start and around it: more than one of several modes.
-
-    Those that hold much less than the best are traps of the ascent, and left out.
-    """
     jitter = np.random.default_rng(0).uniform(-1.0, 1.0, start.size)
-    found = [find_center(density, q, sizes) for q in (start, start + jitter, start - jitter)]
-    best = max(map(_mass, found))
-    return [center for center in found if _mass(center) >= best - _GAIN]
+    found: list[Center] = []
+    near = np.ones(start.size)
+    for q in (start, start + jitter, start - jitter):
+        first = _center(density, q, sizes, near)
+        found += _climb(density, first, sizes, found)
+        near = first.widths
+    best = max(found, key=_mass)
+    for _ in range(_ROUNDS):  # in widths, so that units do not matter, nor how steep the tails are
+        [climbed] = _climb(density, best, sizes)
+        ended = not _mass(climbed) > _mass(best) + _WORTH
+        best = _jump(density, climbed, sizes) if ended else climbed
+        if ended and best is climbed:
+            break
+    others = [center for center in found if not _is_at(best, center.point)]
+    return [best, *(center for center in others if _mass(center) >= _mass(best) - _GAIN)]
+
+
+def _is_at(center: Center, point: np.ndarray) -> bool:
+    return bool((abs(point - center.point) <= center.widths).all())
+
+
+def _climb(
+    density: Density, start: Center, sizes: Sequence[int], known: Sequence[Center] = ()
+) -> list[Center]:
+    """Return the best center on an ascent from one; none if it ends at one that is known."""
+    path, best, near = _ascent(density, start), start, start.widths
+    if path and any(_is_at(own, path[-1]) for own in known):
+        return []
+    looked_at = np.linspace(len(path) - 1, 0, _LOOKED_AT).astype(int) if path else ()
+    for i in dict.fromkeys(looked_at):  # back from its end: each costs several densities a variable
+        center = _center(density, path[i], sizes, near)
+        best, near = max(best, center, key=_mass), center.widths
+        if center is not best is not start:  # behind the bulk
+            break
+    return [best]
 
 
 def _mass(center: Center) -> float:

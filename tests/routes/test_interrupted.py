@@ -1,5 +1,6 @@
 """Ctrl-C returns the draws so far: by the routes' own chains, by PyMC's and by nutpie's."""
 
+import itertools
 import logging
 import signal
 import threading
@@ -12,7 +13,7 @@ from arviz_base import from_dict
 
 import pymc_dp as dp
 from pymc_dp.graphs import interrupts
-from pymc_dp.graphs.interrupts import Pieces, held
+from pymc_dp.graphs.interrupts import Pieces, between, held
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import chain, interrupted
 from tests.chains import QUIET
@@ -82,12 +83,20 @@ def test_without_a_draw(press):
 
 
 def test_an_error_ends_the_other_chains():
+    second, calls, ended = threading.Event(), itertools.count(), []
+
     class Failing(Counting):
         def begin(self, rng, tune, *, pieces):
-            raise ValueError("as it is")
+            if next(calls) == 0:
+                assert second.wait(60)
+                raise ValueError("as it is")
+            second.set()
+            ended.append(pieces.stop.wait(5))
+            pieces.check()
 
     with pytest.raises(ValueError, match="as it is"):
-        chain.run(reading(), "", Failing(None), draws=HUGE, chains=2, cores=2, **QUIET)
+        chain.run(reading(), "", Failing(None), draws=1, chains=2, cores=2, **QUIET)
+    assert ended == [True]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["shortest", "longest"])
@@ -124,6 +133,21 @@ def test_steps_take_it_when_they_are_done():
     with pytest.raises(KeyboardInterrupt):
         step()
     assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_many_calls_take_it_in_between():
+    done = []
+
+    def function(comes):
+        if comes:
+            signal.raise_signal(signal.SIGINT)
+        done.append(comes)
+
+    for calls in ([False, True, False], [True]):  # with another to come, and in the last
+        with pytest.raises(KeyboardInterrupt), between(function) as call:
+            list(map(call, calls))
+    assert done == [False, True, True]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

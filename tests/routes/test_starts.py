@@ -1,12 +1,17 @@
 """Where chains of NUTS begin, and those that stand still."""
 
 import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from pytensor import wrap_py
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
@@ -41,10 +46,17 @@ def funnel(q):
     return value, slope
 
 
+def correlated(q):
+    """A Normal law of ten entries with strong correlations, away from zero."""
+    root = np.random.default_rng(0).normal(size=(10, 10))
+    slope = -np.linalg.solve(root @ root.T + 0.05 * np.eye(10), q - 5.0)
+    return 0.5 * (q - 5.0) @ slope, slope
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e6])
 def test_the_center_is_where_the_data_are(scale):
     density = laplace_tails(scale)
-    center = tested.find_center(density, np.zeros(2), [1, 1])
+    [center] = tested.find_centers(density, np.zeros(2), [1, 1])
     spreads = np.array([scale, 0.1])
     assert np.all(abs(center.point - [3e4 * scale, -2.0]) < 3 * spreads)
     assert np.all((center.widths > spreads) & (center.widths < 8 * spreads))
@@ -56,9 +68,9 @@ def test_the_center_is_where_the_data_are(scale):
 
 
 def test_a_narrow_funnel_is_no_center():
-    center = tested.find_center(funnel, np.zeros(51), [1, 50])
-    assert center.point[0] > -1.0  # the mode is at minus infinity, nearly
-    assert np.isfinite(center.log_density)
+    for center in tested.find_centers(funnel, np.zeros(51), [1, 50]):
+        assert center.point[0] > -1.0  # the mode is at minus infinity, nearly
+        assert np.isfinite(center.log_density)
 
 
 def test_there_is_a_center_in_each_mode():
@@ -70,6 +82,17 @@ def test_there_is_a_center_in_each_mode():
 
     found = tested.find_centers(density, np.zeros(1), [1])
     assert {round(float(center.point[0])) for center in found} == {-5, 5}
+
+
+@pytest.mark.parametrize(("density", "sizes", "most"), [
+    (lambda q: (-0.5 * q @ q, -q), [1] * 10, 70), (correlated, [1] * 10, 125),
+    (laplace_tails(1e-3), [1, 1], 200), (funnel, [1, 50], 400),
+], ids=["Normal", "correlated", "far", "funnel"])  # fmt: skip
+def test_the_search_is_short(density, sizes, most):
+    """A density of large data takes 25 ms: jumps in each search took 280 to 1000."""
+    asked = []
+    tested.find_centers(lambda q: asked.append(q) or density(q), np.zeros(sum(sizes)), sizes)
+    assert len(asked) < most * len(sizes)
 
 
 @pytest.mark.parametrize(
@@ -126,15 +149,26 @@ def test_chains_that_stand_still(moves, steps, found):
     assert nuts_chains.standing_still(tree_of(moves, steps), ["x"]) == found
 
 
-@pytest.mark.parametrize("again", [True, False])
-def test_they_are_begun_anew_once(monkeypatch, caplog, again):
-    """And are named if they stand still once more, in `sample_stats`, too."""
+@pytest.mark.parametrize(
+    ("again", "says"),
+    [
+        ("moves", ""),
+        ("stands", "Chain 2 stood still, and again when begun anew"),
+        ("Ctrl-C", "Chain 2 stood still, and to begin anew was interrupted"),
+        ("Ctrl-C, some draws", "Chain 2 stood still, and to begin anew was interrupted"),
+    ],
+)
+def test_they_are_begun_anew_once(monkeypatch, caplog, again, says):
+    """And are named if they stand still once more, in `sample_stats`, too; no draw is lost."""
     asked = []
 
     def draw(center, rngs):
         asked.append(len(rngs))
-        good = len(asked) > 1 and not again
-        return tree_of([1] * (len(rngs) - 1) + [good], [0.1] * len(rngs))
+        if again == "Ctrl-C" and len(asked) > 1:
+            raise KeyboardInterrupt
+        good = len(asked) > 1 and again != "stands"
+        tree = tree_of([1] * (len(rngs) - 1) + [good], [0.1] * len(rngs))
+        return tree.isel(draw=slice(4)) if good and again != "moves" else tree
 
     sampler = nuts_chains.Sampler(lambda q: (-0.5 * q @ q, -q), draw)
     monkeypatch.setattr(nuts_chains, "_of_pymc", lambda *args, **kwargs: sampler)
@@ -144,14 +178,145 @@ def test_they_are_begun_anew_once(monkeypatch, caplog, again):
         tree = nuts_chains.sample_nuts(model, chains=3, draws=10, nuts_sampler="pymc")
     assert asked == [3, 1]
     assert "Begun anew, having stood still: chain 2" in caplog.text
-    assert ("Chain 2 stood still" in caplog.text) == again
+    assert ("Chain 2 stood still" in caplog.text) == bool(says)
+    assert says in caplog.text
+    assert dict(tree["posterior"].sizes) == {"chain": 3, "draw": 10}
     stands = np.zeros((3, 10), dtype=bool)
-    stands[2] = again
-    if again:
+    stands[2] = True
+    if says:
         np.testing.assert_array_equal(tree["sample_stats"]["stands_still"], stands)
     else:
         assert "stands_still" not in tree["sample_stats"]
         assert np.unique(tree["posterior"]["x"].values[2]).size > 1
+
+
+# --- As pm.sample ---------------------------------------------------------------------------------
+
+
+@wrap_py(itypes=[pt.dscalar], otypes=[pt.dscalar])
+def without_gradient(x):
+    return np.asarray(-((x - 3.0) ** 2))
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+@pytest.mark.parametrize("backend", [None, "numba"])
+def test_a_variable_without_a_gradient_has_another_step(backend, caplog):
+    with pm.Model() as model:
+        pm.Potential("p", without_gradient(pm.Normal("x")))
+    few = {"draws": 6, "tune": 3, "chains": 2, "cores": 1} | QUIET | {"quiet": False}
+    with caplog.at_level(logging.INFO, "pymc"):
+        tree = nuts_chains.sample_nuts(model, usual_accept=0.9, backend=backend, **few)
+    assert tree["posterior"]["x"].shape == (2, 6)
+    assert "No density with a gradient" in caplog.text
+    assert "Slice: [x]" in caplog.text
+    with pytest.raises(ValueError, match="requires all variables to be differentiable"):
+        nuts_chains.sample_nuts(model, nuts_sampler="nutpie", backend=backend, **few)
+
+
+def test_threads_call_a_density_one_by_one():
+    """Functions of PyTensor keep their arguments: two threads at once get each other's."""
+    kept = np.zeros(1)
+
+    def function(q):
+        kept[:] = q
+        time.sleep(0.002)
+        return kept[0], kept
+
+    density = nuts_chains._quiet(function)
+    points = np.arange(16.0)[:, None]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(density, points))
+    np.testing.assert_array_equal([value for value, _ in found], points[:, 0])
+    np.testing.assert_array_equal([slope for _, slope in found], points)
+
+
+class Taken(Exception):
+    """Says which runner was taken, and with which arguments."""
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Return a function that names the runner of some arguments, and what it is given."""
+
+    def runner(name):
+        def run(*args, **kwargs):
+            raise Taken(name, kwargs)
+
+        return run
+
+    for name in ("_of_nutpie", "_of_pymc"):
+        monkeypatch.setattr(nuts_chains, name, runner(name))
+    with pm.Model() as model:
+        pm.Normal("x")
+
+    def call(**kwargs):
+        with pytensor.config.change_flags(mode="NUMBA"), pytest.raises(Taken) as found:
+            nuts_chains.sample_nuts(model, **kwargs)
+        return found.value.args
+
+    return call
+
+
+@pytest.mark.parametrize(("given", "runner"), [
+    ({"return_inferencedata": True}, "_of_nutpie"), ({"idata_kwargs": {}}, "_of_nutpie"),
+    ({"backend": "numba"}, "_of_nutpie"), ({"init": "auto"}, "_of_nutpie"),
+    ({"callback": None, "nuts": {}, "random_seed": [1, 2]}, "_of_nutpie"),
+    ({"return_inferencedata": False}, "_of_pymc"), ({"idata_kwargs": {"a": 1}}, "_of_pymc"),
+    ({"backend": "c"}, "_of_pymc"), ({"nuts_sampler": "pymc"}, "_of_pymc"),
+])  # fmt: skip
+def test_values_that_are_the_default_choose_nothing(taken, given, runner):
+    assert taken(**given)[0] == runner
+
+
+@pytest.mark.parametrize(("given", "nuts"), [
+    ({}, {"target_accept": 0.9}), ({"target_accept": 0.8}, {"target_accept": 0.8}),
+    ({"nuts": {"target_accept": 0.7}}, {"target_accept": 0.7}),
+    ({"nuts": {"maxdepth": 5}, "target_accept": 0.8}, {"maxdepth": 5, "target_accept": 0.8}),
+])  # fmt: skip
+def test_there_is_one_target(taken, given, nuts):
+    """Of the user, before that of a route; and what they wrote stays as it is."""
+    before = dict(given.get("nuts", {}))
+    assert taken(usual_accept=0.9, **given)[1]["nuts"] == nuts
+    assert given.get("nuts", {}) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"target_accept": 0.9, "nuts": {"target_accept": 0.8}}, "target_accept is given twice"),
+        ({"random_seed": -1}, "random_seed=-1 is negative"),
+    ],
+)
+def test_what_pymc_refuses_is_refused(given, says):
+    with pm.Model() as model:
+        pm.Normal("x")
+    for sample in (pm.sample, nuts_chains.sample_nuts):
+        match = says if sample is nuts_chains.sample_nuts else None
+        with pytest.raises(ValueError, match=match):
+            sample(model=model, draws=1, tune=1, **given, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("draws", "quiet", "says"), [(99, False, True), (99, True, False), (100, False, False)]
+)
+def test_few_draws_are_named_as_by_pymc(monkeypatch, caplog, draws, quiet, says):
+    nutpie = pytest.importorskip("nutpie")
+    compiled = SimpleNamespace(logp_func=None)
+    monkeypatch.setattr(nutpie, "compile_pymc_model", lambda *args, **kwargs: compiled)
+    nuts_chains._of_nutpie(pm.Model(), [], draws=draws, quiet=quiet)
+    assert (f"Only {draws} samples per chain." in caplog.text) == says
+
+
+@pytest.mark.parametrize(("long", "times"), [(0.0, 1), (60.0, 0)])
+def test_a_long_search_is_named_once(monkeypatch, caplog, long, times):
+    monkeypatch.setattr(nuts_chains, "_LONG", long)
+    sampler = nuts_chains.Sampler(lambda q: (-0.5 * q @ q, -q), lambda *_: tree_of([1], [0.1]))
+    monkeypatch.setattr(nuts_chains, "_of_pymc", lambda *args, **kwargs: sampler)
+    with pm.Model() as model:
+        pm.Normal("x")
+    with caplog.at_level(logging.INFO, "pymc.dp"):
+        nuts_chains.sample_nuts(model, chains=1, draws=10, nuts_sampler="pymc")
+    assert caplog.text.count("Looking for where the data are") == times
 
 
 # --- Models whose release is far from where PyMC starts -------------------------------------------
