@@ -80,6 +80,13 @@ def about(what: str) -> Iterator[None]:
         raise Declined(f"{what}: {error}", near=near) from None
 
 
+def _bare[E: Exception](error: E) -> E:
+    """Return an error that holds nothing of where it was raised, nor of what its callers know."""
+    own = copy(error)
+    own.__traceback__ = own.__cause__ = own.__context__ = None
+    return own
+
+
 def once[F: Callable[..., Any]](function: F) -> F:
     """Have a function answer once for each first argument; that something is declined, too.
 
@@ -96,10 +103,10 @@ def once[F: Callable[..., Any]](function: F) -> F:
                 with noticing(reading.__dict__.setdefault("seen", {})):
                     answers[key] = function(reading, *args), None
             except (Declined, ValueError) as error:
-                answers[key] = None, copy(error)
+                answers[key] = None, _bare(error)
         value, refusal = answers[key]
         if refusal is not None:
-            raise copy(refusal)  # one that is raised holds all that its callers know
+            raise _bare(refusal)
         return value
 
     return answered  # type: ignore[return-value]
