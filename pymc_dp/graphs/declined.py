@@ -97,7 +97,7 @@ def once[F: Callable[..., Any]](function: F) -> F:
     @wraps(function)
     def answered(reading: Any, *args: Any) -> Any:
         answers = reading.__dict__.setdefault("_answers", {})
-        key = (answered, *args)
+        key = (function, *args)
         if key not in answers:
             try:
                 with noticing(reading.__dict__.setdefault("seen", {})):

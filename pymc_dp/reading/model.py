@@ -80,7 +80,12 @@ class Reading:
                     notice(own)
                 return compute()
 
-        numbers = [pytensor.shared(value, shape=np.shape(value)) for value in now()]
+        # nutpie asks for names of their own.
+        named = f"following_{len(self._follow)}"
+        numbers = [
+            pytensor.shared(value, f"{named}_{i}", shape=np.shape(value))
+            for i, value in enumerate(now())
+        ]
 
         def follow() -> bool:
             if not unchanged(seen):

@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.initial_point import make_initial_point_fn
+from pymc.model.core import FrozenModel
 from pymc.util import get_random_generator
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.link.numba.linker import NumbaLinker
 from xarray import DataTree
 
+from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.interrupts import Handler, between
 from pymc_dp.reading.model import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
 from pymc_dp.routes.starts import Center, Density, check_finite, draw_start, find_centers
-from pymc_dp.step_methods.base import point_function
+from pymc_dp.step_methods.base import PointFunction, point_function
 
 _log = logging.getLogger("pymc.dp")
 
@@ -88,7 +89,7 @@ def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs:
         own = given.get("nuts_sampler") or "pymc"
         return interrupted.sample(model, **given | {"nuts_sampler": own})
     values = [model.rvs_to_values[rv] for rv in moved]
-    first = make_initial_point_fn(model=model, return_transformed=True)(0)
+    first = model.initial_point(0)
     start = np.concatenate([np.ravel(first[value.name]).astype("float64") for value in values])
     shapes = {value.name: np.shape(first[value.name]) for value in values}
     names = [f"{v}[{i}]" if s else v for v, s in shapes.items() for i in range(math.prod(s))]
@@ -244,6 +245,17 @@ def _takes_nutpie(model: pm.Model, moved, kwargs) -> bool:
     )
 
 
+def _kept[F: Callable[..., Any]](make: F, model: pm.Model) -> F:
+    """Return what makes something once of a frozen model; a user's own may change."""
+    return once(make) if isinstance(model, FrozenModel) else make
+
+
+def _compiled(model: pm.Model, var_names: tuple[str, ...] | None) -> Any:
+    import nutpie
+
+    return nutpie.compile_pymc_model(model, var_names=var_names)
+
+
 def _of_nutpie(
     model: pm.Model,
     moved,
@@ -263,7 +275,10 @@ def _of_nutpie(
     from pymc.backends.arviz import patch_nutpie_idata  # these are not public, and may move
     from pymc.progress_bar import NutpieProgressBarManager
 
-    compiled = nutpie.compile_pymc_model(model, var_names=var_names)
+    compiled = _kept(_compiled, model)(model, None if var_names is None else tuple(var_names))
+    # It has the data as they were then.
+    data = {own.name: own.get_value(borrow=True) for own in compiled.shared_var_keys}
+    compiled = compiled.with_data(**data)
     if not quiet:
         _log.info("NUTS[nutpie]: %s", model.free_RVs)
         if draws < _FEW:
@@ -309,12 +324,16 @@ def _of_nutpie(
     return Sampler(density, draw)
 
 
+def _constrained(model: pm.Model, *moved) -> PointFunction:
+    return point_function(model, list(moved))
+
+
 def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
     values = [model.rvs_to_values[rv] for rv in moved]
     function = model.logp_dlogp_function(values, ravel_inputs=True)
     others = model.initial_point()
     function.set_extra_values(others)
-    constrained = point_function(model, moved)
+    constrained = _kept(_constrained, model)(model, *moved)
 
     density = _quiet(function)
 
