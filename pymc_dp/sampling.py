@@ -13,6 +13,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.compiled import said_when_compiling
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.moments.clt import read_moments
@@ -115,7 +116,11 @@ def sample(
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             published = as_published(model.rvs_to_values[rv])
             check_attainable(rv.name, rv.owner.op.mechanism, published)
-    with kept(model) as reading:
+    shown = {
+        "progressbar": bool(kwargs.get("progressbar", True)),
+        "quiet": bool(kwargs.get("quiet")),
+    }
+    with Stages(**shown), kept(model) as reading:
         return _sampled(reading, model, rung, method, approximate, moments, kwargs)
 
 
@@ -146,7 +151,7 @@ def _sampled(
     checks = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
     if kwargs.get("return_inferencedata", True) and kwargs.get("trace") is None:
         kwargs["compute_convergence_checks"] = False
-    with said_when_compiling(quiet=kwargs.get("quiet", False)):
+    with said_when_compiling():
         tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
         check_convergence(tree, [rv.name for rv in model.free_RVs], advice)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from math import nan, prod
 from textwrap import indent
@@ -29,10 +28,9 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.graphs.questions import PLAIN_MODE, lengths, with_shapes
+from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.pointers import SIGNATURE
-
-_log = logging.getLogger("pymc.dp")
 
 # Numba keeps no code on disk that holds more bytes of data than this.
 _LARGE = 1_000_000
@@ -52,22 +50,18 @@ except Exception:
 
 
 class _Said(Listener):
-    """Says once that something is compiled, which is not so where it is loaded from disk."""
-
-    said = False
+    """Says that something is compiled, which is not so where it is loaded from disk."""
 
     def on_start(self, event):
-        if not self.said:
-            self.said = True
-            _log.info("Compiling, which takes some seconds")
+        stage("Compiling")
 
     def on_end(self, event):
         pass
 
 
-def said_when_compiling(*, quiet: bool) -> AbstractContextManager:
+def said_when_compiling() -> AbstractContextManager:
     """Say that Numba compiles as soon as it does, so that the wait is no riddle."""
-    return nullcontext() if quiet else install_listener("numba:compile", _Said())
+    return install_listener("numba:compile", _Said())
 
 
 class Piece(NamedTuple):

@@ -17,6 +17,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.model import (
     Reading,
     copied,
@@ -52,6 +53,7 @@ class _Kept:
     """A reading, with all that it depends on; it begins locked."""
 
     def __init__(self, model: pm.Model):
+        stage("Reading the model")
         self.lock = Lock()
         self.lock.acquire()
         self.contents = _contents(model)

@@ -25,6 +25,7 @@ from xarray import DataTree
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import result
 from pymc_dp.graphs.interrupts import Pieces
+from pymc_dp.graphs.stages import stage
 from pymc_dp.ladder.collapse import dropped_deterministics
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.reading.model import Reading, releases
@@ -94,6 +95,7 @@ def run(
     cores = cores or min(4, available_cores())
     chains = chains or 4  # they are cheap, and four make the diagnostics robust
     rngs = get_random_generator(random_seed).spawn(chains)
+    stage("" if progressbar else "Tuning and drawing")
     began = time.perf_counter()
     with Progress(
         TextColumn("Chain {task.description}"),
@@ -103,13 +105,14 @@ def run(
         TimeRemainingColumn(),
         disable=not progressbar or quiet,
     ) as progress:
-        tasks = [progress.add_task(str(c), total=draws) for c in range(chains)]
+        tasks = [progress.add_task(f"{c}, tuning", total=draws) for c in range(chains)]
 
         parts: list[list[np.ndarray]] = [[] for _ in range(chains)]
         pieces = Pieces()
 
         def draw(c: int) -> None:
             state = chain.begin(rngs[c], tune, pieces=pieces)
+            progress.update(tasks[c], description=f"{c}, drawing")
             for piece in pieces.of(draws):
                 state, rows = chain.advance(rngs[c], state, piece.stop - piece.start)
                 parts[c].append(rows)

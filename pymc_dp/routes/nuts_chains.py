@@ -23,6 +23,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.interrupts import Handler, between
+from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.model import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
@@ -95,7 +96,7 @@ def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs:
     names = [f"{v}[{i}]" if s else v for v, s in shapes.items() for i in range(math.prod(s))]
     with between(sampler.density) as density:
         density(start)  # compiles
-        density = _named_when_long(density, kwargs.get("quiet", False))
+        density = _named_when_long(density)
         centers = find_centers(density, start, [math.prod(s) for s in shapes.values()])
         for center in centers:
             check_finite(density, center, names)
@@ -119,15 +120,15 @@ def _refuse_given_wrong(nuts=None, target_accept=None, random_seed=None, **_: An
         raise ValueError(f"random_seed={random_seed} is negative: None leaves the seed open")
 
 
-def _named_when_long(density: Density, quiet: bool) -> Density:
+def _named_when_long(density: Density) -> Density:
     """Say what takes so long, once."""
-    began, said = time.perf_counter(), quiet
+    began, said = time.perf_counter(), False
 
     def named(q):
         nonlocal said
         if not said and time.perf_counter() - began > _LONG:
             said = True
-            _log.info("Looking for where the data are, to begin the chains there")
+            stage("Looking for where the data are, to begin the chains there")
         return density(q)
 
     return named
@@ -253,6 +254,7 @@ def _kept[F: Callable[..., Any]](make: F, model: pm.Model) -> F:
 def _compiled(model: pm.Model, var_names: tuple[str, ...] | None) -> Any:
     import nutpie
 
+    stage("Compiling")
     return nutpie.compile_pymc_model(model, var_names=var_names)
 
 
@@ -298,6 +300,7 @@ def _of_nutpie(
             rng = np.random.default_rng(seed)
             return draw_start(density, centers[rng.integers(len(centers))], rng)
 
+        stage()
         began = time.perf_counter()
         shown = bool(progressbar) and not quiet and progressbar
         bars = NutpieProgressBarManager(

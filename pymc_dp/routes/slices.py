@@ -31,6 +31,7 @@ from pymc_dp.graphs.compiled import Filling
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths, nearest_rvs
+from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import Mixed, Tuned, advance, fill_rows
 from pymc_dp.ladder.collapse import collapsed, rebuilt
@@ -527,6 +528,7 @@ def _plan(reading: Reading) -> Plan:
 
 @once
 def _chain(reading: Reading, sweeps: int) -> SliceChain:
+    stage("Compiling")
     names = [rv.name for rv in collapsed(reading, "marginal").model.free_RVs]
     with warnings.catch_warnings():
         # What numba says of PyTensor's code when it is compiled is nothing for the user.

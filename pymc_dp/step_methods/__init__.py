@@ -14,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.questions import is_itself, nearest_rvs
 from pymc_dp.graphs.registry import load
+from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.model import (
     Reading,
     as_model,
@@ -142,6 +143,7 @@ def kept_steps(reading: Reading) -> list[BlockedStep]:
 
 @once
 def _made_once(reading: Reading) -> list[tuple[BlockedStep, Any]]:
+    stage("Compiling")
     return [(step, step.sampling_state) for step in _made(reading)]
 
 

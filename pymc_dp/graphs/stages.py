@@ -1,0 +1,114 @@
+"""What goes on before the first draw, in one line with the time so far."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from rich.console import Console
+
+_log = logging.getLogger("pymc.dp")
+
+_TICK = 0.2  # seconds
+_CURRENT: ContextVar[Stages | None] = ContextVar("_CURRENT", default=None)
+
+
+def stage(what: str = "") -> None:
+    """Say what begins now, to whoever called `dp.sample`; nothing, where draws show themselves."""
+    if (current := _CURRENT.get()) is not None:
+        current.say(what)
+
+
+class Stages:
+    """A line that says what goes on, for as long as this is open.
+
+    In a terminal and in a notebook the line is written anew as time passes, and goes when there is
+    something else to see. In a script each stage is a line of the log.
+
+    Parameters
+    ----------
+    progressbar : bool
+        Whether the line may move; each stage is a line of the log if not.
+    quiet : bool
+        Whether nothing is said.
+    """
+
+    def __init__(self, *, progressbar: bool, quiet: bool):
+        self._began, self._now = time.perf_counter(), ""
+        self._over = threading.Event()
+        self._handlers = list(logging.getLogger("pymc").handlers)
+        self._show: Any = None
+        if not quiet:
+            console = Console(stderr=True)
+            self._show = self._to_log
+            if progressbar and console.is_jupyter:
+                self._show = _to_notebook()
+            elif progressbar and console.is_terminal:
+                self._show = _to_terminal
+
+    def __enter__(self) -> Stages:
+        """Begin."""
+        self._token = _CURRENT.set(self)
+        if self._moves:
+            for handler in self._handlers:
+                handler.addFilter(self._before_others)
+            self._thread = threading.Thread(target=self._tick, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the line away."""
+        _CURRENT.reset(self._token)
+        if self._moves:
+            self._over.set()
+            self._thread.join()
+            for handler in self._handlers:
+                handler.removeFilter(self._before_others)
+            self.say("")
+
+    @property
+    def _moves(self) -> bool:
+        return self._show not in (None, self._to_log)
+
+    def say(self, what: str) -> None:
+        """Say what begins now."""
+        if self._show is not None and what != self._now:
+            self._now = what
+            self._write()
+
+    def _write(self) -> None:
+        seconds = time.perf_counter() - self._began
+        self._show(f"{self._now}, {seconds:.1f} s" if self._now else "")
+
+    def _tick(self) -> None:
+        while not self._over.wait(_TICK):
+            if self._now:
+                self._write()
+
+    def _to_log(self, line: str) -> None:
+        if line:
+            _log.info("%s", line)
+
+    def _before_others(self, record: logging.LogRecord) -> bool:
+        """Take the line away before a message; what speaks for itself, PyMC, also shows itself."""
+        if self._now:
+            self._show("")
+        if record.name != _log.name:
+            self._now = ""
+        return True
+
+
+def _to_terminal(line: str) -> None:
+    sys.stderr.write(f"\r\x1b[K{line}")
+    sys.stderr.flush()
+
+
+def _to_notebook():
+    from IPython.display import display
+
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line: handle.update({"text/plain": line}, raw=True)
