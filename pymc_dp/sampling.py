@@ -34,6 +34,7 @@ from pymc_dp.routes import Route, interrupted, routes
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
+from pymc_dp.routes.costs import expected_rate
 from pymc_dp.routes.gibbs import on_records, with_steps
 from pymc_dp.routes.given import initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
@@ -208,7 +209,9 @@ def _by_best_route(
         elif not isinstance(plan, Declined):
             open_routes.append((plan, route))
         if isinstance(plan, Declined) and plan.near > 1:
-            by_a_word.append((route.usual, route.name, reason))
+            by_a_word.append(
+                (expected_rate(route.usual) if route.usual else 0.0, route.name, reason)
+            )
     for plan, best in sorted(open_routes, key=lambda entry: -entry[0].rate):
         _log.info("Route: %s (rung: %s)", best.name, best.rung)
         usual, name, reason = max(by_a_word)

@@ -59,9 +59,8 @@ class Pair:
         Raises NotImplementedError for law parameters that the pair does not cover.
     parameters : callable
         Maps the law's parameters to those that `draw` takes, as graphs.
-    seconds : float
-        What every entry adds to the time of an effective draw by NUTS, where its density is a
-        quadrature.
+    slow : bool
+        Whether its density is a quadrature.
     """
 
     law: type
@@ -71,7 +70,7 @@ class Pair:
     examples: tuple[tuple[float, ...], ...]
     require: Callable[..., None] = lambda *law_parameters: None
     parameters: Callable[..., Sequence] = lambda *law_parameters: law_parameters
-    seconds: float = 0.0
+    slow: bool = False
 
 
 PAIRS: Registry[tuple[type[Op], type[Mechanism]], Pair] = Registry()

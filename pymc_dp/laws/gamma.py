@@ -122,7 +122,7 @@ register_pair(
         _draw_gaussian,
         ((21.0, 0.012), (1.001, 0.4), (4.0, 30.0), (1.5, 1e-3)),
         _require_shape_one,
-        seconds=1e-4,
+        slow=True,
     )
 )
 register_pair(

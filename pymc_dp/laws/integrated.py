@@ -33,13 +33,11 @@ class Integrated(ABC):
     Attributes
     ----------
     names : names under which `recover` draws what was integrated out.
-    rate : effective draws a second to be expected of NUTS, see `routes.Route`.
     elementwise : whether each entry of the release has a density of its own.
     by_entry : whether what `recover` draws has an entry for each of the release, or is a number.
     """
 
     names: tuple[str, ...]
-    rate: float = 5_000.0
     elementwise: ClassVar[bool] = False
     by_entry: ClassVar[bool] = False
 
@@ -50,6 +48,10 @@ class Integrated(ABC):
     @abstractmethod
     def logp(self, value: TensorVariable, mechanism: Mechanism, *parameters) -> TensorVariable:
         """Log density of a release."""
+
+    def cost(self, entries: int) -> dict[str, float]:
+        """Return what the log density of a release of so many entries costs, by `routes.costs`."""
+        return {"closed form": entries}
 
     def mean_variance(self, *parameters) -> tuple[TensorVariable, TensorVariable]:
         """Return the mean and the variance of the confidential value; may be declined."""

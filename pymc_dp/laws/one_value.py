@@ -105,19 +105,23 @@ class Pieces(Integrated):
     """Independent statistics of several laws, each of some entries of a release.
 
     `entries` are those of each in the raveled release, of the given shape: numbers, or one number
-    of a statistic that is a scalar.
+    of a statistic that is a scalar. `slow` counts those whose density is, see `Pair`.
     """
 
     statistics: tuple[Independent, ...]
     entries: tuple[tuple[int, ...] | int, ...]
     shape: tuple[int, ...]
-    rate: float = Integrated.rate
+    slow: int = 0
     by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         """See `Integrated`."""
         return tuple(name for law in self.statistics for name in law.names)
+
+    def cost(self, entries: int) -> dict[str, float]:
+        """See `Integrated.cost`."""
+        return {"closed form": entries - self.slow, "quadrature": self.slow}
 
     def laws(self, parameters):
         """Return each law, the places of its entries, and its parameters."""
@@ -178,12 +182,12 @@ def pieces_release(
     pieces: Sequence[Piece], release: TensorVariable, mechanism: Mechanism
 ) -> TensorVariable:
     """Build the release whose entries follow several laws; declined where they have no marginal."""
-    laws, parameters, seconds = [], [], 1.0 / Pieces.rate
+    laws, parameters, slow = [], [], 0
     for piece in pieces:
         op, own = piece.law
         with about(f"the release {release.name!r}"):
             pair = require_pair(op, mechanism, own)
-        seconds += np.size(piece.entries) * pair.seconds
+        slow += np.size(piece.entries) * pair.slow
         require_multiples(release, mechanism, piece.factor, piece.constant)
         numbers = map(frozen, (piece.factor, piece.constant, piece.empty))
         public = piece.public and (frozen(piece.public[0]), frozen(piece.public[1]))
@@ -193,7 +197,7 @@ def pieces_release(
     if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):
         raise Declined(f"an entry of the release {release.name!r} is of no records: leave it out")
     entries = tuple(frozen(piece.entries) for piece in pieces)
-    found = Pieces(tuple(laws), entries, shape, 1.0 / seconds)
+    found = Pieces(tuple(laws), entries, shape, slow)
     return integrated_release(found, mechanism, *parameters)
 
 

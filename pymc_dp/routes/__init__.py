@@ -5,7 +5,7 @@ Every module of this package registers its routes; a new one is found by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from xarray import DataTree
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.registry import Registry, load
 from pymc_dp.reading.model import Reading
+from pymc_dp.routes.costs import expected_rate
 
 
 class Plan(NamedTuple):
@@ -22,18 +23,29 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
-    rate : effective draws a second to be expected of the slowest parameter, as measured on two
-        cores on the blood-lead example (`benchmarks/`).
+    rate : effective draws of the slowest parameter to be expected of a CPU second.
     run : ``(**pm.sample arguments)`` to the result.
     moved : names the variables that are moved in coordinates other than PyMC's.
+    cost : what the rate is computed from, see `routes.costs`.
     """
 
     rate: float
     run: Callable[..., DataTree]
     moved: Callable[[], list[str]] = list
+    cost: Mapping[str, float] = {}
+
+    @classmethod
+    def costing(
+        cls,
+        cost: Mapping[str, float],
+        run: Callable[..., DataTree],
+        moved: Callable[[], list[str]] = list,
+    ) -> Plan:
+        """Return a plan of the rate that goes with a cost."""
+        return cls(expected_rate(cost), run, moved, cost)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Route:
     """One way to sample a model.
 
@@ -49,8 +61,8 @@ class Route:
         The approximation that it samples; `plan` then takes ``moments=``, too.
     steps : bool, optional
         Whether some variables get steps of ours, so that it is not for ``nuts_sampler=``.
-    usual : float, optional
-        The rate that it usually has, to tell what is lost where a word of the model shuts it.
+    usual : mapping, optional
+        What it usually costs, to tell what is lost where a word of the model shuts it.
     """
 
     name: str
@@ -59,7 +71,7 @@ class Route:
     arguments: frozenset[str] | None = None
     approximate: str | None = None
     steps: bool = False
-    usual: float = 0.0
+    usual: Mapping[str, float] | None = None
 
 
 ROUTES: Registry[Route, Route] = Registry()

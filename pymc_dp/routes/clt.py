@@ -119,8 +119,8 @@ def plan(reading: Reading, moments: Any = None) -> Plan:
     """Plan the route; say what of the model the kernel does not cover."""
     regression = covered(reading, False)
     kernel_model(reading.model, regression, moments, corrected=True)
-    rate = 1e6 / regression.rows.width**2.8
-    return Plan(rate, partial(sample, reading, moments=moments))
+    cost = {"regression by the central limit theorem": regression.rows.width**2.8}
+    return Plan.costing(cost, partial(sample, reading, moments=moments))
 
 
 def sample(

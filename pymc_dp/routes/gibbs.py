@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import partial
 
 from pymc_dp.graphs.declined import Declined
@@ -24,6 +25,8 @@ from pymc_dp.step_methods import (
 )
 from pymc_dp.step_methods.records import check_gaps
 
+_STEPS = "Gibbs on the statistics"
+
 
 def _statistics(reading: Reading) -> Plan:
     on = collapsed(reading, "statistics")
@@ -33,11 +36,11 @@ def _statistics(reading: Reading) -> Plan:
     # Draws of counts are nearly independent; of what has no interweaving, where the noise
     # dominates, there are much less.
     counts = all(chosen.get(rv) is CountGibbs for rv in on.model.free_RVs)
-    rate = 8_000.0 if counts else 200.0
+    cost = {"Gibbs on counts" if counts else _STEPS: 1.0}
     if CellGibbs in chosen.values():
-        seconds = 2e-4 if chosen.keys() >= {*on.model.free_RVs} else 8e-4
-        rate = 1.0 / (seconds * _entries(on, set()))
-    return Plan(rate, partial(with_steps, on))
+        alone = chosen.keys() >= {*on.model.free_RVs}
+        cost = {"Gibbs on cells" if alone else "Gibbs on cells, and NUTS": _entries(on, set())}
+    return Plan.costing(cost, partial(with_steps, on))
 
 
 def with_steps(reading: Reading, **kwargs):
@@ -57,19 +60,20 @@ def _records(reading: Reading) -> Plan:
         check_gaps(model, rv)
     all_stepped = {*tagged} | {*choose_steps(reading)} >= {*model.free_RVs}
     found = blocks(reading, tagged)
-    seconds = (2e-4 if all_stepped else 1e-3) * len(found)
-    if any(width(block) > 1 for block in found):
-        seconds = 7e-3  # the parameters of a regression follow its rows slowly
-    for block in found:
-        seconds += _sweep(reading, block)
-        seconds *= width(block) ** 2
-    # Parameters of many groups, and what these have in common, follow the records slowly.
     records = {rv for block in found for rv in block.records}
-    return Plan(1.0 / (seconds * _entries(reading, records)), partial(on_records, reading))
+    # Parameters of many groups, and what these have in common, follow the records slowly.
+    times = _entries(reading, records) * math.prod(width(block) ** 2 for block in found)
+    draw = "records, draw" if all_stepped else "records, draw beside NUTS"
+    if any(width(block) > 1 for block in found):
+        draw = "records, draw of rows"  # which the parameters of a regression follow slowly
+    cost = Counter({draw: float(len(found))})
+    for block in found:
+        cost.update(_sweep(reading, block))
+    return Plan.costing({k: times * x for k, x in cost.items()}, partial(on_records, reading))
 
 
-def _sweep(reading: Reading, block: Block) -> float:
-    """Return the seconds of a sweep over some records, by the sums that a proposal changes.
+def _sweep(reading: Reading, block: Block) -> dict[str, float]:
+    """Return the cost of a sweep over some records, by the sums that a proposal changes.
 
     Where a law reads what was released, they are as many as the released entries: which they are
     takes long to read for many groups, and is of no use on other routes.
@@ -83,8 +87,8 @@ def _sweep(reading: Reading, block: Block) -> float:
         try:
             sums = len(read_block(reading, block).maps)
         except Declined:
-            return block.n * 1e-6 + block.n**2 * 1e-8
-    return block.n * sums * 5e-8
+            return {"records, afresh": block.n + block.n**2 / 100.0}
+    return {"records, sum": block.n * sums}
 
 
 def _size(rv) -> int:
@@ -114,9 +118,10 @@ def _counts(reading: Reading) -> Plan:
     others = [rv.name for rv in privatized(reading) if chosen.get(rv) not in exact]
     if others:
         raise Declined(f"{others[0]!r} has no exact draw given its releases")
-    return Plan(1_000.0, partial(on_records, reading))
+    cost = {"exact counts": 1.0, "exact counts, entry": sum(map(_size, privatized(reading)))}
+    return Plan.costing(cost, partial(on_records, reading))
 
 
-ROUTES.add(Route("Gibbs on the statistics", "statistics", _statistics, steps=True, usual=200.0))
+ROUTES.add(Route(_STEPS, "statistics", _statistics, steps=True, usual={_STEPS: 1}))
 ROUTES.add(Route("Metropolis on the records", "records", _records, steps=True))
 ROUTES.add(Route("exact draws of the counts", "records", _counts, steps=True))

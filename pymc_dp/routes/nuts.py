@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -12,6 +14,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
+from pymc_dp.graphs.questions import known_shape, lengths
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
@@ -19,6 +22,7 @@ from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, releases, require_possible
 from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.coordinates import standardised
+from pymc_dp.routes.costs import expected_rate
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.routes.nuts_chains import sample_nuts
 from pymc_dp.step_methods import choose_steps
@@ -27,17 +31,33 @@ _log = logging.getLogger("pymc.dp")
 
 # PyMC's 0.8 leaves divergences where little is known of a spread, as is usual under noise.
 _ACCEPT = 0.9
+_MARGINAL, _STATISTICS = "NUTS on the marginal", "NUTS on the statistics"
 _CHECKED = 50  # draws of a chain
 
 
-def nuts_rate(marginal: pm.Model) -> float:
+def density_cost(model: pm.Model) -> Counter[str]:
+    """Return what the log density of a model without records costs."""
+    shapes = [[n or 1 for n in known_shape(rv)] for rv in model.free_RVs]
+    cost = Counter({"entry": sum(map(math.prod, shapes))})
+    for rv in model.basic_RVs:
+        if isinstance(op := rv.owner.op, IntegratedReleaseRV):
+            cost.update(op.law.cost(math.prod(lengths(rv))))
+    return cost
+
+
+def _cost(model: pm.Model, name: str, times: float = 1.0) -> dict[str, float]:
+    """Return the cost of NUTS: by itself, and by what is in its density."""
+    return {name: times} | {f"NUTS, {part}": x for part, x in density_cost(model).items()}
+
+
+def marginal_rate(marginal: pm.Model) -> float:
     """Return the effective draws a second to be expected of NUTS without confidential values."""
-    ops = [rv.owner.op for rv in marginal.basic_RVs]
-    return 1.0 / sum(1.0 / op.law.rate for op in ops if isinstance(op, IntegratedReleaseRV))
+    return expected_rate(_cost(marginal, _MARGINAL))
 
 
-def _on(reading: Reading, on: Reading, rate: float) -> Plan:
-    return Plan(rate, partial(_sample, reading, on), lambda: standardised(reading, on)[1])
+def _on(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
+    cost, moved = _cost(on.model, name, times), lambda: standardised(reading, on)[1]
+    return Plan.costing(cost, partial(_sample, reading, on), moved)
 
 
 def _sample(reading: Reading, on: Reading, **kwargs):
@@ -74,30 +94,31 @@ def _check_left_out(marginal: pm.Model, tree: DataTree) -> None:
             )
 
 
-def _marginal(reading: Reading) -> Plan:
+def _marginal_plan(reading: Reading) -> Plan:
     marginal = collapsed(reading, "marginal")
-    return _on(reading, marginal, nuts_rate(marginal.model))
+    return _on(reading, marginal, _MARGINAL)
 
 
-def _statistics(reading: Reading) -> Plan:
+def _statistics_plan(reading: Reading) -> Plan:
     on = collapsed(reading, "statistics")
     if any(r.owner.op.region is FeasibleRegression for r in releases(on.model)):
         raise Declined("the walls of bounds= stop NUTS")
     if choose_steps(on):
         raise Declined("variables have steps of their own there")
     columns = max(width(group) for group in record_groups(reading))
-    return _on(reading, on, 800.0 / columns**2)
+    return _on(reading, on, _STATISTICS, columns**2)
 
 
 def _clt_statistics(reading: Reading, moments) -> Plan:
     on = collapsed(reading, "statistics", "clt", moments)
     if any(r.owner.op.bounds is not None for r in releases(reading.model)):
         raise Declined("the walls of bounds= stop NUTS")
-    return _on(reading, on, 1_000.0)
+    return _on(reading, on, "NUTS on sums by the central limit theorem")
 
 
 def _clt_marginal(reading: Reading, moments) -> Plan:
-    return _on(reading, collapsed(reading, "marginal", "clt", moments), 500.0)
+    on = collapsed(reading, "marginal", "clt", moments)
+    return _on(reading, on, "NUTS by the central limit theorem")
 
 
 def _records(reading: Reading) -> Plan:
@@ -108,7 +129,8 @@ def _records(reading: Reading) -> Plan:
     require_possible(releases(model))
     if any(r.owner.op.bounds is not None for r in releases(model)):
         raise Declined("the walls of bounds= stop NUTS")
-    return Plan(1.0, partial(_sample_records, reading))
+    n = sum(group.n for group in record_groups(reading))
+    return Plan.costing({"NUTS on the records": 1.0 + n / 100.0}, partial(_sample_records, reading))
 
 
 def _sample_records(reading: Reading, **kwargs):
@@ -140,6 +162,6 @@ ROUTES.add(
         approximate="clt",
     )
 )
-ROUTES.add(Route("NUTS on the marginal", "marginal", _marginal, usual=500.0))
-ROUTES.add(Route("NUTS on the statistics", "statistics", _statistics, usual=200.0))
+ROUTES.add(Route(_MARGINAL, "marginal", _marginal_plan, usual={_MARGINAL: 1}))
+ROUTES.add(Route(_STATISTICS, "statistics", _statistics_plan, usual={_STATISTICS: 1}))
 ROUTES.add(Route("NUTS on the records", "records", _records))

@@ -49,7 +49,7 @@ from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.latent_normal import LatentNormalRV
-from pymc_dp.routes.nuts import nuts_rate
+from pymc_dp.routes.nuts import density_cost
 from pymc_dp.routes.starts import NotFinite
 from pymc_dp.step_methods.base import in_a_row
 
@@ -57,12 +57,11 @@ _log = logging.getLogger("pymc.dp")
 
 _MOST = 10  # parameters, each of which takes some densities a sweep
 _FEWEST = 5  # entries of a release from which on its noise is mixed: the density is then cheaper
-_FASTER = 5.0  # than NUTS
 _WIDER = 1.05  # variance of a surrogate: the tails of what it stands for are to be reached
 _LEAST = 1e-3  # variance of a surrogate, in those of the noise
 _INNER, _MOST_INNER = 2, 16  # sweeps to a proposal for what a surrogate stands for
 # Sweeps to a draw, where the density is that of a rate of NUTS and of so many entries.
-_SWEEPS, _CHEAP, _SHORT = 4, 1_000.0, 1_000
+_SWEEPS, _SHORT = 4, 1_000
 _STARTS = 100  # points that are tried
 _CHECKED, _SHOWN = 20, 4  # points around the draws of the warm-up, and entries of one
 _WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # of the warm-up, at whose ends the moves are tuned to it
@@ -521,9 +520,10 @@ def _bends(z: np.ndarray) -> np.ndarray:
 
 def _plan(reading: Reading) -> Plan:
     found = layout(reading)
-    rate = nuts_rate(collapsed(reading, "marginal").model)
-    sweeps = _SWEEPS if rate >= _CHEAP and found.size <= _SHORT else 1
-    return Plan(_FASTER * rate, partial(_sample, reading, sweeps), lambda: found.moved)
+    sweeps = _SWEEPS if not found.corrections and found.size <= _SHORT else 1
+    density = density_cost(collapsed(reading, "marginal").model)
+    cost = {"slices": float(found.ends[0])} | {f"slices, {k}": x for k, x in density.items()}
+    return Plan.costing(cost, partial(_sample, reading, sweeps), lambda: found.moved)
 
 
 @once

@@ -13,7 +13,7 @@ from pytensor.gradient import NullTypeGradError
 
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.reading.model import releases
-from pymc_dp.routes.nuts import nuts_rate
+from pymc_dp.routes.nuts import marginal_rate
 from pymc_dp.studies.engines import (
     COMPILED,
     Compiled,
@@ -43,7 +43,7 @@ def read(model: pm.Model) -> Compiled:
     except NullTypeGradError as error:
         raise NotImplementedError(f"the density has no gradient: {error}") from None
     names = tuple(v.name for v in (*marginal.free_RVs, *marginal.deterministics))
-    return Compiled(names, partial(nuts_sampler, marginal), nuts_rate(marginal))
+    return Compiled(names, partial(nuts_sampler, marginal), marginal_rate(marginal))
 
 
 def _data_name(release: str) -> str:

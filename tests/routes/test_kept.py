@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 
 import pymc_dp as dp
 from pymc_dp.reading import kept
@@ -255,7 +256,8 @@ def test_threads_share_a_model_and_do_not_disturb_each_other():
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(found[seed].equals(drawn(build(), seed, **options)) for seed in range(4))
+    for seed in range(4):  # what threads compile at a time may round in another way
+        xr.testing.assert_allclose(found[seed], drawn(build(), seed, **options), rtol=1e-9)
 
 
 def test_a_model_that_was_sampled_can_be_pickled():

@@ -122,10 +122,9 @@ class SumsOfBinomials(Integrated):
         """See `Integrated`."""
         return (self.name,)
 
-    @property
-    def rate(self) -> float:  # type: ignore[override]
-        """Effective draws a second; a gradient takes about a microsecond for each cell."""
-        return 5_000.0 / (1.0 + self.entry.size / 500.0)
+    def cost(self, entries: int) -> dict[str, float]:
+        """See `Integrated.cost`."""
+        return {"binomial sums, cell": self.entry.size}
 
     def draw(self, rng, chance):
         """See `Integrated.draw`."""

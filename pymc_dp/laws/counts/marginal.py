@@ -150,10 +150,9 @@ class OnesAmongRecords(Integrated):
     names: tuple[str, ...]
     whole: bool
 
-    @property
-    def rate(self) -> float:  # type: ignore[override]
-        """Effective draws a second; the number of terms grows like the square root of n."""
-        return 5_000.0 / (1.0 + math.sqrt(self.n) / 50.0)
+    def cost(self, entries: int) -> dict[str, float]:
+        """See `Integrated.cost`; the number of terms grows like the square root of n."""
+        return {"ones among records": math.sqrt(self.n)}
 
     def draw(self, rng, p):
         """See `Integrated.draw`."""

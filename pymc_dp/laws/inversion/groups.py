@@ -99,10 +99,9 @@ class InvertedGroups(Integrated):
     elementwise = True
     by_entry = True
 
-    @property
-    def rate(self) -> float:  # type: ignore[override]
-        """Effective draws a second: a gradient takes 0.2 ms a group."""
-        return 250.0 / max(1, self.sizes.size)
+    def cost(self, entries: int) -> dict[str, float]:
+        """See `Integrated.cost`."""
+        return {"inverted group": entries}
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""

@@ -96,7 +96,10 @@ class BoundedMoments(Integrated):
     bounds: tuple[float, float]
     names: tuple[str, ...]
     stacked: bool
-    rate = 500.0
+
+    def cost(self, entries: int) -> dict[str, float]:
+        """See `Integrated.cost`."""
+        return {"bounded moments": 1.0}
 
     def draw(self, rng, m, v):
         """See `Integrated.draw`."""

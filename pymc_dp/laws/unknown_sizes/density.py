@@ -175,14 +175,13 @@ class OfUnknownSize(Integrated):
     names: tuple[str, ...]
     by_entry = True
 
-    @property
-    def rate(self) -> float:  # type: ignore[override]
-        """Effective draws a second."""
+    def cost(self, entries: int) -> dict[str, float]:
+        """See `Integrated.cost`."""
         if isinstance(self.records, Histogram):
-            return 5_000.0 / (1.0 + self.records.work(self.sizes) / 1e4)
+            return {"histogram of unknown size": self.records.work(self.sizes)}
         if self.records.summand is None:
-            return 5_000.0 / (1.0 + self.sizes.size / 100)
-        return 250.0 / self.sizes.size
+            return {"unknown size": self.sizes.size}
+        return {"inverted sum of unknown size": self.sizes.size}
 
     def _split(self, parameters):
         """Return the parameters of the number and of a record, and the earlier releases."""

@@ -1,0 +1,21 @@
+"""What routes are expected to cost: shapes of a model, times constants that were measured.
+
+A cost names what takes time, and how much of it a model has: ``{"NUTS": 1, "NUTS, parameter": 12}``
+say. ``python3 run.py bench routes`` fits what a unit of each costs and writes it to `costs.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+
+CONSTANTS: dict[str, float] = json.loads(
+    files("pymc_dp.routes").joinpath("costs.json").read_text(encoding="utf-8")
+)
+_NOT_MEASURED = 1e-3  # seconds, as for what others add
+
+
+def expected_rate(cost: Mapping[str, float]) -> float:
+    """Return the effective draws of the slowest parameter to expect of a CPU second."""
+    return 1.0 / sum(CONSTANTS.get(name, _NOT_MEASURED) * x for name, x in cost.items())
