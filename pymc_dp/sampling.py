@@ -31,14 +31,14 @@ from pymc_dp.reading.model import (
     releases,
 )
 from pymc_dp.routes import Route, interrupted, routes
+from pymc_dp.routes.as_written import not_for_nuts
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.costs import expected_rate
-from pymc_dp.routes.gibbs import on_records, with_steps
+from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
-from pymc_dp.routes.nuts_chains import sample_nuts
 from pymc_dp.routes.starts import NotFinite
 
 # Messages appear where PyMC's do.
@@ -275,25 +275,25 @@ def _as_written(reading: Reading, **kwargs):
             "there is no private release in the model: declare one with dp.PrivateObservation, or "
             "call pm.sample"
         )
-    _log.info("Route: the model as written")
     nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
-    stepped = [
-        repr(rv.name)
-        for rv in model.free_RVs
-        if hasattr(rv.tag, "dp_step") or not rv.dtype.startswith("float")
-    ]
+    stepped = ", ".join(map(repr, not_for_nuts(reading)))
     if nuts_sampler != "pymc" and stepped:
         raise ValueError(
-            f"nuts_sampler={nuts_sampler!r} cannot move {', '.join(stepped)}, which have steps of "
+            f"nuts_sampler={nuts_sampler!r} cannot move {stepped}, which have steps of "
             f'their own: write dp.sample(dp.collapse(model, "marginal"), '
             f"nuts_sampler={nuts_sampler!r}), or leave nuts_sampler= out"
         )
     try:
-        if not stepped:
-            return sample_nuts(model, **kwargs)
-        if any(hasattr(rv.tag, "dp_step") for rv in model.free_RVs):
-            return with_steps(reading, **kwargs)
-        return interrupted.sample(model, **kwargs)
+        if kwargs.get("step") is not None:
+            return interrupted.sample(model, **kwargs)
+        plans = [
+            (plan, route)
+            for route, plan in routes(reading)
+            if not isinstance(plan, Declined) and (nuts_sampler == "pymc" or not route.steps)
+        ]
+        plan, route = max(plans, key=lambda entry: entry[0].rate)
+        _log.info("Route: %s", route.name)
+        return plan.run(**kwargs)
     except NotFinite:
         raise
     except NotImplementedError as error:

@@ -14,7 +14,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.registry import Registry, load
-from pymc_dp.reading.model import Reading
+from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.routes.costs import expected_rate
 
 
@@ -75,17 +75,19 @@ class Route:
 
 
 ROUTES: Registry[Route, Route] = Registry()
+AS_WRITTEN = "as written"  # the rung of models without records
 
 
 def routes(
     reading: Reading, approximate: str | None = None, **options: Any
 ) -> list[tuple[Route, Plan | Declined]]:
-    """Return every route with its plan, or with why it is shut."""
+    """Return every route of a model's rungs with its plan, or with why it is shut."""
+    has_records = bool(privatized(reading))
     table: list[tuple[Route, Plan | Declined]] = []
     # A fifth of the time would go to notes of the lines that made the graphs, all of them ours.
     with pytensor.config.change_flags(traceback__limit=0):
         for route in ROUTES:
-            if route.approximate != approximate:
+            if route.approximate != approximate or has_records == (route.rung == AS_WRITTEN):
                 continue
             try:
                 table.append((route, route.plan(reading, **options)))

@@ -45,18 +45,18 @@ def density_cost(model: pm.Model) -> Counter[str]:
     return cost
 
 
-def _cost(model: pm.Model, name: str, times: float = 1.0) -> dict[str, float]:
+def nuts_cost(model: pm.Model, name: str, times: float = 1.0) -> dict[str, float]:
     """Return the cost of NUTS: by itself, and by what is in its density."""
     return {name: times} | {f"NUTS, {part}": x for part, x in density_cost(model).items()}
 
 
 def marginal_rate(marginal: pm.Model) -> float:
     """Return the effective draws a second to be expected of NUTS without confidential values."""
-    return expected_rate(_cost(marginal, _MARGINAL))
+    return expected_rate(nuts_cost(marginal, _MARGINAL))
 
 
 def _on(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
-    cost, moved = _cost(on.model, name, times), lambda: standardised(reading, on)[1]
+    cost, moved = nuts_cost(on.model, name, times), lambda: standardised(reading, on)[1]
     return Plan.costing(cost, partial(_sample, reading, on), moved)
 
 

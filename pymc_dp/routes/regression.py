@@ -74,7 +74,7 @@ class ConjugateRegression:
 def plan(reading: Reading) -> Plan:
     """Plan the route; say what of the model the kernel does not cover."""
     d = covered(reading).rows.width
-    return Plan.costing({"exact regression": d**2.8}, partial(sample, reading))
+    return Plan.costing({_NAME: d**2.8}, partial(sample, reading))
 
 
 @once
@@ -374,4 +374,6 @@ def covariate_values(prior: ConjugateLaw, mean, cov) -> dict[str, np.ndarray]:
     return prior.values(mean, cov[..., 0, 0] if isinstance(prior, NormalInverseGamma) else cov)
 
 
-ROUTES.add(Route("exact regression", "statistics", plan, ARGUMENTS, usual={"exact regression": 7.0}))
+ROUTES.add(
+    Route("exact regression", "statistics", plan, ARGUMENTS, usual={"exact regression": 7.0})
+)
