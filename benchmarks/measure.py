@@ -24,7 +24,7 @@ import pymc_dp as dp
 from benchmarks.rows import OURS, ROWS
 
 RESULTS = Path(__file__).parent / "results"
-CONVERGED, SEEDS, COLD = 1.02, (1, 2, 3), 60.0  # COLD: seconds that the first call may take more
+CONVERGED, SEEDS, COLD = 1.02, (1, 2, 3), 30.0  # COLD: seconds that the first call may take more
 # A new process begins from one that has imported all, and has sampled nothing.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["benchmarks.measure"])

@@ -87,13 +87,19 @@ def log_noise(noise, scale, k):
     return -np.abs(k) / scale if noise == "Geometric" else -(k**2) / (2 * scale**2)
 
 
-def summed(noise, scale, z, log_mass):
+def summed(noise, scale, z, log_mass, times=1):
     """Observe by hand counts of a log mass, summed over those near z."""
     reach = int(scale * (20 if noise == "Geometric" else 6))  # noise below 2e-8
     k = z[:, None] + np.arange(-reach, reach + 1)
     terms = log_mass(np.maximum(k, 0)) + np.where(k < 0, -np.inf, 0)
     terms += log_noise(noise, scale, k - z[:, None])
-    pm.Potential("z", pm.math.logsumexp(terms, axis=1).sum())
+    pm.Potential("z", (times * pm.math.logsumexp(terms, axis=1, keepdims=False)).sum())
+
+
+def summed_alike(noise, scale, z, law):
+    """Observe by hand counts of one law, once those that are alike."""
+    values, times = np.unique(z, return_counts=True)
+    summed(noise, scale, values, lambda k: pm.logp(law, k), times)
 
 
 def poisson_counts(form, noise, scale, eta, z):
@@ -391,15 +397,14 @@ def marginals(form, shape=(4, 3, 4), n=2000):
     return pm.MvNormal("z", n * mean, cov=cov, observed=z)
 
 
-@row("poisson-latents", "a b", "summed", "integrated")
+@row("poisson-latents", "a b", "summed", "integrated", draws=(3000, 2000), limit=30)
 def latents(form, n=200):
     """Release 200 counts, each of a rate of its own."""
     rng = np.random.default_rng(17)
     z = noisy(rng, "Geometric", 2.0, rng.poisson(rng.gamma(3, 2, n)))
     a, b = pm.Gamma("a", 2, 0.5), pm.Gamma("b", 2, 2)
     if form == "integrated":
-        law = pm.NegativeBinomial.dist(mu=a / b, alpha=a)
-        return summed("Geometric", 2.0, z, lambda k: pm.logp(law, k))
+        return summed_alike("Geometric", 2.0, z, pm.NegativeBinomial.dist(mu=a / b, alpha=a))
     rate = pm.Gamma("rate", a, b, shape=n)
     return poisson_counts(form, "Geometric", 2.0, pt.log(rate), z)
 
@@ -472,14 +477,11 @@ def zeros(form, n=200):
     """Release 200 zero-inflated counts."""
     rng = np.random.default_rng(9)
     z = noisy(rng, "Geometric", 2.0, rng.poisson(4, n) * rng.binomial(1, 0.6, n))
-    psi, mu, k = pm.Beta("psi", 2, 2), pm.Gamma("mu", 2, 0.5), np.arange(100)
+    psi, mu = pm.Beta("psi", 2, 2), pm.Gamma("mu", 2, 0.5)
     if form == OURS:
         publish(form, "Geometric", 2.0, pm.ZeroInflatedPoisson("x", psi, mu, shape=n), z)
-    else:  # once for those that are alike
-        values, times = np.unique(z, return_counts=True)
-        terms = log_noise("Geometric", 2.0, values[:, None] - k)
-        terms += pm.logp(pm.ZeroInflatedPoisson.dist(psi, mu), k)
-        pm.Potential("z", (times * pm.math.logsumexp(terms, axis=1).flatten()).sum())
+    else:
+        summed_alike("Geometric", 2.0, z, pm.ZeroInflatedPoisson.dist(psi, mu))
 
 
 @row("randomized-response", "theta", "reports")
