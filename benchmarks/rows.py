@@ -93,7 +93,7 @@ def summed(noise, scale, z, log_mass, times=1):
     k = z[:, None] + np.arange(-reach, reach + 1)
     terms = log_mass(np.maximum(k, 0)) + np.where(k < 0, -np.inf, 0)
     terms += log_noise(noise, scale, k - z[:, None])
-    pm.Potential("z", (times * pm.math.logsumexp(terms, axis=1, keepdims=False)).sum())
+    pm.Potential("z", (times * pm.math.logsumexp(terms, axis=1)).sum())
 
 
 def summed_alike(noise, scale, z, law):
