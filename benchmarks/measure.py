@@ -60,8 +60,8 @@ def call(model: pm.Model, sample, names, options) -> dict[str, Any]:
     return found
 
 
-def side(pipe, name: str, form: str, sampler: str) -> None:
-    """Send what each call gave, and at last what went wrong, if anything did."""
+def side(pipe, name: str, form: str, sampler: str, best: float) -> None:
+    """Send what each call gave, and at last why there are no more."""
     warnings.simplefilter("ignore")
     row, log, said = ROWS[name], logging.getLogger("pymc"), [""]
     log.setLevel(logging.INFO)
@@ -89,6 +89,11 @@ def side(pipe, name: str, form: str, sampler: str) -> None:
             routes = [text[7:] for text in said if text.startswith("Route: ")]
             found["route"] = routes[-1] if routes else sampler
             pipe.send(found)
+            # The first warm call tells whether a form by hand is the best one.
+            if seed and found["rhat"] >= CONVERGED and form != OURS:
+                return pipe.send("did not converge")
+            if seed and found["ess"] / found["seconds"] < best / 2:
+                return pipe.send("slower than another form")
         pipe.send("")
     except Exception as error:
         pipe.send(f"{type(error).__name__}: {error}".split("\n")[0][:200])
@@ -100,10 +105,10 @@ def limit(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, resource.RLIM_INFINITY))
 
 
-def measure(name: str, form: str, sampler: str = "nutpie") -> dict[str, Any]:
+def measure(name: str, form: str, sampler: str = "nutpie", best: float = 0.0) -> dict[str, Any]:
     """Measure one side; what a side had before its limit stays."""
     here, there = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=side, args=(there, name, form, sampler), daemon=True)
+    process = PROCESSES.Process(target=side, args=(there, name, form, sampler, best), daemon=True)
     process.start()
     there.close()
     calls, error = [], None
@@ -140,11 +145,12 @@ def run(name: str) -> dict[str, Any]:
         sides.append(new)
         (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
-    for form in (OURS, *row.forms):
-        keep(**measure(name, form))
+    keep(**measure(name, OURS))
+    for form in row.forms:
+        keep(**measure(name, form, best=max(map(rate, sides[1:]), default=0.0)))
     best = max(sides[1:], key=rate)
     if find_spec("numpyro") and rate(best):
-        keep(**measure(name, best["form"], "numpyro"))
+        keep(**measure(name, best["form"], "numpyro", rate(best)))
     return found
 
 

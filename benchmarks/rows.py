@@ -167,16 +167,21 @@ def lead(form, prior):
 @row("clamped-normal-10000", "mu sigma", "records", "standard records", n=10_000,
      draws=(1000, 200), limit=60)  # fmt: skip
 def clamped(form, n):
-    """Release the mean of records clamped to [0, 10], epsilon 1."""
+    """Release the means of clamped records and of their squares, epsilon 1."""
     rng = np.random.default_rng(2)
-    scale = 10 / n
-    z = rng.normal(6, 3, n).clip(0, 10).mean() + rng.laplace(0, scale)
+    scale = 2 / n
+
+    def sums(x):
+        u = x.clip(0, 10) / 10
+        return [u.mean(), (u**2).mean()]
+
+    z = noisy(rng, "Laplace", scale, np.array(sums(rng.normal(6, 3, n))))
     mu, sigma = pm.Normal("mu", 5, 5), pm.HalfNormal("sigma", 5)
     if form == "standard records":
         x = mu + sigma * pm.Normal("e", shape=n)
     else:
         x = pm.Normal("x", mu, sigma, shape=n)
-    publish(form, "Laplace", scale, x.clip(0, 10).mean(), z)
+    publish(form, "Laplace", scale, pt.stack(sums(x)), z)
 
 
 @row("means-Laplace", "level tau s", *BOTH, "y alone", "y alone, non-centred", "convolved")
@@ -511,3 +516,19 @@ def time_use(form, n=6656, epsilon=1.0):
     theta = pm.Gamma("theta", 1, 0.1, shape=3)
     x = pm.Dirichlet("x", theta, shape=(n, 3))
     publish(form, "Laplace", scale, pt.log(x.clip(least, 1)).mean(axis=0), z)
+
+
+@row("factorization", "rates", "summed", draws=(500, 300), limit=30,
+     paper="553 ns a cell a sweep, Schein et al.'s code (measured by us)")  # fmt: skip
+def factors(form, shape=(30, 20), K=3):
+    """Release a table of counts of a Poisson factorization; the rates of its corner."""
+    rng = np.random.default_rng(20)
+    true = rng.gamma(1, 1, (shape[0], K)) @ rng.gamma(1, 2, (K, shape[1]))
+    z = noisy(rng, "Geometric", 2.0, rng.poisson(true))
+    theta = pm.Gamma("theta", 1, 1, shape=(shape[0], K))
+    rate = theta @ pm.Gamma("phi", 1, 0.5, shape=(K, shape[1]))
+    pm.Deterministic("rates", rate[:4, :4])  # the components have no order
+    if form == OURS:
+        publish(form, "Geometric", 2.0, pm.Poisson("x", rate, shape=shape), z)
+    else:
+        poisson_counts(form, "Geometric", 2.0, pt.log(rate).flatten(), z.ravel())
