@@ -17,7 +17,8 @@ warm call, compiling included, and over sampling and tuning alone. A cold call i
 process. By hand, the fastest of a row's forms whose chains agree, R-hat below {converged}; a side
 whose chains do not is marked † and has no ratio. Ratios are ours to by hand for three seeds:
 minimum, median, maximum. A side that says "approximate" has another posterior. z is the largest
-difference of posterior means, in Monte Carlo standard errors.
+difference of posterior means, in Monte Carlo standard errors. Models and numbers of draws are in
+`benchmarks/rows.py`; the more draws, the nearer is a call to sampling alone.
 
 """
 COLUMNS = (

@@ -132,8 +132,8 @@ def members(rng, groups):
 # Normal records: their means, variances, and clamped sums.
 
 
-@row("blood-lead-flat", "mu sigma2", *BOTH, "convolved", draws=(20_000, 2000), prior="flat")
-@row("blood-lead-informative", "mu sigma2", *BOTH, "convolved", draws=(20_000, 2000),
+@row("blood-lead-flat", "mu sigma2", *BOTH, "convolved", draws=(20_000, 20_000), prior="flat")
+@row("blood-lead-informative", "mu sigma2", *BOTH, "convolved", draws=(20_000, 20_000),
      prior="informative")  # fmt: skip
 def lead(form, prior):
     """Release the mean and the variance of 43 records (Kazan & Reiter)."""
