@@ -93,6 +93,10 @@ def report() -> str:
     missing = [name for name in ROWS if name not in files]
     if missing:
         text += f"\nNot measured: {', '.join(missing)}.\n"
+    measured = {r["row"]: {side["form"] for side in r["sides"]} for r in results}
+    cut = [name for name, forms in measured.items() if not forms.issuperset(ROWS[name].forms)]
+    if cut:
+        text += f"\nCut short, not all forms by hand are measured: {', '.join(cut)}.\n"
     for date, commit, cpu, *versions in sorted(made):
         packages = ", ".join(" ".join(v) for v in versions)
         text += f"\nMeasured on {date} at {commit}, {cpu}, {packages}.\n"

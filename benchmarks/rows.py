@@ -414,8 +414,8 @@ def latents(form, n=200):
     return poisson_counts(form, "Geometric", 2.0, pt.log(rate), z)
 
 
-@row("areas", "level b s", *BOTH, draws=(300, 200), limit=90)
-@row("areas-ICAR", "level b s", "summed", draws=(300, 200), limit=90)
+@row("areas", "level b s", *BOTH, draws=(300, 150), limit=60)
+@row("areas-ICAR", "level b s", "summed", draws=(300, 150), limit=60)
 def areas(form, shape=(50, 60), neighbours=False):
     """Release counts of 3,000 areas, of a Poisson regression with effects."""
     rng, n = np.random.default_rng(12), shape[0] * shape[1]
