@@ -3,7 +3,7 @@
     python3 run.py example [ARGS]   the worked blood-lead example
     python3 run.py test             lint, format and type checks, then the tests of the day
     python3 run.py test ARGS        only pytest, with these arguments
-    python3 run.py bench [ARGS]     the benchmarks
+    python3 run.py bench [ROW ...]  the benchmark: all models or those named; --report, its table
     python3 run.py python [ARGS]    the Python of the environment
 
     test --night [ARGS]             all tests, with every graph compiled as users have it

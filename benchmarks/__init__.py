@@ -1,1 +1,1 @@
-"""Speed claims, measured side by side in one run: ``python -m benchmarks``."""
+"""Speed, measured side by side: ``python3 run.py bench``."""

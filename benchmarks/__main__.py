@@ -1,39 +1,35 @@
-"""Measure every speed claim on this machine, in one run, as ratios.
+"""Measure `dp.sample` beside the best model by hand: ``python3 run.py bench [ROW ...]``.
 
-``python -m benchmarks [counts] [factorization] [gaussian] [latent] [neural] [records]
-[regression] [studies] [trials]`` runs those that are named, by default all.
+By default all rows, in up to fifteen minutes on two cores. Results are kept in
+`benchmarks/results/` as they come; ``--report`` makes `benchmarks/results.md` of all that is there,
+and measures nothing.
 """
 
-import sys
-from importlib import import_module
-from importlib.util import find_spec
+import argparse
+import os
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from rich.console import Console
-
-PARTS = (
-    "counts",
-    "factorization",
-    "gaussian",
-    "latent",
-    "neural",
-    "records",
-    "regression",
-    "studies",
-    "trials",
-)
+from benchmarks.measure import run
+from benchmarks.report import report, table
+from benchmarks.rows import ROWS
 
 
 def main() -> None:
-    """Run the parts named on the command line."""
-    names = sys.argv[1:] or list(PARTS)
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        sys.exit(f"unknown benchmark {unknown[0]!r}: {', '.join(PARTS)}")
-    if "neural" in names and find_spec("torch") is None:
-        print("neural is left out without torch: python3 run.py bench --neural")
-        names.remove("neural")
-    for name in names:
-        import_module(f"benchmarks.{name}").main(Console(width=110))
+    """Run the rows named on the command line."""
+    parser = argparse.ArgumentParser(prog="python3 run.py bench", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--report", action="store_true", help="only make the table of results")
+    options = parser.parse_args()
+    if wrong := [name for name in options.rows if name not in ROWS]:
+        parser.error(f"unknown row {wrong[0]!r}: {', '.join(ROWS)}")
+    if options.report:
+        return print(report())
+    # CPU time is measured, so that rows may run beside each other.
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        for found in as_completed(pool.submit(run, name) for name in options.rows or ROWS):
+            print(table([found.result()]), flush=True)
+    report()
+    return None
 
 
 if __name__ == "__main__":

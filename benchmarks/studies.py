@@ -2,7 +2,6 @@
 
     python -m benchmarks.studies --cell 100 0.2 0.5 constrained      one cell at full size
     python -m benchmarks.studies --all                               every cell, 200 data sets each
-    python -m benchmarks.studies --overhead                          what the machinery costs
 
 A cell of the study is 10,000 data sets of n truncated Normal values, whose mean and variance are
 released with Laplace noise of total privacy loss epsilon, and 20,000 Gibbs draws for each, of which
@@ -25,9 +24,6 @@ from rich.console import Console
 from rich.table import Table
 
 import pymc_dp as dp
-from pymc_dp.reading.model import Reading
-from pymc_dp.routes.gaussian import GaussianChain
-from pymc_dp.studies.run import Plan, Replicates, Settings, reseeded, seeds
 
 SIZES = np.round(10 ** np.arange(1, 3.01, 0.1)).astype(int).tolist()
 LEVELS, MEANS, KINDS = (0.2, 2.0), (0.1, 0.5), ("unconstrained", "constrained")
@@ -113,13 +109,6 @@ def table(found, console: Console) -> None:
     console.print(shown)
 
 
-def main(console: Console) -> None:
-    """Time the machinery, and one cell at a tenth of its size."""
-    overhead(console)
-    cells = {"n": [100], "epsilon": [0.2], "center": [0.5], "kind": ["constrained"]}
-    report(console, cells, FULL["replicates"] // 10, os.cpu_count() or 1, random_seed=1)
-
-
 def report(console: Console, cells: dict, replicates: int, jobs: int, **kwargs) -> None:
     """Run the study on a grid; print its results and what the whole would take."""
     kwargs = {"draws": FULL["draws"], **kwargs}
@@ -141,7 +130,6 @@ def command() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cell", nargs=4, metavar=("N", "EPSILON", "MEAN", "KIND"))
     parser.add_argument("--all", action="store_true", help="every cell, at a reduced size")
-    parser.add_argument("--overhead", action="store_true", help="time the machinery alone")
     parser.add_argument("--replicates", type=int, help="data sets of a cell")
     parser.add_argument("--draws", type=int, default=FULL["draws"])
     parser.add_argument("--min-ess", type=float, help="end a replicate at so many effective draws")
@@ -150,8 +138,6 @@ def command() -> None:
     parser.add_argument("--path", help="folder of a checkpoint")
     options = parser.parse_args()
     console = Console(width=140)
-    if options.overhead:
-        overhead(console)
     if options.cell:
         n, epsilon, mean, kind = options.cell
         cells = {
@@ -165,40 +151,11 @@ def command() -> None:
         cells = {"n": SIZES, "epsilon": LEVELS, "center": MEANS, "kind": KINDS}
         replicates = options.replicates or 200
     else:
-        return
+        parser.error("give --cell or --all")
     report(
         console, cells, replicates, options.jobs, draws=options.draws, min_ess=options.min_ess,
         random_seed=options.seed, path=options.path,
     )  # fmt: skip
-
-
-def overhead(console: Console) -> None:
-    """Time a replicate whose kernel has next to nothing to do."""
-    cell = {"n": 100, "epsilon": 0.2, "center": 0.5, "kind": "unconstrained"}
-    settings = Settings(("mu",), 0.95, "hdi", 100, 1, 1, 1, None, True, {})
-    replicates = Replicates(Plan(build, truth, simulate, settings), cell)
-    numbers = seeds(1, 0, 2000).tolist()
-    rng = np.random.default_rng()
-    replicates.run(rng)
-    model = pm.observe(build(**cell), {"z": [0.5, 0.04]})
-    chain = GaussianChain.read(Reading(model))
-    chains = [chain.given({"z": simulate(cell, reseeded(rng, number))}) for number in numbers]
-    whole, alone = [], []
-    for _ in range(5):
-        began = time.process_time()
-        for number in numbers:
-            replicates.draws(reseeded(rng, number))
-        whole.append((time.process_time() - began) / len(numbers))
-        began = time.process_time()
-        for own in chains:
-            simulate(cell, rng)
-            own.advance(rng, own.begin(rng, 1, 1), 100, 1)
-        alone.append((time.process_time() - began) / len(numbers))
-    whole, alone = np.median(whole), np.median(alone)
-    console.print(
-        f"a replicate of 101 sweeps, without its summary: {whole * 1e6:.0f} µs, its simulation and "
-        f"kernel alone {alone * 1e6:.0f} µs: {1e6 * (whole - alone):.0f} µs of machinery"
-    )
 
 
 if __name__ == "__main__":
