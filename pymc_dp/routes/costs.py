@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 
-CONSTANTS: dict[str, float] = json.loads(
-    files("pymc_dp.routes").joinpath("costs.json").read_text(encoding="utf-8")
-)
+COSTS = Path(__file__).with_name("costs.json")
+CONSTANTS: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))
 _NOT_MEASURED = 1e-3  # seconds, as for what others add
 
 

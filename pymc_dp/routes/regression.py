@@ -71,6 +71,9 @@ class ConjugateRegression:
         return self.prior.values(beta, variance)
 
 
+_NAME = "exact regression"
+
+
 def plan(reading: Reading) -> Plan:
     """Plan the route; say what of the model the kernel does not cover."""
     d = covered(reading).rows.width

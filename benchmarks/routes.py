@@ -1,0 +1,256 @@
+"""What routes cost: each model on each route that is open, and constants that fit what they took.
+
+``python3 run.py bench routes [MODEL ...]`` measures the models that are named, by default all, and
+writes `benchmarks/results/routes/`; then it fits `pymc_dp/routes/costs.json` to all that is there.
+``--fit`` only does the latter. The models are the rows of the benchmark and some small ones.
+"""
+
+import json
+import logging
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from rich.console import Console
+from rich.table import Table
+from scipy.optimize import least_squares
+
+import pymc_dp as dp
+from benchmarks.measure import PROCESSES, RESULTS, cpu, limit
+from benchmarks.rows import OURS, ROWS
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.reading.kept import kept
+from pymc_dp.reading.model import privatized
+from pymc_dp.routes import routes
+from pymc_dp.routes.costs import CONSTANTS, COSTS
+
+FOLDER = RESULTS / "routes"
+SECONDS, FEWEST, MOST, COLD = 3.0, 50, 20_000, 45.0
+MIXED = 1.05  # R-hat, above which a rate says nothing
+TUNED = 0.1  # weight, in logarithms, of what a constant was before
+
+MODELS: dict[str, Callable[[], pm.Model]] = {
+    name: lambda row=row: row.build(OURS) for name, row in ROWS.items()
+}
+
+
+def model(write):
+    """Register a small model."""
+
+    def build():
+        with pm.Model() as found:
+            write()
+        return found
+
+    MODELS[write.__name__.replace("_", "-")] = build
+    return write
+
+
+def release(statistic, mechanism, z):
+    dp.PrivateObservation("z", statistic, mechanism, observed=z)
+
+
+@model
+def ten_records():
+    """Clamped records under a flat prior."""
+    x = pm.Normal("x", pm.Flat("mu", initval=0.0), 1.0, shape=10)
+    release(x.clip(-2, 2).mean(), dp.LaplaceMechanism(0.2), 0.4)
+
+
+@model
+def exponential_sum():
+    x = pm.Exponential("x", pm.Gamma("rate", 2, 1), shape=50)
+    release(x.clip(0, 5).sum(), dp.LaplaceMechanism(2.0), 60.0)
+
+
+@model
+def two_inverted_sums():
+    x = pm.Normal("x", pm.Normal("mu", 0, 2), pm.HalfNormal("s", 2), shape=50)
+    release(pt.stack([x.clip(-2, 2).mean(), (x > 1).mean()]), dp.LaplaceMechanism(0.05), [0.3, 0.3])
+
+
+@model
+def ones():
+    x = pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=1000)
+    release(x.sum(), dp.GeometricMechanism(2.0), 420)
+
+
+@model
+def histogram():
+    x = pm.Categorical("x", pm.Dirichlet("p", np.ones(5)), shape=300)
+    counts = pt.stack([pt.eq(x, k).sum() for k in range(5)])
+    release(counts, dp.GeometricMechanism(2.0), [50, 70, 61, 40, 82])
+
+
+@model
+def a_count():
+    release(pm.Poisson("k", pm.Gamma("rate", 2, 0.1)), dp.GeometricMechanism(2.0), 17)
+
+
+@model
+def counts():
+    rate = pm.Gamma("rate", pm.Exponential("a", 1), pm.Exponential("b", 1))
+    release(pm.Poisson("k", rate, shape=12), dp.GeometricMechanism(1.0), np.arange(12))
+
+
+@model
+def sum_of_counts():
+    k = pm.Poisson("k", pm.Gamma("rate", 2, 1), shape=40)
+    release(k.sum(), dp.GeometricMechanism(2.0), 90)
+
+
+@model
+def bounded_records():
+    mu, s = pm.Normal("mu", 5, 5), pm.HalfNormal("s", 5)
+    x = pm.Normal("x", mu, s, shape=60)
+    dp.PrivateObservation(
+        "z", pt.stack([x.mean(), x.var(ddof=1)]), dp.LaplaceMechanism(0.3), observed=[4.0, 6.0],
+        bounds={x: (0, 10)},
+    )  # fmt: skip
+
+
+@model
+def groups_of_40():
+    rng, group = np.random.default_rng(1), np.repeat(np.arange(40), 30)
+    z = rng.normal(rng.normal(5, 2, 40), 0.7)
+    theta = pm.Normal("theta", pm.Normal("mu", 0, 10), pm.HalfNormal("tau", 5), shape=40)
+    x = pm.Normal("x", theta[group], pm.HalfNormal("s", 5), shape=1200)
+    release(pt.zeros(40)[group].inc(x) / 30, dp.LaplaceMechanism(0.3), z)
+
+
+def call(plan, names, draws: int, seed: int) -> dict[str, Any]:
+    """Sample on one route; return what is measured."""
+    began, wall = cpu(), time.perf_counter()
+    tree = plan.run(
+        draws=draws, tune=max(100, min(draws, 1000)), chains=2, cores=1, random_seed=seed,
+        progressbar=False, compute_convergence_checks=False,
+    )  # fmt: skip
+    seconds, wall = cpu() - began, time.perf_counter() - wall
+    posterior = tree["posterior"]
+    each = [posterior[name].to_numpy().reshape(2, draws, -1) for name in names]
+    found = np.moveaxis(np.concatenate(each, axis=2), 2, 0)
+    return {
+        "draws": draws,
+        "seconds": posterior.attrs["sampling_time"] * seconds / wall,
+        "ess": min(float(az.ess(x)) for x in found),
+        "rhat": max(float(az.rhat(x)) for x in found),
+    }
+
+
+def side(pipe, name: str, route: str) -> None:
+    """Send the open routes of a model, or what one of them takes."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    try:
+        limit(COLD)
+        with kept(MODELS[name]()) as reading:
+            plans = {r.name: p for r, p in routes(reading) if not isinstance(p, Declined)}
+            if not route:
+                return pipe.send({n: dict(p.cost) for n, p in plans.items()})
+            hidden = {rv.name for rv in privatized(reading)}
+            names = ROWS[name].names if name in ROWS else [
+                rv.name for rv in reading.model.free_RVs
+                if rv.name not in hidden and rv.dtype.startswith("float")
+            ]  # fmt: skip
+            plan = plans[route]
+            first = call(plan, names, FEWEST, 0)
+            began = cpu()
+            first = call(plan, names, FEWEST, 1)
+            first["seconds"] = cpu() - began  # what is to fit into the time
+            draws = int(np.clip(0.6 * SECONDS * FEWEST / first["seconds"], FEWEST, MOST))
+            limit(6 * SECONDS)
+            pipe.send(call(plan, names, draws, 2))
+    except Exception as error:
+        pipe.send({"error": f"{type(error).__name__}: {error}".split("\n")[0][:200]})
+
+
+def ask(name: str, route: str) -> dict[str, Any]:
+    """Run `side` in a process of its own."""
+    here, there = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=side, args=(there, name, route), daemon=True)
+    process.start()
+    there.close()
+    try:
+        found = here.recv()
+    except EOFError:
+        process.join()
+        late = process.exitcode == -signal.SIGXCPU
+        found = {"error": "too slow" if late else "the process died"}
+    process.join()
+    return found
+
+
+def run(name: str) -> None:
+    """Measure a model on every open route, each written as it comes."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    found = {route: {"cost": cost} for route, cost in ask(name, "").items()}
+    for route, own in found.items():
+        own |= ask(name, route)
+        (FOLDER / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measured() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return what was measured, by model and route, with rates where chains agree."""
+    files = sorted(FOLDER.glob("*.json"))
+    found = {path.stem: json.loads(path.read_text()) for path in files}
+    for own in (own for sides in found.values() for own in sides.values()):
+        if own.get("rhat", np.inf) < MIXED:
+            own["rate"] = own["ess"] / own["seconds"]
+    return found
+
+
+def fit(found) -> dict[str, float]:
+    """Return constants that fit the rates that were measured, in logarithms.
+
+    What few models tell apart stays near what it was.
+    """
+    rows = [own for sides in found.values() for own in sides.values() if own.get("rate")]
+    names = sorted({*CONSTANTS, *(name for own in rows for name in own["cost"])})
+    shapes = np.array([[own["cost"].get(name, 0.0) for name in names] for own in rows])
+    target = np.log([own["rate"] for own in rows])
+    before = np.log([CONSTANTS.get(name, 1e-3) for name in names])
+
+    def residuals(logs):
+        return np.append(np.log(shapes @ np.exp(logs)) + target, TUNED * (logs - before))
+
+    logs = least_squares(residuals, before, loss="soft_l1").x
+    return {n: float(f"{x:.3g}") for n, x in zip(names, np.exp(logs), strict=True)}
+
+
+def report(found, constants) -> None:
+    """Print what was measured beside what is expected."""
+    table = Table("model", "route", "ESS / s", "expected", "of the best", "R-hat")
+    for name, sides in found.items():
+        best = max((own.get("rate", 0.0) for own in sides.values()), default=0.0)
+        expected = {
+            route: 1.0 / sum(constants[k] * x for k, x in own["cost"].items())
+            for route, own in sides.items()
+        }
+        for route in sorted(sides, key=expected.__getitem__, reverse=True):
+            own = sides[route]
+            rate = own.get("rate", 0.0)
+            table.add_row(
+                name, route, f"{rate:,.3g}" if rate else own.get("error", "not mixed"),
+                f"{expected[route]:,.3g}", f"{rate / best:.2f}" if best else "",
+                f"{own['rhat']:.2f}" if "rhat" in own else "",
+            )  # fmt: skip
+            name = ""
+    Console(width=140).print(table)
+
+
+def main(names: list[str], *, only_fit: bool) -> None:
+    """Measure, fit and print."""
+    for name in [] if only_fit else names or MODELS:
+        began = time.perf_counter()
+        run(name)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+    found = measured()
+    constants = fit(found)
+    COSTS.write_text(json.dumps(constants, indent=1) + "\n")
+    report(found, constants)
