@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,29 +84,30 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     data = [v.name for v in model.data_vars if v in deciding]
     if not dims and not data:
         return model
-    with without_starts(model) as starts:
-        known = freeze_dims_and_data(model, dims=dims, data=data)
-    set_starts(known, starts)
+    known = freeze_dims_and_data(without_starts(model), dims=dims, data=data)
+    set_starts(known, model)
     for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
         known[rv.name].tag.__update__(rv.tag)
     return known
 
 
-@contextmanager
-def without_starts(model: pm.Model) -> Iterator[dict[str, Any]]:
-    """Take `initval=` off a model, which PyMC makes no graph of with them; yield them by name."""
-    given = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(given))
-        yield {rv.name: start for rv, start in given.items()}
-    finally:
-        model.rvs_to_initial_values.update(given)
+def without_starts(model: pm.Model) -> pm.Model:
+    """Return a model without its `initval=`, which PyMC makes no graph of with them.
+
+    It is the same model otherwise, down to its variables, to be read only. The model itself stays
+    as it is all the time: another thread may read it.
+    """
+    bare = object.__new__(type(model))
+    starts = dict.fromkeys(model.rvs_to_initial_values)
+    bare.__dict__.update(model.__dict__, rvs_to_initial_values=starts)
+    return bare
 
 
-def set_starts(model: pm.Model, starts: dict[str, Any]) -> None:
-    """Put starting values on those variables of a copy of a model that still are in it."""
-    for rv in model.free_RVs:
-        model.set_initval(rv, starts.get(rv.name))
+def set_starts(copy: pm.Model, model: pm.Model) -> None:
+    """Put the `initval=` of a model on those variables of a copy of it that still are in it."""
+    starts = {rv.name: start for rv, start in model.rvs_to_initial_values.items()}
+    for rv in copy.free_RVs:
+        copy.set_initval(rv, starts.get(rv.name))
 
 
 def _counts(variable: Variable) -> bool:
