@@ -235,8 +235,9 @@ def _is_prior_alone(reading: Reading, kwargs: dict[str, Any]) -> bool:
     except Declined:
         return False
     return (
-        not (model.observed_RVs or model.potentials)
-        and all_releases(model)
+        not model.observed_RVs
+        and not model.potentials
+        and bool(all_releases(model))
         and not any(release.owner.op.bounds for release in releases(model))
         and kwargs.keys() <= {*ARGUMENTS, "var_names"}
     )
