@@ -50,6 +50,7 @@ from pymc_dp.reading.model import (
 from pymc_dp.reading.normal_column import normal_moments, read_normal_column
 from pymc_dp.reading.propriety import check_possible
 from pymc_dp.step_methods import exact_step
+from pymc_dp.step_methods.tables import together
 
 _log = logging.getLogger("pymc.dp")
 
@@ -176,7 +177,8 @@ def PrivateObservation(
     touched = nearest_rvs([release_statistic(rv)])
     exact = {v: v.tag.dp_step for v in model.free_RVs if hasattr(v.tag, "dp_step")}
     reading = Reading(model)
-    exact |= {v: exact_step(reading, v) for v in touched if v in model.free_RVs}
+    free = [v for v in touched if v in model.free_RVs]
+    exact |= {mate: exact_step(reading, mate) for v in free for mate in together(reading, v)}
     tag_records(reading, {v: step for v, step in exact.items() if step})
     return rv
 
