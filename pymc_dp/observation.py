@@ -50,6 +50,7 @@ from pymc_dp.reading.model import (
 from pymc_dp.reading.normal_column import normal_moments, read_normal_column
 from pymc_dp.reading.propriety import check_possible
 from pymc_dp.step_methods import exact_step
+from pymc_dp.step_methods.tables import together
 
 _log = logging.getLogger("pymc.dp")
 
@@ -82,7 +83,8 @@ def PrivateObservation(
         published value too.
     observed : array_like, pandas, polars or xarray object, or pm.Data, optional
         The published value, of exactly the statistic's shape. Where it has labels and `dims` have
-        coords, it is put in their order, as noise parameters are; else it is taken by position.
+        coords, it is put in their order, as noise parameters are; else it is taken by position,
+        and noise parameters with labels are put in the order of its own.
         The dims of an xarray are those of the release.
         None leaves the release free: prior predictive, or `pm.observe` later.
     bounds : (lower, upper), optional
@@ -135,7 +137,12 @@ def PrivateObservation(
     if isinstance(dims, str):
         dims = (dims,)
     labels = {**model.coords, **coords}
-    mechanism = placed(mechanism, dims, labels, name)
+    if isinstance(observed, Held):
+        try:
+            observed = observed.placed(dims, labels)
+        except ValueError as error:
+            raise ValueError(f"{name!r}: observed {error}") from None
+    mechanism = placed(mechanism, dims, labels, name, getattr(observed, "labels", ()))
     statistic = _stack(name, statistic)
     try:
         check_fits([statistic])
@@ -160,7 +167,7 @@ def PrivateObservation(
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name
         _check_records(name, model, rv)
-    observed = _check_observed(name, rv, observed, dims, labels)
+    observed = _check_observed(name, rv, observed)
     check_attainable(name, mechanism, observed)
     _check_dims(name, rv, dims, coords, model)
     # Everything is checked: a refused release leaves nothing behind in the model.
@@ -170,7 +177,8 @@ def PrivateObservation(
     touched = nearest_rvs([release_statistic(rv)])
     exact = {v: v.tag.dp_step for v in model.free_RVs if hasattr(v.tag, "dp_step")}
     reading = Reading(model)
-    exact |= {v: exact_step(reading, v) for v in touched if v in model.free_RVs}
+    free = [v for v in touched if v in model.free_RVs]
+    exact |= {mate: exact_step(reading, mate) for v in free for mate in together(reading, v)}
     tag_records(reading, {v: step for v, step in exact.items() if step})
     return rv
 
@@ -364,7 +372,7 @@ def _held(name: str, observed) -> Held:
     return own if typed else replace(own, numbers=own.numbers.astype("float64"))
 
 
-def _check_observed(name: str, rv: TensorVariable, observed, dims, coords) -> Any:
+def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
     if observed is None:
         return None
     if isinstance(observed, SharedVariable):
@@ -379,10 +387,7 @@ def _check_observed(name: str, rv: TensorVariable, observed, dims, coords) -> An
             )
         return observed  # symbolic: PyMC evaluates it
     else:
-        try:
-            observed = value = observed.placed(dims, coords).numbers
-        except ValueError as error:
-            raise ValueError(f"{name!r}: observed {error}") from None
+        observed = value = observed.numbers
     expected = known_shape(rv)
     if len(value.shape) != len(expected) or any(
         e is not None and e != got for e, got in zip(expected, value.shape, strict=False)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from xarray import DataTree
 
 from pymc_dp.graphs.compiled import said_when_compiling
@@ -25,6 +26,7 @@ from pymc_dp.reading.model import (
     Reading,
     as_model,
     as_published,
+    check_transform,
     check_values,
     privatized,
     release_statistic,
@@ -139,15 +141,13 @@ def _sampled(
         _log.warning("%s", note)
     if method is not None:
         return METHODS[method](reading, moments=moments, **kwargs)
-    if (
-        rung == "auto"
-        and approximate is None
-        and not (model.observed_RVs or model.potentials)
-        and all_releases(model)
-        and not any(release.owner.op.bounds for release in releases(model))
-        and kwargs.keys() <= {*ARGUMENTS, "var_names"}
-    ):
-        return _from_the_prior(reading, **kwargs)
+    if rung == "auto" and approximate is None and _is_prior_alone(reading, kwargs):
+        try:
+            return _from_the_prior(reading, **kwargs)
+        except Declined:
+            raise
+        except NotImplementedError as why:  # a law with a density only
+            _log.info("Not taken: independent draws from the prior, %s", str(why).strip())
     # Those of PyMC name no parameter; of what is no tree they are all that there is.
     checks = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
     if kwargs.get("return_inferencedata", True) and kwargs.get("trace") is None:
@@ -245,19 +245,40 @@ def _starts(reading: Reading, route: Route, given: Any) -> dict[str, Any]:
     return {"initvals": initial_values({}, given, gone_names(reading))} if given else {}
 
 
+def _is_prior_alone(reading: Reading, kwargs: dict[str, Any]) -> bool:
+    """Whether the posterior of a model is its prior, as forward draws have it.
+
+    They know nothing of what conditions the model: data, potentials, bounds, transforms that cut a
+    support.
+    """
+    model = reading.model
+    try:
+        for rv in model.free_RVs:
+            check_transform(model, rv)
+    except Declined:
+        return False
+    return (
+        not model.observed_RVs
+        and not model.potentials
+        and bool(all_releases(model))
+        and not any(release.owner.op.bounds for release in releases(model))
+        and kwargs.keys() <= {*ARGUMENTS, "var_names"}
+    )
+
+
 def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:
     """Draw independently from the model; nothing in it is observed."""
-    _log.info("Route: independent draws from the prior, as nothing is observed")
+    for rv in reading.model.free_RVs:
+        if isinstance(rv.owner.op, FlatRV | HalfFlatRV):
+            raise Declined(f"nothing is observed, and the prior of {rv.name!r} is improper")
     draws, chains = kwargs.get("draws", 1000), kwargs.get("chains") or 4
-    try:
-        found = pm.sample_prior_predictive(
-            draws * chains,
-            model=reading.model,
-            var_names=kwargs.get("var_names") or public(reading),
-            random_seed=kwargs.get("random_seed"),
-        )["prior"].to_dataset()
-    except NotImplementedError as error:
-        raise Declined(f"nothing is observed, and the prior has no draws: {error}") from None
+    found = pm.sample_prior_predictive(
+        draws * chains,
+        model=reading.model,
+        var_names=kwargs.get("var_names") or public(reading),
+        random_seed=kwargs.get("random_seed"),
+    )["prior"].to_dataset()
+    _log.info("Route: independent draws from the prior, as nothing is observed")
     parts = [
         found.isel(draw=slice(c * draws, (c + 1) * draws)).assign_coords(
             chain=[c], draw=np.arange(draws)

@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.distributions import transforms
 from scipy import special, stats
 
 import pymc_dp as dp
@@ -276,6 +277,25 @@ def test_without_observed_values_the_prior_is_drawn_from(caplog):
     improper = releasing(lambda: pm.Normal("y", pm.Flat("mu"), 1, shape=20), pt.mean, z=None)
     with pytest.raises(Declined, match="nothing is observed"):
         dp.sample(improper)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lambda: pm.Normal("mu", 0, 1, transform=transforms.Interval(-1, 9)),
+        lambda: pm.Flat("mu", transform=transforms.Interval(-1, 9)),
+        lambda: pm.Normal("mu", 0, 1, shape=2, transform=transforms.ordered, initval=[0, 1])[1],
+        lambda: pm.CustomDist("mu", logp=lambda value: pt.switch(value > -1, -value, -np.inf)),
+    ],
+    ids=["cut", "flat and cut", "ordered", "no random"],
+)
+def test_what_forward_draws_do_not_know(prior, caplog):
+    """A transform that cuts the support, a law with a density only: a route draws these."""
+    caplog.set_level(logging.INFO, logger="pymc.dp")
+    model = releasing(lambda: pm.Normal("y", prior(), 1, shape=20), pt.mean, z=None)
+    mu = dp.sample(model, draws=40, tune=2, **SHORT)["posterior"]["mu"].to_numpy()
+    assert "draws from the prior, as nothing" not in caplog.text
+    assert (np.diff(mu) > 0).all() if model["mu"].ndim else (mu > -1).all()
 
 
 def test_explain_a_bounded_marginal():

@@ -38,10 +38,16 @@ class Held:
         """Whether positions are not all that there is."""
         return self.dims is not None or any(axis is not None for axis in self.labels)
 
-    def placed(self, dims: Sequence[str | None] | None, coords: Coords) -> Held:
+    def placed(
+        self,
+        dims: Sequence[str | None] | None,
+        coords: Coords,
+        like: Sequence[tuple | None] = (),
+    ) -> Held:
         """Put the numbers in the order of these dims and labels, as far as both are there.
 
-        Axes without names are the last of the dims, as in broadcasting.
+        Axes without names are the last of the dims, as in broadcasting. `like` has labels of axes
+        for which coords have none; the numbers then keep theirs.
 
         Raises
         ------
@@ -49,10 +55,11 @@ class Held:
             A dimension or a label that is not there, or one that is missing; to come after the name
             of what is converted.
         """
-        if not dims or self.numbers.ndim > len(dims):  # that is told of shapes
+        axes = dims or (None,) * len(like)
+        if self.numbers.ndim > len(axes):  # that is told of shapes
             return self
         array, labels = self.numbers, list(self.labels)
-        if self.dims:
+        if self.dims and dims:
             strange = [dim for dim in self.dims if dim not in dims]
             if strange:
                 raise ValueError(
@@ -64,13 +71,15 @@ class Held:
             array = np.expand_dims(array, tuple(i for i, d in enumerate(dims) if d not in own))
             labels = [own.get(dim) for dim in dims]
         for axis in range(1, array.ndim + 1):
-            dim, these = dims[-axis], labels[-axis]
-            wanted = None if dim is None else coords.get(dim)
+            dim, these = axes[-axis], labels[-axis]
+            stated = None if dim is None else coords.get(dim)
+            wanted = like[-axis] if stated is None and axis <= len(like) else stated
             if these is None or wanted is None or len(these) == 1 < len(wanted):
                 continue
             array = array.take(positions(these, wanted, dim), -axis)
-            labels[-axis] = None  # what is left has not been put in order yet
-        return Held(array, tuple(labels))
+            # What is left has not been put in the order of coords yet.
+            labels[-axis] = tuple(wanted) if stated is None else None
+        return Held(array, tuple(labels), None if dims else self.dims)
 
 
 def held(value: Any) -> Held:
@@ -141,6 +150,11 @@ def positions(own: Sequence[Any], wanted: Sequence[Any], dim: str | None) -> lis
         "twice": [label for i, label in enumerate(own) if at[label] != i],
     }
     told = [f"{what} {shown(labels)}" for what, labels in faults.items() if labels]
+    if told and dim is None:
+        raise ValueError(
+            f"has {', '.join(told)}: the labels of the release are {shown(wanted)}. Label both "
+            f"alike, in any order, or write .to_numpy() to take it by position"
+        )
     if told:
         raise ValueError(f"has along {dim!r} {', '.join(told)}: {dim!r} is {shown(wanted)}")
     return [at[label] for label in wanted]

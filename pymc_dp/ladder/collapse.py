@@ -238,8 +238,7 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     model = reading.model
     gone = {rv.name for rv in records} | {d.name for d in dropped_deterministics(reading)}
     gone |= total.dropped
-    with without_starts(model) as starts:
-        fgraph, memo = fgraph_from_model(model)
+    fgraph, memo = fgraph_from_model(without_starts(model))
     named = {v.name: v for v in fgraph.outputs}
 
     # New variables are written in terms of the model's: translate, innermost first. Frozen data
@@ -280,7 +279,7 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     for rv in collapsed.basic_RVs:
         if hasattr(rv.tag, "dp_release"):
             del rv.tag.dp_release
-    set_starts(collapsed, starts)
+    set_starts(collapsed, model)
     return frozen(collapsed, model) if isinstance(model, FrozenModel) else collapsed
 
 

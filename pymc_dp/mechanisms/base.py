@@ -268,16 +268,31 @@ def wrong_shape(
 
 
 def placed(
-    mechanism: Mechanism, dims: Sequence[str | None] | None, coords: Coords, name: str
+    mechanism: Mechanism,
+    dims: Sequence[str | None] | None,
+    coords: Coords,
+    name: str,
+    labels: Sequence[tuple | None] = (),
 ) -> Mechanism:
-    """Put parameters that have labels, as a pandas Series does, in the order of a release's."""
+    """Put parameters that have labels, as a pandas Series does, in the order of a release's.
 
-    def entries(parameter: TensorVariable) -> TensorVariable:
-        own = getattr(parameter.tag, "held", None)
-        return parameter if own is None else as_number(own.placed(dims, coords))
-
+    Of an axis that coords do not label, that is the order of the published value's `labels`, or of
+    the first parameter that has some.
+    """
     if not any(hasattr(parameter.tag, "held") for parameter in mechanism.parameters):
         return mechanism
+    most = max(len(dims or ()), *(parameter.type.ndim for parameter in mechanism.parameters))
+    like = [*[None] * (most - len(labels)), *labels]
+
+    def entries(parameter: TensorVariable) -> TensorVariable:
+        if not hasattr(parameter.tag, "held"):
+            return parameter
+        own = parameter.tag.held.placed(dims, coords, like)
+        for axis, these in enumerate(reversed(own.labels), 1):
+            if like[-axis] is None and these is not None and len(these) > 1:
+                like[-axis] = these
+        return as_number(own)
+
     try:
         return mechanism.with_parameters(*map(entries, mechanism.parameters))
     except ValueError as error:

@@ -478,8 +478,7 @@ def _prior_model(model: pm.Model, chosen: Sequence[TensorVariable]) -> pm.Model:
     for deterministic in model.deterministics:
         if set(nearest_rvs([deterministic])) <= set(chosen):
             kept.add(deterministic.name)
-    with without_starts(model):
-        fgraph, _ = fgraph_from_model(model)
+    fgraph, _ = fgraph_from_model(without_starts(model))
     for i in reversed(range(len(fgraph.outputs))):
         if fgraph.outputs[i].name not in kept:
             fgraph.remove_output(i)

@@ -68,7 +68,6 @@ def read(
         mechanism: Mechanism = RandomizedResponse(arguments["prob"])
     else:
         mechanism = _additive(function, arguments, np.asarray(value))
-        _check_noisy("from_opendp: the value", float(arguments["scale"]), value)
     privacy = None if d_in is None else _loss(measurement, d_in)
     if sensitivity is not None:
         _check_scale(mechanism, privacy, sensitivity, d_in)
@@ -121,6 +120,7 @@ def _additive(function: str, arguments: Mapping[str, Any], value: np.ndarray) ->
             f"from_opendp: the measurement releases floats ({atom}); got the value {value}: pass "
             f"what was released, not rounded"
         )
+    _check_noisy("from_opendp: the value", scale, value)
     if k is not None and (k > 0 if whole else 2.0**k > 1e-6 * scale):
         raise ValueError(
             f"from_opendp: the noise is on multiples of 2**{k}, a grid too coarse to be left out; "
@@ -138,9 +138,14 @@ def _additive(function: str, arguments: Mapping[str, Any], value: np.ndarray) ->
 
 
 def _check_noisy(what: str, scale: float, value: Any) -> None:
-    """Refuse an exact number: what OpenDP adds to floats for their rounding is no noise."""
+    """Refuse an exact number: what OpenDP adds to floats for their rounding is no noise.
+
+    That is about 1e-14 of the largest sum that is possible. A sum over n records has noise of at
+    least 1 / (n epsilon) of it.
+    """
     size = np.abs(np.asarray(value, "float64")).max(initial=0.0)
-    if scale <= 1e-9 * size:
+    rounding = 1e-11 if np.asarray(value).dtype.kind == "f" else 0.0
+    if scale <= rounding * size:
         raise ValueError(
             f"{what} is exact: noise of scale {scale:.3g} is none beside {size:.6g}, so that it is "
             f"no release: state it in the model as it is, such as shape=n for a number of records. "

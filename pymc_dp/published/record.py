@@ -88,7 +88,7 @@ class Release(Readers):
         named = dict(zip(dims or (), own.labels, strict=False))
         found = {dim: labels for dim, labels in named.items() if labels is not None}
         coords = _coords(found | dict(coords or {}) or None, dims, value.shape)
-        mechanism = placed(self.mechanism, dims, coords or {}, self.name or "Release")
+        mechanism = placed(self.mechanism, dims, coords or {}, self.name or "Release", own.labels)
         wrong = wrong_shape(mechanism, value.shape)
         if wrong is not None:
             raise ValueError(

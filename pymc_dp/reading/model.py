@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -158,9 +157,8 @@ def deciding(model: pm.Model) -> tuple[list[str], list[str]]:
 
 def copied(model: pm.Model, dims: Sequence[str], data: Sequence[str]) -> pm.Model:
     """Return a copy of a model in which some dims and data are constants."""
-    with without_starts(model) as starts:
-        copy = freeze_dims_and_data(model, dims=dims, data=data)
-    set_starts(copy, starts)
+    copy = freeze_dims_and_data(without_starts(model), dims=dims, data=data)
+    set_starts(copy, model)
     as_written(copy, model)
     for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
         copy[rv.name].tag.__update__(rv.tag)
@@ -197,21 +195,23 @@ class _Frozen(FrozenModel):
         return super().unobserved_value_vars
 
 
-@contextmanager
-def without_starts(model: pm.Model) -> Iterator[dict[str, Any]]:
-    """Take `initval=` off a model, which PyMC makes no graph of with them; yield them by name."""
-    given = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(given))
-        yield {rv.name: start for rv, start in given.items()}
-    finally:
-        model.rvs_to_initial_values.update(given)
+def without_starts(model: pm.Model) -> pm.Model:
+    """Return a model without its `initval=`, which PyMC makes no graph of with them.
+
+    It is the same model otherwise, down to its variables, to be read only. The model itself stays
+    as it is all the time: another thread may read it.
+    """
+    bare = object.__new__(type(model))
+    starts = dict.fromkeys(model.rvs_to_initial_values)
+    bare.__dict__.update(model.__dict__, rvs_to_initial_values=starts)
+    return bare
 
 
-def set_starts(model: pm.Model, starts: dict[str, Any]) -> None:
-    """Put starting values on those variables of a copy of a model that still are in it."""
-    for rv in model.free_RVs:
-        model.set_initval(rv, starts.get(rv.name))
+def set_starts(copy: pm.Model, model: pm.Model) -> None:
+    """Put the `initval=` of a model on those variables of a copy of it that still are in it."""
+    starts = {rv.name: start for rv, start in model.rvs_to_initial_values.items()}
+    for rv in copy.free_RVs:
+        copy.set_initval(rv, starts.get(rv.name))
 
 
 def _counts(variable: Variable) -> bool:

@@ -32,7 +32,7 @@ from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
-from pymc_dp.step_methods.tables import TableGibbs, read_table
+from pymc_dp.step_methods.tables import TableGibbs, read_table, together
 from pymc_dp.step_methods.two_sided import (
     TruncatedGammaMixtureGibbs,
     TwoSidedGibbs,
@@ -73,7 +73,11 @@ def _claimed(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     """Return steps with the variables of each instance, in the order in which they are drawn."""
     left, found = list(reading.model.free_RVs), []
     for step in STEPS:
-        for group in step.claims(reading, left):
+        groups = step.claims(reading, left)
+        torn = {rv for group in groups for rv in group if not _mates(reading, rv) <= {*group}}
+        if torn:
+            groups = step.claims(reading, [rv for rv in left if rv not in torn])
+        for group in groups:
             found.append((step, [rv for rv in reading.model.free_RVs if rv in group]))
             left = [rv for rv in left if rv not in group]
     # A latent statistic without an exact draw is best moved together with its parameters: NUTS.
@@ -88,32 +92,49 @@ def _claimed(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     return [(step, group) for step, group in found if group]
 
 
+def _mates(reading: Reading, rv: TensorVariable) -> set[TensorVariable]:
+    """Return the variables of which a step takes all or none: those of one table of counts."""
+    table = exact_step(reading, rv) == TableGibbs.__name__
+    return {*together(reading, rv)} if table else {rv}
+
+
 @once
 def choose_steps(reading: Reading) -> dict[TensorVariable, type[BlockedStep]]:
     """Return the step that suits each free variable; those left out are for NUTS."""
     return {rv: step for step, group in _claimed(reading) for rv in group}
 
 
+@once
 def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     """Return the name of the step that draws a latent count exactly given its releases.
 
     `PrivateObservation` asks, and tags the count for `pm.sample`. Whatever the model says later,
     the step checks again. Counts that are released in sums only are records, but for
     Poisson counts of whose sums whole-number noise leaves some only: one by one they do not move.
+    Counts that are drawn `together` have one answer.
     """
     if rv.dtype.startswith("float"):
         return None
+    group = together(reading, rv)
+    if all(is_exact_count(reading, v) for v in group):
+        return TwoSidedGibbs.__name__
+    vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
+    by_cell = vector or any(_is_by_cell(reading, v) for v in group)
+    if by_cell and accepted(partial(read_table, reading), [rv]):
+        return TableGibbs.__name__
     if is_exact_count(reading, rv):
         return TwoSidedGibbs.__name__
-    mine = releases_of(reading.model, [rv])
-    by_cell = not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in mine)
-    by_cell |= isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
-    vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
-    if (by_cell or vector) and accepted(partial(read_table, reading), [rv]):
-        return TableGibbs.__name__
     if vector and accepted(partial(check_count, reading), [rv]):
         return CountGibbs.__name__
     return None
+
+
+def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
+    """Whether counts are released in more than sums, or are no records for another reason."""
+    mine = releases_of(reading.model, [rv])
+    if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in mine):
+        return True
+    return isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
 
 
 def steps(model: pm.Model | None = None) -> list[BlockedStep]:

@@ -90,8 +90,9 @@ class TableGibbs(DPStep):
 
     @classmethod
     def claims(cls, reading, left):
-        """Claim tables of counts."""
-        return [accepted(partial(read_table, reading), concerned(reading, left))]
+        """Claim tables of counts, all variables of each or none."""
+        found = accepted(partial(read_table, reading), concerned(reading, left))
+        return [[rv for rv in found if {*together(reading, rv)} <= {*left}]]
 
     def _prepare(self, reading, initial_point):
         self._updates = []

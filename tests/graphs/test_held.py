@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 import pymc_dp as dp
+from pymc_dp.reading.model import release_mechanism
 
 pl = pytest.importorskip("polars")
 
@@ -162,9 +163,52 @@ def test_dims_of_an_xarray():
         assert np.array_equal(dp.LaplaceMechanism(at).logp(value, 0.0).eval(), direct)
         assert np.array_equal(model.rvs_to_values[again].eval(), expected.T)
         assert again.owner.inputs[-1].eval().tolist() == [[number] for number in NUMBERS]
-    for noise, told in ((scales, "a noise parameter of .*"), (1.0, "observed")):
+    for noise, value, told in (
+        (scales, NUMBERS, "a noise parameter of .*"),
+        (1.0, scales, "observed"),
+    ):
         with pytest.raises(ValueError, match=rf"'z': {told} has the dimension 'town', .*'place'"):
-            in_model(dp.LaplaceMechanism(noise), observed=scales, dims="place")
+            in_model(dp.LaplaceMechanism(noise), observed=value, dims="place")
+
+
+def without_dims(value, mechanism):
+    return in_model(mechanism, observed=value)
+
+
+def without_coords(value, mechanism):
+    with pm.Model() as model:
+        model.add_coord("town", length=3)
+        x = pm.Normal("x", 0, 1, shape=3)
+        z = dp.PrivateObservation("z", x, mechanism, observed=value, dims="town")
+    return model, model.rvs_to_values[z].eval(), z.owner.inputs[-1].eval()
+
+
+def release_without_dims(value, mechanism, **dims):
+    release = dp.Release(value, mechanism)
+    return in_model(release.reindex({"town": TOWNS}) if release.dims else release, **dims)
+
+
+def then_with_dims(value, mechanism):
+    return release_without_dims(value, mechanism, dims="town")
+
+
+@parametrize("make", [pd.Series, xarray], ids=["pandas", "xarray"])
+@parametrize("place", [without_dims, without_coords, release_without_dims, then_with_dims])
+def test_labels_of_value_and_noise_belong_together(place, make):
+    """Where no coords say what the order is: that of the value, if not of the first parameter."""
+    scales = make(NUMBERS, TOWNS)
+    _, value, scale = place(make(SHUFFLED, LABELS), dp.LaplaceMechanism(scales))
+    assert scale.tolist() == value.tolist()
+    unlabelled = place(np.zeros(3), dp.LaplaceMechanism(scales))[2]
+    assert unlabelled.tolist() == NUMBERS
+    model, *_ = place(
+        np.zeros(3), dp.LaplaceMechanism(make(SHUFFLED, LABELS)).clipped(None, scales)
+    )
+    of_both = release_mechanism(model["z"]).parameters
+    assert of_both[-1].eval().tolist() == of_both[-2].eval().tolist()
+    for wrong in (make(NUMBERS, ["Aa", "Bo", "Xx"]), make(NUMBERS, [3, 5, 7])):
+        with pytest.raises(ValueError, match=r"('z'|Release).* noise parameter .* no entry for"):
+            place(make(SHUFFLED, LABELS), dp.LaplaceMechanism(wrong))
 
 
 def test_data_frames():

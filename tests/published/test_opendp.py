@@ -184,6 +184,25 @@ def test_refusals(make, value, match):
         dp.Release.from_opendp(make(), value)
 
 
+@pytest.mark.parametrize(
+    ("T", "scale", "value"),
+    [(int, 1.0, 2_000_000_000), (int, 0.5, 2**53), (float, 1.0, 5e10), (float, 0.5, 0.0)],
+)
+def test_noise_is_noise_beside_a_large_value(T, scale, value):
+    release = dp.Release.from_opendp(scalar_noise(T, od.m.make_laplace, scale=scale), value)
+    assert release.mechanism.scale.eval() == scale
+    kind = "Integer" if T is int else "Float"
+    summary = summary_of(("x", "Sum", f"{kind} Laplace", scale))
+    of_frame = dp.Release.from_opendp_summary(summary, pl.DataFrame({"x": [value]}))
+    assert repr(of_frame.mechanism) == repr(release.mechanism)
+
+
+@pytest.mark.parametrize(("T", "value"), [(int, 3), (float, 3.0)])
+def test_no_noise_is_exact(T, value):
+    with pytest.raises(ValueError, match="from_opendp: the value is exact"):
+        dp.Release.from_opendp(scalar_noise(T, od.m.make_laplace, scale=0.0), value)
+
+
 def test_a_fine_grid_is_read():
     measurement = scalar_noise(float, od.m.make_laplace, scale=2.0, k=-40)
     release = dp.Release.from_opendp(measurement, 3.0)

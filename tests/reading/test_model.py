@@ -1,5 +1,7 @@
 """Records whose number dims or data decide are read like records of a number that is written."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -70,6 +72,17 @@ def test_draws_have_the_names_of_the_model():
     kept = dp.sample(model, initvals={mean: 0.3}, var_names=["mean", "x"], **options)
     assert kept["posterior"]["x"].dims == ("chain", "draw", "person")
     assert "x_mean" in dp.recover(model, draws)["posterior"]
+
+
+@pytest.mark.parametrize("length", ["shape", "dims"])
+def test_threads_share_a_model(length):
+    """Starting values, which a graph of a model has to do without, stay on it all the time."""
+    model = model_of("normal", length)
+    model.set_initval(model["theta"], 3.5)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(dp.collapse, [model] * 12))
+    for each in (model, *found):
+        assert each.rvs_to_initial_values[each["theta"]] == 3.5
 
 
 def test_a_collapsed_model_keeps_the_number_of_records():

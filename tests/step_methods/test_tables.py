@@ -12,7 +12,7 @@ import pymc_dp as dp
 from pymc_dp.kernels.counts.tables import Releases, sums_of
 from pymc_dp.step_methods.tables import TableGibbs
 from tests.agreement import values_follow
-from tests.chains import begun, chain, step_of
+from tests.chains import SHORT, assigned, begun, chain, step_of
 
 COUNTY = np.array([0, 0, 1, 1, 1, 2])
 
@@ -217,6 +217,26 @@ def several_releases():
     return (7, 12, 11)
 
 
+def sum_and_scalar():
+    a, b = pm.Poisson("a", 1.5, shape=2), pm.Poisson("b", 2.0)
+    dp.PrivateObservation("z", [a.sum(), b], NOISE, observed=[3, 1])
+    return (9, 9, 11)
+
+
+def in_one_entry():
+    a, b = pm.Poisson("a", 1.5, shape=2), pm.Poisson("b", 2.0)
+    dp.PrivateObservation("z", [a[0] + b, a[1]], LAPLACE, observed=[3, 1])
+    return (9, 9, 11)
+
+
+def by_two_releases():
+    """The second makes a table of what were records."""
+    a, b = pm.Poisson("a", 1.5, shape=2), pm.Poisson("b", 2.0)
+    dp.PrivateObservation("z", a.sum(), LAPLACE, observed=3)
+    dp.PrivateObservation("w", a[0] + b, NOISE, observed=3)
+    return (9, 9, 11)
+
+
 @pytest.mark.parametrize("build", [two_sums, two_steps, no_rate])
 def test_gaps_against_all_states(build):
     """One step from draws of the posterior leaves it as it is, and no state is impossible."""
@@ -230,7 +250,17 @@ def test_gaps_against_all_states(build):
     values_follow([step.step({"y": start})[0]["y"] for start in starts], states, weight)
 
 
-@pytest.mark.parametrize("build", [two_scalars, a_scalar_and_a_vector, several_releases])
+@pytest.mark.parametrize(
+    "build",
+    [
+        two_scalars,
+        a_scalar_and_a_vector,
+        several_releases,
+        sum_and_scalar,
+        in_one_entry,
+        by_two_releases,
+    ],
+)
 def test_several_variables_against_all_states(build):
     """One step, which moves them together, leaves the posterior as it is."""
     with pm.Model() as model:
@@ -251,6 +281,20 @@ def test_several_variables_against_all_states(build):
     drawn = [step.step(point(start))[0] for start in starts]
     drawn = np.array([np.concatenate([d[name].ravel() for name in names]) for d in drawn])
     values_follow(drawn, states, weight)
+
+
+@pytest.mark.parametrize("law", ["Poisson", "Binomial"])
+@pytest.mark.parametrize("build", [sum_and_scalar, in_one_entry, by_two_releases])
+def test_records_and_a_scalar_have_one_step(build, law, monkeypatch):
+    """Every way to choose steps gives them to one: no step takes a part of a table."""
+    if law == "Binomial":
+        monkeypatch.setattr(pm, "Poisson", lambda name, mu, **how: pm.Binomial(name, 9, 0.3, **how))
+    with pm.Model() as model:
+        build()
+        for chosen in (assigned(model), assigned(model, dp.steps())):
+            assert chosen == {"a": "TableGibbs", "b": "TableGibbs"}
+    idata = dp.sample(model, draws=2, tune=2, **SHORT)
+    assert set(idata["posterior"]) == {"b"}
 
 
 def test_a_scale_that_is_no_scale_is_noticed():
