@@ -371,9 +371,10 @@ def table(form, n=200):
     p = pm.Dirichlet("p", np.ones(4))
     if form == OURS:
         return publish(form, "Geometric", 2.0, pm.Multinomial("counts", n, p), z)
-    # The sum over all tables with n records is a convolution over the cells.
+    # The sum over all tables with n records is a convolution over the cells: of Poisson masses, as
+    # the factor n each cancels.
     k = np.arange(n + 1)
-    logs = k * pt.log(p)[:, None] + poisson.logpmf(k, 1) - np.abs(k - z[:, None]) / 2.0
+    logs = k * pt.log(n * p)[:, None] + poisson.logpmf(k, 1) - np.abs(k - z[:, None]) / 2.0
     top = logs.max(axis=-1, keepdims=True)
     w, lag = pt.exp(logs - top), k[:, None] - k
     pairs = ((w[::2][:, np.maximum(lag, 0)] * (lag >= 0)) * w[1::2, None]).sum(axis=-1)
