@@ -306,7 +306,7 @@ def regression(form, d, n=1000):
     publish(form, "Laplace", 5.0, pt.concatenate(parts), z)
 
 
-@row("regression-groups", "a0 tau b s mx sx", *BOTH, limit=30)
+@row("regression-groups", "a0 tau b s mx sx", *BOTH, limit=60)
 def grouped(form, J=12, n=42):
     """Release five noisy sums of the confidential x and y of each of 12 groups."""
     rng = np.random.default_rng(4)
