@@ -11,6 +11,7 @@ import subprocess
 import time
 import warnings
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -154,6 +155,7 @@ def run(name: str) -> dict[str, Any]:
     return found
 
 
+@cache  # the commit is that of the code when it was loaded
 def machine() -> dict[str, Any]:
     """Say when, of which code, and on what."""
     info = Path("/proc/cpuinfo")

@@ -306,7 +306,7 @@ def regression(form, d, n=1000):
     publish(form, "Laplace", 5.0, pt.concatenate(parts), z)
 
 
-@row("regression-groups", "a0 tau b s mx sx", *BOTH, limit=30)
+@row("regression-groups", "a0 tau b s mx sx", *BOTH, limit=60)
 def grouped(form, J=12, n=42):
     """Release five noisy sums of the confidential x and y of each of 12 groups."""
     rng = np.random.default_rng(4)
@@ -371,9 +371,10 @@ def table(form, n=200):
     p = pm.Dirichlet("p", np.ones(4))
     if form == OURS:
         return publish(form, "Geometric", 2.0, pm.Multinomial("counts", n, p), z)
-    # The sum over all tables with n records is a convolution over the cells.
+    # The sum over all tables with n records is a convolution over the cells: of Poisson masses, as
+    # the factor n each cancels.
     k = np.arange(n + 1)
-    logs = k * pt.log(p)[:, None] + poisson.logpmf(k, 1) - np.abs(k - z[:, None]) / 2.0
+    logs = k * pt.log(n * p)[:, None] + poisson.logpmf(k, 1) - np.abs(k - z[:, None]) / 2.0
     top = logs.max(axis=-1, keepdims=True)
     w, lag = pt.exp(logs - top), k[:, None] - k
     pairs = ((w[::2][:, np.maximum(lag, 0)] * (lag >= 0)) * w[1::2, None]).sum(axis=-1)

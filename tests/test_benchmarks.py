@@ -1,5 +1,6 @@
 """The rows of the benchmark build in every form, and its table divides by what converged alone."""
 
+import numpy as np
 import pytest
 
 from benchmarks.report import COLUMNS, line
@@ -13,6 +14,14 @@ def test_row_builds_in_every_form(name):
         model = row.build(form)
         assert set(row.names) <= set(model.named_vars)
         assert model.potentials or model.observed_RVs
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ROWS)
+def test_every_form_has_a_density_where_it_begins(name):
+    for form in (OURS, *ROWS[name].forms):
+        logps = ROWS[name].build(form).point_logps()
+        assert np.isfinite(list(logps.values())).all(), form
 
 
 def side(form, rate, *rhats, error=""):
