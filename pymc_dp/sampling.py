@@ -313,7 +313,7 @@ def _as_written(reading: Reading, **kwargs):
             if not isinstance(plan, Declined) and (nuts_sampler == "pymc" or not route.steps)
         ]
         plan, route = max(plans, key=lambda entry: entry[0].rate)
-        _log.info("Route: %s", route.name)
+        _log.info("Route: %s (rung: %s)", route.name, route.rung)
         return plan.run(**kwargs)
     except NotFinite:
         raise

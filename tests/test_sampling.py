@@ -306,6 +306,6 @@ def test_explain_a_bounded_marginal():
 def test_whole_number_noise_on_a_mean_of_continuous_records_has_no_route():
     records = lambda: normals(30, sigma=pm.HalfNormal("s", 1))  # noqa: E731
     model = releasing(records, pt.mean, dp.GeometricMechanism(1.0), 1)
-    said = "NUTS on the statistics, NUTS on the records: 'z' adds whole-number noise to a statistic"
+    said = "NUTS on the records.*: 'z' adds whole-number noise to a statistic"
     with pytest.raises(ValueError, match=said):
         dp.sample(model)

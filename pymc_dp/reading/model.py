@@ -82,7 +82,7 @@ class Reading:
         # nutpie asks for names of their own.
         named = f"following_{len(self._follow)}"
         numbers = [
-            pytensor.shared(value, f"{named}_{i}", shape=np.shape(value))
+            pytensor.shared(np.asarray(value), f"{named}_{i}", shape=np.shape(value))
             for i, value in enumerate(now())
         ]
 

@@ -3,13 +3,14 @@
 import logging
 
 import numpy as np
+import pymc as pm
 import pytest
 
 import pymc_dp as dp
 from pymc_dp import routes
 from pymc_dp.routes import ROUTES, starts
 from tests.chains import QUIET
-from tests.models import gaussian, group_means, poisson, regression
+from tests.models import as_model, gaussian, group_means, poisson, regression, table
 
 FEW = {"draws": 4, "tune": 4, "chains": 1, "random_seed": 1} | QUIET
 # What compiled chains do not take: another route is left, and short trees are enough for it.
@@ -17,6 +18,13 @@ NUTS = {"nuts_sampler": "pymc", "cores": 1}
 SHALLOW = NUTS | {"max_treedepth": 3}
 # And a start that is looked for a little: tests/routes/test_starts.py looks for it in full.
 HASTE = {"_ROUNDS": 1, "_MOST_ASCENTS": 5, "_LOOKED_AT": 2, "_CHECKED": 2}
+
+
+@as_model
+def a_jump():
+    """A discrete variable that nothing of ours moves, above a latent number."""
+    y = pm.Normal("y", pm.Bernoulli("k", 0.5), 1.0)
+    dp.PrivateObservation("z", y, dp.LaplaceMechanism(0.5), observed=0.4)
 
 
 # By the name of the route: a model and arguments of `dp.sample`.
@@ -39,6 +47,9 @@ CASES = {
     "Metropolis on the records": (gaussian, {"rung": "records"} | NUTS),
     "exact draws of the counts": (poisson, {"rung": "records"} | NUTS),
     "NUTS on the records": (gaussian, {"rung": "records"} | NUTS),
+    "steps on the model as written": (table, NUTS),
+    "NUTS on the model as written": (lambda: dp.collapse(gaussian(), "marginal"), SHALLOW),
+    "PyMC's own steps on the model as written": (a_jump, NUTS),
 }
 
 

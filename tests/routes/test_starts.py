@@ -301,7 +301,7 @@ def test_what_pymc_refuses_is_refused(given, says):
 )
 def test_few_draws_are_named_as_by_pymc(monkeypatch, caplog, draws, quiet, says):
     nutpie = pytest.importorskip("nutpie")
-    compiled = SimpleNamespace(logp_func=None)
+    compiled = SimpleNamespace(logp_func=None, shared_var_keys={}, with_data=lambda: compiled)
     monkeypatch.setattr(nutpie, "compile_pymc_model", lambda *args, **kwargs: compiled)
     nuts_chains._of_nutpie(pm.Model(), [], draws=draws, quiet=quiet)
     assert (f"Only {draws} samples per chain." in caplog.text) == says
