@@ -20,11 +20,12 @@ from pymc_dp.laws.sum_law import law_of, notes
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.groups import blocks, read_block, record_groups
+from pymc_dp.reading.kept import kept
 from pymc_dp.reading.model import (
     Reading,
+    as_model,
     is_tagged,
     privatized,
-    read,
     record_length,
     release_statistic,
     releases,
@@ -103,7 +104,11 @@ def explain(model: pm.Model | None = None) -> Explanation:
         Three tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample`
         (open or why not, cost of a sweep), steps of `dp.steps` on the rungs with latent variables.
     """
-    reading = read(model, "dp.explain(model)")
+    with kept(as_model(model, "dp.explain(model)")) as reading:
+        return _explained(reading)
+
+
+def _explained(reading: Reading) -> Explanation:
     model = reading.model
     check_fits(map(release_statistic, releases(model)))
     result = Explanation()
@@ -116,8 +121,8 @@ def explain(model: pm.Model | None = None) -> Explanation:
         raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")
     result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
 
-    if privatized(reading):
-        plans = routes(reading)
+    plans = routes(reading)
+    if not all(isinstance(plan, Declined) for _, plan in plans) or privatized(reading):
         table = [
             (route, 0.0, str(plan)) if isinstance(plan, Declined) else (route, plan.rate, "")
             for route, plan in plans

@@ -164,4 +164,4 @@ ROUTES.add(
 )
 ROUTES.add(Route(_MARGINAL, "marginal", _marginal_plan, usual={_MARGINAL: 1}))
 ROUTES.add(Route(_STATISTICS, "statistics", _statistics_plan, usual={_STATISTICS: 1}))
-ROUTES.add(Route("NUTS on the records", "records", _records))
+ROUTES.add(Route("NUTS on the records", "records", _records, steps=True))

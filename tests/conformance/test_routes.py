@@ -10,7 +10,7 @@ import pymc_dp as dp
 from pymc_dp import routes
 from pymc_dp.routes import ROUTES, starts
 from tests.chains import QUIET
-from tests.models import as_model, gaussian, group_means, poisson, regression, table
+from tests.models import as_model, gaussian, group_means, poisson, regression
 
 FEW = {"draws": 4, "tune": 4, "chains": 1, "random_seed": 1} | QUIET
 # What compiled chains do not take: another route is left, and short trees are enough for it.
@@ -21,10 +21,17 @@ HASTE = {"_ROUNDS": 1, "_MOST_ASCENTS": 5, "_LOOKED_AT": 2, "_CHECKED": 2}
 
 
 @as_model
+def cells():
+    counts = pm.Multinomial("counts", 60, pm.Dirichlet("p", np.ones(3)))
+    dp.PrivateObservation("z", counts, dp.GeometricMechanism(2.0), observed=[20, 18, 26])
+
+
 def a_jump():
-    """A discrete variable that nothing of ours moves, above a latent number."""
-    y = pm.Normal("y", pm.Bernoulli("k", 0.5), 1.0)
-    dp.PrivateObservation("z", y, dp.LaplaceMechanism(0.5), observed=0.4)
+    """A discrete parameter that nothing of ours moves."""
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Poisson("k", 2.0), 1.0, shape=9)
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.5), observed=1.4)
+    return dp.collapse(model, "marginal")
 
 
 # By the name of the route: a model and arguments of `dp.sample`.
@@ -47,7 +54,7 @@ CASES = {
     "Metropolis on the records": (gaussian, {"rung": "records"} | NUTS),
     "exact draws of the counts": (poisson, {"rung": "records"} | NUTS),
     "NUTS on the records": (gaussian, {"rung": "records"} | NUTS),
-    "steps on the model as written": (table, NUTS),
+    "steps on the model as written": (cells, NUTS),
     "NUTS on the model as written": (lambda: dp.collapse(gaussian(), "marginal"), SHALLOW),
     "PyMC's own steps on the model as written": (a_jump, NUTS),
 }

@@ -15,6 +15,7 @@ from pytensor import wrap_py
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.stages import Stages
 from pymc_dp.routes import Plan, nuts_chains
 from pymc_dp.routes import starts as tested
 from pymc_dp.routes.starts import NotFinite
@@ -314,7 +315,7 @@ def test_a_long_search_is_named_once(monkeypatch, caplog, long, times):
     monkeypatch.setattr(nuts_chains, "_of_pymc", lambda *args, **kwargs: sampler)
     with pm.Model() as model:
         pm.Normal("x")
-    with caplog.at_level(logging.INFO, "pymc.dp"):
+    with caplog.at_level(logging.INFO, "pymc.dp"), Stages(progressbar=False, quiet=False):
         nuts_chains.sample_nuts(model, chains=1, draws=10, nuts_sampler="pymc")
     assert caplog.text.count("Looking for where the data are") == times
 
