@@ -227,6 +227,24 @@ MUTANTS = {
         "pt.log(sd) - pt.log1p(h * b**2)",
         "tests/routes/test_coordinates.py",
     ),
+    "entries of an array that changed": Mutant(
+        "pymc_dp/reading/kept.py",
+        "            and self.digests == [_digest(constant.data) for constant in self.constants]\n",
+        "",
+        "tests/routes/test_kept.py",
+    ),
+    "coordinates of other data": Mutant(
+        "pymc_dp/reading/model.py",
+        "return unchanged(self.seen) and all(follow() for follow in self._follow or ())",
+        "return unchanged(self.seen)",
+        "tests/routes/test_kept.py",
+    ),
+    "data that an answer was found from": Mutant(
+        "pymc_dp/graphs/questions.py",
+        "        notice(data)\n",
+        "        pass\n",
+        "tests/routes/test_kept.py",
+    ),
     "start in the tails": Mutant(
         "pymc_dp/routes/starts.py",
         "best, near = max(best, center, key=_mass), center.widths",

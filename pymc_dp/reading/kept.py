@@ -23,6 +23,7 @@ from pymc_dp.reading.model import (
     copied,
     deciding,
     frozen,
+    with_known_lengths,
 )
 
 _KEPT: WeakKeyDictionary[pm.Model, _Kept] = WeakKeyDictionary()
@@ -34,8 +35,12 @@ def kept(model: pm.Model) -> Iterator[Reading]:
 
     It is of a copy, which PyMC freezes, so that what it compiles is kept, too. The copy shares the
     data of the model: what `pm.set_data` changes is read where it is used. A reading is given to
-    one thread at a time; another meanwhile gets a new one.
+    one thread at a time; another meanwhile gets a new one. Of a model that PyMC does not copy, a
+    submodel say, nothing is kept.
     """
+    if _is_not_copied(model):
+        yield Reading(with_known_lengths(model))
+        return
     found = _KEPT.get(model)
     if found is None or not found.lock.acquire(blocking=False):
         found = _Kept(model)
@@ -71,6 +76,13 @@ class _Kept:
             and self.digests == [_digest(constant.data) for constant in self.constants]
             and self.reading.is_current()
         )
+
+
+def _is_not_copied(model: pm.Model) -> bool:
+    starts = model.rvs_to_initial_values.values()
+    return model.parent is not None or any(
+        isinstance(start, Variable) and not isinstance(start, Constant) for start in starts
+    )
 
 
 def _contents(model: pm.Model) -> tuple[Any, ...]:

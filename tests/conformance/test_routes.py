@@ -84,3 +84,5 @@ def test_short_run(name, caplog, monkeypatch):
     for parameter in posterior.data_vars.values():
         assert np.isfinite(parameter).all()
         assert np.unique(parameter).size > 1  # it moves
+    again = dp.sample(model, **FEW, **options)["posterior"]  # by what the first call made
+    assert again.to_dataset().equals(posterior.to_dataset())

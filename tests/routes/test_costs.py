@@ -1,0 +1,46 @@
+"""Routes are chosen by what was measured: `bench routes` keeps it, and the constants fit it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pymc_dp
+from pymc_dp.routes.costs import CONSTANTS, expected_rate
+
+MEASURED = Path(pymc_dp.__file__).parents[1] / "benchmarks" / "results" / "routes"
+MODELS = {path.stem: json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))}
+MIXED = 1.05  # R-hat, above which a rate says nothing
+BEATEN, OFF = 1.3, 3.0
+
+
+def rates(model):
+    """Return what was measured of each route whose chains agree."""
+    found = MODELS[model].items()
+    return {route: own["ess"] / own["seconds"] for route, own in found if own.get("rhat", 9) < MIXED}
+
+
+def expected(model):
+    return {route: expected_rate(own["cost"]) for route, own in MODELS[model].items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_route_that_is_taken_is_not_beaten(model):
+    found, of = rates(model), expected(model)
+    taken = max(of, key=of.__getitem__)
+    best = max(found, key=found.__getitem__, default=taken)
+    assert not found or taken in found, f"{taken} does not mix, {best} does"
+    assert found.get(taken, 1.0) * BEATEN >= found.get(best, 1.0), (taken, best)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_expected_is_found(model):
+    found, of = rates(model), expected(model)
+    wrong = {r: (x, of[r]) for r, x in found.items() if abs(np.log(of[r] / x)) > np.log(OFF)}
+    assert not wrong
+
+
+def test_what_takes_time_was_measured():
+    names = {name for sides in MODELS.values() for own in sides.values() for name in own["cost"]}
+    assert names <= set(CONSTANTS)
