@@ -174,9 +174,11 @@ def _by_best_route(
     if moments is not None and not isinstance(moments, str):
         read_moments(moments)  # what is wrong with them is wrong on every route
     records = {rv.name for rv in privatized(reading)}
+    if kwargs.get("step") is not None:
+        reading = Reading(model)  # they are of its variables
+    elif kwargs.get("initvals"):  # they may be
+        kwargs["initvals"] = initial_values({}, kwargs["initvals"])
     if rung == "auto" and not records:
-        if kwargs.get("step") is not None:
-            reading = Reading(model)  # they are of its variables
         return _as_written(reading, **kwargs), ""
     if rung == "auto" and (
         kwargs.get("step") is not None or records & set(kwargs.get("var_names") or ())
@@ -187,8 +189,6 @@ def _by_best_route(
     if rung != "auto" and not records:
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
 
-    if kwargs.get("initvals"):  # of variables of the model as it was given
-        kwargs["initvals"] = initial_values({}, kwargs["initvals"])
     nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
     open_routes, better = [], []
     shut: dict[str, list[str]] = {}

@@ -235,8 +235,8 @@ MUTANTS = {
     ),
     "coordinates of other data": Mutant(
         "pymc_dp/reading/model.py",
-        "return unchanged(self.seen) and all(follow() for follow in self._follow or ())",
-        "return unchanged(self.seen)",
+        "            if not changed(basis.values):\n",
+        "            if True:\n",
         "tests/routes/test_kept.py",
     ),
     "data that an answer was found from": Mutant(

@@ -60,7 +60,7 @@ class _Said(Listener):
 
 
 def said_when_compiling() -> AbstractContextManager:
-    """Say that Numba compiles as soon as it does, so that the wait is no riddle."""
+    """Say that Numba compiles as soon as it does."""
     return install_listener("numba:compile", _Said())
 
 
@@ -150,13 +150,13 @@ class Filling:
         known = {"carray": Piece(carray, "carray"), "nan": Piece(nan, "nan")}
         arguments = "x, size, data, count, out, length"
         plain, key = _function("fill", arguments, _FILL, inner=inner, **known)
-        self._kept = cfunc(SIGNATURE, cache=key is not None)(plain)
+        self._compiled = cfunc(SIGNATURE, cache=key is not None)(plain)
 
     @property
     def function(self) -> tuple[int, np.ndarray]:
         """Its address, and the data as they are now; the address is good as long as this is."""
         [values] = self._values()
-        return int(self._kept.address or 0), values
+        return int(self._compiled.address or 0), values
 
 
 def _given(x: Variable, graphs: Sequence[Variable]) -> list[Variable]:

@@ -7,17 +7,51 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from functools import wraps
-from typing import Any
-
-# Of the readings that are being asked: the data that their answers were found from.
-_SEEN: ContextVar[tuple[dict[Any, Any], ...]] = ContextVar("_SEEN", default=())
+from typing import Any, NamedTuple
 
 
-def notice(data: Any) -> None:
-    """Say that what is being answered was found from the values that data have now."""
-    for seen in _SEEN.get():
-        if data not in seen:
-            seen[data] = data.get_value()
+class Basis:
+    """What an answer was found from.
+
+    Attributes
+    ----------
+    values : of data, as they were; it may be shared with other answers.
+    data : those of them that this answer depends on.
+    following : functions that fit numbers to the data as they are, and say if that can be done.
+    """
+
+    def __init__(self, values: dict[Any, Any]):
+        self.values = values
+        self.data: dict[Any, None] = {}
+        self.following: dict[Callable[[], bool], None] = {}
+
+    def add(self, data: Iterable[Any], following: Iterable[Callable[[], bool]] = ()) -> None:
+        """Add data, and what follows from others."""
+        for own in data:
+            self.data[own] = None
+            if own not in self.values:
+                self.values[own] = own.get_value()
+        self.following |= dict.fromkeys(following)
+
+
+# Of the answers that are being found.
+_FINDING: ContextVar[tuple[Basis, ...]] = ContextVar("_FINDING", default=())
+
+
+def notice(*data: Any, following: Iterable[Callable[[], bool]] = ()) -> None:
+    """Record data whose values the answer depends on that is being found, see `Basis`."""
+    for basis in _FINDING.get():
+        basis.add(data, following)
+
+
+@contextmanager
+def noticing(basis: Basis, *, alone: bool = False) -> Iterator[None]:
+    """Record in `basis` what is noticed; `alone`, it is no part of what others depend on."""
+    token = _FINDING.set((basis,) if alone else (*_FINDING.get(), basis))
+    try:
+        yield
+    finally:
+        _FINDING.reset(token)
 
 
 class Declined(NotImplementedError):
@@ -56,16 +90,6 @@ def nearest(reasons: Iterable[Exception]) -> Declined:
     return max(found, key=lambda reason: reason.near, default=Declined())
 
 
-@contextmanager
-def noticing(seen: dict[Any, Any], *, alone: bool = False) -> Iterator[None]:
-    """Collect the data that are noticed, and their values; `alone`, no other reading sees them."""
-    token = _SEEN.set((seen,) if alone else (*_SEEN.get(), seen))
-    try:
-        yield
-    finally:
-        _SEEN.reset(token)
-
-
 class Unrelated(Declined):
     """An expression that pairs each record with every other."""
 
@@ -87,26 +111,36 @@ def _bare[E: Exception](error: E) -> E:
     return own
 
 
+class Answer(NamedTuple):
+    """What a reading was asked: a value or a refusal, and what it was found from."""
+
+    value: Any
+    refusal: Exception | None
+    basis: Basis
+
+
 def once[F: Callable[..., Any]](function: F) -> F:
     """Have a function answer once for each first argument; that something is declined, too.
 
-    What the first argument, a reading, has been asked is kept in it, and gone with it; and so are
-    the values of the data that it took for fixed, see `notice`.
+    What the first argument, a reading, has been asked is kept in it, and gone with it. Data are
+    evaluated by what notices them, `known_value` and `plain_function`: their values are kept, too.
     """
 
     @wraps(function)
     def answered(reading: Any, *args: Any) -> Any:
-        answers = reading.__dict__.setdefault("_answers", {})
+        answers = reading.__dict__.setdefault("answers", {})
         key = (function, *args)
         if key not in answers:
+            basis = Basis(reading.__dict__.setdefault("values", {}))
             try:
-                with noticing(reading.__dict__.setdefault("seen", {})):
-                    answers[key] = function(reading, *args), None
+                with noticing(basis):
+                    answers[key] = Answer(function(reading, *args), None, basis)
             except (Declined, ValueError) as error:
-                answers[key] = None, _bare(error)
-        value, refusal = answers[key]
-        if refusal is not None:
-            raise _bare(refusal)
-        return value
+                answers[key] = Answer(None, _bare(error), basis)
+        found = answers[key]
+        notice(*found.basis.data, following=found.basis.following)
+        if found.refusal is not None:
+            raise _bare(found.refusal)
+        return found.value
 
     return answered  # type: ignore[return-value]

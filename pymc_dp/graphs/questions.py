@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import MeasurableOp
@@ -99,6 +100,14 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
         return np.array(_computed(graph))
     except NotImplementedError:  # an op that is no function of values, `ifelse` say
         return np.asarray(graph.eval(mode=PLAIN_MODE))
+
+
+def plain_function(inputs: Sequence[Variable], outputs: Sequence[Variable] | Variable) -> Callable:
+    """Make a function for use while a model is read, uncompiled; the data in it are noticed."""
+    for data in public_data([outputs] if isinstance(outputs, Variable) else outputs):
+        notice(data)
+    own = list(outputs) if not isinstance(outputs, Variable) else outputs
+    return pytensor.function(list(inputs), own, mode=PLAIN_MODE, on_unused_input="ignore")
 
 
 def _valued(graph: Variable) -> list[SharedVariable]:

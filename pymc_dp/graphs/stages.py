@@ -39,7 +39,7 @@ class Stages:
 
     def __init__(self, *, progressbar: bool, quiet: bool):
         self._began, self._now = time.perf_counter(), ""
-        self._over = threading.Event()
+        self._over, self._lock = threading.Event(), threading.RLock()
         self._handlers = list(logging.getLogger("pymc").handlers)
         self._show: Any = None
         if not quiet:
@@ -76,9 +76,10 @@ class Stages:
 
     def say(self, what: str) -> None:
         """Say what begins now."""
-        if self._show is not None and what != self._now:
-            self._now = what
-            self._write()
+        with self._lock:
+            if self._show is not None and what != self._now:
+                self._now = what
+                self._write()
 
     def _write(self) -> None:
         seconds = time.perf_counter() - self._began
@@ -86,8 +87,9 @@ class Stages:
 
     def _tick(self) -> None:
         while not self._over.wait(_TICK):
-            if self._now:
-                self._write()
+            with self._lock:
+                if self._now:
+                    self._write()
 
     def _to_log(self, line: str) -> None:
         if line:
@@ -95,10 +97,11 @@ class Stages:
 
     def _before_others(self, record: logging.LogRecord) -> bool:
         """Take the line away before a message; what speaks for itself, PyMC, also shows itself."""
-        if self._now:
-            self._show("")
-        if record.name != _log.name:
-            self._now = ""
+        with self._lock:
+            if self._now:
+                self._show("")
+            if record.name != _log.name:
+                self._now = ""
         return True
 
 

@@ -27,12 +27,12 @@ from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.groups import Block, record_groups
+from pymc_dp.reading.kept import frozen
 from pymc_dp.reading.model import (
     Reading,
-    as_written,
     check_values,
     children,
-    frozen,
+    in_order_of,
     privatized,
     read,
     release_statistic,
@@ -275,7 +275,7 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
         if fgraph.outputs[i].name in gone:
             fgraph.remove_output(i)
     collapsed = model_from_fgraph(fgraph, mutate_fgraph=True)
-    as_written(collapsed, model)
+    in_order_of(collapsed, model)
     for rv in collapsed.basic_RVs:
         if hasattr(rv.tag, "dp_release"):
             del rv.tag.dp_release

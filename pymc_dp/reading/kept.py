@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import blake2b
 from threading import Lock
 from typing import Any
@@ -12,20 +13,24 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pymc as pm
 import pytensor
+from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
+from pymc.model.core import FrozenModel
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from scipy.sparse import issparse
 
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.model import (
     Reading,
+    changed,
     copied,
     deciding,
-    frozen,
     with_known_lengths,
 )
 
+_OF_USERS = CustomDistRV, CustomSymbolicDistRV
 _KEPT: WeakKeyDictionary[pm.Model, _Kept] = WeakKeyDictionary()
 
 
@@ -35,53 +40,62 @@ def kept(model: pm.Model) -> Iterator[Reading]:
 
     It is of a copy, which PyMC freezes, so that what it compiles is kept, too. The copy shares the
     data of the model: what `pm.set_data` changes is read where it is used. A reading is given to
-    one thread at a time; another meanwhile gets a new one. Of a model that PyMC does not copy, a
-    submodel say, nothing is kept.
+    one thread at a time; another meanwhile gets a new one. Of a submodel, and of a model with a
+    `pm.CustomDist`, nothing is kept.
     """
-    if _is_not_copied(model):
+    if _is_not_kept(model):
         yield Reading(with_known_lengths(model))
         return
     found = _KEPT.get(model)
-    if found is None or not found.lock.acquire(blocking=False):
-        found = _Kept(model)
-    elif not found.is_current(model):
-        found.lock.release()
-        found = _Kept(model)
-    _KEPT[model] = found
-    try:
+    if found is not None and found.lock.acquire(blocking=False):
+        try:
+            if found.is_of(model):
+                found.reading.renew()
+                yield found.reading
+                return
+        finally:
+            found.lock.release()
+    found = _Kept(model)
+    with found.lock:
+        _KEPT[model] = found
         yield found.reading
-    finally:
-        found.lock.release()
 
 
 class _Kept:
-    """A reading, with all that it depends on; it begins locked."""
+    """A reading, with all that it depends on."""
 
     def __init__(self, model: pm.Model):
         stage("Reading the model")
         self.lock = Lock()
-        self.lock.acquire()
         self.contents = _contents(model)
         graphs = [*model.basic_RVs, *model.potentials, *model.deterministics, *model.value_vars]
         graphs += model.rvs_to_values.values()
         # Of an array that a graph was made of, its owner may change the entries.
-        self.constants = [v for v in ancestors(graphs) if isinstance(v, Constant)]
+        self.constants = _constants(graphs)
         self.digests = [_digest(constant.data) for constant in self.constants]
-        self.reading = Reading(_copy(model), keeps=True)
+        dims, data = deciding(model)
+        self.reading = Reading(frozen(copied(model, dims, data), model), keeps=True)
+        self.fixed = {model[name]: model[name].get_value() for name in data}  # constants there
 
-    def is_current(self, model: pm.Model) -> bool:
-        """Whether a model is what was read."""
+    def is_of(self, model: pm.Model) -> bool:
+        """Whether a model is what was read, but for its data."""
         return (
             self.contents == _contents(model)
             and self.digests == [_digest(constant.data) for constant in self.constants]
-            and self.reading.is_current()
+            and not changed(self.fixed)
         )
 
 
-def _is_not_copied(model: pm.Model) -> bool:
+def _is_not_kept(model: pm.Model) -> bool:
+    """Whether PyMC makes no copy, or a function of the user's is part of a law.
+
+    What such a function takes from outside may change, and nothing here can see that.
+    """
     starts = model.rvs_to_initial_values.values()
-    return model.parent is not None or any(
-        isinstance(start, Variable) and not isinstance(start, Constant) for start in starts
+    return (
+        model.parent is not None
+        or any(isinstance(s, Variable) and not isinstance(s, Constant) for s in starts)
+        or any(isinstance(rv.owner.op, _OF_USERS) for rv in model.basic_RVs)
     )
 
 
@@ -109,14 +123,48 @@ def _contents(model: pm.Model) -> tuple[Any, ...]:
     )
 
 
+def _constants(graphs: Sequence[Variable]) -> list[Constant]:
+    """Return the constants of graphs, and of those inside of their ops."""
+    found = []
+    for variable in ancestors(graphs):
+        if isinstance(variable, Constant):
+            found.append(variable)
+        if variable.owner is not None and hasattr(variable.owner.op, "fgraph"):
+            found += _constants(variable.owner.op.fgraph.outputs)
+    return list(dict.fromkeys(found))
+
+
 def _digest(value: Any) -> Any:
-    """Return what tells the content of an array; what is none stands for itself."""
+    """Return a hash of an array's content; of other objects their id."""
+    if issparse(value):
+        coo = value.tocoo()
+        return tuple(map(_digest, (coo.data, *coo.coords)))
     if not isinstance(value, np.ndarray) or value.dtype == "O":
         return id(value)
-    own = np.ascontiguousarray(value)
-    return own.dtype.str, own.shape, blake2b(own.tobytes(), digest_size=16).digest()
+    content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return value.dtype.str, value.shape, blake2b(content, digest_size=16).digest()
 
 
-def _copy(model: pm.Model) -> pm.Model:
-    """Return a frozen copy of a model, which shares its data."""
-    return frozen(copied(model, *deciding(model)), model)
+def frozen(copy: pm.Model, model: pm.Model) -> pm.Model:
+    """Freeze a copy, so that PyMC keeps what it compiles of it; it shares the data of the model.
+
+    What PyMC keeps does not depend on the values of data, but on their shapes.
+    """
+    pairs = [(copy[v.name], v) for v in model.named_vars.values() if v.name in copy.named_vars]
+    pairs += [(copy.dim_lengths[name], v) for name, v in model.dim_lengths.items()]
+    for own, v in pairs:
+        if isinstance(v, SharedVariable) and isinstance(own, SharedVariable):
+            own.container = v.container
+    copy.__class__ = _Frozen  # as `pymc.model.transform.optimization.freeze_model` does
+    return copy
+
+
+class _Frozen(FrozenModel):
+    """Keeps the graphs of `unobserved_value_vars`, too, which PyMC makes anew for each trace.
+
+    What it compiled it finds by the identity of graphs.
+    """
+
+    @cached_property
+    def unobserved_value_vars(self):
+        return super().unobserved_value_vars

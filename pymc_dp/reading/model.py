@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cached_property
+from functools import cache
+from itertools import count
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pymc as pm
@@ -12,7 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.transforms import _default_transform
-from pymc.model.core import BaseModel, FrozenModel
+from pymc.model.core import BaseModel
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable, equal_computations
@@ -21,7 +23,7 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined, notice, noticing, once
+from pymc_dp.graphs.declined import Answer, Basis, Declined, notice, noticing, once
 from pymc_dp.graphs.questions import (
     depends_on,
     is_whole,
@@ -39,21 +41,25 @@ class Reading:
 
     What reads a model is a function of this, decorated with `once`: nothing is read twice, and what
     could not be read is declined with the same reason each time. A reading is of the model as it
-    stands; see `kept` for how long that is. One that is made `of` another shares what tells it.
+    stands; see `kept` for how long that is. One that is made `of` another, of a rung say, is as
+    current as that one: they share what they depend on.
 
     Attributes
     ----------
     model : pm.Model
-    seen : dict
-        Data that were taken for fixed, and their values.
+    answers : dict
+        To what it was asked, see `once`.
+    values : dict
+        Of data that answers were found from, as they were.
     """
 
     def __init__(self, model: pm.Model, of: Reading | None = None, *, keeps: bool = False):
         self.model = model
-        self.seen: dict[SharedVariable, np.ndarray] = {} if of is None else of.seen
-        self._follow: list[Callable[[], bool]] | None = [] if keeps else None
-        if of is not None:
-            self._follow = of._follow
+        self.answers: dict[Any, Answer] = {}
+        self.values: dict[SharedVariable, np.ndarray] = {} if of is None else of.values
+        self._keeps: bool = keeps if of is None else of._keeps
+        self._family: WeakSet[Reading] = WeakSet() if of is None else of._family
+        self._family.add(self)
 
     def following(
         self, compute: Callable[[], list[np.ndarray]], data: Sequence[SharedVariable] = ()
@@ -61,50 +67,70 @@ class Reading:
         """Return numbers that follow from data, such as where a density is expanded.
 
         Where the reading is kept they are shared variables, which take the numbers for the data as
-        they are at each call. What is computed may not decide on what else is made of a model.
+        they are at each call. Only such values may change: no graph, and no choice of a route, may
+        depend on them.
 
         Parameters
         ----------
         compute : returns the numbers.
         data : those that it depends on, beside those that it notices.
         """
-        if self._follow is None:
+        if not self._keeps:
             return [pt.constant(value) for value in compute()]
-        seen: dict[SharedVariable, np.ndarray] = {}
 
-        def now() -> list[np.ndarray]:
-            seen.clear()
-            with noticing(seen, alone=True):
-                for own in data:
-                    notice(own)
-                return compute()
+        def now() -> tuple[list[np.ndarray], Basis]:
+            with noticing(basis := Basis({}), alone=True):
+                notice(*data)
+                return compute(), basis
 
+        first, basis = now()
         # nutpie asks for names of their own.
-        named = f"following_{len(self._follow)}"
         numbers = [
-            pytensor.shared(np.asarray(value), f"{named}_{i}", shape=np.shape(value))
-            for i, value in enumerate(now())
+            pytensor.shared(np.asarray(value), f"following_{next(_COUNT)}", shape=np.shape(value))
+            for value in first
         ]
 
         def follow() -> bool:
-            if not unchanged(seen):
-                for number, value in zip(numbers, now(), strict=True):
-                    if np.shape(value) != number.type.shape:
-                        return False
-                    number.set_value(value)
+            nonlocal basis
+            if not changed(basis.values):
+                return True
+            try:
+                values, found = now()
+            except (Declined, ValueError, np.linalg.LinAlgError):
+                return False  # it is for the next answer to say why
+            if [number.type.shape for number in numbers] != list(map(np.shape, values)):
+                return False
+            for number, value in zip(numbers, values, strict=True):
+                number.set_value(value)
+            basis = found
             return True
 
-        self._follow.append(follow)
+        notice(following=[follow])
         return numbers
 
-    def is_current(self) -> bool:
-        """Whether data are what they were taken for; have what follows from others follow them."""
-        return unchanged(self.seen) and all(follow() for follow in self._follow or ())
+    def renew(self) -> None:
+        """Forget the answers that were found from data that are not what they were."""
+        other = changed(self.values)
+        for own in other:
+            del self.values[own]
+        follows = cache(lambda follow: follow())
+        for reading in list(self._family):
+            for key, answer in list(reading.answers.items()):
+                basis = answer.basis
+                if not other.isdisjoint(basis.data) or not all(map(follows, basis.following)):
+                    del reading.answers[key]
 
 
-def unchanged(seen: dict[SharedVariable, np.ndarray]) -> bool:
-    """Whether data have the values that they had."""
-    return all(np.array_equal(own.get_value(borrow=True), value) for own, value in seen.items())
+_COUNT = count()
+
+
+def changed(values: dict[SharedVariable, np.ndarray]) -> set[SharedVariable]:
+    """Return the data that do not have these values any more."""
+
+    def equal(one, other) -> bool:
+        return np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind in "fc")
+
+    return {own for own, value in values.items() if not equal(own.get_value(borrow=True), value)}
 
 
 def read(model: pm.Model | None, call: str) -> Reading:
@@ -159,40 +185,18 @@ def copied(model: pm.Model, dims: Sequence[str], data: Sequence[str]) -> pm.Mode
     """Return a copy of a model in which some dims and data are constants."""
     copy = freeze_dims_and_data(without_starts(model), dims=dims, data=data)
     set_starts(copy, model)
-    as_written(copy, model)
+    in_order_of(copy, model)
     for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
         copy[rv.name].tag.__update__(rv.tag)
     return copy
 
 
-def as_written(copy: pm.Model, model: pm.Model) -> None:
+def in_order_of(copy: pm.Model, model: pm.Model) -> None:
     """Put the variables of a copy in the order of a model; its own come last."""
     for kind in ("free_RVs", "observed_RVs", "potentials", "deterministics"):
         order = {v.name: i for i, v in enumerate(getattr(model, kind))}
         getattr(copy, kind).sort(key=lambda v, order=order: order.get(v.name, len(order)))
     copy.check_bounds = model.check_bounds
-
-
-def frozen(copy: pm.Model, model: pm.Model) -> pm.Model:
-    """Freeze a copy, so that PyMC keeps what it compiles of it; it shares the data of the model.
-
-    What PyMC keeps does not depend on the values of data, but on their shapes.
-    """
-    pairs = [(copy[v.name], v) for v in model.named_vars.values() if v.name in copy.named_vars]
-    pairs += [(copy.dim_lengths[name], v) for name, v in model.dim_lengths.items()]
-    for own, v in pairs:
-        if isinstance(v, SharedVariable) and isinstance(own, SharedVariable):
-            own.container = v.container
-    copy.__class__ = _Frozen  # as `pymc.model.transform.optimization.freeze_model` does
-    return copy
-
-
-class _Frozen(FrozenModel):
-    """PyMC makes graphs of these anew for each trace, and would compile each of them."""
-
-    @cached_property
-    def unobserved_value_vars(self):
-        return super().unobserved_value_vars
 
 
 def without_starts(model: pm.Model) -> pm.Model:

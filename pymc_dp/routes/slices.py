@@ -378,13 +378,13 @@ class SliceChain:
         if found.corrections:
             graphs = found.model.replace_rvs_by_values(found.corrections)
             correction = Filling(q, sum(found.at(q, graphs)), pt.zeros(found.size))
-        self._kept = density, noise, correction, values
+        self._fillings = density, noise, correction, values
         self._mixed = Mixed(*np.array(kinds, dtype=np.int64).reshape(-1, 3).T.copy())
 
         self._read_data()
 
     def _read_data(self) -> None:
-        *self._functions, self._values = (own.function for own in self._kept)
+        *self._functions, self._values = (own.function for own in self._fillings)
         self._density, _, self._correction = self._functions
 
     def renewed(self) -> SliceChain:
@@ -533,14 +533,14 @@ def _chain(reading: Reading, sweeps: int) -> SliceChain:
     with warnings.catch_warnings():
         # What numba says of PyTensor's code when it is compiled is nothing for the user.
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        chain = SliceChain(layout(reading), names, sweeps)
-        rng = np.random.default_rng(0)
-        chain.advance(rng, chain.begin(rng, 0, pieces=Pieces()), 1)  # compile
-    return chain
+        return SliceChain(layout(reading), names, sweeps)
 
 
 def _sample(reading: Reading, sweeps: int, **kwargs: Any) -> DataTree:
     chain = _chain(reading, sweeps).renewed()
+    rng = np.random.default_rng(0)
+    chain.advance(rng, chain.begin(rng, 0, pieces=Pieces()), 1)  # compiled, once, after this
+    chain = chain.renewed()
     return run(reading, "slices on the marginal", chain, "sweeps", **kwargs)
 
 

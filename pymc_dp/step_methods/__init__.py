@@ -154,7 +154,7 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
 
 
 def kept_steps(reading: Reading) -> list[BlockedStep]:
-    """Return the steps that suit a model, which are made once, as they were then."""
+    """Return the steps that suit a model: made once, and each call finds them as they were made."""
     found = []
     for step, state in _made_once(reading):
         step.sampling_state = state

@@ -18,7 +18,9 @@ BEATEN, OFF = 1.3, 3.0
 def rates(model):
     """Return what was measured of each route whose chains agree."""
     found = MODELS[model].items()
-    return {route: own["ess"] / own["seconds"] for route, own in found if own.get("rhat", 9) < MIXED}
+    return {
+        route: own["ess"] / own["seconds"] for route, own in found if own.get("rhat", 9) < MIXED
+    }
 
 
 def expected(model):

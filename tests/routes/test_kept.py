@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from contextlib import suppress
 
 import cloudpickle
 import numpy as np
@@ -200,6 +201,72 @@ def test_what_changes_is_seen(name, change, built):
     again = drawn(model, 2, **options)
     assert len(built) == (1 if change in SAME else 2) or change is covariate
     assert again.equals(drawn(fresh, 2, **options))
+
+
+@pytest.mark.parametrize("name", ["noise of an unknown number", "groups in a statistic", "a law"])
+def test_what_a_reading_fixes_is_seen(name, built):
+    """Whole numbers and noise that are constants in the copy, and what a function takes along."""
+    weights = np.zeros(1)
+
+    def build():
+        weights[0] = 0.0
+        with pm.Model() as model:
+            scale, group = pm.Data("scale", 2.0), pm.Data("group", [0, 0, 0, 0, 1, 1, 1, 1])
+            p = pm.Beta("p", 2, 2, shape=2)
+            if name.startswith("noise"):
+                n = pm.Poisson("n", 9)
+                x = pm.Normal("x", pm.Normal("m", 0, 2), 1, shape=n)
+                dp.PrivateObservation("n_z", n, dp.GeometricMechanism(scale), observed=5)
+                release(x.sum(), 0.5, 3.0)
+            elif name.startswith("groups"):
+                x = pm.Bernoulli("x", p[group], shape=8)
+                release((x * pt.eq(group, 0)).sum(), 1.0, 1, dp.GeometricMechanism)
+            else:
+                logp = lambda v, m: pm.logp(pm.Normal.dist(m + weights[0], 1), v)  # noqa: E731
+                m = pm.CustomDist("m", 0.0, logp=logp)
+                release(pm.Normal("x", m, 1, shape=8).mean(), 0.5, 0.3)
+        return model
+
+    def change(model):
+        weights[0] = -4.0
+        model.set_data("scale", 20.0)
+        model.set_data("group", [0, 1, 1, 1, 1, 1, 1, 1])
+
+    model = build()
+    first = drawn(model, 1)
+    change(model)
+    again = drawn(model, 1)
+    assert not again.equals(first)
+    fresh = build()
+    change(fresh)
+    assert again.equals(drawn(fresh, 1))
+
+
+def test_what_was_refused_for_some_data_opens_with_others():
+    build, options = ROUTES["exact regression"]
+    model = build()
+    expected = drawn(model, 1, **options)
+    good = model["published"].get_value()
+    for wrong in (1e100, np.nan):
+        model.set_data("published", good * wrong)
+        with suppress(ValueError, np.linalg.LinAlgError):
+            drawn(model, 1, **options)
+    model.set_data("published", good)
+    assert drawn(model, 1, **options).equals(expected)
+
+
+def test_steps_and_starts_of_the_models_own_variables():
+    build, options = ROUTES["Metropolis on the records"]
+    model = build()
+    assert drawn(model, 1, **options)["m"].size
+    with model:
+        steps = dp.steps(model)
+    assert drawn(model, 1, step=steps, **options)["m"].size
+    build, _ = ROUTES["steps of latent counts"]
+    model = build()
+    start = {"p": np.array([0.8, 0.1, 0.1])}
+    by_name = drawn(model, 1, initvals=start)
+    assert by_name.equals(drawn(model, 1, initvals={model["p"]: start["p"]}))
 
 
 def test_lengths_that_change_are_seen(built):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.questions import plain_function
 from pymc_dp.kernels.inversion.release import release_plane, sparing_line
 from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import (
@@ -64,10 +63,9 @@ def require_found(
     counts = panel_counts(dim, n)
     nodes = law_of_sums(law, float(n), counts, summands, record, *noisy)
     ends = statistics(summands, record, backward(law, pt.constant(_FAR)))
-    options = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}
     with np.errstate(all="ignore"):
-        own = pytensor.function([], [laplace, gaussian], mode=PLAIN_MODE)()
-        find = pytensor.function(noisy, [*nodes, ends], **options)
+        own = plain_function([], [laplace, gaussian])()
+        find = plain_function(noisy, [*nodes, ends])
 
         def density(z) -> float:
             *found, _ = find(z, *own)

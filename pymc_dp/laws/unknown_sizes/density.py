@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.abstract import _logprob
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
@@ -32,7 +31,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import PLAIN_MODE, known_value
+from pymc_dp.graphs.questions import known_value, plain_function
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import Integrated
@@ -69,9 +68,8 @@ class Entries:
             if graph.type.ndim:  # of the counts of classes, whatever their number
                 return known_value(graph)
             of_all = vectorize_graph(graph, {self.size: vector})
-            inputs = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}
             with np.errstate(all="ignore"):
-                found = pytensor.function([vector], of_all, **inputs)(sizes)
+                found = plain_function([vector], of_all)(sizes)
             return np.broadcast_to(found, sizes.shape).astype("float64")
 
         return [numbers(g) for g in self.constant], [numbers(g) for g in self.slope]

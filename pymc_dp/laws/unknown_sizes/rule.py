@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
@@ -19,7 +18,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
-    PLAIN_MODE,
     depends_on,
     is_itself,
     keeps_values,
@@ -27,6 +25,7 @@ from pymc_dp.graphs.questions import (
     leaves,
     lengths,
     nearest_rvs,
+    plain_function,
     public_data,
     simplified,
 )
@@ -211,7 +210,7 @@ class UnknownSizes(SumLaw):
         windows: list[tuple[int, int] | None] = [None] * records.size
         for k, (log_noise, start) in self._of_classes(records).items():
             vector, noise = log_noise
-            function = pytensor.function([vector], noise, mode=PLAIN_MODE)
+            function = plain_function([vector], noise)
             found = around(function, start, MOST)
             if found is None:
                 raise Declined(f"more than {MOST:,} counts of a class of {self.rv.name!r} matter")
@@ -248,7 +247,7 @@ class UnknownSizes(SumLaw):
         best, begin = np.zeros(1), 0
         for k, ((vector, noise), _) in self._of_classes(records).items():
             first, last = records.windows[k] or (0, 0)
-            function = pytensor.function([vector], noise, mode=PLAIN_MODE)
+            function = plain_function([vector], noise)
             own, begin = function(np.arange(first, last + 1)), begin + first
             place = np.arange(best.size + own.size - 1)[:, None] - np.arange(own.size)
             inside = (place >= 0) & (place < best.size)
