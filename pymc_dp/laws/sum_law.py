@@ -137,6 +137,7 @@ def is_rows(group: Block) -> bool:
     return group.n > 0 and (bool(others) or several)
 
 
+@once
 def notes(reading: Reading) -> list[str]:
     """Say what is wrong with the published values, where the law of their records looks at them."""
     found: list[str] = []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, wraps
 from hashlib import blake2b
 from threading import Lock
 from typing import Any
@@ -20,6 +20,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from scipy.sparse import issparse
 
+from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.model import (
@@ -157,6 +158,17 @@ def frozen(copy: pm.Model, model: pm.Model) -> pm.Model:
             own.container = v.container
     copy.__class__ = _Frozen  # as `pymc.model.transform.optimization.freeze_model` does
     return copy
+
+
+def made_once[F: Callable[..., Any]](make: F) -> F:
+    """Have what is compiled of a frozen model made once; other models may change."""
+    kept_answer = once(make)
+
+    @wraps(make)
+    def made(model: pm.Model, *args: Any) -> Any:
+        return (kept_answer if isinstance(model, FrozenModel) else make)(model, *args)
+
+    return made  # type: ignore[return-value]
 
 
 class _Frozen(FrozenModel):

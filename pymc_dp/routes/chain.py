@@ -30,7 +30,7 @@ from pymc_dp.ladder.collapse import dropped_deterministics
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.reading.model import Reading, releases
 from pymc_dp.routes.interrupted import longest
-from pymc_dp.step_methods.base import point_function
+from pymc_dp.step_methods.base import observed_values
 
 _log = logging.getLogger("pymc.dp")
 
@@ -182,7 +182,8 @@ def as_tree(
     posterior = {rv.name: values[rv.name] for rv in model.free_RVs if rv.name in values} | values
     size = next(iter(posterior.values())).shape[:2]
     released = releases(model)
-    observed = {rv.name: point_function(model, model.rvs_to_values[rv])({}) for rv in released}
+    values_of = observed_values(model, *released)({})
+    observed = {rv.name: x for rv, x in zip(released, values_of, strict=True)}
     dropped = dropped_deterministics(reading)
     deterministics = [d for d in model.deterministics if d not in dropped]
     stats = {"sweeps": np.full(size, sweeps)}

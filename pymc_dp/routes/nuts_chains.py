@@ -14,16 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.model.core import FrozenModel
 from pymc.util import get_random_generator
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.link.numba.linker import NumbaLinker
 from xarray import DataTree
 
-from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.interrupts import Handler, between
 from pymc_dp.graphs.stages import stage
+from pymc_dp.reading.kept import made_once
 from pymc_dp.reading.model import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
@@ -246,11 +245,7 @@ def _takes_nutpie(model: pm.Model, moved, kwargs) -> bool:
     )
 
 
-def _kept[F: Callable[..., Any]](make: F, model: pm.Model) -> F:
-    """Return what makes something once of a frozen model; a user's own may change."""
-    return once(make) if isinstance(model, FrozenModel) else make
-
-
+@made_once
 def _compiled(model: pm.Model, var_names: tuple[str, ...] | None) -> Any:
     import nutpie
 
@@ -277,7 +272,7 @@ def _of_nutpie(
     from pymc.backends.arviz import patch_nutpie_idata  # these are not public, and may move
     from pymc.progress_bar import NutpieProgressBarManager
 
-    compiled = _kept(_compiled, model)(model, None if var_names is None else tuple(var_names))
+    compiled = _compiled(model, None if var_names is None else tuple(var_names))
     # It has the data as they were then.
     data = {own.name: own.get_value(borrow=True) for own in compiled.shared_var_keys}
     compiled = compiled.with_data(**data)
@@ -327,6 +322,7 @@ def _of_nutpie(
     return Sampler(density, draw)
 
 
+@made_once
 def _constrained(model: pm.Model, *moved) -> PointFunction:
     return point_function(model, list(moved))
 
@@ -336,7 +332,7 @@ def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
     function = model.logp_dlogp_function(values, ravel_inputs=True)
     others = model.initial_point()
     function.set_extra_values(others)
-    constrained = _kept(_constrained, model)(model, *moved)
+    constrained = _constrained(model, *moved)
 
     density = _quiet(function)
 

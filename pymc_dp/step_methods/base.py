@@ -22,6 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.interrupts import held
 from pymc_dp.graphs.questions import nearest_rvs, public_data
+from pymc_dp.reading.kept import made_once
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, takes_whole
 
 
@@ -54,14 +55,24 @@ def point_function(
     return PointFunction(function, [v.name for v in inputs])
 
 
+@made_once
+def _published(model: pm.Model, release: TensorVariable) -> PointFunction:
+    rates = release_mechanism(release).rates
+    assert rates is not None
+    return point_function(model, [model.rvs_to_values[release].astype("float64"), *rates])
+
+
+@made_once
+def observed_values(model: pm.Model, *observed: TensorVariable) -> PointFunction:
+    """Compile a function that returns the values of observed variables, as they are now."""
+    return point_function(model, [model.rvs_to_values[rv] for rv in observed])
+
+
 def published_values(
     model: pm.Model, release: TensorVariable
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the observed entries of a release and the rates of their noise, as they are now."""
-    value = model.rvs_to_values[release].astype("float64")
-    rates = release_mechanism(release).rates
-    assert rates is not None
-    observed, *rates = point_function(model, [value, *rates])({})
+    observed, *rates = _published(model, release)({})
     lam, tau = (np.broadcast_to(rate, np.shape(observed)).ravel() for rate in rates)
     return np.ravel(observed), lam, tau
 

@@ -242,6 +242,7 @@ def test_what_a_reading_fixes_is_seen(name, built):
     assert again.equals(drawn(fresh, 1))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_was_refused_for_some_data_opens_with_others():
     build, options = ROUTES["exact regression"]
     model = build()
