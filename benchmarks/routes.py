@@ -11,6 +11,7 @@ import os
 import signal
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,11 +34,13 @@ from pymc_dp.routes import routes
 from pymc_dp.routes.costs import CONSTANTS, COSTS, expected_rate
 
 FOLDER = RESULTS / "routes"
-SECONDS, FEWEST, MOST, COLD = 4.0, 50, 20_000, 45.0
+SECONDS, FEWEST, MOST, COLD = 4.0, 50, 20_000, 90.0
+SLOWLY, LONG = 4e-3, 20.0  # seconds for a draw of each chain, for which so many are taken
 SHORTEST, LONGEST = 100, 1000  # warm-up
 HOPELESS = 100.0  # times slower than the best, by what was known before: not measured again
 MIXED = 1.05  # R-hat, above which a rate says nothing
-TUNED = 0.1  # weight, in logarithms, of what a constant was before
+SLOW = 10.0  # at most, what was too slow to be measured
+TUNED = 0.05  # weight, in logarithms, of what a constant was before
 
 MODELS: dict[str, Callable[[], pm.Model]] = {
     name: lambda row=row: row.build(OURS) for name, row in ROWS.items()
@@ -62,7 +65,7 @@ def release(statistic, mechanism, z):
 
 @model
 def ten_records():
-    """Records of a known spread under a flat prior."""
+    """Write records of a known spread under a flat prior."""
     x = pm.Normal("x", pm.Flat("mu"), 1.0, shape=10)
     release(x.mean(), dp.LaplaceMechanism(0.2), 0.4)
 
@@ -165,8 +168,9 @@ def side(pipe, name: str, route: str) -> None:
             plan = plans[route]
             call(plan, names, FEWEST, 0)
             each = call(plan, names, FEWEST, 1)["seconds"] / (FEWEST + SHORTEST)
-            draws = int(np.clip(SECONDS / each - LONGEST, SECONDS / each / 2, MOST))
-            limit(5 * SECONDS)
+            seconds = SECONDS if each < SLOWLY else LONG
+            draws = int(np.clip(seconds / each - LONGEST, seconds / each / 2, MOST))
+            limit(5 * seconds)
             pipe.send(call(plan, names, draws, 2))
     except BaseException as error:  # a panic of nutpie is no Exception
         pipe.send({"error": f"{type(error).__name__}: {error}".split("\n")[0][:200]})
@@ -207,6 +211,11 @@ def measured() -> dict[str, dict[str, dict[str, Any]]]:
     """Return what was measured, by model and route, with rates where chains agree."""
     files = sorted(FOLDER.glob("*.json"))
     found = {path.stem: json.loads(path.read_text()) for path in files}
+    for path in files:  # of routes as they are priced now
+        costs = ask(path.stem, "")
+        for route, cost in costs.items() if "error" not in costs else ():
+            found[path.stem].setdefault(route, {"error": "not measured"})["cost"] = cost
+        path.write_text(json.dumps(found[path.stem], indent=1) + "\n")
     for own in (own for sides in found.values() for own in sides.values()):
         if own.get("rhat", np.inf) < MIXED:
             own["rate"] = own["ess"] / own["seconds"]
@@ -218,16 +227,23 @@ def fit(found) -> dict[str, float]:
 
     What few models tell apart stays near what it was.
     """
-    rows = [own for sides in found.values() for own in sides.values() if own.get("rate")]
-    names = sorted({*CONSTANTS, *(name for own in rows for name in own["cost"])})
+    every = [own for sides in found.values() for own in sides.values()]
+    rows = [own for own in every if own.get("rate") or own.get("error") == "too slow"]
+    most = Counter()
+    for own in every:
+        most |= Counter(own["cost"])  # the most of each that a model has
+    names = sorted({*CONSTANTS, *most})
     shapes = np.array([[own["cost"].get(name, 0.0) for name in names] for own in rows])
-    target = np.log([own["rate"] for own in rows])
-    before = np.log([CONSTANTS.get(name, 1e-3) for name in names])
+    target = np.log([own.get("rate", SLOW) for own in rows])
+    slow = np.array(["rate" not in own for own in rows])
+    before = np.log([CONSTANTS.get(name) or 1e-3 / max(most[name], 1.0) for name in names])
 
     def residuals(logs):
-        return np.append(np.log(shapes @ np.exp(logs)) + target, TUNED * (logs - before))
+        left = np.log(shapes @ np.exp(logs)) + target  # of how many times too slow
+        left = np.where(slow, np.minimum(left, 0.0), left)
+        return np.append(left, TUNED * (logs - before))
 
-    logs = least_squares(residuals, before, loss="soft_l1").x
+    logs = least_squares(residuals, before, loss="cauchy").x
     return {n: float(f"{x:.3g}") for n, x in zip(names, np.exp(logs), strict=True)}
 
 

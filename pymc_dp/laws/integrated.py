@@ -51,7 +51,7 @@ class Integrated(ABC):
 
     def cost(self, entries: int) -> dict[str, float]:
         """Return what the log density of a release of so many entries costs, by `routes.costs`."""
-        return {"closed form": entries}
+        return {type(self).__name__: entries}
 
     def mean_variance(self, *parameters) -> tuple[TensorVariable, TensorVariable]:
         """Return the mean and the variance of the confidential value; may be declined."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import known_shape
-from pymc_dp.laws import find_pair, require_pair
+from pymc_dp.laws import find_pair, law_names, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.integrated import Integrated, integrated_release
 from pymc_dp.laws.mean_variance import mean_variance
@@ -84,6 +85,10 @@ class Independent(Integrated):
         constant = np.asarray(self.statistic.constant)
         return filled * factor * mean + constant, filled * factor**2 * variance
 
+    def cost(self, entries: int) -> dict[str, float]:
+        """See `Integrated.cost`."""
+        return {f"closed form of {law_names([type(self.statistic.law)])}": entries}
+
     def standardised(self, value, mechanism):
         """Return the mechanism and the value as if factor were 1."""
         factor = np.asarray(self.statistic.factor)
@@ -121,7 +126,10 @@ class Pieces(Integrated):
 
     def cost(self, entries: int) -> dict[str, float]:
         """See `Integrated.cost`."""
-        return {"closed form": entries - self.slow, "quadrature": self.slow}
+        cost = Counter({"quadrature": self.slow} if self.slow else {})
+        for law, places in zip(self.statistics, self.entries, strict=True):
+            cost.update(law.cost(np.size(places)))
+        return dict(cost)
 
     def laws(self, parameters):
         """Return each law, the places of its entries, and its parameters."""

@@ -35,11 +35,12 @@ def _statistics(reading: Reading) -> Plan:
         raise Declined("no variable has a step of its own there")
     # Draws of counts are nearly independent; of what has no interweaving, where the noise
     # dominates, there are much less.
-    counts = all(chosen.get(rv) is CountGibbs for rv in on.model.free_RVs)
-    cost = {"Gibbs on counts" if counts else _STEPS: 1.0}
-    if CellGibbs in chosen.values():
-        alone = chosen.keys() >= {*on.model.free_RVs}
-        cost = {"Gibbs on cells" if alone else "Gibbs on cells, and NUTS": _entries(on, set())}
+    alone = "" if chosen.keys() >= {*on.model.free_RVs} else ", and NUTS"
+    cost = {f"{_STEPS}{alone}": 1.0}
+    if all(chosen.get(rv) is CountGibbs for rv in on.model.free_RVs):
+        cost = {"Gibbs on counts": 1.0}
+    elif CellGibbs in chosen.values():
+        cost = {f"Gibbs on cells{alone}": _entries(on, set())}
     return Plan.costing(cost, partial(with_steps, on))
 
 
@@ -118,7 +119,7 @@ def _counts(reading: Reading) -> Plan:
     others = [rv.name for rv in privatized(reading) if chosen.get(rv) not in exact]
     if others:
         raise Declined(f"{others[0]!r} has no exact draw given its releases")
-    cost = {"exact counts": 1.0, "exact counts, entry": sum(map(_size, privatized(reading)))}
+    cost = {"exact counts": sum(map(_size, privatized(reading)))}
     return Plan.costing(cost, partial(on_records, reading))
 
 

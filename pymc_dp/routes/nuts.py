@@ -16,6 +16,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_shape, lengths
 from pymc_dp.ladder.collapse import collapsed
+from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.groups import record_groups
@@ -39,6 +40,9 @@ def density_cost(model: pm.Model) -> Counter[str]:
     """Return what the log density of a model without records costs."""
     shapes = [[n or 1 for n in known_shape(rv)] for rv in model.free_RVs]
     cost = Counter({"entry": sum(map(math.prod, shapes))})
+    for rv, shape in zip(model.free_RVs, shapes, strict=True):
+        if getattr(rv.owner.op, "ndim_supp", 0) and rv.dtype.startswith("float"):
+            cost["vector"] += math.prod(shape) ** 2  # its precision is a matrix
     for rv in model.basic_RVs:
         if isinstance(op := rv.owner.op, IntegratedReleaseRV):
             cost.update(op.law.cost(math.prod(lengths(rv))))
@@ -46,8 +50,12 @@ def density_cost(model: pm.Model) -> Counter[str]:
 
 
 def nuts_cost(model: pm.Model, name: str, times: float = 1.0) -> dict[str, float]:
-    """Return the cost of NUTS: by itself, and by what is in its density."""
-    return {name: times} | {f"NUTS, {part}": x for part, x in density_cost(model).items()}
+    """Return the cost of NUTS: by itself, and by what is in its density.
+
+    With more entries gradients take longer, and a draw more of them.
+    """
+    cost = {f"NUTS, {part}": float(x) for part, x in density_cost(model).items()}
+    return cost | {name: times, "NUTS, entry": cost["NUTS, entry"] ** 1.5}
 
 
 def marginal_rate(marginal: pm.Model) -> float:
@@ -56,7 +64,14 @@ def marginal_rate(marginal: pm.Model) -> float:
 
 
 def _on(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
-    cost, moved = nuts_cost(on.model, name, times), lambda: standardised(reading, on)[1]
+    cost = nuts_cost(on.model, name, times)
+    for rv in on.model.free_RVs:
+        if rv.name not in reading.model.named_vars:  # a statistic
+            law = law_names([type(rv.owner.op)])
+            entries = math.prod(n or 1 for n in known_shape(rv))
+            for what, x in ((f"NUTS, latents of {law}", 1.0), (f"NUTS, {law} latent", entries)):
+                cost[what] = cost.get(what, 0.0) + x
+    moved = lambda: standardised(reading, on)[1]  # noqa: E731
     return Plan.costing(cost, partial(_sample, reading, on), moved)
 
 
@@ -130,7 +145,8 @@ def _records(reading: Reading) -> Plan:
     if any(r.owner.op.bounds is not None for r in releases(model)):
         raise Declined("the walls of bounds= stop NUTS")
     n = sum(group.n for group in record_groups(reading))
-    return Plan.costing({"NUTS on the records": 1.0 + n / 100.0}, partial(_sample_records, reading))
+    cost = {"NUTS on the records": 1.0, "NUTS on the records, record": n}
+    return Plan.costing(cost, partial(_sample_records, reading))
 
 
 def _sample_records(reading: Reading, **kwargs):

@@ -163,7 +163,7 @@ def built(monkeypatch):
 
 
 def drawn(model, seed, **options):
-    tree = sample(model, random_seed=seed, **SETTINGS, **options)
+    tree = sample(model, random_seed=seed, **SETTINGS | options)
     return tree["posterior"].to_dataset()
 
 
@@ -316,8 +316,8 @@ def test_threads_share_a_model_and_do_not_disturb_each_other():
     build, options = ROUTES["steps of latent counts"]
     model, found = build(), {}
 
-    def work(seed):
-        found[seed] = drawn(model, seed, **options)
+    def work(seed):  # PyMC's quiet=True is for all threads, and may stay
+        found[seed] = drawn(model, seed, quiet=False, **options)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:

@@ -49,6 +49,10 @@ class NormalStatistics(Integrated):
         log_det = pt.log(pt.diagonal(chol)).sum()
         return -0.5 * (residual**2).sum() - log_det - 0.5 * k * np.log(2 * np.pi)
 
+    def cost(self, entries: int) -> dict[str, float]:
+        """See `Integrated.cost`."""
+        return {"jointly Normal": entries}
+
     def noise_variances(self, mechanism, *variances):
         """Return the variances of the noise, those of the model if it has any."""
         if variances:
