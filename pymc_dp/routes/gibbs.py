@@ -119,7 +119,7 @@ def _counts(reading: Reading) -> Plan:
     others = [rv.name for rv in privatized(reading) if chosen.get(rv) not in exact]
     if others:
         raise Declined(f"{others[0]!r} has no exact draw given its releases")
-    cost = {"exact counts": sum(map(_size, privatized(reading)))}
+    cost = {"exact counts": sum(map(_size, privatized(reading))) ** 0.75}
     return Plan.costing(cost, partial(on_records, reading))
 
 

@@ -10,11 +10,12 @@ from functools import partial
 import numpy as np
 import pymc as pm
 from pytensor.graph.replace import graph_replace
+from pytensor.tensor.random.basic import NormalRV
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.graphs.questions import known_shape, lengths
+from pymc_dp.graphs.questions import known_shape, lengths, nearest_rvs
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
@@ -43,6 +44,8 @@ def density_cost(model: pm.Model) -> Counter[str]:
     for rv, shape in zip(model.free_RVs, shapes, strict=True):
         if getattr(rv.owner.op, "ndim_supp", 0) and rv.dtype.startswith("float"):
             cost["vector"] += math.prod(shape) ** 2  # its precision is a matrix
+        elif shape and nearest_rvs(rv.owner.inputs) and not isinstance(rv.owner.op, NormalRV):
+            cost[f"{law_names([type(rv.owner.op)])} entry"] += math.prod(shape)  # of a hierarchy
     for rv in model.basic_RVs:
         if isinstance(op := rv.owner.op, IntegratedReleaseRV):
             cost.update(op.law.cost(math.prod(lengths(rv))))
@@ -69,6 +72,7 @@ def _on(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
         if rv.name not in reading.model.named_vars:  # a statistic
             law = law_names([type(rv.owner.op)])
             entries = math.prod(n or 1 for n in known_shape(rv))
+            cost.pop(f"NUTS, {law} entry", None)
             for what, x in ((f"NUTS, latents of {law}", 1.0), (f"NUTS, {law} latent", entries)):
                 cost[what] = cost.get(what, 0.0) + x
     moved = lambda: standardised(reading, on)[1]  # noqa: E731
