@@ -167,13 +167,17 @@ def _given(x: Variable, graphs: Sequence[Variable]) -> list[Variable]:
     moved = {x}
     found: dict[Variable, None] = {}
     for node in toposort(graphs):
-        if moved.isdisjoint(node.inputs):
+        if moved.isdisjoint(node.inputs) and all(map(_is_array, node.outputs)):
             own |= dict.fromkeys(node.outputs, any(map(own.__getitem__, node.inputs)))
         else:
             moved.update(node.outputs)
-            found |= {v: None for v in node.inputs if v not in moved and own[v]}
+            found |= {v: None for v in node.inputs if v not in moved and own[v] and _is_array(v)}
     found |= {v: None for v in graphs if v not in moved and own[v]}
     return list(found)
+
+
+def _is_array(v: Variable) -> bool:
+    return isinstance(v.type, TensorType) and v.type.numpy_dtype.kind in "fiub"
 
 
 def _is_data(v: Variable) -> bool:

@@ -23,6 +23,14 @@ def stage(what: str = "") -> None:
         current.say(what)
 
 
+def _unless_quiet(record: logging.LogRecord) -> bool:
+    current = _CURRENT.get()
+    return record.levelno >= logging.WARNING or current is None or not current.quiet
+
+
+_log.addFilter(_unless_quiet)
+
+
 class Stages:
     """A line that says what goes on, for as long as this is open.
 
@@ -34,7 +42,7 @@ class Stages:
     progressbar : bool
         Whether the line may move; each stage is a line of the log if not.
     quiet : bool
-        Whether nothing is said.
+        Whether nothing is said, but for warnings.
     """
 
     def __init__(self, *, progressbar: bool, quiet: bool):
@@ -42,6 +50,7 @@ class Stages:
         self._over, self._lock = threading.Event(), threading.RLock()
         self._handlers = list(logging.getLogger("pymc").handlers)
         self._show: Any = None
+        self.quiet = quiet
         if not quiet:
             console = Console(stderr=True)
             self._show = self._to_log
@@ -83,7 +92,7 @@ class Stages:
 
     def _write(self) -> None:
         seconds = time.perf_counter() - self._began
-        self._show(f"{self._now}, {seconds:.1f} s" if self._now else "")
+        self._show(f"{self._now}, {seconds:.1f} s so far" if self._now else "")
 
     def _tick(self) -> None:
         while not self._over.wait(_TICK):

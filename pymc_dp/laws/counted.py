@@ -37,6 +37,8 @@ def _read(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
 @_read.register
 def _read_random_variable(op: RandomVariable, node):
     parameters = op.dist_params(node)
+    if op.dtype.startswith("float"):  # a whole number may be held in a byte, unlike its square
+        parameters = [p.astype("float64") for p in parameters]
     if any(op.ndims_params):
         raise Declined(f"{op}, which has vectors for parameters, cannot be integrated out")
     return op, _sized(parameters, op.size_param(node), node)

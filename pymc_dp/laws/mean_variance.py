@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
@@ -11,6 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.integrated import IntegratedReleaseRV
+from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.model import release_mechanism, release_statistic
@@ -25,16 +27,19 @@ def mean_variance(op: Op, *parameters) -> tuple[TensorVariable, TensorVariable]:
     raise Declined
 
 
-mean_variance.register(ptr.NormalRV, lambda op, mu, sigma: (mu, sigma**2))
-mean_variance.register(
-    ptr.StudentTRV, lambda op, nu, mu, sigma: (mu, sigma**2 * (nu + 3) / (nu + 1))
-)
-mean_variance.register(ptr.PoissonRV, lambda op, rate: (rate, rate))
-mean_variance.register(ptr.BernoulliRV, lambda op, p: (p, p * (1 - p)))
-mean_variance.register(ptr.BinomialRV, lambda op, n, p: (n * p, n * p * (1 - p)))
-mean_variance.register(ptr.NegBinomialRV, lambda op, n, p: (n * (1 - p) / p, n * (1 - p) / p**2))
-mean_variance.register(ptr.ExponentialRV, lambda op, scale: (scale, scale**2))
-mean_variance.register(ptr.GammaRV, lambda op, shape, scale: (shape * scale, shape * scale**2))
+def _register(law: type[Op], moments: Callable[..., tuple[TensorVariable, TensorVariable]]) -> None:
+    # A whole number may be held in a byte, and its square not fit there.
+    mean_variance.register(law, lambda op, *parameters: moments(*map(as_float, parameters)))
+
+
+_register(ptr.NormalRV, lambda mu, sigma: (mu, sigma**2))
+_register(ptr.StudentTRV, lambda nu, mu, sigma: (mu, sigma**2 * (nu + 3) / (nu + 1)))
+_register(ptr.PoissonRV, lambda rate: (rate, rate))
+_register(ptr.BernoulliRV, lambda p: (p, p * (1 - p)))
+_register(ptr.BinomialRV, lambda n, p: (n * p, n * p * (1 - p)))
+_register(ptr.NegBinomialRV, lambda n, p: (n * (1 - p) / p, n * (1 - p) / p**2))
+_register(ptr.ExponentialRV, lambda scale: (scale, scale**2))
+_register(ptr.GammaRV, lambda shape, scale: (shape * scale, shape * scale**2))
 
 
 def noise_variance(mechanism: Mechanism) -> Any:

@@ -11,11 +11,13 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Alloc
@@ -28,7 +30,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
-from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.declined import Declined, notice, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     keeps_values,
@@ -129,12 +131,20 @@ def read_linear(
     return LinearSums(release, weights, offset.ravel().astype("float64"))
 
 
+def _has_numbers(graph: TensorVariable) -> bool:
+    """Whether what a graph holds, if it is data or a constant, is not NaN."""
+    if isinstance(graph, SharedVariable):
+        return not np.isnan(graph.get_value(borrow=True)).any()
+    return not isinstance(graph, Constant) or not np.isnan(graph.data).any()
+
+
 def require_numbers(rv: TensorVariable, parameters: Sequence[TensorVariable]) -> None:
     """Refuse records whose parameters are computed from numbers that are NaN, covariates say."""
     for graph in ancestors(parameters, blockers=nearest_rvs(parameters)):
         if graph.owner is None and getattr(graph, "dtype", "").startswith("float"):
-            value = known_value(graph)
-            if value is not None and np.isnan(value).any():
+            if isinstance(graph, SharedVariable):  # other values of it need no other reading
+                notice(following=[partial(_has_numbers, graph)])
+            if not _has_numbers(graph):
                 raise ValueError(
                     f"the records {rv.name!r}: their parameters are computed from numbers of which "
                     f"some are NaN. Leave these records out, or give the missing numbers a prior"

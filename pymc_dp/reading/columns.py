@@ -190,7 +190,7 @@ def normal_parameters(
                 f"only Normal records may. Sample with rung='records'"
             )
         return None
-    mu, spread = node.op.dist_params(node)
+    mu, spread = (p.astype("float64") for p in node.op.dist_params(node))  # no bytes: squares
     if depends(spread):
         raise Declined(
             f"the spread of the records {rv.name!r} depends on other records: rows have a known "

@@ -58,7 +58,7 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
             continue
         apart = max(apart, worst)
         if worst > LARGEST_R_HAT or fewest < FEWEST_DRAWS:
-            bad.append((fewest, f"{name!r} (R-hat {worst:.2f}, {fewest:,.0f} effective draws)"))
+            bad.append((fewest, f"{name!r} (R-hat {worst:.3f}, {fewest:,.0f} effective draws)"))
     if not bad:
         return
     shown = [text for _, text in sorted(bad)[:_MOST_NAMES]]

@@ -31,7 +31,7 @@ def test_each_stage_is_a_line_of_the_log(options, stages, caplog):
         go_on()
     said = [r.message for r in caplog.records]
     assert [line.split(",")[0] for line in said] == stages
-    assert all(re.fullmatch(r"\w+, \d+\.\d s", line) for line in said)
+    assert all(re.fullmatch(r"\w+, \d+\.\d s so far", line) for line in said)
 
 
 def test_a_terminal_has_one_line_that_moves(monkeypatch, capsys):
@@ -44,7 +44,7 @@ def test_a_terminal_has_one_line_that_moves(monkeypatch, capsys):
     lines = capsys.readouterr().err.split("\r\x1b[K")
     shown = [line for line in lines if line and "message" not in line]
     assert len(shown) >= 3
-    assert shown[0] == "Reading, 0.0 s"
+    assert shown[0] == "Reading, 0.0 s so far"
     assert shown[-1].startswith("Drawing, 0.")
     assert lines[-1] == ""
 
