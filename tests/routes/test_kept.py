@@ -71,7 +71,7 @@ def hierarchy_too(at, scale, weights):
     m = pm.Normal("m", (at * pt.as_tensor(weights))[0], 2)
     theta = pm.Normal("theta", m, pm.HalfNormal("tau", 1), shape=5)
     x = pm.Normal("x", theta[GROUPS], 3, shape=30)
-    means = [x[GROUPS == j].mean() for j in range(5)]
+    means = [x[j == GROUPS].mean() for j in range(5)]
     release(means, scale, [0.1, 2.0, -0.4, 0.8, 1.1], dp.GaussianMechanism)
 
 
