@@ -23,14 +23,6 @@ def stage(what: str = "") -> None:
         current.say(what)
 
 
-def _unless_quiet(record: logging.LogRecord) -> bool:
-    current = _CURRENT.get()
-    return record.levelno >= logging.WARNING or current is None or not current.quiet
-
-
-_log.addFilter(_unless_quiet)
-
-
 class Stages:
     """A line that says what goes on, for as long as this is open.
 
@@ -42,7 +34,7 @@ class Stages:
     progressbar : bool
         Whether the line may move; each stage is a line of the log if not.
     quiet : bool
-        Whether nothing is said, but for warnings.
+        Whether nothing is said of stages.
     """
 
     def __init__(self, *, progressbar: bool, quiet: bool):
@@ -50,7 +42,6 @@ class Stages:
         self._over, self._lock = threading.Event(), threading.RLock()
         self._handlers = list(logging.getLogger("pymc").handlers)
         self._show: Any = None
-        self.quiet = quiet
         if not quiet:
             console = Console(stderr=True)
             self._show = self._to_log
