@@ -212,7 +212,7 @@ def _by_best_route(
             by_a_word.append(
                 (expected_rate(route.usual) if route.usual else 0.0, route.name, reason)
             )
-    for plan, best in sorted(open_routes, key=lambda entry: -entry[0].rate):
+    for plan, best in sorted(open_routes, key=lambda own: -own[1].standing(own[0].rate)):
         _log.info("Route: %s (rung: %s)", best.name, best.rung)
         usual, name, reason = max(by_a_word)
         if usual >= _MUCH_FASTER * plan.rate:

@@ -37,7 +37,9 @@ def as_model(build):
 def route_table(model, approximate=None, **options):
     """Return (route, rate, "") for each route that is open, (route, 0.0, reason) for the others."""
     return [
-        (route, 0.0, str(plan)) if isinstance(plan, Declined) else (route, plan.rate, "")
+        (route, 0.0, str(plan))
+        if isinstance(plan, Declined)
+        else (route, route.standing(plan.rate), "")
         for route, plan in routes(Reading(model), approximate, **options)
     ]
 

@@ -63,6 +63,8 @@ class Route:
         Whether some variables get steps of ours, so that it is not for ``nuts_sampler=``.
     usual : mapping, optional
         What it usually costs, to tell what is lost where a word of the model shuts it.
+    careful : float, optional
+        How many times faster it has to be than others, as it may mix slowly on other data.
     """
 
     name: str
@@ -72,6 +74,11 @@ class Route:
     approximate: str | None = None
     steps: bool = False
     usual: Mapping[str, float] | None = None
+    careful: float = 1.0
+
+    def standing(self, rate: float) -> float:
+        """Return what the route of the most is taken by: the rate, or less where it may fail."""
+        return rate / self.careful
 
 
 ROUTES: Registry[Route, Route] = Registry()

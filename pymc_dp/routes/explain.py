@@ -124,7 +124,9 @@ def _explained(reading: Reading) -> Explanation:
     plans = routes(reading)
     if not all(isinstance(plan, Declined) for _, plan in plans) or privatized(reading):
         table = [
-            (route, 0.0, str(plan)) if isinstance(plan, Declined) else (route, plan.rate, "")
+            (route, 0.0, str(plan))
+            if isinstance(plan, Declined)
+            else (route, route.standing(plan.rate), "")
             for route, plan in plans
         ]
         best = max(rate for _, rate, _ in table)
@@ -142,8 +144,8 @@ def _explained(reading: Reading) -> Explanation:
                 cost = "grows with n²" if slow else "grows with n"
             rows.append([route.rung, route.name, state, cost])
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
-        for _, plan in plans:
-            if isinstance(plan, Declined) or plan.rate < best:
+        for route, plan in plans:
+            if isinstance(plan, Declined) or route.standing(plan.rate) < best:
                 continue
             if names := ", ".join(map(repr, plan.moved())):
                 result.notes.append(
