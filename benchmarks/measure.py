@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 import warnings
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -36,11 +37,10 @@ def cpu() -> float:
     return sum(os.times()[:4])
 
 
-def call(model: pm.Model, sample, names, options) -> dict[str, Any]:
+def call(sample, names, options) -> dict[str, Any]:
     """Sample once; return what is measured."""
     began, wall = cpu(), time.perf_counter()
-    with model:
-        tree = sample(**options)
+    tree = sample(**options)
     seconds, wall = cpu() - began, time.perf_counter() - wall
     posterior = tree["posterior"]
     stats = tree["sample_stats"] if "sample_stats" in tree.children else {}
@@ -79,7 +79,8 @@ def side(pipe, name: str, form: str, sampler: str, best: float) -> None:
         model = row.build(form)
         limit(row.limit + COLD)
         for seed in (0, *SEEDS):
-            found = call(model, sample, row.names, options | {"random_seed": seed})
+            with model:
+                found = call(sample, row.names, options | {"random_seed": seed})
             if not seed:
                 found["seconds"] = cpu() - began
                 limit(row.limit)
@@ -106,25 +107,30 @@ def limit(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, resource.RLIM_INFINITY))
 
 
-def measure(name: str, form: str, sampler: str = "nutpie", best: float = 0.0) -> dict[str, Any]:
-    """Measure one side; what a side had before its limit stays."""
+def messages(target, *arguments, over: str) -> Iterator[Any]:
+    """Run a function in a process of its own; yield what it sends, and at last why it ended."""
     here, there = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=side, args=(there, name, form, sampler, best), daemon=True)
+    process = PROCESSES.Process(target=target, args=(there, *arguments), daemon=True)
     process.start()
     there.close()
-    calls, error = [], None
-    while error is None:
-        try:
-            got = here.recv()
-        except EOFError:
-            process.join()
-            late = process.exitcode == -signal.SIGXCPU
-            got = f"over {ROWS[name].limit:.0f} CPU s" if late else "the process died"
-        if isinstance(got, str):
-            error = got
-        else:
-            calls.append(got)
-    process.join()
+    try:
+        while True:
+            yield here.recv()
+    except EOFError:
+        process.join()
+        yield over if process.exitcode == -signal.SIGXCPU else "the process died"
+    finally:
+        process.join()
+
+
+def measure(name: str, form: str, sampler: str = "nutpie", best: float = 0.0) -> dict[str, Any]:
+    """Measure one side; what a side had before its limit stays."""
+    sent = messages(side, name, form, sampler, best, over=f"over {ROWS[name].limit:.0f} CPU s")
+    calls = []
+    for error in sent:  # the last is a reason, empty where all calls were made
+        if isinstance(error, str):
+            break
+        calls.append(error)
     return {"form": form, "sampler": sampler, "calls": calls, "error": error}
 
 

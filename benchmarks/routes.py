@@ -8,7 +8,6 @@ writes `benchmarks/results/routes/`; then it fits `pymc_dp/routes/costs.json` to
 import json
 import logging
 import os
-import signal
 import time
 import warnings
 from collections import Counter
@@ -16,7 +15,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -25,7 +23,7 @@ from rich.table import Table
 from scipy.optimize import least_squares
 
 import pymc_dp as dp
-from benchmarks.measure import PROCESSES, RESULTS, cpu, limit
+from benchmarks.measure import RESULTS, call, limit, messages
 from benchmarks.rows import OURS, ROWS
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.kept import kept
@@ -148,22 +146,16 @@ def groups_of_40():
     release(pt.zeros(40)[group].inc(x) / 30, dp.LaplaceMechanism(0.3), z)
 
 
-def call(plan, names, draws: int, seed: int) -> dict[str, Any]:
-    """Sample on one route; return what is measured."""
-    began, wall = cpu(), time.perf_counter()
-    tree = plan.run(
-        draws=draws, tune=max(SHORTEST, min(draws, LONGEST)), chains=2, cores=1, random_seed=seed,
-        progressbar=False, compute_convergence_checks=False,
-    )  # fmt: skip
-    seconds, wall = cpu() - began, time.perf_counter() - wall
-    posterior = tree["posterior"]
-    each = [posterior[name].to_numpy().reshape(2, draws, -1) for name in names]
-    found = np.moveaxis(np.concatenate(each, axis=2), 2, 0)
+def on_route(plan, names, draws: int, seed: int) -> dict[str, Any]:
+    """Sample on one route; return what is measured of sampling alone."""
+    options = dict(draws=draws, tune=max(SHORTEST, min(draws, LONGEST)), chains=2, cores=1)
+    options |= dict(random_seed=seed, progressbar=False, compute_convergence_checks=False)
+    found = call(plan.run, names, options)
     return {
         "draws": draws,
-        "seconds": posterior.attrs["sampling_time"] * seconds / wall,
-        "ess": min(float(az.ess(x)) for x in found),
-        "rhat": max(float(az.rhat(x)) for x in found),
+        "seconds": found["sampling"],
+        "ess": found["ess"],
+        "rhat": found["rhat"],
     }
 
 
@@ -183,30 +175,20 @@ def side(pipe, name: str, route: str) -> None:
                 if rv.name not in hidden and rv.dtype.startswith("float")
             ]  # fmt: skip
             plan = plans[route]
-            call(plan, names, FEWEST, 0)
-            each = call(plan, names, FEWEST, 1)["seconds"] / (FEWEST + SHORTEST)
+            on_route(plan, names, FEWEST, 0)
+            each = on_route(plan, names, FEWEST, 1)["seconds"] / (FEWEST + SHORTEST)
             seconds = SECONDS if each < SLOWLY else LONG
             draws = int(np.clip(seconds / each - LONGEST, seconds / each / 2, MOST))
             limit(5 * seconds)
-            pipe.send(call(plan, names, draws, 2))
+            pipe.send(on_route(plan, names, draws, 2))
     except BaseException as error:  # a panic of nutpie is no Exception
         pipe.send({"error": f"{type(error).__name__}: {error}".split("\n")[0][:200]})
 
 
 def ask(name: str, route: str) -> dict[str, Any]:
     """Run `side` in a process of its own."""
-    here, there = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=side, args=(there, name, route), daemon=True)
-    process.start()
-    there.close()
-    try:
-        found = here.recv()
-    except EOFError:
-        process.join()
-        late = process.exitcode == -signal.SIGXCPU
-        found = {"error": "too slow" if late else "the process died"}
-    process.join()
-    return found
+    found = next(messages(side, name, route, over="too slow"))
+    return {"error": found} if isinstance(found, str) else found
 
 
 def run(name: str) -> str:

@@ -312,7 +312,7 @@ def _as_written(reading: Reading, **kwargs):
             for route, plan in routes(reading)
             if not isinstance(plan, Declined) and (nuts_sampler == "pymc" or not route.steps)
         ]
-        plan, route = max(plans, key=lambda entry: entry[0].rate)
+        plan, route = max(plans, key=lambda own: own[1].standing(own[0].rate))
         _log.info("Route: %s (rung: %s)", route.name, route.rung)
         return plan.run(**kwargs)
     except NotFinite:

@@ -27,7 +27,7 @@ from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
-from pymc_dp.graphs.questions import PLAIN_MODE, lengths, with_shapes
+from pymc_dp.graphs.questions import lengths, plain_function, with_shapes
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.pointers import SIGNATURE
@@ -138,7 +138,7 @@ class Filling:
         found = _given(x, graphs)
         row = [pt.as_tensor(v).astype("float64").ravel() for v in found]
         rows = [pt.concatenate(row)] if row else [pt.zeros(0)]
-        self._values = pytensor.function([], rows, mode=PLAIN_MODE)
+        self._values = plain_function([], rows)
         data, first, inner_of = pt.vector("data", dtype="float64"), 0, {}
         for v in found:
             shape = lengths(v)

@@ -123,7 +123,7 @@ def once[F: Callable[..., Any]](function: F) -> F:
     """Have a function answer once for each first argument; that something is declined, too.
 
     What the first argument, a reading, has been asked is kept in it, and gone with it. Data are
-    evaluated by what notices them, `known_value` and `plain_function`: their values are kept, too.
+    evaluated by what notices them, `known_value` and `noticed_function`, and their values kept.
     """
 
     @wraps(function)

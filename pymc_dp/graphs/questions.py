@@ -90,8 +90,8 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
     # A generator gives away every draw, those inside a Scan as well.
     if not all(isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots):
         return None
-    for data in _valued(graph) if any(isinstance(r, SharedVariable) for r in roots) else ():
-        notice(data)
+    if any(isinstance(r, SharedVariable) for r in roots):
+        notice(*_valued(graph))
     if isinstance(graph, Constant):
         return np.asarray(graph.data)
     if isinstance(graph, SharedVariable):
@@ -102,12 +102,15 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
         return np.asarray(graph.eval(mode=PLAIN_MODE))
 
 
-def plain_function(inputs: Sequence[Variable], outputs: Sequence[Variable] | Variable) -> Callable:
-    """Make a function for use while a model is read, uncompiled; the data in it are noticed."""
-    for data in public_data([outputs] if isinstance(outputs, Variable) else outputs):
-        notice(data)
-    own = list(outputs) if not isinstance(outputs, Variable) else outputs
-    return pytensor.function(list(inputs), own, mode=PLAIN_MODE, on_unused_input="ignore")
+def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
+    """Return a function that is evaluated node by node, without compilation."""
+    return pytensor.function(list(inputs), outputs, mode=PLAIN_MODE, on_unused_input="ignore")
+
+
+def noticed_function(inputs: Sequence[Variable], outputs) -> Callable:
+    """Return a plain function for use while a model is read; the data in it are noticed."""
+    notice(*public_data([outputs] if isinstance(outputs, Variable) else outputs))
+    return plain_function(inputs, outputs)
 
 
 def _valued(graph: Variable) -> list[SharedVariable]:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
 from pymc.distributions.timeseries import RandomWalkRV
@@ -36,11 +35,11 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, notice, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
-    PLAIN_MODE,
     keeps_values,
     known_shape,
     lengths,
     nearest_rvs,
+    plain_function,
     public_data,
     simplified,
 )
@@ -266,8 +265,8 @@ def _parabolas(
         exact = exact and alone and _is_exact(terms[-1], left)
     score, data = _scorer(thetas, start, parabolas, inner)
     _, known = score()
-    for own in data if known != [True] * len(known) else ():
-        notice(own)  # of others, more may be known
+    if not all(known):
+        notice(*data)  # of others, more may be known
     given = dict(zip(thetas, reading.following(lambda: score()[0], data), strict=True))
     found_at = [
         tuple(graph_replace(parabola, given, strict=False)) if is_known else None
@@ -330,7 +329,7 @@ def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
     graphs = [part for parabola in parabolas for part in parabola]
     graphs += [part for latent in inner for part in (latent.a, latent.variance)]
     graphs = at_start(graphs)
-    step = pytensor.function(thetas, graphs, mode=PLAIN_MODE, on_unused_input="ignore")
+    step = plain_function(thetas, graphs)
     first = [start[theta].data for theta in thetas]
 
     def score() -> tuple[list[np.ndarray], list[bool]]:

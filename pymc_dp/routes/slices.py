@@ -540,7 +540,7 @@ def _sample(reading: Reading, sweeps: int, **kwargs: Any) -> DataTree:
     chain = _chain(reading, sweeps).renewed()
     rng = np.random.default_rng(0)
     chain.advance(rng, chain.begin(rng, 0, pieces=Pieces()), 1)  # compiled, once, after this
-    chain = chain.renewed()
+    chain._lost.clear()
     return run(reading, "slices on the marginal", chain, "sweeps", **kwargs)
 
 

@@ -171,8 +171,7 @@ class DPStep(BlockedStep):
 
     def _hold(self, name: str, data: Sequence[SharedVariable], read: Callable[[], np.ndarray]):
         """Remember what is read once of data that decide how a variable is drawn."""
-        for own in data:
-            notice(own)
+        notice(*data)
         names = " or ".join(repr(own.name) for own in data)
         self._held.append((name, names, read, np.copy(read())))
 

@@ -1,22 +1,17 @@
 """Routes are chosen by what was measured: `bench routes` keeps it, and the constants fit it."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-import pymc_dp
+from benchmarks.routes import FOLDER, MIXED, NO_COST
 from pymc_dp.routes import ROUTES
 from pymc_dp.routes.costs import CONSTANTS, expected_rate
 
-MEASURED = Path(pymc_dp.__file__).parents[1] / "benchmarks" / "results" / "routes"
-MODELS = {path.stem: json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))}
-MIXED = 1.05  # R-hat, above which a rate says nothing
+MODELS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 BY_NAME = {route.name: route for route in ROUTES}
 BEATEN, OFF = 1.3, 3.0
 NOISY = ["walk"]  # 23, 24 and 30 effective draws a second of one route, 32 of the other
-# Records of a design follow slowly where those of groups do not, which no shape tells apart.
-NO_COST = [("design-Laplace", "Metropolis on the records")]
 
 
 def rates(model):

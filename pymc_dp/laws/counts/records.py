@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, plain_function
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, noticed_function
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import (
@@ -236,7 +236,7 @@ def _terms_are_concave(model: pm.Model, law: OnesAmongRecords, release) -> bool:
             return False
     counts = pt.dvector("counts")
     log_eta = law.log_eta(counts, observed, mechanism)
-    return is_concave(*probes(law.n, plain_function([counts], log_eta)))
+    return is_concave(*probes(law.n, noticed_function([counts], log_eta)))
 
 
 @recovered.register

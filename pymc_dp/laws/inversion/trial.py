@@ -10,7 +10,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import plain_function
+from pymc_dp.graphs.questions import noticed_function
 from pymc_dp.kernels.inversion.release import release_plane, sparing_line
 from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import (
@@ -64,8 +64,8 @@ def require_found(
     nodes = law_of_sums(law, float(n), counts, summands, record, *noisy)
     ends = statistics(summands, record, backward(law, pt.constant(_FAR)))
     with np.errstate(all="ignore"):
-        own = plain_function([], [laplace, gaussian])()
-        find = plain_function(noisy, [*nodes, ends])
+        own = noticed_function([], [laplace, gaussian])()
+        find = noticed_function(noisy, [*nodes, ends])
 
         def density(z) -> float:
             *found, _ = find(z, *own)

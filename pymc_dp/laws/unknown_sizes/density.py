@@ -31,7 +31,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import known_value, plain_function
+from pymc_dp.graphs.questions import known_value, noticed_function
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.group_sums import sum_of
 from pymc_dp.laws.integrated import Integrated
@@ -69,7 +69,7 @@ class Entries:
                 return known_value(graph)
             of_all = vectorize_graph(graph, {self.size: vector})
             with np.errstate(all="ignore"):
-                found = plain_function([vector], of_all)(sizes)
+                found = noticed_function([vector], of_all)(sizes)
             return np.broadcast_to(found, sizes.shape).astype("float64")
 
         return [numbers(g) for g in self.constant], [numbers(g) for g in self.slope]

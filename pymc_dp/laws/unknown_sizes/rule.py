@@ -25,7 +25,7 @@ from pymc_dp.graphs.questions import (
     leaves,
     lengths,
     nearest_rvs,
-    plain_function,
+    noticed_function,
     public_data,
     simplified,
 )
@@ -210,7 +210,7 @@ class UnknownSizes(SumLaw):
         windows: list[tuple[int, int] | None] = [None] * records.size
         for k, (log_noise, start) in self._of_classes(records).items():
             vector, noise = log_noise
-            function = plain_function([vector], noise)
+            function = noticed_function([vector], noise)
             found = around(function, start, MOST)
             if found is None:
                 raise Declined(f"more than {MOST:,} counts of a class of {self.rv.name!r} matter")
@@ -247,7 +247,7 @@ class UnknownSizes(SumLaw):
         best, begin = np.zeros(1), 0
         for k, ((vector, noise), _) in self._of_classes(records).items():
             first, last = records.windows[k] or (0, 0)
-            function = plain_function([vector], noise)
+            function = noticed_function([vector], noise)
             own, begin = function(np.arange(first, last + 1)), begin + first
             place = np.arange(best.size + own.size - 1)[:, None] - np.arange(own.size)
             inside = (place >= 0) & (place < best.size)

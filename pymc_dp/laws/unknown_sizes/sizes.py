@@ -12,7 +12,7 @@ from pymc.distributions.discrete import DiscreteUniformRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value, lengths, plain_function
+from pymc_dp.graphs.questions import known_value, lengths, noticed_function
 from pymc_dp.laws.unknown_sizes.density import log_prior
 from pymc_dp.reading.bounds import starting_values
 
@@ -68,7 +68,7 @@ def sizes_that_matter(
         )
 
     def matter(log_density) -> np.ndarray | None:
-        function = plain_function([vector], log_density)
+        function = noticed_function([vector], log_density)
         if few and ends is not None:
             sizes = np.arange(ends[0], ends[1] + 1)
             return sizes[_high(function(sizes))]

@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 
 from pymc_dp.graphs.declined import Declined, notice
-from pymc_dp.graphs.questions import depends_on, nearest_rvs, public_data
+from pymc_dp.graphs.questions import depends_on, nearest_rvs, plain_function, public_data
 from pymc_dp.laws.sum_law import change
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.columns import read_rows
@@ -45,7 +45,7 @@ from pymc_dp.reading.propriety import check_proper, check_proper_rows
 from pymc_dp.reading.sums import is_rowwise
 from pymc_dp.step_methods.base import DPStep, DPStepState, unusable
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkState
-from pymc_dp.step_methods.records.engine import Engine, plain_function
+from pymc_dp.step_methods.records.engine import Engine
 from pymc_dp.step_methods.registry import STEPS
 
 _log = logging.getLogger("pymc.dp")
@@ -181,8 +181,8 @@ class RecordMetropolis(DPStep):
             _say_what_is_slow(engine, self.interweave)
         above = set(ancestors(own)) - set(own)
         names = [model.rvs_to_values[v].name for v in model.free_RVs if v in above]
-        for data in public_data([i for v in above if v.owner for i in v.owner.inputs]):
-            notice(data)  # where variables start may be computed from it
+        # Where variables start may be computed from these.
+        notice(*public_data([i for v in above if v.owner for i in v.owner.inputs]))
         self._start = {name: np.asarray(point[name]) for name in names if self.restart}
         self._reset()
 

@@ -13,11 +13,10 @@ import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.questions import plain_function
 from pymc_dp.kernels.records import Pieces, make_sweeps, make_sweeps_in_full
 from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading
@@ -32,11 +31,6 @@ _CHECKS = 20
 
 def _contiguous(value) -> np.ndarray:
     return np.asarray(value, order="C")  # np.ascontiguousarray would make a vector of a scalar
-
-
-def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
-    """Return a function that is evaluated node by node, without compilation."""
-    return pytensor.function(list(inputs), outputs, mode=PLAIN_MODE, on_unused_input="ignore")
 
 
 def _as_matrix(graphs: Sequence[TensorVariable], n: int) -> TensorVariable:
