@@ -241,7 +241,7 @@ MUTANTS = {
     ),
     "data that an answer was found from": Mutant(
         "pymc_dp/graphs/questions.py",
-        "        notice(data)\n",
+        "        notice(*_valued(graph))\n",
         "        pass\n",
         "tests/routes/test_kept.py",
     ),
