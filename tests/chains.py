@@ -5,7 +5,7 @@ import pymc as pm
 from pymc.sampling.mcmc import assign_step_methods
 from pymc.step_methods.compound import CompoundStep
 
-QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
 SHORT = QUIET | {"chains": 1, "cores": 1}
 
 

@@ -90,7 +90,11 @@ def test_result_of_the_fused_route(caplog):
         idata["posterior"]["cv"], np.sqrt(idata["posterior"]["sigma2"]) / idata["posterior"]["mu"]
     )
     assert idata["observed_data"]["z"].dims == ("stat",)
-    again = dp.sample(build("sigma2", dims="stat"), draws=50, random_seed=1, **QUIET)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        options = QUIET | {"quiet": True}
+        again = dp.sample(build("sigma2", dims="stat"), draws=50, random_seed=1, **options)
+    assert not caplog.text
     np.testing.assert_array_equal(again["posterior"]["mu"], idata["posterior"]["mu"])
     assert len(np.unique(idata["posterior"]["mu"])) == 200  # chains and draws differ
 

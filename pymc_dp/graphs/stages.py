@@ -23,6 +23,14 @@ def stage(what: str = "") -> None:
         current.say(what)
 
 
+def _is_said(_: logging.LogRecord) -> bool:
+    current = _CURRENT.get()
+    return current is None or not current.quiet
+
+
+_log.addFilter(_is_said)
+
+
 class Stages:
     """A line that says what goes on, for as long as this is open.
 
@@ -34,10 +42,11 @@ class Stages:
     progressbar : bool
         Whether the line may move; each stage is a line of the log if not.
     quiet : bool
-        Whether nothing is said of stages.
+        Whether nothing at all is logged, as by PyMC.
     """
 
     def __init__(self, *, progressbar: bool, quiet: bool):
+        self.quiet = quiet
         self._began, self._now = time.perf_counter(), ""
         self._over, self._lock = threading.Event(), threading.RLock()
         self._handlers = list(logging.getLogger("pymc").handlers)

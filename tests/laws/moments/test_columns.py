@@ -21,7 +21,7 @@ from tests.references import references
 CASES = {case["id"]: case for case in references("regression")}
 FIVE = "A_exact_n10_b5.0"
 CIRRHOSIS = 46, [9.0, 6.5, 20.5, 3.0, 10.0], 10.0  # rows, sums and noise of this size
-QUIET = {"progressbar": False, "random_seed": 1, "chains": 2, "cores": 1, "quiet": True}
+QUIET = {"progressbar": False, "random_seed": 1, "chains": 2, "cores": 1}
 
 
 @pytest.fixture(scope="module")
