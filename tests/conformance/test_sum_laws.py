@@ -1,0 +1,399 @@
+"""Every law of sums: its rungs have the law of what is released of simulated records.
+
+A row is a law of records, cells, a statistic and a mechanism. Simulated records are the reference
+of all: the statistics of the rung "statistics" have their law, the density of the rung "marginal"
+is the mean of the noise over them and integrates to one, what is recovered is what the release
+leaves of them, and other spellings have the same density.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import arviz_base as az
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from scipy import special, stats
+
+import pymc_dp as dp
+from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.reading.model import release_mechanism, release_statistic, releases
+
+N, G = 12, np.repeat([0, 1, 3], [3, 7, 2])  # of the four groups one is empty
+MEMBER = np.eye(4)[G].T
+X = np.linspace(-1, 1, N)
+THREE = np.minimum(G, 2)
+A = np.array([0.3, 0.6, 0.8])
+DRAWS, RECOVERED = 3_000, 800
+
+
+class Row(NamedTuple):
+    """Records and what is released of them, as written in a model.
+
+    Attributes
+    ----------
+    records : writes the records, from priors with the names in `theta`.
+    theta : parameters, at which all is compared.
+    statistic : of the records; more than one are spellings of it.
+    mechanism : of a width that is multiplied by `noise`, of the order of the statistic's spread.
+    shown : names in results, of what function of the statistic.
+    rungs : those that there are.
+    """
+
+    records: Callable[[], Any]
+    theta: dict[str, Any]
+    statistic: tuple[Callable, ...]
+    mechanism: Any
+    noise: Any
+    shown: dict[str, Callable] | None = None
+    rungs: str = "statistics marginal"
+
+
+def each(s):
+    return s
+
+
+def in_groups(x):
+    return pt.zeros(4)[G].inc(x)
+
+
+GROUPS = (
+    in_groups,
+    lambda x: MEMBER @ x,
+    lambda x: pt.stack([x[g == G].sum() for g in range(4)]),
+    lambda x: (MEMBER * x).sum(axis=1),
+)
+TOTAL = (lambda x: x.sum(), lambda x: x.mean() * N, lambda x: np.ones(N) @ x)
+LAPLACE, GAUSSIAN, GEOMETRIC = dp.LaplaceMechanism, dp.GaussianMechanism, dp.GeometricMechanism
+
+
+def normal(mean=None):
+    def write():
+        mu = pm.Normal("mu", shape=3)[THREE] if mean is None else mean()
+        return pm.Normal("x", mu, pm.HalfNormal("s"), shape=N)
+
+    return write
+
+
+def pair_of_columns():
+    x = pm.Normal("x", pm.Normal("m"), 1.0, shape=N)
+    return x, pm.Normal("y", 0.5 + pm.Normal("b") * x, pm.HalfNormal("s"), shape=N)
+
+
+def columns_by_group():
+    x = pm.Normal("x", pm.Normal("m"), 1.0, shape=N)
+    return x, pm.Normal("y", 0.5 + pm.Normal("b", shape=2)[np.arange(N) // 6] * x, 0.7, shape=N)
+
+
+def of_unknown_number():
+    n = pm.Poisson("n", 6)
+    dp.PrivateObservation("size", n, GEOMETRIC(2.0), observed=pm.Data("size_released", 5))
+    return pm.Normal("x", pm.Normal("mu"), 1.0, shape=n)
+
+
+def moments(x):
+    return pt.stack([x.mean(), x.var(ddof=1)])
+
+
+ROWS = {
+    "Normal, moments": Row(
+        normal(lambda: pm.Normal("mu")), {"mu": 0.4, "s": 1.3},
+        (moments, lambda x: [x.sum() / N, ((x - x.mean()) ** 2).sum() / (N - 1)]),
+        LAPLACE, [0.3, 0.5], {"x_mean": lambda s: s[:, 0], "x_var": lambda s: s[:, 1]},
+    ),
+    "Normal, sums of groups": Row(
+        normal(), {"mu": A, "s": 1.3}, GROUPS, LAPLACE, 2.0, {"x_sum": each}
+    ),
+    "Normal, moments of groups": Row(
+        normal(), {"mu": A, "s": 1.3},
+        (
+            lambda x: [f(x[own]) for f in (pt.mean, lambda v: v.var(ddof=1))
+                       for own in (slice(0, 3), slice(3, 10))],
+            lambda x: pt.stack([x[:3].mean(), x[3:10].mean(), 1.5 * x[:3].var(),
+                                x[3:10].var() * 7 / 6]),
+        ),
+        LAPLACE, 0.6, {"x_mean": lambda s: s[:, :2], "x_var": lambda s: s[:, 2:]},
+    ),
+    "Normal, sums that overlap": Row(
+        normal(), {"mu": A, "s": 1.3},
+        (lambda x: pt.stack([x.sum(), x[:5].sum(), x[3:].sum()]),
+         lambda x: np.array([np.ones(N), np.arange(N) < 5, np.arange(N) > 2]) * 1.0 @ x),
+        GAUSSIAN, 3.0, {"x_sum": each},
+    ),
+    "Normal, weighted": Row(
+        normal(), {"mu": A, "s": 1.3}, (lambda x: X @ x + 2, lambda x: (X * x).sum() + 2),
+        LAPLACE, 2.0, {"z_confidential": each},
+    ),
+    "Normal, design": Row(
+        normal(lambda: pm.Normal("a") + pm.Normal("b") * X), {"a": 0.4, "b": 1.0, "s": 1.3},
+        (lambda x: pt.stack([x.sum(), X @ x, (x**2).sum()]),
+         lambda x: [x.mean() * N, (X * x).sum(), x @ x]),
+        LAPLACE, 4.0, rungs="statistics",
+    ),
+    "Normal, one by one": Row(
+        normal(), {"mu": A, "s": 1.3}, (lambda x: x,), GAUSSIAN, 1.5, {"x": each}, "marginal"
+    ),
+    "rows": Row(
+        pair_of_columns, {"m": 0.3, "b": 0.8, "s": 0.6},
+        (lambda x, y: pt.stack([x.sum(), y.sum(), (x * y).sum(), (x * x).sum(), (y * y).sum()]),
+         lambda x, y: [x.mean() * N, y.sum(), x @ y, (x**2).sum(), y @ y]),
+        LAPLACE, 4.0, rungs="statistics",
+    ),
+    "rows by group": Row(
+        columns_by_group, {"m": 0.3, "b": A[:2]},
+        (lambda x, y: [f(x[own], y[own]) for own in (slice(0, 6), slice(6, N))
+                       for f in (lambda u, v: u @ v, lambda u, v: u @ u)],),
+        LAPLACE, 4.0, rungs="statistics",
+    ),
+    "Bernoulli, sum": Row(
+        lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), {"p": 0.3}, TOTAL,
+        GEOMETRIC, 1.5, {"x_count": each},
+    ),
+    "Bernoulli, function of the count": Row(
+        lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), {"p": 0.3},
+        (lambda x: x.mean() ** 2, lambda x: (x.sum() / N) ** 2), LAPLACE, 0.1,
+    ),
+    "Bernoulli, groups": Row(
+        lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A}, GROUPS,
+        GEOMETRIC, 1.0, {"x_count": each},
+    ),
+    "Bernoulli, several chances": Row(
+        lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A}, TOTAL,
+        LAPLACE, 1.5, {"x_sum": each},
+    ),
+    "Bernoulli, sums that overlap": Row(
+        lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A},
+        (lambda x: pt.stack([x.sum(), x[:5].sum()]),), GEOMETRIC, 1.0,
+    ),
+    "Bernoulli, one by one": Row(
+        lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), {"p": 0.3}, (lambda x: x,),
+        dp.RandomizedResponse, 0.8, {"x_count": lambda s: s.sum(axis=1)}, "marginal",
+    ),
+    "Categorical, histogram": Row(
+        lambda: pm.Categorical("x", pm.Dirichlet("p", np.ones(3)), shape=N),
+        {"p": [0.2, 0.3, 0.5]},
+        (lambda x: pt.stack([pt.eq(x, k).sum() for k in range(3)]),
+         lambda x: pt.bincount(x, minlength=3)),
+        GEOMETRIC, 1.5, rungs="statistics",
+    ),
+    "Binomial, groups": Row(
+        lambda: pm.Binomial("x", 4, pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A}, GROUPS,
+        LAPLACE, 2.0, {"x_sum": each},
+    ),
+    "Poisson, groups": Row(
+        lambda: pm.Poisson("x", pm.Gamma("r", 1, 1, shape=3)[THREE] * (2 + X), shape=N), {"r": A},
+        GROUPS, GEOMETRIC, 2.0, {"x_sum": each},
+    ),
+    "negative binomial, groups": Row(
+        lambda: pm.NegativeBinomial("x", pm.Gamma("r", 1, 1, shape=3)[THREE], 2.0, shape=N),
+        {"r": A}, GROUPS, GEOMETRIC, 2.0, {"x_sum": each},
+    ),
+    "Exponential, groups": Row(
+        lambda: pm.Exponential("x", pm.Gamma("r", 1, 1, shape=3)[THREE], shape=N), {"r": A}, GROUPS,
+        LAPLACE, 3.0, {"x_sum": each},
+    ),
+    "Gamma, sum": Row(
+        lambda: pm.Gamma("x", 0.7, pm.Gamma("r", 1, 1), shape=N), {"r": 1.2}, TOTAL,
+        GAUSSIAN, 2.0, {"x_sum": each},
+    ),
+    "two variables": Row(
+        lambda: (pm.Poisson("x", pm.Gamma("r", 1, 1), shape=5),
+                 pm.Normal("y", pm.Normal("m"), 1.3, shape=7)),
+        {"r": 1.2, "m": 0.4},
+        (lambda x, y: pt.stack([x.sum(), y[:4].sum(), y[4:].sum()]),
+         lambda x, y: [np.ones(5) @ x, 4 * y[:4].mean(), y[4:].sum()]),
+        LAPLACE, 2.0, {"x_sum": lambda s: s[:, 0], "y_sum": lambda s: s[:, 1:]},
+    ),
+    "Beta, by inversion": Row(
+        lambda: pm.Beta("x", 2.0, pm.Gamma("b", 1, 1), shape=N), {"b": 1.5}, TOTAL,
+        LAPLACE, 0.8, {"x_sum": each}, "marginal",
+    ),
+    "clipped, by inversion": Row(
+        lambda: pm.Normal("x", pm.Normal("mu"), 1.0, shape=N), {"mu": 0.4},
+        (lambda x: x.clip(-1, 1).sum(), lambda x: pt.minimum(pt.maximum(x, -1), 1).mean() * N),
+        LAPLACE, 2.0, {"z_confidential": each}, "marginal",
+    ),
+    "Beta, groups by inversion": Row(
+        lambda: pm.Beta("x", 2.0, pm.Gamma("b", 1, 1, shape=3)[THREE], shape=N), {"b": A + 1},
+        GROUPS, GAUSSIAN, 0.8, {"x_sum": each}, "marginal",
+    ),
+    "of unknown number": Row(
+        of_unknown_number, {"mu": 0.4}, (lambda x: x.sum(),),
+        LAPLACE, 2.0, {"x_sum": lambda s: s[:, 1]}, "marginal",
+    ),
+    "of no records": Row(
+        normal(), {"mu": A, "s": 1.3}, (lambda x: x[G == 2].sum() + 3,), LAPLACE, 1.0,
+        {"z_confidential": each}, "marginal",
+    ),
+}  # fmt: skip
+TOGETHER = {  # entries with one density
+    "Normal, sums that overlap", "Bernoulli, sums that overlap", "Bernoulli, one by one",
+    "of unknown number",
+}  # fmt: skip
+SLOW = {"Beta, groups by inversion", "Beta, by inversion", "clipped, by inversion"}  # to compile
+
+
+def of_rung(rung):
+    return [
+        pytest.param(name, marks=[pytest.mark.nightly] if name in SLOW and rung else [])
+        for name, row in ROWS.items()
+        if rung in row.rungs
+    ]
+
+
+def written(name, spelling=0):
+    row = ROWS[name]
+    with pm.Model() as model:
+        records = row.records()
+        z = row.statistic[spelling](*(records if isinstance(records, tuple) else [records]))
+        z = pt.as_tensor(z)
+        z = pt.stack(z) if isinstance(z, list) else z
+        zeros = np.zeros(z.type.shape)
+        if row.mechanism in (GEOMETRIC, dp.RandomizedResponse):
+            zeros = zeros.astype(int)
+        released = pm.Data("z_released", zeros)
+        dp.PrivateObservation("z", z, row.mechanism(row.noise), observed=released)
+    return model
+
+
+@cache
+def simulated(name, rung="") -> np.ndarray:
+    """Draw what is released: a row a draw, with the entries of all releases."""
+    model = written(name)
+    on = dp.collapse(model, rung) if rung else model
+    given = pm.do(on, {k: np.asarray(v) for k, v in ROWS[name].theta.items()})
+    graphs = [
+        release_statistic(rv).astype("float64").ravel()
+        for rv in (given[r.name] for r in releases(model))
+    ]
+    with pm.Model():
+        found = pm.draw(pt.concatenate(graphs), DRAWS, random_seed=bool(rung) + 1, mode=PLAIN_MODE)
+    return found
+
+
+@cache
+def noise_density(name):
+    """Return the log density of all releases, by their values and rows of statistics."""
+    mine = releases(written(name))
+    z, s = pt.dvector("z"), pt.dmatrix("s")
+    total, at = pt.zeros(s.shape[0]), 0
+    for rv in mine:
+        shape = rv.type.shape
+        own = slice(at, at := at + int(np.prod(shape)))
+        each_one = release_mechanism(rv).logp(
+            z[own].reshape(shape).astype(rv.dtype), s[:, own].reshape((-1, *shape))
+        )
+        total += each_one.reshape((s.shape[0], -1)).sum(axis=1)
+    return pytensor.function([z, s], total, mode=PLAIN_MODE)
+
+
+def publish(model, z):
+    """Set what was released, of all releases."""
+    at = 0
+    for data in (model[name] for name in model.named_vars if name.endswith("_released")):
+        before = data.get_value()
+        own = z[at : (at := at + before.size)]
+        data.set_value(own.reshape(before.shape).astype(before.dtype))
+
+
+def marginal(name, spelling=0, z=None):
+    """Return the rung "marginal" with the parameters given, and the log densities of releases."""
+    model = written(name, spelling)
+    if z is not None:
+        publish(model, z)
+    theta = {k: np.asarray(v) for k, v in ROWS[name].theta.items()}
+    given = pm.do(dp.collapse(model, "marginal"), theta)
+    found = [given[rv.name] for rv in releases(model) if rv.name in given.named_vars]
+    assert len(found) == len(given.basic_RVs)  # nothing is latent
+    return given, given.logp(vars=found, sum=False, jacobian=False)
+
+
+def log_marginal(name, z, spelling=0):
+    _, logps = marginal(name, spelling, z)
+    return sum(np.sum(x) for x in pytensor.function([], logps, mode=PLAIN_MODE)())
+
+
+def releases_to_try(name):
+    """Near the middle of what is released, and away from it."""
+    s = simulated(name)
+    points = s.mean(axis=0) + np.array([[0.0], [1.0], [-1.5]]) * (s.std(axis=0) + 0.1)
+    if ROWS[name].mechanism is dp.RandomizedResponse:
+        return (np.arange(N) < np.array([[2], [5], [9]])) * 1.0
+    discrete = [rv.dtype.startswith("int") for rv in releases(written(name))]
+    return np.round(points) if any(discrete) else points
+
+
+@pytest.mark.parametrize("name", of_rung("statistics"))
+def test_statistics_have_the_law_of_those_of_records(name):
+    expected, found = simulated(name), simulated(name, "statistics")
+    for samples in zip(expected.T, found.T, strict=True):
+        pvalue = stats.ks_2samp(*np.round(samples, 9), method="asymp").pvalue
+        assert np.isnan(pvalue) or pvalue > 1e-4  # both are the same number
+    spread = expected.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    first, second = (np.cov((s / spread).T).ravel() for s in (expected, found))
+    np.testing.assert_allclose(first, second, atol=0.2)
+
+
+@pytest.mark.parametrize("name", of_rung("marginal"))
+def test_the_marginal_is_the_mean_of_the_noise(name):
+    noise = noise_density(name)
+    for z in releases_to_try(name):
+        terms = noise(z, simulated(name))
+        expected = special.logsumexp(terms) - np.log(terms.size)
+        weights = np.exp(terms - terms.max())
+        error = weights.std() / weights.mean() / np.sqrt(terms.size)
+        assert abs(log_marginal(name, z) - expected) < 5 * error + 1e-9
+
+
+@pytest.mark.parametrize("name", [p for p in of_rung("marginal") if p.values[0] not in TOGETHER])
+def test_the_marginal_integrates_to_one(name):
+    row, s = ROWS[name], simulated(name)
+    model, logps = marginal(name)
+    density = pytensor.function([], logps, mode=PLAIN_MODE)
+    step = 1.0 if model["z_released"].dtype.startswith("int") else 0.04 * np.min(row.noise)
+    far = 12 * s.std(axis=0).max() + 20 * np.max(row.noise)
+    grid = np.arange(-np.ceil(far / step), far / step + 1) * step
+    mass = 0.0
+    for at in np.round(s.mean(axis=0)) + grid[:, None]:
+        publish(model, at)
+        mass += step * np.exp(np.concatenate([np.ravel(x) for x in density()]))
+    assert mass.size == s.shape[1]
+    np.testing.assert_allclose(mass, 1.0, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", [p for p in of_rung("") if ROWS[p.values[0]].shown])
+def test_what_is_recovered_is_what_the_release_leaves(name):
+    row, z = ROWS[name], releases_to_try(name)[1]
+    model = written(name)
+    publish(model, z)
+    theta = {k: np.broadcast_to(v, (1, RECOVERED, *np.shape(v))) for k, v in row.theta.items()}
+    found = dp.recover(model, az.from_dict({"posterior": theta}), random_seed=3)["posterior"]
+    weights = special.softmax(noise_density(name)(z, simulated(name)))
+    effective = 1 / (weights**2).sum()
+    for shown, function in row.shown.items():
+        s = function(simulated(name)).reshape(DRAWS, -1)
+        drawn = found[shown].to_numpy().reshape(RECOVERED, -1)
+        mean = weights @ s
+        sd = np.sqrt(weights @ (s - mean) ** 2)
+        error = sd * np.sqrt(1 / effective + 1 / RECOVERED)
+        np.testing.assert_array_less(abs(drawn.mean(axis=0) - mean), 5 * error + 1e-9)
+        np.testing.assert_allclose(drawn.std(axis=0), sd, rtol=8 / np.sqrt(effective), atol=1e-9)
+
+
+SPELLINGS = [
+    pytest.param(name, k, marks=[pytest.mark.nightly] if name in SLOW else [])
+    for name, row in ROWS.items()
+    for k in range(1, len(row.statistic))
+    if "marginal" in row.rungs
+]
+
+
+@pytest.mark.parametrize(("name", "spelling"), SPELLINGS)
+def test_spellings_have_one_density(name, spelling):
+    for z in releases_to_try(name):
+        found, expected = (log_marginal(name, z, k) for k in (spelling, 0))
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
