@@ -301,8 +301,8 @@ MUTANTS = {
     ),
     "sizes of inverted groups": Mutant(
         "pymc_dp/laws/inversion/groups.py",
-        "laws = _of_each(nodes, law.law, given, sizes, *noisy)",
-        "laws = _of_each(nodes, law.law, given, sizes + 1, *noisy)",
+        "sums_given(law.names[0], rng, *of_one, n, *noise)",
+        "sums_given(law.names[0], rng, *of_one, n + 1, *noise)",
         "tests/conformance/test_sum_laws.py",
     ),
     "noise around nothing": Mutant(
