@@ -213,7 +213,7 @@ MUTANTS = {
         "pymc_dp/laws/one_value.py",
         "        return term - np.log(abs(np.asarray(statistic.factor)))",
         "        return term",
-        "tests/laws/moments/test_groups.py::test_rows_of_a_matrix_with_noise_of_their_own",
+        "tests/laws/families/test_moments.py::test_rows_of_a_matrix_with_noise_of_their_own",
     ),
     "constant of a recovered sum": Mutant(
         "pymc_dp/laws/one_value.py",
@@ -252,13 +252,13 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "shape of a variance by group": Mutant(
-        "pymc_dp/laws/moments/groups.py",
+        "pymc_dp/laws/families/moments.py",
         "return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * v), shape=n.shape)",
         "return pm.Gamma.dist(n / 2, (n - 1) / (2 * v), shape=n.shape)",
         "tests/conformance/test_sum_laws.py",
     ),
     "residual sum of squares": Mutant(
-        "pymc_dp/laws/moments/designs.py",
+        "pymc_dp/laws/families/designs.py",
         "expected = 2.0 * form.alpha * spread[form.free] ** 2\n        residual",
         "expected = form.alpha * spread[form.free] ** 2\n        residual",
         "tests/conformance/test_sum_laws.py",
@@ -270,7 +270,7 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "chances of listed counts": Mutant(
-        "pymc_dp/laws/counts_by_cell.py",
+        "pymc_dp/laws/counts/listed.py",
         "mass = log_binomial(pt.arange(int(n) + 1), n, chance[k])",
         "mass = log_binomial(pt.arange(int(n) + 1), n, chance[0])",
         "tests/conformance/test_sum_laws.py",
@@ -282,13 +282,13 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "sum of Gamma records": Mutant(
-        "pymc_dp/laws/group_sums.py",
-        "lambda op, n, shape, scale: _sum(op, n * shape, scale)",
-        "lambda op, n, shape, scale: _sum(op, shape, n * scale)",
+        "pymc_dp/laws/families/closed.py",
+        "lambda op, n, shape, scale: law(op, n * shape, scale)",
+        "lambda op, n, shape, scale: law(op, shape, n * scale)",
         "tests/conformance/test_sum_laws.py",
     ),
     "root of a covariance": Mutant(
-        "pymc_dp/laws/group_sums.py",
+        "pymc_dp/laws/families/normal.py",
         "np.sqrt(values[kept])",
         "values[kept]",
         "tests/conformance/test_sum_laws.py",

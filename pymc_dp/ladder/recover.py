@@ -21,7 +21,7 @@ from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
-from pymc_dp.laws.group_sums import sum_of
+from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
 from pymc_dp.laws.inversion.quadrature import law_of_sums, panel_counts
 from pymc_dp.laws.inversion.release import noise_parts, sums_given

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -30,18 +30,17 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
-from pymc_dp.graphs.declined import Declined, notice, once
-from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.questions import (
     keeps_values,
     known_shape,
     known_value,
     lengths,
     nearest_rvs,
-    public_data,
-    substitute,
 )
-from pymc_dp.reading.model import Reading, release_statistic
+
+if TYPE_CHECKING:
+    from pymc_dp.reading.statistic import Statistic
 
 type Index = tuple[np.ndarray, ...]  # for each axis, the place of every entry that is meant
 
@@ -60,75 +59,6 @@ class Cells:
     first: np.ndarray
     sizes: np.ndarray
     of: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class LinearSums:
-    """A release of ``weights @ records.ravel() + offset``, raveled.
-
-    Attributes
-    ----------
-    rv : the release.
-    weights : sparse, a row for each entry and a column for each record.
-    offset : vector of numbers.
-    """
-
-    rv: TensorVariable
-    weights: sparse.csr_array
-    offset: np.ndarray
-
-
-def require_own(
-    release: TensorVariable, records: TensorVariable, beside: tuple[TensorVariable, ...] = ()
-) -> None:
-    """Decline a release of other variables than some records, or computed from `pm.Data`."""
-    statistic = release_statistic(release)
-    others = [rv for rv in nearest_rvs([statistic]) if rv is not records and rv not in beside]
-    if others:
-        raise Declined(
-            f"the release {release.name!r} mixes the records {records.name!r} with "
-            f"{', '.join(repr(rv.name) for rv in others)}"
-        )
-    if data := public_data([statistic]):
-        raise Declined(
-            f"the statistic of the release {release.name!r} of {records.name!r} is computed from "
-            f"{data[0].name!r}, which pm.set_data may change: write numbers in its place",
-            near=2,
-        )
-
-
-@once
-def read_linear(
-    reading: Reading,
-    release: TensorVariable,
-    records: TensorVariable,
-    beside: tuple[TensorVariable, ...] = (),
-    through: TensorVariable | None = None,
-) -> LinearSums:
-    """Read a release whose statistic is linear in some records, with public numbers.
-
-    Records `beside` these may be in it, too: their part is left out. `through` is a function of
-    every record that the statistic is linear in, in their place.
-
-    Raises
-    ------
-    Declined
-        If it is not, mixes the records with others, or its numbers are of `pm.Data`.
-    """
-    require_own(release, records, beside)
-    statistic, name = release_statistic(release), release.name
-    part = records if through is None else through
-    try:
-        weights = linear_map(statistic, part)
-    except Declined as error:
-        raise Declined(f"the statistic of the release {name!r}: {error}") from None
-    zeros = {v: pt.zeros(known_shape(v), dtype=v.dtype) for v in (part, *beside)}
-    offset = known_value(substitute(statistic, zeros))
-    if offset is None or not np.all(np.isfinite(weights.data)) or not np.all(np.isfinite(offset)):
-        why = f"the statistic of the release {name!r} has numbers that are not finite"
-        raise Declined(why, near=1)
-    weights.eliminate_zeros()
-    return LinearSums(release, weights, offset.ravel().astype("float64"))
 
 
 def _has_numbers(graph: TensorVariable) -> bool:
@@ -151,7 +81,7 @@ def require_numbers(rv: TensorVariable, parameters: Sequence[TensorVariable]) ->
                 )
 
 
-def is_shared(*sums: LinearSums) -> bool:
+def is_shared(*sums: Statistic) -> bool:
     """Whether some record is in several entries of these releases."""
     used = np.concatenate([s.weights.indices for s in sums])
     return bool(np.bincount(used, minlength=1).max() > 1)
@@ -165,7 +95,7 @@ def first_weights(weights: sparse.csr_array) -> np.ndarray:
     return found
 
 
-def factors(sums: LinearSums, rv: TensorVariable) -> np.ndarray:
+def factors(sums: Statistic, rv: TensorVariable) -> np.ndarray:
     """Return the weight of all records of each entry, 1 of an empty one; they have to be equal."""
     weights = sums.weights
     found = first_weights(weights)
@@ -179,7 +109,7 @@ def factors(sums: LinearSums, rv: TensorVariable) -> np.ndarray:
 
 
 def parameters_of_entries(
-    sums: LinearSums, rv: TensorVariable, parameters: Sequence[TensorVariable]
+    sums: Statistic, rv: TensorVariable, parameters: Sequence[TensorVariable]
 ) -> list[TensorVariable]:
     """Return the parameters of the records of each entry, which have to agree."""
     weights = sums.weights
@@ -209,13 +139,7 @@ def at_records(rv: TensorVariable, parameter: TensorVariable, records) -> Tensor
     return at_places(parameter, aligned(parameter, index))
 
 
-def stand_in_records(n: int) -> TensorVariable:
-    """Return records that stand for n of a model while a statistic of them is read."""
-    rng = pt.random.shared_rng(seed=None)
-    return pt.random.normal(size=(n,), rng=rng, return_next_rng=True)[1]
-
-
-def cells_of(rv: TensorVariable, parameters: Sequence, *sums: LinearSums) -> Cells:
+def cells_of(rv: TensorVariable, parameters: Sequence, *sums: Statistic) -> Cells:
     """Return the finest cells in which the parameters of records agree, and their weights."""
     index = places(rv)
     keys = [k for p in parameters for k in _keys(p, aligned(p, index))]

@@ -42,14 +42,7 @@ from pymc_dp.laws.inversion.trial import require_found, require_somewhere
 from pymc_dp.laws.shown import as_released, of_weights
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.bounds import at_start
-from pymc_dp.reading.cells import (
-    LinearSums,
-    factors,
-    is_shared,
-    parameters_of_entries,
-    read_linear,
-    stand_in_records,
-)
+from pymc_dp.reading.cells import factors, is_shared, parameters_of_entries
 from pymc_dp.reading.model import (
     Reading,
     check_transform,
@@ -57,6 +50,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
+from pymc_dp.reading.statistic import Statistic, read_statistic, stand_in_records
 
 _QUANTILES = (np.arange(32) + 0.5) / 32  # of a record, at which its moments are guessed
 
@@ -193,7 +187,7 @@ class InvertedGroupSums(SumLaw):
 
     rv: TensorVariable
     part: TensorVariable
-    releases: tuple[LinearSums, ...]
+    releases: tuple[Statistic, ...]
 
     of = "smooth"
     last_resort = True
@@ -209,7 +203,7 @@ class InvertedGroupSums(SumLaw):
         if any(r.owner.op.bounds is not None for r in mine):
             raise Declined
         part = _part(reading, mine, rv)
-        sums = tuple(read_linear(reading, r, rv, (), part) for r in mine)
+        sums = tuple(read_statistic(reading, r, rv, (), part) for r in mine)
         if is_shared(*sums):
             raise Declined(
                 f"by inversion by group: records of {rv.name!r} are used more than once, and "
@@ -227,7 +221,7 @@ class InvertedGroupSums(SumLaw):
         with about("by inversion by group"):
             return Change(replaced={r.rv: self._release(r) for r in self.releases})
 
-    def _release(self, release: LinearSums) -> TensorVariable:
+    def _release(self, release: Statistic) -> TensorVariable:
         rv, op, weights = self.rv, readable_law(self.rv), release.weights
         mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
         with about(f"the release {release.rv.name!r}"):
@@ -286,7 +280,7 @@ def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> T
             continue
         try:
             for release in mine:
-                read_linear(reading, release, rv, (), found)
+                read_statistic(reading, release, rv, (), found)
         except Declined:
             continue
         return found

@@ -146,7 +146,8 @@ class Columns(SumLaw):
             ) from None
         mean, factor = clt.law.of(polynomials, rows.n)
         change = Change()
-        normal_release(change, release.rv, mean, factor, confidential(release.rv))
+        name = confidential(release.rv)
+        change.replaced[release.rv] = normal_release(change, release.rv, mean, factor, name)
         change.dropped |= {r.name for r in rows.releases if r is not release}
         return change
 

@@ -91,8 +91,11 @@ def _recover_normal(law: NormalStatistics, rv, value, posterior, rng):
 
 def normal_release(
     change: Change, release: TensorVariable, mean, factor, name: str, public=(1.0, 0.0)
-) -> None:
-    """Integrate jointly Normal statistics out of a release; see `NormalStatistics`."""
+) -> TensorVariable:
+    """Integrate jointly Normal statistics out of a release; see `NormalStatistics`.
+
+    Variances of Laplace noise are added to the change.
+    """
     mechanism = release_mechanism(release)
     if not has_continuous_rates(mechanism):
         raise Declined(
@@ -109,4 +112,4 @@ def normal_release(
         change.added[f"{release.name}_noise_variance"] = (variance, transform)
         variances = [variance]
     law = NormalStatistics(shape, (name,), public)
-    change.replaced[release] = integrated_release(law, mechanism, mean, factor, *variances)
+    return integrated_release(law, mechanism, mean, factor, *variances)

@@ -33,7 +33,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import known_value, noticed_function
 from pymc_dp.laws import find_pair
-from pymc_dp.laws.group_sums import sum_of
+from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated
 from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.groups import log_densities

@@ -30,7 +30,7 @@ from pymc_dp.graphs.questions import (
     simplified,
 )
 from pymc_dp.laws import is_registered, require_pair
-from pymc_dp.laws.group_sums import sum_of
+from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.groups import summand_of
 from pymc_dp.laws.inversion.quadrature import FEWEST, starts_at_zero

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 from scipy import linalg, sparse
 
@@ -28,9 +29,8 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, nonnegative, public_data
 from pymc_dp.laws.moments.latents import Linearised, row_latents
 from pymc_dp.laws.moments.suggested import observed_noise
-from pymc_dp.laws.shown import Shown, as_released, of_weights
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.laws.shown import as_released
+from pymc_dp.laws.sums import FAMILIES, Family, Placed
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import (
     at_records,
@@ -42,54 +42,43 @@ from pymc_dp.reading.cells import (
     parts_of,
     places,
 )
-from pymc_dp.reading.model import Reading, release_mechanism
-from pymc_dp.reading.quadratic import QuadraticEntry, quadratic_releases
+from pymc_dp.reading.model import release_mechanism
 
 _MOST_NUMBERS = 30_000_000  # in the rows and columns of one part
 _MOST_WHITENED = 500  # latents, whose precision is factorised for every gradient
 _DEPENDENT = 1e-10  # what others leave of a row of length 1 that they explain
 
 
-@SUM_LAWS.register(order=43)
-@dataclass(frozen=True, eq=False)
-class Designs(SumLaw):
+@FAMILIES.register(order=40)
+class Designs(Family):
     """Normal records with a public design: linear functions and sums of squares."""
 
-    reading: Reading
-    rv: TensorVariable
-    releases: dict[TensorVariable, tuple[QuadraticEntry, ...]]
+    @staticmethod
+    def takes(law):
+        """See `Family.takes`."""
+        return isinstance(law, NormalRV)
 
-    @classmethod
-    def named(cls):
-        """See `SumLaw.named`."""
-        return ""
-
-    @classmethod
-    def read(cls, reading, group):
-        """See `SumLaw.read`."""
-        return cls(reading, *quadratic_releases(reading, group))
-
-    @property
-    def entries(self) -> list[QuadraticEntry]:
-        """The entries of all releases, in order."""
-        return [entry for read in self.releases.values() for entry in read]
+    def __init__(self, sums):
+        if sums.beside:
+            raise Declined
+        super().__init__(sums)
 
     @property
     def places(self) -> list[tuple[TensorVariable, slice]]:
         """The releases, and where each has its entries among all."""
-        ends = np.cumsum([0, *map(len, self.releases.values())])
+        statistics = self.sums.statistics
+        ends = np.cumsum([0, *(s.offset.size for s in statistics)])
         spans = map(slice, ends[:-1], ends[1:])
-        return list(zip(self.releases, spans, strict=True))
+        return list(zip((s.rv for s in statistics), spans, strict=True))
 
-    def describe(self, release):
-        """See `SumLaw.describe`."""
-        read = self.releases[release]
-        squares = sum(bool(e.square or e.squared_sum) for e in read)
-        counts = ((len(read) - squares, "sum"), (squares, "sum of squares"))
+    def describe(self, statistic):
+        """See `Family.describe`."""
+        squares = int(((np.diff(statistic.squares.indptr) > 0) | (statistic.squared != 0)).sum())
+        counts = ((statistic.offset.size - squares, "sum"), (squares, "sum of squares"))
         what = [f"{k} {name.replace('sum', 'sums', k > 1)}" for k, name in counts if k]
         return f"{' and '.join(what)} of {self.rv.name}"
 
-    def latents(self):
+    def latents(self, change):
         """Keep the coordinates and the residual sums of squares as latent variables."""
         rv, form = self.rv, self._form()
         mu, sigma = (p.astype("float64") for p in rv.owner.op.dist_params(rv.owner))
@@ -102,43 +91,43 @@ class Designs(SumLaw):
         u = mean + spread[form.part] * latents[: form.part.size]
         expected = 2.0 * form.alpha * spread[form.free] ** 2
         residual = expected * pt.exp(latents[form.part.size :] / np.sqrt(form.alpha))
-        change = Change(added={f"{rv.name}_latents": (latents, transform)})
+        change.added[f"{rv.name}_latents"] = latents, transform
         entries = form.at(u, residual)
-        for release, place in self.places:
-            value = entries[place].reshape(known_shape(release))
-            name, factor, constant = self._shown(release)
+        placed = {}
+        for statistic, (release, place) in zip(self.sums.statistics, self.places, strict=True):
+            name, factor, constant = self.shown(statistic)
             shown = (entries[place] - constant) / factor
             change.deterministics[name] = shown.reshape(known_shape(release))
-            change.replaced[release] = release_rv(value, release_mechanism(release))
-        return change
+            placed[release] = Placed(np.arange(statistic.offset.size), entries[place])
+        return placed
 
-    def integrated(self):
-        """See `SumLaw.integrated`."""
+    def marginal(self, statistic, change):
+        """See `Family.marginal`."""
         raise Declined(
             f"what is released of the records {self.rv.name!r} uses their squares, or the same "
             f"records in several releases, and has no marginal in closed form: use to='statistics'"
         )
 
-    def _shown(self, release: TensorVariable) -> Shown:
-        """Return what stands in results of a release."""
-        rv, read = self.rv, self.releases[release]
-        if any(e.square or e.squared_sum for e in read):
-            return as_released(release, len(read))
-        of = rv.name if len(self.releases) == 1 else f"{rv.name}_{release.name}"
-        weights = _matrix([(e.records, e.weights) for e in read], places(rv)[0].size)
-        constant = np.array([e.constant for e in read])
-        return of_weights(of, rv.owner.op, release, sparse.csr_array(weights), constant)
+    def shown(self, statistic):
+        """See `Family.shown`."""
+        if not statistic.is_linear:
+            return as_released(statistic.rv, statistic.offset.size)
+        return super().shown(statistic)
 
     def _form(self) -> QuadraticForm:
         """Return what is released as a function of u and R."""
-        entries, rv = self.entries, self.rv
+        statistics, rv = self.sums.statistics, self.rv
         n = places(rv)[0].size
         mu, sigma = rv.owner.op.dist_params(rv.owner)
-        squares = _matrix([(e.records, np.full(e.records.size, e.square)) for e in entries], n)
+        squares = sparse.vstack([s.squares for s in statistics], format="csr")
         # What is squared after it was summed is a linear function of its own.
-        forms = [(e.records, e.weights) for e in entries]
-        forms += [(e.records, np.ones(e.records.size)) for e in entries if e.squared_sum]
-        linear = _matrix(forms, n)
+        forms = [s.weights for s in statistics]
+        forms += [s.members[np.flatnonzero(s.squared)] for s in statistics]
+        linear = sparse.vstack(forms, format="csr")
+        offset, squared = (
+            np.concatenate(x)
+            for x in zip(*((s.offset, s.squared) for s in statistics), strict=True)
+        )
         cells = partition([cells_of(rv, [sigma]).of, *column_keys(sparse.csc_array(squares))], n)
         columns = [sparse.csr_array(part.columns) for part in parts_of(mu, places(rv))]
         design = sparse.hstack(columns, format="csr")
@@ -164,16 +153,16 @@ class Designs(SumLaw):
             np.array(part, dtype=int),
             cells.first,
             np.array(freedom),
-            np.array([e.constant for e in entries]),
-            at_q[: len(entries)],
+            offset,
+            at_q[: offset.size],
             sparse.csr_array(squares[:, cells.first]),
-            at_q[len(entries) :],
-            np.array([e.squared_sum for e in entries]),
+            at_q[offset.size :],
+            squared,
         )
 
     def _suggested(self, form: QuadraticForm, mean, spread) -> list[Linearised]:
         """Return what is observed as a linear function of the latents, near what it suggests."""
-        model, value, variance = self.reading.model, [], []
+        model, value, variance = self.sums.reading.model, [], []
         rows: list[int] = []
         for release, place in self.places:
             noise = observed_noise(model, release, release_mechanism(release))

@@ -10,7 +10,7 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
-from pymc_dp.laws.counts_by_cell import CountsByCell
+from pymc_dp.laws.families.counts import Counts
 from pymc_dp.laws.sum_law import law_of
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
@@ -302,7 +302,7 @@ def test_what_explain_says():
     ]:
         reading = Reading(model)
         law = law_of(reading, record_groups(reading)[0])
-        assert isinstance(law, CountsByCell)
+        assert isinstance(law.families[0], Counts)
         assert law.describe(model["z"]) == expected
 
 

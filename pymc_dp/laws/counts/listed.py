@@ -1,0 +1,75 @@
+"""Counts of a few cells that entries of a release share, integrated out by a list of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.draws import per_draw
+from pymc_dp.laws.counts.marginal import log_binomial, log_sum
+from pymc_dp.laws.integrated import Integrated, in_results, recovered
+from pymc_dp.mechanisms.base import Mechanism
+
+
+@dataclass(frozen=True, eq=False)
+class ListedCounts(Integrated):
+    """Counts of a few cells in a release, linear in them: a sum over all of their values.
+
+    The log density is one number for all entries; the parameter is the probabilities of the cells.
+
+    Attributes
+    ----------
+    name : the name in results of the counts.
+    trials : of each cell.
+    weights, constant : entries of the release, raveled, are ``weights @ counts + constant``.
+    shape : that of the release.
+    """
+
+    name: str
+    trials: np.ndarray
+    weights: np.ndarray
+    constant: np.ndarray
+    shape: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `Integrated`."""
+        return (self.name,)
+
+    @cached_property
+    def states(self) -> np.ndarray:
+        """All values of the counts, one a row."""
+        return np.indices(tuple(self.trials.astype(int) + 1)).reshape(self.trials.size, -1).T
+
+    def draw(self, rng, chance):
+        """See `Integrated.draw`."""
+        trials = self.trials.astype("int64")
+        rng, counts = pt.random.binomial(trials, chance, rng=rng, return_next_rng=True)
+        return rng, (pt.dot(self.weights, counts) + self.constant).reshape(self.shape)
+
+    def log_joint(self, value, mechanism: Mechanism, chance) -> TensorVariable:
+        """Log density of the release and each state."""
+        total = pt.zeros(len(self.states))
+        for k, n in enumerate(self.trials):
+            mass = log_binomial(pt.arange(int(n) + 1), n, chance[k])
+            total += mass[self.states[:, k]]
+        statistics = self.states @ self.weights.T + self.constant
+        each = mechanism.logp(value, statistics.reshape(-1, *self.shape))
+        return total + each.sum(axis=tuple(range(1, each.type.ndim)))
+
+    def logp(self, value, mechanism, chance):
+        """See `Integrated.logp`."""
+        return log_sum(self.log_joint(value, mechanism, chance))
+
+
+@recovered.register
+def _recover_listed(law: ListedCounts, rv, value, posterior, rng):
+    mechanism, [chance] = rv.owner.op.split(rv.owner.inputs)
+    joint = per_draw(posterior, law.log_joint(value, mechanism, chance))
+    # By Gumbel noise the largest is a draw.
+    k = np.argmax(joint + rng.gumbel(size=joint.shape), axis=1)
+    return in_results(posterior, law.name, law.states[k])

@@ -1,0 +1,1 @@
+"""Families: what is known of sums over the records of one variable; `laws.sums` does the rest."""

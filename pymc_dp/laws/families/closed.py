@@ -1,0 +1,117 @@
+"""Laws that are closed under addition, and records one by one.
+
+Where each entry of a release is a sum over records that no other entry uses, entries are
+independent, and each has a law of its own: with one law of the records in each entry Bernoulli,
+Binomial, Gamma, Exponential and negative binomial; Poisson rates add up whatever they are. Of a
+single record, each law is its own.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
+from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import is_nonnegative
+from pymc_dp.laws import is_registered, law_names
+from pymc_dp.laws.one_value import Law
+from pymc_dp.laws.sums import FAMILIES, Entries, Family, Sums
+from pymc_dp.reading.cells import (
+    at_records,
+    cells_of,
+    combined,
+    factors,
+    is_shared,
+    parameters_of_entries,
+    places,
+)
+
+
+def law(op, *parameters) -> Law:
+    """Return a law with these parameters, graphs or numbers."""
+    return Law(op, tuple(map(pt.as_tensor, parameters)))
+
+
+@singledispatch
+def sum_of(op, n, *parameters) -> Law:
+    """Return the law of the sum of n independent records with these parameters.
+
+    Dispatched on the op of the records' law. `n` is an array or a graph, the parameters are vectors
+    or scalars.
+    """
+    raise Declined
+
+
+sum_of.register(ptr.PoissonRV, lambda op, n, rate: law(op, n * rate))
+sum_of.register(ptr.NormalRV, lambda op, n, mu, sigma: law(op, n * mu, pt.sqrt(n) * sigma))
+sum_of.register(ptr.BernoulliRV, lambda op, n, p: law(ptr.binomial, n, p))
+sum_of.register(ptr.BinomialRV, lambda op, n, m, p: law(op, n * m, p))
+sum_of.register(ptr.ExponentialRV, lambda op, n, scale: law(ptr._gamma, n * 1.0, scale))
+sum_of.register(ptr.GammaRV, lambda op, n, shape, scale: law(op, n * shape, scale))
+sum_of.register(ptr.NegBinomialRV, lambda op, n, m, p: law(op, n * m, p))
+
+
+@FAMILIES.register(order=10)
+class Closed(Family):
+    """Sums of records whose sums have a law that `sum_of` knows, and records of any law."""
+
+    @staticmethod
+    def takes(law):
+        """See `Family.takes`."""
+        return not isinstance(law, ptr.NormalRV)
+
+    @classmethod
+    def knows(cls, law):
+        """See `Family.knows`."""
+        return is_registered(sum_of, law)
+
+    @staticmethod
+    def named():
+        """See `Family.named`."""
+        elsewhere = ptr.BernoulliRV, ptr.NormalRV  # which other laws name
+        return law_names(law for law in sum_of.registry if law not in elsewhere)
+
+    def __init__(self, sums: Sums):
+        if is_shared(*sums.statistics):
+            raise Declined(
+                f"the releases of the records {sums.rv.name!r} use the same records more than "
+                f"once, and only sums of Normal records have a joint law here",
+                near=1,
+            )
+        super().__init__(sums)
+
+    def law_of(self, statistic):
+        """See `Family.law_of`."""
+        op, weights, rv = self.sums.law, statistic.weights, self.rv
+        sizes, factor = np.diff(weights.indptr), factors(statistic, rv)
+        empty = sizes == 0
+        if isinstance(op, ptr.PoissonRV):
+            ones = sparse.csr_array(
+                (np.ones(weights.nnz), weights.indices, weights.indptr), shape=weights.shape
+            )
+            [rate] = self.sums.parameters
+            total = combined(ones, rate, places(rv)) + empty
+            of_sum = law(op, possible(rv, rate, total))
+            return Entries(of_sum, factor, statistic.offset, empty)
+        single = bool((sizes <= 1).all())
+        if not single and not is_registered(sum_of, op):
+            raise Declined
+        own = parameters_of_entries(statistic, rv, self.sums.parameters)
+        if single:
+            return Entries(law(op, *own), factor, statistic.offset, empty)
+        n = np.maximum(sizes, 1)
+        of_sum = sum_of(op, n[0] if (n == n[0]).all() else n, *own)
+        return Entries(of_sum, factor, statistic.offset, empty)
+
+
+def possible(rv: TensorVariable, parameter: TensorVariable, total: TensorVariable):
+    """Return a total, NaN where a record's parameter is negative: its sum may not show it."""
+    if is_nonnegative(parameter):
+        return total
+    of_cells = at_records(rv, parameter, cells_of(rv, [parameter]).first)
+    return pt.switch(pt.all(of_cells >= 0), total, np.nan)

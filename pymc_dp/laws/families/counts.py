@@ -1,0 +1,193 @@
+r"""Counts that differ by public groups or covariates, by the cells in which they are alike.
+
+Records of one cell have the same parameters, and the same weights in all that was released. Their
+sums :math:`N_k` are independent, binomial or Poisson, and a linear release is one of these,
+whatever the number of records is: :math:`X'y = \sum_k x_k N_k` for the distinct rows of X.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
+from scipy import sparse
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.laws.count_sums import noise_of
+from pymc_dp.laws.counts.binomial_sums import SumsOfBinomials
+from pymc_dp.laws.counts.listed import ListedCounts
+from pymc_dp.laws.families.closed import sum_of
+from pymc_dp.laws.integrated import integrated_release
+from pymc_dp.laws.one_value import Law, require_multiples
+from pymc_dp.laws.sum_law import groups_in_words
+from pymc_dp.laws.sums import FAMILIES, Family, Placed
+from pymc_dp.reading.cells import at_records, cells_of, factors, is_shared, multiplied
+from pymc_dp.reading.model import release_mechanism
+from pymc_dp.reading.statistic import Statistic
+
+_MOST_CELLS = 200  # that are latent variables
+_MOST_STATES = 4096  # of all cells together, which are gone through one by one
+_MOST_SUMMED = 1_000_000  # cells that are added up: seconds for a gradient
+_MOST_TRIALS = 1e10  # of a sum
+
+
+@FAMILIES.register(order=50)
+class Counts(Family):
+    """Bernoulli, Binomial or Poisson records, by cells.
+
+    Attributes
+    ----------
+    sizes : the number of records in each cell.
+    law : of the sum over each cell; parameters are vectors.
+    weights : for each release, those of the cells in its entries.
+    """
+
+    @staticmethod
+    def takes(law):
+        """See `Family.takes`."""
+        return isinstance(law, ptr.BernoulliRV | ptr.BinomialRV | ptr.PoissonRV)
+
+    def __init__(self, sums):
+        super().__init__(sums)
+        rv, parameters, statistics = sums.rv, sums.parameters, sums.statistics
+        cells = cells_of(rv, parameters, *statistics)
+        weights = sparse.vstack([s.weights[:, cells.first] for s in statistics])
+        [used] = np.nonzero(np.diff(sparse.csc_array(weights).indptr))
+        first, self.sizes = cells.first[used], cells.sizes[used]
+        own = (at_records(rv, p, first) for p in parameters)
+        op, numbers = sum_of(sums.law, self.sizes, *own)
+        vectors = tuple(pt.broadcast_to(p, (self.sizes.size,)) for p in numbers)
+        self.law = Law(op, vectors)
+        self.weights = {s.rv: sparse.csr_array(s.weights[:, first]) for s in statistics}
+        self.is_separate = self._is_separate()
+        if not self.is_shorter:
+            if is_shared(*statistics):
+                raise Declined  # and of sums of the records themselves nothing is known
+            for statistic in statistics:
+                self._integrated(statistic)  # or why there is none
+
+    def _is_separate(self) -> bool:
+        """Whether each cell is in one entry only, and entries weigh their cells alike."""
+        try:
+            _ = [factors(statistic, self.rv) for statistic in self.sums.statistics]
+        except Declined:
+            return False
+        return not is_shared(*self.sums.statistics)
+
+    @property
+    def is_shorter(self) -> bool:
+        """Whether there are fewer cells than records."""
+        return self.sizes.size < self.sizes.sum()
+
+    @property
+    def latent(self) -> str:
+        """Name of the counts of the cells."""
+        return f"{self.rv.name}_count"
+
+    @property
+    def trials(self) -> np.ndarray:
+        """The trials of each cell."""
+        if isinstance(self.law.op, ptr.PoissonRV):
+            raise Declined(
+                f"the Poisson records {self.rv.name!r} have no marginal where an entry weighs them "
+                f"unequally, or shares them with another. Use to='statistics'"
+            )
+        known = known_value(self.law.parameters[0], fixed=True)
+        if known is None:
+            raise Declined(f"the numbers of trials of {self.rv.name!r} are not known")
+        return known.astype("float64")
+
+    def describe(self, statistic):
+        """See `Family.describe`."""
+        name = self.rv.name
+        if self.is_separate:
+            sizes = np.diff(statistic.weights.indptr)
+            return groups_in_words("sum", sizes, name)
+        return f"linear in the counts of {self.sizes.size} kinds of {name}"
+
+    def latents(self, change):
+        """Keep the counts of the cells as a latent variable."""
+        cells, name = self.sizes.size, self.rv.name
+        if not self.is_shorter or cells > _MOST_CELLS:
+            names = self.sums.releases.replace(", ", " and ")
+            raise Declined(
+                f"the {self.sizes.sum()} records of {name!r} in {names} are of {cells} kinds, by "
+                f"their parameters and weights: their counts are latent variables where there are "
+                f"fewer kinds than records, and at most {_MOST_CELLS}"
+            )
+        for release in self.weights:
+            mechanism = release_mechanism(release)
+            if mechanism.rates is None:
+                raise Declined(
+                    f"the release {release.name!r} is made by {type(mechanism).__name__}: the "
+                    f"counts of the records {name!r} by kinds have a draw under Laplace, "
+                    f"geometric, Gaussian or discrete Gaussian noise"
+                )
+        rng = pt.random.shared_rng(seed=None)
+        op, parameters = self.law
+        _, latent = op(*parameters, size=(cells,), rng=rng, return_next_rng=True)
+        change.added[self.latent] = (latent, None)
+        return {s.rv: self._placed(s, latent) for s in self.sums.statistics}
+
+    def _placed(self, statistic: Statistic, latent) -> Placed:
+        matrix, offset = self.weights[statistic.rv], statistic.offset
+        own = np.arange(offset.size)
+        if self.sums.beside:
+            [own] = np.nonzero(np.diff(matrix.indptr))
+            matrix, offset = matrix[own], offset[own]
+        if not (np.concatenate([matrix.data, offset]) % 1.0).any():  # whole, and known to be
+            matrix, offset = matrix.astype("int64"), offset.astype("int64")
+        return Placed(own, multiplied(matrix, latent) + offset)
+
+    def marginal(self, statistic, change):
+        """Integrate the counts out, too."""
+        law, cells = self._integrated(statistic)
+        chance, mechanism = self.law.parameters[1], release_mechanism(statistic.rv)
+        return integrated_release(law, mechanism, chance[cells])
+
+    def _integrated(self, statistic: Statistic):
+        """Return the law of a release with the counts integrated out, and of which cells."""
+        if not self.is_separate:
+            return self._listed(statistic)
+        weights = self.weights[statistic.rv]
+        name, mechanism = statistic.rv.name, release_mechanism(statistic.rv)
+        factor = factors(statistic, self.rv)
+        require_multiples(statistic.rv, mechanism, factor, statistic.offset)
+        noise_of(mechanism)  # or why there is none
+        largest = (weights.astype(bool) @ self.trials).max(initial=0.0)
+        if weights.nnz > _MOST_SUMMED or largest > _MOST_TRIALS:
+            raise Declined(
+                f"the release {name!r} adds {weights.nnz} counts of different probabilities, of up "
+                f"to {largest:g} trials: at most {_MOST_SUMMED} counts are, and {_MOST_TRIALS:g} "
+                f"trials. Use to='statistics'"
+            )
+        several = f"_{name}" if len(self.weights) > 1 else ""
+        law = SumsOfBinomials(
+            f"{self.rv.name}{several}_sum",
+            self.trials[weights.indices],
+            np.repeat(np.arange(factor.size), np.diff(weights.indptr)),
+            factor,
+            statistic.offset,
+            statistic.shape,
+        )
+        return law, weights.indices
+
+    def _listed(self, statistic: Statistic):
+        """Return the law of a release of all cells, whose counts are gone through one by one."""
+        states = np.prod(self.trials + 1.0)
+        name = self.rv.name
+        if len(self.weights) > 1:
+            raise Declined(
+                f"the records {name!r} are in several releases ({self.sums.releases}), which share "
+                f"them. Write them as one release of a list, or use to='statistics'"
+            )
+        if states > _MOST_STATES:
+            raise Declined(
+                f"the release {statistic.rv.name!r} shares the records {name!r} among entries, or "
+                f"weighs them unequally, and the {states:g} values of their counts are too many to "
+                f"list. Use to='statistics'"
+            )
+        weights = self.weights[statistic.rv].toarray()
+        law = ListedCounts(self.latent, self.trials, weights, statistic.offset, statistic.shape)
+        return law, np.arange(self.sizes.size)

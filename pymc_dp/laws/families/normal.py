@@ -1,0 +1,106 @@
+r"""Linear functions of Normal records, whatever weights they have.
+
+Entries :math:`A x` that use no record twice are independent; those that share records are jointly
+Normal, with covariance :math:`A \operatorname{diag}(\sigma^2) A'`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
+from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_shape
+from pymc_dp.laws.families.closed import law, possible
+from pymc_dp.laws.moments.normal import normal_release
+from pymc_dp.laws.sums import FAMILIES, Entries, Family, Placed
+from pymc_dp.reading.cells import at_records, cells_of, combined, is_shared, places
+
+_MOST_JOINT = 2000  # entries whose covariance matrix is made
+
+
+@FAMILIES.register(order=20)
+class Normal(Family):
+    """Sums of Normal records."""
+
+    @staticmethod
+    def takes(law):
+        """See `Family.takes`."""
+        return isinstance(law, ptr.NormalRV)
+
+    def __init__(self, sums):
+        if not all(statistic.is_linear for statistic in sums.statistics):
+            raise Declined
+        self.is_joint = is_shared(*sums.statistics)
+        if self.is_joint and len(sums.statistics) > 1:
+            raise Declined(
+                f"the records {sums.rv.name!r} are in several releases ({sums.releases}), which "
+                f"use the same records: write them as one release of pt.concatenate([...])"
+            )
+        if self.is_joint and sums.beside:
+            raise Declined(
+                f"the releases of the records {sums.rv.name!r} use the same records more than "
+                f"once, beside other records: write two releases",
+                near=1,
+            )
+        super().__init__(sums)
+
+    def law_of(self, statistic):
+        """See `Family.law_of`."""
+        if self.is_joint:
+            return None
+        weights, rv, (mu, sigma) = statistic.weights, self.rv, self.sums.parameters
+        empty = np.diff(weights.indptr) == 0
+        mean = combined(weights, mu, places(rv))
+        squares = sparse.csr_array(weights.multiply(weights))
+        variance = possible(rv, sigma, combined(squares, sigma**2, places(rv)))
+        # Of nothing the variance is 0, where the density has no gradient; nor has it below.
+        of_sum = law(self.sums.law, mean, pt.sqrt(variance + empty))
+        return Entries(of_sum, np.ones(empty.size), statistic.offset, empty)
+
+    def latents(self, change):
+        """See `Family.latents`."""
+        if not self.is_joint:
+            return super().latents(change)
+        [statistic] = self.sums.statistics
+        mean, factor = self._joint()
+        name, times, added = self.shown(statistic)
+        standard = pm.Normal.dist(0.0, 1.0, shape=factor.type.shape[1])
+        change.added[f"{name}_standard"] = (standard, None)
+        value, shape = mean + factor @ standard, known_shape(statistic.rv)
+        change.deterministics[name] = ((value - added) / times).reshape(shape)
+        return {statistic.rv: Placed(np.arange(statistic.offset.size), value)}
+
+    def marginal(self, statistic, change):
+        """See `Family.marginal`."""
+        if not self.is_joint:
+            return super().marginal(statistic, change)
+        shown = self.shown(statistic)
+        return normal_release(change, statistic.rv, *self._joint(), shown.name, shown.public)
+
+    def _joint(self) -> tuple[TensorVariable, TensorVariable]:
+        """Return the mean of the entries of the one release, and a factor of their covariance."""
+        [statistic] = self.sums.statistics
+        rv, weights, (mu, sigma) = self.rv, statistic.weights, self.sums.parameters
+        entries = weights.shape[0]
+        if entries > _MOST_JOINT:
+            raise Declined(
+                f"the release {statistic.rv.name!r} has {entries} entries that use the same "
+                f"records: their covariance matrix is too large"
+            )
+        mean = combined(weights, mu, places(rv)) + statistic.offset
+        mean = possible(rv, sigma, mean)
+        cells = cells_of(rv, [sigma])
+        spread = at_records(rv, sigma, cells.first)
+        columns = []
+        for c in range(cells.sizes.size):
+            own = weights[:, np.flatnonzero(cells.of == c)]
+            values, vectors = np.linalg.eigh((own @ own.T).toarray())
+            kept = values > 1e-12 * values.max(initial=0.0)
+            root = pt.constant(vectors[:, kept] * np.sqrt(values[kept]))
+            columns.append(root * (spread[c] if spread.type.ndim else spread))
+        return mean, pt.concatenate(columns, axis=1)

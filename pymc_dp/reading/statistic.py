@@ -1,0 +1,379 @@
+"""The normal form of what was released of the records of one variable: sums, entry by entry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pytensor.scalar as ps
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
+
+from pymc_dp.graphs.declined import Declined, nearest, once
+from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.questions import (
+    computation,
+    known_shape,
+    known_value,
+    leaves,
+    lengths,
+    nearest_rvs,
+    public_data,
+    substitute,
+    with_shapes,
+)
+from pymc_dp.reading.column_sums import read_sums
+from pymc_dp.reading.model import Reading, release_statistic
+from pymc_dp.reading.sums import is_rowwise
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    r"""A release of sums over the records x of a variable, both raveled.
+
+    Its entries are :math:`b + W x + S x^2 + m (M x)^2`, with public numbers; x may also be a
+    function of every record that is summed in its place.
+
+    Attributes
+    ----------
+    rv : the release.
+    offset : vector b.
+    weights : sparse W, a row for each entry and a column for each record.
+    squares : sparse S.
+    squared : vector m; a sum is squared where it is not zero.
+    members : sparse M of ones, the records of these sums.
+    """
+
+    rv: TensorVariable
+    offset: np.ndarray
+    weights: sparse.csr_array
+    squares: sparse.csr_array
+    squared: np.ndarray
+    members: sparse.csr_array
+
+    @classmethod
+    def linear(cls, rv: TensorVariable, offset: np.ndarray, weights: sparse.csr_array) -> Statistic:
+        """Return one without squares."""
+        none = sparse.csr_array(weights.shape)
+        return cls(rv, offset, weights, none, np.zeros(offset.size), none)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether nothing is squared."""
+        return not self.squares.nnz and not self.squared.any()
+
+    @cached_property
+    def support(self) -> sparse.csr_array:
+        """The records of each entry, in order, where it is not zero."""
+        found = abs(self.weights) + abs(self.squares) + self.members
+        found = sparse.csr_array(found)
+        found.sort_indices()
+        return found
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether each entry is of one record, in order."""
+        n, weights = self.weights.shape[1], self.weights
+        return (
+            self.is_linear
+            and weights.shape == (n, n)
+            and np.array_equal(weights.indptr, np.arange(n + 1))
+            and np.array_equal(weights.indices, np.arange(n))
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the release."""
+        return tuple(int(n or 0) for n in known_shape(self.rv))
+
+    def moments(self) -> np.ndarray:
+        """Return its multiples of 1, of the mean and of the variance (ddof=1) of a group's records.
+
+        A row for each entry, of which all records have to be alike.
+        """
+        support = self.support
+        sizes, records = np.diff(support.indptr), support.indices
+        entry, [own] = np.repeat(np.arange(sizes.size), sizes), np.nonzero(sizes)
+        numbers, alike = [], True
+        for matrix in (self.weights, self.squares):
+            of_first = np.zeros(sizes.size)
+            of_first[own] = np.ravel(matrix[own, records[support.indptr[own]]])
+            alike &= np.array_equal(np.ravel(matrix[entry, records]), of_first[entry])
+            numbers.append(of_first)
+        weight, square = numbers
+        # A variance is (sum of squares - squared sum / n) / (n - 1).
+        left = abs(square + sizes * self.squared) > 1e-12 * abs(square)
+        if not alike or left.any():
+            raise Declined(
+                "an entry of it is no function of the mean and the variance of a group of records"
+            )
+        return np.stack([self.offset, weight * sizes, square * (sizes - 1)], axis=1)
+
+
+@once
+def read_statistic(
+    reading: Reading,
+    release: TensorVariable,
+    records: TensorVariable,
+    beside: tuple[TensorVariable, ...] = (),
+    of: TensorVariable | None = None,
+) -> Statistic:
+    """Read a release of sums over some records.
+
+    Records `beside` these may be in it, too: their part is left out. `of` is a function of every
+    record that is summed in its place. Squares are read of Normal records, whose sums have a law.
+
+    Raises
+    ------
+    Declined
+        If it is something else, mixes the records with others, or its numbers are of `pm.Data`.
+    """
+    require_own(release, records, beside)
+    statistic, name = release_statistic(release), release.name
+    part = records if of is None else of
+    try:
+        weights = linear_map(statistic, part)
+    except Declined as error:
+        linear = Declined(f"the statistic of the release {name!r}: {error}")
+        if of is not None or beside or not isinstance(records.owner.op, NormalRV):
+            raise linear from None
+    else:
+        zeros = {v: pt.zeros(known_shape(v), dtype=v.dtype) for v in (part, *beside)}
+        offset = known_value(substitute(statistic, zeros))
+        finite = offset is not None and np.all(np.isfinite(weights.data))
+        if offset is None or not finite or not np.all(np.isfinite(offset)):
+            why = f"the statistic of the release {name!r} has numbers that are not finite"
+            raise Declined(why, near=1)
+        weights.eliminate_zeros()
+        return Statistic.linear(release, offset.ravel().astype("float64"), weights)
+    try:
+        return _Reader(release, records).read(with_shapes(statistic))
+    except Declined as error:
+        squares = Declined(
+            f"the release {name!r} is not of the sums and the squares of a group of the records "
+            f"{records.name!r} in each entry: {error}",
+            near=error.near,
+        )
+        raise nearest([linear, squares]) from None
+
+
+def require_own(
+    release: TensorVariable, records: TensorVariable, beside: tuple[TensorVariable, ...] = ()
+) -> None:
+    """Decline a release of other variables than some records, or computed from `pm.Data`."""
+    statistic = release_statistic(release)
+    others = [rv for rv in nearest_rvs([statistic]) if rv is not records and rv not in beside]
+    if others:
+        raise Declined(
+            f"the release {release.name!r} mixes the records {records.name!r} with "
+            f"{', '.join(repr(rv.name) for rv in others)}"
+        )
+    if data := public_data([statistic]):
+        raise Declined(
+            f"the statistic of the release {release.name!r} of {records.name!r} is computed from "
+            f"{data[0].name!r}, which pm.set_data may change: write numbers in its place",
+            near=2,
+        )
+
+
+def stand_in_records(n: int) -> TensorVariable:
+    """Return records that stand for n of a model while a statistic of them is read."""
+    rng = pt.random.shared_rng(seed=None)
+    return pt.random.normal(size=(n,), rng=rng, return_next_rng=True)[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """What is read of an entry: its records, and their weights or one weight for all."""
+
+    records: np.ndarray
+    weights: np.ndarray | float = 0.0
+    square: float = 0.0
+    squared: float = 0.0
+    offset: float = 0.0
+
+
+class _Reader:
+    """Takes a statistic with squares apart into its entries."""
+
+    def __init__(self, release: TensorVariable, records: TensorVariable):
+        self.release, self.records = release, records
+        self.found: dict[int, _Entry] = {}
+        self.places = np.arange(math.prod(lengths(records))).reshape(lengths(records))
+        self.stand_ins: dict[int, TensorVariable] = {}
+        self.alike: dict[Hashable, _Entry] = {}
+
+    def read(self, graph: TensorVariable) -> Statistic:
+        """Read all of its entries."""
+        places = np.arange(math.prod(lengths(graph))).reshape(lengths(graph))
+        for leaf, own in leaves(graph, places):
+            if leaf.owner is None:
+                raise Declined("an entry of it is of no records")
+            self._leaf(leaf, own)
+        entries = [self.found[e] for e in range(places.size)]
+        return Statistic(
+            self.release,
+            np.array([entry.offset for entry in entries]),
+            self._matrix(entries, [entry.weights for entry in entries]),
+            self._matrix(entries, [entry.square for entry in entries]),
+            np.array([entry.squared for entry in entries]),
+            self._matrix(entries, [float(entry.squared != 0.0) for entry in entries]),
+        )
+
+    def _matrix(self, entries: Sequence[_Entry], given: Sequence) -> sparse.csr_array:
+        """Return a sparse matrix with a number, or numbers, for the records of each entry."""
+        ends = np.cumsum([0, *(entry.records.size for entry in entries)])
+        columns = np.concatenate([np.zeros(0, dtype=int), *(entry.records for entry in entries)])
+        data = [np.broadcast_to(x, e.records.shape) for e, x in zip(entries, given, strict=True)]
+        shape = len(entries), self.places.size
+        found = sparse.csr_array((np.concatenate([np.zeros(0), *data]), columns, ends), shape=shape)
+        found.eliminate_zeros()
+        return found
+
+    def _leaf(self, graph: TensorVariable, entries: np.ndarray) -> None:
+        """Read an array of entries, or one that may be alike in another group of this size."""
+        try:
+            records, stand_in, given = self._group(graph)
+        except Declined:
+            given = {}
+        if graph.type.ndim or not given or self.records in given:
+            return self._read_leaf(graph, entries)
+        key = computation(*graph_replace([graph], given, strict=False), stand_in)
+        if key not in self.alike:
+            self._read_leaf(graph, entries)
+            found = self.found[int(entries)]
+            if np.array_equal(found.records, records) and np.unique(found.weights).size == 1:
+                self.alike[key] = replace(found, weights=float(np.ravel(found.weights)[0]))
+        else:
+            self.found[int(entries)] = replace(self.alike[key], records=records)
+        return None
+
+    def _read_leaf(self, graph: TensorVariable, entries: np.ndarray) -> None:
+        for squares in (False, True):
+            try:
+                return self._linear(graph, entries, squares)
+            except Declined:
+                pass
+        if graph.type.ndim == 0:
+            records, stand_in, given = self._group(graph)
+            [own] = graph_replace([graph], given, strict=False)
+            self.found[int(entries)] = self._quadratic(own, stand_in, records)
+            return None
+        return self._rows(graph, entries)
+
+    def _linear(self, graph: TensorVariable, entries: np.ndarray, squares: bool) -> None:
+        """Read what is linear in the records, or in their squares."""
+        part = self._squares(graph) if squares else self.records
+        weights = linear_map(graph, part)
+        weights.eliminate_zeros()
+        zero = pt.zeros(lengths(part), dtype=part.dtype)
+        constant = known_value(graph_replace([graph], {part: zero}, strict=False)[0])
+        if constant is None or not np.all(np.isfinite(weights.data)):
+            raise Declined("numbers in it are not known")
+        if not np.all(np.isfinite(constant)):
+            raise Declined("an entry of it is not finite: a mean of no records, say")
+        weights.sort_indices()
+        for e, row in enumerate(np.ravel(entries)):
+            own = slice(weights.indptr[e], weights.indptr[e + 1])
+            records, factors = weights.indices[own], weights.data[own]
+            offset = float(np.ravel(constant)[e])
+            if not squares:
+                entry = _Entry(records, factors, offset=offset)
+            elif factors.size and (factors == factors[0]).all():
+                entry = _Entry(records, square=float(factors[0]), offset=offset)
+            else:
+                raise Declined("it weighs the squares of records unequally")
+            self.found[int(row)] = entry
+
+    def _squares(self, graph: TensorVariable) -> TensorVariable:
+        """Return the squares of all records that a graph is computed from."""
+        for variable in ancestors([graph], blockers=[self.records]):
+            node = variable.owner
+            if node is None or not isinstance(node.op, Elemwise):
+                continue
+            match node.op.scalar_op:
+                case ps.Sqr():
+                    found = True
+                case ps.Mul():
+                    found = len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+                case ps.Pow():
+                    exponent = known_value(node.inputs[1], fixed=True)
+                    found = exponent is not None and bool(np.all(exponent == 2))
+                case _:
+                    found = False
+            if found and node.inputs[0] is self.records:
+                return variable
+        raise Declined("it is of no squares of the records")
+
+    def _group(self, graph: TensorVariable):
+        """Return the records that a scalar is of, and what stands for them."""
+        found: dict[Variable, np.ndarray] = {}
+        for variable in ancestors([graph], blockers=[self.records]):
+            node = variable.owner
+            if node is None or self.records not in node.inputs:
+                continue
+            if isinstance(node.op, Shape | Shape_i):
+                continue
+            if not isinstance(node.op, Subtensor | AdvancedSubtensor) or variable.type.ndim != 1:
+                if self.records.type.ndim > 1:
+                    raise Declined(f"`{node.op}` is of all records")
+                found[self.records] = self.places
+                continue
+            moved = known_value(
+                node.op.make_node(pt.constant(self.places), *node.inputs[1:]).outputs[0]
+            )
+            if moved is None:
+                raise Declined("an index in it is not known")
+            found[variable] = moved
+        places = list(found.values())
+        if not places or any(not np.array_equal(p, places[0]) for p in places):
+            raise Declined("it is of several groups", near=1)
+        if np.unique(places[0]).size < places[0].size:
+            raise Declined("it takes a record twice")
+        n = places[0].size
+        if n not in self.stand_ins:
+            self.stand_ins[n] = stand_in_records(n)
+        stand_in = self.stand_ins[n]
+        return np.sort(places[0]), stand_in, dict.fromkeys(found, stand_in)
+
+    def _rows(self, graph: TensorVariable, entries: np.ndarray) -> None:
+        """Read what is alike in all rows of an array of records, from one of them."""
+        rv, (rows, *others) = self.records, lengths(self.records)
+        if len(others) != 1 or graph.type.ndim != 1 or not is_rowwise(graph, rv, rows, 1):
+            raise Declined("it is neither a list nor computed row by row")
+        stand_in = stand_in_records(others[0])
+        row = stand_in.type()
+        [one] = clone_replace([graph], {rv: row[None, :]}, rebuild_strict=False)
+        if lengths(one) != (1,):
+            raise Declined("its rows are not alike", near=1)
+        [one] = graph_replace([one.sum()], {row: stand_in}, strict=False)
+        entry = self._quadratic(one, stand_in, self.places[0])
+        for e, places in zip(entries, self.places, strict=True):
+            self.found[int(e)] = replace(entry, records=places)
+
+    def _quadratic(self, graph, stand_in: TensorVariable, records) -> _Entry:
+        n, y, q, square = records.size, (0,), (1,), (0, 0)
+        if n < 2:
+            raise Declined(
+                f"squares and variances are read of n >= 2 records, and a group has {n}. Release "
+                f"its mean only",
+                near=1,
+            )
+        read = read_sums(self.release, graph, [(stand_in, ())], {stand_in: n}, n)
+        [found] = read.in_means()
+        numbers = {m: c for m, c in found.items() if not isinstance(c, Variable)}
+        if len(numbers) < len(found) or set(numbers) - {(), y, q, square}:
+            raise Declined("it is no function of a sum, a sum of squares and a squared sum")
+        constant, mean, of_squares, squared = (numbers.get(m, 0.0) for m in ((), y, q, square))
+        return _Entry(records, mean / n, of_squares / n, squared / n**2, constant)
