@@ -58,8 +58,8 @@ def model(write):
     return write
 
 
-def release(statistic, mechanism, z):
-    dp.PrivateObservation("z", statistic, mechanism, observed=z)
+def release(statistic, mechanism, z, name="z"):
+    dp.PrivateObservation(name, statistic, mechanism, observed=z)
 
 
 @model
@@ -144,6 +144,49 @@ def groups_of_40():
     theta = pm.Normal("theta", pm.Normal("mu", 0, 10), pm.HalfNormal("tau", 5), shape=40)
     x = pm.Normal("x", theta[group], pm.HalfNormal("s", 5), shape=1200)
     release(pt.zeros(40)[group].inc(x) / 30, dp.LaplaceMechanism(0.3), z)
+
+
+@model
+def ones_of_several_chances():
+    """Write two sums over records of four kinds."""
+    covariates = np.repeat(np.array([[1, 0], [1, 1], [1, 2], [1, 3]]), [60, 30, 20, 10], axis=0)
+    y = pm.Bernoulli("y", pm.math.sigmoid(pt.dot(covariates, pm.Normal("b", shape=2))), shape=120)
+    release(pt.stack([y.sum()]), dp.LaplaceMechanism(2.0), [66.0])
+
+
+@model
+def shared_ones():
+    p = pm.Beta("p", 1, 1, shape=2)
+    x = pm.Bernoulli("x", p[np.repeat([0, 1], [20, 30])], shape=50)
+    release(pt.stack([x.sum(), x[:35].sum()]), dp.GeometricMechanism(1.0), [21, 16])
+
+
+@model
+def reports():
+    x = pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=400)
+    release(x, dp.RandomizedResponse(0.7), (np.arange(400) % 5 < 2).astype(int))
+
+
+@model
+def unknown_number():
+    n = pm.Poisson("n", pm.Gamma("rate", 4, 0.1))
+    release(n, dp.GeometricMechanism(2.0), 41, "count")
+    x = pm.Normal("x", pm.Normal("mu", 0, 5), pm.HalfNormal("s", 3), shape=n)
+    release(x.sum(), dp.LaplaceMechanism(5.0), 90.0)
+
+
+@model
+def classes_of_unknown_number():
+    n = pm.Poisson("n", pm.Gamma("rate", 4, 0.1))
+    x = pm.Normal("x", pm.Normal("mu", 0, 5), pm.HalfNormal("s", 3), shape=n)
+    classes = [(x < 0).sum(), ((x >= 0) & (x < 3)).sum(), (x >= 3).sum()]
+    release(pt.stack(classes), dp.GeometricMechanism(1.0), [5, 20, 14])
+
+
+@model
+def a_chosen_record():
+    x = pm.Normal("x", pm.Normal("mu", 0, 1), 1, shape=4)
+    release(x[pm.Binomial("i", 3, 0.5)], dp.LaplaceMechanism(1.0), 0.2)
 
 
 def on_route(plan, names, draws: int, seed: int) -> dict[str, Any]:
