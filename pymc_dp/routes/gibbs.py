@@ -37,6 +37,9 @@ def _statistics(reading: Reading) -> Plan:
     # dominates, there are much less.
     alone = "" if chosen.keys() >= {*on.model.free_RVs} else ", and NUTS"
     cost = {f"{_STEPS}{alone}": 1.0}
+    if alone:  # parameters follow the counts of several kinds in an entry slowly
+        kinds = sum(_size(rv) for rv in chosen if not rv.dtype.startswith("float"))
+        cost = {f"{_STEPS}{alone}": max(1.0, kinds / sum(map(_size, releases(on.model)))) ** 2}
     if all(chosen.get(rv) is CountGibbs for rv in on.model.free_RVs):
         cost = {"Gibbs on counts": 1.0}
     elif CellGibbs in chosen.values():
@@ -70,7 +73,10 @@ def _records(reading: Reading) -> Plan:
     cost = Counter({draw: float(len(found))})
     for block in found:
         cost.update(_sweep(reading, block))
-    return Plan.costing({k: times * x for k, x in cost.items()}, partial(on_records, reading))
+    cost = Counter({k: times * x for k, x in cost.items()})
+    if draw.endswith("NUTS"):
+        cost["records, NUTS"] = 1.0  # a draw of few parameters takes as long
+    return Plan.costing(cost, partial(on_records, reading))
 
 
 def _sweep(reading: Reading, block: Block) -> dict[str, float]:

@@ -1,4 +1,4 @@
-r"""Exact draws of one or two sums of n independent records given their noisy release.
+r"""Exact draws of a sum of n independent records given its noisy release.
 
 A record's contribution has masses :math:`w_j` on the values :math:`h_j` of quadrature nodes, see
 `line`. With a tilt t, sums :math:`s` of n draws from :math:`w_j e^{t \cdot h_j} / M(t)` have the
@@ -24,12 +24,11 @@ from pymc_dp.kernels.inversion.line import LARGEST_TAIL, TOLERANCE, saddlepoint,
 from pymc_dp.kernels.inversion.release import missed
 
 _MOST_TRIALS = 100_000
-_CYCLES = 4  # through the coordinates of the tilt: any tilt gives exact draws
 
 
 @jit
 def _tilt(lw, h, n, z, sg2, limit, pi):
-    """Solve n K'(t) + sg2 t = z for one coordinate of the tilt; the nearest within the limit."""
+    """Solve n K'(t) + sg2 t = z for the tilt, the nearest within the limit; any is exact."""
     if h.max() == h.min():
         return 0.0
     if limit < math.inf:
@@ -42,53 +41,40 @@ def _tilt(lw, h, n, z, sg2, limit, pi):
 
 @jit
 def _log_kept(s, z, t, b, sg):
-    """Log probability of keeping sums."""
-    total = 0.0
-    for i in range(z.size):
-        if b[i] > 0.0:
-            total -= abs(z[i] - s[i]) / b[i] + t[i] * (s[i] - z[i])
-        else:
-            total -= 0.5 * ((s[i] - z[i]) / sg[i] + sg[i] * t[i]) ** 2
-    return total
+    """Log probability of keeping a sum."""
+    if b > 0.0:
+        return -abs(z - s) / b - t * (s - z)
+    return -0.5 * ((s - z) / sg + sg * t) ** 2
 
 
 @jit
 def draw_sums(rng, log_weight, h, cut, n, z, b, sg):
-    """Draw sums of n records given their release, of which the noise is b or sg; NaN if not found.
+    """Draw the sum of n records given its release, of which the noise is b or sg; NaN if not found.
 
     Parameters
     ----------
-    log_weight, h, cut : log masses of quadrature nodes, their (size, d) values, and which of them
+    log_weight, h, cut : log masses of quadrature nodes, their (size, 1) values, and which of them
         lie where the law was cut.
-    n, z, b, sg : number of records, and vectors of the release, of Laplace scales and Gaussian
-        standard deviations.
+    n, z, b, sg : number of records, release, Laplace scale and Gaussian standard deviation; the
+        last three have length 1.
     """
-    size, dim = h.shape
-    t, pi = np.zeros(dim), np.empty(size)
+    size = len(h)
+    pi = np.empty(size)
     log_total = log_weight.max()
     log_total += math.log(np.exp(log_weight - log_total).sum())
     lw = log_weight - log_total
-    others = np.empty(size)
-    for _ in range(_CYCLES if dim > 1 else 1):
-        for i in range(dim):
-            others[:] = lw
-            for k in range(dim):
-                if k != i:
-                    others += t[k] * h[:, k]
-            limit = 1.0 / b[i] if b[i] > 0.0 else math.inf
-            t[i] = _tilt(others, h[:, i].copy(), n, z[i], sg[i] * sg[i], limit, pi)
+    limit = 1.0 / b[0] if b[0] > 0.0 else math.inf
+    values = h[:, 0].copy()
+    t = _tilt(lw, values, n, z[0], sg[0] * sg[0], limit, pi)
     for _ in range(60):
-        others[:] = lw
-        for k in range(dim):
-            others += t[k] * h[:, k]
+        others = lw + t * values
         pi[:] = np.exp(others - others.max())
         pi /= pi.sum()
         if np.dot(pi, cut) < LARGEST_TAIL:
             break
         t *= 0.5
-    used = t.copy().reshape((1, dim))
-    sums = np.full(dim, math.nan)
-    if not missed(log_weight, h, used, n, log_total) < TOLERANCE:
+    sums = np.full(1, math.nan)
+    if not missed(log_weight, h, np.full((1, 1), t), n, log_total) < TOLERANCE:
         return sums
     order = np.argsort(-pi)
     order = order[: np.count_nonzero(pi > 0.0)]
@@ -99,16 +85,14 @@ def draw_sums(rng, log_weight, h, cut, n, z, b, sg):
         left += pi[order[j]]
         share[j] = pi[order[j]] / left
     for _ in range(_MOST_TRIALS):
-        sums[:] = 0.0
-        records = int(n)
+        total, records = 0.0, int(n)
         for j in range(order.size):
             if records == 0:
                 break
             k = records if j == order.size - 1 else rng.binomial(records, min(share[j], 1.0))
             records -= k
-            for i in range(dim):
-                sums[i] += k * h[order[j], i]
-        if rng.standard_exponential() > -_log_kept(sums, z, t, b, sg):
+            total += k * values[order[j]]
+        if rng.standard_exponential() > -_log_kept(total, z[0], t, b[0], sg[0]):
+            sums[0] = total
             return sums
-    sums[:] = math.nan
     return sums

@@ -151,12 +151,8 @@ def _monitor(g, h, top, cumulated):
     last = cumulated.size - 1
     cumulated[:] = SAMPLES
     _add_changes(g, np.maximum(g, top - DROP), 1e300, cumulated)
-    before = cumulated.copy()
-    for i in range(h.shape[1]):
-        # A panel of mass e^-x may be longer, see `inversion.resolved`.
-        _add_changes(top - g, h[:, i], 15.0, cumulated)
-    if h.shape[1] == 2:
-        cumulated[:] = before + 0.5 * (cumulated - before)
+    # A panel of mass e^-x may be longer, see `inversion.resolved`.
+    _add_changes(top - g, h[:, 0], 15.0, cumulated)
     cumulated /= cumulated[last]
 
 

@@ -1,16 +1,14 @@
-"""Density of one or two noisy sums of iid records from quadrature nodes of the records' law."""
+"""Density of a noisy sum of iid records from quadrature nodes of the records' law."""
 
 import math
 
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.kernels.inversion.atoms import log_noise, two_values
+from pymc_dp.kernels.inversion.atoms import two_values
 from pymc_dp.kernels.inversion.line import TOLERANCE, line
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
-from pymc_dp.kernels.inversion.plane import plane
 
-_NEVER = -60.0  # log of a share that changes no density
 PLAINLY = 1e-9  # largest error estimate of a density by few nodes
 
 
@@ -196,53 +194,6 @@ def release_line(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
             mass, value[:, 0].copy(), width[:, 0].copy(), tail, n, z[0], b[0], sg[0],
             grad, used[:, 0],
         )  # fmt: skip
-    return _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance)
-
-
-@jit
-def _constant(mass, value, n, b):
-    """Return which of two statistics is the same for all records that count, -1 if none.
-
-    Under Laplace noise no tilt exceeds 1 / b, so that it can be told what never counts.
-    """
-    if mass.size == 0:
-        return -1
-    usual = np.argmax(mass)
-    for i in range(2):
-        counts = False
-        for j in range(mass.size):
-            if value[j, i] != value[usual, i]:
-                reach = 0.0
-                for k in range(2):
-                    reach += abs(value[j, k] - value[usual, k]) / b[k] if b[k] > 0.0 else math.inf
-                counts |= mass[j] + reach + math.log(n * mass.size) > _NEVER
-        if not counts:
-            return i
-    return -1
-
-
-@jit
-def release_plane(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
-    """Log density of two sums, as `release_line`."""
-    gathered = _gather(log_weight, h, cut)
-    _, mass, value, width, tail, _, n_atoms = gathered
-    slope, grad, used = np.zeros(2), np.zeros(mass.size), np.zeros((17, 2))
-    logp, error = math.nan, 0.0
-    constant = _constant(mass, value, n, b)
-    if n_atoms == mass.size == 2:
-        logp = two_values(mass, value, n, z, b, sg, slope, grad)
-    elif constant >= 0 and np.isfinite(value).all():
-        # It tells nothing of the records: there is no plane to integrate over.
-        k, tilts, usual = 1 - constant, np.zeros(3), np.argmax(mass)
-        logp, slope[k], error = line(
-            mass, value[:, k].copy(), width[:, k].copy(), tail, n, z[k], b[k], sg[k], grad, tilts
-        )
-        used[:3, k] = tilts
-        e = z[constant] - n * value[usual, constant]
-        own, slope[constant] = log_noise(e, b[constant], sg[constant])
-        logp += own
-    elif mass.size > 0 and np.isfinite(value).all():
-        logp, error = plane(mass, value, width, tail, n, z, b, sg, slope, grad, used)
     return _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance)
 
 

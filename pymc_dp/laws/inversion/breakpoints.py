@@ -76,7 +76,7 @@ def read_summand(
         [(offset, coefficients)] = form.affine(public)
     except Declined as error:
         raise Declined(
-            f"{error}: release the sums themselves, as in [x.sum(), (x**2).sum()]", near=1
+            f"{error}, and only one sum of functions of single records is inverted", near=1
         ) from None
     h: TensorVariable = pt.zeros((), dtype="float64")
     for total, vector in zip(form.sums, form.maps, strict=True):

@@ -27,8 +27,8 @@ from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, len
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.quadrature import (
-    law_of_sums,
-    log_density_of_sums,
+    law_of_sum,
+    log_density_of_sum,
     panel_counts,
     starts_at_zero,
 )
@@ -56,14 +56,14 @@ _QUANTILES = (np.arange(32) + 0.5) / 32  # of a record, at which its moments are
 
 
 def log_densities(law, parameters, sizes, summand, record, z, laplace, gaussian) -> TensorVariable:
-    """Log densities of noisy sums over groups of these sizes, each as `log_density_of_sums`.
+    """Log densities of noisy sums over groups of these sizes, each as `log_density_of_sum`.
 
     Vectors with a number for each group; parameters and noise may be scalars, for all.
     """
     least = int(sizes.min()) if sizes.size else 1
 
     def density(record_law, n, *ones):
-        return log_density_of_sums(record_law, n, least, (summand,), record, *ones)
+        return log_density_of_sum(record_law, n, least, summand, record, *ones)
 
     return _of_each(density, law, parameters, sizes, z, laplace, gaussian)
 
@@ -162,10 +162,10 @@ class InvertedGroups(Integrated):
 def _recover_groups(law: InvertedGroups, rv, value, posterior, rng):
     mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
     sizes, _, noisy, given = law._standardised(value, mechanism, parameters)
-    counts = panel_counts(1, int(sizes.min(initial=1)))[-1:]
+    counts = panel_counts(int(sizes.min(initial=1)))[-1:]
 
     def nodes(record_law, n, *ones):
-        return law_of_sums(record_law, n, counts, (law.summand,), law.record, *ones)
+        return law_of_sum(record_law, n, counts, law.summand, law.record, *ones)
 
     laws = _of_each(nodes, law.law, given, sizes, *noisy)
     [filled] = np.nonzero(law.sizes.ravel() > 0)
@@ -237,7 +237,7 @@ class InvertedGroupSums(SumLaw):
         positive = starts_at_zero(law, rv.name)
         with about(f"the release {release.rv.name!r}"):
             summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
-            require_smooth(rv, mechanism, (summand,), record)
+            require_smooth(rv, mechanism, summand, record)
             self._require_found(op, sizes, factor, own, summand, record, mechanism)
         shown = as_released(release.rv, sizes.size)
         if self.part is rv:
@@ -262,7 +262,7 @@ class InvertedGroupSums(SumLaw):
         def found_at(times):
             parameters = at_start([p.ravel()[j] for p in own], times)
             _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-            require_found(self.rv.name, law, n, (summand,), record, *at_start(noise))
+            require_found(self.rv.name, law, n, summand, record, *at_start(noise))
 
         require_somewhere(found_at)
 

@@ -11,7 +11,7 @@ from pytensor.graph.basic import Apply
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import Placement
 from pymc_dp.kernels.inversion import nodes as law_nodes
-from pymc_dp.kernels.inversion.release import release_plane, sparing_line
+from pymc_dp.kernels.inversion.release import sparing_line
 from pymc_dp.laws.kernel_call import KernelCall, doubles
 
 
@@ -61,19 +61,19 @@ class Panels(KernelCall, Placement):
 class ReleaseDensity(KernelCall):
     """Log density of a release, with its derivatives; see `inversion.release.release_line`.
 
-    Of the nodes of one sum the share `few` is tried first. The gradient of the first output *is*
+    Of the nodes the share `few` is tried first. The gradient of the first output *is*
     the other outputs of the same node. Second derivatives are not available.
     """
 
-    __props__ = ("dim", "few")
+    __props__ = ("few",)
 
-    def __init__(self, dim: int, few: Fraction):
-        self.dim, self.few = dim, few
+    def __init__(self, few: Fraction):
+        self.few = few
 
     def make_node(self, log_weight, h, cut, n, z, laplace, gaussian):
         """Apply to the nodes, the number of records, the release and the noise."""
         inputs = doubles(log_weight, h, cut, n, z, laplace, gaussian)
-        shapes = [(1,), (self.dim,), inputs[0].type.shape]
+        shapes = [(1,), (1,), inputs[0].type.shape]
         return Apply(self, inputs, [pt.vector(shape=s, dtype="float64") for s in shapes])
 
     def connection_pattern(self, node):
@@ -91,17 +91,10 @@ class ReleaseDensity(KernelCall):
 
     def call(self):
         """See `KernelCall.call`."""
-        if self.dim == 2:
-            plane = release_plane
-
-            def density(log_weight, h, cut, n, z, laplace, gaussian):
-                return plane(log_weight, h, cut, n.item(), z, laplace, gaussian)
-
-            return density
         line, part, whole = sparing_line, self.few.numerator, self.few.denominator
 
-        def density_of_one(log_weight, h, cut, n, z, laplace, gaussian):
+        def density(log_weight, h, cut, n, z, laplace, gaussian):
             few = log_weight.size * part // whole
             return line(log_weight, h, cut, few, n.item(), z, laplace, gaussian)
 
-        return density_of_one
+        return density

@@ -81,46 +81,40 @@ def starts_at_zero(law: TensorVariable, name: str) -> bool:
     return lower is not None and bool(known_value(lower) == 0)
 
 
-def statistics(summands, record, x):
-    """Values of the statistics at points of any shape, on a new last axis."""
-    flat = [
-        pt.broadcast_to(graph_replace(s.h, {record: x.ravel()}, strict=False), (x.size,)).reshape(
-            x.shape
-        )
-        for s in summands
-    ]
-    return pt.stack(flat, axis=-1)
+def contribution(summand, record, x):
+    """Values of what a record adds to the sum, at points of any shape, on a new last axis."""
+    [h] = graph_replace([summand.h], {record: x.ravel()}, strict=False)
+    return pt.broadcast_to(h, (x.size,)).reshape(x.shape)[..., None]
 
 
-def log_density_of_sums(law, n, least, summands, record, z, laplace, gaussian) -> TensorVariable:
-    """Log density of noisy sums over n records, `least` being a number that n does not go below."""
-    counts = panel_counts(len(summands), least)
-    log_weight, h, cut = law_of_sums(law, n, counts, summands, record, z, laplace, gaussian)
-    density = ReleaseDensity(len(summands), Fraction(counts[0], sum(counts)))
+def log_density_of_sum(law, n, least, summand, record, z, laplace, gaussian) -> TensorVariable:
+    """Log density of a noisy sum over n records, `least` being a number that n is not below."""
+    counts = panel_counts(least)
+    log_weight, h, cut = law_of_sum(law, n, counts, summand, record, z, laplace, gaussian)
+    density = ReleaseDensity(Fraction(counts[0], sum(counts)))
     return density(log_weight, h, cut, n, z, laplace, gaussian)[0][0]
 
 
-def law_of_sums(law, n, counts, summands, record, z, laplace, gaussian):
-    """Log masses of quadrature nodes, the statistics on them, and which are cut ends."""
-    log_weight, nodes, cut = quadrature(law, n, counts, summands, record, z, laplace, gaussian)
-    h = statistics(summands, record, backward(law, nodes))
+def law_of_sum(law, n, counts, summand, record, z, laplace, gaussian):
+    """Log masses of quadrature nodes, what a record adds at them, and which are cut ends."""
+    log_weight, nodes, cut = quadrature(law, n, counts, summand, record, z, laplace, gaussian)
+    h = contribution(summand, record, backward(law, nodes))
     return log_weight + log_density(law, nodes), h, cut
 
 
-def panel_counts(dim: int, least: int) -> tuple[int, ...]:
-    """Return how many panels a side of a piece takes: for one sum first few, then enough."""
+def panel_counts(least: int) -> tuple[int, int]:
+    """Return how many panels a side of a piece takes: first few, then enough."""
     # Few records have high frequencies.
-    enough = 40 if least < 20 else 24 if least < 100 else 12
-    return (6, enough) if dim == 1 else (enough,)
+    return 6, 40 if least < 20 else 24 if least < 100 else 12
 
 
-def quadrature(law, n, counts, summands, record, z, laplace, gaussian):
+def quadrature(law, n, counts, summand, record, z, laplace, gaussian):
     """Log weights and positions of quadrature nodes on the real line, and which are cut ends.
 
     Nodes of panels of each count, one after the other.
     """
     origin = forward(law, _support_point(law.owner.op, law, *law.owner.inputs).astype("float64"))
-    points = [p for s in summands for p in s.breakpoints]
+    points = summand.breakpoints
     edges = pt.constant(np.array([-np.inf, np.inf]))
     if points:
         edges = forward(law, pt.stack([pt.as_tensor(p).astype("float64") for p in points]))
@@ -137,10 +131,10 @@ def quadrature(law, n, counts, summands, record, z, laplace, gaussian):
     )
 
     def look(y):
-        return log_density(law, y), statistics(summands, record, backward(law, y))
+        return log_density(law, y), contribution(summand, record, backward(law, y))
 
     # How far a saddlepoint can tilt: not beyond a pole, nor beyond what Gaussian noise asks for.
-    gap = z - n * statistics(summands, record, backward(law, origin))
+    gap = z - n * contribution(summand, record, backward(law, origin))
     has_laplace = laplace > 0
     tilt = pt.switch(
         has_laplace,

@@ -17,7 +17,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.inversion.breakpoints import Summand
-from pymc_dp.laws.inversion.quadrature import detail, law_of_sums, support
+from pymc_dp.laws.inversion.quadrature import detail, law_of_sum, support
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.model import is_component
 
@@ -98,7 +98,7 @@ def _mass(law: Any, values: list[np.ndarray], name: str) -> tuple[float, list[np
     record, zero = pt.vector("record", dtype="float64"), pt.zeros(1)
     itself = Summand(record, pt.zeros(()), ())
     try:
-        log_weight, *_ = law_of_sums(one, 1.0, (_PANELS,), (itself,), record, zero, zero, zero + 1)
+        log_weight, *_ = law_of_sum(one, 1.0, (_PANELS,), itself, record, zero, zero, zero + 1)
         mass = pt.exp(pt.logsumexp(log_weight))
         slopes = pt.grad(mass, own, disconnected_inputs="ignore")
         inputs = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}

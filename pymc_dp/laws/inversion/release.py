@@ -1,12 +1,11 @@
 r"""Releases of sums over iid records, the records integrated out by Fourier inversion.
 
-Records :math:`x_i \sim f(\cdot \mid \theta)`, i = 1..n, are released through one or two sums
-:math:`s_j = a_j + \sum_i h_j(x_i)` plus noise. With
-:math:`\varphi_\theta(w) = E\, e^{i w \cdot h(x)}`,
+Records :math:`x_i \sim f(\cdot \mid \theta)`, i = 1..n, are released through a sum
+:math:`s = a + \sum_i h(x_i)` plus noise. With :math:`\varphi_\theta(w) = E\, e^{i w h(x)}`,
 
 .. math::
 
-    p(z \mid \theta) = (2 \pi)^{-d} \int e^{i w \cdot (a - z)}\, \varphi_\theta(w)^n\,
+    p(z \mid \theta) = \frac{1}{2 \pi} \int e^{i w (a - z)}\, \varphi_\theta(w)^n\,
         \varphi_{\text{noise}}(w)\, dw .
 
 The expectation is Gauss-Legendre quadrature of f on panels between the breakpoints of h, where h is
@@ -33,7 +32,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,11 +52,11 @@ from pymc_dp.kernels.inversion.draws import draw_sums
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.quadrature import (
-    law_of_sums,
-    log_density_of_sums,
+    contribution,
+    law_of_sum,
+    log_density_of_sum,
     panel_counts,
     starts_at_zero,
-    statistics,
 )
 from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.laws.inversion.trial import require_found, require_somewhere
@@ -92,11 +91,11 @@ def noise_parts(mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
 
 
 @dataclass(frozen=True, eq=False)
-class InvertedSums(Integrated):
-    """One or two sums over iid records; a draw draws n records.
+class InvertedSum(Integrated):
+    """A sum over iid records; a draw draws n records.
 
     Parameters are those of the records' law and the public variables in the statistic. For these
-    `public` stand in `statistic` and in `summands`, and `records` for the records.
+    `public` stand in `statistic` and in `summand`, and `records` for the records.
     """
 
     law: RandomVariable
@@ -104,7 +103,7 @@ class InvertedSums(Integrated):
     statistic: TensorVariable
     records: TensorVariable
     column: int
-    summands: tuple[Summand, ...]
+    summand: Summand
     record: TensorVariable
     public: tuple[TensorVariable, ...]
     shown: Shown
@@ -117,7 +116,7 @@ class InvertedSums(Integrated):
 
     def cost(self, entries: int) -> dict[str, float]:
         """See `Integrated.cost`."""
-        return {"inverted sum" if len(self.summands) == 1 else "inverted pair of sums": 1.0}
+        return {"inverted sum": 1.0}
 
     def _split(self, parameters):
         count = len(parameters) - len(self.public)
@@ -135,43 +134,39 @@ class InvertedSums(Integrated):
         return rng, graph_replace([self.statistic], replace, strict=False)[0]
 
     def _given(self, parameters):
-        """Return the law of one record and the summands."""
+        """Return the law of one record and the summand."""
         own, public = self._split(parameters)
         rng = pt.random.shared_rng(seed=None)  # of a draw that nothing makes
         _, law = self.law(*own, rng=rng, return_next_rng=True)
         # `clone_replace` would copy what these are computed from.
-        return law, _rewritten(self.summands, lambda g: graph_replace(g, public, strict=False))
+        return law, _rewritten(self.summand, lambda g: graph_replace(g, public, strict=False))
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        law, summands, *noisy = self._noisy(value, mechanism, parameters)
-        return log_density_of_sums(law, self.n, self.n, summands, self.record, *noisy)
+        law, summand, *noisy = self._noisy(value, mechanism, parameters)
+        return log_density_of_sum(law, self.n, self.n, summand, self.record, *noisy)
 
     def _noisy(self, value, mechanism, parameters):
-        """Return the law of one record, the summands, and the released sums with their noise."""
-        law, summands = self._given(parameters)
-        dim = len(summands)
-        z = pt.broadcast_to(value.astype("float64"), (dim,)) - pt.stack(
-            [s.offset for s in summands]
-        )
+        """Return the law of one record, the summand, and the released sum with its noise."""
+        law, summand = self._given(parameters)
+        z = pt.broadcast_to(value.astype("float64"), (1,)) - summand.offset
         laplace, gaussian = (
-            pt.broadcast_to(part.astype("float64"), (dim,)) for part in noise_parts(mechanism)
+            pt.broadcast_to(part.astype("float64"), (1,)) for part in noise_parts(mechanism)
         )
-        return law, summands, z, laplace, gaussian
+        return law, summand, z, laplace, gaussian
 
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""
-        law, summands = self._given(parameters)
+        law, summand = self._given(parameters)
         x = _support_point(law.owner.op, law, *law.owner.inputs).astype("float64")
-        offset = pt.stack([s.offset for s in summands])
-        point = offset + self.n * statistics(summands, self.record, x)
+        point = summand.offset + self.n * contribution(summand, self.record, x)
         return point if rv.type.ndim else point[0]
 
 
 def sums_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> np.ndarray:
-    """Draw sums of n records given their release, of this name; see `kernels.inversion.draws`.
+    """Draw a sum of n records given its release, of this name; see `kernels.inversion.draws`.
 
-    They are sums of quadrature nodes. An expectation of a draw has the error of the density that
+    It is a sum of quadrature nodes. An expectation of a draw has the error of the density that
     is integrated out: usually below 1e-11, and estimated to be below 1e-5.
     """
     drawn = draw_sums(rng, log_weight, h, cut, float(n), z, laplace, gaussian)
@@ -185,25 +180,23 @@ def sums_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> n
 
 
 @recovered.register
-def _recover_sums(law: InvertedSums, rv, value, posterior, rng):
+def _recover_sum(law: InvertedSum, rv, value, posterior, rng):
     mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-    record_law, summands, *noisy = law._noisy(value, mechanism, parameters)
-    dim = len(summands)
-    counts = panel_counts(dim, law.n)[-1:]
-    nodes = law_of_sums(record_law, law.n, counts, summands, law.record, *noisy)
-    offset = pt.stack([s.offset for s in summands])
+    record_law, summand, *noisy = law._noisy(value, mechanism, parameters)
+    counts = panel_counts(law.n)[-1:]
+    nodes = law_of_sum(record_law, law.n, counts, summand, law.record, *noisy)
     _, factor, constant = law.shown
     found = [
         (at - constant + sums_given(law.names[0], rng, *of_nodes, law.n, z, b, sd)) / factor
-        for at, *of_nodes, z, b, sd in each_draw(posterior, [offset, *nodes, *noisy])
+        for at, *of_nodes, z, b, sd in each_draw(posterior, [summand.offset, *nodes, *noisy])
     ]
-    return in_results(posterior, law.names[0], np.reshape(found, (-1, *[dim] * value.type.ndim)))
+    return in_results(posterior, law.names[0], np.reshape(found, (-1, *[1] * value.type.ndim)))
 
 
 def characteristic_marginal(
     records: TensorVariable, n: int, column: int, releases: list[TensorVariable]
 ) -> dict[TensorVariable, TensorVariable]:
-    """Integrate iid records out of the release of one or two sums over them.
+    """Integrate iid records out of the release of a sum over them.
 
     Parameters
     ----------
@@ -236,7 +229,7 @@ def characteristic_marginal(
         names = ", ".join(repr(r.name) for r in releases)
         raise Declined(
             f"the records {records.name!r} have {len(releases)} releases ({names}), which are "
-            f"dependent: only one release, of one sum or of a list of two, can be inverted"
+            f"dependent: only one release, of one sum, can be inverted"
         )
     [release] = releases
     return {release: _release(release, records, n, column, parameters, positive)}
@@ -248,8 +241,8 @@ def found_in_bulk(release: TensorVariable, name: str) -> None:
     law = release.owner.op.law
 
     def found_at(times):
-        one, summands, _, *noise = law._noisy(release, mechanism, at_start(parameters, times))
-        require_found(name, one, law.n, summands, law.record, *at_start(noise))
+        one, summand, _, *noise = law._noisy(release, mechanism, at_start(parameters, times))
+        require_found(name, one, law.n, summand, law.record, *at_start(noise))
 
     require_somewhere(found_at)
 
@@ -272,23 +265,27 @@ def _release(release, records, n, column, parameters, positive) -> TensorVariabl
             f"{records.name!r} behind the release"
         )
     record = pt.vector("record", dtype="float64")
-    summands = []
-    for entry in _entries(release, statistic):
-        try:
-            summands.append(
-                read_summand(entry, records, n, record, column=column, positive=positive)
-            )
-        except Declined as error:
-            instead = "Release sums of functions of single records, or sample with rung='records'"
-            raise Declined(
-                f"the statistic of the release {name!r} of {records.name!r}: {error}",
-                instead="" if error.near else instead,
-                near=error.near,
-            ) from None
+    shape = statistic.type.shape
+    if shape not in ((), (1,)):
+        raise Declined(
+            f"the release {name!r} has shape {shape}: one sum over all records can be integrated "
+            f"out, given as a scalar or a list",
+            near=1,
+        )
+    try:
+        entry = statistic[0] if shape else statistic
+        summand = read_summand(entry, records, n, record, column=column, positive=positive)
+    except Declined as error:
+        instead = "Release sums of functions of single records, or sample with rung='records'"
+        raise Declined(
+            f"the statistic of the release {name!r} of {records.name!r}: {error}",
+            instead="" if error.near else instead,
+            near=error.near,
+        ) from None
     with about(f"the release {name!r}"):
-        require_smooth(records, mechanism, summands, record)
-    shown = _shown(release, records, n, column, summands, record)
-    return _build(records, n, column, parameters, statistic, mechanism, summands, record, shown)
+        require_smooth(records, mechanism, summand, record)
+    shown = _shown(release, records, n, column, summand, record)
+    return _build(records, n, column, parameters, statistic, mechanism, summand, record, shown)
 
 
 def multiple_of(summand: Summand, record: TensorVariable) -> tuple[float, float] | None:
@@ -307,44 +304,31 @@ def multiple_of(summand: Summand, record: TensorVariable) -> tuple[float, float]
     return (a, b) if a and np.array_equal(slopes, a * np.eye(2)) else None
 
 
-def _shown(release, records, n, column, summands, record) -> Shown:
-    """Return what stands in results of a release of one or two sums."""
-    found = [multiple_of(summand, record) for summand in summands]
-    offset = [known_value(summand.offset, fixed=True) for summand in summands]
-    if None in found or any(value is None for value in offset):
-        return as_released(release, len(summands))
-    factor, added = np.array(found).T
+def _shown(release, records, n, column, summand, record) -> Shown:
+    """Return what stands in results of a release of a sum."""
+    found = multiple_of(summand, record)
+    offset = known_value(summand.offset, fixed=True)
+    if found is None or offset is None:
+        return as_released(release, 1)
+    factor, added = np.array(found).reshape(2, 1)
     several = records.type.ndim > 1 and width_of(records) > 1
     of = f"{records.name}_{column}" if several else str(records.name)
-    constant = n * added + np.array(offset, dtype="float64")
+    constant = n * added + offset.astype("float64")
     return of_multiples(of, records.owner.op, np.array(n), factor, constant)
 
 
-def require_smooth(records, mechanism, summands: Sequence[Summand], record) -> None:
+def require_smooth(records, mechanism, summand: Summand, record) -> None:
     """Decline counts that are discrete but for noise whose density has a kink."""
-    if has_kink(mechanism) and _steps(summands, record) > 2:
+    if has_kink(mechanism) and _steps(summand, record) > 2:
         raise Declined(
             f"it counts the records {records.name!r} in more than two classes, which makes it "
             f"discrete but for Laplace noise: release one count, or use GaussianMechanism"
         )
 
 
-def _entries(release, statistic) -> list[TensorVariable]:
-    if statistic.type.ndim == 0:
-        return [statistic]
-    shape = statistic.type.shape
-    if shape not in ((1,), (2,)):
-        raise Declined(
-            f"the release {release.name!r} has shape {shape}: one or two statistics of the same "
-            f"records can be integrated out, given as a scalar or a list",
-            near=1,
-        )
-    return [statistic[j] for j in range(shape[0])]
-
-
-def _steps(summands: Sequence[Summand], record) -> int:
-    """Count the values of statistics that are constant between breakpoints; 0 for others."""
-    points = [known_value(p) for s in summands for p in s.breakpoints]
+def _steps(summand: Summand, record) -> int:
+    """Count the values of a summand that is constant between breakpoints; 0 for others."""
+    points = [known_value(p) for p in summand.breakpoints]
     if not points or any(p is None for p in points):
         return 0
     known = np.array([float(np.squeeze(p)) for p in points if p is not None])
@@ -353,19 +337,16 @@ def _steps(summands: Sequence[Summand], record) -> int:
         return 0
     edges = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
     inner = np.concatenate([edges[:-1] + s * np.diff(edges) for s in (0.3, 0.6)])
-    values = [
-        known_value(clone_replace(s.h, {record: pt.as_tensor(inner)}, rebuild_strict=False))
-        for s in summands
-    ]
-    if any(v is None for v in values):
+    given = {record: pt.as_tensor(inner)}
+    value = known_value(clone_replace(summand.h, given, rebuild_strict=False))
+    if value is None:
         return 0  # it depends on a parameter, or on data without a value
-    h = np.stack([np.broadcast_to(v, inner.shape) for v in values if v is not None])
-    first, second = np.split(h, 2, axis=1)
-    return len(np.unique(first, axis=1).T) if np.array_equal(first, second) else 0
+    first, second = np.split(np.broadcast_to(value, inner.shape), 2)
+    return np.unique(first).size if np.array_equal(first, second) else 0
 
 
 def _build(
-    records, n, column, parameters, statistic, mechanism, summands, record, shown
+    records, n, column, parameters, statistic, mechanism, summand, record, shown
 ) -> TensorVariable:
     public = [
         v
@@ -376,16 +357,14 @@ def _build(
     own = {v: v.type() for v in public}
     drawn = records.type()
     [statistic] = graph_replace([statistic], {records: drawn, **own}, strict=False)
-    summands = _rewritten(summands, lambda g: clone_replace(g, own, rebuild_strict=False))
+    summand = _rewritten(summand, lambda g: clone_replace(g, own, rebuild_strict=False))
     kept = tuple(own.values())
     op = readable_law(records)
-    law = InvertedSums(op, n, statistic, drawn, column, summands, record, kept, shown)
+    law = InvertedSum(op, n, statistic, drawn, column, summand, record, kept, shown)
     return integrated_release(law, mechanism, *parameters, *public)
 
 
-def _rewritten(summands: Sequence[Summand], rewrite: Callable) -> tuple[Summand, ...]:
-    """Return summands of rewritten graphs; all graphs are rewritten at once."""
-    rest = iter(rewrite([g for s in summands for g in (s.h, s.offset, *s.breakpoints)]))
-    return tuple(
-        Summand(next(rest), next(rest), tuple(next(rest) for _ in s.breakpoints)) for s in summands
-    )
+def _rewritten(summand: Summand, rewrite: Callable) -> Summand:
+    """Return a summand of rewritten graphs; all graphs are rewritten at once."""
+    h, offset, *breakpoints = rewrite([summand.h, summand.offset, *summand.breakpoints])
+    return Summand(h, offset, tuple(breakpoints))

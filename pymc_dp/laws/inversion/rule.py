@@ -20,7 +20,7 @@ from pymc_dp.reading.model import (
 @SUM_LAWS.register(order=90)
 @dataclass(frozen=True)
 class InvertedRecords(SumLaw):
-    """One or two sums over continuous records of any smooth law, by characteristic functions."""
+    """One sum over continuous records of any smooth law, by its characteristic function."""
 
     records: TensorVariable
     column: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytensor.tensor as pt
@@ -11,22 +11,22 @@ from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import noticed_function
-from pymc_dp.kernels.inversion.release import release_plane, sparing_line
+from pymc_dp.kernels.inversion.release import sparing_line
 from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import (
     FEWEST,
     backward,
-    law_of_sums,
+    contribution,
+    law_of_sum,
     panel_counts,
-    statistics,
 )
 
 _FAR = np.array([-1e100, 1e100])  # on the real line, to which supports are mapped
-_FEW, _SAME = 12, 1e9
+_FEW = 12
 _BEYOND = 1.5  # times the values where a model starts
 _BULK = 0.8  # of the mass, in which a density is to be found
-# Levels of sums (first) and of their noise: a lattice, so that the same is declined every time.
-_TRIED = {1: (16, (1, 7)), 2: (12, (1, 5, 7, 11))}
+# Levels of the sum and of its noise: a lattice, so that the same is declined every time.
+_TRIED = 16
 
 
 def require_somewhere(found_at: Callable[[float], None]) -> None:
@@ -44,80 +44,68 @@ def require_found(
     name: str,
     law: TensorVariable,
     n: int,
-    summands: Sequence[Summand],
+    summand: Summand,
     record: TensorVariable,
     laplace: TensorVariable,
     gaussian: TensorVariable,
 ) -> None:
-    """Decline sums of n records whose noisy density is not found in its bulk.
+    """Decline a sum of n records whose noisy density is not found in its bulk.
 
     Parameters
     ----------
     name : of the records.
-    law, summands : of one record, and what it contributes; where the model starts.
-    record : the record that stands in the summands.
-    laplace, gaussian : vectors, see `inversion.release.noise_parts`.
+    law, summand : of one record, and what it contributes; where the model starts.
+    record : the record that stands in the summand.
+    laplace, gaussian : of length 1, see `inversion.release.noise_parts`.
     """
-    dim = len(summands)
-    noisy = [pt.tensor(shape=(dim,), dtype="float64") for _ in range(3)]
-    counts = panel_counts(dim, n)
-    nodes = law_of_sums(law, float(n), counts, summands, record, *noisy)
-    ends = statistics(summands, record, backward(law, pt.constant(_FAR)))
+    noisy = [pt.tensor(shape=(1,), dtype="float64") for _ in range(3)]
+    counts = panel_counts(n)
+    nodes = law_of_sum(law, float(n), counts, summand, record, *noisy)
+    ends = contribution(summand, record, backward(law, pt.constant(_FAR)))
     with np.errstate(all="ignore"):
         own = noticed_function([], [laplace, gaussian])()
         find = noticed_function(noisy, [*nodes, ends])
 
         def density(z) -> float:
             *found, _ = find(z, *own)
-            if dim == 2:
-                return release_plane(*found, float(n), z, *own)[0][0]
             few = found[0].size * counts[0] // sum(counts)
             return sparing_line(*found, few, float(n), z, *own)[0][0]
 
-        log_mass, values, _, far = find(np.zeros(dim), *own)
+        log_mass, values, _, far = find(np.zeros(1), *own)
         few = log_mass.size - log_mass.size * counts[-1] // sum(counts)
-        log_mass, values = log_mass[few:], values[few:]
+        log_mass, values = log_mass[few:], values[few:, 0]
         mass = np.exp(log_mass - log_mass.max())
         mass, values = mass[mass > 0] / mass.sum(), values[mass > 0]
-        if len(np.unique(values, axis=0)) <= 2:
+        if len(np.unique(values)) <= 2:
             return  # a count: the sum over it is written out
-        unbounded = ~(np.abs(far).max(axis=0) <= 2.0 * np.abs(values).max(axis=0))
-        centred = values - mass @ values
-        deviation = np.sqrt(n * mass @ centred**2)
-        same = dim == 2 and np.linalg.cond(centred / deviation) > _SAME
+        unbounded = not np.abs(far).max() <= 2.0 * np.abs(values).max()
 
         def declined() -> Declined:
-            why = _why(n, dim, bool(unbounded.any()), same)
-            which = "the sum" if dim == 1 else "the two sums"
             return Declined(
-                f"{which} over a group of {n} records {name!r} under noise of scale "
-                f"{np.hypot(*own).max():.3g}: quadrature does not find the density of {why}",
+                f"the sum over a group of {n} records {name!r} under noise of scale "
+                f"{np.hypot(*own).max():.3g}: quadrature does not find the density of "
+                f"{_why(n, unbounded)}",
                 instead="Sample with rung='records'",
                 near=1,
             )
 
-        if own[0].any() and (same or n < FEWEST):
+        if own[0].any() and n < FEWEST:
             raise declined()
-        size, steps = _TRIED[dim]
-        level = (np.outer(np.arange(size), steps) % size + 0.5) / size
+        level = (np.outer(np.arange(_TRIED), (1, 7)) % _TRIED + 0.5) / _TRIED
         level = 0.5 + _BULK * (level - 0.5)  # the tails of skewed sums are elsewhere
-        # Normal, of the sums' own moments, and where sums can be.
-        spread, axes = np.linalg.eigh(n * (centred.T * mass) @ centred)
-        root = axes * np.sqrt(np.maximum(spread, 0.0))
-        sums = n * mass @ values + stats.norm.ppf(level[:, :dim]) @ root.T
-        sums = np.clip(sums, n * values.min(axis=0), n * values.max(axis=0))
-        noise = [kind.ppf(level[:, dim:]) for kind in (stats.laplace, stats.norm)]
+        # Normal, of the sum's own moments, and where it can be.
+        mean = mass @ values
+        spread = np.sqrt(n * mass @ (values - mean) ** 2)
+        sums = n * mean + stats.norm.ppf(level[:, 0]) * spread
+        sums = np.clip(sums, n * values.min(), n * values.max())
+        noise = [kind.ppf(level[:, 1]) for kind in (stats.laplace, stats.norm)]
         for z in sums + own[0] * noise[0] + own[1] * noise[1]:
-            if not np.isfinite(density(z)):
+            if not np.isfinite(density(np.array([z]))):
                 raise declined()
 
 
-def _why(n: int, dim: int, unbounded: bool, same: bool) -> str:
+def _why(n: int, unbounded: bool) -> str:
     """Say of what a density is hard to find."""
-    if same:
-        return "two entries that tell the same sum"
-    if dim == 2:
-        return "few records, heavy tails or narrow noise"
     if unbounded:
         return f"{'few records' if n < _FEW else 'heavy tails'} without bounds"
     return "few records under narrow noise"

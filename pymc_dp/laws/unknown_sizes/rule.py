@@ -197,8 +197,7 @@ class UnknownSizes(SumLaw):
             with about(f"the release {release.name!r}"):
                 if self.records.summand is not None:
                     noise_parts(mechanism)
-                    summands = (self.records.summand,)
-                    require_smooth(self.rv, mechanism, summands, self.records.record)
+                    require_smooth(self.rv, mechanism, self.records.summand, self.records.record)
                 else:
                     law, own = sum_of(self.records.law, 10, *record)
                     require_pair(law, mechanism, own)

@@ -10,7 +10,7 @@ import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
 from pymc_dp.laws.inversion.breakpoints import Summand
-from pymc_dp.laws.inversion.quadrature import log_density_of_sums
+from pymc_dp.laws.inversion.quadrature import log_density_of_sum
 
 LAWS = {
     "exponential": lambda n: pm.Exponential("x", pm.Gamma("theta", 4, 4), shape=n),
@@ -33,16 +33,13 @@ def clipped(x):
         ("exponential", 3, lambda x: (x**2).sum(), GAUSSIAN, "few records without bounds"),
         ("lognormal", 50, lambda x: x.sum(), GAUSSIAN, "heavy tails without bounds"),
         ("lognormal", 1, lambda x: x.sum(), GAUSSIAN, "few records without bounds"),
-        ("exponential", 5, lambda x: [x.sum(), (x**2).sum()], GAUSSIAN, "the two sums"),
-        ("exponential", 5, lambda x: [x.sum(), x.mean()], LAPLACE, "tell the same sum"),
         ("exponential", 1, lambda x: x.sum(0), GAUSSIAN, None),
     ],
 )
 def test_found_in_the_bulk_or_declined(law, n, statistic, noise, match):
     with pm.Model() as model:
         released = statistic(LAWS[law](n))
-        observed = [1.0, 1.0] if isinstance(released, list) else 1.0
-        dp.PrivateObservation("z", released, noise, observed=observed)
+        dp.PrivateObservation("z", released, noise, observed=1.0)
     if match:
         with pytest.raises(Declined, match=match):
             dp.collapse(model, "marginal")
@@ -68,7 +65,7 @@ def test_no_wrong_value_where_the_panels_are_wider_than_the_noise(z, b):
     """Of one squared log-normal value, whose law is cut at a billion."""
     record, given = pt.dvector("record"), [pt.constant([v]) for v in (z, b, 0.0)]
     summand = Summand(record**2, pt.constant(0.0), ())
-    density = log_density_of_sums(pm.LogNormal.dist(0.0, 1.0), 1.0, 1, [summand], record, *given)
+    density = log_density_of_sum(pm.LogNormal.dist(0.0, 1.0), 1.0, 1, summand, record, *given)
     with np.errstate(all="ignore"):
         found = pm.compile([], density, mode=PLAIN)()
     x = np.exp(2 * stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000))
