@@ -73,10 +73,10 @@ def _records(reading: Reading) -> Plan:
     cost = Counter({draw: float(len(found))})
     for block in found:
         cost.update(_sweep(reading, block))
-    cost = Counter({k: times * x for k, x in cost.items()})
+    all_of_it: dict[str, float] = {k: times * x for k, x in cost.items()}
     if draw.endswith("NUTS"):
-        cost["records, NUTS"] = 1.0  # a draw of few parameters takes as long
-    return Plan.costing(cost, partial(on_records, reading))
+        all_of_it["records, NUTS"] = 1.0  # a draw of few parameters takes as long
+    return Plan.costing(all_of_it, partial(on_records, reading))
 
 
 def _sweep(reading: Reading, block: Block) -> dict[str, float]:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import singledispatch
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant
+import pytensor.tensor.random.basic as ptr
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, noticed_function
+from pymc_dp.graphs.questions import known_shape, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import (
-    WHOLE,
     OnesAmongRecords,
     ReportedRecords,
     tally,
 )
 from pymc_dp.laws.integrated import in_results, integrated_release, recovered
+from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
@@ -33,13 +34,10 @@ from pymc_dp.reading.counts import (
     MOST_LISTED,
     CountStatistic,
     elementwise_values,
-    is_concave,
-    probes,
     read_statistic,
 )
 from pymc_dp.reading.model import (
     check_transform,
-    leaves_gaps,
     record_length,
     release_mechanism,
     release_statistic,
@@ -144,18 +142,29 @@ class CountedRecords(SumLaw):
                 f"values have no marginal. Use to='statistics'"
             )
         else:
-            ones = OnesAmongRecords(statistic, self.n, (self.latent,), self.n <= WHOLE)
-            if not ones.whole and not _terms_are_concave(self.model, ones, release):
-                ones = replace(ones, whole=True)
-            if ones.whole and self.n > MOST_LISTED:
-                raise Declined(
-                    f"the density of the release {release.name!r} is not known to be "
-                    f"log-concave in the number of ones among {self.name!r}, as it is for a sum or "
-                    f"mean under log-concave noise (the property `log_concave` of a mechanism), "
-                    f"and the sum over {self.n + 1} counts is too long"
-                )
-            new = integrated_release(ones, mechanism, self.parameter)
+            new = self._of_ones(release, statistic)
         return Change(replaced={release: new})
+
+    def _of_ones(self, release: TensorVariable, statistic: CountStatistic) -> TensorVariable:
+        """Integrate the number of ones out: by its law where one entry is linear in it."""
+        mechanism = release_mechanism(release)
+        if statistic.affine is not None and len(statistic.affine[1]) == 1:
+            [[zero, one]], [constant] = statistic.affine
+            factor, constant = float(one - zero), float(constant + self.n * zero)
+            law = Law(ptr.binomial, (pt.constant(np.int64(self.n)), self.parameter))
+            with suppress(Declined):  # noise that leaves gaps, or is not known to be log-concave
+                if factor:
+                    piece = Piece(self.latent, law, 0, factor, constant)
+                    return pieces_release([piece], release, mechanism)
+        if self.n > MOST_LISTED:
+            raise Declined(
+                f"the density of the release {release.name!r} is not known to be log-concave in "
+                f"the number of ones among {self.name!r}, as it is for one sum or mean under "
+                f"log-concave noise (the property `log_concave` of a mechanism), and the sum over "
+                f"{self.n + 1} counts is too long. Use to='statistics'"
+            )
+        ones = OnesAmongRecords(statistic, self.n, (self.latent,))
+        return integrated_release(ones, mechanism, self.parameter)
 
 
 @singledispatch
@@ -217,28 +226,6 @@ def _read_release(release, records, n, cells, column) -> Released:
         ) from None
 
 
-def _terms_are_concave(model: pm.Model, law: OnesAmongRecords, release) -> bool:
-    """Whether the density of a release is known to be log-concave in the number of ones.
-
-    The mechanism says so; what masses on whole numbers make of other statistics is tried. Where the
-    published value is not known, one that is typical of half ones stands for it.
-    """
-    mechanism = release_mechanism(release)
-    if law.statistic.affine is None or not mechanism.log_concave or leaves_gaps(release):
-        return False
-    if not mechanism.is_discrete:
-        return True
-    value = model.rvs_to_values[release]
-    observed = value.data if isinstance(value, Constant) else None
-    if observed is None:
-        observed = known_value(law.statistic.of_binary(pt.constant(float(law.n // 2)), law.n))
-        if observed is None:
-            return False
-    counts = pt.dvector("counts")
-    log_eta = law.log_eta(counts, observed, mechanism)
-    return is_concave(*probes(law.n, noticed_function([counts], log_eta)))
-
-
 @recovered.register
 def _recover_counts(law: OnesAmongRecords, rv, value, posterior, rng):
     """Draw the number of ones given p and the release, exactly."""
@@ -248,11 +235,11 @@ def _recover_counts(law: OnesAmongRecords, rv, value, posterior, rng):
     noise = compile_noise(log_eta, counts, rows, np.empty((0, 2)))
     probabilities = per_draw(posterior, p)
     drawn = np.empty(probabilities.size, dtype="int64")
-    concave, data = not law.whole, noise.read({})
+    data = noise.read({})
     state = np.array([law.n - law.n // 2, law.n // 2], dtype=float)
     for i, chance in enumerate(probabilities):
         weights = np.array([1.0 - chance, chance])
-        if not noise.draw(rng, state, weights, False, concave, data):
+        if not noise.draw(rng, state, weights, False, False, data):
             raise ValueError(f"{law.names[0]!r} cannot be drawn: no count explains the release")
         drawn[i] = state[1]
     return in_results(posterior, law.names[0], drawn)
