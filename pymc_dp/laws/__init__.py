@@ -15,7 +15,9 @@ itself, or of another registers what it knows of one; functions are dispatched o
 `transport.transport`              records move along with the parameters
 `tails.log_tails`, `.quantile`     so do records far out in an upper tail
 `mean_variance.mean_variance`      latent variables behind it are moved in suitable coordinates
-`sum_law.SUM_LAWS`                 a law of its own of what was released of records
+`families.closed.sum_of`           sums over records of one law have a law, too
+`sums.FAMILIES`                    a law of its own of sums over records of one variable
+`sum_law.SUM_LAWS`                 a law of its own of whatever was released of records
 =================================  ============================================================
 
 A pair (law, mechanism) knows the marginal density of a release with the statistic integrated

@@ -12,6 +12,7 @@ from pymc_dp.mechanisms import registered_mechanisms
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES
 from pymc_dp.step_methods import STEPS, choose_steps
+from tests.conformance import test_sum_laws
 
 RNG = np.random.default_rng(1)
 
@@ -117,6 +118,21 @@ of_one = np.exp(1j * np.outer(w, x)) @ (6 * weights * stats.rice.pdf(x, 2.0))
 density = (of_one**50 * np.exp(-450 * w**2 - 120j * w)).real.sum() / 1_000 / (2 * np.pi)
 # PyMC's logp of the Normal law has log(2 pi) in single precision.
 np.testing.assert_allclose(found, np.log(density) + stats.norm.logpdf(2.0, 0, 10), rtol=1e-8)
+
+# So are inverse Gaussian ones; sums over groups of them have a law, and all tests of such laws.
+test_sum_laws.ROWS["Wald"] = test_sum_laws.Row(
+    lambda: pm.Wald("x", pm.Gamma("m", 1, 1, shape=3)[test_sum_laws.THREE], 2.0, shape=12),
+    {"m": [0.6, 1.0, 0.5]},
+    test_sum_laws.GROUPS,
+    dp.GaussianMechanism,
+    2.0,
+    {"x_sum": lambda s: s},
+)
+test_sum_laws.test_statistics_have_the_law_of_those_of_records("Wald")
+test_sum_laws.test_the_marginal_is_the_mean_of_the_noise("Wald")
+test_sum_laws.test_what_is_recovered_is_what_the_release_leaves("Wald")
+for spelling in range(1, len(test_sum_laws.GROUPS)):
+    test_sum_laws.test_spellings_have_one_density("Wald", spelling)
 
 # The step: claimed by what it says, drawn from its law.
 with latent:

@@ -1,6 +1,6 @@
 """A mechanism, a law, a step, a route and a reader, added to pymc_dp by importing this package."""
 
-from dp_acme import rice
+from dp_acme import rice, wald
 from dp_acme.cauchy import CauchyMechanism
 from dp_acme.prior_route import ROUTE
 from dp_acme.prior_step import PriorGibbs
@@ -16,4 +16,5 @@ __all__ = [
     "RandomRounding",
     "read",
     "rice",
+    "wald",
 ]
