@@ -299,6 +299,12 @@ MUTANTS = {
         "weights = np.array([chance, 1.0 - chance])",
         "tests/conformance/test_sum_laws.py",
     ),
+    "noise of a multiple of a count": Mutant(
+        "pymc_dp/laws/counts/records.py",
+        "return self.inner.logp(value, self.factor * statistic + self.constant)",
+        "return self.inner.logp(value, self.factor * statistic)",
+        "tests/laws/counts/test_records.py",
+    ),
     "sizes of inverted groups": Mutant(
         "pymc_dp/laws/inversion/groups.py",
         "sums_given(law.names[0], rng, *of_one, n, *noise)",

@@ -211,8 +211,9 @@ def pieces_release(
 
 def require_multiples(release: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
     """Decline noise that is not added, or not scaled, around linear functions of a sum."""
-    scaled = np.any(factor != 1.0) and not has_continuous_rates(mechanism)
-    if scaled or (np.any(constant != 0.0) and mechanism.rates is None):
+    changed = np.any(factor != 1.0) or np.any(constant != 0.0)
+    scaled = np.any(np.abs(factor) != 1.0)  # noise that is added is symmetric
+    if (changed and mechanism.rates is None) or (scaled and not has_continuous_rates(mechanism)):
         raise Declined(
             f"the release {release.name!r} adds {type(mechanism).__name__} noise to a linear "
             f"function of a sum: release the sum itself"

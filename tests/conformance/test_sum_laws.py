@@ -155,6 +155,7 @@ ROWS = {
     "Bernoulli, function of the count": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), {"p": 0.3},
         (lambda x: x.mean() ** 2, lambda x: (x.sum() / N) ** 2), LAPLACE, 0.1,
+        {"x_count": lambda s: N * np.sqrt(s)},
     ),
     "Bernoulli, groups": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A}, GROUPS,

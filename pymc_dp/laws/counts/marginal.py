@@ -6,8 +6,8 @@ Binary records enter a statistic through the number of ones c alone:
 
     p(z \mid p) = \sum_{c=0}^n \mathrm{Binomial}(c; n, p)\, \eta(z \mid s(c)).
 
-Where one entry is linear in c, it is a binomial count (`count_sums`); here nothing is known of the
-terms, and all are added up.
+All of the sum is taken. A single release that is linear in c, under log-concave noise, needs a few
+of its terms only: it is that of a binomial count, see `laws.count_sums`.
 """
 
 from __future__ import annotations

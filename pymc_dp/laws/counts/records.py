@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -20,14 +19,11 @@ from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import known_shape, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
-from pymc_dp.laws.counts.marginal import (
-    OnesAmongRecords,
-    ReportedRecords,
-    tally,
-)
+from pymc_dp.laws.counts.marginal import OnesAmongRecords, ReportedRecords, tally
 from pymc_dp.laws.integrated import in_results, integrated_release, recovered
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
@@ -38,6 +34,7 @@ from pymc_dp.reading.counts import (
 )
 from pymc_dp.reading.model import (
     check_transform,
+    leaves_gaps,
     record_length,
     release_mechanism,
     release_statistic,
@@ -142,29 +139,62 @@ class CountedRecords(SumLaw):
                 f"values have no marginal. Use to='statistics'"
             )
         else:
-            new = self._of_ones(release, statistic)
+            new = self._of_one_count(release, statistic)
         return Change(replaced={release: new})
 
-    def _of_ones(self, release: TensorVariable, statistic: CountStatistic) -> TensorVariable:
-        """Integrate the number of ones out: by its law where one entry is linear in it."""
+    def _of_one_count(self, release, statistic: CountStatistic) -> TensorVariable:
+        """Build the release of functions of the number of ones, which is integrated out."""
         mechanism = release_mechanism(release)
-        if statistic.affine is not None and len(statistic.affine[1]) == 1:
-            [[zero, one]], [constant] = statistic.affine
-            factor, constant = float(one - zero), float(constant + self.n * zero)
-            law = Law(ptr.binomial, (pt.constant(np.int64(self.n)), self.parameter))
-            with suppress(Declined):  # noise that leaves gaps, or is not known to be log-concave
-                if factor:
-                    piece = Piece(self.latent, law, 0, factor, constant)
-                    return pieces_release([piece], release, mechanism)
+        slopes, constants = statistic.affine or (np.zeros((0, 2)), np.zeros(0))
+        if len(constants) == 1 and mechanism.log_concave and not leaves_gaps(release):
+            [[of_zero, of_one]], [constant] = slopes, constants
+            factor, constant = float(of_one - of_zero), float(constant + self.n * of_zero)
+            if factor:
+                law = Law(ptr.binomial, (pt.constant(self.n), self.parameter))
+                # Noise that is added is symmetric, and on a lattice it has no multiples.
+                added = mechanism.rates and (abs(factor) == 1.0 or not mechanism.is_discrete)
+                if not added and (factor, constant) != (1.0, 0.0):
+                    mechanism, factor, constant = OfMultiple(mechanism, factor, constant), 1.0, 0.0
+                piece = Piece(self.latent, law, 0, factor, constant)
+                return pieces_release([piece], release, mechanism)
         if self.n > MOST_LISTED:
             raise Declined(
-                f"the density of the release {release.name!r} is not known to be log-concave in "
-                f"the number of ones among {self.name!r}, as it is for one sum or mean under "
-                f"log-concave noise (the property `log_concave` of a mechanism), and the sum over "
-                f"{self.n + 1} counts is too long. Use to='statistics'"
+                f"the density of the release {release.name!r} is a sum over {self.n + 1} numbers "
+                f"of ones among {self.name!r}, and at most {MOST_LISTED} are gone through. For a "
+                f"single sum or mean under noise that says it is log-concave (the property "
+                f"`log_concave` of a mechanism), only those that matter are. Use to='statistics'"
             )
         ones = OnesAmongRecords(statistic, self.n, (self.latent,))
         return integrated_release(ones, mechanism, self.parameter)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OfMultiple(PostProcessed):
+    """A release of ``factor * count + constant`` by `inner`, as one of the count."""
+
+    factor: float
+    constant: float
+
+    @property
+    def spacing(self):
+        """See `ReleaseLaw.spacing`."""
+        return self.inner.spacing
+
+    def noise_sample(self, rng, statistic):
+        """See `ReleaseLaw.noise_sample`."""
+        return self.inner.noise_sample(rng, self.factor * statistic + self.constant)
+
+    def logp(self, value, statistic=0.0):
+        """See `ReleaseLaw.logp`."""
+        return self.inner.logp(value, self.factor * statistic + self.constant)
+
+    def log_interval(self, lower, upper, statistic=0.0):
+        """See `ReleaseLaw.log_interval`."""
+        return self.inner.log_interval(lower, upper, self.factor * statistic + self.constant)
+
+    def typical_statistic(self, value):
+        """See `Mechanism.typical_statistic`."""
+        return (self.inner.typical_statistic(value) - self.constant) / self.factor
 
 
 @singledispatch

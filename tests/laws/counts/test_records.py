@@ -16,6 +16,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.counts.marginal import OnesAmongRecords, tally
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion import rule
+from pymc_dp.laws.one_value import Pieces
 from pymc_dp.reading.counts import is_concave, probes, read_statistic
 from tests.agreement import counts_follow, has_moments, same_law, weighted
 from tests.models import (
@@ -29,7 +30,7 @@ from tests.models import (
 )
 from tests.references import legendre
 
-LAPLACE, GAUSS = dp.LaplaceMechanism, dp.GaussianMechanism
+LAPLACE, GAUSS, GEOMETRIC = dp.LaplaceMechanism, dp.GaussianMechanism, dp.GeometricMechanism
 PLAIN = Mode(linker="py", optimizer="fast_compile")  # evaluated a few times: not worth compiling
 
 
@@ -174,8 +175,9 @@ def test_table_has_no_marginal():
 @pytest.mark.by_day("statistics")
 def test_nothing_of_size_n_is_allocated(to):
     n = 10**9
-    models = [bernoulli(n, lambda x: [x.sum(), x.mean()], LAPLACE([3.0, 1e-8]), [3e8, 0.3])]
+    models = [bernoulli(n, lambda x: x.mean(), LAPLACE(1e-8), 0.3)]
     if to == "statistics":
+        models.append(bernoulli(n, lambda x: [x.sum(), x.mean()], LAPLACE([3.0, 1e-8]), [3e8, 0.3]))
         models.append(categorical(n, histogram, LAPLACE(3.0), [1e8, 2e8, 3e8, 4e8]))
     for model in models:
         tracemalloc.start()
@@ -196,6 +198,9 @@ NOISY = {
     "sum, tiny noise": (lambda x: x.sum(), LAPLACE(1e-3), 9.0),
     "sum, huge noise": (lambda x: x.sum(), LAPLACE(1e9), 9.0),
     "geometric": (lambda x: x.sum(), TwoSidedGeometric(0.5), 7),
+    "zeros, geometric": (lambda x: (1 - x).sum() + 1, GEOMETRIC(2.0), 7),
+    "multiple, geometric": (lambda x: 3 * x.sum() - 5, GEOMETRIC(2.0), 7),
+    "multiple, clipped": (lambda x: 3 * x.sum() - 5, LAPLACE(2.0).clipped(0, 12), 12.0),
     "clipped": (lambda x: x.sum(), LAPLACE(2.0).clipped(0, 12), 12.0),
     "rounded": (lambda x: x.sum(), LAPLACE(2.0).rounded(), 8.0),
     "reported": (lambda x: x.sum(), dp.RandomizedResponse(0.8).counted(12), 8.0),
@@ -218,6 +223,9 @@ NOISY = {
     "sum, tiny noise-1",
     "sum, huge noise-1",
     "geometric-2",
+    "zeros, geometric-2",
+    "multiple, geometric-2",
+    "multiple, clipped-12",
     "clipped-12",
     "rounded-12",
     "reported-12",
@@ -245,19 +253,27 @@ def test_rungs_agree(case, n):
         assert slope == pytest.approx((mean - n * p) / (p * (1 - p)), rel=1e-9, abs=1e-6)
 
 
+def one_count(n, mechanism, p):
+    """The release of the sum of n binary records with probability p."""
+    model = bernoulli(n, lambda x: x.sum(), mechanism, 0.0)
+    release = dp.collapse(model, "marginal")["z"]
+    assert isinstance(release.owner.op.law, Pieces)
+    own = release.owner.op.split(release.owner.inputs)[1][1]
+    return clone_replace(release, {own: p})
+
+
 @pytest.mark.parametrize("mechanism", [LAPLACE(0.5), LAPLACE(300.0), GAUSS(20.0)], ids=repr)
 def test_window_leaves_nothing_out(mechanism):
     n = 4000
     x = pm.Bernoulli.dist(0.3, shape=n)
-    law = OnesAmongRecords(read_statistic(x.sum(), x, n, 2), n, ("c",))
+    statistic = read_statistic(x.sum(), x, n, 2)
     p, z = pt.dscalar("p"), pt.dscalar("z")
-    logp = pm.logp(integrated_release(law, mechanism, p), z)
-    every = pytensor.function([p, z], [logp, pt.grad(logp, p)])
-    for z_ in (-1e5, 0.0, 1234.4, 3300.0, 1e7):
-        density = marginal_density(bernoulli(n, lambda x: x.sum(), mechanism, z_))
-        for p_ in (1e-5, 0.3, 0.9):
-            whole, whole_slope = every(p_, z_)
-            part, part_slope = density(p_)
+    listed = integrated_release(OnesAmongRecords(statistic, n, ("c",)), mechanism, p)
+    both = [pm.logp(release, z) for release in (listed, one_count(n, mechanism, p))]
+    function = pytensor.function([p, z], [*both, *(pt.grad(b, p) for b in both)])
+    for p_ in (1e-5, 0.3, 0.9):
+        for z_ in (-1e5, 0.0, 1234.4, 3300.0, 1e7):
+            whole, part, whole_slope, part_slope = function(p_, z_)
             assert part == pytest.approx(whole, rel=1e-12, abs=1e-11)
             assert part_slope == pytest.approx(whole_slope, rel=1e-8, abs=1e-6)
 
@@ -266,14 +282,16 @@ def test_window_leaves_nothing_out(mechanism):
 @pytest.mark.by_day("100000")
 def test_beyond_the_range_it_is_the_generating_function(n):
     """For z > n, Laplace noise tilts: p(z) = rate / 2 e^(-rate z) (1 - p + p e^rate)^n."""
+    p, z, scale = (pt.dscalar(name) for name in ("p", "z", "scale"))
+    logp = pm.logp(one_count(n, LAPLACE(1.0).with_parameters(scale), p), z)
+    density = pytensor.function([p, z, scale], [logp, pt.grad(logp, p)])
     for rate in (1e-4, 0.5, 2.0):
-        for z in (n + 3.0, 40.0 * n, -7.0):
-            density = marginal_density(bernoulli(n, lambda x: x.sum(), LAPLACE(1 / rate), z))
-            side = 1.0 if z > 0 else -1.0
-            for p in (0.001, 0.4):
-                grown = p * np.expm1(side * rate)
-                expected = np.log(rate / 2) - side * rate * z + n * np.log1p(grown)
-                found, slope = density(p)
+        for z_ in (n + 3.0, 40.0 * n, -7.0):
+            side = 1.0 if z_ > 0 else -1.0
+            for p_ in (0.001, 0.4):
+                grown = p_ * np.expm1(side * rate)
+                expected = np.log(rate / 2) - side * rate * z_ + n * np.log1p(grown)
+                found, slope = density(p_, z_, 1 / rate)
                 assert found == pytest.approx(expected, rel=1e-13, abs=1e-9)
                 assert slope == pytest.approx(n * np.expm1(side * rate) / (1 + grown), rel=1e-9)
 
@@ -294,10 +312,17 @@ def test_long_sums_need_log_concavity():
     for model in (
         bernoulli(10**6, lambda x: x.var(), LAPLACE(0.01), 0.2),
         bernoulli(10**6, lambda x: x.sum(), TwoSidedGeometric(0.1), 3.0),  # does not say so
+        bernoulli(10**6, lambda x: [x.sum(), x.mean()], LAPLACE([3.0, 1e-8]), [3e8, 0.3]),
     ):
-        refuses(model, "'z' is not known to be log-concave .* 'x'", "marginal")
-    model = bernoulli(10**6, lambda x: x.sum(), LAPLACE(3.0).clipped(0, 10**6), 0.0)
-    assert np.isfinite(marginal_density(model)(0.3)).all()
+        refuses(model, "'z' is a sum over 1000001 numbers .* 'x'.* to='statistics'", "marginal")
+    for statistic, mechanism in (
+        (lambda x: x.sum(), LAPLACE(3.0).clipped(0, 10**6)),
+        (lambda x: (1 - x).sum() + 2, GEOMETRIC(3.0)),
+        (lambda x: 3 - 2 * x.mean(), LAPLACE(0.1)),
+        (lambda x: x.mean(), LAPLACE(0.1).clipped(0, 1)),
+    ):
+        model = bernoulli(10**6, statistic, mechanism, 0.0)
+        assert isinstance(dp.collapse(model, "marginal")["z"].owner.op.law, Pieces)
 
 
 # --- References -----------------------------------------------------------------------------------
