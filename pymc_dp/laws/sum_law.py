@@ -7,6 +7,7 @@ leave without a latent variable, `laws.integrated.recovered` draws.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -54,12 +55,10 @@ class SumLaw(ABC):
     Attributes
     ----------
     of : what records it is for, as an error says it.
-    last_resort : whether it is asked for a marginal where another law has none.
     approximate : whether it takes the arguments of an approximation.
     """
 
     of: str
-    last_resort = False
     approximate = False
 
     @classmethod
@@ -96,6 +95,8 @@ class SumLaw(ABC):
 
 
 SUM_LAWS: Registry[type[SumLaw], type[SumLaw]] = Registry()
+LAST_RESORTS: Registry[str, Callable[[Reading, Block], Change]] = Registry()
+"""What integrates records out where their law has no marginal; asked one after the other."""
 
 
 @once
@@ -103,7 +104,7 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
     """Return the first law that reads some records; say why the one that came nearest does not."""
     reasons: list[Exception] = []
     for law in SUM_LAWS:
-        if law.last_resort or (approximate and not law.approximate):
+        if approximate and not law.approximate:
             continue
         try:
             return law.read(reading, group)
@@ -111,7 +112,7 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
             reasons.append(reason)
     names = " and ".join(repr(rv.name) for rv in group.records)
     follow = law_names(type(rv.owner.op) for rv in group.records)
-    known = ", ".join(filter(None, (law.named() for law in SUM_LAWS if not law.last_resort)))
+    known = ", ".join(filter(None, (law.named() for law in SUM_LAWS)))
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
     raise nearest([*reasons, Declined(nothing, near=-1)])
 
@@ -159,10 +160,9 @@ def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Ch
             raise
         reason.near = max(1, reason.near) if is_read else reason.near
         others: list[Exception] = []
-        for other in SUM_LAWS:
+        for integrated in LAST_RESORTS.values():
             try:
-                if other.last_resort:
-                    return other.read(reading, group).integrated()
+                return integrated(reading, group)
             except (Declined, ValueError) as also:
                 others.append(also)
         raise _both(reason, nearest(others)) from None

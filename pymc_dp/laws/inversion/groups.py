@@ -40,15 +40,12 @@ from pymc_dp.laws.inversion.release import (
 )
 from pymc_dp.laws.inversion.trial import require_found, require_somewhere
 from pymc_dp.laws.shown import as_released, of_weights
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.bounds import at_start
-from pymc_dp.reading.cells import factors, is_shared, parameters_of_entries
+from pymc_dp.reading.cells import factors, parameters_of_entries
 from pymc_dp.reading.model import (
     Reading,
-    check_transform,
     release_mechanism,
     release_statistic,
-    releases_of,
 )
 from pymc_dp.reading.statistic import Statistic, read_statistic, stand_in_records
 
@@ -180,94 +177,60 @@ def _recover_groups(law: InvertedGroups, rv, value, posterior, rng):
     return in_results(posterior, law.names[0], np.array(found))
 
 
-@SUM_LAWS.register(order=95)
-@dataclass(frozen=True, eq=False)
-class InvertedGroupSums(SumLaw):
-    """Sums over groups of continuous records of any smooth law, a function of one record each."""
+def released_by_group(
+    rv: TensorVariable, part: TensorVariable, release: Statistic, several: bool
+) -> TensorVariable:
+    """Build the release of sums over groups of a function of each record, which are integrated out.
 
-    rv: TensorVariable
-    part: TensorVariable
-    releases: tuple[Statistic, ...]
-
-    of = "smooth"
-    last_resort = True
-
-    @classmethod
-    def read(cls, reading, group):
-        """See `SumLaw.read`."""
-        [rv, *others] = group.records
-        if others or not rv.dtype.startswith("float"):
-            raise Declined
-        check_transform(reading.model, rv)
-        mine = releases_of(reading.model, [rv])
-        if any(r.owner.op.bounds is not None for r in mine):
-            raise Declined
-        part = _part(reading, mine, rv)
-        sums = tuple(read_statistic(reading, r, rv, (), part) for r in mine)
-        if is_shared(*sums):
-            raise Declined(
-                f"by inversion by group: records of {rv.name!r} are used more than once, and "
-                f"sums that share records are dependent",
-                near=1,
-            )
-        return cls(rv, part, sums)
-
-    def describe(self, release):
-        """See `SumLaw.describe`."""
-        return f"sums over groups of {self.rv.name}"
-
-    def integrated(self):
-        """Integrate the records out of each group."""
-        with about("by inversion by group"):
-            return Change(replaced={r.rv: self._release(r) for r in self.releases})
-
-    def _release(self, release: Statistic) -> TensorVariable:
-        rv, op, weights = self.rv, readable_law(self.rv), release.weights
-        mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
-        with about(f"the release {release.rv.name!r}"):
-            noise_parts(mechanism)
-        sizes = np.diff(weights.indptr)
-        factor, parameters = factors(release, rv), rv.owner.op.dist_params(rv.owner)
-        own = [p.astype("float64") for p in parameters_of_entries(release, rv, parameters)]
-        scalars = [p[0] if p.type.ndim else p for p in own]
-        own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
-        _, law = op(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        sizes, factor, offset = (x.reshape(shape) for x in (sizes, factor, release.offset))
-        record = pt.vector("record", dtype="float64")
-        positive = starts_at_zero(law, rv.name)
-        with about(f"the release {release.rv.name!r}"):
-            summand = summand_of(self.part, rv, math.prod(lengths(rv)), record, positive)
-            require_smooth(rv, mechanism, summand, record)
-            self._require_found(op, sizes, factor, own, summand, record, mechanism)
-        shown = as_released(release.rv, sizes.size)
-        if self.part is rv:
-            of = rv.name if len(self.releases) == 1 else f"{rv.name}_{release.rv.name}"
-            shown = of_weights(of, rv.owner.op, release.rv, weights, release.offset)
-        own_names = (shown.name,), shown.public
-        of_groups = InvertedGroups(op, sizes, factor, offset, summand, record, *own_names)
-        return integrated_release(of_groups, mechanism, *own)
-
-    def _require_found(self, op, sizes, factor, own, summand, record, mechanism) -> None:
-        """Try the smallest of the groups, under the narrowest noise of all."""
-        [filled] = np.nonzero(sizes.ravel())
-        if not filled.size:
-            return
-        j = filled[np.argmin(sizes.ravel()[filled])]
-        noise = [
-            pt.broadcast_to(part / abs(factor), sizes.shape).ravel()[filled].min(keepdims=True)
-            for part in noise_parts(mechanism)
-        ]
-        n = int(sizes.ravel()[j])
-
-        def found_at(times):
-            parameters = at_start([p.ravel()[j] for p in own], times)
-            _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-            require_found(self.rv.name, law, n, summand, record, *at_start(noise))
-
-        require_somewhere(found_at)
+    `several` says whether there are others of these records, which decides on the name.
+    """
+    op, weights = readable_law(rv), release.weights
+    mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
+    with about(f"the release {release.rv.name!r}"):
+        noise_parts(mechanism)
+    sizes = np.diff(weights.indptr)
+    factor, parameters = factors(release, rv), rv.owner.op.dist_params(rv.owner)
+    own = [p.astype("float64") for p in parameters_of_entries(release, rv, parameters)]
+    scalars = [p[0] if p.type.ndim else p for p in own]
+    own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
+    _, law = op(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+    sizes, factor, offset = (x.reshape(shape) for x in (sizes, factor, release.offset))
+    record = pt.vector("record", dtype="float64")
+    positive = starts_at_zero(law, rv.name)
+    with about(f"the release {release.rv.name!r}"):
+        summand = summand_of(part, rv, math.prod(lengths(rv)), record, positive)
+        require_smooth(rv, mechanism, summand, record)
+        _require_found(rv.name, op, sizes, factor, own, summand, record, mechanism)
+    shown = as_released(release.rv, sizes.size)
+    if part is rv:
+        of = f"{rv.name}_{release.rv.name}" if several else str(rv.name)
+        shown = of_weights(of, rv.owner.op, release.rv, weights, release.offset)
+    own_names = (shown.name,), shown.public
+    of_groups = InvertedGroups(op, sizes, factor, offset, summand, record, *own_names)
+    return integrated_release(of_groups, mechanism, *own)
 
 
-def _part(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:
+def _require_found(name, op, sizes, factor, own, summand, record, mechanism) -> None:
+    """Try the smallest of the groups, under the narrowest noise of all."""
+    [filled] = np.nonzero(sizes.ravel())
+    if not filled.size:
+        return
+    j = filled[np.argmin(sizes.ravel()[filled])]
+    noise = [
+        pt.broadcast_to(part / abs(factor), sizes.shape).ravel()[filled].min(keepdims=True)
+        for part in noise_parts(mechanism)
+    ]
+    n = int(sizes.ravel()[j])
+
+    def found_at(times):
+        parameters = at_start([p.ravel()[j] for p in own], times)
+        _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+        require_found(name, law, n, summand, record, *at_start(noise))
+
+    require_somewhere(found_at)
+
+
+def part_of(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:
     """Return the function of each record that all releases are linear in."""
     above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
     for found in (rv, *above):  # sums of the records themselves first
