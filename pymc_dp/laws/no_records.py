@@ -56,11 +56,6 @@ class NoRecords(SumLaw):
     values: dict[TensorVariable, TensorVariable]
 
     @classmethod
-    def named(cls):
-        """See `SumLaw.named`."""
-        return ""
-
-    @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         values = {}

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pymc.distributions.multivariate import MvNormalRV
@@ -54,11 +54,11 @@ class SumLaw(ABC):
 
     Attributes
     ----------
-    of : what records it is for, as an error says it.
+    of : what records it is for, as an error says it; "" where it says nothing.
     approximate : whether it takes the arguments of an approximation.
     """
 
-    of: str
+    of: ClassVar[str] = ""
     approximate = False
 
     @classmethod

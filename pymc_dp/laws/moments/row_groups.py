@@ -72,11 +72,6 @@ class GroupedColumns(SumLaw):
     rows: RowGroups
 
     @classmethod
-    def named(cls):
-        """See `SumLaw.named`."""
-        return ""
-
-    @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         if not is_rows(group):

@@ -74,11 +74,6 @@ class UnknownSizes(SumLaw):
     of = "(of unknown number)"
 
     @classmethod
-    def named(cls):
-        """See `SumLaw.named`."""
-        return ""
-
-    @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         number, *others = group.records
