@@ -6,10 +6,10 @@ what was released is read, entries of several variables are put together, and th
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -130,23 +130,22 @@ class Family(ABC):
 
     Attributes
     ----------
+    takes : the laws of records that it may be for, see `read_law`.
     sums : the records and their releases.
+    entries : for each release, the law of every entry; None where these are not independent.
     """
+
+    takes: ClassVar[tuple[type, ...]]
 
     def __init__(self, sums: Sums):
         """Take what it covers; raise Declined, with a reason perhaps, if that is something else."""
         self.sums, self.rv = sums, sums.rv
         self.entries = {s.rv: self.law_of(s) for s in sums.statistics}
 
-    @staticmethod
-    @abstractmethod
-    def takes(law: Any) -> bool:
-        """Whether it is for records of this law, see `read_law`."""
-
     @classmethod
     def knows(cls, law: Any) -> bool:
-        """Whether it knows of sums over such records."""
-        return cls.takes(law)
+        """Whether it knows of sums over records of a law, not of single ones only."""
+        return isinstance(law, cls.takes)
 
     @staticmethod
     def named() -> str:
@@ -245,7 +244,7 @@ def family_of(sums: Sums) -> Family:
     """Return the first family that covers some records, or the reason of what came nearest."""
     reasons: list[Exception] = []
     for family in FAMILIES:
-        if family.takes(sums.law):
+        if isinstance(sums.law, family.takes):
             try:
                 return family(sums)
             except Declined as reason:

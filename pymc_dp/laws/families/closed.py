@@ -60,10 +60,7 @@ sum_of.register(ptr.NegBinomialRV, lambda op, n, m, p: law(op, n * m, p))
 class Closed(Family):
     """Sums of records whose sums have a law that `sum_of` knows, and records of any law."""
 
-    @staticmethod
-    def takes(law):
-        """See `Family.takes`."""
-        return not isinstance(law, ptr.NormalRV)
+    takes = (object,)
 
     @classmethod
     def knows(cls, law):
@@ -77,6 +74,8 @@ class Closed(Family):
         return law_names(law for law in sum_of.registry if law not in elsewhere)
 
     def __init__(self, sums: Sums):
+        if isinstance(sums.law, ptr.NormalRV):
+            raise Declined  # another family's
         if is_shared(*sums.statistics):
             raise Declined(
                 f"the releases of the records {sums.rv.name!r} use the same records more than "

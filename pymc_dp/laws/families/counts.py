@@ -43,10 +43,7 @@ class Counts(Family):
     weights : for each release, those of the cells in its entries.
     """
 
-    @staticmethod
-    def takes(law):
-        """See `Family.takes`."""
-        return isinstance(law, ptr.BernoulliRV | ptr.BinomialRV | ptr.PoissonRV)
+    takes = (ptr.BernoulliRV, ptr.BinomialRV, ptr.PoissonRV)
 
     def __init__(self, sums):
         super().__init__(sums)

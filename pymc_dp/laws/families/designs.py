@@ -53,10 +53,7 @@ _DEPENDENT = 1e-10  # what others leave of a row of length 1 that they explain
 class Designs(Family):
     """Normal records with a public design: linear functions and sums of squares."""
 
-    @staticmethod
-    def takes(law):
-        """See `Family.takes`."""
-        return isinstance(law, NormalRV)
+    takes = (NormalRV,)
 
     def __init__(self, sums):
         if sums.beside:

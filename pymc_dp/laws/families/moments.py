@@ -45,10 +45,7 @@ class Moments(Family):
     of : what each release is of.
     """
 
-    @staticmethod
-    def takes(law):
-        """See `Family.takes`."""
-        return isinstance(law, NormalRV)
+    takes = (NormalRV,)
 
     def __init__(self, sums):
         super().__init__(sums)

@@ -27,10 +27,7 @@ _MOST_JOINT = 2000  # entries whose covariance matrix is made
 class Normal(Family):
     """Sums of Normal records."""
 
-    @staticmethod
-    def takes(law):
-        """See `Family.takes`."""
-        return isinstance(law, ptr.NormalRV)
+    takes = (ptr.NormalRV,)
 
     def __init__(self, sums):
         if not all(statistic.is_linear for statistic in sums.statistics):
