@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Statistic:
+class OneValue:
     """One confidential statistic of a known law, released as ``factor * statistic + constant``.
 
     Where it has entries, these and `empty` may be nested tuples of numbers, one for each. What is
@@ -60,7 +60,7 @@ class Statistic:
 class Independent(Integrated):
     """A statistic of a known law, entry by entry, whose parameters are those of the law."""
 
-    statistic: Statistic
+    statistic: OneValue
     elementwise = True
     by_entry = True
 
@@ -183,7 +183,7 @@ class Piece(NamedTuple):
     factor: np.ndarray | float
     constant: np.ndarray | float
     empty: np.ndarray | bool = False  # of no records
-    public: tuple[np.ndarray, np.ndarray] | None = None  # see `Statistic`
+    public: tuple[np.ndarray, np.ndarray] | None = None  # see `OneValue`
 
 
 def pieces_release(
@@ -199,7 +199,7 @@ def pieces_release(
         require_multiples(release, mechanism, piece.factor, piece.constant)
         numbers = map(frozen, (piece.factor, piece.constant, piece.empty))
         public = piece.public and (frozen(piece.public[0]), frozen(piece.public[1]))
-        laws.append(Independent(Statistic(piece.name, op, len(own), *numbers, public)))
+        laws.append(Independent(OneValue(piece.name, op, len(own), *numbers, public)))
         parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
     shape = tuple(int(n or 0) for n in known_shape(release))
     if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):
@@ -235,7 +235,7 @@ def frozen(numbers) -> Any:
 
 
 def independent_release(
-    statistic: Statistic, parameters: Sequence[TensorVariable], mechanism: Mechanism
+    statistic: OneValue, parameters: Sequence[TensorVariable], mechanism: Mechanism
 ) -> TensorVariable:
     """Build the release of a statistic, with the parameters of its law."""
     find_pair(statistic.law, mechanism)
@@ -252,5 +252,5 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
             f"{name!r}: {error}. Register the confidential value with the model instead "
             f"(x = pm...('x', ...)) and release x"
         ) from None
-    found = Statistic(f"{name}_confidential", law, len(parameters))
+    found = OneValue(f"{name}_confidential", law, len(parameters))
     return independent_release(found, parameters, mechanism)

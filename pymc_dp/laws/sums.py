@@ -25,13 +25,13 @@ from pymc_dp.laws import require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.one_value import (
     Law,
+    OneValue,
     Piece,
     frozen,
     independent_release,
     pieces_release,
     require_multiples,
 )
-from pymc_dp.laws.one_value import Statistic as OneValue
 from pymc_dp.laws.shown import Shown, confidential, of_weights
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv

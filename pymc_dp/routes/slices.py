@@ -39,7 +39,7 @@ from pymc_dp.laws.integrated import Integrated, IntegratedReleaseRV, integrated_
 from pymc_dp.laws.inversion.groups import InvertedGroups
 from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.laws.moments.normal import NormalStatistics
-from pymc_dp.laws.one_value import Independent, Statistic
+from pymc_dp.laws.one_value import Independent, OneValue
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
@@ -95,7 +95,7 @@ class Surrogate(Integrated):
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
         mean, variance = self.mean_variance(*parameters)
-        normal = Independent(Statistic("", pt.random.normal, 2))
+        normal = Independent(OneValue("", pt.random.normal, 2))
         return normal.logp(value, mechanism, mean, pt.sqrt(variance))
 
 
