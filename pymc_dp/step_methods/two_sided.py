@@ -144,7 +144,7 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
     if is_itself(release_statistic(release), rv):
         z, noise = reading.model.rvs_to_values[release], mechanism.parameters
     elif mechanism.rates is not None:
-        z, scale, factor, constant = entry_of(reading.model, rv, release, mechanism)
+        z, scale, factor, constant = released_entries(reading.model, rv, release, mechanism)
         possible = _possible(rv, release, mechanism, factor, constant)
         if mechanism.is_discrete and possible is None:  # what was whole may not be in other data
             whole = [pt.eq(c, pt.round(c)).all() for c in (factor, constant)]
@@ -216,10 +216,10 @@ def is_exact_count(reading: Reading, rv: TensorVariable) -> bool:
 def released_factor(reading: Reading, rv: TensorVariable):
     """Return the factor that a variable is multiplied by in its one release."""
     [release] = children(reading, rv)
-    return entry_of(reading.model, rv, release, release_mechanism(release))[2]
+    return released_entries(reading.model, rv, release, release_mechanism(release))[2]
 
 
-def entry_of(model, rv, release, mechanism):
+def released_entries(model, rv, release, mechanism):
     """Return z, its noise, c and d for each entry of a variable, released as ``c * entry + d``."""
     statistic, value = release_statistic(release), model.rvs_to_values[release]
     [noise] = mechanism.parameters
