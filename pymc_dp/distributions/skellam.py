@@ -1,48 +1,37 @@
 """The Skellam law, of the difference of two Poisson counts."""
 
-import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.discrete import Discrete
 from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.shape_utils import maybe_resize
-from pytensor.link.numba.dispatch import basic as numba_basic
-from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
-from pytensor.tensor.random.op import RandomVariable
 
-from pymc_dp.distributions.kernel_law import at_whole_numbers
+from pymc_dp.distributions.kernel_law import KernelRV, at_whole_numbers
 from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.kernels import njit
 from pymc_dp.kernels.functions.bessel import skellam_logcdf, skellam_parts
 from pymc_dp.mechanisms.arguments import as_float
 
 __all__ = ["Skellam"]
 
 
-class SkellamRV(RandomVariable):
+@njit(cache=True, nogil=True)
+def _draw(rng, mu1, mu2):
+    if not (mu1 >= 0 and mu2 >= 0):
+        raise ValueError("Skellam draws need mu1 >= 0 and mu2 >= 0: make the rates positive")
+    return rng.poisson(mu1) - rng.poisson(mu2)
+
+
+class SkellamRV(KernelRV):
     """Random variable of the Skellam law (both rates)."""
 
     name = "skellam"
     signature = "(),()->()"
     dtype = "int64"
     _print_name = ("Skellam", "\\operatorname{Skellam}")
-
-    @classmethod
-    def rng_fn(cls, rng, mu1, mu2, size=None):
-        """Draw two Poisson counts."""
-        if size is None:
-            size = np.broadcast_shapes(np.shape(mu1), np.shape(mu2))
-        return np.asarray(rng.poisson(mu1, size) - rng.poisson(mu2, size))
+    draw = staticmethod(_draw)
 
 
 skellam = SkellamRV()
-
-
-@numba_core_rv_funcify.register(SkellamRV)
-def _numba_skellam(op, node):
-    @numba_basic.numba_njit
-    def random(rng, mu1, mu2):
-        return rng.poisson(mu1) - rng.poisson(mu2)
-
-    return random
 
 
 class LogSkellam(KernelOp):

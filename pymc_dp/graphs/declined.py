@@ -78,9 +78,9 @@ def _declined(of: type[Declined], what: str, why: str, instead: str, near: int) 
 
 
 def nearest(reasons: Iterable[Exception]) -> Declined:
-    """Return the reason of what came nearest to apply, the first of them; one without any is none.
+    """Return the refusal with the largest `near`, the first of equals.
 
-    What is wrong with the model itself is near, too.
+    Those without a text do not count. What is wrong with the model itself has a `near` of 1.
     """
     found = [
         reason if isinstance(reason, Declined) else Declined(str(reason), near=1)
@@ -96,7 +96,7 @@ class Unrelated(Declined):
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """Say of what a refusal within is, that was read: `what` stands before the reason."""
+    """Put `what` before the text of a refusal raised in this block."""
     try:
         yield
     except NotImplementedError as error:

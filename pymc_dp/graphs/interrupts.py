@@ -105,7 +105,7 @@ def between(function: Callable) -> Iterator[Callable]:
         handler.take()
 
 
-def held(function: Callable) -> Callable:
+def uninterrupted(function: Callable) -> Callable:
     """Make a function that calls compiled code take SIGINT when it is done."""
 
     @wraps(function)

@@ -1,6 +1,6 @@
 """Sweeps over confidential records, and interweaving moves of their parameters.
 
-What a model is made of comes in as compiled functions, `Pieces`; nothing here knows PyMC.
+What a model is made of comes in as compiled functions, `RecordFunctions`; nothing here knows PyMC.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 from pymc_dp.kernels import jit, part
 
 
-class Pieces(NamedTuple):
+class RecordFunctions(NamedTuple):
     """Compiled functions of the parameters `theta`, the records `x` and further inputs `env`.
 
     Records and `env` are tuples of arrays; `sums` is a vector of sums over records.
@@ -96,7 +96,7 @@ def make_accept_each(density: Callable) -> Callable:
     return accept_each
 
 
-def make_sweeps(pieces: Pieces) -> Callable:
+def make_sweeps(pieces: RecordFunctions) -> Callable:
     """Return the function that sweeps over the records, with interweaving moves of theta.
 
     An interweaving move proposes theta along one of the `axes` (columns) by a random walk, takes
@@ -131,7 +131,7 @@ def make_sweeps(pieces: Pieces) -> Callable:
     return _interweaving(pieces, read, log_density, sweep)
 
 
-def make_sweeps_in_full(pieces: Pieces) -> Callable:
+def make_sweeps_in_full(pieces: RecordFunctions) -> Callable:
     """Return what `make_sweeps` does, for statistics that are computed afresh for each proposal.
 
     Here `density` is ``(theta, *x, *env) -> (float,)`` and `choose` is
@@ -171,7 +171,7 @@ def make_sweeps_in_full(pieces: Pieces) -> Callable:
     return _interweaving(pieces, read, log_density, sweep)
 
 
-def _interweaving(pieces: Pieces, read: Callable, log_density: Callable, sweep: Callable):
+def _interweaving(pieces: RecordFunctions, read: Callable, log_density: Callable, sweep: Callable):
     """Return sweeps over records and moves of theta in turn, for one way to compute the density.
 
     What is kept of the records beside them is `state`, which `read` computes from them, `sweep`

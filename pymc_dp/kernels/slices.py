@@ -189,7 +189,8 @@ def sweep(rng, density, noise, q, given, levels, anew, mixed, tuned, adapt, fort
     """Make every move once, in place, in order or in the opposite one.
 
     The order is noise, parameters, levels; and last what is standard Normal given all of these,
-    so that it is integrated out for the others (van Dyk & Park, 2008). It has no opposite.
+    so that it is integrated out for the others (van Dyk & Park, 2008). This last move cannot be
+    reversed, so it is not part of reversible proposals.
     """
     terms = np.empty_like(q)
     slices, halves = tuned.widths.size, 2 * (levels.size - 1)

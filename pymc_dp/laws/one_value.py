@@ -138,7 +138,7 @@ class Pieces(Integrated):
         return zip(self.statistics, places, split_by(widths, parameters), strict=True)
 
     def of_each(self, value, noise, parameters):
-        """For each law: it, the places of its entries, these, their noise, and its parameters."""
+        """Yield (law, places, values, noise, parameters) of each law."""
         noises = [pt.broadcast_to(p, self.shape).ravel() for p in noise.parameters]
         for law, at, own in self.laws(parameters):
             yield law, at, value.ravel()[at], noise.with_parameters(*(p[at] for p in noises)), own

@@ -197,8 +197,8 @@ def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
 def record_groups(reading: Reading) -> list[Block]:
     """Return the privatized records of a model, those that are columns of a row together.
 
-    What records depend on entry by entry is of the record where these are added up. Where they are
-    released row by row, it is a parameter of each row.
+    A latent vector with one entry a record belongs to the record if the release sums over records.
+    If each record is released by itself, it is a parameter.
     """
     found, model = privatized(reading), reading.model
     rows = tuple(
@@ -245,7 +245,7 @@ def _mixed(model: pm.Model, groups: list[Block]) -> list[Block]:
 
 
 def _released_by_row(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether each released entry is of one row of a variable, which no others belong to."""
+    """Whether each released entry depends on one row of this variable, which is a lone column."""
     found, n = privatized(reading), record_length(rv)
     statistics = [release_statistic(r) for r in releases_of(reading.model, [rv])]
     return not any(_parent(rv, v) or _parent(v, rv) for v in found) and all(

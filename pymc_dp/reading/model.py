@@ -156,7 +156,7 @@ def with_known_lengths(model: pm.Model) -> pm.Model:
     `dims` and `pm.Data` make them variables, which a reading cannot go by; nor can it by indices
     that change. PyMC freezes the dims and data that decide a length, and those behind the public
     whole numbers and truth values of a statistic, in a copy, which `pm.set_data` then refuses to
-    change; so it does what says which unknown numbers of records are possible. The copy's variables
+    change. It also freezes the data in priors of unknown numbers of records. The copy's variables
     have the names of the model's.
     """
     dims, data = deciding(model)

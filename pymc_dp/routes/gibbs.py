@@ -33,8 +33,8 @@ def _statistics(reading: Reading) -> Plan:
     chosen = choose_steps(on)
     if not chosen:
         raise Declined("no variable has a step of its own there")
-    # Draws of counts are nearly independent; of what has no interweaving, where the noise
-    # dominates, there are much less.
+    # Draws of counts are nearly independent. Other latents mix slowly where the noise dominates:
+    # nothing moves them with their parameters.
     alone = "" if chosen.keys() >= {*on.model.free_RVs} else ", and NUTS"
     cost = {f"{_STEPS}{alone}": 1.0}
     if alone:  # parameters follow the counts of several kinds in an entry slowly

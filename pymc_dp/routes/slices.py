@@ -100,8 +100,8 @@ class Surrogate(Integrated):
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """The values of a model's variables in one vector: parameters, levels, those anew, others.
+class Places:
+    """Places of a model's values in one vector: of parameters, levels, those anew, others.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ class Layout:
 
 
 @once
-def layout(reading: Reading) -> Layout:
+def layout(reading: Reading) -> Places:
     """Lay the variables of the marginal out; say what cannot be moved by slices."""
     on, corrected = _surrogates(collapsed(reading, "marginal"))
     model, mixed = _mixed(on.model)
@@ -227,7 +227,7 @@ def layout(reading: Reading) -> Layout:
     pairs = {model[release]: model[noise] for release, noise in mixed.items()}
     added = [model[name] for name in corrected]
     entries, drawn = list(levels.values()), sum(sizes[rv] for rv in anew)
-    return Layout(model, moved, values, ends, drawn, list(terms.values()), entries, pairs, added)
+    return Places(model, moved, values, ends, drawn, list(terms.values()), entries, pairs, added)
 
 
 def _surrogates(on: Reading) -> tuple[Reading, list[str]]:
@@ -354,7 +354,7 @@ class SliceChain:
     sweeps : to a draw.
     """
 
-    def __init__(self, found: Layout, names: Sequence[str], sweeps: int = 1):
+    def __init__(self, found: Places, names: Sequence[str], sweeps: int = 1):
         self.layout, self.sweeps = found, sweeps
         self._lost: list[int] = []
         self._shapes = {name: lengths(found.model[name]) for name in names}

@@ -20,7 +20,7 @@ from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, notice
-from pymc_dp.graphs.interrupts import held
+from pymc_dp.graphs.interrupts import uninterrupted
 from pymc_dp.graphs.questions import nearest_rvs, public_data
 from pymc_dp.reading.kept import made_once
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, takes_whole
@@ -159,9 +159,9 @@ class DPStep(BlockedStep):
         """Take Ctrl-C between steps."""
         super().__init_subclass__(**kwargs)
         if "step" in vars(cls):
-            cls.step = held(cls.step)  # type: ignore[method-assign]
+            cls.step = uninterrupted(cls.step)  # type: ignore[method-assign]
 
-    @held
+    @uninterrupted
     def step(self, point):
         """Draw every variable once."""
         for name, write, *read in self._updates:

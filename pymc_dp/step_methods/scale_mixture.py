@@ -13,7 +13,7 @@ from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.model import children, release_statistic
 from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
 from pymc_dp.step_methods.registry import STEPS
-from pymc_dp.step_methods.two_sided import entry_of
+from pymc_dp.step_methods.two_sided import released_entries
 
 
 @STEPS.register(order=90)
@@ -64,7 +64,7 @@ class LaplaceScaleMixtureGibbs(DPStep):
             )
         if joint and release_statistic(release) is not rv:
             raise Declined(f"the statistic of {release.name!r} must be {rv.name!r} itself")
-        z, noise, factor, constant = entry_of(reading.model, rv, release, mechanism)
+        z, noise, factor, constant = released_entries(reading.model, rv, release, mechanism)
         mean, spread = law.dist_params(rv.owner)
         z, noise = (z - constant) / factor, noise / pt.abs(factor)
         if joint:

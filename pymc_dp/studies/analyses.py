@@ -12,7 +12,7 @@ import xarray as xr
 from scipy import stats
 
 from pymc_dp.studies.run import run_study
-from pymc_dp.studies.settings import Cell, Plan, Settings, Truth
+from pymc_dp.studies.settings import Cell, Settings, StudyPlan, Truth
 from pymc_dp.studies.summaries import Interval
 
 Point = Literal["mean", "median", "mode"]
@@ -144,7 +144,7 @@ def coverage(
     if point not in ("mean", "median", "mode"):
         raise ValueError(f"point={point!r}: write 'mean', 'median' or 'mode'")
     found = run_study(
-        Plan(build, truth, simulate, settings),
+        StudyPlan(build, truth, simulate, settings),
         grid,
         replicates=replicates,
         random_seed=random_seed,

@@ -40,7 +40,7 @@ from pymc_dp.studies.engines import (
     with_anything_released,
 )
 from pymc_dp.studies.fingerprint import object_fingerprint, study_fingerprint, without_addresses
-from pymc_dp.studies.settings import Cell, Plan, Settings
+from pymc_dp.studies.settings import Cell, Settings, StudyPlan
 from pymc_dp.studies.summaries import FIELDS, summarize
 
 _log = logging.getLogger("pymc.dp")
@@ -55,7 +55,7 @@ _COMPILATION = 3.0  # seconds that dp.sample takes for the model of a replicate
 class Replicates:
     """The replicates of one cell of the grid."""
 
-    def __init__(self, plan: Plan, cell: Cell):
+    def __init__(self, plan: StudyPlan, cell: Cell):
         settings = plan.settings
         model = built(plan.build, cell)
         truth = true_values(plan, cell)
@@ -110,7 +110,7 @@ class Replicates:
         return summarize(draws, truth, self._settings.prob, self._settings.interval, rng)
 
 
-def true_values(plan: Plan, cell: Cell) -> Mapping[str, Any]:
+def true_values(plan: StudyPlan, cell: Cell) -> Mapping[str, Any]:
     """Return the true values of a cell."""
     return (plan.truth(dict(cell)) if callable(plan.truth) else plan.truth) or {}
 
@@ -242,7 +242,7 @@ def reseeded(rng: np.random.Generator, seed: int) -> np.random.Generator:
     return rng
 
 
-def _packed(plan: Plan) -> bytes:
+def _packed(plan: StudyPlan) -> bytes:
     try:
         return cloudpickle.dumps(plan)
     except Exception as error:
@@ -260,7 +260,7 @@ def _packed(plan: Plan) -> bytes:
 
 
 def run_study(
-    plan: Plan,
+    plan: StudyPlan,
     grid: Mapping[str, Sequence[Any]] | None,
     *,
     replicates: int,
@@ -352,7 +352,7 @@ def run_study(
     return _joined(grid, cells, replicates, numbers, done, plan.settings, entropy)
 
 
-def _fingerprint(plan: Plan, cell: Cell) -> str:
+def _fingerprint(plan: StudyPlan, cell: Cell) -> str:
     with _quiet:
         model = built(plan.build, cell)
         return study_fingerprint(model, cell, true_values(plan, cell), plan.simulate)

@@ -65,7 +65,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """A study, as its worker processes need it."""
 
     build: Callable[..., pm.Model]

@@ -190,3 +190,5 @@ def test_errors():
     for law in (Skellam.dist(-1.0, 1.0), Bessel.dist(-1, 1.0)):
         with pytest.raises(pm.logprob.utils.ParameterValueError, match=">= 0"):
             pm.logp(law, 1).eval()
+    with pytest.raises(ValueError, match="mu1 >= 0 and mu2 >= 0"):
+        pm.draw(Skellam.dist(-1.0, 1.0))

@@ -9,7 +9,12 @@ import pytest
 from scipy import integrate, special, stats
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.records import Pieces, make_accept_each, make_sweeps, make_sweeps_in_full
+from pymc_dp.kernels.records import (
+    RecordFunctions,
+    make_accept_each,
+    make_sweeps,
+    make_sweeps_in_full,
+)
 from tests.agreement import counts_follow, follows
 
 P_VALUE = 1e-4  # of 20 tests with fixed seeds; the wrong samplers below give 1e-8 and less
@@ -99,7 +104,7 @@ def couple_codes(rng, theta, there, code, bit, chances, z):
     return code, bit
 
 
-CODE_PIECES = Pieces(
+CODE_PIECES = RecordFunctions(
     propose_codes, code_maps, code_public, code_density, choose_codes, couple_codes, no_prior
 )
 
@@ -241,7 +246,7 @@ def normal_prior(theta, env):
 
 @cache
 def normal_chain(in_full):
-    pieces = Pieces(
+    pieces = RecordFunctions(
         propose_normal, normal_maps, normal_public, normal_density, choose, couple_normal,
         normal_prior,
     )  # fmt: skip
@@ -388,7 +393,7 @@ def binary_prior(theta, z):
     return (np.asarray(-0.5 * theta[0] ** 2),)
 
 
-BINARY = Pieces(
+BINARY = RecordFunctions(
     propose_binary, binary_maps, binary_public, binary_density, choose, couple_binary, binary_prior
 )
 

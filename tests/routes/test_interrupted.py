@@ -13,7 +13,7 @@ from arviz_base import from_dict
 
 import pymc_dp as dp
 from pymc_dp.graphs import interrupts
-from pymc_dp.graphs.interrupts import Pieces, between, held
+from pymc_dp.graphs.interrupts import Pieces, between, uninterrupted
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import chain, interrupted
 from tests.chains import QUIET
@@ -125,7 +125,7 @@ def test_pieces():
 def test_steps_take_it_when_they_are_done():
     done = []
 
-    @held
+    @uninterrupted
     def step():
         signal.raise_signal(signal.SIGINT)
         done.append(True)
@@ -152,7 +152,7 @@ def test_many_calls_take_it_in_between():
 
 
 def test_a_second_one_is_not_held():
-    @held
+    @uninterrupted
     def step():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs.questions import plain_function
-from pymc_dp.kernels.records import Pieces, make_sweeps, make_sweeps_in_full
+from pymc_dp.kernels.records import RecordFunctions, make_sweeps, make_sweeps_in_full
 from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.base import point_function
@@ -213,10 +213,10 @@ class Engine:
             make = make_sweeps
         rows = [m.astype("float64") for m in graphs["maps"]]
         maps = from_graph([theta, *x, *env], [_as_matrix(rows, n)])
-        pieces = Pieces(self._propose, maps, public, density, choose, couple, prior)
+        pieces = RecordFunctions(self._propose, maps, public, density, choose, couple, prior)
         keys = [piece.key for piece in pieces]
         key = None if None in keys else repr((make.__name__, keys))
-        sweeps = Piece(make(Pieces(*(piece.function for piece in pieces))), key)
+        sweeps = Piece(make(RecordFunctions(*(piece.function for piece in pieces))), key)
         self._run = _unpacked(sweeps, len(x), len(env))
 
     # --- Use ------------------------------------------------------------------------------------
