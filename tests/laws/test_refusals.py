@@ -45,7 +45,7 @@ CASES = {
         unlike, lambda x: pt.clip(x, 0, 1).sum(), LAPLACE.rounded(0), "no characteristic fun", 1,
     ),
     "products of sums": (
-        normal, lambda x: pt.clip(x, 0, 1).var(), GAUSSIAN, "only one sum of functions", 1,
+        normal, lambda x: pt.clip(x, 0, 1).var(), GAUSSIAN, "only a sum of a function", 1,
     ),
 }  # fmt: skip
 

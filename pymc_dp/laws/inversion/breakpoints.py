@@ -76,7 +76,9 @@ def read_summand(
         [(offset, coefficients)] = form.affine(public)
     except Declined as error:
         raise Declined(
-            f"{error}, and only one sum of functions of single records is inverted", near=1
+            f"{error}, and only a sum of a function of single records is inverted. Sample with "
+            f"rung='records'",
+            near=1,
         ) from None
     h: TensorVariable = pt.zeros((), dtype="float64")
     for total, vector in zip(form.sums, form.maps, strict=True):

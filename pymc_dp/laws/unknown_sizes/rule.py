@@ -71,8 +71,6 @@ class UnknownSizes(SumLaw):
     records: Records | Histogram
     releases: dict[TensorVariable, Entries]
 
-    of = "(of unknown number)"
-
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""

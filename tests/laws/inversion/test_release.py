@@ -333,7 +333,7 @@ LAPLACE = dp.LaplaceMechanism(1.0)
             LAPLACE,
             "support of the records 'x' depends on 'mu'",
         ),
-        (_normal, lambda x: x.var(), LAPLACE, "only one sum"),
+        (_normal, lambda x: x.var(), LAPLACE, "only a sum"),
         (_normal, lambda x: x.max(), LAPLACE, "release 'z' of 'x'"),
         (_normal, lambda x: (x * np.arange(20)).sum(), LAPLACE, "one by one"),
         (_normal, lambda x: x[:5].sum(), LAPLACE, "one by one"),
