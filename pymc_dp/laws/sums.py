@@ -161,7 +161,7 @@ class Family(ABC):
         if statistic.is_one_by_one:
             return f"every one of {self.rv.name}"
         what, sizes = _weighting(statistic), np.diff(statistic.weights.indptr)
-        return groups_in_words(what, sizes, str(self.rv.name))
+        return groups_in_words(what, sizes[statistic.own], str(self.rv.name))
 
     def shown(self, statistic: Statistic) -> Shown:
         """Return what stands in results of a release."""
@@ -322,10 +322,10 @@ class OfSums(SumLaw):
             if not more:
                 change.replaced[release] = family.marginal(statistic, change)
                 continue
-            used = np.array([np.diff(s.weights.indptr) > 0 for _, s in parts])
-            used[0] |= ~used.any(axis=0)  # what is of no records stands with the first variable
-            owned = zip(parts, map(np.flatnonzero, used), strict=True)
-            pieces = [f.piece(s, own) for (f, s), own in owned]
+            own = np.array([s.own for _, s in parts])
+            own[0] |= ~own.any(axis=0)  # what is of no records stands with the first variable
+            owned = zip(parts, map(np.flatnonzero, own), strict=True)
+            pieces = [f.piece(s, entries) for (f, s), entries in owned]
             change.replaced[release] = pieces_release(pieces, release, release_mechanism(release))
         return change
 

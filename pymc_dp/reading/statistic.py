@@ -53,6 +53,7 @@ class Statistic:
     squares : sparse S.
     squared : vector m; a sum is squared where it is not zero.
     members : sparse M of ones, the records of these sums.
+    own : whether an entry is of these records, of none of them perhaps, where there are others.
     """
 
     rv: TensorVariable
@@ -61,12 +62,7 @@ class Statistic:
     squares: sparse.csr_array
     squared: np.ndarray
     members: sparse.csr_array
-
-    @classmethod
-    def linear(cls, rv: TensorVariable, offset: np.ndarray, weights: sparse.csr_array) -> Statistic:
-        """Return one without squares."""
-        none = sparse.csr_array(weights.shape)
-        return cls(rv, offset, weights, none, np.zeros(offset.size), none)
+    own: np.ndarray
 
     @property
     def is_linear(self) -> bool:
@@ -156,7 +152,15 @@ def read_statistic(
             why = f"the statistic of the release {name!r} has numbers that are not finite"
             raise Declined(why, near=1)
         weights.eliminate_zeros()
-        return Statistic.linear(release, offset.ravel().astype("float64"), weights)
+        offset, none = offset.ravel().astype("float64"), sparse.csr_array(weights.shape)
+        own = np.diff(weights.indptr) > 0
+        if not beside:
+            own[:] = True
+        elif not own.all():  # an empty group is of the records that its part of a list is of
+            shape = lengths(statistic)
+            for leaf, at in leaves(statistic, np.arange(offset.size).reshape(shape)):
+                own[at] |= {*nearest_rvs([leaf])} == {records}
+        return Statistic(release, offset, weights, none, np.zeros(offset.size), none, own)
     try:
         return _Reader(release, records).read(with_shapes(statistic))
     except Declined as error:
@@ -229,6 +233,7 @@ class _Reader:
             self._matrix(entries, [entry.square for entry in entries]),
             np.array([entry.squared for entry in entries]),
             self._matrix(entries, [float(entry.squared != 0.0) for entry in entries]),
+            np.ones(places.size, dtype=bool),
         )
 
     def _matrix(self, entries: Sequence[_Entry], given: Sequence) -> sparse.csr_array:

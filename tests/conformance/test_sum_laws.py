@@ -208,6 +208,14 @@ ROWS = {
          lambda x, y: [np.ones(5) @ x, 4 * y[:4].mean(), y[4:].sum()]),
         LAPLACE, 2.0, {"x_sum": lambda s: s[:, 0], "y_sum": lambda s: s[:, 1:]},
     ),
+    "two variables, empty groups": Row(
+        lambda: (pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=5),
+                 pm.Normal("y", pm.Normal("m"), 1.3, shape=7)),
+        {"p": 0.4, "m": 0.4},
+        (lambda x, y: pt.concatenate([pt.zeros(3)[[0, 0, 0, 1, 1]].inc(x),
+                                      pt.zeros(3)[[0, 0, 2, 2, 2, 2, 2]].inc(y)]),),
+        LAPLACE, 2.0, {"x_count": lambda s: s[:, :3], "y_sum": lambda s: s[:, 3:]},
+    ),
     "Beta, by inversion": Row(
         lambda: pm.Beta("x", 2.0, pm.Gamma("b", 1, 1), shape=N), {"b": 1.5}, TOTAL,
         LAPLACE, 0.8, {"x_sum": each}, "marginal",
