@@ -184,6 +184,12 @@ def classes_of_unknown_number():
 
 
 @model
+def a_median():
+    x = pm.Normal("x", pm.Normal("mu", 0, 2), 1.0, shape=21)
+    release(pt.sort(x)[10], dp.LaplaceMechanism(0.2), 0.4)
+
+
+@model
 def a_chosen_record():
     x = pm.Normal("x", pm.Normal("mu", 0, 1), 1, shape=4)
     release(x[pm.Binomial("i", 3, 0.5)], dp.LaplaceMechanism(1.0), 0.2)

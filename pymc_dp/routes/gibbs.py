@@ -72,14 +72,14 @@ def _records(reading: Reading) -> Plan:
         draw = "records, draw of rows"  # which the parameters of a regression follow slowly
     cost = Counter({draw: float(len(found))})
     for block in found:
-        cost.update(_sweep(reading, block))
+        cost.update(sweep(reading, block))
     all_of_it: dict[str, float] = {k: times * x for k, x in cost.items()}
     if draw.endswith("NUTS"):
         all_of_it["records, NUTS"] = 1.0  # a draw of few parameters takes as long
     return Plan.costing(all_of_it, partial(on_records, reading))
 
 
-def _sweep(reading: Reading, block: Block) -> dict[str, float]:
+def sweep(reading: Reading, block: Block) -> dict[str, float]:
     """Return the cost of a sweep over some records, by the sums that a proposal changes.
 
     Where a law reads what was released, they are as many as the released entries: which they are

@@ -20,11 +20,12 @@ from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
-from pymc_dp.reading.groups import record_groups
+from pymc_dp.reading.groups import blocks, record_groups, record_variables
 from pymc_dp.reading.model import Reading, privatized, releases, require_possible
 from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.costs import expected_rate
+from pymc_dp.routes.gibbs import sweep
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.routes.nuts_chains import sample_nuts
 from pymc_dp.step_methods import choose_steps
@@ -150,6 +151,9 @@ def _records(reading: Reading) -> Plan:
         raise Declined("the walls of bounds= stop NUTS")
     n = sum(group.n for group in record_groups(reading))
     cost = {"NUTS on the records": 1.0, "NUTS on the records, record": n}
+    found = blocks(reading, tuple(record_variables(reading)))
+    if any("records, afresh" in sweep(reading, block) for block in found):
+        cost["NUTS on the records, no sums"] = n  # a median has kinks, which NUTS runs into
     return Plan.costing(cost, partial(_sample_records, reading))
 
 
