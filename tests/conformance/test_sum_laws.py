@@ -207,6 +207,13 @@ ROWS = {
          lambda x, y: [np.ones(5) @ x, 4 * y[:4].mean(), y[4:].sum()]),
         LAPLACE, 2.0, {"x_sum": lambda s: s[:, 0], "y_sum": lambda s: s[:, 1:]},
     ),
+    "two variables, one by kinds": Row(
+        lambda: (pm.Poisson("y", pm.Gamma("r", 1, 1), shape=5),
+                 pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N)),
+        {"r": 1.2, "p": A},
+        (lambda y, x: pt.stack([x.sum(), y.sum(), x[3:].sum() + 2]),), LAPLACE, 2.0,
+        rungs="statistics",
+    ),
     "Beta, by inversion": Row(
         lambda: pm.Beta("x", 2.0, pm.Gamma("b", 1, 1), shape=N), {"b": 1.5}, TOTAL,
         LAPLACE, 0.8, {"x_sum": each}, "marginal",
@@ -397,3 +404,38 @@ def test_spellings_have_one_density(name, spelling):
     for z in releases_to_try(name):
         found, expected = (log_marginal(name, z, k) for k in (spelling, 0))
         np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def two(first, second):
+    def write():
+        laws = {
+            "x": lambda: pm.Normal("x", pm.Normal("mu"), pm.HalfNormal("s"), shape=N),
+            "y": lambda: pm.Poisson("y", pm.Gamma("r", 1, 1), shape=5),
+        }
+        found = {name: laws[name]() for name in (first, second)}
+        return found["x"], found["y"]
+
+    return write
+
+
+BOTH = "beside other records: write two releases"
+REFUSED = {  # by name, on both rungs
+    "twice, beside others": (two("x", "y"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
+    "twice, after others": (two("y", "x"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
+    "squares beside others": (two("y", "x"), lambda x, y: [y.sum(), (x**2).sum()], "'x'"),
+    "variance of one record": (normal(), lambda x: [x.sum(), x[:1].var()], "a group has 1"),
+    "of pm.Data": (normal(), lambda x: pm.Data("w", X) @ x, "'w', which pm.set_data may change"),
+}
+
+
+@pytest.mark.parametrize("rung", ["statistics", "marginal"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_law_is_refused_by_name(name, rung):
+    records, statistic, why = REFUSED[name]
+    with pm.Model() as model:
+        found = records()
+        z = statistic(*(found if isinstance(found, tuple) else [found]))
+        z = pt.stack(z) if isinstance(z, list) else z
+        dp.PrivateObservation("z", z, LAPLACE(1.0), observed=np.zeros(z.type.shape))
+    with pytest.raises((NotImplementedError, ValueError), match=why):
+        dp.collapse(model, rung)

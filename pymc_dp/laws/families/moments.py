@@ -51,6 +51,8 @@ class Moments(Family):
         return isinstance(law, NormalRV)
 
     def __init__(self, sums):
+        if sums.beside:
+            raise Declined  # sums of them are `Normal`, squares are not read
         super().__init__(sums)
         rv = self.rv
         groups: dict[bytes, tuple[int, np.ndarray]] = {}
