@@ -424,8 +424,13 @@ REFUSED = {  # by name, on both rungs
     "twice, after others": (two("y", "x"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
     "squares beside others": (two("y", "x"), lambda x, y: [y.sum(), (x**2).sum()], "'x'"),
     "variance of one record": (normal(), lambda x: [x.sum(), x[:1].var()], "a group has 1"),
+    "covariates beside others": (
+        lambda: (pm.Bernoulli("x", pm.math.invlogit(pm.Normal("a") + X), shape=N),
+                 pm.Poisson("y", pm.Gamma("r", 1, 1), shape=5)),
+        lambda x, y: [x.sum(), y.sum()], "'x' with different parameters",
+    ),
     "of pm.Data": (normal(), lambda x: pm.Data("w", X) @ x, "'w', which pm.set_data may change"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("rung", ["statistics", "marginal"])
@@ -439,3 +444,19 @@ def test_what_has_no_law_is_refused_by_name(name, rung):
         dp.PrivateObservation("z", z, LAPLACE(1.0), observed=np.zeros(z.type.shape))
     with pytest.raises((NotImplementedError, ValueError), match=why):
         dp.collapse(model, rung)
+
+
+@pytest.mark.parametrize("rung", ["statistics", "marginal"])
+@pytest.mark.parametrize("records", [normal(lambda: pm.Normal("mu")), two("x", "y")])
+def test_a_release_without_entries_changes_nothing(records, rung):
+    with pm.Model() as model:
+        found = records()
+        several = isinstance(found, tuple)
+        released = pt.concatenate([x.sum()[None] for x in found]) if several else moments(found)
+        nothing = pt.concatenate([x[:0] for x in found]) if several else found[:0]
+        dp.PrivateObservation("z", released, LAPLACE(1.0), observed=np.ones(2))
+        alone = dp.collapse(model, rung)
+        dp.PrivateObservation("nothing", nothing, LAPLACE(1.0), observed=np.zeros(0))
+    assert len(dp.collapse(model, rung).observed_RVs) == 2
+    if not several:
+        assert {*dp.collapse(model, rung).named_vars} == {*alone.named_vars, "nothing"}

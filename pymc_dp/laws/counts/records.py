@@ -26,7 +26,7 @@ from pymc_dp.laws.counts.marginal import (
     tally,
 )
 from pymc_dp.laws.integrated import in_results, integrated_release, recovered
-from pymc_dp.laws.one_value import Law, Piece, pieces_release
+from pymc_dp.laws.one_value import Law, Piece, pieces_release, require_multiples
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
@@ -156,6 +156,8 @@ class CountedRecords(SumLaw):
                 if factor:
                     piece = Piece(self.latent, law, 0, factor, constant)
                     return pieces_release([piece], release, mechanism)
+            if self.n > MOST_LISTED:
+                require_multiples(release, mechanism, factor, constant)
         if self.n > MOST_LISTED:
             raise Declined(
                 f"the density of the release {release.name!r} is not known to be log-concave in "
