@@ -460,3 +460,16 @@ def test_a_release_without_entries_changes_nothing(records, rung):
     assert len(dp.collapse(model, rung).observed_RVs) == 2
     if not several:
         assert {*dp.collapse(model, rung).named_vars} == {*alone.named_vars, "nothing"}
+
+
+@pytest.mark.parametrize(
+    ("name", "statistic", "shown"),
+    [("Bernoulli, sum", lambda x: x.sum(), "x_count"), ("Normal, moments", pt.mean, "x_mean")],
+)
+def test_a_list_of_one_shows_one_value_on_both_rungs(name, statistic, shown):
+    with pm.Model() as model:
+        x = ROWS[name].records()
+        dp.PrivateObservation("z", pt.stack([statistic(x)]), LAPLACE(1.0), observed=[2.0])
+    theta = {k: np.broadcast_to(v, (1, 4)) for k, v in ROWS[name].theta.items()}
+    found = dp.recover(model, az.from_dict({"posterior": theta}), random_seed=3)["posterior"]
+    assert found[shown].shape[2:] == dp.collapse(model, "statistics")[shown].type.shape == ()

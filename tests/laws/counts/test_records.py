@@ -296,6 +296,8 @@ def test_long_sums_need_log_concavity():
         bernoulli(10**6, lambda x: x.sum(), TwoSidedGeometric(0.1), 3.0),  # does not say so
     ):
         refuses(model, "'z' is not known to be log-concave .* 'x'", "marginal")
+    model = bernoulli(10**6, lambda x: 2 * x.sum(), dp.GeometricMechanism(3.0), 4)
+    refuses(model, "'z' adds GeometricMechanism noise .* release the sum itself", "marginal")
     model = bernoulli(10**6, lambda x: x.sum(), LAPLACE(3.0).clipped(0, 10**6), 0.0)
     assert np.isfinite(marginal_density(model)(0.3)).all()
 
