@@ -199,7 +199,7 @@ def _recover_pieces(law: Pieces, rv, value, posterior, rng):
     for piece, at, z, mechanism, own in law.of_each(value, noise, parameters):
         drawn = _draw_statistic(piece, z, mechanism, own, posterior, rng)
         whole.reshape(len(whole), -1)[:, at] = piece.statistic.released(drawn)
-        if drawn[0].size == whole[0].size:
+        if at.ndim and drawn[0].size == whole[0].size:  # one value stays one, as on the statistics
             drawn = drawn.reshape(whole.shape)
         found |= _statistic_in_results(piece, drawn, own, posterior)
     if (name := confidential(rv)) in law.names:

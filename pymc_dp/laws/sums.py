@@ -278,7 +278,7 @@ class OfSums(SumLaw):
         )
         for release in found.releases:
             used = sum(np.diff(s.weights.indptr) > 0 for _, s in found.parts(release))
-            if len(records) > 1 and np.max(used) > 1:
+            if len(records) > 1 and np.max(used, initial=0) > 1:
                 names = " and ".join(repr(rv.name) for rv in records)
                 raise Declined(f"an entry of {release.name!r} is of the records {names} at once")
         return found

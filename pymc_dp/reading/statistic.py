@@ -100,6 +100,8 @@ class Statistic:
         """
         support = self.support
         sizes, records = np.diff(support.indptr), support.indices
+        if not records.size:
+            return np.outer(self.offset, [1.0, 0.0, 0.0])
         entry, [own] = np.repeat(np.arange(sizes.size), sizes), np.nonzero(sizes)
         numbers, alike = [], True
         for matrix in (self.weights, self.squares):

@@ -216,6 +216,13 @@ ROWS = {
                                       pt.zeros(3)[[0, 0, 2, 2, 2, 2, 2]].inc(y)]),),
         LAPLACE, 2.0, {"x_count": lambda s: s[:, :3], "y_sum": lambda s: s[:, 3:]},
     ),
+    "two variables, one by kinds": Row(
+        lambda: (pm.Poisson("y", pm.Gamma("r", 1, 1), shape=5),
+                 pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N)),
+        {"r": 1.2, "p": A},
+        (lambda y, x: pt.stack([x.sum(), y.sum(), x[3:].sum() + 2]),), LAPLACE, 2.0,
+        rungs="statistics",
+    ),
     "Beta, by inversion": Row(
         lambda: pm.Beta("x", 2.0, pm.Gamma("b", 1, 1), shape=N), {"b": 1.5}, TOTAL,
         LAPLACE, 0.8, {"x_sum": each}, "marginal",
@@ -406,3 +413,72 @@ def test_spellings_have_one_density(name, spelling):
     for z in releases_to_try(name):
         found, expected = (log_marginal(name, z, k) for k in (spelling, 0))
         np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def two(first, second):
+    def write():
+        laws = {
+            "x": lambda: pm.Normal("x", pm.Normal("mu"), pm.HalfNormal("s"), shape=N),
+            "y": lambda: pm.Poisson("y", pm.Gamma("r", 1, 1), shape=5),
+        }
+        found = {name: laws[name]() for name in (first, second)}
+        return found["x"], found["y"]
+
+    return write
+
+
+BOTH = "beside other records: write two releases"
+REFUSED = {  # by name, on both rungs
+    "twice, beside others": (two("x", "y"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
+    "twice, after others": (two("y", "x"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
+    "squares beside others": (two("y", "x"), lambda x, y: [y.sum(), (x**2).sum()], "'x'"),
+    "variance of one record": (normal(), lambda x: [x.sum(), x[:1].var()], "a group has 1"),
+    "covariates beside others": (
+        lambda: (pm.Bernoulli("x", pm.math.invlogit(pm.Normal("a") + X), shape=N),
+                 pm.Poisson("y", pm.Gamma("r", 1, 1), shape=5)),
+        lambda x, y: [x.sum(), y.sum()], "'x' with different parameters",
+    ),
+    "of pm.Data": (normal(), lambda x: pm.Data("w", X) @ x, "'w', which pm.set_data may change"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rung", ["statistics", "marginal"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_law_is_refused_by_name(name, rung):
+    records, statistic, why = REFUSED[name]
+    with pm.Model() as model:
+        found = records()
+        z = statistic(*(found if isinstance(found, tuple) else [found]))
+        z = pt.stack(z) if isinstance(z, list) else z
+        dp.PrivateObservation("z", z, LAPLACE(1.0), observed=np.zeros(z.type.shape))
+    with pytest.raises((NotImplementedError, ValueError), match=why):
+        dp.collapse(model, rung)
+
+
+@pytest.mark.parametrize("rung", ["statistics", "marginal"])
+@pytest.mark.parametrize("records", [normal(lambda: pm.Normal("mu")), two("x", "y")])
+def test_a_release_without_entries_changes_nothing(records, rung):
+    with pm.Model() as model:
+        found = records()
+        several = isinstance(found, tuple)
+        released = pt.concatenate([x.sum()[None] for x in found]) if several else moments(found)
+        nothing = pt.concatenate([x[:0] for x in found]) if several else found[:0]
+        dp.PrivateObservation("z", released, LAPLACE(1.0), observed=np.ones(2))
+        alone = dp.collapse(model, rung)
+        dp.PrivateObservation("nothing", nothing, LAPLACE(1.0), observed=np.zeros(0))
+    assert len(dp.collapse(model, rung).observed_RVs) == 2
+    if not several:
+        assert {*dp.collapse(model, rung).named_vars} == {*alone.named_vars, "nothing"}
+
+
+@pytest.mark.parametrize(
+    ("name", "statistic", "shown"),
+    [("Bernoulli, sum", lambda x: x.sum(), "x_count"), ("Normal, moments", pt.mean, "x_mean")],
+)
+def test_a_list_of_one_shows_one_value_on_both_rungs(name, statistic, shown):
+    with pm.Model() as model:
+        x = ROWS[name].records()
+        dp.PrivateObservation("z", pt.stack([statistic(x)]), LAPLACE(1.0), observed=[2.0])
+    theta = {k: np.broadcast_to(v, (1, 4)) for k, v in ROWS[name].theta.items()}
+    found = dp.recover(model, az.from_dict({"posterior": theta}), random_seed=3)["posterior"]
+    assert found[shown].shape[2:] == dp.collapse(model, "statistics")[shown].type.shape == ()

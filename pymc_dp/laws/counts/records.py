@@ -146,10 +146,10 @@ class CountedRecords(SumLaw):
         """Build the release of functions of the number of ones, which is integrated out."""
         mechanism = release_mechanism(release)
         slopes, constants = statistic.affine or (np.zeros((0, 2)), np.zeros(0))
-        if len(constants) == 1 and mechanism.log_concave and not leaves_gaps(release):
+        if len(constants) == 1:
             [[of_zero, of_one]], [constant] = slopes, constants
             factor, constant = float(of_one - of_zero), float(constant + self.n * of_zero)
-            if factor:
+            if factor and mechanism.log_concave and not leaves_gaps(release):
                 law = Law(ptr.binomial, (pt.constant(self.n), self.parameter))
                 # Noise that is added is symmetric, and on a lattice it has no multiples.
                 added = mechanism.rates and (abs(factor) == 1.0 or not mechanism.is_discrete)

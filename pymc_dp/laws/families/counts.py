@@ -59,7 +59,7 @@ class Counts(Family):
         self.weights = {s.rv: sparse.csr_array(s.weights[:, first]) for s in statistics}
         self.is_separate = self._is_separate()
         if not self.is_shorter:
-            if is_shared(*statistics):
+            if sums.beside or is_shared(*statistics):
                 raise Declined  # and of sums of the records themselves nothing is known
             for statistic in statistics:
                 self._integrated(statistic)  # or why there is none

@@ -7,6 +7,7 @@ In group j of :math:`n_j` records with mean :math:`m_j` and variance :math:`v_j`
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -48,13 +49,16 @@ class Moments(Family):
     takes = (NormalRV,)
 
     def __init__(self, sums):
+        if sums.beside:
+            raise Declined  # sums of them are `Normal`, squares are not read
         super().__init__(sums)
         rv = self.rv
         groups: dict[bytes, tuple[int, np.ndarray]] = {}
         self.of: dict[TensorVariable, Multiples] = {}
         for statistic in sums.statistics:
-            ends, number = statistic.support.indptr, []
-            for records in np.split(statistic.support.indices, ends[1:-1]):
+            support, number = statistic.support, []
+            for start, end in pairwise(support.indptr):
+                records = support.indices[start:end]
                 of_none = (0, records)  # and no multiple of anything
                 key, new = records.tobytes(), (len(groups), records)
                 number.append((groups.setdefault(key, new) if records.size else of_none)[0])
