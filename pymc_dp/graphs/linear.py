@@ -115,8 +115,6 @@ class _Map:
                 chosen = (_known(node.inputs[0], "a condition") != 0).astype("float64")
                 yes, no = node.inputs[1:]
                 return self._scaled(yes, variable, chosen) + self._scaled(no, variable, 1 - chosen)
-            case ps.Second():
-                return self._spread(node.inputs[1], variable)
             case ps.Add():
                 return reduce(add, [self._spread(i, variable) for i in node.inputs])
             case ps.Sub():

@@ -7,20 +7,20 @@ from functools import partial
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     depends_on,
     is_itself,
     is_whole,
+    known_shape,
     known_value,
-    leaves,
-    lengths,
     nearest_rvs,
-    public_data,
     substitute,
 )
 from pymc_dp.laws import find_pair, require_pair, row_sampler
@@ -30,6 +30,7 @@ from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
+from pymc_dp.reading.sums.polynomials import is_linear
 from pymc_dp.step_methods.base import (
     DPStep,
     as_row,
@@ -220,47 +221,56 @@ def released_factor(reading: Reading, rv: TensorVariable):
 
 
 def released_entries(model, rv, release, mechanism):
-    """Return z, its noise, c and d for each entry of a variable, released as ``c * entry + d``."""
-    statistic, value = release_statistic(release), model.rvs_to_values[release]
+    """Find the entry of a release that is ``factor * rv + constant`` and its value and noise."""
+    statistic = release_statistic(release)
+    value = model.rvs_to_values[release]
     [noise] = mechanism.parameters
-    shape, sizes = lengths(rv), lengths(statistic)
-    places = np.arange(math.prod(sizes)).reshape(sizes)
-    touched = [part for part in leaves(statistic, places) if depends_on(part[0], rv)]
-    if len(touched) == 1:  # of the others nothing has to be known
-        [(statistic, places)] = touched
-    numbers = (pt.full(shape, np.array(x, dtype=rv.dtype)) for x in (0, 1))
-    at = [substitute(statistic, {rv: x}).astype("float64") for x in numbers]
-    own = _places(statistic, rv, release)
-    constant, factor = _picked(at[0], own, places.shape), _picked(at[1] - at[0], own, places.shape)
-    of_release = places.ravel()[own]
-    noise = _picked(pt.broadcast_to(noise, sizes), of_release, sizes) if noise.type.ndim else noise
-    return _picked(value, of_release, sizes), noise, factor, constant
+    if statistic.type.ndim == 0 or statistic.type.ndim == rv.type.ndim:
+        entry = statistic
+        if not _elementwise(statistic, rv) or _stretched(statistic, rv):
+            raise Declined(
+                f"the statistic of {release.name!r} is not an element-by-element function of it"
+            )
+    else:
+        node = statistic.owner
+        listed = node is not None and isinstance(node.op, MakeVector | Join)
+        parts = node.inputs if listed else []
+        touched = [j for j, part in enumerate(parts) if depends_on(part, rv)]
+        if len(touched) != 1 or any(p.type.shape not in ((), (1,)) for p in parts):
+            raise Declined(
+                f"it must be one entry of the statistic of {release.name!r}, written as a list "
+                f"[..., {rv.name}, ...]"
+            )
+        [j] = touched
+        entry, value = parts[j].squeeze(), value[j]
+        noise = pt.broadcast_to(noise, (len(parts),))[j]
+    known = known_shape(rv)
+    shape = model.rvs_to_values[rv].shape if None in known else known
+    at = [substitute(entry, {rv: pt.full(shape, np.array(x, dtype=rv.dtype))}) for x in (0, 1)]
+    if entry is not rv and not is_linear(entry, rv):
+        raise Declined(f"the statistic of {release.name!r} is not linear in it")
+    return value, noise, at[1] - at[0], at[0]
 
 
-def _places(statistic, rv, release):
-    """Return which entry of a statistic each entry of a variable is in, alone."""
-    # What pm.Data hold may change: where an entry is must not depend on it.
-    unknown = {d: pt.TensorType(d.dtype, lengths(d))() for d in public_data([statistic])}
-    entries = pt.TensorType(rv.dtype, lengths(rv))(rv.name)
-    try:
-        matrix = linear_map(substitute(statistic, {**unknown, rv: entries}), entries)
-    except Declined as why:
-        raise Declined(f"the statistic of {release.name!r}: {why}. {_instead(rv)}") from None
-    rows, columns = matrix.nonzero()
-    if len(set(rows)) < len(rows) or not np.array_equal(
-        np.sort(columns), np.arange(matrix.shape[1])
-    ):
-        raise Declined(
-            f"each entry of it must be in one entry of the statistic of {release.name!r}, without "
-            f"others of it. {_instead(rv)}"
-        )
-    return rows[np.argsort(columns)].reshape(lengths(rv))
+def _elementwise(statistic, rv) -> bool:
+    if statistic is rv:
+        return True
+    node = statistic.owner
+    if node is None or not depends_on(statistic, rv):
+        return True
+    if isinstance(node.op, DimShuffle) and rv.type.ndim > 1:  # it may swap axes
+        return False
+    return isinstance(node.op, Elemwise | DimShuffle | ViewOp) and all(
+        _elementwise(i, rv) for i in node.inputs
+    )
 
 
-def _picked(entries, places, sizes):
-    """Return entries of a tensor of these sizes; the tensor itself where it is all, in order."""
-    whole = np.array_equal(places, np.arange(math.prod(sizes)).reshape(sizes))
-    return entries if whole else entries.ravel()[places]
+def _stretched(statistic, rv) -> bool:
+    """Whether one element of the variable feeds several entries, by broadcasting."""
+    return statistic.type.ndim > 0 and any(
+        one and not still_one
+        for one, still_one in zip(rv.type.broadcastable, statistic.type.broadcastable, strict=True)
+    )
 
 
 def _feasible_range(rv, found):

@@ -152,33 +152,6 @@ def test_entries_of_vectors_and_of_lists():
     follows(found["b"], given_release(-2.0, 1.0, -2.5, 2.0))
 
 
-ORDERS = {
-    "transposed": lambda v, w: v.T,
-    "picked": lambda v, w: v.ravel()[[4, 0, 5, 2, 1, 3]],
-    "stacked, doubled": lambda v, w: pt.stack([2 * v[1], 1 - v[0]]),
-    "joined with another": lambda v, w: pt.concatenate([w[None], v.ravel()[::-1]]),
-    "multiplied with a matrix": lambda v, w: pt.dot(
-        v, np.array([[0, 2, 0], [0, 0, 1], [-1, 0, 0]])
-    ),
-}
-
-
-@pytest.mark.parametrize("statistic", ORDERS.values(), ids=ORDERS)
-@pytest.mark.parametrize("discrete", [False, True])
-def test_entries_in_any_order(statistic, discrete):
-    """The noise is so small that a draw is what was released: each at its own place."""
-    expected = np.arange(6.0).reshape(2, 3) + 2
-    with pm.Model() as model:
-        v = pm.Poisson("v", 4, shape=(2, 3)) if discrete else pm.Normal("v", 4, 9, shape=(2, 3))
-        w = pm.Normal("w")
-        z = statistic(pt.constant(expected), pt.constant(0.3)).eval()
-        scale = np.linspace(1e-3, 2e-3, z.size).reshape(z.shape)
-        dp.PrivateObservation("z", statistic(v, w), dp.LaplaceMechanism(scale), observed=z)
-        step = dp.TwoSidedGibbs([v])
-    point, _ = step.step(model.initial_point())
-    np.testing.assert_allclose(point["v"], expected, atol=0.05)
-
-
 def test_integer_parameters():
     """PyTensor keeps 20 as an 8-bit integer, of which neither 20**2 nor 20**-2 exists."""
     with pm.Model() as model:
