@@ -268,8 +268,8 @@ def _release(release, records, n, column, parameters, positive) -> TensorVariabl
     shape = statistic.type.shape
     if shape not in ((), (1,)):
         raise Declined(
-            f"the release {name!r} has shape {shape}: one sum over all records can be integrated "
-            f"out, given as a scalar or a list",
+            f"the release {name!r} has shape {shape}: one sum over all records {records.name!r} "
+            f"can be integrated out, given as a scalar or a list",
             near=1,
         )
     try:
