@@ -160,8 +160,8 @@ class Family(ABC):
         """Say what the entries of a release are."""
         if statistic.is_one_by_one:
             return f"every one of {self.rv.name}"
-        what, sizes = _weighting(statistic), np.diff(statistic.weights.indptr)
-        return groups_in_words(what, sizes[statistic.own], str(self.rv.name))
+        sizes = statistic.sizes[statistic.own]
+        return groups_in_words(_weighting(statistic), sizes, str(self.rv.name))
 
     def shown(self, statistic: Statistic) -> Shown:
         """Return what stands in results of a release."""
@@ -277,7 +277,7 @@ class OfSums(SumLaw):
             )
         )
         for release in found.releases:
-            used = sum(np.diff(s.weights.indptr) > 0 for _, s in found.parts(release))
+            used = sum(s.sizes > 0 for _, s in found.parts(release))
             if len(records) > 1 and np.max(used, initial=0) > 1:
                 names = " and ".join(repr(rv.name) for rv in records)
                 raise Declined(f"an entry of {release.name!r} is of the records {names} at once")
@@ -332,8 +332,7 @@ class OfSums(SumLaw):
 
 def _weighting(statistic: Statistic) -> str:
     """Say what a weighted sum is, for `Family.describe`."""
-    weights = statistic.weights
-    sizes = np.diff(weights.indptr)
+    weights, sizes = statistic.weights, statistic.sizes
     if np.allclose(weights.data, 1.0, rtol=1e-12):
         return "sum"
     if np.allclose(weights.data, np.repeat(1.0 / np.maximum(sizes, 1), sizes), rtol=1e-12):

@@ -1,8 +1,7 @@
-r"""Records by cells, the parts of a public partition in which they are alike; sums over them.
+"""Records by cells, the parts of a public partition in which they are alike.
 
-A statistic that is linear in the records is :math:`A x + b` with public numbers A and b, in
-whatever way groups were written. Records whose parameters agree are one cell, of which parameters
-are computed once.
+Records whose parameters agree, and their weights in all that was released (`reading.statistic`),
+are one cell, of which parameters are computed once.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ class Statistic:
         )
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the release."""
-        return tuple(int(n or 0) for n in known_shape(self.rv))
+    def sizes(self) -> np.ndarray:
+        """How many records each entry weighs."""
+        return np.diff(self.weights.indptr)
 
     def moments(self) -> np.ndarray:
         """Return its multiples of 1, of the mean and of the variance (ddof=1) of a group's records.

@@ -50,7 +50,6 @@ type Released = CountStatistic | np.ndarray
 class CountedRecords(SumLaw):
     """Identically distributed records with values 0, ..., cells - 1: functions of their counts."""
 
-    model: pm.Model
     rv: TensorVariable
     name: str
     n: int
@@ -75,7 +74,7 @@ class CountedRecords(SumLaw):
         j, name = only_column(records, mine)
         parameter, cells = read_cells(records.owner.op, records, j)
         found = {release: _read_release(release, records, n, cells, j) for release in mine}
-        return cls(reading.model, records, name, n, cells, parameter, found)
+        return cls(records, name, n, cells, parameter, found)
 
     @property
     def binary(self) -> bool:
@@ -145,9 +144,9 @@ class CountedRecords(SumLaw):
     def _of_one_count(self, release, statistic: CountStatistic) -> TensorVariable:
         """Build the release of functions of the number of ones, which is integrated out."""
         mechanism = release_mechanism(release)
-        slopes, constants = statistic.affine or (np.zeros((0, 2)), np.zeros(0))
-        if len(constants) == 1:
-            [[of_zero, of_one]], [constant] = slopes, constants
+        affine = statistic.affine
+        if affine is not None and len(affine[1]) == 1:
+            [[of_zero, of_one]], [constant] = affine
             factor, constant = float(of_one - of_zero), float(constant + self.n * of_zero)
             if factor and mechanism.log_concave and not leaves_gaps(release):
                 law = Law(ptr.binomial, (pt.constant(self.n), self.parameter))

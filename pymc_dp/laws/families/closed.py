@@ -87,7 +87,7 @@ class Closed(Family):
     def law_of(self, statistic):
         """See `Family.law_of`."""
         op, weights, rv = self.sums.law, statistic.weights, self.rv
-        sizes, factor = np.diff(weights.indptr), factors(statistic, rv)
+        sizes, factor = statistic.sizes, factors(statistic, rv)
         empty = sizes == 0
         if isinstance(op, ptr.PoissonRV):
             ones = sparse.csr_array(

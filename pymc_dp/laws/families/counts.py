@@ -13,7 +13,7 @@ import pytensor.tensor.random.basic as ptr
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.questions import known_value, lengths
 from pymc_dp.laws.count_sums import noise_of
 from pymc_dp.laws.counts.binomial_sums import SumsOfBinomials
 from pymc_dp.laws.counts.listed import ListedCounts
@@ -99,8 +99,7 @@ class Counts(Family):
         """See `Family.describe`."""
         name = self.rv.name
         if self.is_separate:
-            sizes = np.diff(statistic.weights.indptr)
-            return groups_in_words("sum", sizes, name)
+            return groups_in_words("sum", statistic.sizes, name)
         return f"linear in the counts of {self.sizes.size} kinds of {name}"
 
     def latents(self, change):
@@ -166,7 +165,7 @@ class Counts(Family):
             np.repeat(np.arange(factor.size), np.diff(weights.indptr)),
             factor,
             statistic.offset,
-            statistic.shape,
+            lengths(statistic.rv),
         )
         return law, weights.indices
 
@@ -186,5 +185,6 @@ class Counts(Family):
                 f"list. Use to='statistics'"
             )
         weights = self.weights[statistic.rv].toarray()
-        law = ListedCounts(self.latent, self.trials, weights, statistic.offset, statistic.shape)
+        shape = lengths(statistic.rv)
+        law = ListedCounts(self.latent, self.trials, weights, statistic.offset, shape)
         return law, np.arange(self.sizes.size)

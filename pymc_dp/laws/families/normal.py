@@ -51,7 +51,7 @@ class Normal(Family):
         if self.is_joint:
             return None
         weights, rv, (mu, sigma) = statistic.weights, self.rv, self.sums.parameters
-        empty = np.diff(weights.indptr) == 0
+        empty = statistic.sizes == 0
         mean = combined(weights, mu, places(rv))
         squares = sparse.csr_array(weights.multiply(weights))
         variance = possible(rv, sigma, combined(squares, sigma**2, places(rv)))

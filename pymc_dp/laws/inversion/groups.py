@@ -188,7 +188,7 @@ def released_by_group(
     mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
     with about(f"the release {release.rv.name!r}"):
         noise_parts(mechanism)
-    sizes = np.diff(weights.indptr)
+    sizes = release.sizes
     factor, parameters = factors(release, rv), rv.owner.op.dist_params(rv.owner)
     own = [p.astype("float64") for p in parameters_of_entries(release, rv, parameters)]
     scalars = [p[0] if p.type.ndim else p for p in own]
