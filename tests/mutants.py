@@ -306,7 +306,7 @@ MUTANTS = {
         "tests/laws/counts/test_records.py",
     ),
     "sizes of inverted groups": Mutant(
-        "pymc_dp/laws/inversion/groups.py",
+        "pymc_dp/laws/inversion/law.py",
         "sums_given(law.names[0], rng, *of_one, n, *noise)",
         "sums_given(law.names[0], rng, *of_one, n + 1, *noise)",
         "tests/conformance/test_sum_laws.py",

@@ -23,8 +23,8 @@ from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
+from pymc_dp.laws.inversion.law import noise_parts, sums_given
 from pymc_dp.laws.inversion.quadrature import law_of_sum, panel_counts
-from pymc_dp.laws.inversion.release import noise_parts, sums_given
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
@@ -241,7 +241,7 @@ def _total_given(law: OfUnknownSize, posterior, rng, number, record, z, mechanis
     _, one = records.law(*record, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
     noisy = [x.reshape((1,)) for x in (z, *noise_parts(mechanism))]
     counts, n = panel_counts(int(law.sizes[0]))[-1:], pt.maximum(number, 1).astype("float64")
-    nodes = law_of_sum(one, n, counts, records.summand, records.record, *noisy)
+    nodes = law_of_sum(one, n, counts, records.summand, *noisy)
     found = np.zeros(empty.size)
     for i, of_one in enumerate(each_draw(posterior, [*nodes, n, *noisy])):
         if not empty[i]:

@@ -36,7 +36,7 @@ from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import Mixed, Tuned, advance, fill_rows
 from pymc_dp.ladder.collapse import collapsed, rebuilt
 from pymc_dp.laws.integrated import Integrated, IntegratedReleaseRV, integrated_release
-from pymc_dp.laws.inversion.groups import InvertedGroups
+from pymc_dp.laws.inversion.law import Inverted
 from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.laws.moments.normal import NormalStatistics
 from pymc_dp.laws.one_value import Independent, OneValue
@@ -238,7 +238,7 @@ def _surrogates(on: Reading) -> tuple[Reading, list[str]]:
     model, change = on.model, Change()
     for rv in model.observed_RVs:
         op = rv.owner.op
-        if isinstance(op, IntegratedReleaseRV) and isinstance(op.law, InvertedGroups):
+        if isinstance(op, IntegratedReleaseRV) and isinstance(op.law, Inverted):
             value, (mechanism, parameters) = model.rvs_to_values[rv], op.split(rv.owner.inputs)
             lacking = op.law.logp(value, mechanism, *parameters)
             law, least = Surrogate(op.law.names, op.law), _LEAST * noise_variance(mechanism)

@@ -1,4 +1,4 @@
-r"""Reading a statistic as :math:`a + \sum_i h(x_i)`, with the points where h is not smooth."""
+r"""Reading a statistic as :math:`\sum_i h(x_i)`, with the points where h is not smooth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor import scalar as ps
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import clone_replace
+from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -17,7 +17,8 @@ from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import keeps_values
+from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.questions import keeps_values, known_value, public_data
 from pymc_dp.reading.sums import additive, column_vectors
 
 # Functions that are smooth in all of their arguments: more may be added.
@@ -33,35 +34,59 @@ _SINGULAR_AT_ZERO = (ps.Log, ps.Log2, ps.Log10, ps.Sqrt, ps.Reciprocal)
 
 @dataclass(frozen=True)
 class Summand:
-    r"""A scalar statistic :math:`a + \sum_i h(x_i)` of records.
+    """What each record contributes to a sum.
 
     Attributes
     ----------
+    record : stands for the records, a vector of any length.
     h : what one record contributes, elementwise in `record`.
-    offset : a, free of the records.
     breakpoints : values of the record between which h is smooth, in no order; NaN is no point.
     """
 
+    record: TensorVariable
     h: TensorVariable
-    offset: TensorVariable
-    breakpoints: tuple[TensorVariable, ...]
+    breakpoints: tuple[TensorVariable, ...] = ()
+
+    def at(self, x: TensorVariable) -> TensorVariable:
+        """Return what records contribute, of any shape."""
+        [h] = graph_replace([self.h], {self.record: x.ravel()}, strict=False)
+        return pt.broadcast_to(h, (x.size,)).reshape(x.shape)
+
+    @property
+    def multiple(self) -> tuple[float, float] | None:
+        """The a and b where a x + b is what is summed of each record x; None of another h."""
+        two = self.record.type.clone(shape=(2,))("two")
+        [h] = clone_replace([self.h], {self.record: two}, rebuild_strict=False)
+        try:
+            slopes = linear_map(h, two).toarray()
+            [at_zero] = clone_replace([h], {two: pt.zeros(2)}, rebuild_strict=False)
+        except Declined:
+            return None
+        added = known_value(at_zero, fixed=True)
+        if public_data([h]) or added is None or not np.isfinite([*slopes.flat, *added]).all():
+            return None
+        a, b = float(slopes[0, 0]), float(added[0])
+        return (a, b) if a and np.array_equal(slopes, a * np.eye(2)) else None
+
+    def rewritten(self, rewrite: Callable) -> Summand:
+        """Return a summand of rewritten graphs; all are rewritten at once."""
+        h, *breakpoints = rewrite([self.h, *self.breakpoints])
+        return Summand(self.record, h, tuple(breakpoints))
 
 
 def read_summand(
     entry: TensorVariable,
     records: TensorVariable,
     n: int,
-    record: TensorVariable,
     *,
     column: int,
     positive: bool,
 ) -> Summand:
-    """Read a scalar statistic; `record` stands for the records, a vector of any length.
+    """Read a scalar statistic; what it adds to the sum is added in equal parts for each record.
 
     Parameters
     ----------
     entry, records, n : the statistic, and the n records that it is computed from.
-    record : stand-in vector.
     column : the number of the records' column that it is of.
     positive : whether the support of a record starts at zero.
 
@@ -80,7 +105,8 @@ def read_summand(
             f"rung='records'",
             near=1,
         ) from None
-    h: TensorVariable = pt.zeros((), dtype="float64")
+    record = pt.vector("record", dtype="float64")
+    h = pt.as_tensor(offset).astype("float64") / n
     for total, vector in zip(form.sums, form.maps, strict=True):
         if total in coefficients:
             h = h + coefficients[total] * vector
@@ -90,11 +116,11 @@ def read_summand(
     centers = pt.zeros(len(form.columns), dtype="float64")
     replace = {v: record for v, j in column_vectors([h], records).items() if j == column}
     replace[form.centers] = centers
-    h, offset = clone_replace([h, pt.as_tensor(offset)], replace, rebuild_strict=False)
+    h = clone_replace(h, replace, rebuild_strict=False)
     h = rewrite_graph(_of_any_length(h), include=("canonicalize",))
     reader = _Breakpoints(record, positive)
     reader.visit(h)
-    return Summand(h, offset.astype("float64"), tuple(reader.found))
+    return Summand(record, h, tuple(reader.found))
 
 
 def _of_any_length(h: TensorVariable) -> TensorVariable:

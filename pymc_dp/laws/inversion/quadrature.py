@@ -12,7 +12,6 @@ from pymc.distributions.distribution import _support_point
 from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import IntervalTransform, LogOddsTransform, LogTransform
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -81,24 +80,18 @@ def starts_at_zero(law: TensorVariable, name: str) -> bool:
     return lower is not None and bool(known_value(lower) == 0)
 
 
-def contribution(summand, record, x):
-    """Values of what a record adds to the sum, at points of any shape, on a new last axis."""
-    [h] = graph_replace([summand.h], {record: x.ravel()}, strict=False)
-    return pt.broadcast_to(h, (x.size,)).reshape(x.shape)[..., None]
-
-
-def log_density_of_sum(law, n, least, summand, record, z, laplace, gaussian) -> TensorVariable:
+def log_density_of_sum(law, n, least, summand, z, laplace, gaussian) -> TensorVariable:
     """Log density of a noisy sum over n records, `least` being a number that n is not below."""
     counts = panel_counts(least)
-    log_weight, h, cut = law_of_sum(law, n, counts, summand, record, z, laplace, gaussian)
+    log_weight, h, cut = law_of_sum(law, n, counts, summand, z, laplace, gaussian)
     density = ReleaseDensity(Fraction(counts[0], sum(counts)))
     return density(log_weight, h, cut, n, z, laplace, gaussian)[0][0]
 
 
-def law_of_sum(law, n, counts, summand, record, z, laplace, gaussian):
+def law_of_sum(law, n, counts, summand, z, laplace, gaussian):
     """Log masses of quadrature nodes, what a record adds at them, and which are cut ends."""
-    log_weight, nodes, cut = quadrature(law, n, counts, summand, record, z, laplace, gaussian)
-    h = contribution(summand, record, backward(law, nodes))
+    log_weight, nodes, cut = quadrature(law, n, counts, summand, z, laplace, gaussian)
+    h = summand.at(backward(law, nodes))[..., None]
     return log_weight + log_density(law, nodes), h, cut
 
 
@@ -108,7 +101,7 @@ def panel_counts(least: int) -> tuple[int, int]:
     return 6, 40 if least < 20 else 24 if least < 100 else 12
 
 
-def quadrature(law, n, counts, summand, record, z, laplace, gaussian):
+def quadrature(law, n, counts, summand, z, laplace, gaussian):
     """Log weights and positions of quadrature nodes on the real line, and which are cut ends.
 
     Nodes of panels of each count, one after the other.
@@ -131,10 +124,10 @@ def quadrature(law, n, counts, summand, record, z, laplace, gaussian):
     )
 
     def look(y):
-        return log_density(law, y), contribution(summand, record, backward(law, y))
+        return log_density(law, y), summand.at(backward(law, y))[..., None]
 
     # How far a saddlepoint can tilt: not beyond a pole, nor beyond what Gaussian noise asks for.
-    gap = z - n * contribution(summand, record, backward(law, origin))
+    gap = z - n * summand.at(backward(law, origin))[..., None]
     has_laplace = laplace > 0
     tilt = pt.switch(
         has_laplace,

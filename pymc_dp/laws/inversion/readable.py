@@ -96,9 +96,9 @@ def _mass(law: Any, values: list[np.ndarray], name: str) -> tuple[float, list[np
     _, one = law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
     support(one, name)
     record, zero = pt.vector("record", dtype="float64"), pt.zeros(1)
-    itself = Summand(record, pt.zeros(()), ())
+    itself = Summand(record, record)
     try:
-        log_weight, *_ = law_of_sum(one, 1.0, (_PANELS,), itself, record, zero, zero, zero + 1)
+        log_weight, *_ = law_of_sum(one, 1.0, (_PANELS,), itself, zero, zero, zero + 1)
         mass = pt.exp(pt.logsumexp(log_weight))
         slopes = pt.grad(mass, own, disconnected_inputs="ignore")
         inputs = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.laws.inversion.groups import part_of, released_by_group
-from pymc_dp.laws.inversion.release import characteristic_marginal, found_in_bulk
+from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
+from pymc_dp.laws.integrated import integrated_release
+from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
+from pymc_dp.laws.inversion.law import Inverted, noise_parts
+from pymc_dp.laws.inversion.quadrature import starts_at_zero
+from pymc_dp.laws.inversion.readable import readable_law
+from pymc_dp.laws.inversion.trial import require_found, require_somewhere
+from pymc_dp.laws.shown import as_released, of_multiples, of_weights
 from pymc_dp.laws.sum_law import LAST_RESORTS, Change
-from pymc_dp.reading.cells import is_shared
-from pymc_dp.reading.columns import only_column
+from pymc_dp.mechanisms.base import Mechanism, has_kink
+from pymc_dp.reading.bounds import at_start
+from pymc_dp.reading.cells import factors, is_shared, parameters_of_entries
+from pymc_dp.reading.columns import column_parameters, only_column, width_of
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import Reading, check_transform, record_length, releases_of
-from pymc_dp.reading.statistic import read_statistic
+from pymc_dp.reading.model import (
+    Reading,
+    check_transform,
+    record_length,
+    release_mechanism,
+    release_statistic,
+    releases_of,
+)
+from pymc_dp.reading.statistic import Statistic, read_statistic, stand_in_records
 
 
 def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVariable]]:
@@ -33,12 +57,11 @@ def of_all_records(reading: Reading, group: Block) -> Change:
     records, mine = _read(reading, group)
     column, name = only_column(records, mine)
     try:
-        found = characteristic_marginal(records, record_length(records), column, mine)
-        for release in found.values():
-            found_in_bulk(release, name)
+        found = sum_of_all(records, record_length(records), column, mine)
+        require_bulk(found, name)
     except (Declined, ValueError) as error:
         raise Declined(f"by inversion: {error}", near=getattr(error, "near", 1)) from None
-    return Change(replaced=found)
+    return Change(replaced={mine[0]: found})
 
 
 @LAST_RESORTS.register("groups", order=2)
@@ -53,6 +76,202 @@ def of_groups(reading: Reading, group: Block) -> Change:
             f"sums that share records are dependent",
             near=1,
         )
-    several = len(sums) > 1
-    with about("by inversion by group"):
-        return Change(replaced={s.rv: released_by_group(records, part, s, several) for s in sums})
+    found = {}
+    for statistic in sums:
+        with about(f"by inversion by group: the release {statistic.rv.name!r}"):
+            found[statistic.rv] = sums_by_group(records, part, statistic, len(sums) > 1)
+            require_bulk(found[statistic.rv], str(records.name))
+    return Change(replaced=found)
+
+
+def sum_of_all(
+    records: TensorVariable, n: int, column: int, releases: Sequence[TensorVariable]
+) -> TensorVariable:
+    """Return the release of a sum over n records alike, a vector or a column, without these.
+
+    Raises
+    ------
+    NotImplementedError, ValueError
+        Where this does not apply; the message names the variable and says why.
+    """
+    law = readable_law(records)
+    # Small integers and floats in the graph would be computed with in single precision.
+    parameters = [p.astype("float64") for p in column_parameters(records, column)]
+    _, one = law(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+    positive = starts_at_zero(one, records.name)
+    if len(releases) != 1:
+        names = ", ".join(repr(r.name) for r in releases)
+        raise Declined(
+            f"the records {records.name!r} have {len(releases)} releases ({names}), which are "
+            f"dependent: only one release, of one sum, can be inverted"
+        )
+    [release] = releases
+    name, mechanism = release.name, release_mechanism(release)
+    statistic = release_statistic(release)
+    with about(f"the release {name!r}"):
+        noise_parts(mechanism)
+    others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
+    if others:
+        raise Declined(
+            f"the release {name!r} mixes the records {records.name!r} with "
+            f"{', '.join(repr(o.name) for o in others)}: write what does not depend on "
+            f"{records.name!r} behind the release"
+        )
+    shape = statistic.type.shape
+    if shape not in ((), (1,)):
+        raise Declined(
+            f"the release {name!r} has shape {shape}: one sum over all records {records.name!r} "
+            f"can be integrated out, given as a scalar or a list"
+        )
+    try:
+        entry = statistic[0] if shape else statistic
+        summand = read_summand(entry, records, n, column=column, positive=positive)
+    except Declined as error:
+        instead = "Release sums of functions of single records, or sample with rung='records'"
+        raise Declined(
+            f"the statistic of the release {name!r} of {records.name!r}: {error}",
+            instead="" if error.near else instead,
+            near=error.near,
+        ) from None
+    with about(f"the release {name!r}"):
+        require_smooth(records, mechanism, summand)
+    shown = as_released(release, 1)
+    if found := summand.multiple:
+        factor, added = np.array(found).reshape(2, 1)
+        several = records.type.ndim > 1 and width_of(records) > 1
+        of = f"{records.name}_{column}" if several else str(records.name)
+        shown = of_multiples(of, records.owner.op, np.array(n), factor, n * added)
+    graphs = [summand.h, *summand.breakpoints]
+    public = [
+        v for v in graph_inputs(graphs) if v is not summand.record and not isinstance(v, Constant)
+    ]
+    # What the law keeps is no part of the model.
+    own = {v: v.type() for v in public}
+    summand = summand.rewritten(lambda g: clone_replace(g, own, rebuild_strict=False))
+    numbers = np.full(shape, n), np.ones(shape), np.zeros(shape)
+    inverted = Inverted(law, *numbers, summand, tuple(own.values()), shown)
+    parameters = [pt.broadcast_to(p, shape) for p in parameters]
+    return integrated_release(inverted, mechanism, *parameters, *public)
+
+
+def sums_by_group(
+    rv: TensorVariable, part: TensorVariable, release: Statistic, several: bool
+) -> TensorVariable:
+    """Return the release of sums over groups of a function of each record, without these.
+
+    `several` says whether there are others of these records, which decides on the name.
+    """
+    law, mechanism, shape = readable_law(rv), release_mechanism(release.rv), lengths(release.rv)
+    noise_parts(mechanism)
+    sizes, factor, added = (
+        x.reshape(shape) for x in (release.sizes, factors(release, rv), release.offset)
+    )
+    parameters = parameters_of_entries(release, rv, rv.owner.op.dist_params(rv.owner))
+    own = [p.astype("float64") for p in parameters]
+    scalars = [p[0] if p.type.ndim else p for p in own]
+    own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
+    _, one = law(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+    summand = summand_of(part, rv, math.prod(lengths(rv)), starts_at_zero(one, str(rv.name)))
+    require_smooth(rv, mechanism, summand)
+    shown = as_released(release.rv, release.offset.size)
+    if part is rv:
+        of = f"{rv.name}_{release.rv.name}" if several else str(rv.name)
+        shown = of_weights(of, rv.owner.op, release.rv, release.weights, release.offset)
+    inverted = Inverted(law, sizes, factor, added, summand, (), shown)
+    return integrated_release(inverted, mechanism, *own)
+
+
+def require_bulk(release: TensorVariable, name: str) -> None:
+    """Decline a release, its records of this name integrated out, that `require_found` declines.
+
+    The smallest of its groups is tried, under the narrowest noise of all.
+    """
+    mechanism, parameters = release.owner.op.split(release.owner.inputs)
+    law = release.owner.op.law
+    sizes, _, (_, *noise), given, summand = law.standardised(release, mechanism, parameters)
+    if not sizes.size:
+        return
+    j = int(np.argmin(sizes))
+    narrowest = [part.min(keepdims=True) for part in noise]
+
+    def found_at(times):
+        own = at_start([p[j] for p in given], times)
+        _, one = law.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+        at = summand.rewritten(lambda graphs: at_start(graphs, times))
+        require_found(name, one, int(sizes[j]), at, *at_start(narrowest))
+
+    require_somewhere(found_at)
+
+
+def require_smooth(records: TensorVariable, mechanism: Mechanism, summand: Summand) -> None:
+    """Decline counts that are discrete but for noise whose density has a kink."""
+    if has_kink(mechanism) and _steps(summand) > 2:
+        raise Declined(
+            f"it counts the records {records.name!r} in more than two classes, which makes it "
+            f"discrete but for Laplace noise: release one count, or use GaussianMechanism"
+        )
+
+
+def _steps(summand: Summand) -> int:
+    """Count the values of a summand that is constant between breakpoints; 0 for others."""
+    points = [known_value(p) for p in summand.breakpoints]
+    if not points or any(p is None for p in points):
+        return 0
+    known = np.array([float(np.squeeze(p)) for p in points if p is not None])
+    edges = np.unique(known[np.isfinite(known)])
+    if edges.size == 0:
+        return 0
+    edges = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
+    inner = np.concatenate([edges[:-1] + s * np.diff(edges) for s in (0.3, 0.6)])
+    given = {summand.record: pt.as_tensor(inner)}
+    value = known_value(clone_replace(summand.h, given, rebuild_strict=False))
+    if value is None:
+        return 0  # it depends on a parameter, or on data without a value
+    first, second = np.split(np.broadcast_to(value, inner.shape), 2)
+    return np.unique(first).size if np.array_equal(first, second) else 0
+
+
+def part_of(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:
+    """Return the function of each record that all releases are linear in."""
+    above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
+    for found in (rv, *above):  # sums of the records themselves first
+        elementwise = found.owner is not None and isinstance(found.owner.op, Elemwise)
+        if not (found is rv or elementwise):
+            continue
+        if found.type.ndim != rv.type.ndim or known_shape(found) != known_shape(rv):
+            continue
+        if not _of_one_record(found, rv):
+            continue
+        try:
+            for release in mine:
+                read_statistic(reading, release, rv, (), found)
+        except Declined:
+            continue
+        return found
+    raise Declined(
+        f"by inversion by group: the releases of {rv.name!r} are no sums of one function of a "
+        f"single record: write it once for all records, c = pt.clip(x, a, b), and release sums of c"
+    )
+
+
+def _of_one_record(graph: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether entry i of a graph is the same function of entry i of a variable for all i."""
+    if graph is rv:
+        return True
+    node = graph.owner
+    if not nearest_rvs([graph]):
+        return all(graph.type.broadcastable) and known_value(graph, fixed=True) is not None
+    if node is None or not (isinstance(node.op, Elemwise) or keeps_values(node.op, node.inputs[0])):
+        return False
+    return all(_of_one_record(i, rv) for i in node.inputs)
+
+
+def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
+    """Read a function of each of n records `rv` as one of a vector of records."""
+    alike = stand_in_records(n)
+    stand_in = alike.type()  # a clone would copy what is drawn
+    column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
+    [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
+    vector = of_column.dimshuffle(0) if rv.type.ndim > 1 else of_column
+    [entry] = graph_replace([vector.sum()], {stand_in: alike}, strict=False)
+    return read_summand(entry, alike, n, column=0, positive=positive)

@@ -16,7 +16,6 @@ from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import (
     FEWEST,
     backward,
-    contribution,
     law_of_sum,
     panel_counts,
 )
@@ -45,7 +44,6 @@ def require_found(
     law: TensorVariable,
     n: int,
     summand: Summand,
-    record: TensorVariable,
     laplace: TensorVariable,
     gaussian: TensorVariable,
 ) -> None:
@@ -55,13 +53,12 @@ def require_found(
     ----------
     name : of the records.
     law, summand : of one record, and what it contributes; where the model starts.
-    record : the record that stands in the summand.
-    laplace, gaussian : of length 1, see `inversion.release.noise_parts`.
+    laplace, gaussian : of length 1, see `inversion.law.noise_parts`.
     """
     noisy = [pt.tensor(shape=(1,), dtype="float64") for _ in range(3)]
     counts = panel_counts(n)
-    nodes = law_of_sum(law, float(n), counts, summand, record, *noisy)
-    ends = contribution(summand, record, backward(law, pt.constant(_FAR)))
+    nodes = law_of_sum(law, float(n), counts, summand, *noisy)
+    ends = summand.at(backward(law, pt.constant(_FAR)))
     with np.errstate(all="ignore"):
         own = noticed_function([], [laplace, gaussian])()
         find = noticed_function(noisy, [*nodes, ends])

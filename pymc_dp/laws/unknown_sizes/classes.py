@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.laws.inversion.groups import summand_of
+from pymc_dp.laws.inversion.rule import summand_of
 from pymc_dp.laws.unknown_sizes.density import Entries
 from pymc_dp.laws.unknown_sizes.histogram import Histogram, number_of_values
 
@@ -102,8 +102,7 @@ class ClassReader:
             raise Declined(
                 "of records that are counts, or have many values, one sum can be released"
             )
-        record = pt.vector("record", dtype="float64")
-        read = [summand_of(m, self.x, 1000, record, positive=False) for m in self.maps]
+        read = [summand_of(m, self.x, 1000, positive=False) for m in self.maps]
         points = [known_value(p, fixed=True) for summand in read for p in summand.breakpoints]
         known = [float(np.squeeze(p)) for p in points if p is not None]
         if not known or len(known) < len(points):
@@ -112,8 +111,8 @@ class ClassReader:
         # Three points of each interval: what is constant on them is taken for a step.
         ends = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
         inner = np.concatenate([ends[:-1] + s * np.diff(ends) for s in (0.2, 0.5, 0.9)])
-        given = {record: pt.constant(inner)}
-        values = np.array([self._at(s.h, given, inner.size) for s in read])
+        at = pt.constant(inner)
+        values = np.array([self._at(s.h, {s.record: at}, inner.size) for s in read])
         values = values.reshape(len(read), 3, -1)
         if not (values == values[:, :1]).all():
             raise Declined("it is no number of records in classes")

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.abstract import _logprob
-from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
+from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -36,8 +36,7 @@ from pymc_dp.laws import find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated
 from pymc_dp.laws.inversion.breakpoints import Summand
-from pymc_dp.laws.inversion.groups import log_densities
-from pymc_dp.laws.inversion.release import multiple_of, noise_parts
+from pymc_dp.laws.inversion.law import log_densities, noise_parts
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism
@@ -110,12 +109,11 @@ class Records:
     law: RandomVariable
     count: int  # of its parameters
     summand: Summand | None
-    record: TensorVariable
 
     @cached_property
     def multiple(self) -> tuple[float, float] | None:
         """The a and b where a x + b is what is summed of each record x; None of other functions."""
-        return (1.0, 0.0) if self.summand is None else multiple_of(self.summand, self.record)
+        return (1.0, 0.0) if self.summand is None else self.summand.multiple
 
     def draw(self, rng, n, parameters):
         """Draw the sum of n records."""
@@ -124,8 +122,7 @@ class Records:
             rng, total = law(*own, rng=rng, return_next_rng=True)
             return rng, pt.switch(n > 0, total, 0)
         rng, x = self.law(*parameters, size=(n,), rng=rng, return_next_rng=True)
-        flat = clone_replace(self.summand.h, {self.record: x}, rebuild_strict=False)
-        return rng, pt.broadcast_to(flat, (n,)).sum()
+        return rng, self.summand.at(x).sum()
 
     def terms(self, sizes, released, parameters):
         """Log density of released entries for each of some numbers of records."""
@@ -150,7 +147,7 @@ class Records:
         else:
             doubles = [p.astype("float64") for p in parameters]
             b, sd = (part / abs(slope) for part in noise_parts(mechanism))
-            found = log_densities(self.law, doubles, some, self.summand, self.record, z, b, sd)
+            found = log_densities(self.law, doubles, some, self.summand, z, b, sd)
         alone = mechanism.logp(value, pt.constant(np.where(np.isfinite(constant), constant, 0.0)))
         return pt.switch(usable, found - np.log(abs(slope)), alone + none)
 

@@ -32,10 +32,10 @@ from pymc_dp.graphs.questions import (
 from pymc_dp.laws import is_registered, require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.inversion.groups import summand_of
+from pymc_dp.laws.inversion.law import noise_parts
 from pymc_dp.laws.inversion.quadrature import FEWEST, starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.release import noise_parts, require_smooth
+from pymc_dp.laws.inversion.rule import require_smooth, summand_of
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
@@ -190,7 +190,7 @@ class UnknownSizes(SumLaw):
             with about(f"the release {release.name!r}"):
                 if self.records.summand is not None:
                     noise_parts(mechanism)
-                    require_smooth(self.rv, mechanism, self.records.summand, self.records.record)
+                    require_smooth(self.rv, mechanism, self.records.summand)
                 else:
                     law, own = sum_of(self.records.law, 10, *record)
                     require_pair(law, mechanism, own)
@@ -417,7 +417,6 @@ class _Reader:
     def records(self) -> Records:
         """Return the law of the records and the sum over them that is released."""
         op, rv = self.rv.owner.op, self.rv
-        record = pt.vector("record", dtype="float64")
         count = len(op.dist_params(rv.owner))
         summed = self.summed
         while summed is not None and summed.owner is not None:
@@ -425,7 +424,7 @@ class _Reader:
                 break
             summed = summed.owner.inputs[0]
         if summed is None or (summed is self.x and is_registered(sum_of, op)):
-            return Records(op, count, None, record)
+            return Records(op, count, None)
         if not rv.dtype.startswith("float"):
             raise Declined(
                 f"the sum over the records {rv.name!r}, of unknown number, has no known law"
@@ -433,13 +432,13 @@ class _Reader:
         op = readable_law(rv)
         parameters = [p.astype("float64").squeeze() for p in rv.owner.op.dist_params(rv.owner)]
         _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        summand = summand_of(self.summed, self.x, 1000, record, starts_at_zero(law, rv.name))
+        summand = summand_of(self.summed, self.x, 1000, starts_at_zero(law, rv.name))
         if self.size in ancestors([summand.h]):
             raise Declined(
                 f"what is summed over the records {rv.name!r} depends on their number "
                 f"{self.number.name!r}, where sums of functions of a single record are supported"
             )
-        return Records(op, count, summand, record)
+        return Records(op, count, summand)
 
 
 def _split(graph: TensorVariable) -> list[TensorVariable]:

@@ -503,14 +503,14 @@ def test_routes_and_explain():
 def test_inversion_is_the_last_resort(monkeypatch):
     asked = []
 
-    def characteristic_marginal(records, n, column, releases):
+    def sum_of_all(records, n, column, releases):
         asked.append((records.name, n, [r.name for r in releases]))
         if refuse:
             raise Declined("too hard")
-        return {releases[0]: pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0, shape=2)}
+        return pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0, shape=2)
 
-    monkeypatch.setattr(rule, "characteristic_marginal", characteristic_marginal)
-    monkeypatch.setattr(rule, "found_in_bulk", lambda release, name: None)
+    monkeypatch.setattr(rule, "sum_of_all", sum_of_all)
+    monkeypatch.setattr(rule, "require_bulk", lambda release, name: None)
     with pm.Model() as model:
         scale = pm.HalfNormal("scale")
         x = pm.Gamma("x", 2, scale, shape=9)

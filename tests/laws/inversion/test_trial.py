@@ -64,8 +64,8 @@ def test_found_in_the_bulk_or_declined(law, n, statistic, noise, match):
 def test_no_wrong_value_where_the_panels_are_wider_than_the_noise(z, b):
     """Of one squared log-normal value, whose law is cut at a billion."""
     record, given = pt.dvector("record"), [pt.constant([v]) for v in (z, b, 0.0)]
-    summand = Summand(record**2, pt.constant(0.0), ())
-    density = log_density_of_sum(pm.LogNormal.dist(0.0, 1.0), 1.0, 1, summand, record, *given)
+    summand = Summand(record, record**2)
+    density = log_density_of_sum(pm.LogNormal.dist(0.0, 1.0), 1.0, 1, summand, *given)
     with np.errstate(all="ignore"):
         found = pm.compile([], density, mode=PLAIN)()
     x = np.exp(2 * stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000))
