@@ -101,9 +101,10 @@ class ClosedForm:
         """Law of sigma2."""
         return stats.invgamma(self.nu / 2, scale=self.nu * self.scale2 / 2)
 
-    def density_of_sigma(self, sigma: np.ndarray) -> np.ndarray:
-        """Density of the standard deviation."""
-        return 2 * sigma * self.sigma2.pdf(sigma**2)
+    @property
+    def sigma(self):
+        """Law of the standard deviation."""
+        return stats.gengamma(self.nu / 2, -2, scale=np.sqrt(self.nu * self.scale2 / 2))
 
     def probability_feasible(self, points: int = 20_000) -> float:
         """Posterior probability that mu and sigma2 are possible for values within the bounds."""
@@ -239,30 +240,27 @@ def figure_side_by_side(idata: DataTree) -> Figure:
         2, 2, (11, 5.4), "Ignoring the noise is confident and wrong (flat prior; bars: median and "
         "95% interval)", sharex="col", height_ratios=[4, 1],
     )  # fmt: skip
-    analyses = (
-        ("naive: the released ones, noise ignored", RELEASED, ORANGE, "--"),
-        ("confidential: the true mean and variance", CONFIDENTIAL, GREEN, "-"),
-    )
+    naive, confidential = (ClosedForm.given("flat", *s) for s in (RELEASED, CONFIDENTIAL))
     mu, sigma2 = draws_of(idata)
+    panels = (
+        ("mean μ (µg/dl)", mu, naive.mu, confidential.mu, 80.0),
+        ("standard deviation σ (µg/dl)", np.sqrt(sigma2), naive.sigma, confidential.sigma, 70.0),
+    )
     tops, bottoms = batched(figure.axes, 2)
-    for label, ours, highest, top, bottom in zip(
-        ("mean μ (µg/dl)", "standard deviation σ (µg/dl)"),
-        (mu, np.sqrt(sigma2)), (80.0, 70.0), tops, bottoms, strict=True,
-    ):  # fmt: skip
+    for top, bottom, panel in zip(tops, bottoms, panels, strict=True):
+        label, ours, published, true, highest = panel
         x = np.linspace(1e-6, highest, 800)
         edges = np.arange(0, highest + 1, 2.0).tolist()
         top.hist(ours, edges, density=True, color=BLUE, alpha=0.3,
                  label="ours: the released ones, with noise and bounds")  # fmt: skip
         top.hist(ours, edges, density=True, color=BLUE, histtype="step")
         intervals = [(report.ends(ours, 0.95), BLUE)]
-        for name, statistics, colour, style in analyses:
-            exact = ClosedForm.given("flat", *statistics)
-            density, u = exact.mu.pdf(x), np.array([0.025, 0.5, 0.975])
-            quantiles = exact.mu.ppf(u)
-            if ours is not mu:
-                density, quantiles = exact.density_of_sigma(x), np.sqrt(exact.sigma2.ppf(u))
-            top.plot(x, density, color=colour, ls=style, lw=2, label=name)
-            intervals.append((quantiles, colour))
+        for law, colour, style, name in (
+            (published, ORANGE, "--", "naive: the released ones, noise ignored"),
+            (true, GREEN, "-", "confidential: the true mean and variance"),
+        ):
+            top.plot(x, law.pdf(x), color=colour, ls=style, lw=2, label=name)
+            intervals.append((law.ppf([0.025, 0.5, 0.975]), colour))
         for height, ((low, median, high), colour) in enumerate(intervals):
             bottom.plot([low, high], [height, height], color=colour, lw=3, solid_capstyle="butt")
             bottom.plot(median, height, "o", color=colour, mec="white", ms=7)

@@ -142,28 +142,16 @@ class ClosedForm:
         rate = RATE + (products[2, 2] + MEAN @ PRECISION @ MEAN - right @ mean) / 2
         return cls(mean, cov, SHAPE + n / 2, rate)
 
-    def at(self, x: np.ndarray, *, new: bool = False):
-        """Law of the regression line at x, or of a new y there: Student's t."""
-        rows = np.stack([np.ones_like(x), x], axis=-1)
+    def along(self, rows: np.ndarray, *, new: bool = False):
+        """Law of rows @ theta, the line at x for a row (1, x), or of a new y there: Student's t."""
         spread = new + np.sum((rows @ self.cov) * rows, axis=-1)
         return stats.t(2 * self.shape, rows @ self.mean, np.sqrt(self.rate / self.shape * spread))
 
-    def parameter(self, k: int):
-        """Law of the intercept (0) or the slope (1): Student's t."""
-        scale = np.sqrt(self.rate / self.shape * self.cov[k, k])
-        return stats.t(2 * self.shape, self.mean[k], scale)
-
-    def quantiles(self, probabilities) -> list[np.ndarray]:
-        """Quantiles of the intercept, the slope and sigma."""
-        sigma2 = stats.invgamma(self.shape, scale=self.rate)
-        found = [self.parameter(k).ppf(probabilities) for k in range(2)]
-        return [*found, np.sqrt(sigma2.ppf(probabilities))]
-
-    def density(self, k: int, at: np.ndarray) -> np.ndarray:
-        """Density of the intercept, the slope or sigma."""
-        if k < 2:
-            return self.parameter(k).pdf(at)
-        return 2 * at * stats.invgamma(self.shape, scale=self.rate).pdf(at**2)
+    @property
+    def laws(self) -> list:
+        """Laws of the intercept, the slope and sigma."""
+        sigma = stats.gengamma(self.shape, -2, scale=np.sqrt(self.rate))
+        return [*(self.along(row) for row in np.eye(2)), sigma]
 
 
 def draws_of(idata: DataTree) -> list[np.ndarray]:
@@ -177,16 +165,16 @@ Posterior = ClosedForm | DataTree
 def quantiles(posterior: Posterior, probabilities) -> list[np.ndarray]:
     """Quantiles of the intercept, the slope and sigma."""
     if isinstance(posterior, ClosedForm):
-        return posterior.quantiles(probabilities)
+        return [law.ppf(probabilities) for law in posterior.laws]
     return [np.quantile(values, probabilities) for values in draws_of(posterior)]
 
 
 def line(posterior: Posterior, x: np.ndarray, probabilities) -> np.ndarray:
     """Quantiles of the regression line at every x."""
+    rows = np.stack([np.ones_like(x), x], axis=-1)
     if isinstance(posterior, ClosedForm):
-        return np.stack([posterior.at(x).ppf(p) for p in probabilities])
-    intercept, slope, _ = draws_of(posterior)
-    return np.quantile(intercept[:, None] + slope[:, None] * x, probabilities, axis=0)
+        return np.stack([posterior.along(rows).ppf(p) for p in probabilities])
+    return np.quantile(report.draws(posterior, "theta") @ rows.T, probabilities, axis=0)
 
 
 def fit_all(
@@ -242,12 +230,8 @@ def figure_lines(x: np.ndarray, y: np.ndarray, fits: dict[str, Posterior]) -> Fi
         for edge in (low, high):
             ax.plot(grid, edge, color=COLOURS["confidential"], lw=1.5, ls="--",
                     label="confidential analysis: 90%")  # fmt: skip
-        ax.set(
-            title=f"{name}: 90% and median",
-            xlabel="drink, scaled",
-            xlim=(-0.02, 1.02),
-            ylim=(-0.6, 1.6),
-        )
+        ax.set_title(f"{name}: 90% and median")
+        ax.set(xlabel="drink, scaled", xlim=(-0.02, 1.02), ylim=(-0.6, 1.6))
     figure.axes[0].set_ylabel("cirrhosis, scaled")
     report.legend(figure)
     return figure
@@ -261,7 +245,7 @@ def figure_densities(fits: dict[str, Posterior]) -> Figure:
             low, high = quantiles(posterior, [0.001, 0.999])[k]
             grid = np.linspace(low, high, 400)
             if isinstance(posterior, ClosedForm):
-                density, style = posterior.density(k, grid), "--"
+                density, style = posterior.laws[k].pdf(grid), "--"
             else:
                 density, style = stats.gaussian_kde(draws_of(posterior)[k])(grid), "-"
             ax.plot(grid, density, color=COLOURS[name], lw=2, ls=style, label=name)
@@ -308,7 +292,8 @@ ENDS = np.array([[(1 - p) / 2 for p in LEVELS], [(1 + p) / 2 for p in LEVELS]])
 
 def _exact_intervals(released: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Predictive intervals at every x: (end, level, x)."""
-    return ClosedForm.given(released, TRAIN).at(x, new=True).ppf(ENDS[..., None])
+    rows = np.stack([np.ones_like(x), x], axis=-1)
+    return ClosedForm.given(released, TRAIN).along(rows, new=True).ppf(ENDS[..., None])
 
 
 def _sampled_intervals(model: pm.Model, x: np.ndarray, draws: int, rng) -> np.ndarray:
