@@ -129,7 +129,7 @@ def row(label: str, posterior: ClosedForm | DataTree) -> list[str]:
     if isinstance(posterior, ClosedForm):
         u = _midpoints(20_000)
         mu, sigma2 = posterior.mu.ppf(u), posterior.sigma2.ppf(u)
-        last = [f"{posterior.probability_feasible():.3f}", "exact"]
+        last = [f"{posterior.probability_feasible():.3f}"]
     else:
         mu, sigma2 = draws_of(posterior)
         last = [
@@ -138,10 +138,11 @@ def row(label: str, posterior: ClosedForm | DataTree) -> list[str]:
         ]
     cells = []
     for values in (mu, np.sqrt(sigma2), sigma2):
-        low, median, high = report.ends(values, 0.95)
-        numbers = (median, low, high, values.mean(), values.std(ddof=1))
-        digits = 0 if high >= 1000 else 1
-        cells.append("{}\n[{}, {}]\n{} ± {}".format(*(f"{x:,.{digits}f}" for x in numbers)))
+        ends = report.ends(values, 0.95)
+        number = ",.0f" if ends[-1] >= 1000 else ",.1f"
+        moments = f"{values.mean():{number}} ± {values.std(ddof=1):{number}}"
+        interval = report.interval(*ends, number).replace(" ", "\n", 1)
+        cells.append(f"{interval}\n{moments}")
     return [label, *cells, *last]
 
 
@@ -162,8 +163,8 @@ def make_table(fits: dict[tuple[Prior, bool], DataTree]) -> Table:
         ("", "μ (µg/dl)", "σ (µg/dl)", "σ²", "P(fea-\nsible)", "R-hat", "ESS"),
         rows,
         "Each cell: median, central 95% interval, mean ± sd. P(feasible): probability that values "
-        "within [0, 100] can have this μ and σ². R-hat and bulk ESS are those of the worse of μ "
-        "and σ².",
+        "within [0, 100] can have this μ and σ². Where it was sampled, R-hat and bulk ESS are "
+        "those of the worse of μ and σ².",
     )
 
 
@@ -251,9 +252,8 @@ def figure_side_by_side(idata: DataTree) -> Figure:
         label, ours, published, true, highest = panel
         x = np.linspace(1e-6, highest, 800)
         edges = np.arange(0, highest + 1, 2.0).tolist()
-        top.hist(ours, edges, density=True, color=BLUE, alpha=0.3,
+        top.hist(ours, edges, density=True, histtype="stepfilled", fc=(BLUE, 0.3), ec=BLUE,
                  label="ours: the released ones, with noise and bounds")  # fmt: skip
-        top.hist(ours, edges, density=True, color=BLUE, histtype="step")
         intervals = [(report.ends(ours, 0.95), BLUE)]
         for law, colour, style, name in (
             (published, ORANGE, "--", "naive: the released ones, noise ignored"),
@@ -279,17 +279,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = report.options(
         "blood_lead", __doc__, argv, draws=10_000, output=Path("blood_lead_output")
     )
-    scales = np.divide(SENSITIVITY, EPSILON)
-    known = (
-        ("released", RELEASED, "what is known"),
-        ("noise scale", scales, "Laplace, ε = 0.25 for each"),
-        ("confidential", CONFIDENTIAL, "shown to compare with; never used by our analysis"),
-    )
     report.say(
         report.table(
             f"Blood lead of {N} policemen, each value publicly within [0, 100] µg/dl",
             ("", "mean", "variance", ""),
-            [(name, *(f"{v:.2f}" for v in values), said) for name, values, said in known],
+            (
+                ("released", *RELEASED, "what is known"),
+                ("noise scale", *np.divide(SENSITIVITY, EPSILON), "Laplace, ε = 0.25 for each"),
+                ("confidential", *CONFIDENTIAL, "to compare with; never used by our analysis"),
+            ),
         )
     )
     fits = {

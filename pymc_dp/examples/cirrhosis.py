@@ -198,15 +198,10 @@ def make_table(fits: dict[str, Posterior]) -> Table:
     """Set the posteriors side by side."""
     rows = []
     for name, posterior in fits.items():
-        cells = [
-            f"{median:.2f} [{low:.2f}, {high:.2f}]"
-            for low, median, high in quantiles(posterior, [0.025, 0.5, 0.975])
-        ]
-        if isinstance(posterior, ClosedForm):
-            cells.append("exact")
-        else:
-            cells.extend(report.convergence(posterior, "theta", "sigma2"))
-        rows.append((name, *cells))
+        row = [name, *(report.interval(*x) for x in quantiles(posterior, [0.025, 0.5, 0.975]))]
+        if not isinstance(posterior, ClosedForm):
+            row.extend(report.convergence(posterior, "theta", "sigma2"))
+        rows.append(row)
     return report.table(
         "Posteriors of the regression of cirrhosis on drink",
         ("analysis", *PARAMETERS, "R-hat", "ESS"),
@@ -317,9 +312,10 @@ def coverage_table(found: dict[str, np.ndarray], epsilons: Sequence[float] = EPS
         "Test states within their predictive intervals",
         ("ε", *(f"{LEVELS[k]:.0%}\n{name}" for k, name in cells)),
         [
-            (f"{epsilon:g}", *(f"{found[name][e, k]:.1%}" for k, name in cells))
+            (f"{epsilon:g}", *(found[name][e, k] for k, name in cells))
             for e, epsilon in enumerate(epsilons)
         ],
+        number=".1%",
     )
 
 
@@ -347,12 +343,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                           output=Path("cirrhosis_output"))  # fmt: skip
     x, y = states()
     released = release(x, y, args.epsilon, np.random.default_rng(args.seed))
-    rows = {"released": released, "confidential": sums(x, y)}
     report.say(
         report.table(
             "Sums over 46 states",
             ("", "x", "x²", "y", "xy", "y²"),
-            [(name, *(f"{v:.2f}" for v in values)) for name, values in rows.items()],
+            [("released", *released), ("confidential", *sums(x, y))],
         ),
         f"Laplace noise of scale {noise_scale(args.epsilon):g} on each: ε = {args.epsilon:g}\n",
     )

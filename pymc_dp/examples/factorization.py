@@ -210,7 +210,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         report.table(
             "Divergence of the posterior mean of φ (nats)",
             ("privacy loss ε", *LABELS),
-            [(f"{e:g}", *(f"{x[-1]:.4f}" for x in found[e].values())) for e in found],
+            [(f"{e:g}", *(curve[-1] for curve in found[e].values())) for e in found],
+            number=".4f",
         ),
         f"Root mean square error of the confidential counts, ε = {EPSILONS[1]:g}: "
         + ", ".join(f"{name} {error:.2f}" for name, error in errors.items()),

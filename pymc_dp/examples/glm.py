@@ -102,6 +102,10 @@ class Regression:
         x, y = x.clip(-self.reach, self.reach), y.clip(0, self.most)
         return [y, x * y, x, x**2]
 
+    def sums(self, x, y) -> list:
+        """Return what is published but for the noise."""
+        return [term.sum() for term in self.terms(x, y)]
+
     @property
     def sensitivity(self) -> np.ndarray:
         """What exchanging one person can change each sum by."""
@@ -151,11 +155,6 @@ class Study:
     y: np.ndarray
     release: np.ndarray
 
-    @property
-    def confidential(self) -> np.ndarray:
-        """The sums without noise."""
-        return np.array([term.sum() for term in self.kind.terms(self.x, self.y)], dtype=float)
-
 
 def simulate(kind: Regression, people: int, seed: int) -> Study:
     """Draw the confidential data, and release their sums."""
@@ -164,8 +163,7 @@ def simulate(kind: Regression, people: int, seed: int) -> Study:
     intercept, slope = kind.truth
     mean = kind.curve(intercept + slope * x)
     y = pm.draw(kind.family.dist(mean), random_seed=rng)
-    sums = [term.sum() for term in kind.terms(x, y)]
-    return Study(kind, x, y, pm.draw(kind.mechanism.dist(sums), random_seed=rng))
+    return Study(kind, x, y, pm.draw(kind.mechanism.dist(kind.sums(x, y)), random_seed=rng))
 
 
 def moments(kind: Regression, predictor, nodes, weights):
@@ -200,7 +198,7 @@ def build(study: Study, analysis: str) -> pm.Model:
         else:
             x, *_ = kind.covariate(shape=people)
             y = kind.family("y", kind.inverse_link(intercept + slope * x), shape=people)
-            sums = [term.sum() for term in kind.terms(x, y)]
+            sums = kind.sums(x, y)
             dp.PrivateObservation("release", sums, kind.mechanism, observed=study.release)
     return model
 
@@ -223,15 +221,18 @@ def coefficients(idata: DataTree) -> np.ndarray:
 
 def sums_table(study: Study) -> Table:
     """Set the release beside the confidential sums."""
-    scales = study.kind.sensitivity / EPSILON
-    rows = zip(study.confidential, study.release, scales, strict=True)
+    kind = study.kind
     return report.table(
         "",
         ("sum of", "confidential", "released", "noise scale"),
-        [
-            (name, *(f"{number:.1f}" for number in row))
-            for name, row in zip(("y", "x y", "x", "x²"), rows, strict=True)
-        ],
+        zip(
+            ("y", "x y", "x", "x²"),
+            kind.sums(study.x, study.y),
+            study.release,
+            kind.sensitivity / EPSILON,
+            strict=True,
+        ),
+        number=".1f",
     )
 
 
@@ -239,10 +240,8 @@ def summary(study: Study, fits: dict[str, DataTree]) -> Table:
     """Tabulate medians and intervals of the coefficients."""
     rows = []
     for name, truth in zip(COEFFICIENTS, study.kind.truth, strict=True):
-        cells = (report.ends(report.draws(idata, name), LEVEL) for idata in fits.values())
-        rows.append(
-            (name, f"{truth:g}", *("{1:.2f} ({0:.2f} to {2:.2f})".format(*c) for c in cells))
-        )
+        ends = (report.ends(report.draws(idata, name), LEVEL) for idata in fits.values())
+        rows.append((name, f"{truth:g}", *(report.interval(*each) for each in ends)))
     return report.table(f"Median and {LEVEL:.0%} interval", ("", "truth", *fits), rows)
 
 

@@ -125,11 +125,10 @@ def summary(study: Study, fits: dict[str, DataTree]) -> Table:
         between = "-"
         if analysis in fits:
             ends = report.ends(fits[analysis]["posterior"]["between"], 0.9, axis=None)
-            between = "{1:.1f} ({0:.1f} to {2:.1f})".format(*ends)
-        width = np.mean(high - low)
-        rows.append((analysis, f"{error:.1f}", f"{width:.1f}", f"{holds:.0%}", between))
+            between = report.interval(*ends, ".1f")
+        rows.append((analysis, error, np.mean(high - low), f"{holds:.0%}", between))
     headings = ("", "error, mmHg", "90% interval, width", "holds the truth", "between hospitals")
-    return report.table("", headings, rows)
+    return report.table("", headings, rows, number=".1f")
 
 
 def forest(study: Study, fits: dict[str, DataTree]) -> Figure:

@@ -131,8 +131,9 @@ def published(texts: Mapping[str, str]) -> Table:
         value = ", ".join(f"{x:.5g}" for x in release.value.ravel())
         [scale] = release.mechanism.parameters
         noise = f"{type(release.mechanism).__name__}(scale={float(scale.eval()):.3g})"
-        rows.append((name, value, noise, f"{release.privacy.epsilon:.3f}"))
-    return report.table("What was published", ("release", "value", "noise", "ε"), rows)
+        rows.append((name, value, noise, release.privacy.epsilon))
+    headings = ("release", "value", "noise", "ε")
+    return report.table("What was published", headings, rows, number=".3f")
 
 
 def picture(ours: report.Draws, reference: report.Draws) -> Figure:
@@ -146,8 +147,8 @@ def picture(ours: report.Draws, reference: report.Draws) -> Figure:
             (reference[name], report.GREEN, "non-private: the records themselves"),
             (ours[name], report.BLUE, "private: the three OpenDP releases"),
         ):
-            ax.hist(draws, bins, density=True, color=colour, alpha=0.3)
-            ax.hist(draws, bins, density=True, color=colour, histtype="step", lw=1.6, label=what)
+            ax.hist(draws, bins, density=True, histtype="stepfilled", fc=(colour, 0.3), ec=colour,
+                    lw=1.6, label=what)  # fmt: skip
         ax.set(xlabel=name, yticks=[])
         ax.spines["left"].set_visible(False)
     report.legend(figure)

@@ -93,16 +93,25 @@ def say(*what: str | Table) -> None:
 
 
 def table(
-    title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str | None = None
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    caption: str | None = None,
+    number: str = ".2f",
 ) -> Table:
-    """Set rows of text in a table; all columns but the first are numbers."""
+    """Set rows of texts and numbers in a table; all columns but the first are to the right."""
     found = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False,
                   title_style="bold", title_justify="left", caption_justify="left")  # fmt: skip
     for k, heading in enumerate(headings):
         found.add_column(heading, justify="right" if k else "left", no_wrap=True)
     for row in rows:
-        found.add_row(*row)
+        found.add_row(*(cell if isinstance(cell, str) else f"{cell:{number}}" for cell in row))
     return found
+
+
+def interval(low: float, median: float, high: float, number: str = ".2f") -> str:
+    """Write an interval behind its median."""
+    return f"{median:{number}} [{low:{number}}, {high:{number}}]"
 
 
 @contextmanager
@@ -162,14 +171,14 @@ def comparison(reference: Moments, found: Mapping[str, Draws], title: str = "") 
     in percent of it.
     """
     own = {method: moments(draws) for method, draws in found.items()}
-    rows: list[Sequence[str]] = []
+    rows: list[Sequence[Any]] = []
     for name, (mean, sd) in reference.items():
-        rows.append((name, f"{mean:.4f}", f"{sd:.4f}"))
+        rows.append((name, mean, sd))
         for method in own:
             m, s = own[method][name]
-            off = f"{(m - mean) / sd:+.3f}", f"{s / sd - 1:+.1%}"
-            rows.append((f"  {method}", f"{m:.4f}", f"{s:.4f}", *off))
-    return table(title, ("reference", "mean", "sd", "mean off by (sd)", "sd off by"), rows)
+            rows.append((f"  {method}", m, s, f"{(m - mean) / sd:+.3f}", f"{s / sd - 1:+.1%}"))
+    headings = ("reference", "mean", "sd", "mean off by (sd)", "sd off by")
+    return table(title, headings, rows, number=".4f")
 
 
 def neural_fits(model: pm.Model, options: argparse.Namespace) -> Iterator[tuple[str, DataTree]]:
