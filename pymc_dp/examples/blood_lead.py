@@ -12,27 +12,23 @@ Run it with ``python -m pymc_dp.examples.blood_lead [--output DIR] [--draws N] [
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import batched
 from pathlib import Path
 from typing import Literal
 
-import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
+from pymc_dp.examples import report
+from pymc_dp.examples.report import BLUE, GREEN, ORANGE
 
 Prior = Literal["flat", "informative"]
 PRIORS: tuple[Prior, ...] = ("flat", "informative")
@@ -46,9 +42,6 @@ RELEASED = (34.3027, 2224.8)
 CONFIDENTIAL = (32.08, 288.32)
 # Informative prior: sigma2 ~ InverseGamma(nu0/2, nu0 sigma0²/2), mu ~ Normal(mu0, sigma2/kappa0).
 MU0, SIGMA0, KAPPA0, NU0 = 12.5, 3.8, 1.0, 1.0
-
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
 
 def build(prior: Prior, bounded: bool) -> pm.Model:
@@ -108,9 +101,10 @@ class ClosedForm:
         """Law of sigma2."""
         return stats.invgamma(self.nu / 2, scale=self.nu * self.scale2 / 2)
 
-    def density_of_sigma(self, sigma: np.ndarray) -> np.ndarray:
-        """Density of the standard deviation."""
-        return 2 * sigma * self.sigma2.pdf(sigma**2)
+    @property
+    def sigma(self):
+        """Law of the standard deviation."""
+        return stats.gengamma(self.nu / 2, -2, scale=np.sqrt(self.nu * self.scale2 / 2))
 
     def probability_feasible(self, points: int = 20_000) -> float:
         """Posterior probability that mu and sigma2 are possible for values within the bounds."""
@@ -125,152 +119,86 @@ def _midpoints(points: int) -> np.ndarray:
     return (np.arange(points) + 0.5) / points
 
 
-@dataclass(frozen=True)
-class Summary:
-    """One marginal posterior in five numbers."""
-
-    median: float
-    low: float
-    high: float
-    mean: float
-    sd: float
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Summary:
-        """Summarise draws, or evenly spaced quantiles."""
-        low, median, high = np.quantile(values, [0.025, 0.5, 0.975])
-        return cls(*(float(x) for x in (median, low, high, values.mean(), values.std(ddof=1))))
-
-    def __str__(self) -> str:
-        """Write it as the cell of a rich table."""
-        digits = 0 if self.high >= 1000 else 1
-        median, low, high, mean, sd = (
-            f"{x:,.{digits}f}" for x in (self.median, self.low, self.high, self.mean, self.sd)
-        )
-        return f"[bold]{median}[/]\n\\[{low}, {high}]\n[dim]{mean} ± {sd}[/]"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    label: str
-    mu: Summary
-    sigma: Summary
-    sigma2: Summary
-    probability_feasible: float
-    convergence: str = "exact"
-
-
-def row_of_closed_form(label: str, posterior: ClosedForm) -> Row:
-    """Summarise a closed form through its quantiles."""
-    u = _midpoints(20_000)
-    mu, sigma2 = posterior.mu.ppf(u), posterior.sigma2.ppf(u)
-    return Row(
-        label,
-        Summary.of(mu),
-        Summary.of(np.sqrt(sigma2)),
-        Summary.of(sigma2),
-        posterior.probability_feasible(),
-    )
-
-
-def row_of_draws(label: str, idata: DataTree) -> Row:
-    """Summarise draws; of the convergence diagnostics, the worse parameter's."""
-    mu, sigma2 = draws_of(idata)
-    posterior = idata["posterior"].to_dataset()[["mu", "sigma2"]]
-    r_hat = max(float(x) for x in az.rhat(posterior).data_vars.values())
-    ess = min(float(x) for x in az.ess(posterior, method="bulk").data_vars.values())
-    return Row(
-        label,
-        Summary.of(mu),
-        Summary.of(np.sqrt(sigma2)),
-        Summary.of(sigma2),
-        float(feasible(mu, sigma2).mean()),
-        f"{r_hat:.3f}\n{ess:,.0f}",
-    )
-
-
 def draws_of(idata: DataTree) -> tuple[np.ndarray, np.ndarray]:
     """Return the draws of mu and sigma2 of all chains."""
-    posterior = idata["posterior"]
-    return posterior["mu"].to_numpy().ravel(), posterior["sigma2"].to_numpy().ravel()
+    return report.draws(idata, "mu"), report.draws(idata, "sigma2")
+
+
+def row(label: str, posterior: ClosedForm | DataTree) -> list[str]:
+    """Summarise draws, or the quantiles of a closed form, as a row of the table."""
+    if isinstance(posterior, ClosedForm):
+        u = _midpoints(20_000)
+        mu, sigma2 = posterior.mu.ppf(u), posterior.sigma2.ppf(u)
+        last = [f"{posterior.probability_feasible():.3f}"]
+    else:
+        mu, sigma2 = draws_of(posterior)
+        last = [
+            f"{feasible(mu, sigma2).mean():.3f}",
+            *report.convergence(posterior, "mu", "sigma2"),
+        ]
+    cells = []
+    for values in (mu, np.sqrt(sigma2), sigma2):
+        ends = report.ends(values, 0.95)
+        number = ",.0f" if ends[-1] >= 1000 else ",.1f"
+        moments = f"{values.mean():{number}} ± {values.std(ddof=1):{number}}"
+        interval = report.interval(*ends, number).replace(" ", "\n", 1)
+        cells.append(f"{interval}\n{moments}")
+    return [label, *cells, *last]
 
 
 def make_table(fits: dict[tuple[Prior, bool], DataTree]) -> Table:
     """Set the four posteriors beside the confidential and the naive analysis."""
-    table = Table(
-        title="Posteriors of the population's mean μ, sd σ and variance σ²",
-        caption="Each cell: median, central 95% interval, mean ± sd. P(feasible): probability that "
-        "values within [0, 100] can have this μ and σ². Below a posterior that was sampled, the "
-        "worse R-hat and the smaller bulk ESS of μ and σ².",
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    table.add_column("prior and\nanalysis", no_wrap=True)
-    for heading in ("μ (µg/dl)", "σ (µg/dl)", "σ²"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("P(fea-\nsible)", justify="right", no_wrap=True)
-    table.add_column("R-hat\nESS", justify="right", no_wrap=True)
+    rows = []
     for prior in PRIORS:
-        rows = [
-            row_of_closed_form("confidential", ClosedForm.given(prior, *CONFIDENTIAL)),
-            row_of_closed_form("naive", ClosedForm.given(prior, *RELEASED)),
-            row_of_draws("ours", fits[prior, False]),
-            row_of_draws("ours, bounds", fits[prior, True]),
-        ]
-        for i, row in enumerate(rows):
-            table.add_row(
-                row.label if i else f"[bold]{prior}[/]\n{row.label}",
-                *(("\n" if i == 0 else "") + str(s) for s in (row.mu, row.sigma, row.sigma2)),
-                ("\n" if i == 0 else "") + f"{row.probability_feasible:.3f}",
-                ("\n" if i == 0 else "") + row.convergence,
-                end_section=i == len(rows) - 1,
-            )
-    return table
+        rows.append([f"[bold]{prior} prior[/]"])
+        for label, posterior in (
+            ("confidential", ClosedForm.given(prior, *CONFIDENTIAL)),
+            ("naive", ClosedForm.given(prior, *RELEASED)),
+            ("ours", fits[prior, False]),
+            ("ours, bounds", fits[prior, True]),
+        ):
+            rows.append(row(label, posterior))
+    return report.table(
+        "Posteriors of the population's mean μ, sd σ and variance σ²",
+        ("", "μ (µg/dl)", "σ (µg/dl)", "σ²", "P(fea-\nsible)", "R-hat", "ESS"),
+        rows,
+        "Each cell: median, central 95% interval, mean ± sd. P(feasible): probability that values "
+        "within [0, 100] can have this μ and σ². Where it was sampled, R-hat and bulk ESS are "
+        "those of the worse of μ and σ².",
+    )
 
 
 def figure_feasible_region(fits: dict[tuple[Prior, bool], DataTree]) -> Figure:
     """Draws of (mu, sigma2), those that no data within the bounds can have in another colour."""
-    figure = Figure(figsize=(10, 8.4), layout="constrained")
-    axes = figure.subplots(2, 2, sharex=True, sharey=True)
+    figure = report.figure(2, 2, (10, 8.4), "Blood lead: which means and variances are possible?",
+                           sharex=True, sharey=True)  # fmt: skip
     x = np.linspace(LOWER, UPPER, 400)
     cap = (x - LOWER) * (UPPER - x)
-    for (prior, bounded), ax in zip(fits, axes.ravel(), strict=True):
+    for (prior, bounded), ax in zip(fits, figure.axes, strict=True):
         mu, sigma2 = draws_of(fits[prior, bounded])
-        shown = slice(None, None, max(1, len(mu) // 6000))
         inside = feasible(mu, sigma2)
+        shown = np.arange(len(mu)) % max(1, len(mu) // 6000) == 0
         ax.fill_between(x, 0, cap, color=BLUE, alpha=0.08, lw=0)
-        ax.plot(x, cap, color="black", lw=1.2)
-        for which, colour in ((inside, BLUE), (~inside, ORANGE)):
-            ax.scatter(mu[shown][which[shown]], sigma2[shown][which[shown]],
-                       s=4, color=colour, alpha=0.25, lw=0, rasterized=True)  # fmt: skip
-        ax.plot(*CONFIDENTIAL, "o", ms=10, mfc=GREEN, mec="white", mew=1.5, zorder=5)
-        ax.plot(*RELEASED, "X", ms=11, mfc="black", mec="white", mew=1.2, zorder=5)
+        for which, colour, label in (
+            (inside, BLUE, "draw within the region"),
+            (~inside, ORANGE, "draw outside"),
+        ):
+            ax.plot(mu[shown & which], sigma2[shown & which], "o", ms=2, mew=0, color=colour,
+                    alpha=0.25, rasterized=True)  # fmt: skip
+            ax.plot([], [], "o", color=colour, label=label)
+        ax.plot(x, cap, color="black", lw=1.2, label="σ² = μ (100 − μ)")
+        ax.plot(*RELEASED, "X", ms=11, mfc="black", mec="white", label="released")
+        ax.plot(*CONFIDENTIAL, "o", ms=10, mfc=GREEN, mec="white", label="confidential")
         constraint = "with the bounds [0, 100]" if bounded else "without bounds"
         ax.set_title(f"{prior} prior, {constraint}", fontsize=11)
         ax.text(0.98, 0.97, f"{1 - inside.mean():.0%} of the draws are impossible",
-                transform=ax.transAxes, ha="right", va="top", fontsize=10)  # fmt: skip
+                transform=ax.transAxes, ha="right", va="top")  # fmt: skip
         ax.set_yscale("function", functions=(lambda v: np.sqrt(np.maximum(v, 0)), np.square))
         ax.set_yticks([0, 100, 500, 1000, 2000, 3000, 5000, 8000])
-        ax.set_xlim(-15, 105)
-        ax.set_ylim(0, 9000)
-    for ax in axes[1]:
-        ax.set_xlabel("mean μ (µg/dl)")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("variance σ² ((µg/dl)², square-root scale)")
-    handles = [
-        Line2D([], [], marker="o", ls="", color=BLUE, label="draw within the region"),
-        Line2D([], [], marker="o", ls="", color=ORANGE, label="draw outside"),
-        Line2D([], [], color="black", label="σ² = μ (100 − μ)"),
-        Line2D([], [], marker="X", ls="", ms=9, color="black", label="released"),
-        Line2D([], [], marker="o", ls="", ms=9, color=GREEN, label="confidential"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
-    figure.suptitle("Blood lead: which means and variances are possible?", fontsize=13)
+        ax.set(xlim=(-15, 105), ylim=(0, 9000), xlabel="mean μ (µg/dl)",
+               ylabel="variance σ² ((µg/dl)², square-root scale)")  # fmt: skip
+        ax.label_outer()
+    report.legend(figure)
     return figure
 
 
@@ -278,126 +206,89 @@ def figure_posterior_predictive(
     fits: dict[tuple[Prior, bool], DataTree], *, size: int, seed: int
 ) -> Figure:
     """Predict a new person's value, without and with the bounds."""
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    axes = figure.subplots(1, 2)
+    figure = report.figure(1, 2, (11, 4.6), "What the released mean and variance predict")
     edges = np.arange(-60.0, 160.1, 2.5)
-    for i, (prior, ax) in enumerate(zip(PRIORS, axes, strict=True)):
-        for bounded, colour in ((False, ORANGE), (True, BLUE)):
+    for i, (prior, ax) in enumerate(zip(PRIORS, figure.axes, strict=True)):
+        for bounded, colour, label in (
+            (False, ORANGE, "without bounds, and its impossible shares"),
+            (True, BLUE, "with the bounds: nothing outside [0, 100]"),
+        ):
             new = dp.predict_records(
                 build(prior, bounded), fits[prior, bounded], size=size, random_seed=seed + i
             ).to_numpy().ravel()  # fmt: skip
             density = np.histogram(new, edges)[0] / (len(new) * np.diff(edges))
-            ax.stairs(density, edges, color=colour, lw=1.8)
+            ax.stairs(density, edges, color=colour, lw=1.8, label=label)
             ax.stairs(density, edges, color=colour, alpha=0.12, fill=True)
             if not bounded:
-                below, above = (new < LOWER).mean(), (new > UPPER).mean()
-        top = ax.get_ylim()[1]
-        ax.set_ylim(0, 1.08 * top)
+                for at, outside, where in (
+                    (-30, new < LOWER, "below 0"),
+                    (130, new > UPPER, "above 100"),
+                ):
+                    ax.text(at, 0.67, f"{outside.mean():.1%}\n{where}", color=ORANGE, fontsize=11,
+                            ha="center", transform=ax.get_xaxis_transform())  # fmt: skip
         for bound in (LOWER, UPPER):
-            ax.axvline(bound, color="black", lw=1, ls="--")
-        ax.set_xlim(edges[0], edges[-1])
-        for at, share, where in ((-30, below, "below 0"), (130, above, "above 100")):
-            ax.text(at, 0.72 * top, f"{share:.1%}\n{where}", color=ORANGE,
-                    ha="center", va="center", fontsize=11)  # fmt: skip
+            ax.axvline(bound, color="black", lw=1, ls="--", label="public bounds")
         ax.set_title(f"{prior} prior", fontsize=11)
-        ax.set_xlabel("blood lead of a new person (µg/dl)")
-    axes[0].set_ylabel("posterior predictive density")
-    figure.legend(
-        handles=[
-            Patch(facecolor=ORANGE, alpha=0.7, label="without bounds, and its impossible shares"),
-            Patch(facecolor=BLUE, alpha=0.7, label="with the bounds: nothing outside [0, 100]"),
-            Line2D([], [], color="black", lw=1, ls="--", label="public bounds"),
-        ],
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-    )
-    figure.suptitle("What the released mean and variance predict", fontsize=13)
+        ax.set(xlim=(edges[0], edges[-1]), xlabel="blood lead of a new person (µg/dl)")
+    figure.axes[0].set_ylabel("posterior predictive density")
+    report.legend(figure)
     return figure
 
 
 def figure_side_by_side(idata: DataTree) -> Figure:
     """Confidential, naive and our posterior (flat prior, ours with the bounds)."""
-    figure = Figure(figsize=(11, 5.4), layout="constrained")
-    axes = figure.subplots(2, 2, sharex="col", height_ratios=[4, 1])
-    exact = {
-        "naive": (ClosedForm.given("flat", *RELEASED), ORANGE, "--"),
-        "confidential": (ClosedForm.given("flat", *CONFIDENTIAL), GREEN, "-"),
-    }
+    figure = report.figure(
+        2, 2, (11, 5.4), "Ignoring the noise is confident and wrong (flat prior; bars: median and "
+        "95% interval)", sharex="col", height_ratios=[4, 1],
+    )  # fmt: skip
+    naive, confidential = (ClosedForm.given("flat", *s) for s in (RELEASED, CONFIDENTIAL))
     mu, sigma2 = draws_of(idata)
-    columns = [
-        ("mean μ (µg/dl)", mu, lambda c, x: c.mu.pdf(x), lambda c, u: c.mu.ppf(u),
-         (0.0, 80.0)),
-        ("standard deviation σ (µg/dl)", np.sqrt(sigma2), ClosedForm.density_of_sigma,
-         lambda c, u: np.sqrt(c.sigma2.ppf(u)), (0.0, 70.0)),
-    ]  # fmt: skip
-    for (label, ours, density, quantile, limits), (top, bottom) in zip(
-        columns, axes.T, strict=True
-    ):
-        x = np.linspace(limits[0] + 1e-6, limits[1], 800)
-        edges = np.arange(limits[0], limits[1] + 1, 2.0)
-        top.hist(ours, edges, density=True, color=BLUE, alpha=0.3)
-        top.hist(ours, edges, density=True, color=BLUE, histtype="step")
-        intervals = [(np.quantile(ours, [0.025, 0.5, 0.975]), BLUE)]
-        for posterior, colour, style in exact.values():
-            top.plot(x, density(posterior, x), color=colour, ls=style, lw=2)
-            intervals.append((quantile(posterior, np.array([0.025, 0.5, 0.975])), colour))
+    panels = (
+        ("mean μ (µg/dl)", mu, naive.mu, confidential.mu, 80.0),
+        ("standard deviation σ (µg/dl)", np.sqrt(sigma2), naive.sigma, confidential.sigma, 70.0),
+    )
+    tops, bottoms = batched(figure.axes, 2)
+    for top, bottom, panel in zip(tops, bottoms, panels, strict=True):
+        label, ours, published, true, highest = panel
+        x = np.linspace(1e-6, highest, 800)
+        edges = np.arange(0, highest + 1, 2.0).tolist()
+        top.hist(ours, edges, density=True, histtype="stepfilled", fc=(BLUE, 0.3), ec=BLUE,
+                 label="ours: the released ones, with noise and bounds")  # fmt: skip
+        intervals = [(report.ends(ours, 0.95), BLUE)]
+        for law, colour, style, name in (
+            (published, ORANGE, "--", "naive: the released ones, noise ignored"),
+            (true, GREEN, "-", "confidential: the true mean and variance"),
+        ):
+            top.plot(x, law.pdf(x), color=colour, ls=style, lw=2, label=name)
+            intervals.append((law.ppf([0.025, 0.5, 0.975]), colour))
         for height, ((low, median, high), colour) in enumerate(intervals):
             bottom.plot([low, high], [height, height], color=colour, lw=3, solid_capstyle="butt")
             bottom.plot(median, height, "o", color=colour, mec="white", ms=7)
         top.set_ylim(bottom=0)
-        bottom.set_xlim(*limits)
-        bottom.set_xlabel(label)
-        _plain(bottom, ["ours", *exact])
-    axes[0, 0].set_ylabel("posterior density (per µg/dl)")
-    handles = [
-        Line2D([], [], color=GREEN, lw=2, label="confidential: the true mean and variance"),
-        Line2D(
-            [], [], color=ORANGE, lw=2, ls="--", label="naive: the released ones, noise ignored"
-        ),
-        Patch(facecolor=BLUE, alpha=0.5, label="ours: the released ones, with noise and bounds"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle("Ignoring the noise is confident and wrong (flat prior; bars: median and 95% "
-                    "interval)", fontsize=13)  # fmt: skip
+        bottom.set(xlim=(0, highest), xlabel=label, ylim=(-0.6, 2.6))
+        bottom.set_yticks(range(3), ("ours", "naive", "confidential"))
+        bottom.tick_params(axis="y", length=0)
+        bottom.spines["left"].set_visible(False)
+    tops[0].set_ylabel("posterior density (per µg/dl)")
+    report.legend(figure)
     return figure
-
-
-def _plain(ax: Axes, names: list[str]) -> None:
-    """Make an axis of labelled lines out of one."""
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(-0.6, len(names) - 0.4)
-    ax.tick_params(axis="y", length=0)
-    for side in ("left", "right", "top"):
-        ax.spines[side].set_visible(False)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Sample the four posteriors, print the table, write the figures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pymc_dp.examples.blood_lead",
-        description="Blood lead of 43 policemen from a private mean and variance.",
+    args = report.options(
+        "blood_lead", __doc__, argv, draws=10_000, output=Path("blood_lead_output")
     )
-    parser.add_argument("--output", type=Path, default=Path("blood_lead_output"), metavar="DIR",
-                        help="folder for the figures (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--draws", type=int, default=10_000, metavar="N",
-                        help="draws of each of the four chains (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, metavar="S",
-                        help="random seed (default: %(default)s)")  # fmt: skip
-    args = parser.parse_args(argv)
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=100)
-    scales = [s / e for s, e in zip(SENSITIVITY, EPSILON, strict=True)]
-    console.print(
-        f"\n[bold]Blood lead of {N} policemen[/], each value publicly within [0, 100] µg/dl\n"
-        f"                  mean   variance\n"
-        f"  released     {RELEASED[0]:7.2f}   {RELEASED[1]:8.2f}   what is known\n"
-        f"  noise scale  {scales[0]:7.2f}   {scales[1]:8.2f}   Laplace, ε = 0.25 for each\n"
-        f"  confidential {CONFIDENTIAL[0]:7.2f}   {CONFIDENTIAL[1]:8.2f}   shown to compare with; "
-        f"never used by our analysis\n",
-        highlight=False,
+    report.say(
+        report.table(
+            f"Blood lead of {N} policemen, each value publicly within [0, 100] µg/dl",
+            ("", "mean", "variance", ""),
+            (
+                ("released", *RELEASED, "what is known"),
+                ("noise scale", *np.divide(SENSITIVITY, EPSILON), "Laplace, ε = 0.25 for each"),
+                ("confidential", *CONFIDENTIAL, "to compare with; never used by our analysis"),
+            ),
+        )
     )
     fits = {
         (prior, bounded): dp.sample(
@@ -410,20 +301,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         for i, prior in enumerate(PRIORS)
         for bounded in (False, True)
     }
-    console.print()
-    console.print(make_table(fits), highlight=False)
-
-    args.output.mkdir(parents=True, exist_ok=True)
-    figures = {
-        "feasible_region.png": figure_feasible_region(fits),
-        "posterior_predictive.png": figure_posterior_predictive(fits, size=20, seed=args.seed),
-        "side_by_side.png": figure_side_by_side(fits["flat", True]),
-    }
-    console.print("\nWritten:")
-    for name, figure in figures.items():
-        path = args.output / name
-        figure.savefig(path, dpi=150)
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
+    report.say(make_table(fits))
+    report.write(
+        args.output,
+        feasible_region=figure_feasible_region(fits),
+        posterior_predictive=figure_posterior_predictive(fits, size=20, seed=args.seed),
+        side_by_side=figure_side_by_side(fits["flat", True]),
+    )
 
 
 if __name__ == "__main__":

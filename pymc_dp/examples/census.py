@@ -16,9 +16,6 @@ has little to do here, take the cores from the chains.
 
 from __future__ import annotations
 
-import argparse
-import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +24,16 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
+from pymc_dp.examples import report
 
 STATES, TRACTS_IN_COUNTY = 4, 10
 SIGMA = {"tract": 12.0, "county": 6.0}  # of the noise
 LEVEL = 0.9  # of the intervals
-
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
 
 
 @dataclass(frozen=True)
@@ -119,99 +113,71 @@ def fit(model: pm.Model, draws: int, seed: int, **kwargs) -> DataTree:
         )
 
 
-def interval(draws: np.ndarray) -> np.ndarray:
-    """Equal-tailed interval over the first axis: the ends are on the first axis of the result."""
-    return np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-
-
 def intervals(data: Geography, idata: DataTree) -> dict[str, tuple]:
     """Return the truth, the naive and the exact interval of every quantity."""
-    draws = (idata["posterior"][name].to_numpy() for name in ("count", "rate"))
-    counts, rates = (x.reshape(-1, *data.size.shape) for x in draws)
+    counts, rates = report.draws(idata, "count"), report.draws(idata, "rate")
     z = stats.norm.ppf((1 + LEVEL) / 2)
-    published = {"tracts": data.tracts, "counties": data.counties}
     found = {}
-    for (name, value), sigma, draws, truth in zip(
-        published.items(),
-        SIGMA.values(),
-        (counts, by_county(counts)),
-        (data.counts, by_county(data.counts)),
-        strict=True,
+    for name, published, sigma, draws, truth in (
+        ("tracts", data.tracts, SIGMA["tract"], counts, data.counts),
+        ("counties", data.counties, SIGMA["county"], by_county(counts), by_county(data.counts)),
     ):
-        around = np.stack([value - z * sigma, value + z * sigma])
-        found[f"counts of {name}"] = truth, around, interval(draws)
-    naive = np.maximum(data.tracts, 0)  # Poisson counts, as if they were the true ones
-    ends = [
-        np.where(naive > 0, stats.gamma.ppf((1 - LEVEL) / 2, np.maximum(naive, 1)), 0.0),
-        stats.gamma.ppf((1 + LEVEL) / 2, naive + 1),
-    ]
-    found["rates of tracts"] = data.rates, np.stack(ends) / data.size, interval(rates)
+        naive = np.stack([published - z * sigma, published + z * sigma])
+        found[f"counts of {name}"] = truth, naive, report.ends(draws, LEVEL)[[0, 2]]
+    count = np.maximum(data.tracts, 0)  # Poisson counts, as if they were the true ones
+    low = stats.gamma.ppf((1 - LEVEL) / 2, np.maximum(count, 1)) * (count > 0)
+    naive = np.stack([low, stats.gamma.ppf((1 + LEVEL) / 2, count + 1)]) / data.size
+    found["rates of tracts"] = data.rates, naive, report.ends(rates, LEVEL)[[0, 2]]
     return found
 
 
 def summary(found: dict[str, tuple]) -> Table:
     """Tabulate how often the intervals cover the truth, and how wide they are."""
-    table = Table(title=f"{LEVEL:.0%} intervals", box=SIMPLE_HEAD)
-    for column in ("", "naive: cover", "median width", "exact: cover", "median width"):
-        table.add_column(column, justify="right")
+    rows = []
     for name, (truth, *both) in found.items():
-        cells = []
+        row = [name]
         for low, high in both:
-            cells.append(f"{np.mean((low <= truth) & (truth <= high)):.1%}")
-            cells.append(f"{np.median(high - low):.4g}")
-        table.add_row(name, *cells)
-    return table
+            row += [f"{report.covered(truth, low, high):.1%}", f"{np.median(high - low):.4g}"]
+        rows.append(row)
+    headings = ("", "naive: cover", "median width", "exact: cover", "median width")
+    return report.table(f"{LEVEL:.0%} intervals", headings, rows)
 
 
 def picture(found: dict[str, tuple]) -> Figure:
     """Draw the intervals of the first tracts beside the truth."""
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    for axis, name in zip(
-        figure.subplots(2, 1), ("counts of tracts", "rates of tracts"), strict=True
-    ):
-        truth, naive, exact = (np.asarray(x) for x in found[name])
+    figure = report.figure(2, 1, (10, 6))
+    for ax, name in zip(figure.axes, ("counts of tracts", "rates of tracts"), strict=True):
+        truth, naive, exact = found[name]
         where = np.arange(min(40, truth.shape[1]))
-        for shift, ends, colour, label in (
-            (-0.15, naive, ORANGE, "naive"),
-            (0.15, exact, BLUE, "noise modelled"),
+        for shift, (low, high), colour, label in (
+            (-0.15, naive, report.ORANGE, "naive"),
+            (0.15, exact, report.BLUE, "noise modelled"),
         ):
-            low, high = ends[:, 0, where]
-            axis.vlines(where + shift, low, high, color=colour, lw=2.5, label=label)
-        axis.scatter(where, truth[0, where], color="black", s=14, zorder=3, label="truth")
-        axis.set_title(f"{LEVEL:.0%} intervals for the {name}", loc="left")
-        axis.set_xlabel("tract of the first state")
-        axis.set_xlim(-1, len(where))
-        axis.spines[["top", "right"]].set_visible(False)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=3, frameon=False, loc="outside lower center")
+            ax.vlines(where + shift, low[0, where], high[0, where], color=colour, lw=2.5,
+                      label=label)  # fmt: skip
+        ax.scatter(where, truth[0, where], color="black", s=14, zorder=3, label="truth")
+        ax.set_title(f"{LEVEL:.0%} intervals for the {name}", loc="left")
+        ax.set(xlabel="tract of the first state", xlim=(-1, len(where)))
+    report.legend(figure)
     return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, tuple]:
     """Run the example."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--tracts", type=int, default=400, help="about how many; default 400")
-    parser.add_argument("--draws", type=int, default=500, help="of each of two chains")
-    parser.add_argument("--cores", type=int, help="two run the chains side by side")
-    parser.add_argument("--output", type=Path, help="folder for the picture")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
-    logging.getLogger("pymc").setLevel(logging.WARNING)
-    console = Console()
-    data = simulate(options.tracts, options.seed)
-    began = time.perf_counter()
-    idata = fit(build(data), options.draws, options.seed, cores=options.cores)
-    console.print(
-        f"{data.counts.size:,} tracts in {by_county(data.counts).size:,} counties of {STATES} "
-        f"states: {time.perf_counter() - began:.0f} s"
+    args = report.options(
+        "census", __doc__, arguments, tracts=400, draws=500, cores=int, output=Path
     )
+    data = simulate(args.tracts, args.seed)
+    tracts, counties = data.counts.size, by_county(data.counts).size
+    with report.timed(f"{tracts:,} tracts in {counties:,} counties of {STATES} states"):
+        idata = fit(build(data), args.draws, args.seed, cores=args.cores)
     drawn = idata["posterior"]["count"].to_numpy().sum(axis=-1)
-    console.print(f"State totals hold in every draw: {bool(np.all(drawn == data.totals))}")
     found = intervals(data, idata)
-    console.print(summary(found))
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        picture(found).savefig(options.output / "census.png", dpi=120)
+    report.say(
+        f"State totals hold in every draw: {bool(np.all(drawn == data.totals))}", summary(found)
+    )
+    if args.output:
+        report.write(args.output, census=picture(found))
     return found
 
 

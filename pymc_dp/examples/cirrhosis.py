@@ -15,29 +15,21 @@ Run it with ``python -m pymc_dp.examples.cirrhosis [--epsilon E] [--splits N] [-
 
 from __future__ import annotations
 
-import argparse
-import logging
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
+from pymc_dp.examples import report
 
 # Consumption of wine and of liquor per head, and deaths from cirrhosis per 100,000.
 # fmt: off
@@ -67,12 +59,11 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 LEVELS = (0.5, 0.9)
 PARAMETERS = ("intercept", "slope", "σ")
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = {
-    "confidential": "#009E73",
-    "naive": "#D55E00",
-    "ours": "#0072B2",
-    "ours, bounds": "#CC79A7",
+    "confidential": report.GREEN,
+    "naive": report.ORANGE,
+    "ours": report.BLUE,
+    "ours, bounds": report.PINK,
 }
 
 
@@ -151,42 +142,21 @@ class ClosedForm:
         rate = RATE + (products[2, 2] + MEAN @ PRECISION @ MEAN - right @ mean) / 2
         return cls(mean, cov, SHAPE + n / 2, rate)
 
-    def line(self, x: np.ndarray):
-        """Law of the regression line at x: Student's t."""
-        return self._student(x, 0.0)
-
-    def predictive(self, x: np.ndarray):
-        """Law of a new y at x: Student's t."""
-        return self._student(x, 1.0)
-
-    def _student(self, x, more: float):
-        rows = np.stack([np.ones_like(x), x], axis=-1)
-        spread = more + np.sum((rows @ self.cov) * rows, axis=-1)
+    def along(self, rows: np.ndarray, *, new: bool = False):
+        """Law of rows @ theta, the line at x for a row (1, x), or of a new y there: Student's t."""
+        spread = new + np.sum((rows @ self.cov) * rows, axis=-1)
         return stats.t(2 * self.shape, rows @ self.mean, np.sqrt(self.rate / self.shape * spread))
 
-    def parameter(self, k: int):
-        """Law of the intercept (0) or the slope (1): Student's t."""
-        scale = np.sqrt(self.rate / self.shape * self.cov[k, k])
-        return stats.t(2 * self.shape, self.mean[k], scale)
-
-    def quantiles(self, probabilities) -> list[np.ndarray]:
-        """Quantiles of the intercept, the slope and sigma."""
-        sigma2 = stats.invgamma(self.shape, scale=self.rate)
-        found = [self.parameter(k).ppf(probabilities) for k in range(2)]
-        return [*found, np.sqrt(sigma2.ppf(probabilities))]
-
-    def density(self, k: int, at: np.ndarray) -> np.ndarray:
-        """Density of the intercept, the slope or sigma."""
-        if k < 2:
-            return self.parameter(k).pdf(at)
-        return 2 * at * stats.invgamma(self.shape, scale=self.rate).pdf(at**2)
+    @property
+    def laws(self) -> list:
+        """Laws of the intercept, the slope and sigma."""
+        sigma = stats.gengamma(self.shape, -2, scale=np.sqrt(self.rate))
+        return [*(self.along(row) for row in np.eye(2)), sigma]
 
 
 def draws_of(idata: DataTree) -> list[np.ndarray]:
     """Return the draws of the intercept, the slope and sigma of all chains."""
-    theta = idata["posterior"]["theta"].to_numpy().reshape(-1, 2)
-    sigma = np.sqrt(idata["posterior"]["sigma2"].to_numpy().ravel())
-    return [theta[:, 0], theta[:, 1], sigma]
+    return [*report.draws(idata, "theta").T, np.sqrt(report.draws(idata, "sigma2"))]
 
 
 Posterior = ClosedForm | DataTree
@@ -195,16 +165,16 @@ Posterior = ClosedForm | DataTree
 def quantiles(posterior: Posterior, probabilities) -> list[np.ndarray]:
     """Quantiles of the intercept, the slope and sigma."""
     if isinstance(posterior, ClosedForm):
-        return posterior.quantiles(probabilities)
+        return [law.ppf(probabilities) for law in posterior.laws]
     return [np.quantile(values, probabilities) for values in draws_of(posterior)]
 
 
 def line(posterior: Posterior, x: np.ndarray, probabilities) -> np.ndarray:
     """Quantiles of the regression line at every x."""
+    rows = np.stack([np.ones_like(x), x], axis=-1)
     if isinstance(posterior, ClosedForm):
-        return np.stack([posterior.line(x).ppf(p) for p in probabilities])
-    intercept, slope, _ = draws_of(posterior)
-    return np.quantile(intercept[:, None] + slope[:, None] * x, probabilities, axis=0)
+        return np.stack([posterior.along(rows).ppf(p) for p in probabilities])
+    return np.quantile(report.draws(posterior, "theta") @ rows.T, probabilities, axis=0)
 
 
 def fit_all(
@@ -226,84 +196,58 @@ def fit_all(
 
 def make_table(fits: dict[str, Posterior]) -> Table:
     """Set the posteriors side by side."""
-    table = Table(
-        title="Posteriors of the regression of cirrhosis on drink",
-        caption="Each cell: median and central 95% interval. σ: standard deviation of the errors. "
-        "Right: the worst R-hat and the smallest bulk ESS of the three, where it was sampled.",
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    table.add_column("analysis", no_wrap=True)
-    for heading in (*PARAMETERS, "R-hat", "ESS"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = []
     for name, posterior in fits.items():
-        cells = [
-            f"[bold]{median:.2f}[/] \\[{low:.2f}, {high:.2f}]"
-            for low, median, high in quantiles(posterior, [0.025, 0.5, 0.975])
-        ]
-        convergence = ["exact", ""]
-        if isinstance(posterior, DataTree):
-            found = posterior["posterior"].to_dataset()[["theta", "sigma2"]]
-            r_hat = max(float(v.max()) for v in az.rhat(found).data_vars.values())
-            ess = min(float(v.min()) for v in az.ess(found, method="bulk").data_vars.values())
-            convergence = [f"{r_hat:.3f}", f"{ess:,.0f}"]
-        table.add_row(name, *cells, *convergence)
-    return table
+        row = [name, *(report.interval(*x) for x in quantiles(posterior, [0.025, 0.5, 0.975]))]
+        if not isinstance(posterior, ClosedForm):
+            row.extend(report.convergence(posterior, "theta", "sigma2"))
+        rows.append(row)
+    return report.table(
+        "Posteriors of the regression of cirrhosis on drink",
+        ("analysis", *PARAMETERS, "R-hat", "ESS"),
+        rows,
+        "Each cell: median and central 95% interval. σ: standard deviation of the errors. "
+        "Right: the worst R-hat and the smallest bulk ESS of the three, where it was sampled.",
+    )
 
 
 def figure_lines(x: np.ndarray, y: np.ndarray, fits: dict[str, Posterior]) -> Figure:
     """Draw the 90% bands of the regression line."""
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
     names = [name for name in fits if name != "confidential"]
+    figure = report.figure(1, len(names), (11, 4.4), "Where the regression line runs", sharey=True)
     grid = np.linspace(0, 1, 101)
     low, _, high = line(fits["confidential"], grid, [0.05, 0.5, 0.95])
-    for ax, name in zip(figure.subplots(1, len(names), sharey=True), names, strict=True):
-        ax.scatter(x, y, s=14, color="black", alpha=0.5, lw=0, zorder=3)
-        colour = COLOURS[name]
+    for ax, name in zip(figure.axes, names, strict=True):
         below, middle, above = line(fits[name], grid, [0.05, 0.5, 0.95])
-        ax.fill_between(grid, below, above, color=colour, alpha=0.25, lw=0)
-        ax.plot(grid, middle, color=colour, lw=2)
+        ax.scatter(x, y, s=14, color="black", alpha=0.5, lw=0, label="states (confidential)")
+        ax.fill_between(grid, below, above, color=COLOURS[name], alpha=0.25, lw=0)
+        ax.plot(grid, middle, color=COLOURS[name], lw=2)
         for edge in (low, high):
-            ax.plot(grid, edge, color=COLOURS["confidential"], lw=1.5, ls="--")
-        ax.set(title=name, xlabel="drink, scaled", xlim=(-0.02, 1.02), ylim=(-0.6, 1.6))
+            ax.plot(grid, edge, color=COLOURS["confidential"], lw=1.5, ls="--",
+                    label="confidential analysis: 90%")  # fmt: skip
+        ax.set_title(f"{name}: 90% and median")
+        ax.set(xlabel="drink, scaled", xlim=(-0.02, 1.02), ylim=(-0.6, 1.6))
     figure.axes[0].set_ylabel("cirrhosis, scaled")
-    handles = [
-        Line2D([], [], marker="o", ls="", color="black", alpha=0.5, label="states (confidential)"),
-        Line2D([], [], color=COLOURS["confidential"], ls="--", label="confidential analysis: 90%"),
-        Patch(facecolor="#666666", alpha=0.4, label="from the release: 90% band and median"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle("Where the regression line runs", fontsize=13)
+    report.legend(figure)
     return figure
 
 
 def figure_densities(fits: dict[str, Posterior]) -> Figure:
     """Draw the marginal densities of the intercept, the slope and sigma."""
-    figure = Figure(figsize=(11, 4.0), layout="constrained")
-    for k, (ax, label) in enumerate(zip(figure.subplots(1, 3), PARAMETERS, strict=True)):
+    figure = report.figure(1, 3, (11, 4.0), "Posterior densities")
+    for k, (ax, label) in enumerate(zip(figure.axes, PARAMETERS, strict=True)):
         for name, posterior in fits.items():
             low, high = quantiles(posterior, [0.001, 0.999])[k]
             grid = np.linspace(low, high, 400)
             if isinstance(posterior, ClosedForm):
-                density = posterior.density(k, grid)
+                density, style = posterior.laws[k].pdf(grid), "--"
             else:
-                density = stats.gaussian_kde(draws_of(posterior)[k])(grid)
-            style = "--" if isinstance(posterior, ClosedForm) else "-"
+                density, style = stats.gaussian_kde(draws_of(posterior)[k])(grid), "-"
             ax.plot(grid, density, color=COLOURS[name], lw=2, ls=style, label=name)
         ax.set(xlabel=label, yticks=[], ylim=(0, None))
-        _plain(ax)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=4, frameon=False, loc="outside lower center")
-    figure.suptitle("Posterior densities", fontsize=13)
+        ax.spines["left"].set_visible(False)
+    report.legend(figure)
     return figure
-
-
-def _plain(ax: Axes) -> None:
-    for side in ("left", "right", "top"):
-        ax.spines[side].set_visible(False)
 
 
 def coverage(
@@ -319,7 +263,7 @@ def coverage(
     rng = np.random.default_rng(seed)
     hits = {name: np.zeros((len(epsilons), len(LEVELS))) for name in list(COLOURS)[:3]}
     model = build(np.zeros(5), 1.0, TRAIN)
-    with _quiet(), Progress(transient=True, disable=not progressbar) as progress:
+    with report.quiet(), Progress(transient=True, disable=not progressbar) as progress:
         task = progress.add_task("Splits", total=splits * len(epsilons))
         for _ in range(splits):
             order = rng.permutation(len(x))
@@ -343,7 +287,8 @@ ENDS = np.array([[(1 - p) / 2 for p in LEVELS], [(1 + p) / 2 for p in LEVELS]])
 
 def _exact_intervals(released: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Predictive intervals at every x: (end, level, x)."""
-    return ClosedForm.given(released, TRAIN).predictive(x).ppf(ENDS[..., None])
+    rows = np.stack([np.ones_like(x), x], axis=-1)
+    return ClosedForm.given(released, TRAIN).along(rows, new=True).ppf(ENDS[..., None])
 
 
 def _sampled_intervals(model: pm.Model, x: np.ndarray, draws: int, rng) -> np.ndarray:
@@ -360,95 +305,60 @@ def _sampled_intervals(model: pm.Model, x: np.ndarray, draws: int, rng) -> np.nd
     return np.quantile(new["y"].to_numpy().reshape(-1, len(x)), ENDS, axis=0)
 
 
-@contextmanager
-def _quiet():
-    """Leave out what is said about every one of many fits."""
-    logger = logging.getLogger("pymc")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def coverage_table(found: dict[str, np.ndarray], epsilons: Sequence[float] = EPSILONS) -> Table:
     """Tabulate the coverage of predictive intervals."""
-    table = Table(title="Test states within their predictive intervals", box=SIMPLE_HEAD)
-    table.add_column("ε", justify="right")
-    for level in LEVELS:
-        for name in found:
-            table.add_column(f"{level:.0%}\n{name}", justify="right")
-    for e, epsilon in enumerate(epsilons):
-        cells = [f"{found[name][e, k]:.1%}" for k in range(len(LEVELS)) for name in found]
-        table.add_row(f"{epsilon:g}", *cells)
-    return table
+    cells = [(k, name) for k in range(len(LEVELS)) for name in found]
+    return report.table(
+        "Test states within their predictive intervals",
+        ("ε", *(f"{LEVELS[k]:.0%}\n{name}" for k, name in cells)),
+        [
+            (f"{epsilon:g}", *(found[name][e, k] for k, name in cells))
+            for e, epsilon in enumerate(epsilons)
+        ],
+        number=".1%",
+    )
 
 
 def figure_coverage(found: dict[str, np.ndarray], epsilons: Sequence[float] = EPSILONS) -> Figure:
     """Draw the coverage against the privacy loss."""
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    ax = figure.subplots()
-    for level in LEVELS:
+    figure = report.figure(
+        1, 1, (8, 4.2), "Do predictive intervals cover new states? (dotted: as stated)"
+    )
+    [ax] = figure.axes
+    for k, (level, marker) in enumerate(zip(LEVELS, "os", strict=True)):
         ax.axhline(level, color="black", lw=1, ls=":")
-    for name, shares in found.items():
-        for k, (level, marker) in enumerate(zip(LEVELS, "os", strict=True)):
+        for name, shares in found.items():
             ax.plot(epsilons, shares[:, k], color=COLOURS[name], marker=marker, lw=2,
                     label=f"{name}, {level:.0%}")  # fmt: skip
     ax.set(xscale="log", xlabel="privacy loss ε", ylabel="coverage", ylim=(0, 1.02))
     ax.set_xticks(epsilons, [f"{e:g}" for e in epsilons])
     ax.minorticks_off()
-    figure.legend(loc="outside right center", frameon=False)
-    figure.suptitle("Do predictive intervals cover new states? (dotted: as stated)", fontsize=13)
+    report.legend(figure, loc="outside right center", ncols=1)
     return figure
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Release the sums, fit, print the tables, write the figures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pymc_dp.examples.cirrhosis",
-        description=(__doc__ or "").split("\n", maxsplit=1)[0],
-    )
-    parser.add_argument("--epsilon", type=float, default=1.0, metavar="E",
-                        help="privacy loss of the release (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--splits", type=int, default=20, metavar="N",
-                        help="random splits of the coverage study, about 3 s each; 0 for none "
-                             "(default: %(default)s)")  # fmt: skip
-    parser.add_argument("--draws", type=int, default=5_000, metavar="N",
-                        help="draws of each of four chains (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--output", type=Path, default=Path("cirrhosis_output"), metavar="DIR",
-                        help="folder for the figures (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=5, metavar="S",
-                        help="random seed (default: %(default)s)")  # fmt: skip
-    args = parser.parse_args(argv)
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=100)
+    args = report.options("cirrhosis", __doc__, argv, epsilon=1.0, splits=20, draws=5_000, seed=5,
+                          output=Path("cirrhosis_output"))  # fmt: skip
     x, y = states()
     released = release(x, y, args.epsilon, np.random.default_rng(args.seed))
-    table = Table(title="Sums over 46 states", box=SIMPLE_HEAD, title_justify="left")
-    for heading in ("", "x", "x²", "y", "xy", "y²"):
-        table.add_column(heading, justify="right")
-    table.add_row("released", *(f"{v:.2f}" for v in released))
-    table.add_row("confidential", *(f"{v:.2f}" for v in sums(x, y)))
-    console.print(table)
-    scale = noise_scale(args.epsilon)
-    console.print(f"Laplace noise of scale {scale:g} on each: ε = {args.epsilon:g}\n")
+    report.say(
+        report.table(
+            "Sums over 46 states",
+            ("", "x", "x²", "y", "xy", "y²"),
+            [("released", *released), ("confidential", *sums(x, y))],
+        ),
+        f"Laplace noise of scale {noise_scale(args.epsilon):g} on each: ε = {args.epsilon:g}\n",
+    )
     fits = fit_all(x, y, released, args.epsilon, draws=args.draws, seed=args.seed)
-    console.print(make_table(fits), highlight=False)
-
-    figures = {"lines.png": figure_lines(x, y, fits), "densities.png": figure_densities(fits)}
+    report.say(make_table(fits))
+    figures = {"lines": figure_lines(x, y, fits), "densities": figure_densities(fits)}
     if args.splits:
         found = coverage(args.splits, seed=args.seed)
-        console.print(coverage_table(found), highlight=False)
-        figures["coverage.png"] = figure_coverage(found)
-    args.output.mkdir(parents=True, exist_ok=True)
-    console.print("\nWritten:")
-    for name, figure in figures.items():
-        path = args.output / name
-        figure.savefig(path, dpi=120)
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
+        report.say(coverage_table(found))
+        figures["coverage"] = figure_coverage(found)
+    report.write(args.output, **figures)
 
 
 if __name__ == "__main__":

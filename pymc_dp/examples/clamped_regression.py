@@ -23,7 +23,7 @@ import pymc as pm
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import comparison
+from pymc_dp.examples import report
 
 PEOPLE, REACH, EPSILON = 100, 10.0, 10.0
 CENTRE = np.array([0.90014, -1.17335])  # of the covariates, public
@@ -68,45 +68,27 @@ def build(released: Sequence[float] = RELEASED, epsilon: float = EPSILON) -> pm.
 
 def coefficients(idata: DataTree) -> dict[str, np.ndarray]:
     """Return the draws of the coefficients."""
-    draws = idata["posterior"]["beta"].to_numpy().reshape(-1, 3)
-    return dict(zip(NAMES, draws.T, strict=True))
+    return dict(zip(NAMES, report.draws(idata, "beta").T, strict=True))
 
 
 def exact(model: pm.Model, draws: int, seed: int) -> DataTree:
     """Sample the exact posterior on the records."""
     return dp.sample(
-        model,
-        rung="records",
-        draws=draws,
-        chains=4,
-        random_seed=seed,
-        progressbar=False,
+        model, rung="records", draws=draws, chains=4, random_seed=seed, progressbar=False
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> Mapping[str, comparison.Draws]:
+def main(arguments: Sequence[str] | None = None) -> Mapping[str, report.Draws]:
     """Run the example."""
-    parser = comparison.parser("clamped_regression", __doc__ or "")
-    parser.add_argument("--draws", type=int, default=5000, help="of each of four chains")
-    options = parser.parse_args(arguments)
-    console = comparison.console()
+    args = report.options("clamped_regression", __doc__, arguments, **report.NEURAL, draws=5000)
     model = build()
-    found = {
-        "records (exact)": comparison.timed(
-            console, "records", lambda: coefficients(exact(model, options.draws, options.seed))
-        )
-    }
-    found |= {
-        name: coefficients(idata) for name, idata in comparison.neural_fits(model, options, console)
-    }
-    table = comparison.comparison(
-        REFERENCE,
-        {name: comparison.moments(draws) for name, draws in found.items()},
-        "Clamped regression, ε = 10",
+    with report.timed("records"):
+        found = {"records (exact)": coefficients(exact(model, args.draws, args.seed))}
+    found |= {name: coefficients(idata) for name, idata in report.neural_fits(model, args)}
+    report.say(
+        report.comparison(REFERENCE, found, "Clamped regression, ε = 10"),
+        *(f"Published means, {name}: {means}" for name, means in PUBLISHED.items()),
     )
-    console.print(table, highlight=False)
-    for name, means in PUBLISHED.items():
-        console.print(f"Published means, {name}: {means}", highlight=False)
     return found
 
 

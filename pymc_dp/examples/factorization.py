@@ -14,8 +14,6 @@ Run it with ``python -m pymc_dp.examples.factorization [--output DIR] [--seed S]
 
 from __future__ import annotations
 
-import argparse
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +21,16 @@ from pathlib import Path
 import numpy as np
 import pymc as pm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 from xarray import DataTree
 
 import pymc_dp as dp
+from pymc_dp.examples import report
 
 ROWS, COLUMNS, COMPONENTS = 400, 50, 5
 EPSILONS = (2.0, 1.0, 0.5)
 SHAPE, RATE = 0.5, 1.0  # of the Gamma priors of both factors: about one count to a cell
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-ANALYSES = {"confidential": GREEN, "private": BLUE, "naive": ORANGE}
 LABELS = {
     "confidential": "the confidential counts themselves",
     "private": "the release, its noise modelled",
@@ -109,7 +100,7 @@ def divergence(truth: np.ndarray, draws: np.ndarray) -> np.ndarray:
 def clamped_experiment(data: Data, iterations: int, seed: int) -> dict[str, np.ndarray]:
     """Divergence at each iteration, from one chain for each analysis."""
     found = {}
-    for analysis in ANALYSES:
+    for analysis in LABELS:
         with clamped_model(data, analysis) as model:
             idata = pm.sample(
                 iterations,
@@ -126,23 +117,19 @@ def clamped_experiment(data: Data, iterations: int, seed: int) -> dict[str, np.n
 
 def figure_divergence(found: dict[float, dict[str, np.ndarray]]) -> Figure:
     """Divergence by iteration, a panel for each privacy loss."""
-    figure = Figure(figsize=(3.7 * len(found), 4.2), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, len(found), sharey=True))
-    for ax, (epsilon, curves) in zip(axes, found.items(), strict=True):
+    figure = report.figure(
+        1, len(found), (3.7 * len(found), 4.2), "φ inferred with θ held at the truth", sharey=True
+    )
+    for ax, (epsilon, curves) in zip(figure.axes, found.items(), strict=True):
         for analysis, curve in curves.items():
-            ax.plot(np.arange(1, len(curve) + 1), curve, color=ANALYSES[analysis], lw=1.8)
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_title(f"ε = {epsilon:g}")
-        ax.set_xlabel("Gibbs iteration")
-        ax.spines[["top", "right"]].set_visible(False)
+            ax.loglog(np.arange(1, len(curve) + 1), curve, color=report.COLOURS[analysis], lw=1.8,
+                      label=LABELS[analysis])  # fmt: skip
+        ax.set(title=f"ε = {epsilon:g}", xlabel="Gibbs iteration")
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         ax.yaxis.set_minor_formatter(NullFormatter())
-    axes[0].set_ylabel("mean divergence of φ from the truth (nats)")
-    handles = [Line2D([], [], color=c, lw=2, label=LABELS[a]) for a, c in ANALYSES.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle("φ inferred with θ held at the truth", fontsize=13)
+    figure.axes[0].set_ylabel("mean divergence of φ from the truth (nats)")
+    report.legend(figure)
     return figure
 
 
@@ -173,91 +160,67 @@ def fit(data: Data, draws: int, seed: int) -> DataTree:
 
 def figure_counts(data: Data, idata: DataTree, seed: int) -> Figure:
     """Posterior histograms of 25 confidential counts, picked at random."""
-    draws = idata["posterior"]["release_confidential"].to_numpy()
-    draws = draws.reshape(-1, *data.counts.shape).astype(int)
+    draws = report.draws(idata, "release_confidential").astype(int)
     chosen = np.random.default_rng(seed).choice(data.counts.size, 25, replace=False)
-    figure = Figure(figsize=(11, 9.5), layout="constrained")
-    for ax, flat in zip(figure.subplots(5, 5).flat, np.sort(chosen), strict=True):
-        cell = np.unravel_index(flat, data.counts.shape)
-        values = draws[(slice(None), *cell)]
+    figure = report.figure(
+        5, 5, (11, 9.5), "What the release says about 25 of the counts behind it"
+    )
+    for ax, flat in zip(figure.axes, np.sort(chosen), strict=True):
+        row, column = np.unravel_index(flat, data.counts.shape)
+        values = draws[:, row, column]
+        count, released = float(data.counts[row, column]), float(data.release[row, column])
         share = np.bincount(values) / len(values)
-        ax.bar(np.arange(len(share)), share, width=0.9, color=BLUE, alpha=0.55)
-        ax.axvline(data.counts[cell], color=GREEN, lw=4)
-        ax.axvline(data.release[cell], color=ORANGE, lw=2, ls="--")  # above: they may coincide
-        shown = [*np.quantile(values, [0, 0.999]), data.release[cell], data.counts[cell]]
-        ax.set_xlim(min(shown) - 1.5, max(shown) + 1.5)
+        ax.bar(np.arange(len(share)), share, width=0.9, color=report.BLUE, alpha=0.55,
+               label="posterior of the confidential count")  # fmt: skip
+        ax.axvline(count, color=report.GREEN, lw=4, label="the confidential count")
+        # Above: they may coincide.
+        ax.axvline(released, color=report.ORANGE, lw=2, ls="--", label="the released value")
+        shown = [*np.quantile(values, [0, 0.999]), released, count]
+        ax.set(xlim=(min(shown) - 1.5, max(shown) + 1.5), yticks=[])
         ax.xaxis.get_major_locator().set_params(integer=True, nbins=5)
-        ax.set_yticks([])
-        ax.set_title(f"row {cell[0]}, column {cell[1]}", fontsize=9, color=GREY)
-        ax.spines[["top", "right", "left"]].set_visible(False)
-    handles = [
-        Patch(facecolor=BLUE, alpha=0.55, label="posterior of the confidential count"),
-        Line2D([], [], color=GREEN, lw=4, label="the confidential count"),
-        Line2D([], [], color=ORANGE, lw=2, ls="--", label="the released value"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle("What the release says about 25 of the counts behind it", fontsize=13)
+        ax.set_title(f"row {row}, column {column}", fontsize=9, color=report.GREY)
+        ax.spines["left"].set_visible(False)
+    report.legend(figure)
     return figure
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run both experiments, print their numbers, write the figures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pymc_dp.examples.factorization",
-        description="Poisson factorization of locally private counts.",
+    args = report.options("factorization", __doc__, argv, iterations=1000, draws=300,
+                          output=Path("factorization_output"))  # fmt: skip
+    report.say(
+        f"[bold]Locally private counts[/]: {ROWS} x {COLUMNS}, {COMPONENTS} components, each "
+        f"count released by itself\n"
     )
-    parser.add_argument("--output", type=Path, default=Path("factorization_output"), metavar="DIR",
-                        help="folder for the figures (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--iterations", type=int, default=1000, metavar="N",
-                        help="Gibbs iterations of experiment 1 (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--draws", type=int, default=300, metavar="N",
-                        help="draws of a chain of experiment 2 (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, metavar="S",
-                        help="random seed (default: %(default)s)")  # fmt: skip
-    args = parser.parse_args(argv)
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=100)
-    logging.getLogger("pymc").setLevel(logging.WARNING)  # a dozen short chains
-    console.print(
-        f"\n[bold]Locally private counts[/]: {ROWS} x {COLUMNS}, {COMPONENTS} components, each "
-        f"count released by itself\n",
-        highlight=False,
-    )
-    found = {
-        epsilon: clamped_experiment(simulate(epsilon, args.seed), args.iterations, args.seed)
-        for epsilon in EPSILONS
-    }
-    table = Table(box=SIMPLE_HEAD, title="Divergence of the posterior mean of φ (nats)")
-    for column in ("privacy loss ε", *ANALYSES):
-        table.add_column(column, justify="right")
-    for epsilon, curves in found.items():
-        table.add_row(f"{epsilon:g}", *(f"{curve[-1]:.4f}" for curve in curves.values()))
-    console.print(table)
-
     data = simulate(EPSILONS[1], args.seed)
-    idata = fit(data, args.draws, args.seed)
-    mean = idata["posterior"]["release_confidential"].mean(("chain", "draw")).to_numpy()
-    errors = [
-        np.sqrt(np.mean((estimate - data.counts) ** 2))
-        for estimate in (mean, data.release, np.maximum(data.release, 0))
-    ]
-    console.print(
-        f"Root mean square error of the confidential counts, ε = {EPSILONS[1]:g}: posterior mean "
-        f"{errors[0]:.2f}, release {errors[1]:.2f}, release clipped at 0 {errors[2]:.2f}",
-        highlight=False,
-    )
-    args.output.mkdir(parents=True, exist_ok=True)
-    figures = {
-        "divergence.png": figure_divergence(found),
-        "hidden_counts.png": figure_counts(data, idata, args.seed),
+    with report.quiet():  # a dozen short chains
+        found = {
+            epsilon: clamped_experiment(simulate(epsilon, args.seed), args.iterations, args.seed)
+            for epsilon in EPSILONS
+        }
+        idata = fit(data, args.draws, args.seed)
+    mean = report.draws(idata, "release_confidential").mean(axis=0)
+    estimates = {
+        "posterior mean": mean,
+        "release": data.release,
+        "release clipped at 0": np.maximum(data.release, 0),
     }
-    console.print("\nWritten:")
-    for name, figure in figures.items():
-        path = args.output / name
-        figure.savefig(path, dpi=110)
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
+    errors = {name: np.sqrt(np.mean((x - data.counts) ** 2)) for name, x in estimates.items()}
+    report.say(
+        report.table(
+            "Divergence of the posterior mean of φ (nats)",
+            ("privacy loss ε", *LABELS),
+            [(f"{e:g}", *(curve[-1] for curve in found[e].values())) for e in found],
+            number=".4f",
+        ),
+        f"Root mean square error of the confidential counts, ε = {EPSILONS[1]:g}: "
+        + ", ".join(f"{name} {error:.2f}" for name, error in errors.items()),
+    )
+    report.write(
+        args.output,
+        divergence=figure_divergence(found),
+        hidden_counts=figure_counts(data, idata, args.seed),
+    )
 
 
 if __name__ == "__main__":

@@ -16,11 +16,9 @@ Run it with ``python -m pymc_dp.examples.glm [--output DIR] [--draws N] [--seed 
 
 from __future__ import annotations
 
-import argparse
-import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import batched
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +27,13 @@ import pymc as pm
 import pytensor.tensor as pt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from scipy import special, stats
 from xarray import DataTree
 
 import pymc_dp as dp
+from pymc_dp.examples import report
+from pymc_dp.examples.report import COLOURS
 
 PEOPLE = 1000
 EPSILON = 0.25  # of each of the four sums: a total of one
@@ -44,9 +41,7 @@ PRIOR_SD = 2.0  # of both coefficients
 LEVEL = 0.9  # of the intervals
 NODES = 40
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-ANALYSES = {"confidential": GREEN, "naive": ORANGE, "private": BLUE}
+COEFFICIENTS = ("intercept", "slope")
 LABELS = {
     "confidential": "the confidential data",
     "naive": "naive: the published sums taken for the true ones",
@@ -107,6 +102,10 @@ class Regression:
         x, y = x.clip(-self.reach, self.reach), y.clip(0, self.most)
         return [y, x * y, x, x**2]
 
+    def sums(self, x, y) -> list:
+        """Return what is published but for the noise."""
+        return [term.sum() for term in self.terms(x, y)]
+
     @property
     def sensitivity(self) -> np.ndarray:
         """What exchanging one person can change each sum by."""
@@ -156,11 +155,6 @@ class Study:
     y: np.ndarray
     release: np.ndarray
 
-    @property
-    def confidential(self) -> np.ndarray:
-        """The sums without noise."""
-        return np.array([term.sum() for term in self.kind.terms(self.x, self.y)], dtype=float)
-
 
 def simulate(kind: Regression, people: int, seed: int) -> Study:
     """Draw the confidential data, and release their sums."""
@@ -169,8 +163,7 @@ def simulate(kind: Regression, people: int, seed: int) -> Study:
     intercept, slope = kind.truth
     mean = kind.curve(intercept + slope * x)
     y = pm.draw(kind.family.dist(mean), random_seed=rng)
-    sums = [term.sum() for term in kind.terms(x, y)]
-    return Study(kind, x, y, pm.draw(kind.mechanism.dist(sums), random_seed=rng))
+    return Study(kind, x, y, pm.draw(kind.mechanism.dist(kind.sums(x, y)), random_seed=rng))
 
 
 def moments(kind: Regression, predictor, nodes, weights):
@@ -205,83 +198,65 @@ def build(study: Study, analysis: str) -> pm.Model:
         else:
             x, *_ = kind.covariate(shape=people)
             y = kind.family("y", kind.inverse_link(intercept + slope * x), shape=people)
-            sums = [term.sum() for term in kind.terms(x, y)]
+            sums = kind.sums(x, y)
             dp.PrivateObservation("release", sums, kind.mechanism, observed=study.release)
     return model
 
 
-def fit(study: Study, draws: int, seed: int, **kwargs) -> dict[str, DataTree]:
+def fit(study: Study, draws: int, seed: int) -> dict[str, DataTree]:
     """Sample the three posteriors."""
-    arguments: dict[str, Any] = {
-        "draws": draws,
-        "tune": min(draws, 500),
-        "chains": 2,
-        "random_seed": seed,
-    }
-    arguments |= {"compute_convergence_checks": False, "progressbar": False} | kwargs
-    models = {analysis: build(study, analysis) for analysis in ANALYSES}
+    size: dict[str, Any] = {"draws": draws, "tune": min(draws, 500), "chains": 2}
+    size |= {"random_seed": seed, "compute_convergence_checks": False, "progressbar": False}
     return {
-        analysis: dp.sample(model, **arguments)
-        if analysis == "private"
-        else pm.sample(model=model, **arguments)
-        for analysis, model in models.items()
+        "confidential": pm.sample(model=build(study, "confidential"), **size),
+        "naive": pm.sample(model=build(study, "naive"), **size),
+        "private": dp.sample(build(study, "private"), **size),
     }
 
 
 def coefficients(idata: DataTree) -> np.ndarray:
     """Return draws of intercept and slope, one row for each."""
-    posterior = idata["posterior"]
-    return np.stack([posterior[name].to_numpy().ravel() for name in ("intercept", "slope")])
-
-
-def interval(draws: np.ndarray) -> np.ndarray:
-    """Return the ends of the interval, and the median between them, of the last axis."""
-    return np.quantile(draws, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2], axis=-1)
+    return np.stack([report.draws(idata, name) for name in COEFFICIENTS])
 
 
 def sums_table(study: Study) -> Table:
     """Set the release beside the confidential sums."""
-    table = Table(box=SIMPLE_HEAD)
-    for column in ("sum of", "confidential", "released", "noise scale"):
-        table.add_column(column, justify="right")
-    scales = study.kind.sensitivity / EPSILON
-    for name, *numbers in zip(
-        ("y", "x y", "x", "x²"), study.confidential, study.release, scales, strict=True
-    ):
-        table.add_row(name, *(f"{number:.1f}" for number in numbers))
-    return table
+    kind = study.kind
+    return report.table(
+        "",
+        ("sum of", "confidential", "released", "noise scale"),
+        zip(
+            ("y", "x y", "x", "x²"),
+            kind.sums(study.x, study.y),
+            study.release,
+            kind.sensitivity / EPSILON,
+            strict=True,
+        ),
+        number=".1f",
+    )
 
 
 def summary(study: Study, fits: dict[str, DataTree]) -> Table:
     """Tabulate medians and intervals of the coefficients."""
-    table = Table(title=f"Median and {LEVEL:.0%} interval", box=SIMPLE_HEAD)
-    for column in ("", "truth", *ANALYSES):
-        table.add_column(column, justify="right")
-    found = {analysis: interval(coefficients(fits[analysis])) for analysis in ANALYSES}
-    for k, name in enumerate(("intercept", "slope")):
-        cells = []
-        for ends in found.values():
-            low, median, high = ends[:, k]
-            cells.append(f"{median:.2f} ({low:.2f} to {high:.2f})")
-        table.add_row(name, f"{study.kind.truth[k]:g}", *cells)
-    return table
+    rows = []
+    for name, truth in zip(COEFFICIENTS, study.kind.truth, strict=True):
+        ends = (report.ends(report.draws(idata, name), LEVEL) for idata in fits.values())
+        rows.append((name, f"{truth:g}", *(report.interval(*each) for each in ends)))
+    return report.table(f"Median and {LEVEL:.0%} interval", ("", "truth", *fits), rows)
 
 
 def picture(results: dict[str, tuple[Study, dict[str, DataTree]]]) -> Figure:
     """Draw the posteriors of the coefficients and of the curve, one row for each study."""
-    figure = Figure(figsize=(12, 3.6 * len(results)), layout="constrained")
-    grid = figure.subplots(len(results), 3, squeeze=False)
-    for axes, (study, fits) in zip(grid, results.values(), strict=True):
-        draws = {analysis: coefficients(fits[analysis]) for analysis in ANALYSES}
-        for k, name in enumerate(("intercept", "slope")):
+    figure = report.figure(len(results), 3, (12, 3.6 * len(results)))
+    for axes, (study, fits) in zip(batched(figure.axes, 3), results.values(), strict=True):
+        draws = {analysis: coefficients(idata) for analysis, idata in fits.items()}
+        for k, name in enumerate(COEFFICIENTS):
             _densities(axes[k], {analysis: d[k] for analysis, d in draws.items()})
-            axes[k].axvline(study.kind.truth[k], color="black", lw=1.2, ls=":")
+            axes[k].axvline(study.kind.truth[k], color="black", lw=1.2, ls=":", label="truth")
             axes[k].set_xlabel(name)
         axes[0].set_title(study.kind.title, loc="left")
         _curves(axes[2], study, draws)
-    handles = [Line2D([], [], color=c, lw=2, label=LABELS[a]) for a, c in ANALYSES.items()]
-    handles.append(Line2D([], [], color="black", lw=1.2, ls=":", label="truth"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    report.legend(figure)
     return figure
 
 
@@ -291,11 +266,10 @@ def _densities(ax: Axes, draws: dict[str, np.ndarray]) -> None:
     grid = np.linspace(ends.min() - margin, ends.max() + margin, 400)
     for analysis, values in draws.items():
         density = stats.gaussian_kde(values)(grid)
-        ax.plot(grid, density, color=ANALYSES[analysis], lw=2)
-        ax.fill_between(grid, density, color=ANALYSES[analysis], alpha=0.15, lw=0)
-    ax.set_ylim(bottom=0)
-    ax.set_yticks([])
-    ax.spines[["top", "right", "left"]].set_visible(False)
+        ax.plot(grid, density, color=COLOURS[analysis], lw=2, label=LABELS[analysis])
+        ax.fill_between(grid, density, color=COLOURS[analysis], alpha=0.15, lw=0)
+    ax.set(ylim=(0, None), yticks=[])
+    ax.spines["left"].set_visible(False)
 
 
 def _curves(ax: Axes, study: Study, draws: dict[str, np.ndarray]) -> None:
@@ -303,57 +277,31 @@ def _curves(ax: Axes, study: Study, draws: dict[str, np.ndarray]) -> None:
     x = np.linspace(-kind.reach, kind.reach, 101)
     for analysis in ("private", "naive", "confidential"):  # the widest band below
         intercept, slope = draws[analysis][:, :, None]
-        low, median, high = interval(kind.curve(intercept + slope * x).T)
-        ax.fill_between(x, low, high, color=ANALYSES[analysis], alpha=0.2, lw=0)
-        ax.plot(x, median, color=ANALYSES[analysis], lw=2)
+        low, median, high = report.ends(kind.curve(intercept + slope * x), LEVEL)
+        ax.fill_between(x, low, high, color=COLOURS[analysis], alpha=0.2, lw=0)
+        ax.plot(x, median, color=COLOURS[analysis], lw=2)
     intercept, slope = kind.truth
     ax.plot(x, kind.curve(intercept + slope * x), color="black", lw=1.2, ls=":")
-    ax.set_ylim(bottom=0)
-    ax.set_xlabel("x")
-    ax.set_ylabel(kind.response)
-    ax.set_title(f"median and {LEVEL:.0%} band", loc="left", color=GREY, fontsize=10)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set(ylim=(0, None), xlabel="x", ylabel=kind.response)
+    ax.set_title(f"median and {LEVEL:.0%} band", loc="left", color=report.GREY, fontsize=10)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, tuple[Study, dict[str, DataTree]]]:
     """Run both studies, print their tables, write the figure."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pymc_dp.examples.glm",
-        description="Logistic and Poisson regression from four noisy sums.",
-    )
-    parser.add_argument("--output", type=Path, default=Path("glm_output"), metavar="DIR",
-                        help="folder for the figure (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--study", choices=list(REGRESSIONS), help="only one of the studies")
-    parser.add_argument("--people", type=int, default=PEOPLE, metavar="N",
-                        help="people in a study (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--draws", type=int, default=2000, metavar="N",
-                        help="draws of each of two chains (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=5, metavar="S",  # noise of ordinary size
-                        help="random seed (default: %(default)s)")  # fmt: skip
-    args = parser.parse_args(argv)
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=100)
-    logging.getLogger("pymc").setLevel(logging.WARNING)
+    args = report.options("glm", __doc__, argv, study=("both", *REGRESSIONS), people=PEOPLE,
+                          draws=2000, seed=5,  # of noise of ordinary size
+                          output=Path("glm_output"))  # fmt: skip
     results = {}
-    for name in [args.study] if args.study else REGRESSIONS:
-        kind = REGRESSIONS[name]
-        study = simulate(kind, args.people, args.seed)
-        console.print(
-            f"\n[bold]{kind.title}[/] of {args.people} people, each sum with ε = {EPSILON:g}",
-            highlight=False,
+    for name in REGRESSIONS if args.study == "both" else [args.study]:
+        study = simulate(REGRESSIONS[name], args.people, args.seed)
+        report.say(
+            f"\n[bold]{study.kind.title}[/] of {args.people} people, each sum with ε = {EPSILON:g}",
+            sums_table(study),
         )
-        console.print(sums_table(study), highlight=False)
-        began = time.perf_counter()
-        fits = fit(study, args.draws, args.seed)
-        console.print(summary(study, fits), highlight=False)
-        console.print(f"Three posteriors in {time.perf_counter() - began:.0f} s", highlight=False)
-        results[name] = study, fits
-    args.output.mkdir(parents=True, exist_ok=True)
-    path = args.output / "glm.png"
-    picture(results).savefig(path, dpi=110)
-    console.print(f"\nWritten: {path}", highlight=False, soft_wrap=True)
+        with report.timed("Three posteriors"):
+            results[name] = study, fit(study, args.draws, args.seed)
+        report.say(summary(*results[name]))
+    report.write(args.output, glm=picture(results))
     return results
 
 

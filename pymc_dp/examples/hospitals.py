@@ -14,9 +14,6 @@ Run it with ``python -m pymc_dp.examples.hospitals [--output DIR] [--draws N] [-
 
 from __future__ import annotations
 
-import argparse
-import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +23,17 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from xarray import DataTree
 
 import pymc_dp as dp
+from pymc_dp.examples import report
 
 HOSPITALS = 50
 LOWER, UPPER = 90.0, 180.0  # mmHg, to which the curator clamped each value
 EPSILON = 1.0  # of the mean of each hospital; nobody is a patient of two
 MEAN, BETWEEN, WITHIN = 130.0, 5.0, 17.0
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-COLOURS = {"no pooling": "#666666", "naive": "#D55E00", "private": "#0072B2"}
+COLOURS = {"no pooling": report.GREY, "naive": report.ORANGE, "private": report.BLUE}
 LABELS = {
     "no pooling": "no pooling: each published mean by itself",
     "naive": "naive hierarchy: published means taken for exact",
@@ -100,112 +95,72 @@ def build(study: Study, analysis: str) -> pm.Model:
     return model
 
 
-def fit(study: Study, draws: int, seed: int, **kwargs) -> dict[str, DataTree]:
+def fit(study: Study, draws: int, seed: int) -> dict[str, DataTree]:
     """Sample the two hierarchies."""
-    arguments: dict[str, Any] = {
+    naive, private = build(study, "naive"), build(study, "private")
+    size: dict[str, Any] = {
         "draws": draws,
         "tune": draws,
         "chains": 2,
         "random_seed": seed,
         "progressbar": False,
     }
-    arguments |= kwargs
-    return {
-        "naive": pm.sample(model=build(study, "naive"), **arguments),
-        "private": dp.sample(build(study, "private"), **arguments),
-    }
+    return {"naive": pm.sample(model=naive, **size), "private": dp.sample(private, **size)}
 
 
 def intervals(study: Study, fits: dict[str, DataTree]) -> dict[str, np.ndarray]:
     """Return the lower end, the middle and the upper end for each hospital, at 90%."""
-    spread = np.hypot(WITHIN, np.sqrt(2) * (UPPER - LOWER) / np.sqrt(study.sizes)) / np.sqrt(
-        study.sizes
-    )
+    noise = np.sqrt(2) * (UPPER - LOWER) / np.sqrt(study.sizes)
+    spread = np.hypot(WITHIN, noise) / np.sqrt(study.sizes)
     found = {"no pooling": study.release + 1.645 * np.outer([-1, 0, 1], spread)}
-    for analysis, idata in fits.items():
-        theta = idata["posterior"]["theta"].stack(draw_=("chain", "draw")).to_numpy()
-        found[analysis] = np.quantile(theta, [0.05, 0.5, 0.95], axis=1)
-    return found
+    return found | {k: report.ends(report.draws(v, "theta"), 0.9) for k, v in fits.items()}
 
 
 def summary(study: Study, fits: dict[str, DataTree]) -> Table:
     """Tabulate errors, coverage and the spread between hospitals."""
-    table = Table(box=SIMPLE_HEAD)
-    for column in (
-        "",
-        "error, mmHg",
-        "90% interval, width",
-        "holds the truth",
-        "between hospitals",
-    ):
-        table.add_column(column, justify="right")
+    rows = []
     for analysis, (low, middle, high) in intervals(study, fits).items():
         error = np.sqrt(np.mean((middle - study.truth) ** 2))
-        holds = np.mean((low < study.truth) & (study.truth < high))
+        holds = report.covered(study.truth, low, high)
         between = "-"
         if analysis in fits:
-            ends = np.quantile(fits[analysis]["posterior"]["between"], [0.05, 0.5, 0.95])
-            between = f"{ends[1]:.1f} ({ends[0]:.1f} to {ends[2]:.1f})"
-        width = f"{np.mean(high - low):.1f}"
-        table.add_row(analysis, f"{error:.1f}", width, f"{holds:.0%}", between)
-    return table
+            ends = report.ends(fits[analysis]["posterior"]["between"], 0.9, axis=None)
+            between = report.interval(*ends, ".1f")
+        rows.append((analysis, error, np.mean(high - low), f"{holds:.0%}", between))
+    headings = ("", "error, mmHg", "90% interval, width", "holds the truth", "between hospitals")
+    return report.table("", headings, rows, number=".1f")
 
 
 def forest(study: Study, fits: dict[str, DataTree]) -> Figure:
     """Draw the intervals of all hospitals, the smallest at the top."""
     found, order = intervals(study, fits), np.argsort(-study.sizes, kind="stable")
-    figure = Figure(figsize=(11, 0.13 * order.size + 1.6), layout="constrained")
-    axes = figure.subplots(1, len(found), sharex=True, sharey=True)
+    figure = report.figure(1, len(found), (11, 0.13 * order.size + 1.6), sharex=True, sharey=True)
     rows = np.arange(order.size)
-    for ax, (analysis, (low, middle, high)) in zip(axes, found.items(), strict=True):
+    for ax, (analysis, (low, middle, high)) in zip(figure.axes, found.items(), strict=True):
         ax.hlines(rows, low[order], high[order], color=COLOURS[analysis], lw=2, alpha=0.6)
         ax.plot(middle[order], rows, "o", ms=4, color=COLOURS[analysis])
         ax.plot(study.truth[order], rows, "|", ms=8, color="black", label="truth")
         ax.axvline(MEAN, color="black", lw=0.8, ls=":")
         ax.set_title(LABELS[analysis], fontsize=9, loc="left")
-        ax.set_xlabel("systolic pressure, mmHg")
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[0].set_yticks(rows[::5], [f"n = {n}" for n in study.sizes[order][::5]])
-    axes[0].legend(frameon=False, loc="upper left")
-    axes[0].set_xlim(MEAN - 45, MEAN + 45)
-    axes[0].set_ylim(-1, order.size)
+        ax.set(xlabel="systolic pressure, mmHg", xlim=(MEAN - 45, MEAN + 45), ylim=(-1, order.size))
+    figure.axes[0].set_yticks(rows[::5], [f"n = {n}" for n in study.sizes[order][::5]])
+    figure.axes[0].legend(frameon=False, loc="upper left")
     return figure
 
 
 def main(argv: Sequence[str] | None = None) -> tuple[Study, dict[str, DataTree]]:
     """Simulate, sample, print the table, write the figure."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pymc_dp.examples.hospitals",
-        description="Fifty hospitals: noisy means of clamped values, partial pooling.",
-    )
-    parser.add_argument("--output", type=Path, default=Path("hospitals_output"), metavar="DIR",
-                        help="folder for the figure (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--hospitals", type=int, default=HOSPITALS, metavar="J",
-                        help="number of hospitals (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--draws", type=int, default=500, metavar="N",
-                        help="draws of each of two chains (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, metavar="S",
-                        help="random seed (default: %(default)s)")  # fmt: skip
-    args = parser.parse_args(argv)
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=100)
-    logging.getLogger("pymc").setLevel(logging.WARNING)
+    args = report.options("hospitals", __doc__, argv, hospitals=HOSPITALS, draws=500,
+                          output=Path("hospitals_output"))  # fmt: skip
     study = simulate(args.hospitals, args.seed)
-    console.print(
+    report.say(
         f"{args.hospitals} hospitals of {study.sizes.min()} to {study.sizes.max()} patients: each "
-        f"mean with ε = {EPSILON:g}, truly {BETWEEN:g} mmHg apart",
-        highlight=False,
+        f"mean with ε = {EPSILON:g}, truly {BETWEEN:g} mmHg apart"
     )
-    began = time.perf_counter()
-    fits = fit(study, args.draws, args.seed)
-    console.print(summary(study, fits), highlight=False)
-    console.print(f"Both hierarchies in {time.perf_counter() - began:.0f} s", highlight=False)
-    args.output.mkdir(parents=True, exist_ok=True)
-    path = args.output / "hospitals.png"
-    forest(study, fits).savefig(path, dpi=110)
-    console.print(f"\nWritten: {path}", highlight=False, soft_wrap=True)
+    with report.timed("Both hierarchies"):
+        fits = fit(study, args.draws, args.seed)
+    report.say(summary(study, fits))
+    report.write(args.output, hospitals=forest(study, fits))
     return study, fits
 
 

@@ -24,7 +24,7 @@ from scipy import special, stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import comparison
+from pymc_dp.examples import report
 
 PEOPLE, ALPHA, SCALE = 100, 2.0, 0.4
 # (class, feature, value)
@@ -83,9 +83,8 @@ def _beta_moments(a, b) -> np.ndarray:
 
 def chances(idata: DataTree) -> dict[str, np.ndarray]:
     """Return the draws of the five chances."""
-    share = idata["posterior"]["share"].to_numpy().ravel()
-    p = idata["posterior"]["p"].to_numpy().reshape(-1, 4)
-    return {SHARE: share, **dict(zip(NAMES, p.T, strict=True))}
+    p = report.draws(idata, "p").reshape(-1, 4)
+    return {SHARE: report.draws(idata, "share"), **dict(zip(NAMES, p.T, strict=True))}
 
 
 def exact(model: pm.Model, draws: int, seed: int) -> DataTree:
@@ -102,27 +101,15 @@ def exact(model: pm.Model, draws: int, seed: int) -> DataTree:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> Mapping[str, comparison.Draws]:
+def main(arguments: Sequence[str] | None = None) -> Mapping[str, report.Draws]:
     """Run the example."""
-    parser = comparison.parser("naive_bayes", __doc__ or "")
-    parser.add_argument("--draws", type=int, default=4000, help="of each of two chains")
-    options = parser.parse_args(arguments)
-    console = comparison.console()
+    args = report.options("naive_bayes", __doc__, arguments, **report.NEURAL, draws=4000)
     model = build()
-    found = {
-        "table (exact)": comparison.timed(
-            console, "table", lambda: chances(exact(model, options.draws, options.seed))
-        )
-    }
-    found |= {
-        name: chances(idata) for name, idata in comparison.neural_fits(model, options, console)
-    }
-    table = comparison.comparison(
-        enumerate_counts(),
-        {name: comparison.moments(draws) for name, draws in found.items()},
-        "Naive Bayes, eight counts with Laplace noise",
-    )
-    console.print(table, highlight=False)
+    with report.timed("table"):
+        found = {"table (exact)": chances(exact(model, args.draws, args.seed))}
+    found |= {name: chances(idata) for name, idata in report.neural_fits(model, args)}
+    title = "Naive Bayes, eight counts with Laplace noise"
+    report.say(report.comparison(enumerate_counts(), found, title))
     return found
 
 

@@ -17,12 +17,9 @@ Run it with ``python -m pymc_dp.examples.opendp_releases [--epsilon E] [--draws 
 
 from __future__ import annotations
 
-import argparse
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import arviz as az
 import numpy as np
 import pymc as pm
 from matplotlib.figure import Figure
@@ -31,7 +28,7 @@ from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import comparison
+from pymc_dp.examples import report
 
 PATIENTS, RANGE = 600, (60.0, 200.0)
 EDGES = (100.0, 120.0, 130.0, 140.0, 160.0)
@@ -39,13 +36,7 @@ CLASSES = ("under 100", "100 to 120", "120 to 130", "130 to 140", "140 to 160", 
 HIGH = 140.0
 LAW = (128.0, 17.0)  # of the simulated pressures: mean and standard deviation
 PRIOR = (120.0, 30.0, 30.0)  # mean and sd of that of the mean; scale of that of the sd
-LABELS = {
-    "mu": "mean (mmHg)",
-    "sigma": "standard deviation (mmHg)",
-    "high": f"share above {HIGH:g} mmHg",
-}
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-BLUE, GREEN = "#0072B2", "#009E73"
+LABELS = ("mean (mmHg)", "standard deviation (mmHg)", f"share above {HIGH:g} mmHg")
 
 
 def simulate(seed: int) -> np.ndarray:
@@ -106,7 +97,7 @@ def build(texts: Mapping[str, str]) -> pm.Model:
 
 def quantities(mu: np.ndarray, sigma: np.ndarray) -> dict[str, np.ndarray]:
     """Return what is reported, of draws of the two parameters."""
-    return {"mu": mu, "sigma": sigma, "high": stats.norm.sf(HIGH, mu, sigma)}
+    return dict(zip(LABELS, (mu, sigma, stats.norm.sf(HIGH, mu, sigma)), strict=True))
 
 
 def fit(model: pm.Model, draws: int, seed: int) -> DataTree:
@@ -133,94 +124,65 @@ def non_private(pressure: np.ndarray, draws: int, seed: int) -> dict[str, np.nda
 
 def published(texts: Mapping[str, str]) -> Table:
     """Tabulate what left the clinic."""
-    table = Table(title="What was published", title_justify="left", title_style="bold", box=None)
-    for column in ("release", "value", "noise", "ε"):
-        table.add_column(column)
+    rows = []
     for name, text in texts.items():
         release = dp.Release.from_json(text)
         assert release.privacy is not None
-        value = ", ".join(f"{x:.1f}" if isinstance(x, float) else str(x) for x in _flat(release))
+        value = ", ".join(f"{x:.5g}" for x in release.value.ravel())
         [scale] = release.mechanism.parameters
         noise = f"{type(release.mechanism).__name__}(scale={float(scale.eval()):.3g})"
-        table.add_row(name, value, noise, f"{release.privacy.epsilon:.3f}")
-    return table
+        rows.append((name, value, noise, release.privacy.epsilon))
+    headings = ("release", "value", "noise", "ε")
+    return report.table("What was published", headings, rows, number=".3f")
 
 
-def _flat(release: dp.Release) -> list:
-    return release.value.ravel().tolist()
-
-
-def picture(ours: comparison.Draws, reference: comparison.Draws) -> Figure:
+def picture(ours: report.Draws, reference: report.Draws) -> Figure:
     """Draw the posterior given the releases over the one given the records."""
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    for ax, (name, label) in zip(figure.subplots(1, 3), LABELS.items(), strict=True):
+    title = f"Blood pressure of {PATIENTS} patients: what privacy costs"
+    figure = report.figure(1, 3, (11, 3.6), title)
+    for ax, name in zip(figure.axes, LABELS, strict=True):
         low, high = np.quantile(np.concatenate([ours[name], reference[name]]), [0.002, 0.998])
-        bins = np.linspace(low, high, 60)
+        bins = np.linspace(low, high, 60).tolist()
         for draws, colour, what in (
-            (reference[name], GREEN, "non-private: the records themselves"),
-            (ours[name], BLUE, "private: the three OpenDP releases"),
+            (reference[name], report.GREEN, "non-private: the records themselves"),
+            (ours[name], report.BLUE, "private: the three OpenDP releases"),
         ):
-            ax.hist(draws, bins, density=True, color=colour, alpha=0.3)
-            ax.hist(draws, bins, density=True, color=colour, histtype="step", lw=1.6, label=what)
-        ax.set_xlabel(label)
-        ax.set_yticks([])
-        ax.spines[["top", "right", "left"]].set_visible(False)
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, ncols=2, frameon=False, loc="outside lower center")
-    figure.suptitle(f"Blood pressure of {PATIENTS} patients: what privacy costs")
+            ax.hist(draws, bins, density=True, histtype="stepfilled", fc=(colour, 0.3), ec=colour,
+                    lw=1.6, label=what)  # fmt: skip
+        ax.set(xlabel=name, yticks=[])
+        ax.spines["left"].set_visible(False)
+    report.legend(figure)
     return figure
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, comparison.Draws]:
+def main(arguments: Sequence[str] | None = None) -> dict[str, report.Draws]:
     """Run the example."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pymc_dp.examples.opendp_releases",
-        description=__doc__.split("\n", maxsplit=1)[0],
-    )
-    parser.add_argument("--epsilon", type=float, default=1.0, help="in total; default 1")
-    parser.add_argument("--draws", type=int, default=2000, help="of each of four chains")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("opendp_output"),
-        help="folder for the releases and the picture; default %(default)s",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of data and draws, not of the noise")
-    options = parser.parse_args(arguments)
-    logging.getLogger("pymc").setLevel(logging.WARNING)
-    console = comparison.console()
-
-    pressure = simulate(options.seed)
+    args = report.options("opendp_releases", __doc__, arguments, epsilon=1.0, draws=2000,
+                          output=Path("opendp_output"))  # fmt: skip
+    pressure = simulate(args.seed)
     try:
-        texts = publish(pressure, options.epsilon)
+        texts = publish(pressure, args.epsilon)
     except ImportError as error:
-        parser.exit(1, f"{error}\n")
-    console.print(published(texts))
-    text = texts["mean"]
-    console.print(f"\nThe mean, as it left the clinic:\n{text}\n", highlight=False, soft_wrap=True)
-    options.output.mkdir(parents=True, exist_ok=True)
+        raise SystemExit(str(error)) from None
+    report.say(published(texts), f"\nThe mean, as it left the clinic:\n{texts['mean']}\n")
+    args.output.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (options.output / f"{name}.json").write_text(text, encoding="utf-8")
+        (args.output / f"{name}.json").write_text(text, encoding="utf-8")
 
-    model = build(texts)
-    idata = comparison.timed(console, "posterior", lambda: fit(model, options.draws, options.seed))
-    posterior = idata["posterior"].to_dataset()[["mu", "sigma"]]
-    ours = quantities(*(posterior[name].to_numpy().ravel() for name in ("mu", "sigma")))
-    reference = non_private(pressure, 20_000, options.seed)
-    console.print()
-    console.print(
-        comparison.comparison(
-            {LABELS[k]: v for k, v in comparison.moments(reference).items()},
-            {"private": {LABELS[k]: v for k, v in comparison.moments(ours).items()}},
+    with report.timed("posterior"):
+        idata = fit(build(texts), args.draws, args.seed)
+    ours = quantities(report.draws(idata, "mu"), report.draws(idata, "sigma"))
+    reference = non_private(pressure, 20_000, args.seed)
+    r_hat, ess = report.convergence(idata, "mu", "sigma")
+    report.say(
+        report.comparison(
+            report.moments(reference),
+            {"private": ours},
             "Posterior given the releases, beside that given the records (reference)",
-        )
+        ),
+        f"Worse R-hat {r_hat}, smaller bulk ESS {ess}",
     )
-    r_hat = max(float(x) for x in az.rhat(posterior).data_vars.values())
-    ess = min(float(x) for x in az.ess(posterior).data_vars.values())
-    console.print(f"Worse R-hat {r_hat:.3f}, smaller bulk ESS {ess:,.0f}", highlight=False)
-    path = options.output / "posteriors.png"
-    picture(ours, reference).savefig(path, dpi=130)
-    console.print(f"Written: {path}, and the releases", highlight=False, soft_wrap=True)
+    report.write(args.output, posteriors=picture(ours, reference))
     return {"private": ours, "non-private": reference}
 
 

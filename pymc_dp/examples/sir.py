@@ -23,18 +23,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import batched
 from pathlib import Path
 
 import numpy as np
 import pymc as pm
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
 from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import comparison
+from pymc_dp.examples import report
 from pymc_dp.examples.sir_simulator import (
     Epidemic,
     Weighted,
@@ -46,13 +45,12 @@ from pymc_dp.examples.sir_simulator import (
 # Anonymous (1978). Influenza in a boarding school. British Medical Journal 1, 587.
 BOYS, IN_BED = 763, (1, 3, 8, 28, 76, 222, 293, 257, 237, 192)
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
 ALMOST = "ε = 1000"  # its noise is that of four boys: next to no privacy
 COLOURS = {
-    ALMOST: "#009E73",
-    "particles": "#000000",
-    "sppe": "#0072B2",
-    "sple": "#D55E00",
+    ALMOST: report.GREEN,
+    "particles": "black",
+    "sppe": report.BLUE,
+    "sple": report.ORANGE,
 }
 
 
@@ -188,8 +186,7 @@ def quantities(log_rates: np.ndarray) -> dict[str, np.ndarray]:
 
 def log_rates(idata: DataTree) -> np.ndarray:
     """Return the draws of log beta and log gamma: (draw, 2)."""
-    found = (idata["posterior"][name].to_numpy().ravel() for name in ("log_beta", "log_gamma"))
-    return np.stack(list(found), axis=1)
+    return np.stack([report.draws(idata, name) for name in ("log_beta", "log_gamma")], axis=1)
 
 
 def particles(study: Study, rng: np.random.Generator, **kwargs) -> Weighted:
@@ -200,29 +197,23 @@ def particles(study: Study, rng: np.random.Generator, **kwargs) -> Weighted:
 DRAWS = 10_000  # resampled from weighted draws
 
 
-def fit(study: Study, options, console: Console, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def fit(study: Study, options, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return the draws of log beta and log gamma of every method."""
-    found = {}
     exact = {}
     if study.confidential is not None or not options.no_particles:
-        run = partial(particles, study, rng, draws=options.draws)
-        exact["particles"] = comparison.timed(console, "particles", run)
+        with report.timed("particles"):
+            exact["particles"] = particles(study, rng, draws=options.draws)
     if study.confidential is not None:
         # Little noise takes many particles, and a start from what is known already.
-        run = partial(
-            particles,
-            school(1000.0, options.seed),
-            rng,
-            draws=options.draws // 2,
-            particles=400,
-            rounds=2,
-            start=exact["particles"],
-        )
-        exact[ALMOST] = comparison.timed(console, f"particles, {ALMOST}", run)
+        size = {"draws": options.draws // 2, "particles": 400, "rounds": 2}
+        almost, start = school(1000.0, options.seed), exact["particles"]
+        with report.timed(f"particles, {ALMOST}"):
+            exact[ALMOST] = particles(almost, rng, start=start, **size)
+    found = {}
     for name, weighted in exact.items():
-        console.print(f"Effective draws, {name}: {weighted.ess:,.0f}", highlight=False)
+        report.say(f"Effective draws, {name}: {weighted.ess:,.0f}")
         found[name] = weighted.resample(rng, DRAWS)
-    for method, idata in comparison.neural_fits(build(study), options, console):
+    for method, idata in report.neural_fits(build(study), options):
         found[method] = log_rates(idata)
     return found
 
@@ -242,93 +233,78 @@ def predictive(study: Study, draws: np.ndarray, rng: np.random.Generator) -> tup
 def picture(fits: Sequence[tuple[Study, dict[str, np.ndarray]]], seed: int) -> Figure:
     """Draw, for every study, what was released, what is predicted, and R0."""
     rng = np.random.default_rng(seed)
-    figure = Figure(figsize=(11, 3.9 * len(fits)), layout="constrained")
-    axes = figure.subplots(len(fits), 2, squeeze=False, width_ratios=[3, 2])
-    for (study, found), (left, right) in zip(fits, axes, strict=True):
+    figure = report.figure(len(fits), 2, (11, 3.9 * len(fits)), width_ratios=[3, 2])
+    for (study, found), (left, right) in zip(fits, batched(figure.axes, 2), strict=True):
         _draw_curves(left, study, found, rng)
         _draw_r0(right, study, found)
     return figure
 
 
-def _draw_curves(ax: Axes, study: Study, found: dict[str, np.ndarray], rng) -> None:
+def _draw_curves(ax, study: Study, found: dict[str, np.ndarray], rng) -> None:
     """Draw the predictions of every method from the release."""
-    for method in found:
+    for method, draws in found.items():
         if method == ALMOST:
             continue
-        times, curves = predictive(study, found[method], rng)
-        low, middle, high = np.quantile(curves, [0.05, 0.5, 0.95], axis=0)
-        colour = COLOURS[method]
-        ax.fill_between(times, low, high, color=colour, alpha=0.15, lw=0)
-        ax.plot(times, middle, color=colour, lw=1.8, label=f"{method}: median and 90%")
+        times, curves = predictive(study, draws, rng)
+        low, middle, high = report.ends(curves, 0.9)
+        ax.fill_between(times, low, high, color=COLOURS[method], alpha=0.15, lw=0)
+        ax.plot(times, middle, color=COLOURS[method], lw=1.8, label=f"{method}: median and 90%")
     times = study.epidemic.times
-    ax.scatter(times, study.unbiased, s=30, marker="x", color="#CC79A7", zorder=4, label="released")
+    ax.plot(times, study.unbiased, "x", color=report.PINK, label="released")
     if study.confidential is not None:
-        ax.scatter(
-            times, study.confidential, s=22, color=COLOURS[ALMOST], zorder=3, label="confidential"
-        )
+        ax.plot(times, study.confidential, "o", ms=5, color=report.GREEN, label="confidential")
     ax.set(xlabel="day", ylabel="infected")
     ax.yaxis.set_major_formatter("{x:,.0f}")
     ax.set_title(f"{study.title}: new epidemics that take off", loc="left", fontsize=11)
     ax.legend(frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_r0(ax: Axes, study: Study, found: dict[str, np.ndarray]) -> None:
+def _draw_r0(ax, study: Study, found: dict[str, np.ndarray]) -> None:
     r0 = {method: quantities(draws)["R₀"] for method, draws in found.items()}
     low = min(np.quantile(x, 0.002) for x in r0.values())
     high = max(np.quantile(x, 0.99) for x in r0.values())
     grid = np.linspace(low, high, 400)
     for method, values in r0.items():
         # Weighted draws come several times, which must not make the curve less smooth.
-        width = len(np.unique(values)) ** -0.2
-        density = stats.gaussian_kde(values, width)(grid)
+        density = stats.gaussian_kde(values, len(np.unique(values)) ** -0.2)(grid)
         ax.plot(grid, density, color=COLOURS[method], lw=2, label=method)
     if study.reference is not None:
         mean, sd = study.reference["R₀"]
-        ax.axvline(mean, color="#666666", ls="--", lw=1.2, label="reference: mean ± sd")
-        ax.axvspan(mean - sd, mean + sd, color="#666666", alpha=0.1, lw=0)
+        ax.axvline(mean, color=report.GREY, ls="--", lw=1.2, label="reference: mean ± sd")
+        ax.axvspan(mean - sd, mean + sd, color=report.GREY, alpha=0.1, lw=0)
     ax.set(xlabel="R₀", yticks=[], ylim=(0, 1.25 * ax.get_ylim()[1]), xlim=(low, high))
     ax.set_title("Basic reproduction number", loc="left", fontsize=11)
     ax.legend(frameon=False, loc="upper right")
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.spines["left"].set_visible(False)
 
 
 def main(
     arguments: Sequence[str] | None = None,
 ) -> list[tuple[Study, dict[str, np.ndarray]]]:
     """Run the example."""
-    parser = comparison.parser("sir", __doc__ or "")
-    parser.add_argument("--epsilon", type=float, default=10.0,
-                        help="total privacy loss of the school's curve; default 10")  # fmt: skip
-    parser.add_argument("--study", choices=("measles", "school", "both"), default="both")
-    parser.add_argument("--no-particles", action="store_true",
-                        help="leave out particle importance sampling for measles")  # fmt: skip
-    parser.add_argument("--draws", type=int, default=2000,
-                        help="of particle importance sampling; default 2000")  # fmt: skip
-    parser.add_argument("--output", type=Path, help="folder for the picture")
-    options = parser.parse_args(arguments)
-    console = comparison.console()
-    rng = np.random.default_rng(options.seed)
-    studies = [measles()] * (options.study != "school")
-    studies += [school(options.epsilon, options.seed)] * (options.study != "measles")
+    args = report.options(
+        "sir", __doc__, arguments, epsilon=10.0, study=("both", "measles", "school"),
+        **report.NEURAL, no_particles=False, draws=2000, output=Path,
+    )  # fmt: skip
+    rng = np.random.default_rng(args.seed)
+    studies = [measles()] * (args.study != "school")
+    studies += [school(args.epsilon, args.seed)] * (args.study != "measles")
     results = []
     for study in studies:
-        console.print(f"[bold]{study.title}[/]", highlight=False)
         epsilon = float(np.sum(study.mechanism.epsilon())) * len(study.released)
-        console.print(
+        report.say(
+            f"[bold]{study.title}[/]",
             f"{study.mechanism}, ten times: ε = {epsilon:.3f}; "
             f"released: {', '.join(map(str, study.released))}"
-            + (f" (privatised with seed {options.seed})" if study.confidential is not None else ""),
-            highlight=False,
+            + (f" (privatised with seed {args.seed})" if study.confidential is not None else ""),
         )
-        found = fit(study, options, console, rng)
-        own = {method: comparison.moments(quantities(x)) for method, x in found.items()}
-        reference = study.reference or own.pop("particles")
-        console.print(comparison.comparison(reference, own), highlight=False)
+        found = fit(study, args, rng)
+        named = {method: quantities(draws) for method, draws in found.items()}
+        reference = study.reference or report.moments(named.pop("particles"))
+        report.say(report.comparison(reference, named))
         results.append((study, found))
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        picture(results, options.seed).savefig(options.output / "sir.png", dpi=120)
+    if args.output:
+        report.write(args.output, sir=picture(results, args.seed))
     return results
 
 

@@ -1,4 +1,4 @@
-"""The clamped regression example: its numbers, its exact draws, and what the command prints."""
+"""The clamped regression example: its numbers and its exact draws."""
 
 import arviz as az
 import numpy as np
@@ -46,22 +46,3 @@ def test_exact_draws():
         chains = draws[name].reshape(4, -1)
         assert az.rhat(chains) < 1.05
         has_moments(chains, mean, sd, least=100)
-
-
-@pytest.mark.nightly
-def test_command(capsys):
-    clamped_regression.main(["--method", "none", "--draws", "100"])
-    said = capsys.readouterr().out
-    assert "records (exact)" in said
-    assert "-2.6480" in said  # the reference
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("method", ["sppe", "sple"])
-@pytest.mark.nightly
-def test_neural(method, capsys):
-    pytest.importorskip("sbi")
-    size = ["--rounds", "1", "--simulations", "100", "--draws", "50"]
-    found = clamped_regression.main(["--method", method, *size])
-    assert all(np.all(np.isfinite(x)) for x in found[method].values())
-    assert method in capsys.readouterr().out

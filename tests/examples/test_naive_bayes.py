@@ -1,4 +1,4 @@
-"""The naive Bayes example: its enumeration, its exact draws, and what the command prints."""
+"""The naive Bayes example: its enumeration and its exact draws."""
 
 import numpy as np
 import pytest
@@ -36,22 +36,3 @@ def test_exact_draws():
     draws = naive_bayes.chances(idata)
     for name, (mean, sd) in naive_bayes.enumerate_counts().items():
         has_moments(draws[name].reshape(2, -1), mean, sd, sd_within=0.06, least=400)
-
-
-@pytest.mark.nightly
-def test_command(capsys):
-    naive_bayes.main(["--method", "none", "--draws", "100"])
-    said = capsys.readouterr().out
-    assert "table (exact)" in said
-    assert "0.7679" in said  # the reference
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("method", ["sppe", "sple"])
-@pytest.mark.nightly
-def test_neural(method, capsys):
-    pytest.importorskip("sbi")
-    size = ["--rounds", "1", "--simulations", "100", "--draws", "50"]
-    found = naive_bayes.main(["--method", method, *size])
-    assert all(np.all((x > 0) & (x < 1)) for x in found[method].values())
-    assert method in capsys.readouterr().out

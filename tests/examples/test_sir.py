@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from pytensor.graph.replace import vectorize_graph
 from scipy import integrate, linalg
 
-from pymc_dp.examples import comparison, sir
+from pymc_dp.examples import report, sir
 from pymc_dp.examples import sir_simulator as simulator
 from pymc_dp.graphs.questions import PLAIN_MODE
 from tests.agreement import same_law
@@ -186,7 +186,7 @@ def test_simulator_mechanism_and_priors_give_the_reference(draws, tolerance):
     rng = np.random.default_rng(SEED)
     weighted = sir.particles(study, rng, draws=draws, particles=50, rounds=4)
     assert weighted.ess > draws / 3
-    found = comparison.moments(sir.quantities(weighted.resample(rng, 20_000)))
+    found = report.moments(sir.quantities(weighted.resample(rng, 20_000)))
     for name, (mean, sd) in study.reference.items():
         assert abs(found[name][0] - mean) < tolerance * sd
         assert abs(found[name][1] / sd - 1) < tolerance
