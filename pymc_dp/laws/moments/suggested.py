@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.mean_variance import noise_variance
-from pymc_dp.laws.moments.latents import Linearised
 from pymc_dp.laws.moments.sums import (
-    RowLaw,
     column_products,
-    linear_map,
     nearest_sample,
     sample_sums,
 )
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
-from pymc_dp.reading.bounds import starting_values
-from pymc_dp.reading.column_sums import RowRelease
-from pymc_dp.reading.columns import Rows
-from pymc_dp.reading.sums.polynomials import Polynomial
 
 _IMPOSSIBLE = 10.0  # standard deviations of the noise
-
-
-@dataclass(frozen=True)
-class LinearRelease:
-    """An observed release of sums under Laplace or Gaussian noise.
-
-    Attributes
-    ----------
-    name : the release's name.
-    polynomials : each entry as a constant and multiples of sums.
-    value, variance : vectors of the published values and of the variances of the noise.
-    """
-
-    name: str
-    polynomials: list[Polynomial]
-    value: TensorVariable
-    variance: TensorVariable
-
-    def linearised(self, law: RowLaw, at: TensorVariable, n: int) -> Linearised:
-        """Return the release as a linear function of the latents; `law` has the sums at these."""
-        mean, factor = law.of(self.polynomials, n)
-        return Linearised(factor, self.value - mean + factor @ at, self.variance)
-
-
-def linear_releases(model: pm.Model, releases: Sequence[RowRelease]) -> list[LinearRelease]:
-    """Return the releases that are read as numbers; others are left out."""
-    found = []
-    for release in releases:
-        noise = observed_noise(model, release.rv, release.mechanism)
-        if noise is None or release.degree > 2:
-            continue
-        with contextlib.suppress(Declined):
-            found.append(LinearRelease(release.name, release.linear_graphs(), *noise))
-    return found
 
 
 def observed_noise(
@@ -73,29 +27,6 @@ def observed_noise(
     value = model.rvs_to_values[rv].astype("float64")
     variance = pt.broadcast_to(noise_variance(mechanism), value.shape)
     return value.ravel(), variance.ravel()
-
-
-def suggested_sample(
-    rows: Rows, known: list[LinearRelease], mean: TensorVariable, root: TensorVariable
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of a sample, and the factor of its scatter, that releases suggest.
-
-    What the releases leave open is as the starting values of the model have it: `mean` and `root`
-    are those of the law of the rows.
-    """
-    matrix, z, sd = _numbers(rows, known)
-    start_mean, start_root = starting_values([mean, root])
-    return nearest_sample(matrix, z, sd, rows.n, (start_mean, np.sqrt(rows.n - 1) * start_root))
-
-
-def notes(model: pm.Model, rows: Rows) -> list[str]:
-    """Say what is wrong with published values: a draw of noise counted twice, sums of no data."""
-    known = linear_releases(model, rows.releases)
-    if not known:
-        return []
-    numbers = _numbers(rows, known)
-    names = [release.name for release in known for _ in release.polynomials]
-    return wrong_values(*numbers, names, rows.labels, rows.n)
 
 
 def wrong_values(
@@ -128,14 +59,3 @@ def wrong_values(
                 f"entries, the number of rows and the noise"
             )
     return found
-
-
-def _numbers(rows: Rows, known: list[LinearRelease]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the matrix from sums to releases, the values without constants, and the noise's sd."""
-    polynomials = [p for release in known for p in release.polynomials]
-    matrix, offset = map(pt.as_tensor, linear_map(polynomials, column_products(rows.width)))
-    value, variance = (
-        pt.concatenate([getattr(r, part) for r in known]) for part in ("value", "variance")
-    )
-    found = starting_values([matrix, value - offset, pt.sqrt(variance)])
-    return found[0], found[1], found[2]
