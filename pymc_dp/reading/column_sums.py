@@ -202,7 +202,7 @@ class RowRelease:
         Declined
             If an entry is no such function, or its coefficients are no numbers.
         """
-        return [_in_moments(p, self.n) for p in self.in_means()]
+        return [_in_moments(p, int(self.n)) for p in self.in_means()]
 
     def in_means(self) -> list[Polynomial]:
         """Return each entry of one column's release as a polynomial of its mean and mean square.

@@ -24,10 +24,9 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.moments.clt import Moments, moment_latents, moment_law, moment_sums, read_moments
-from pymc_dp.laws.moments.latents import Linearised, row_latents
+from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
 from pymc_dp.laws.moments.normal import normal_release
 from pymc_dp.laws.moments.rows import JointRows
-from pymc_dp.laws.moments.suggested import observed_noise
 from pymc_dp.laws.moments.sums import (
     RowLaw,
     RowSums,

@@ -14,22 +14,31 @@ from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.laws.moments.latents import Linearised, row_latents
-from pymc_dp.laws.moments.suggested import observed_noise, wrong_values
-from pymc_dp.laws.moments.sums import ExactLatents, RowSums, column_products, nearest_sample
-from pymc_dp.laws.sum_law import Change, SumLaw
+from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
+from pymc_dp.laws.moments.sums import (
+    ExactLatents,
+    RowSums,
+    column_products,
+    linear_map,
+    nearest_sample,
+    sample_sums,
+)
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words, is_rows
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import multiplied
 from pymc_dp.reading.column_sums import RowRelease, as_numbers
 from pymc_dp.reading.columns import Rows
-from pymc_dp.reading.model import Reading
+from pymc_dp.reading.model import Reading, require_possible
+from pymc_dp.reading.row_groups import read_row_groups
 from pymc_dp.reading.sums.polynomials import Polynomial
 
+_IMPOSSIBLE = 10.0  # standard deviations of the noise
 _MOST_JOINT = 500  # latents of one block, whose precision is factorised for every gradient
 
 type Sample = tuple[np.ndarray, np.ndarray]  # of each group the mean, and the factor of the scatter
@@ -69,7 +78,7 @@ class JointRows(SumLaw):
         for own, table, n in self._by_group(matrix, self._members(known)):
             if own.size:
                 names = [known.names[e] for e in own]
-                found += wrong_values(table, z[own], sd[own], names, rows.labels, n)
+                found += _wrong_values(table, z[own], sd[own], names, rows.labels, n)
         return found
 
     def latents(self):
@@ -88,15 +97,21 @@ class JointRows(SumLaw):
                     np.concatenate([p.ravel() for p in parts])[None],
                     alpha.reshape(1, -1),
                 )
-            every = np.arange(len(known.names))
-            entry = _padded([every] if joint else members, every.size)
+            # Where pm.Data is in a coefficient, which may change, the sums are made linear first.
+            of, products = known.polynomials, column_products(rows.width)
+            changes = any(isinstance(c, Variable) for p in of for c in p.values())
+            of = [{p: 1.0} for p in products] if changes else of
+            entry = _padded([np.arange(len(of))] if len(blocks) == 1 else members, len(of))
 
             def near() -> list[np.ndarray]:
-                found = self._linearised(known, exact, members, mean, root, blocks, entry)
+                found = self._linearised(known, exact, members, mean, root, of, blocks, entry)
                 return found if rows.sizes.ndim else [one_group[0] for one_group in found]
 
             numbers = near() if rows.sizes.ndim else self.reading.following(near)
             center, factor, table, base = numbers
+            if changes:
+                by, offset = linear_map(known.polynomials, products)
+                table, base = by @ table, offset + by @ base
             at, value, variance = exact.at(mean, root, center, factor), known.value, known.variance
             if rows.sizes.ndim:
                 value = pt.concatenate([value, [0.0]])[entry]
@@ -211,9 +226,9 @@ class JointRows(SumLaw):
         return nearest(means, factors, roots)
 
     def _linearised(
-        self, known: Published, exact: ExactLatents, members, mean, root, blocks, entry
+        self, known: Published, exact: ExactLatents, members, mean, root, of, blocks, entry
     ) -> list[np.ndarray]:
-        """Return the samples, and what is published as linear functions of blocks of latents."""
+        """Return the samples, and functions of the sums as linear ones of blocks of latents."""
         matrix, offset = self.matrix(as_numbers(known.polynomials))
         start, start_root, z, sd = starting_values(
             [mean, root, known.value - offset, pt.sqrt(known.variance)]
@@ -225,6 +240,7 @@ class JointRows(SumLaw):
             (n, *ExactLatents(w, n).tangent(*sample))
             for (*_, n), *sample in zip(parts, *samples, strict=True)
         ]
+        matrix, offset = self.matrix(as_numbers(of))
         moved = sparse.block_diag([sparse.coo_array(np.sqrt(n) * factor) for n, _, factor in laws])
         base = offset + matrix @ np.concatenate([n * own_mean for n, own_mean, _ in laws])
         # Of no entry, which blocks are filled with, all is zero.
@@ -277,3 +293,106 @@ def _padded(entries: list[np.ndarray], none: int) -> np.ndarray:
     for row, own in zip(found, entries, strict=True):
         row[: own.size] = own
     return found
+
+
+def _wrong_values(
+    matrix: np.ndarray, z: np.ndarray, sd: np.ndarray, names: list[str], labels: list[str], n: int
+) -> list[str]:
+    """Say what is wrong with values of n rows; see `nearest_sample`. Entries have names."""
+    width, products = len(labels), column_products(len(labels))
+    found = []
+    for row in np.unique(matrix, axis=0):
+        [mine] = np.nonzero((matrix == row).all(axis=1))
+        if row.any() and mine.size > 1 and np.unique(z[mine]).size < mine.size:
+            product = products[int(np.flatnonzero(row)[0])]
+            found.append(
+                f"{names[mine[0]]!r}: the sum of {'·'.join(labels[c] for c in product)} is "
+                f"released {mine.size} times with the same value, which separate draws of noise do "
+                f"not give: release each number once, of a symmetric matrix X'X the upper "
+                f"triangle, (X.T @ X)[np.triu_indices(d)]"
+            )
+    if n > width:
+        mean, factor = nearest_sample(
+            matrix, z, sd, n, (np.zeros(width), np.sqrt(n) * np.eye(width))
+        )
+        distance = np.abs(matrix @ sample_sums(mean, factor, n) - z) / sd
+        worst = int(np.argmax(distance))
+        if distance[worst] > _IMPOSSIBLE:
+            found.append(
+                f"{names[worst]!r}: no {n} rows have these sums: entry "
+                f"{worst - names.index(names[worst])} is {distance[worst]:.3g} standard deviations "
+                f"of the noise from the nearest that rows have. Check the units, the order of the "
+                f"entries, the number of rows and the noise"
+            )
+    return found
+
+
+# --- By groups ---
+
+
+@SUM_LAWS.register(order=46)
+class GroupedColumns(JointRows):
+    """Rows of several columns by public groups: a regression in each, say."""
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        if not is_rows(group):
+            raise Declined
+        rows = read_row_groups(reading, group)
+        require_possible([release.rv for release in rows.releases])
+        for release in rows.releases:
+            if release.op.bounds is not None:
+                raise Declined(
+                    f"the release {release.name!r} states bounds=: on the sums of groups of rows "
+                    f"none are kept. Leave it out, or sample with rung='records'",
+                    near=2,
+                )
+        latents, sizes = ExactLatents(rows.width, rows.sizes).size, rows.sizes
+        if latents * sizes.size >= rows.width * sizes.sum():
+            raise Declined(
+                f"the rows {rows.name!r} are in {sizes.size} groups of {sizes.min()} to "
+                f"{sizes.max()} that are alike: there is no shorter statistic than these rows",
+                near=0 if rows.sizes.max() > 1 else -1,
+            )
+        for release in rows.releases:
+            _require_known(release)
+        return cls(reading, rows)
+
+    def describe(self, release):
+        """See `SumLaw.describe`."""
+        rows, products = self.rows, column_products(self.rows.width)
+        [found] = [r for r in rows.releases if r.rv is release]
+        try:
+            used = np.unique(self.matrix(found.linear())[0].indices)
+        except Declined:
+            used = np.unique(self.matrix(found.of_sums())[0].indices)
+            what = f"a function of {len(found.maps)} sums"
+        else:
+            terms = [products[p] for p in np.unique(used % len(products))]
+            what = ", ".join(f"Σ {'·'.join(rows.labels[j] for j in term)}" for term in terms)
+        sizes = rows.sizes[np.unique(used // len(products))]
+        return groups_in_words(what, sizes, f"the rows {', '.join(rows.labels)}")
+
+    def integrated(self):
+        """See `SumLaw.integrated`."""
+        raise Declined(
+            f"the sums over groups of the rows {self.rows.name!r} follow Wishart laws, which have "
+            f"no marginal in closed form: use to='statistics'"
+        )
+
+
+def _require_known(release: RowRelease) -> None:
+    """Decline what is no function of sums, with numbers that do not change."""
+    if release.degree > 2:
+        raise Declined(
+            f"the release {release.name!r} is of products of {release.degree} columns: sums of "
+            f"single columns and of products of two have a known law",
+            near=1,
+        )
+    if any(isinstance(c, Variable) for c in release.public().values()):
+        raise Declined(
+            f"the statistic of the release {release.name!r} has coefficients that are no "
+            f"fixed numbers, pm.Data say: write numbers in their place",
+            near=2,
+        )
