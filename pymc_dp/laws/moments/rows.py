@@ -93,19 +93,17 @@ class JointRows(SumLaw):
             joint = blocks.size <= _MOST_JOINT and sum(map(len, members)) < len(known.names)
             if joint:
                 parts = np.split(blocks, [exact.size - exact.width], axis=1)
-                blocks, alpha = (
-                    np.concatenate([p.ravel() for p in parts])[None],
-                    alpha.reshape(1, -1),
-                )
+                blocks = np.concatenate([p.ravel() for p in parts])[None]
+                alpha = alpha.reshape(1, -1)
             # Where pm.Data is in a coefficient, which may change, the sums are made linear first.
-            of, products = known.polynomials, column_products(rows.width)
+            products, of = column_products(rows.width), known.polynomials
             changes = any(isinstance(c, Variable) for p in of for c in p.values())
             of = [{p: 1.0} for p in products] if changes else of
             entry = _padded([np.arange(len(of))] if len(blocks) == 1 else members, len(of))
 
             def near() -> list[np.ndarray]:
                 found = self._linearised(known, exact, members, mean, root, of, blocks, entry)
-                return found if rows.sizes.ndim else [one_group[0] for one_group in found]
+                return found if rows.sizes.ndim else [only for [only] in found]
 
             numbers = near() if rows.sizes.ndim else self.reading.following(near)
             center, factor, table, base = numbers
@@ -117,9 +115,8 @@ class JointRows(SumLaw):
                 value = pt.concatenate([value, [0.0]])[entry]
                 variance = pt.concatenate([variance, [np.inf]])[entry]
             at = at.ravel()[blocks] if joint else at
-            linear = [
-                Linearised(pt.as_tensor(table), value - base + pt.matvec(table, at), variance)
-            ]
+            target = value - base + pt.matvec(table, at)
+            linear = [Linearised(pt.as_tensor(table), target, variance)]
         latents, transform = row_latents(blocks.shape[1], alpha, linear)
         z = latents
         if joint:
@@ -264,9 +261,10 @@ class JointRows(SumLaw):
         try:
             entries = at(release.linear_around(center))
         except Declined:
-            values = dict(zip(additive.sums, at(release.of_sums(center)), strict=True))
-            public = {s: pt.constant(c) for s, c in release.public(center).items()}
-            entries = pt.stack(additive.at(values | public))
+            own = at(release.of_sums(center))
+            values = {symbol: own[k] for k, symbol in enumerate(additive.sums)}
+            values |= {symbol: pt.constant(c) for symbol, c in release.public(center).items()}
+            entries = pt.stack(additive.at(values))
         return entries.reshape(additive.entries.shape)
 
     def _region(self, release: RowRelease, mean, cov) -> FeasibleRegression | None:
@@ -327,7 +325,7 @@ def _wrong_values(
     return found
 
 
-# --- By groups ---
+# --- By groups ---------------------------------------------------------------------------------
 
 
 @SUM_LAWS.register(order=46)
