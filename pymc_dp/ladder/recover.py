@@ -28,7 +28,7 @@ from pymc_dp.laws.inversion.quadrature import law_of_sum, panel_counts
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
-from pymc_dp.laws.moments.row_groups import GroupedColumns
+from pymc_dp.laws.moments.rows import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.shown import confidential
 from pymc_dp.laws.sum_law import change, is_rows, law_of

@@ -64,7 +64,7 @@ class RowRelease:
     Attributes
     ----------
     rv : the release.
-    n : the number of rows.
+    n : the number of rows; of rows by groups a vector, as are then the coefficients in `maps`.
     additive : its statistic as a function of sums.
     columns : the number of the row's column for each column of `additive`.
     maps : each summed map as a polynomial in deviations d_j = r_j - c_j (numbered j) and centers
@@ -72,7 +72,7 @@ class RowRelease:
     """
 
     rv: TensorVariable
-    n: int
+    n: int | np.ndarray
     additive: Additive
     columns: tuple[int, ...]
     maps: tuple[Polynomial, ...]
@@ -157,8 +157,7 @@ class RowRelease:
     @once
     def linear(self) -> list[Polynomial]:
         """Return `linear_graphs` with the numbers that `pm.Data` holds now."""
-        found = [{m: _number(c) for m, c in p.items()} for p in self.linear_graphs()]
-        return [{m: c for m, c in p.items() if c != 0.0} for p in found]
+        return as_numbers(self.linear_graphs())
 
     @once
     def linear_graphs(self) -> list[Polynomial]:
@@ -171,15 +170,27 @@ class RowRelease:
         Declined
             If an entry is no linear function of sums.
         """
+        return self.linear_around(None)
+
+    def linear_around(self, center: np.ndarray | None) -> list[Polynomial]:
+        """Return `linear_graphs`, in sums of deviations from a center: see `public`."""
+        own = dict(zip(self.additive.sums, self.of_sums(center), strict=True))
         found = []
-        for offset, sums in self.additive.affine(self.public()):
+        for offset, sums in self.additive.affine(self.public(center)):
             total = constant(_coefficient(offset))
             for symbol, factor in sums.items():
-                for monomial, c in self.of_deviations(symbol).items():
-                    rows = 1.0 if monomial else float(self.n)
-                    own = _coefficient(factor) * _coefficient(c) * rows
-                    total = added(total, {monomial: own})
+                total = added(total, multiplied(constant(_coefficient(factor)), own[symbol]))
             found.append(total)
+        return found
+
+    def of_sums(self, center: np.ndarray | None = None) -> list[Polynomial]:
+        """Return each of its own sums as `linear_around` returns entries."""
+        found = []
+        for symbol in self.additive.sums:
+            own = {m: _coefficient(c) for m, c in self.of_deviations(symbol, center).items()}
+            if () in own:
+                own[()] = own[()] @ self.n if np.ndim(self.n) else own[()] * float(self.n)
+            found.append(own)
         return found
 
     @once
@@ -191,7 +202,7 @@ class RowRelease:
         Declined
             If an entry is no such function, or its coefficients are no numbers.
         """
-        return [_in_moments(p, self.n) for p in self.in_means()]
+        return [_in_moments(p, int(self.n)) for p in self.in_means()]
 
     def in_means(self) -> list[Polynomial]:
         """Return each entry of one column's release as a polynomial of its mean and mean square.
@@ -362,18 +373,26 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
 
 
 def _coefficient(value: Coefficient) -> Coefficient:
-    """Return a number, or the graph of one that may change."""
+    """Return a number, or the graph of one that may change; vectors of groups are numbers."""
     if not isinstance(value, Variable):
-        return float(value)
+        return value if np.ndim(value) else float(value)
     known = known_value(value, fixed=True)
     if known is None:
         return as_float(value.squeeze() if value.type.ndim else value)
     return float(np.squeeze(known))
 
 
-def _number(coefficient: Coefficient) -> float:
+def as_numbers(polynomials: list[Polynomial]) -> list[Polynomial]:
+    """Return polynomials with the numbers that `pm.Data` holds now."""
+    found = [{m: _number(c) for m, c in p.items()} for p in polynomials]
+    return [{m: c for m, c in p.items() if np.any(c)} for p in found]
+
+
+def _number(coefficient: Coefficient) -> Coefficient:
     """Return a coefficient as it stands now."""
-    value = known_value(coefficient) if isinstance(coefficient, Variable) else coefficient
+    if not isinstance(coefficient, Variable):
+        return coefficient
+    value = known_value(coefficient)
     if value is None:
         raise Declined("a coefficient of it is random")
     return float(np.squeeze(value))

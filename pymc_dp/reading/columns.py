@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
 from pytensor.tensor.elemwise import DimShuffle
@@ -55,9 +56,11 @@ class Link:
     sigma: TensorVariable | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of confidential records: their law and all of their releases.
+
+    Of rows by groups the parameters of `links` have a leading axis of groups, see `RowRelease`.
 
     Attributes
     ----------
@@ -65,12 +68,14 @@ class Rows:
     n : the number of rows.
     links : the law of each variable given those before.
     releases : the releases of any of them.
+    sizes : the number of rows of each group; a scalar where all rows are alike.
     """
 
     records: tuple[TensorVariable, ...]
     n: int
     links: tuple[Link, ...]
     releases: tuple[RowRelease, ...]
+    sizes: np.ndarray
 
     @property
     def rv(self) -> TensorVariable:
@@ -81,11 +86,6 @@ class Rows:
     def name(self) -> str:
         """Names of the variables, joined."""
         return "_".join(rv.name for rv in self.records)
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """Axes of the law that are not of columns."""
-        return ()
 
     @property
     def width(self) -> int:
@@ -109,7 +109,8 @@ class Rows:
         NotImplementedError
             If some variable is not Gaussian.
         """
-        mean, root = pt.zeros((*self.batch, 0)), pt.zeros((*self.batch, 0, 0))
+        groups = self.sizes.shape
+        mean, root = pt.zeros((*groups, 0)), pt.zeros((*groups, 0, 0))
         for link in self.links if links is None else links:
             if link.intercept is None or link.slope is None or link.root is None:
                 raise Declined(
@@ -141,7 +142,7 @@ def read_rows(reading: Reading, block: Block) -> Rows:
     links = read_links(block)
     columns = columns_of(records)
     found = tuple(read_release(r, columns, block.n) for r in releases_of(model, records))
-    return Rows(records, block.n, links, found)
+    return Rows(records, block.n, links, found, np.array(block.n))
 
 
 def simple_regression(x: TensorVariable, y: TensorVariable) -> tuple:

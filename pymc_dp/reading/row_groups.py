@@ -36,28 +36,8 @@ from pymc_dp.reading.model import Reading, check_transform, releases_of
 from pymc_dp.reading.sums.polynomials import Coefficient, Polynomial, constant
 
 
-@dataclass(frozen=True, eq=False)
-class RowGroups(Rows):
-    """Rows by groups.
-
-    The parameters of `links` have a leading axis of groups, the coefficients in the maps of
-    `releases` are vectors with a number for each group.
-
-    Attributes
-    ----------
-    sizes : the number of rows of each group.
-    """
-
-    sizes: np.ndarray
-
-    @property
-    def batch(self):
-        """The axis of the groups."""
-        return self.sizes.shape
-
-
 @once
-def read_row_groups(reading: Reading, block: Block) -> RowGroups:
+def read_row_groups(reading: Reading, block: Block) -> Rows:
     """Read the rows of a block by groups, and their releases; refuse by name what is none."""
     records, n, model = block.records, block.n, reading.model
     columns = columns_of(records)
@@ -76,15 +56,16 @@ def read_row_groups(reading: Reading, block: Block) -> RowGroups:
     kept = order[used.any(axis=0)[order]]
     first = cells.first[kept]
 
+    sizes = cells.sizes[kept]
+
     def by_group(coefficient) -> np.ndarray:
         return np.broadcast_to(coefficient, n)[first]
 
-    releases = [
-        replace(r, maps=tuple({m: by_group(c) for m, c in p.items()} for p in r.maps))
+    releases = tuple(
+        replace(r, n=sizes, maps=tuple({m: by_group(c) for m, c in p.items()} for p in r.maps))
         for r in found
-    ]
-    links = tuple(law.link(first) for law in laws)
-    return RowGroups(records, n, links, tuple(releases), cells.sizes[kept])
+    )
+    return Rows(records, n, tuple(law.link(first) for law in laws), releases, sizes)
 
 
 def _numbers(release: RowRelease, coefficient: Coefficient) -> np.ndarray | float:

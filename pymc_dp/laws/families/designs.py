@@ -27,8 +27,7 @@ from scipy import linalg, sparse
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, nonnegative, public_data
-from pymc_dp.laws.moments.latents import Linearised, row_latents
-from pymc_dp.laws.moments.suggested import observed_noise
+from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
 from pymc_dp.laws.shown import as_released
 from pymc_dp.laws.sums import FAMILIES, Family, Placed
 from pymc_dp.reading.bounds import starting_values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
@@ -23,23 +24,20 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.moments.clt import Moments, moment_latents, moment_law, moment_sums, read_moments
-from pymc_dp.laws.moments.latents import row_latents
+from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
 from pymc_dp.laws.moments.normal import normal_release
-from pymc_dp.laws.moments.suggested import linear_releases, notes, suggested_sample
+from pymc_dp.laws.moments.rows import JointRows
 from pymc_dp.laws.moments.sums import (
-    ExactLatents,
     RowLaw,
     RowSums,
-    column_products,
     normal_law,
     normal_sums,
 )
 from pymc_dp.laws.shown import confidential
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words, is_rows
-from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
+from pymc_dp.laws.sum_law import SUM_LAWS, Change, in_words, is_rows
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, read_rows, same_for_all
-from pymc_dp.reading.model import Reading, releases_of, require_possible
+from pymc_dp.reading.model import releases_of, require_possible
 from pymc_dp.reading.propriety import check_proper_rows
 from pymc_dp.reading.sums.polynomials import degree
 
@@ -50,12 +48,8 @@ _said: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
 
 
 @SUM_LAWS.register(order=20)
-@dataclass(frozen=True)
-class Columns(SumLaw):
+class Columns(JointRows):
     """Rows of several columns: a regression, or a multivariate Normal."""
-
-    reading: Reading
-    rows: Rows
 
     of = "rows of Normal"
     approximate = True
@@ -81,39 +75,22 @@ class Columns(SumLaw):
             return f"a function of {len(found.maps)} sums over the rows {', '.join(rows.labels)}"
         return ", ".join(entries)
 
-    def notes(self):
-        """See `SumLaw.notes`."""
-        return notes(self.reading.model, self.rows)
-
     def latents(self, *, approximate: str | None = None, moments: Any = None) -> Change:
         """Keep the sample mean and covariance matrix of the rows, as functions of latents."""
-        model, rows = self.reading.model, self.rows
-        if approximate == "clt":
-            clt, used = _clt(model, rows, moments)
-            known = linear_releases(model, used)
-            at = pt.zeros(clt.latents)
-            linear = [release.linearised(clt.law, at, rows.n) for release in known]
-            latents = row_latents(clt.latents, releases=linear)
-            sums = clt.sums(latents[0])
-        else:
-            _require_rows(rows)
-            mean, root = rows.law()
-            exact, used = ExactLatents(rows.width, rows.n), rows.releases
-            linear = []
-            if known := linear_releases(model, used):
-
-                def near() -> list[np.ndarray]:
-                    sample = suggested_sample(rows, known, mean, root)
-                    return [*sample, *exact.tangent(*sample)]
-
-                *sample, sums, moves = self.reading.following(near)
-                law = RowLaw(column_products(rows.width), sums, moves)
-                at = exact.at(mean, root, *sample)
-                linear = [release.linearised(law, at, rows.n) for release in known]
-            latents = row_latents(exact.size, exact.alpha, linear)
-            sums = exact.sums(mean, root, latents[0])
-        change = Change(added={f"{rows.name}_sums_standard": latents})
-        return _with_sums(change, rows, sums, used)
+        if approximate != "clt":
+            _require_rows(self.rows)
+            return super().latents()
+        model, n = self.reading.model, self.rows.n
+        clt, used = _clt(model, self.rows, moments)
+        linear = []
+        for release in used:
+            noise = observed_noise(model, release.rv, release.mechanism)
+            with suppress(Declined):
+                if noise is not None:
+                    mean, factor = clt.law.of(release.linear_graphs(), n)
+                    linear.append(Linearised(factor, noise[0] - mean, noise[1]))
+        latents = row_latents(clt.latents, releases=linear)
+        return self.kept(latents, clt.sums(latents[0]), used)
 
     def integrated(self, *, approximate: str | None = None, moments: Any = None) -> Change:
         """Integrate the sums out, which are Normal by the central limit theorem."""
@@ -182,33 +159,6 @@ def _require_products(rows: Rows) -> None:
             f"the columns of the records {rows.name!r} are independent, and so are their sums, "
             f"which have a law of their own"
         )
-
-
-def _with_sums(change: Change, rows: Rows, sums: RowSums, used) -> Change:
-    mean, cov = sums.moments(rows.n)
-    change.deterministics[f"{rows.name}_mean"] = mean
-    change.deterministics[f"{rows.name}_cov"] = cov
-    for release in used:
-        statistic = release.expression(sums.center, sums.first, sums.second)
-        op = release.rv.owner.op
-        region = None
-        if op.region is not None:
-            if rows.width != 2 or op.region is not FeasibleRegression:
-                bounded = ", ".join(repr(rv.name) for rv in record_bounds(release.rv, rows.records))
-                raise Declined(
-                    f"the release {release.name!r} states bounds= of {bounded}: on the sums of the "
-                    f"rows {', '.join(rows.labels)} only those of a simple regression are kept, "
-                    f"stated for both columns in one release. Sample with rung='records'"
-                )
-            _, _, law = op.split(release.rv.owner.inputs)
-            total, products = mean * rows.n, (rows.n - 1) * cov + rows.n * pt.outer(mean, mean)
-            own = total[0], products[0, 0], total[1], products[0, 1], products[1, 1]
-            region = FeasibleRegression(*law[:3], *own)
-        change.replaced[release.rv] = release_rv(
-            statistic, release.mechanism, moments=region, bounds=op.bounds, n=op.n
-        )
-    change.dropped |= {r.name for r in rows.releases if r not in used}
-    return change
 
 
 # --- The central limit theorem ------------------------------------------------------------------

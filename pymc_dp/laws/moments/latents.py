@@ -29,6 +29,9 @@ from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import Transform
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.laws.mean_variance import noise_variance
+from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
+
 _MOST_PRECISE = 1e10  # of the release against the latents: beyond, the Cholesky factor would fail
 
 
@@ -87,6 +90,17 @@ class Linearised:
     jacobian: TensorVariable
     target: TensorVariable
     variance: TensorVariable
+
+
+def observed_noise(
+    model: pm.Model, rv: TensorVariable, mechanism: Mechanism
+) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return the published values of a release, and the variances of noise with a density."""
+    if rv not in model.observed_RVs or not has_continuous_rates(mechanism):
+        return None
+    value = model.rvs_to_values[rv].astype("float64")
+    variance = pt.broadcast_to(noise_variance(mechanism), value.shape)
+    return value.ravel(), variance.ravel()
 
 
 def row_latents(

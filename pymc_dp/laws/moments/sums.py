@@ -44,10 +44,10 @@ class RowSums:
     first: TensorVariable | None
     second: TensorVariable
 
-    def moments(self, n: int) -> tuple[TensorVariable, TensorVariable]:
-        """Return the sample mean and the sample covariance matrix (ddof=1)."""
+    def moments(self, n: int | np.ndarray) -> tuple[TensorVariable, TensorVariable]:
+        """Return the sample mean and the sample covariance matrix (ddof=1), NaN of one row."""
         if self.first is None:
-            return self.center, self.second / (n - 1)
+            return self.center, self.second / np.where(n > 1, n - 1.0, np.nan)[..., None, None]
         shift = self.first / n
         scatter = self.second - n * pt.outer(shift, shift)
         return self.center + shift, scatter / (n - 1)
