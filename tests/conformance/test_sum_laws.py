@@ -494,7 +494,7 @@ def test_the_marginal_is_the_mean_of_the_noise(name):
 
 
 @pytest.mark.by_day(
-    "Normal, sums of groups", "Bernoulli, several chances", "Bernoulli, function of the count",
+    "Normal, means and constants", "Bernoulli, several chances", "Bernoulli, function of the count",
     "Bernoulli, of kinds", "two variables", "Binomial, groups alike", "Normal, sums that overlap",
 )  # fmt: skip
 @pytest.mark.parametrize("name", [p for p in of_rung("marginal") if p.values[0][:3] != "of "])
