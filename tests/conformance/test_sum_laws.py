@@ -77,7 +77,7 @@ GROUPS = (
     lambda x: MEMBER @ x,
     lambda x: pt.stack([x[g == G].sum() for g in range(4)]),
     lambda x: (MEMBER * x).sum(axis=1),
-    lambda x: pts.dot(pts.as_sparse_variable(sparse.csr_matrix(MEMBER)), x * 1.0),
+    lambda x: pts.dot(pts.as_sparse_variable(sparse.csr_matrix(MEMBER)), x * 1.0) * np.ones(4),
     lambda x: pt.stack([pt.where(g == G, x, 0).sum() for g in range(4)]),
     lambda x: pt.bincount(G, weights=x, minlength=4),
 )
