@@ -305,6 +305,18 @@ MUTANTS = {
         "return self.inner.logp(value, self.factor * statistic)",
         "tests/laws/counts/test_records.py",
     ),
+    "constant of a drawn sum": Mutant(
+        "pymc_dp/laws/one_value.py",
+        "draw = np.asarray(statistic.factor) * draw + np.asarray(statistic.constant)",
+        "draw = np.asarray(statistic.factor) * draw",
+        "tests/conformance/test_sum_laws.py::test_draws_of_the_marginal_are_releases",
+    ),
+    "chance of a drawn count": Mutant(
+        "pymc_dp/laws/counts/marginal.py",
+        "pt.random.binomial(self.n, p, rng",
+        "pt.random.binomial(self.n, 1.0 - p, rng",
+        "tests/conformance/test_sum_laws.py::test_draws_of_the_marginal_are_releases",
+    ),
     "sizes of inverted groups": Mutant(
         "pymc_dp/laws/inversion/law.py",
         "sums_given(law.names[0], rng, *of_one, n, *noise)",

@@ -5,7 +5,6 @@ import pickle
 
 import numpy as np
 import pymc as pm
-import pymc.dims as pmd
 import pytensor.tensor as pt
 import pytest
 from scipy import integrate, special, stats
@@ -278,22 +277,6 @@ def test_constant_parameters_are_numbers(mechanism):
     assert float(pickle.loads(pickle.dumps(mechanism)).scale) == 2.0
     with pm.Model(), pytest.raises(TypeError):
         float(dp.LaplaceMechanism(pm.Data("scale", 2.0)).scale)
-
-
-def test_variables_of_pymc_dims_are_refused_by_name():
-    with pm.Model(coords={"person": range(3)}):
-        x = pmd.Normal("x", 0, 1, dims=("person",))
-        with pytest.raises(TypeError, match=r"'z': .*pm\.Normal\(\.\.\., dims="):
-            dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
-
-
-def test_withheld_entries_are_told_of_by_a_potential():
-    with pm.Model():
-        x = pm.Normal("x", 0, 1, shape=3)
-        with pytest.raises(
-            ValueError, match=r"'z': .*Potential\(\"z_withheld\", mechanism\.logcdf"
-        ):
-            dp.PrivateObservation("z", x, dp.LaplaceMechanism(1.0), observed=[1, np.nan, 2])
 
 
 def test_gaps_are_summed_over_however_many_counts_there_are():

@@ -2,8 +2,9 @@
 
 A row is a law of records, cells, a statistic and a mechanism. Simulated records are the reference
 of all: the statistics of the rung "statistics" have their law, the density of the rung "marginal"
-is the mean of the noise over them and integrates to one, what is recovered is what the release
-leaves of them, and other spellings have the same density.
+is the mean of the noise over them, exactly where the law is scipy's, and integrates to one, its
+draws are theirs, what is recovered is what the release leaves of them, and other spellings have
+the same density.
 """
 
 from collections.abc import Callable
@@ -16,17 +17,25 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from scipy import special, stats
+from pytensor import sparse as pts
+from scipy import sparse, special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.reading.model import release_mechanism, release_statistic, releases
+from tests.fuzz import exact
+from tests.models import TwoSidedGeometric
 
 N, G = 12, np.repeat([0, 1, 3], [3, 7, 2])  # of the four groups one is empty
 MEMBER = np.eye(4)[G].T
+SIZES = np.array([3, 7, 2])  # of those that are not
 X = np.linspace(-1, 1, N)
 THREE = np.minimum(G, 2)
 A = np.array([0.3, 0.6, 0.8])
+OVERLAP = np.array([np.ones(N), np.arange(N) < 5, np.arange(N) > 2]) * 1.0
+DESIGN = np.stack([np.ones(N), X])
+NESTED = np.vstack([MEMBER[[0, 1, 3]], np.ones(N), 0.5 * X])
+OTHER = np.arange(N) % 2  # groups across the first
 DRAWS, RECOVERED = 3_000, 800
 
 
@@ -41,6 +50,8 @@ class Row(NamedTuple):
     mechanism : of a width that is multiplied by `noise`, of the order of the statistic's spread.
     shown : names in results, of what function of the statistic.
     rungs : those that there are.
+    laws : scipy's of the entries that vary, given theta, and what they are of those values if not
+        these; or one of all entries, of Normal values.
     """
 
     records: Callable[[], Any]
@@ -50,6 +61,7 @@ class Row(NamedTuple):
     noise: Any
     shown: dict[str, Callable] | None = None
     rungs: str = "statistics marginal"
+    laws: Callable | None = None
 
 
 def each(s):
@@ -65,7 +77,15 @@ GROUPS = (
     lambda x: MEMBER @ x,
     lambda x: pt.stack([x[g == G].sum() for g in range(4)]),
     lambda x: (MEMBER * x).sum(axis=1),
+    lambda x: pt.stack([pt.where(g == G, x, 0).sum() for g in range(4)]),
+    lambda x: pt.bincount(G, weights=x, minlength=4),
 )
+
+
+def by_sparse_matrix(x):  # not known to be whole
+    return pts.dot(pts.as_sparse_variable(sparse.csr_matrix(MEMBER)), x) * np.ones(4)
+
+
 TOTAL = (lambda x: x.sum(), lambda x: x.mean() * N, lambda x: np.ones(N) @ x)
 LAPLACE, GAUSSIAN, GEOMETRIC = dp.LaplaceMechanism, dp.GaussianMechanism, dp.GeometricMechanism
 
@@ -94,6 +114,17 @@ def of_unknown_number():
     return pm.Normal("x", pm.Normal("mu"), 1.0, shape=n)
 
 
+def chi2(n, s):
+    """The law of a variance of n Normal records."""
+    return stats.gamma((n - 1) / 2, scale=2 * s**2 / (n - 1))
+
+
+def gaussian(weights, mean, s, noise, constant=0.0):
+    """The law of weighted sums of Normal records, with Normal noise."""
+    covariance = weights * s**2 @ weights.T + noise**2 * np.eye(len(weights))
+    return stats.multivariate_normal(weights @ mean + constant, covariance)
+
+
 def moments(x):
     return pt.stack([x.mean(), x.var(ddof=1)])
 
@@ -103,9 +134,11 @@ ROWS = {
         normal(lambda: pm.Normal("mu")), {"mu": 0.4, "s": 1.3},
         (moments, lambda x: [x.sum() / N, ((x - x.mean()) ** 2).sum() / (N - 1)]),
         LAPLACE, [0.3, 0.5], {"x_mean": lambda s: s[:, 0], "x_var": lambda s: s[:, 1]},
+        laws=lambda mu, s: [stats.norm(mu, s / N**0.5), chi2(N, s)],
     ),
     "Normal, sums of groups": Row(
-        normal(), {"mu": A, "s": 1.3}, GROUPS, LAPLACE, 2.0, {"x_sum": each}
+        normal(), {"mu": A, "s": 1.3}, (*GROUPS, by_sparse_matrix), LAPLACE, 2.0, {"x_sum": each},
+        laws=lambda mu, s: [*map(stats.norm, SIZES * mu, s * SIZES**0.5)],
     ),
     "Normal, moments of groups": Row(
         normal(), {"mu": A, "s": 1.3},
@@ -116,16 +149,20 @@ ROWS = {
                                 x[3:10].var() * 7 / 6]),
         ),
         LAPLACE, 0.6, {"x_mean": lambda s: s[:, :2], "x_var": lambda s: s[:, 2:]},
+        laws=lambda mu, s: [*map(stats.norm, mu[:2], s / SIZES[:2] ** 0.5), chi2(3, s),
+                            chi2(7, s)],
     ),
     "Normal, sums that overlap": Row(
         normal(), {"mu": A, "s": 1.3},
         (lambda x: pt.stack([x.sum(), x[:5].sum(), x[3:].sum()]),
-         lambda x: np.array([np.ones(N), np.arange(N) < 5, np.arange(N) > 2]) * 1.0 @ x),
+         lambda x: OVERLAP @ x),
         GAUSSIAN, 3.0, {"x_sum": each},
+        laws=lambda mu, s: gaussian(OVERLAP, mu[THREE], s, 3.0),
     ),
     "Normal, weighted": Row(
         normal(), {"mu": A, "s": 1.3}, (lambda x: X @ x + 2, lambda x: (X * x).sum() + 2),
         LAPLACE, 2.0, {"z_confidential": each},
+        laws=lambda mu, s: [stats.norm(X @ mu[THREE] + 2, s * (X @ X) ** 0.5)],
     ),
     "Normal, design": Row(
         normal(lambda: pm.Normal("a") + pm.Normal("b") * X), {"a": 0.4, "b": 1.0, "s": 1.3},
@@ -134,7 +171,32 @@ ROWS = {
         LAPLACE, 4.0, rungs="statistics",
     ),
     "Normal, one by one": Row(
-        normal(), {"mu": A, "s": 1.3}, (lambda x: x,), GAUSSIAN, 1.5, {"x": each}, "marginal"
+        normal(), {"mu": A, "s": 1.3}, (lambda x: x,), GAUSSIAN, 1.5, {"x": each}, "marginal",
+        laws=lambda mu, s: [stats.norm(m, s) for m in mu[THREE]],
+    ),
+    "Normal, means and constants": Row(
+        normal(), {"mu": A, "s": 1.3},
+        (lambda x: MEMBER @ x / [3, 7, 1, 2] + [5, 5, 8, 5],), LAPLACE, 0.5,
+        {"x_mean": lambda s: s - [5, 5, 8, 5]},
+        laws=lambda mu, s: [*map(stats.norm, mu + 5, s / SIZES**0.5)],
+    ),
+    "Normal, X'y": Row(
+        normal(lambda: pm.Normal("a") + pm.Normal("b") * X), {"a": 0.4, "b": 1.0, "s": 1.3},
+        (lambda x: DESIGN @ x,), GAUSSIAN, 2.0,
+        laws=lambda a, b, s: gaussian(DESIGN, a + b * X, s, 2.0),
+    ),
+    "Normal, nested sums": Row(
+        lambda: pm.Normal("x", pm.Normal("mu", shape=3)[THREE] - 2 * pm.Normal("b") * X + 0.1,
+                          pm.HalfNormal("s", shape=3)[THREE], shape=N),
+        {"mu": A, "b": 0.4, "s": A + 0.5}, (lambda x: NESTED @ x + 3,), GAUSSIAN, 2.0,
+        laws=lambda mu, b, s: gaussian(NESTED, mu[THREE] - 2 * b * X + 0.1, s[THREE], 2.0, 3),
+    ),
+    "Normal, crossed groups": Row(
+        lambda: pm.Normal("x", pm.Normal("mu", shape=3)[THREE] + pm.Normal("b", shape=2)[OTHER],
+                          pm.HalfNormal("s", shape=2)[OTHER] * np.arange(1.0, N + 1), shape=N),
+        {"mu": A, "b": A[:2], "s": A[:2]}, (lambda x: (MEMBER * X)[[0, 1, 3]] @ x,), GAUSSIAN, 2.0,
+        laws=lambda mu, b, s: gaussian((MEMBER * X)[[0, 1, 3]], mu[THREE] + b[OTHER],
+                                       s[OTHER] * np.arange(1.0, N + 1), 2.0),
     ),
     "rows": Row(
         pair_of_columns, {"m": 0.3, "b": 0.8, "s": 0.6},
@@ -151,19 +213,23 @@ ROWS = {
     "Bernoulli, sum": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), {"p": 0.3}, TOTAL,
         GEOMETRIC, 1.5, {"x_count": each},
+        laws=lambda p: [stats.binom(N, p)],
     ),
     "Bernoulli, function of the count": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), {"p": 0.3},
         (lambda x: x.mean() ** 2, lambda x: (x.sum() / N) ** 2), LAPLACE, 0.1,
         {"x_count": lambda s: N * np.sqrt(s)},
+        laws=lambda p: [(stats.binom(N, p), lambda k: (k / N) ** 2)],
     ),
     "Bernoulli, groups": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A}, GROUPS,
         GEOMETRIC, 1.0, {"x_count": each},
+        laws=lambda p: [*map(stats.binom, SIZES, p)],
     ),
     "Bernoulli, several chances": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A}, TOTAL,
         LAPLACE, 1.5, {"x_sum": each},
+        laws=lambda p: [stats.poisson_binom(p[THREE])],
     ),
     "Bernoulli, sums that overlap": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A},
@@ -172,6 +238,43 @@ ROWS = {
     "Bernoulli, one by one": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), {"p": 0.3}, (lambda x: x,),
         dp.RandomizedResponse, 0.8, {"x_count": lambda s: s.sum(axis=1)}, "marginal",
+        laws=lambda p: [stats.binom(1, p)] * N,
+    ),
+    "Bernoulli, shares": Row(
+        lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A},
+        (lambda x: 1 - MEMBER[[0, 1, 3]] @ x / SIZES,), LAPLACE, 0.2,
+        {"x_count": lambda s: (1 - s) * SIZES},
+        laws=lambda p: [(stats.binom(n, q), lambda k, n=n: 1 - k / n)
+                        for n, q in zip(SIZES, p, strict=True)],
+    ),
+    "Bernoulli, means of several chances": Row(
+        lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A},
+        (lambda x: pt.concatenate([x.reshape((2, 6)).mean(axis=1) + 0.5, pt.zeros(1) + 2.0]),),
+        LAPLACE, 0.1,
+        laws=lambda p: [(stats.poisson_binom(q), lambda k: k / 6 + 0.5)
+                        for q in p[THREE].reshape((2, 6))],
+    ),
+    "Bernoulli, of kinds": Row(
+        lambda: pm.Bernoulli("x", pm.math.invlogit(pm.Normal("a") + pm.Normal("b") * OTHER),
+                             shape=N), {"a": 0.3, "b": -0.7},
+        (lambda x: pt.stack([x.sum(), OTHER @ x]), lambda x: [x.mean() * N, (OTHER * x).sum()]),
+        LAPLACE, 1.5, {"x_count": lambda s: np.column_stack([s[:, 0] - s[:, 1], s[:, 1]])},
+    ),
+    "Binomial, groups alike": Row(
+        lambda: pm.Binomial("x", 3, pm.Beta("p", 1, 1), shape=N), {"p": 0.3},
+        (lambda x: pt.stack([x[:6].sum(), x[6:].sum()]),), GEOMETRIC, 1.5, {"x_sum": each},
+        laws=lambda p: [stats.binom(18, p)] * 2,
+    ),
+    "Binomial, one by one": Row(
+        lambda: pm.Binomial("x", 3, pm.Beta("p", 1, 1), shape=N), {"p": 0.3}, (lambda x: x,),
+        GEOMETRIC, 1.5, {"x": each}, "marginal", laws=lambda p: [stats.binom(3, p)] * N,
+    ),
+    "zero-inflated, one by one": Row(
+        lambda: pm.ZeroInflatedPoisson("x", pm.Beta("p", 1, 1), pm.Gamma("r", 1, 1), shape=N),
+        {"p": 0.7, "r": 2.5}, (lambda x: x,), GEOMETRIC, 0.9, {"x": each}, "marginal",
+        laws=lambda p, r: [stats.rv_discrete(values=(
+            np.arange(60), p * stats.poisson(r).pmf(np.arange(60)) + (1 - p) * np.eye(60)[0]
+        ))()] * N,
     ),
     "Categorical, histogram": Row(
         lambda: pm.Categorical("x", pm.Dirichlet("p", np.ones(3)), shape=N),
@@ -183,22 +286,27 @@ ROWS = {
     "Binomial, groups": Row(
         lambda: pm.Binomial("x", 4, pm.Beta("p", 1, 1, shape=3)[THREE], shape=N), {"p": A}, GROUPS,
         LAPLACE, 2.0, {"x_sum": each},
+        laws=lambda p: [*map(stats.binom, 4 * SIZES, p)],
     ),
     "Poisson, groups": Row(
         lambda: pm.Poisson("x", pm.Gamma("r", 1, 1, shape=3)[THREE] * (2 + X), shape=N), {"r": A},
         GROUPS, GEOMETRIC, 2.0, {"x_sum": each},
+        laws=lambda r: [*map(stats.poisson, MEMBER[[0, 1, 3]] @ (r[THREE] * (2 + X)))],
     ),
     "negative binomial, groups": Row(
         lambda: pm.NegativeBinomial("x", pm.Gamma("r", 1, 1, shape=3)[THREE], 2.0, shape=N),
         {"r": A}, GROUPS, GEOMETRIC, 2.0, {"x_sum": each},
+        laws=lambda r: [*map(stats.nbinom, 2 * SIZES, 2 / (2 + r))],
     ),
     "Exponential, groups": Row(
         lambda: pm.Exponential("x", pm.Gamma("r", 1, 1, shape=3)[THREE], shape=N), {"r": A}, GROUPS,
         LAPLACE, 3.0, {"x_sum": each},
+        laws=lambda r: [stats.gamma(n, scale=1 / v) for n, v in zip(SIZES, r, strict=True)],
     ),
     "Gamma, sum": Row(
         lambda: pm.Gamma("x", 0.7, pm.Gamma("r", 1, 1), shape=N), {"r": 1.2}, TOTAL,
         GAUSSIAN, 2.0, {"x_sum": each},
+        laws=lambda r: [stats.gamma(0.7 * N, scale=1 / r)],
     ),
     "two variables": Row(
         lambda: (pm.Poisson("x", pm.Gamma("r", 1, 1), shape=5),
@@ -207,6 +315,8 @@ ROWS = {
         (lambda x, y: pt.stack([x.sum(), y[:4].sum(), y[4:].sum()]),
          lambda x, y: [np.ones(5) @ x, 4 * y[:4].mean(), y[4:].sum()]),
         LAPLACE, 2.0, {"x_sum": lambda s: s[:, 0], "y_sum": lambda s: s[:, 1:]},
+        laws=lambda r, m: [stats.poisson(5 * r), stats.norm(4 * m, 2.6),
+                           stats.norm(3 * m, 1.3 * 3**0.5)],
     ),
     "two variables, empty groups": Row(
         lambda: (pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=5),
@@ -215,6 +325,8 @@ ROWS = {
         (lambda x, y: pt.concatenate([pt.zeros(3)[[0, 0, 0, 1, 1]].inc(x),
                                       pt.zeros(3)[[0, 0, 2, 2, 2, 2, 2]].inc(y)]),),
         LAPLACE, 2.0, {"x_count": lambda s: s[:, :3], "y_sum": lambda s: s[:, 3:]},
+        laws=lambda p, m: [stats.binom(3, p), stats.binom(2, p), stats.norm(2 * m, 1.3 * 2**0.5),
+                           stats.norm(5 * m, 1.3 * 5**0.5)],
     ),
     "two variables, one by kinds": Row(
         lambda: (pm.Poisson("y", pm.Gamma("r", 1, 1), shape=5),
@@ -238,16 +350,16 @@ ROWS = {
     ),
     "of unknown number": Row(
         of_unknown_number, {"mu": 0.4}, (lambda x: x.sum(),),
-        LAPLACE, 2.0, {"x_sum": lambda s: s[:, 1]}, "marginal",
+        LAPLACE, 2.0, {"n": lambda s: s[:, 0], "x_sum": lambda s: s[:, 1]}, "marginal",
     ),
     "of no records": Row(
         normal(), {"mu": A, "s": 1.3}, (lambda x: x[G == 2].sum() + 3,), LAPLACE, 1.0,
         {"z_confidential": each}, "marginal",
+        laws=lambda mu, s: [],
     ),
 }  # fmt: skip
 TOGETHER = {  # entries with one density
-    "Normal, sums that overlap", "Bernoulli, sums that overlap", "Bernoulli, one by one",
-    "of unknown number",
+    "Bernoulli, sums that overlap", "Bernoulli, of kinds", "of unknown number",
 }  # fmt: skip
 SLOW = {"Beta, groups by inversion", "Beta, by inversion", "clipped, by inversion"}  # to compile
 
@@ -354,18 +466,58 @@ def test_statistics_have_the_law_of_those_of_records(name):
     np.testing.assert_allclose(first, second, atol=0.2)
 
 
+def exactly(name, z):
+    """Return the log density of releases, of the laws of a row."""
+    row, s = ROWS[name], simulated(name)
+    laws = row.laws(**row.theta)
+    if not isinstance(laws, list):
+        return laws.logpdf(z)
+    laws, total = iter(laws), 0.0
+    for z_j, s_j, width in zip(z, s.T, np.broadcast_to(row.noise, z.shape), strict=True):
+        law = next(laws) if s_j.std() > 0 else stats.randint(s_j[0], s_j[0] + 1)
+        law, of = law if isinstance(law, tuple) else (law, each)
+
+        def noise(value, at=z_j, of=of, width=width):
+            graph = row.mechanism(width).logp(np.float64(at), pt.as_tensor(of(value) * 1.0))
+            return graph.eval(mode=PLAIN_MODE)
+
+        total += exact.of_value(law, noise, z_j, width)[0]
+    return total
+
+
 @pytest.mark.parametrize("name", of_rung("marginal"))
 def test_the_marginal_is_the_mean_of_the_noise(name):
-    noise = noise_density(name)
     for z in releases_to_try(name):
-        terms = noise(z, simulated(name))
+        if ROWS[name].laws:
+            np.testing.assert_allclose(log_marginal(name, z), exactly(name, z), rtol=1e-8)
+            continue
+        terms = noise_density(name)(z, simulated(name))
         expected = special.logsumexp(terms) - np.log(terms.size)
         weights = np.exp(terms - terms.max())
         error = weights.std() / weights.mean() / np.sqrt(terms.size)
         assert abs(log_marginal(name, z) - expected) < 5 * error + 1e-9
 
 
-@pytest.mark.parametrize("name", [p for p in of_rung("marginal") if p.values[0] not in TOGETHER])
+@pytest.mark.by_day(
+    "Normal, means and constants", "Bernoulli, several chances", "Bernoulli, function of the count",
+    "Bernoulli, of kinds", "two variables", "Binomial, groups alike", "Normal, sums that overlap",
+)  # fmt: skip
+@pytest.mark.parametrize("name", [p for p in of_rung("marginal") if p.values[0][:3] != "of "])
+def test_draws_of_the_marginal_are_releases(name):
+    drawn, model = [], written(name)
+    for on in (model, dp.collapse(model, "marginal")):
+        given = pm.do(on, {k: np.asarray(v) for k, v in ROWS[name].theta.items()})
+        found = pt.concatenate([given[rv.name].ravel() for rv in releases(model)])
+        with pm.Model():
+            drawn.append(pm.draw(found, 1_000, random_seed=4 + len(drawn), mode=PLAIN_MODE))
+    for samples in zip(*(d.T for d in drawn), strict=True):
+        assert stats.ks_2samp(*samples, method="asymp").pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    "name",
+    [p for p in of_rung("marginal") if not (ROWS[p.values[0]].laws or p.values[0] in TOGETHER)],
+)
 def test_the_marginal_integrates_to_one(name):
     row, s = ROWS[name], simulated(name)
     model, logps = marginal(name)
@@ -428,7 +580,43 @@ def two(first, second):
 
 
 BOTH = "beside other records: write two releases"
-REFUSED = {  # by name, on both rungs
+S, M = "statistics", "marginal"
+SHIFTED = "linear function of a sum", M, GEOMETRIC(0.9).clipped(lower=0)
+
+
+def rates(law):
+    return lambda: law("x", pm.Beta("p", 1, 1, shape=3)[THREE], shape=N)
+
+
+def logistic(n, covariate):
+    return lambda: pm.Bernoulli(
+        "x", pm.math.invlogit(pm.Normal("a") + pm.Normal("b") * covariate), shape=n
+    )
+
+
+def exponential(several=False):
+    scale = lambda: pm.HalfNormal("s", shape=3)[THREE] if several else pm.HalfNormal("s")  # noqa: E731
+    return lambda: pm.Exponential("x", scale=scale(), shape=N)
+
+
+def numbered(prior=lambda: pm.Poisson("n", 50), shape=each):
+    """A number of records, and these."""
+
+    def write():
+        n = prior()
+        return n, pm.Normal("x", pm.Normal("mu"), 1, shape=shape(n))
+
+    return write
+
+
+def few(n, x):
+    return ((x > 0) * 1.0 + (x > 1)).sum()
+
+
+OF_SHAPE = lambda n, x: x.sum(), "computed from 'n': write shape=n", M
+FROM_2, FROM_6 = (lambda k=k: pm.DiscreteUniform("n", k, 9) for k in (2, 6))
+NO_ENDS = lambda: pm.CustomDist("n", logp=lambda v: 0 * v, random=np.zeros, dtype="int64")  # noqa: E731
+REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     "twice, beside others": (two("x", "y"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
     "twice, after others": (two("y", "x"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
     "squares beside others": (two("y", "x"), lambda x, y: [y.sum(), (x**2).sum()], "'x'"),
@@ -439,18 +627,139 @@ REFUSED = {  # by name, on both rungs
         lambda x, y: [x.sum(), y.sum()], "'x' with different parameters",
     ),
     "of pm.Data": (normal(), lambda x: pm.Data("w", X) @ x, "'w', which pm.set_data may change"),
+    "unequal weights": (
+        exponential(), lambda x: MEMBER * np.arange(1, N + 1) @ x, "weighs the records 'x' uneq", S,
+    ),
+    "different parameters": (
+        exponential(True), lambda x: pt.stack([x.sum()]),
+        "adds records of 'x' with different parameters", S,
+    ),
+    "shared records": (
+        exponential(), lambda x: [x[:4].sum(), x[2:].sum()], "the same records more than once", S,
+    ),
+    "not finite": (
+        normal(), lambda x: np.where(MEMBER, np.nan, 0.0) @ x, "numbers that are not finite", S
+    ),
+    "not linear": (
+        normal(), lambda x: MEMBER @ x**3,
+        "not linear in 'x': `Pow`|of sums of the records and their products|products of 3", S,
+    ),
+    "maximum by group": (
+        normal(), lambda x: [x[:3].max(), x[:1].sum()], "linear in .x.: `Max", S
+    ),
+    "several groups": (
+        normal(), lambda x: [x[:4].var() + x[4:].var(), x[:2].mean()], "of several groups", S
+    ),
+    "square of one": (
+        normal(), lambda x: [x[-1:].sum() ** 2, x[:3].mean()], "squares and variances are read", S,
+    ),
+    "entry of no records": (
+        normal(lambda: pm.Normal("mu")), lambda x: [x[:5].var(), 0 * x[5:].var() + 5],
+        "an entry of the release 'z' is of no records", M, GAUSSIAN(1.0),
+    ),
+    "rows that are not alike": (
+        lambda: pm.Normal("x", pm.Normal("m", shape=3)[:, None], 1, shape=(3, 6)),
+        lambda x: x.var(axis=1, ddof=1) * (1 + pt.arange(x.shape[0])), "not alike", S,
+    ),
+    "shifted ones": (rates(pm.Bernoulli), lambda x: MEMBER @ x - 1, *SHIFTED),
+    "shifted counts": (rates(pm.Poisson), lambda x: MEMBER @ x - 1, *SHIFTED),
+    "no density": (
+        rates(pm.Bernoulli), lambda x: x, "the release 'z': the probability of a release", M,
+        dp.RandomizedResponse(0.8),
+    ),
+    "NaN in a rate": (
+        lambda: pm.Poisson("x", pt.exp(pm.Normal("b") * np.where(G, 1.0, np.nan)), shape=N),
+        lambda x: MEMBER @ x, "NaN",
+    ),
+    "NaN in a mean": (
+        normal(lambda: pm.Normal("b") * np.where(G, 1.0, np.nan)), lambda x: x.sum(),
+        "records .x.: .* NaN", M,
+    ),
+    "not log-concave": (
+        rates(pm.Bernoulli), lambda x: in_groups(x).astype(int),
+        "TwoSidedGeometric is not known to be log-concave", M, TwoSidedGeometric(0.5),
+    ),
+    "clipped beside counts": (
+        logistic(N, OTHER), lambda x: [x.sum(), OTHER @ x], "made by ClippedMechanism", S,
+        LAPLACE(1.0).clipped(0, 4),
+    ),
+    "many states": (
+        logistic(240, np.arange(240) % 3 > 0),
+        lambda x: [x.sum(), (np.arange(240) % 3 > 0) @ x], "values of their counts are too many", M,
+    ),
+    "many kinds": (
+        logistic(500, np.arange(500) // 2), lambda x: [x.sum(), np.arange(500) // 2 @ x],
+        "the 500 records of 'x' in 'z' are of 250 kinds", S,
+    ),
+    "some of unknown number": (numbered(), lambda n, x: x[:3].sum(), "selects the records", M),
+    "variance of unknown number": (numbered(), lambda n, x: x.var(), "multiplies sums", M),
+    "sums of unknown number": (
+        numbered(), lambda n, x: [x.sum(), (x**2).sum()], "several sums.*that do not overlap", M
+    ),
+    "classes that overlap": (
+        numbered(), lambda n, x: [(x < 0).sum(), (x < 1).sum()], "several classes", M
+    ),
+    "classes and sums": (
+        numbered(), lambda n, x: [(x < 0).sum(), x.clip(0, 1).sum()], "several sums", M
+    ),
+    "no release of the number": (
+        numbered(lambda: pm.Poisson("n", pm.Gamma("r", 2, 0.1))), lambda n, x: x.sum(),
+        "is not released", M,
+    ),
+    "records and their number": (
+        numbered(), lambda n, x: (x + x.shape[0]).sum(), "depends on their number", M
+    ),
+    "clipped by their number": (
+        numbered(), lambda n, x: x.clip(0, x.size).sum(), "depends on their number 'n'", M
+    ),
+    "too many": (numbered(lambda: pm.Poisson("n", 1e12)), lambda n, x: x.sum(), "too many", M),
+    "shape n + 5": (numbered(shape=lambda n: n + 5), *OF_SHAPE),
+    "shape 2 n": (numbered(shape=lambda n: 2 * n), *OF_SHAPE),
+    "shape of a maximum": (numbered(shape=lambda n: pt.maximum(n, 7)), *OF_SHAPE),
+    "rounded, of unknown number": (
+        numbered(), lambda n, x: x.sum(), "the release 'z': .* no marginal here", M,
+        LAPLACE(3.0).rounded(0),
+    ),
+    "few with clipped sums": (
+        numbered(FROM_2), lambda n, x: x.clip(0, 1).sum(), "fewer than 5 records 'x'", M
+    ),
+    "counts of several classes": (
+        numbered(FROM_6), few, "the release 'z': it counts the records 'x' in more than", M
+    ),
+    "distance of a number": (
+        numbered(), lambda n, x: [abs(n - 9.0), x.sum()], "linear functions", M, GAUSSIAN(1.0)
+    ),
+    "root of a number": (
+        numbered(), lambda n, x: [pt.sqrt(n), x.sum()], "linear functions", M, GAUSSIAN(1.0)
+    ),
+    "number without ends": (
+        numbered(NO_ENDS), lambda n, x: [n, x.sum()], "with a prior such as", M, GAUSSIAN(1.0)
+    ),
+    "number that is observed": (
+        numbered(lambda: pm.Poisson("n", pm.Gamma("r", 2, 0.1), observed=12)),
+        lambda n, x: x.sum(), "'n', which is observed: write this number", M, GAUSSIAN(1.0),
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rung", ["statistics", "marginal"])
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    ("name", "rung"),
+    [
+        (name, rung)
+        for name, case in REFUSED.items()
+        for rung in (S, M)
+        if rung in (*case, f"{S} {M}")[3]
+    ],
+)
 def test_what_has_no_law_is_refused_by_name(name, rung):
-    records, statistic, why = REFUSED[name]
+    records, statistic, why, *how = REFUSED[name]
+    mechanism = how[1] if len(how) > 1 else LAPLACE(1.0)
     with pm.Model() as model:
         found = records()
         z = statistic(*(found if isinstance(found, tuple) else [found]))
         z = pt.stack(z) if isinstance(z, list) else z
-        dp.PrivateObservation("z", z, LAPLACE(1.0), observed=np.zeros(z.type.shape))
+        zeros = np.zeros(z.type.shape, int if z.dtype.startswith("int") else float)
+        dp.PrivateObservation("z", z, mechanism, observed=zeros)
     with pytest.raises((NotImplementedError, ValueError), match=why):
         dp.collapse(model, rung)
 

@@ -136,9 +136,8 @@ class Densities:
                 value, log = self._draw_rows(rng, point, rv.owner.op.alpha, (size, *shape))
             else:
                 op = rv.owner.op
-                value = op.rng_fn(
-                    rng, *(next(numbers) for _ in op.dist_params(rv.owner)), (size, *shape)
-                )
+                own = (next(numbers) for _ in op.dist_params(rv.owner))
+                value = op.rng_fn(rng, *own, (size, *shape[: len(shape) - op.ndim_supp]))
             drawn.append(np.asarray(value, dtype=rv.dtype))
         return drawn, log
 

@@ -16,9 +16,9 @@ from pytensor import sparse as pts
 from scipy import sparse, special, stats
 
 import pymc_dp as dp
-from tests.fuzz import exact
+from tests.fuzz import exact, grammar
 from tests.fuzz.frames import PREDICTORS, SPREADS, Frame, random_frame
-from tests.fuzz.grammar import ANY, ENOUGH, MECHANISMS, WHOLE_NOISE, Part, average, part
+from tests.fuzz.grammar import ANY, ENOUGH, WHOLE_NOISE, Drawn, Part, average, part
 
 # --- Laws of the records -------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ MANY = {
     ),
 } | {
     name: (lambda m, f=make: f(), lambda z, s, j, f=logp: f(z, s), draw)
-    for name, (make, logp, draw) in MECHANISMS.items()
+    for name, (make, logp, draw) in grammar.MECHANISMS.items()
     if name in ANY
 }
 PLAIN = [name for name in MANY if name not in WHOLE_NOISE]
@@ -252,7 +252,7 @@ def _normal(name, **size):
 
 
 @dataclass(frozen=True)
-class Design:
+class Design(Drawn):
     """A model: public data, the law of the records, and what was released."""
 
     frame: Frame
@@ -474,9 +474,7 @@ def random_spec(seed):
     """Draw a model; what most rungs take comes more often."""
     rng = np.random.default_rng(seed)
 
-    def choose(choice, plain=0.0):
-        choice = list(choice)
-        return choice[0] if rng.random() < plain else choice[rng.integers(len(choice))]
+    choose = grammar.chooser(rng)
 
     frame, law = random_frame(rng), choose(LAWS, 0.3)
     domain = LAWS[law][0]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.random import Generator
 from scipy import stats
 
 import pymc_dp as dp
@@ -91,69 +91,52 @@ def _categories(t):
     return pt.stack([t, (1 - t) / 3, 2 * (1 - t) / 3], axis=-1)
 
 
-def _zero_inflated(rng, t, size):
-    return rng.binomial(1, t, size) * rng.poisson(3.0, size)
+def _drawn(draw):
+    """What only draws, as scipy's laws do."""
+    return SimpleNamespace(rvs=lambda size, random_state: draw(random_state, size))
 
 
-def _categorical(rng, t, size):
-    return (rng.random(size) > t) * (1 + (rng.random(size) > 1 / 3))
+def _zero_inflated(t):
+    return _drawn(lambda rng, size: rng.binomial(1, t, size) * rng.poisson(3.0, size))
+
+
+def _categorical(t):
+    return _drawn(lambda rng, size: (rng.random(size) > t) * (1 + (rng.random(size) > 1 / 3)))
 
 
 REAL, POSITIVE, SHARE, BOTH = ("real",), ("positive",), ("share",), ("real", "positive")
 # By name: the domains of the parameters; of the parameters, the law for PyMC with what it takes,
-# and what draws of it for numpy.
+# and scipy's.
 LAWS = {
-    "Normal(t, 1)": (REAL, lambda t: (pm.Normal, t, 1), lambda t: (Generator.normal, t, 1)),
-    "Normal(1, t)": (POSITIVE, lambda t: (pm.Normal, 1, t), lambda t: (Generator.normal, 1, t)),
-    "Normal(t, u)": (BOTH, lambda t, u: (pm.Normal, t, u), lambda t, u: (Generator.normal, t, u)),
+    "Normal(t, 1)": (REAL, lambda t: (pm.Normal, t, 1), lambda t: stats.norm(t, 1)),
+    "Normal(1, t)": (POSITIVE, lambda t: (pm.Normal, 1, t), lambda t: stats.norm(1, t)),
+    "Normal(t, u)": (BOTH, lambda t, u: (pm.Normal, t, u), stats.norm),
     "Normal(t, sqrt(u))": (
-        BOTH,
-        lambda t, u: (pm.Normal, t, pt.sqrt(u)),
-        lambda t, u: (Generator.normal, t, np.sqrt(u)),
+        BOTH, lambda t, u: (pm.Normal, t, pt.sqrt(u)), lambda t, u: stats.norm(t, np.sqrt(u))
     ),
     "Normal(t, tau=u)": (
-        BOTH,
-        lambda t, u: (pm.Normal, t, None, u),
-        lambda t, u: (Generator.normal, t, u**-0.5),
+        BOTH, lambda t, u: (pm.Normal, t, None, u), lambda t, u: stats.norm(t, u**-0.5)
     ),
-    "Exponential(t)": (
-        POSITIVE,
-        lambda t: (pm.Exponential, t),
-        lambda t: (Generator.exponential, 1 / t),
-    ),
-    "Gamma(2, t)": (POSITIVE, lambda t: (pm.Gamma, 2, t), lambda t: (Generator.gamma, 2, 1 / t)),
+    "Exponential(t)": (POSITIVE, lambda t: (pm.Exponential, t), lambda t: stats.expon(0, 1 / t)),
+    "Gamma(2, t)": (POSITIVE, lambda t: (pm.Gamma, 2, t), lambda t: stats.gamma(2, 0, 1 / t)),
     "LogNormal(t, .5)": (
-        REAL,
-        lambda t: (pm.LogNormal, t, 0.5),
-        lambda t: (Generator.lognormal, t, 0.5),
+        REAL, lambda t: (pm.LogNormal, t, 0.5), lambda t: stats.lognorm(0.5, 0, np.exp(t))
     ),
-    "Laplace(t, .5)": (REAL, lambda t: (pm.Laplace, t, 0.5), lambda t: (Generator.laplace, t, 0.5)),
-    "Beta(1 + t, 2)": (
-        POSITIVE,
-        lambda t: (pm.Beta, 1 + t, 2),
-        lambda t: (Generator.beta, 1 + t, 2),
-    ),
-    "Poisson(t)": (POSITIVE, lambda t: (pm.Poisson, t), lambda t: (Generator.poisson, t)),
+    "Laplace(t, .5)": (REAL, lambda t: (pm.Laplace, t, 0.5), lambda t: stats.laplace(t, 0.5)),
+    "Beta(1 + t, 2)": (POSITIVE, lambda t: (pm.Beta, 1 + t, 2), lambda t: stats.beta(1 + t, 2)),
+    "Poisson(t)": (POSITIVE, lambda t: (pm.Poisson, t), stats.poisson),
     "NegativeBinomial(3, t)": (
-        SHARE,
-        lambda t: (pm.NegativeBinomial, None, None, t, 3),
-        lambda t: (Generator.negative_binomial, 3, t),
+        SHARE, lambda t: (pm.NegativeBinomial, None, None, t, 3), lambda t: stats.nbinom(3, t)
     ),
     "ZeroInflatedPoisson(t, 3)": (
-        SHARE,
-        lambda t: (pm.ZeroInflatedPoisson, t, 3.0),
-        lambda t: (_zero_inflated, t),
+        SHARE, lambda t: (pm.ZeroInflatedPoisson, t, 3.0), _zero_inflated
     ),
-    "Geometric(t)": (SHARE, lambda t: (pm.Geometric, t), lambda t: (Generator.geometric, t)),
-    "Bernoulli(t)": (SHARE, lambda t: (pm.Bernoulli, t), lambda t: (Generator.binomial, 1, t)),
-    "Binomial(5, t)": (SHARE, lambda t: (pm.Binomial, 5, t), lambda t: (Generator.binomial, 5, t)),
-    "Categorical(t, ...)": (
-        SHARE,
-        lambda t: (pm.Categorical, _categories(t)),
-        lambda t: (_categorical, t),
-    ),
-    "Uniform(0, t)": (POSITIVE, lambda t: (pm.Uniform, 0, t), lambda t: (Generator.uniform, 0, t)),
-}
+    "Geometric(t)": (SHARE, lambda t: (pm.Geometric, t), stats.geom),
+    "Bernoulli(t)": (SHARE, lambda t: (pm.Bernoulli, t), lambda t: stats.binom(1, t)),
+    "Binomial(5, t)": (SHARE, lambda t: (pm.Binomial, 5, t), lambda t: stats.binom(5, t)),
+    "Categorical(t, ...)": (SHARE, lambda t: (pm.Categorical, _categories(t)), _categorical),
+    "Uniform(0, t)": (POSITIVE, lambda t: (pm.Uniform, 0, t), lambda t: stats.uniform(0, t)),
+}  # fmt: skip
 
 # What the law's first parameter is of theta: positive and in (0, 1) where theta is. The last axis
 # of an array is that of the records, of length one where all have the same.
@@ -328,6 +311,7 @@ ANY = [name for name in MECHANISMS if name not in (REPORTS, MEMBERS)]
 # --- A model --------------------------------------------------------------------------------------
 
 
+LEVELS = ((0.25, 0.5), (0.6, 0.2), (0.9, 0.8))  # quantiles of the priors
 ENOUGH = 2_000**-0.5  # the error of the log of a mean, of so many effective draws
 
 
@@ -382,8 +366,8 @@ class Spec:
     def draw(self, rng, parameters, size):
         """Draw records given parameters: one set of them, or arrays with a value for each set."""
         first, *others = (np.asarray(p, "float64")[..., None] for p in parameters)
-        draw, *arguments = LAWS[self.law][2](self.parameter.array(first, self.n), *others)
-        return draw(rng, *arguments, (size, self.n))
+        law = LAWS[self.law][2](self.parameter.array(first, self.n), *others)
+        return law.rvs(size=(size, self.n), random_state=rng)
 
     def draw_prior(self, rng, size):
         """Draw the parameters, an array for each."""
@@ -408,13 +392,25 @@ class Spec:
             total = total + logp(value, release.array(x, self.n)).sum(-1)
         return total
 
-    def log_density(self, parameters, z, rng, size):
-        """Return log p(z | parameters), averaged over draws of the records, and its error.
+    uses = property(lambda self: list(self.priors))
+    named = ("'x'", "'z")  # in refusals
+
+    def tried(self):
+        """Return points to compare at, and what was released."""
+        laws = {name: law for name, (_, law) in self.priors.items()}
+        points = [
+            {name: law.ppf(q) for (name, law), q in zip(laws.items(), at, strict=False)}
+            for at in LEVELS
+        ]
+        return points, self.published()
+
+    def log_density(self, point, z, rng, size):
+        """Return log p(z | point), averaged over draws of the records, and its error.
 
         Where they come to fewer than 2,000 effective ones, many more are drawn.
         """
         for many in (size, 30 * size):
-            found = average(self.log_likelihood(z, self.draw(rng, parameters, many)))
+            found = average(self.log_likelihood(z, self.draw(rng, point.values(), many)))
             if found[1] < ENOUGH:
                 break
         return found
@@ -434,6 +430,19 @@ class Spec:
         return model
 
 
+class Drawn:
+    """Models whose parameters are drawn: `draw_parameters`, `published`."""
+
+    named = ("'x'", "x[", "_x'", "'z", "'n'")
+
+    def tried(self):
+        """Return points to compare at, one of them and two near it, and what was released."""
+        rng = np.random.default_rng([self.seed, 0])
+        first = self.draw_parameters(rng)
+        points = [first, *(self.draw_parameters(rng, near=first) for _ in range(2))]
+        return points, self.published(rng, first)
+
+
 def average(logs):
     """Return the log of the mean of exponentials, and its standard error."""
     top = logs.max()
@@ -444,14 +453,22 @@ def average(logs):
     return top + np.log(mean), weights.std() / mean / np.sqrt(weights.size)
 
 
+def chooser(rng):
+    """Return the function that draws one of a choice, the first of it more often."""
+
+    def choose(choice, plain=0.0):
+        choice = list(choice)
+        return choice[0] if rng.random() < plain else choice[rng.integers(len(choice))]
+
+    return choose
+
+
 def random_spec(seed):
     """Draw a model; the first of a choice, which most rungs take, comes more often."""
     rng = np.random.default_rng(seed)
 
-    def choose(choice, plain=0.0):
-        return choice[0] if rng.random() < plain else choice[rng.integers(len(choice))]
-
-    law = choose(list(LAWS))
+    choose = chooser(rng)
+    law = choose(LAWS)
     domains = LAWS[law][0]
     choices = tuple(choose(range(len(PRIORS[d])), 0.5) for d in domains)
     real = domains[0] == "real"

@@ -10,7 +10,7 @@ from scipy import special, stats
 import pymc_dp as dp
 from tests.fuzz import exact
 from tests.fuzz.designs import COUNTS, EACH, KINKS, LAWS, LINEAR, LINKS, MANY, SIGMA
-from tests.fuzz.grammar import ANY, ENOUGH, WHOLE_NOISE, Part, average
+from tests.fuzz.grammar import ANY, ENOUGH, WHOLE_NOISE, Drawn, Part, average, chooser
 
 MOST = 150  # records; beyond the priors have less than e-45
 
@@ -66,7 +66,7 @@ OF_SUM = (
 
 
 @dataclass(frozen=True)
-class Size:
+class Size(Drawn):
     """A model: the prior of the number, the law of the records, and what was released."""
 
     number: str
@@ -212,9 +212,7 @@ def random_spec(seed):
     """Draw a model; what most rungs take comes more often."""
     rng = np.random.default_rng(seed)
 
-    def choose(choice, plain=0.0):
-        choice = list(choice)
-        return choice[0] if rng.random() < plain else choice[rng.integers(len(choice))]
+    choose = chooser(rng)
 
     number, law = choose(NUMBERS, 0.3), choose(LAWS, 0.2)
     each, summed = choose(EACH, 0.5), choose(OF_SUM, 0.4)

@@ -55,20 +55,118 @@ def in_model():
 # --- Refusals -------------------------------------------------------------------------------------
 
 
-def test_refuses_another_rung(in_model):
-    dp.PrivateObservation("z", lead().mean(), LAPLACE(1.0), observed=0.0)
-    match = "to='records': write to='statistics' or to='marginal'"
-    refuses(in_model, match, "records", error=ValueError)
+def release(statistic, mechanism=None, observed=0.0, **options):
+    mechanism = mechanism or LAPLACE(1.0)
+    dp.PrivateObservation("z", statistic, mechanism, observed=observed, **options)
 
 
-def test_refuses_a_model_without_release(in_model):
-    lead()
-    refuses(in_model, r"nothing to collapse: declare .* dp\.PrivateObservation", error=ValueError)
+def taken():
+    pm.Normal("lead_mean")
+    return lead().mean()
 
 
-def test_refuses_a_release_of_no_records(in_model):
-    dp.PrivateObservation("z", pm.Normal("s"), LAPLACE(1.0), observed=0.0)
-    refuses(in_model, "no records to integrate out", error=ValueError)
+def transformed(law, transform):
+    """What may cut the support, also where the records would be integrated out by inversion."""
+    return (
+        lambda: release(law("x", 5.0, shape=20, transform=transform).clip(0, 1).mean()),
+        "marginal", "'x' has the transform .* may cut its support", NotImplementedError,
+    )  # fmt: skip
+
+
+def other(records):
+    return lambda: release(pt.exp((records() ** 2).mean()))
+
+
+HALF, LOG = pm.distributions.transforms.Interval(0.0, 0.5), pm.distributions.transforms.log
+REFUSED = {  # a model, the rung, the reason, the error
+    "another rung": (
+        lambda: release(lead().mean()), "records",
+        "to='records': write to='statistics' or to='marginal'", ValueError,
+    ),
+    "no release": (
+        lead, "marginal", r"nothing to collapse: declare .* dp\.PrivateObservation", ValueError
+    ),
+    "no records": (
+        lambda: release(pm.Normal("s")), "marginal", "no records to integrate out", ValueError
+    ),
+    "another statistic": (
+        lambda: release(pt.sort(lead())[20]), "marginal",
+        "the statistic of the release 'z'( of 'lead')?: `SortOp`", NotImplementedError,
+    ),
+    "circular": (
+        other(lambda: pm.VonMises("x", 0, 1, shape=9)), "marginal",
+        "'x' (follow VonMises|live on a circular support)", NotImplementedError,
+    ),
+    "not identical": (
+        other(lambda: pm.Normal("x", np.arange(9.0), 1)), "marginal",
+        "'x' are not identically|not linear in 'x'", NotImplementedError,
+    ),
+    "an array": (
+        other(lambda: pm.Normal("x", 0, 1, shape=(3, 2, 2))), "marginal",
+        "'x' have 3 dimensions", NotImplementedError,
+    ),
+    "a logarithm": transformed(pm.Normal, LOG),
+    "an interval": transformed(pm.Exponential, HALF),
+    "an interval of uniform records": transformed(
+        lambda name, upper, **kwargs: pm.Uniform(name, 0, upper, **kwargs), HALF
+    ),
+    "a taken name": (
+        lambda: release(taken()), "statistics",
+        "already has a variable 'lead_mean': rename", ValueError,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(in_model, case):
+    build, rung, match, error = REFUSED[case]
+    build()
+    refuses(in_model, match, rung, error=error)
+
+
+def moved():
+    return pm.Normal("lead", pm.Normal("mu") + pm.Normal("shift"), pm.HalfNormal("s"), shape=43)
+
+
+def two_bounded(x):
+    for name, statistic, noise, z in zip("ab", both(x), NOISE, Z, strict=True):
+        dp.PrivateObservation(name, statistic, LAPLACE(noise), observed=z, bounds=(0, 135))
+
+
+def processed(name, mechanism, bounds):
+    return (
+        lambda: release(both(lead()), mechanism, Z, bounds=bounds),
+        f"the release 'z'.*{name}Mechanism.*[Uu]se to='statistics'",
+    )
+
+
+CLIPPED, ROUNDED = LAPLACE(NOISE).clipped(0, 5000), LAPLACE(NOISE).rounded(1)
+STATISTICS_ONLY = {
+    "a mixed entry": (
+        lambda: release((x := lead()).mean() + x.var(ddof=1)),
+        "'z' depends on both the mean and the variance .*'lead'.*Use to='statistics'",
+    ),
+    "separate bounded releases": (
+        lambda: two_bounded(lead()),
+        r"bounded records 'lead' have several releases \('a', 'b'\).*'statistics'",
+    ),
+    "bounds, other parameters": (
+        lambda: release(both(moved()), LAPLACE(NOISE), Z, bounds=(0, 135)),
+        "'lead' are bounded, and their mean and variance are not each a simple function",
+    ),
+    "clipped": processed("Clipped", CLIPPED, None),
+    "rounded": processed("Rounded", ROUNDED, None),
+    "clipped, bounded": processed("Clipped", CLIPPED, (0, 135)),
+    "rounded, bounded": processed("Rounded", ROUNDED, (0, 135)),
+}
+
+
+@pytest.mark.parametrize("case", STATISTICS_ONLY)
+def test_is_for_the_statistics_rung(in_model, case):
+    build, match = STATISTICS_ONLY[case]
+    build()
+    refuses(in_model, match, "marginal")
+    dp.collapse(in_model, "statistics")
 
 
 @pytest.mark.parametrize("child", ["variable", "potential"])
@@ -163,43 +261,6 @@ def test_initval_of_what_goes_is_dropped_and_said(kind, caplog):
     assert "x" not in on.named_vars
 
 
-def test_refuses_other_statistics_and_records(in_model):
-    x = lead()
-    dp.PrivateObservation("z", pt.sort(x)[20], LAPLACE(1.0), observed=0.0)
-    refuses(in_model, "the statistic of the release 'z'( of 'lead')?: `SortOp`")
-
-
-@pytest.mark.parametrize(
-    ("records", "match"),
-    [
-        (
-            lambda: pm.VonMises("x", 0, 1, shape=9),
-            "'x' (follow VonMises|live on a circular support)",
-        ),
-        (lambda: pm.Normal("x", np.arange(9.0), 1), "'x' are not identically|not linear in 'x'"),
-        (lambda: pm.Normal("x", 0, 1, shape=(3, 2, 2)), "'x' have 3 dimensions"),
-    ],
-)
-def test_refuses_other_records(in_model, records, match):
-    dp.PrivateObservation("z", pt.exp((records() ** 2).mean()), LAPLACE(1.0), observed=0.0)
-    refuses(in_model, match)
-
-
-def test_refuses_a_transform_that_may_cut_the_support():
-    """Also where the records would be integrated out by inversion."""
-    ends = pm.distributions.transforms.Interval(0.0, 0.5)
-    for law, transform in (
-        (pm.Normal, pm.distributions.transforms.log),
-        (pm.Exponential, ends),
-        (lambda name, upper, **kwargs: pm.Uniform(name, 0, upper, **kwargs), ends),
-    ):
-        with pm.Model() as model:
-            x = law("x", 5.0, shape=20, transform=transform)
-            dp.PrivateObservation("z", x.clip(0, 1).mean(), LAPLACE(1.0), observed=0.3)
-        match = "'x' has the transform .* may cut its support"
-        refuses(model, match, "marginal")
-
-
 def test_two_releases_of_one_statistic_are_for_the_statistics_rung(in_model):
     x = lead()
     dp.PrivateObservation("a", both(x), LAPLACE(NOISE), observed=Z)
@@ -211,34 +272,6 @@ def test_two_releases_of_one_statistic_are_for_the_statistics_rung(in_model):
     point["lead_mean"] = np.array(31.0)
     logps = model.point_logps(point)
     np.testing.assert_allclose(logps["b"], stats.laplace.logpdf(60, 62, 1), atol=0.006)
-
-
-def test_a_mixed_entry_is_for_the_statistics_rung(in_model):
-    x = lead()
-    dp.PrivateObservation("z", x.mean() + x.var(ddof=1), LAPLACE(1.0), observed=0.0)
-    match = "'z' depends on both the mean and the variance .*'lead'.*Use to='statistics'"
-    refuses(in_model, match, "marginal")
-    dp.collapse(in_model, "statistics")
-
-
-def test_separate_bounded_releases_are_for_the_statistics_rung(in_model):
-    x = lead()
-    for name, statistic, noise, z in zip("ab", both(x), NOISE, Z, strict=True):
-        dp.PrivateObservation(name, statistic, LAPLACE(noise), observed=z, bounds=(0, 135))
-    match = r"bounded records 'lead' have several releases \('a', 'b'\).*'statistics'"
-    refuses(in_model, match, "marginal")
-    dp.collapse(in_model, "statistics")
-
-
-@pytest.mark.parametrize("bounds", [None, (0, 135)])
-@pytest.mark.parametrize("post", ["clipped", "rounded"])
-def test_post_processed_releases_are_for_the_statistics_rung(in_model, bounds, post):
-    mechanism = LAPLACE(NOISE)
-    mechanism = mechanism.clipped(0, 5000) if post == "clipped" else mechanism.rounded(1)
-    dp.PrivateObservation("z", both(lead()), mechanism, observed=Z, bounds=bounds)
-    match = f"the release 'z'.*{post.capitalize()}Mechanism.*[Uu]se to='statistics'"
-    refuses(in_model, match, "marginal")
-    dp.collapse(in_model, "statistics")
 
 
 def test_a_matrix_of_statistics_is_for_the_statistics_rung(in_model):
@@ -254,21 +287,6 @@ def test_a_matrix_of_statistics_is_for_the_statistics_rung(in_model):
     found = model.compile_fn(graph, inputs=model.value_vars, mode=PLAIN, on_unused_input="ignore")
     expected = stats.laplace.logpdf(observed, [[33, 43 * 33], [800, -32]], [1.0, 100.0])
     np.testing.assert_allclose(found(point)[0], expected)
-
-
-def test_bounds_need_simple_parameters_at_the_marginal(in_model):
-    mu, shift = pm.Normal("mu", 30, 20), pm.Normal("shift")
-    x = pm.Normal("lead", mu + shift, pm.HalfNormal("sigma", 20), shape=43)
-    dp.PrivateObservation("z", both(x), LAPLACE(NOISE), observed=Z, bounds=(0, 135))
-    match = "'lead' are bounded, and their mean and variance are not each a simple function"
-    refuses(in_model, match, "marginal")
-    dp.collapse(in_model, "statistics")
-
-
-def test_a_taken_name(in_model):
-    pm.Normal("lead_mean")
-    dp.PrivateObservation("z", lead().mean(), LAPLACE(1.0), observed=0.0)
-    refuses(in_model, "already has a variable 'lead_mean': rename", "statistics", error=ValueError)
 
 
 # --- What the collapsed models are ----------------------------------------------------------------
@@ -367,19 +385,17 @@ def test_statistics_rung_equals_a_hand_written_model(model):
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-10)
 
 
-@pytest.mark.parametrize("bounds", [None, (0.0, 135.0)])
 @pytest.mark.parametrize("mechanism", [LAPLACE, GAUSS])
-def test_marginal_rung_is_the_integral_of_the_statistics_rung(bounds, mechanism):
-    n = 5
+def test_bounded_marginal_rung_is_the_integral_of_the_statistics_rung(mechanism):
+    n, (lo, hi) = 5, (0.0, 135.0)
     with pm.Model() as model:
         x = lead(n)
         statistic = [1 - 2 * x.mean(), 4 + 3 * x.var(ddof=1)]
         observed = [1 - 2 * Z[0], 4 + 3 * Z[1]]
         scale = NOISE * np.array([2.0, 3.0])
-        dp.PrivateObservation("z", statistic, mechanism(scale), observed=observed, bounds=bounds)
+        dp.PrivateObservation("z", statistic, mechanism(scale), observed=observed, bounds=(lo, hi))
     mu, sigma2 = 60.0, 1400.0
     noise = stats.laplace if mechanism is LAPLACE else stats.norm
-    lo, hi = bounds or (-np.inf, np.inf)
 
     def of_mean(a):
         return stats.norm.pdf(a, mu, np.sqrt(sigma2 / n)) * noise.pdf(Z[0], a, NOISE[0])
@@ -390,14 +406,12 @@ def test_marginal_rung_is_the_integral_of_the_statistics_rung(bounds, mechanism)
 
     # Gauss-Legendre by pieces between the kinks.
     total = 0.0
-    top = 1.25 * 67.5**2 if bounds else 25_000.0
     # A released mean cuts the range of the mean at a variance of this size.
-    kink = 1.25 * (Z[0] - lo) * (hi - Z[0]) if bounds else 8000.0
-    middle = 67.5 if bounds else 60.0
-    vs, ws = legendre([0, 500, Z[1], 3500, kink, top], 80)
+    kink = 1.25 * (Z[0] - lo) * (hi - Z[0])
+    vs, ws = legendre([0, 500, Z[1], 3500, kink, 1.25 * 67.5**2], 80)
     for v, wv in zip(vs, ws * of_variance(vs), strict=True):
-        half = np.sqrt(max(67.5**2 - 0.8 * v, 0)) if bounds else 150.0
-        ends = middle - half, middle + half
+        half = np.sqrt(max(67.5**2 - 0.8 * v, 0))
+        ends = 67.5 - half, 67.5 + half
         a, wa = legendre([*ends, *np.clip([Z[0], 60], *ends)], 80)
         total += wv * (wa @ of_mean(a))
     collapsed = dp.collapse(model)

@@ -163,22 +163,6 @@ def test_clamped_sums_of_a_few_possible_numbers(released, what):
     np.testing.assert_allclose(density(model), special.logsumexp(each), atol=1e-8)
 
 
-def test_recovered_number_follows_its_law():
-    case = "a number and a sum"
-    draws = 5_000
-    posterior = {"mu": np.full((1, draws), MU), "sigma": np.full((1, draws), SIGMA),
-                 "rate": np.full((1, draws), RATE)}  # fmt: skip
-    found = dp.recover(model_of(case), az.from_dict({"posterior": posterior}), random_seed=1)
-    log = poisson(N) + CASES[case][-1](N)
-    expected = np.exp(log - special.logsumexp(log))
-    counts = np.bincount(found["posterior"]["n"].values.ravel(), minlength=N.size)
-    kept = expected * draws > 20
-    assert stats.chisquare(
-        [*counts[kept], counts[~kept].sum()],
-        draws * np.array([*expected[kept], expected[~kept].sum()]),
-    ).pvalue > 1e-3  # fmt: skip
-
-
 def multinomial(z, p, noises, others=0.0):
     """Log density of noisy counts of classes for each number of records, by enumeration."""
     n = np.arange(40)
@@ -264,29 +248,12 @@ def test_draws_of_histograms_follow_the_model():
         assert abs(mine.mean() - cells.mean()) < 6 * cells.std() / 60
 
 
-@pytest.mark.parametrize(
-    ("statistic", "match"),
-    [
-        (lambda n, x: [(x < 0).sum(), (x < 1).sum()], "several classes"),
-        (lambda n, x: [(x < 0).sum(), pt.clip(x, 0, 1).sum()], "several sums"),
-        (lambda n, x: [x.sum(), (x**2).sum()], "in classes that do not overlap"),
-    ],
-)
-def test_what_is_no_histogram_is_refused(statistic, match):
-    with pm.Model() as model:
-        n = pm.Poisson("n", 9)
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=n)
-        dp.PrivateObservation("z", statistic(n, x), LAPLACE(1.0), observed=[1.0, 2.0])
-    with pytest.raises(Declined, match=match):
-        dp.collapse(model)
-
-
 def recovered(model, draws, **values):
     posterior = {name: np.full((1, draws), value) for name, value in values.items()}
     return dp.recover(model, az.from_dict({"posterior": posterior}), random_seed=1)["posterior"]
 
 
-@pytest.mark.parametrize("case", ["a sum and a number", "a mean", "the number of ones"])
+@pytest.mark.parametrize("case", ["a mean", "the number of ones"])
 def test_recovered_sums_follow_their_law(case):
     """Against the law of the sum given the number and the release, averaged over the numbers."""
     draws, records = 4_000, {"p": P} if case == "the number of ones" else {"mu": MU, "sigma": SIGMA}
@@ -298,10 +265,7 @@ def test_recovered_sums_follow_their_law(case):
         terms = stats.binom.logpmf(k, N[:, None], P) + geometric(30 - k, 2.0)
         values_follow(sums, k, chance @ special.softmax(terms, axis=1))
         return
-    if case == "a mean":
-        z, b = 1.9 * N, 0.2 * np.maximum(N, 1)
-    else:
-        z, b = np.full(N.size, 131.0), np.full(N.size, 4.0)
+    z, b = 1.9 * N, 0.2 * np.maximum(N, 1)
     grid, density = np.linspace(-150, 500, 6501), 0.0
     for m in np.flatnonzero(chance > 1e-12):
         log = stats.norm.logpdf(grid, m * MU, np.sqrt(m) * SIGMA) - abs(grid - z[m]) / b[m]
@@ -373,57 +337,3 @@ def test_a_billion_records():
         dp.PrivateObservation("count", n, GEOMETRIC(10.0), observed=1_000_000_007)
         dp.PrivateObservation("sum", x.sum(), LAPLACE(50.0), observed=1.3e9)
     assert np.isfinite(density(model, rate_log__=np.log(1e9)))
-
-
-@pytest.mark.parametrize(
-    ("prior", "statistic", "match"),
-    [
-        (lambda: pm.Poisson("n", 50), lambda x: x[:3].sum(), "selects the records"),
-        (lambda: pm.Poisson("n", 50), lambda x: x.var(), "multiplies sums"),
-        (lambda: pm.Poisson("n", 50), lambda x: pt.stack([x.sum(), (x**2).sum()]), "several sums"),
-        (lambda: pm.Poisson("n", pm.Gamma("r", 2, 0.1)), lambda x: x.sum(), "is not released"),
-        (lambda: pm.Poisson("n", 50), lambda x: (x + x.shape[0]).sum(), "depends on their number"),
-        (
-            lambda: pm.Poisson("n", 50),
-            lambda x: pt.clip(x, 0, x.size).sum(),
-            "depends on their number 'n'",
-        ),
-        (lambda: pm.Poisson("n", 1e12), lambda x: x.sum(), "too many"),
-    ],
-)
-def test_refusals_say_why(prior, statistic, match):
-    with pm.Model() as model:
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=prior())
-        released = statistic(x)
-        dp.PrivateObservation("z", released, LAPLACE(1.0), observed=np.ones(released.type.shape))
-    with pytest.raises(Declined, match=match):
-        dp.collapse(model, "marginal")
-
-
-@pytest.mark.parametrize("shape", [lambda n: n + 5, lambda n: 2 * n, lambda n: pt.maximum(n, 7)])
-def test_a_shape_that_is_computed_from_a_number_is_refused(shape):
-    with pm.Model() as model:
-        n = pm.Poisson("n", 9)
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=shape(n))
-        dp.PrivateObservation("count", n, GEOMETRIC(2.0), observed=9)
-        dp.PrivateObservation("z", x.sum(), LAPLACE(3.0), observed=11.0)
-    with pytest.raises(Declined, match="computed from 'n': write shape=n"):
-        dp.collapse(model, "marginal")
-    assert "a statistic of x" in str(dp.explain(model))
-
-
-def test_noise_without_a_density_is_refused():
-    with pm.Model() as model:
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=pm.Poisson("n", 9))
-        dp.PrivateObservation("z", x.sum(), LAPLACE(3.0).rounded(0), observed=11.0)
-    with pytest.raises(Declined, match=r"the release 'z': .* no marginal here"):
-        dp.collapse(model, "marginal")
-
-
-def test_few_records_have_no_smooth_sum_under_laplace_noise():
-    with pm.Model() as model:
-        n = pm.DiscreteUniform("n", 2, 9)
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=n)
-        dp.PrivateObservation("z", pt.clip(x, 0, 1).sum(), LAPLACE(1.0), observed=3.0)
-    with pytest.raises(Declined, match="fewer than 5 records 'x'"):
-        dp.collapse(model, "marginal")

@@ -7,7 +7,6 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE
 
 N = np.arange(400)
@@ -68,32 +67,6 @@ def test_density_against_enumeration(case, mu):
     assert density(model_of(*model), mu=mu) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("prior", "statistic", "match"),
-    [
-        (lambda: pm.Poisson("n", 20), lambda n, x: [abs(n - 9.0), x.sum()], "linear functions"),
-        (lambda: pm.Poisson("n", 20), lambda n, x: [pt.sqrt(n), x.sum()], "linear functions"),
-        (
-            lambda: pm.CustomDist("n", logp=lambda v: 0 * v, random=np.zeros, dtype="int64"),
-            lambda n, x: [n, x.sum()],
-            "with a prior such as",
-        ),
-    ],
-)
-def test_what_may_have_several_modes_needs_a_prior_with_known_ends(prior, statistic, match):
-    with pytest.raises(Declined, match=match):
-        dp.collapse(model_of(prior, statistic, [4.0, 1.0]))
-
-
-def test_counts_of_several_classes_under_laplace_noise_are_refused():
-    with pm.Model() as model:
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=pm.DiscreteUniform("n", 6, 9))
-        total = ((x > 0) * 1.0 + (x > 1)).sum()
-        dp.PrivateObservation("z", total, dp.LaplaceMechanism(1.0), observed=6.0)
-    with pytest.raises(Declined, match="the release 'z': it counts the records 'x' in more than"):
-        dp.collapse(model)
-
-
 def test_data_that_decide_which_numbers_matter_stay_as_they_are():
     with pm.Model() as model:
         n = pm.Poisson("n", pm.Gamma("rate", 2, 0.01))
@@ -110,12 +83,3 @@ def test_data_that_decide_which_numbers_matter_stay_as_they_are():
     log = stats.poisson.logpmf(N, 300.0) + stats.laplace.logpdf(300.0, N, 2.0) + of_sum(10.0, 0.04)
     found = density(model, mu=0.04, rate_log__=np.log(300.0))
     assert found == pytest.approx(special.logsumexp(log), abs=1e-9)
-
-
-def test_a_number_that_is_observed_is_a_shape():
-    with pm.Model() as model:
-        n = pm.Poisson("n", pm.Gamma("rate", 2, 0.1), observed=12)
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=n)
-        dp.PrivateObservation("z", x.sum(), dp.GaussianMechanism(1.0), observed=10.0)
-    with pytest.raises(ValueError, match="'n', which is observed: write this number"):
-        dp.collapse(model)

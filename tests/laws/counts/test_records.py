@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
-from scipy import integrate, special, stats
+from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
@@ -18,7 +18,7 @@ from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion import rule
 from pymc_dp.laws.one_value import Pieces
 from pymc_dp.reading.counts import is_concave, probes, read_statistic
-from tests.agreement import counts_follow, has_moments, same_law, weighted
+from tests.agreement import counts_follow, has_moments, weighted
 from tests.models import (
     RECORD_CASES,
     RECORD_MODELS,
@@ -423,46 +423,7 @@ def test_reports_have_no_statistics_rung_and_no_second_release():
 # --- What PyMC does with the marginal -------------------------------------------------------------
 
 
-def test_marginal_draws_and_log_likelihood():
-    with pm.Model(coords={"entry": ["count", "mean"]}) as model:
-        x = pm.Bernoulli("x", pm.Beta("p", 2, 5), shape=100)
-        dp.PrivateObservation(
-            "z", [x.sum(), x.mean()], LAPLACE([4.0, 0.1]), observed=[33.0, 0.3], dims="entry"
-        )
-    collapsed = dp.collapse(model, "marginal")
-    draws = [
-        pm.sample_prior_predictive(4000, model=m, random_seed=i)["prior_predictive"]["z"][0].values
-        for i, m in enumerate((model, collapsed))
-    ]
-    same_law(*draws)
-    with collapsed:
-        idata = posterior(6, p=0.4)
-        pm.compute_log_likelihood(idata, progressbar=False)
-    c = np.arange(101)
-    expected = special.logsumexp(
-        stats.binom.logpmf(c, 100, 0.4)
-        + stats.laplace.logpdf(33, c, 4)
-        + stats.laplace.logpdf(0.3, c / 100, 0.1)
-    )
-    np.testing.assert_allclose(idata["log_likelihood"]["z"].values, expected)
-
-
 # --- Recovering the counts ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n", [60, 5000])
-@pytest.mark.by_day("60")
-def test_recover_a_count(n):
-    z, p = 0.45 * n, 0.4
-    model = bernoulli(n, lambda x: x.sum(), LAPLACE(3.0), z)
-    idata = posterior(8000, p=p)
-    c = np.arange(n + 1)
-    log_p = stats.binom.logpmf(c, n, p) + stats.laplace.logpdf(z, c, 3.0)
-    if n > 1000:
-        model = dp.collapse(model, "marginal")
-    found = dp.recover(model, idata, random_seed=1)["posterior"]["x_count"]
-    assert found.dims == ("chain", "draw")
-    counts_follow(np.bincount(found.values.ravel(), minlength=n + 1), special.softmax(log_p))
 
 
 def test_recover_the_counts_behind_reports():
@@ -527,10 +488,3 @@ def test_inversion_is_the_last_resort(monkeypatch):
     table = categorical(20, histogram, LAPLACE(1.0), [3.0, 4, 5, 6])
     refuses(table, "are Categorical", "marginal")
     assert len(asked) == 2
-
-
-def test_evidence_by_integration():
-    """The evidence of a uniform p is that of a uniform count."""
-    density = marginal_density(bernoulli(30, lambda x: x.sum(), LAPLACE(2.0), 12.0))
-    evidence = integrate.quad(lambda p: np.exp(density(p)[0]), 0, 1, epsabs=1e-12)[0]
-    assert evidence == pytest.approx(stats.laplace.pdf(12, np.arange(31), 2).mean(), rel=1e-9)

@@ -14,8 +14,7 @@ from pymc_dp.laws.families.counts import Counts
 from pymc_dp.laws.sum_law import law_of
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
-from tests.agreement import counts_follow, values_follow
-from tests.models import TwoSidedGeometric, as_model, posterior, refuses, route_table
+from tests.models import as_model, refuses, route_table
 
 LAPLACE, GAUSSIAN, GEOMETRIC = dp.LaplaceMechanism, dp.GaussianMechanism, dp.GeometricMechanism
 N = 12
@@ -89,22 +88,6 @@ def test_each_entry_is_a_sum_over_cells(name, trials):
     np.testing.assert_allclose(slopes, score, rtol=1e-9)
 
 
-def test_means_constants_and_entries_of_nothing():
-    sizes = np.bincount(ENTRY)
-
-    def statistic(x):
-        return pt.concatenate([pt.dot(INCIDENCE, x) / sizes + 0.5, pt.zeros(1) + 2.0])
-
-    z = np.array([0.7, 0.9, 1.6, 1.0])
-    found, _ = density_of(grouped(LAPLACE(0.1), z, statistic), p=P)
-    for i in range(3):
-        law = entry_law(np.flatnonzero(i == ENTRY), np.ones(N, int))
-        means = np.arange(law.size) / sizes[i] + 0.5
-        expected = special.logsumexp(stats.laplace(means, 0.1).logpdf(z[i]), b=law)
-        np.testing.assert_allclose(found[i], expected, rtol=1e-10)
-    np.testing.assert_allclose(found[3], stats.laplace(2.0, 0.1).logpdf(1.0), rtol=1e-12)
-
-
 def test_two_releases_of_different_records():
     with pm.Model() as model:
         p = pm.Beta("p", 1, 1, shape=3)
@@ -137,26 +120,6 @@ def test_a_logistic_regression_of_a_hundred_thousand_different_rows():
         np.testing.assert_allclose(found[i], normal, atol=1e-3)  # Edgeworth's next term
     assert np.isfinite(slopes).all()
     refuses(model, "records of 'x' in 'z' are of 100000 kinds", "statistics")
-
-
-def test_what_was_integrated_out_is_drawn():
-    model = grouped(LAPLACE(0.8), [2.4, 0.3, 3.1])
-    result = dp.recover(model, posterior(4_000, p=P), random_seed=1)["posterior"]["x_sum"]
-    drawn = result.to_numpy().reshape(-1, 3).astype(int)
-    for i, z in enumerate([2.4, 0.3, 3.1]):
-        law = entry_law(np.flatnonzero(i == ENTRY), np.ones(N, int))
-        chances = law * stats.laplace(np.arange(law.size), 0.8).pdf(z)
-        counts_follow(np.bincount(drawn[:, i], minlength=law.size), chances)
-
-
-def test_prior_draws_are_of_the_model():
-    model = grouped(LAPLACE(1e-3), [2.0, 0.0, 3.0])
-    [release] = dp.collapse(model).observed_RVs
-    drawn = pm.draw(release, 2_000, random_seed=2)
-    assert (np.abs(drawn - drawn.round()) < 0.02).all()
-    # Of a Beta(1, 1) probability for each group: the mean of each entry is half its size.
-    sizes = np.bincount(ENTRY)
-    assert (np.abs(drawn.mean(axis=0) - sizes / 2) < 4 * sizes / np.sqrt(4 * 2_000)).all()
 
 
 # --- X'y of few kinds of records ------------------------------------------------------------------
@@ -211,16 +174,6 @@ def test_the_statistics_have_the_density_of_the_records():
     np.testing.assert_allclose(special.logsumexp(total) - prior, expected, rtol=1e-9)
 
 
-def test_counts_of_kinds_are_drawn_again():
-    model, b = logistic(LAPLACE(0.5), [3.2, 1.9]), np.array([0.3, -0.4])
-    drawn = dp.recover(model, posterior(4_000, b=b), random_seed=1)["posterior"]["y_count"]
-    states = np.array(list(itertools.product(range(3), range(5))))
-    law = stats.binom([2, 4], special.expit([0.3, -0.1])).pmf(states).prod(axis=1)
-    statistics = np.column_stack([states.sum(axis=1), states[:, 1]])
-    chances = law * stats.laplace(statistics, 0.5).pdf([3.2, 1.9]).prod(axis=1)
-    values_follow(drawn.to_numpy().reshape(-1, 2), states, chances)
-
-
 @as_model
 def rates():
     b = pm.Normal("b", 0, 1, shape=2)
@@ -261,38 +214,6 @@ def test_releases_that_share_records():
     expected += stats.laplace.logpdf(table.sum(0) - [1.0, 2.0, 2.0]).sum()
     point = {"b": np.array([0.1, 0.2, 0.3, 0.4, 0.5]), "y_count": counts}
     np.testing.assert_allclose(collapsed.compile_logp()(point), expected, rtol=1e-10)
-
-
-REFUSALS = {
-    "noise that is not log-concave": (
-        lambda: grouped(TwoSidedGeometric(0.5), [3, 3, 3]),
-        "marginal",
-        "TwoSidedGeometric is not known to be log-concave",
-    ),
-    "other noise": (
-        lambda: logistic(LAPLACE(1.0).clipped(0, 4), [1.0, 2.0]),
-        "statistics",
-        "made by ClippedMechanism",
-    ),
-    "many states": (
-        lambda: logistic(LAPLACE(1.0), [9.0, 5.0], np.repeat(ROWS, 40, axis=0)),
-        "marginal",
-        "the 13041 values of their counts are too many",
-    ),
-    "many kinds": (
-        lambda: logistic(
-            LAPLACE(1.0), [9.0, 5.0], np.column_stack([np.ones(500), np.arange(500) // 2])
-        ),
-        "statistics",
-        "the 500 records of 'y' in 'z' are of 250 kinds",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSALS)
-def test_refusals(case):
-    build, to, match = REFUSALS[case]
-    refuses(build(), match, to)
 
 
 def test_what_explain_says():

@@ -10,7 +10,6 @@ from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs import questions
-from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
 from pymc_dp.routes import gibbs
 from tests.agreement import follows
@@ -30,12 +29,6 @@ def records():
 
 def by_group(x, what):
     return [getattr(x[j == G], what)(**({"ddof": 1} if what == "var" else {})) for j in range(3)]
-
-
-def joined(mechanism):
-    x = records()
-    statistic = pt.stack([*by_group(x, "mean"), *by_group(x, "var")])
-    dp.PrivateObservation("z", statistic, mechanism, observed=[*MEANS, *VARIANCES])
 
 
 def a_row_a_group(mechanism):
@@ -95,7 +88,7 @@ def expected(noise):
 
 
 @pytest.mark.parametrize(
-    "spelling", [joined, a_row_a_group, a_row_a_moment, two_releases, sums_of_deviations]
+    "spelling", [a_row_a_group, a_row_a_moment, two_releases, sums_of_deviations]
 )
 def test_every_spelling_has_the_same_density(spelling):
     with pm.Model() as model:
@@ -138,43 +131,6 @@ def test_lengths_in_a_statistic_are_those_of_all_records():
     assert density(model) == pytest.approx(total, rel=1e-8)
 
 
-def test_rows_that_are_not_alike_are_declined():
-    with pm.Model() as model:
-        x = pm.Normal("x", pm.Normal("m", shape=3)[:, None], 1, shape=(3, 6))
-        statistic = x.var(axis=1, ddof=1) * (1 + pt.arange(x.shape[0]))
-        dp.PrivateObservation("z", statistic, GAUSSIAN(0.4), observed=VARIANCES)
-    with pytest.raises(Declined, match="not alike"):
-        dp.collapse(model, "statistics")
-
-
-def test_the_statistics_rung_averages_to_the_marginal():
-    with pm.Model() as model:
-        joined(LAPLACE(0.8))
-    statistics = dp.collapse(model, "statistics")
-    given = pm.do(statistics, {"theta": THETA, "sigma": SIGMA})
-    drawn = [pm.draw(given[name], 40_000, random_seed=1) for name in ("x_mean", "x_var")]
-    noise = stats.laplace(scale=0.8)
-    each = np.hstack(
-        [noise.pdf(z - s) for z, s in zip((MEANS, VARIANCES), drawn, strict=True)]
-    ).mean(axis=0)
-    assert np.log(each).sum() == pytest.approx(density(model), abs=0.03)
-
-
-def test_recovered_moments_follow_their_laws():
-    with pm.Model() as model:
-        joined(LAPLACE(0.4))
-    posterior = {"theta": np.tile(THETA, (1, 3000, 1)), "sigma": np.tile(SIGMA, (1, 3000, 1))}
-    found = dp.recover(model, az.from_dict({"posterior": posterior}), random_seed=1)["posterior"]
-    grid = np.linspace(-4, 6, 4001)
-    for j in range(3):
-        law = stats.norm(THETA[j], SIGMA[j] / np.sqrt(SIZES[j])).pdf(grid)
-        follows(found["x_mean"].values[0, :, j], (grid, law * np.exp(-abs(MEANS[j] - grid) / 0.4)))
-        a, roots = (SIZES[j] - 1) / 2, np.linspace(1e-6, 3.5, 4001)
-        law = 2 * roots * stats.gamma.pdf(roots**2, a, scale=SIGMA[j] ** 2 / a)
-        law *= np.exp(-abs(VARIANCES[j] - roots**2) / 0.4)
-        follows(np.sqrt(found["x_var"].values[0, :, j]), (roots, law))
-
-
 def test_moments_of_several_releases_have_names_of_their_own():
     draws = 3000
     with pm.Model() as model:
@@ -188,45 +144,6 @@ def test_moments_of_several_releases_have_names_of_their_own():
     for name, z in (("a", 2.0), ("b", -2.0)):
         law = stats.norm(z * 0.1 / 0.35, np.sqrt(0.1 * 0.25 / 0.35))
         follows(law.cdf(found[f"x_{name}_mean"].values[0, :, 0]), "uniform")
-
-
-def test_an_entry_of_no_records_has_no_marginal():
-    with pm.Model() as model:
-        x = pm.Normal("x", pm.Normal("mu"), 1.0, shape=10)
-        entries = pt.stack([x[:5].var(ddof=1), 0 * x[5:].var() + 5])
-        dp.PrivateObservation("z", entries, GAUSSIAN(1.0), observed=[0.0, 3.0])
-    with pytest.raises(Declined, match="an entry of the release 'z' is of no records"):
-        dp.collapse(model)
-
-
-@pytest.mark.parametrize(
-    ("statistic", "match"),
-    [
-        (lambda x: pt.stack([x[:4].var() + x[4:].var(), x[:2].mean()]), "of several groups"),
-        (lambda x: pt.stack([x[np.flatnonzero(G == 0)].max(), x[:1].sum()]), "linear in .x.: `Max"),
-    ],
-)
-def test_refusals_say_why(statistic, match):
-    with pm.Model() as model:
-        dp.PrivateObservation("z", statistic(records()), LAPLACE(1.0), observed=[1.0, 2.0])
-    with pytest.raises(Declined, match=match):
-        dp.collapse(model, "statistics")
-
-
-@pytest.mark.parametrize(
-    "statistic",
-    [
-        lambda x: [x[:3].var(ddof=1), x[3:].var(ddof=1)],
-        lambda x: pt.stack([x[3:].sum() ** 2, x[:3].mean()]),
-    ],
-)
-def test_squares_are_of_two_records_or_more(statistic):
-    with pm.Model() as model:
-        x = pm.Normal("x", pm.Normal("m"), 1, shape=4)
-        dp.PrivateObservation("z", statistic(x), LAPLACE(1.0), observed=[1.0, 0.0])
-    with pytest.raises(Declined, match="squares and variances are read of n >= 2") as refusal:
-        dp.collapse(model, "statistics")
-    assert str(refusal.value).count("'z'") == 1
 
 
 SPELLINGS = {
