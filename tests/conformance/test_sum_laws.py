@@ -550,6 +550,13 @@ def test_what_is_recovered_is_what_the_release_leaves(name):
         error = sd * np.sqrt(1 / effective + 1 / RECOVERED)
         np.testing.assert_array_less(abs(drawn.mean(axis=0) - mean), 5 * error + 1e-9)
         np.testing.assert_allclose(drawn.std(axis=0), sd, rtol=8 / np.sqrt(effective), atol=1e-9)
+        for expected, own in zip(s.T.round(9), drawn.T.round(9), strict=True):
+            order, at = np.argsort(expected), np.concatenate([expected, own])
+            mass = np.append(0.0, np.cumsum(weights[order]))
+            below = mass[np.searchsorted(expected[order], at, "right")]
+            share = np.searchsorted(np.sort(own), at, "right") / RECOVERED
+            # Kolmogorov's distance, passed by one of a hundred thousand of the same law.
+            assert abs(share - below).max() < 2.5 * np.sqrt(1 / effective + 1 / RECOVERED)
 
 
 SPELLINGS = [
