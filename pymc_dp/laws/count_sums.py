@@ -49,30 +49,30 @@ from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseOfCounts:
     """How the sums see a mechanism.
 
     Attributes
     ----------
     kernel : the compiled noise, up to a factor where the mechanism has `rates`.
     arguments : source of the tuple of its parameters, from the mechanism's, n0, n1, ...
-    within : the noise of a release that satisfies a condition, and the condition's source; it
+    unclipped : the noise of a release that satisfies a condition, and the condition's source; it
         takes fewer parameters, the last.
     """
 
     kernel: CountNoise
     arguments: str
-    within: tuple[Noise, str] | None = None
+    unclipped: tuple[NoiseOfCounts, str] | None = None
 
 
 @lru_cache(maxsize=64)
-def noise_of(mechanism: Mechanism) -> Noise:
+def noise_of(mechanism: Mechanism) -> NoiseOfCounts:
     """Return the noise of a mechanism, compiled once for each: sums and draws share it."""
     return _noise(mechanism)
 
 
 @singledispatch
-def _noise(mechanism: Mechanism) -> Noise:
+def _noise(mechanism: Mechanism) -> NoiseOfCounts:
     """Compile the noise of a mechanism that is not registered from its `logp`."""
     if not mechanism.log_concave:
         raise Declined(
@@ -93,11 +93,11 @@ def _noise(mechanism: Mechanism) -> Noise:
     pieces = [center, log_noise, *([slope] if slope else [])]
     key = None if any(piece.key is None for piece in pieces) else repr([p.key for p in pieces])
     kernel = stepwise(center.function, log_noise.function, slope and slope.function, key)
-    return Noise(kernel, _tuple(names))
+    return NoiseOfCounts(kernel, _tuple(names))
 
 
 @_noise.register
-def _clipped(mechanism: ClippedMechanism) -> Noise:
+def _clipped(mechanism: ClippedMechanism) -> NoiseOfCounts:
     """Between the limits it is the noise that was clipped, which costs less than intervals."""
     present = [bound is not None for bound in (mechanism.lower, mechanism.upper)]
     own = iter(_names("n", sum(present)))
@@ -108,7 +108,7 @@ def _clipped(mechanism: ClippedMechanism) -> Noise:
     names = _names("n", len(mechanism.parameters))
     shifted = dict(zip(_names("n", len(names)), names[sum(present) :], strict=False))
     arguments = re.sub(r"n\d+", lambda found: shifted[found[0]], inner.arguments)
-    return replace(whole, within=(replace(inner, arguments=arguments), " and ".join(tests)))
+    return replace(whole, unclipped=(replace(inner, arguments=arguments), " and ".join(tests)))
 
 
 def _compiled(inputs: list[TensorVariable], graph: TensorVariable, names: list[str]) -> Piece:
@@ -126,10 +126,10 @@ def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)},)" if names else "()"
 
 
-_LAPLACE = Noise(ADDITIVE, "(1.0 / n0, 0.0)")
-_GEOMETRIC = Noise(ADDITIVE_ON_LATTICE, "(1.0 / n0, 0.0)")
-_GAUSSIAN = Noise(ADDITIVE, "(0.0, 1.0 / n0 / n0)")
-_DISCRETE_GAUSSIAN = Noise(ADDITIVE_ON_LATTICE, "(0.0, 1.0 / n0 / n0)")
+_LAPLACE = NoiseOfCounts(ADDITIVE, "(1.0 / n0, 0.0)")
+_GEOMETRIC = NoiseOfCounts(ADDITIVE_ON_LATTICE, "(1.0 / n0, 0.0)")
+_GAUSSIAN = NoiseOfCounts(ADDITIVE, "(0.0, 1.0 / n0 / n0)")
+_DISCRETE_GAUSSIAN = NoiseOfCounts(ADDITIVE_ON_LATTICE, "(0.0, 1.0 / n0 / n0)")
 _noise.register(LaplaceMechanism)(lambda mechanism: _LAPLACE)
 _noise.register(GeometricMechanism)(lambda mechanism: _GEOMETRIC)
 _noise.register(GaussianMechanism)(lambda mechanism: _GAUSSIAN)
@@ -156,8 +156,8 @@ class CountSum(KernelOp):
         self.output_types_preference = lambda *_: [float64] * self.nout
         sums = {"kernel": Piece(make_count_sum(law, noise.kernel), _key("sum", law, noise))}
         body = f"kernel(z, {noise.arguments}, {_tuple(thetas)})"
-        if noise.within is not None:
-            within, test = noise.within
+        if noise.unclipped is not None:
+            within, test = noise.unclipped
             sums["within"] = Piece(make_count_sum(law, within.kernel), _key("sum", law, within))
             body = f"within(z, {within.arguments}, {_tuple(thetas)}) if {test} else {body}"
         piece = from_source(
@@ -188,7 +188,7 @@ class CountSum(KernelOp):
         return hash((CountSum, self.key))
 
 
-def _key(what: str, law: CountLaw, noise: Noise) -> str | None:
+def _key(what: str, law: CountLaw, noise: NoiseOfCounts) -> str | None:
     return noise.kernel.key and f"{what} {law.name} {noise.kernel.key} {noise.arguments}"
 
 
@@ -201,18 +201,18 @@ class CountFamily:
     examples: tuple[tuple[float, ...], ...]
 
 
-FAMILIES: Registry[type, CountFamily] = Registry()
+COUNT_LAWS: Registry[type, CountFamily] = Registry()
 
 
 def register_counts(law: type[Op], family: CountFamily) -> None:
     """Register a law of counts; so it has pairs with all mechanisms with log-concave noise."""
-    FAMILIES.add(family, law)
+    COUNT_LAWS.add(family, law)
     LAWS.add(count_pair, law)
 
 
 def count_pair(op: Op, mechanism: Mechanism) -> Pair:
     """Build the pair of a law of counts and a mechanism."""
-    family = FAMILIES[type(op)]
+    family = COUNT_LAWS[type(op)]
     law, theta, examples = family.law, family.theta, family.examples
     noise = noise_of(mechanism)
     sums = CountSum(law, mechanism)
@@ -229,7 +229,7 @@ def count_pair(op: Op, mechanism: Mechanism) -> Pair:
 
 
 @lru_cache(maxsize=128)
-def count_draw(law: CountLaw, noise: Noise, n_noise: int, *, spaced: bool = False) -> Piece:
+def count_draw(law: CountLaw, noise: NoiseOfCounts, n_noise: int, *, spaced: bool = False) -> Piece:
     """Compile the draw of a `Pair`; with `spaced`, over the counts of a step and a rest only."""
     noises, names = _names("n", n_noise), _names("t", law.n_parameters)
     more = ["step", "rest"] if spaced else []

@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws import law_names
-from pymc_dp.laws.count_sums import FAMILIES, Atom
+from pymc_dp.laws.count_sums import COUNT_LAWS, Atom
 from pymc_dp.laws.mixture import MixtureLaw
 
 
@@ -65,10 +65,10 @@ def _read_mixture(op: MixtureRV, node):
     else:
         laws = [read_law(component) for component in components]
     for law, _ in laws:
-        if type(law) not in FAMILIES:
+        if type(law) not in COUNT_LAWS:
             raise Declined(
                 f"a mixture with {law} as a component cannot be integrated out; components may "
-                f"be {law_names(FAMILIES)}"
+                f"be {law_names(COUNT_LAWS)}"
             )
     mixture = MixtureLaw(tuple(law for law, _ in laws), tuple(len(p) for _, p in laws))
     return mixture, [

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.kernels import njit
 from pymc_dp.laws import LAWS, Pair, find_pair
-from pymc_dp.laws.count_sums import FAMILIES, CountSum, count_draw, noise_of
+from pymc_dp.laws.count_sums import COUNT_LAWS, CountSum, count_draw, noise_of
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 
@@ -90,7 +90,7 @@ def mixture_pair(law: MixtureLaw, mechanism: Mechanism) -> Pair:
     def parameters(*all_parameters):
         weights, laws = law.split(all_parameters)
         thetas = (
-            FAMILIES[type(component)].theta(*own)
+            COUNT_LAWS[type(component)].theta(*own)
             for component, own in zip(law.components, laws, strict=True)
         )
         return *weights, *(t for theta in thetas for t in theta)
@@ -103,7 +103,7 @@ def _draw(law: MixtureLaw, mechanism: Mechanism):
     noise = noise_of(mechanism)
     noises = [f"n{i}" for i in range(len(mechanism.parameters))]
     weights = [f"w{k}" for k in range(len(law.components))]
-    kernels = [FAMILIES[type(component)].law for component in law.components]
+    kernels = [COUNT_LAWS[type(component)].law for component in law.components]
     names = [[f"t{k}_{i}" for i in range(kernel.n_parameters)] for k, kernel in enumerate(kernels)]
     sums, draws = [], []
     pieces: dict[str, Piece] = {}

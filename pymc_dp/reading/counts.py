@@ -107,7 +107,7 @@ def possible_counts(slope: float, constant: float) -> tuple[int, int] | None:
     return (step, -shift * pow(ratio.numerator, -1, step) % step) if near else None
 
 
-def read_statistic(
+def read_counts(
     statistic: TensorVariable, records: TensorVariable, n: int, cells: int, column: int = 0
 ) -> CountStatistic:
     """Read a statistic of records with values 0, ..., cells - 1 as a function of their counts.

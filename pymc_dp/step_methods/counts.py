@@ -24,7 +24,7 @@ from pymc_dp.graphs.questions import (
     public_data,
     substitute,
 )
-from pymc_dp.laws.counts.density import Noise, compile_noise
+from pymc_dp.laws.counts.density import CompiledNoise, compile_noise
 from pymc_dp.reading.counts import MOST_LISTED
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import (
@@ -117,7 +117,7 @@ class CountGibbs(DPStep):
 @dataclass
 class _Table:
     name: str
-    noise: Noise
+    noise: CompiledNoise
     concave: bool
     weights: PointFunction  # of the cells, after the total
     binary: bool
@@ -207,7 +207,7 @@ def _states(total: int, cells: int, release) -> np.ndarray:
     return (np.diff(edges, axis=1) - 1).astype("float64")
 
 
-def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Noise:
+def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> CompiledNoise:
     """Compile the log density of all releases of a count."""
     counts, rows = pt.vector("counts", dtype="float64", shape=(cells,)), pt.lvector("rows")
     latent = (counts[1] if binary else counts).astype(rv.dtype)

@@ -24,7 +24,7 @@ from pymc_dp.graphs.questions import (
 )
 from pymc_dp.kernels.counts import directions, laws
 from pymc_dp.kernels.counts import tables as kernels
-from pymc_dp.laws.count_sums import FAMILIES
+from pymc_dp.laws.count_sums import COUNT_LAWS
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import (
@@ -179,10 +179,10 @@ class _Table(NamedTuple):
             good = good and np.isfinite(rates).all() and (rates >= 0).all()
             _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
         else:
-            sweep = kernels.make_cell_sweep(FAMILIES[self.law].law)
+            sweep = kernels.make_cell_sweep(COUNT_LAWS[self.law].law)
             good = good and sweep(rng, counts, np.array(theta), released, gaps)
         if self.directions.size:
-            sweep = directions.make_direction_sweep(FAMILIES[self.law].law)
+            sweep = directions.make_direction_sweep(COUNT_LAWS[self.law].law)
             good = good and sweep(rng, counts, np.array(theta), self.directions, released)
         if gaps.which.size:
             good = good and kernels.sum_sweep(rng, counts, rates, released, gaps)
@@ -251,7 +251,7 @@ def _table(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Table:
         theta = [pt.broadcast_to(p, shape).astype("float64").ravel()]
     else:
         block, totals = 0, pt.zeros(0)
-        each = [FAMILIES[type(op)].theta(*v.owner.op.dist_params(v.owner)) for v in rvs]
+        each = [COUNT_LAWS[type(op)].theta(*v.owner.op.dist_params(v.owner)) for v in rvs]
         theta = [
             pt.concatenate(
                 [
@@ -360,7 +360,7 @@ def together(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]
     """Return the counts that one sweep draws, of one law and in releases of each other."""
     found = [rv]
     for member in found:
-        if type(rv.owner.op) not in FAMILIES:
+        if type(rv.owner.op) not in COUNT_LAWS:
             return (rv,)
         for release in releases_of(reading.model, [member]):
             for other in nearest_rvs([release_statistic(release)]):
@@ -386,8 +386,8 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
 @once
 def _read_together(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Entries:
     rv, op = rvs[0], rvs[0].owner.op
-    if not isinstance(op, MultinomialRV) and type(op) not in FAMILIES:
-        known = ", ".join(f.__name__.removesuffix("RV") for f in FAMILIES)
+    if not isinstance(op, MultinomialRV) and type(op) not in COUNT_LAWS:
+        known = ", ".join(f.__name__.removesuffix("RV") for f in COUNT_LAWS)
         raise ValueError(
             f"TableGibbs cannot update {rv.name!r}, which follows {op}: it updates Multinomial, "
             f"{known} variables"
@@ -435,7 +435,7 @@ def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVaria
 def _incidence(rv, release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return in which entry of a linear statistic every cell is, and with what coefficient."""
     times = np.diff(slopes.indptr)
-    family = FAMILIES.get(type(rv.owner.op))
+    family = COUNT_LAWS.get(type(rv.owner.op))
     apart = family is None or family.law not in (laws.POISSON, laws.BINOMIAL)
     if (times > 1).any() and (apart or times.size > _MOST_SHARED):
         raise Declined(

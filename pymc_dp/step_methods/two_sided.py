@@ -24,7 +24,7 @@ from pymc_dp.graphs.questions import (
     substitute,
 )
 from pymc_dp.laws import find_pair, require_pair, row_sampler
-from pymc_dp.laws.count_sums import FAMILIES, count_draw, noise_of
+from pymc_dp.laws.count_sums import COUNT_LAWS, count_draw, noise_of
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
@@ -152,7 +152,7 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
             z = pt.switch(pt.and_(*whole), z, np.nan)
         z, noise = (z - constant) / factor, (scale / pt.abs(factor),)
         if possible is not None:
-            family = FAMILIES[type(law)]
+            family = COUNT_LAWS[type(law)]
             draw = count_draw(family.law, noise_of(mechanism), 1, spaced=True).function
             columns = (z, *noise, low, high, *family.theta(*parameters), *possible)
             return columns, 1, draw
@@ -174,7 +174,7 @@ def _possible(rv, release, mechanism, factor, constant):
         return None
     slopes, starts = (known_value(pt.as_tensor(c), fixed=True) for c in (factor, constant))
     found: list[tuple[int, int] | None] = [None]
-    if type(rv.owner.op) in FAMILIES and slopes is not None and starts is not None:
+    if type(rv.owner.op) in COUNT_LAWS and slopes is not None and starts is not None:
         factors, constants = np.broadcast_arrays(slopes, starts)
         pairs, alike = np.unique(
             np.stack([factors.ravel(), constants.ravel()]), axis=1, return_inverse=True

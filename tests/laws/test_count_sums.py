@@ -13,7 +13,7 @@ import pymc_dp as dp
 from pymc_dp.kernels.counts import laws as count_laws
 from pymc_dp.kernels.counts import sums as count_sums
 from pymc_dp.laws import find_pair, row_sampler
-from pymc_dp.laws.count_sums import FAMILIES, CountSum
+from pymc_dp.laws.count_sums import COUNT_LAWS, CountSum
 from tests.agreement import counts_follow, has_moments
 
 LAWS = {
@@ -32,7 +32,7 @@ OPS = {
     "NegBinomialRV": pm.NegativeBinomial.dist(n=1.0, p=0.5).owner.op,
     "GeometricRV": pm.Geometric.dist(0.5).owner.op,
     "HyperGeometricRV": pm.HyperGeometric.dist(N=3, k=1, n=1).owner.op,
-    "Atom": next(law for law in FAMILIES if law.__name__ == "Atom")(),
+    "Atom": next(law for law in COUNT_LAWS if law.__name__ == "Atom")(),
 }
 SMOOTH = {type(OPS[name]) for name in LAWS} - {type(OPS["HyperGeometricRV"]), type(OPS["Atom"])}
 TRIALS = {type(OPS["BinomialRV"])}  # whose first parameter is a whole number
@@ -89,7 +89,7 @@ def brute(name, mechanism, z, parameters):
 )
 def test_log_marginal_and_gradient(name, mechanism):
     pair = find_pair(OPS[name], mechanism)
-    family = FAMILIES[type(OPS[name])]
+    family = COUNT_LAWS[type(OPS[name])]
     z = values(mechanism)
     value = pt.dvector("value")
     symbols = pt.dscalars(len(family.examples[0]))
@@ -138,7 +138,7 @@ def test_log_marginal_and_gradient(name, mechanism):
 )
 def test_draw(name, mechanism, z):
     pair = find_pair(OPS[name], mechanism)
-    for seed, parameters in enumerate(FAMILIES[type(OPS[name])].examples):
+    for seed, parameters in enumerate(COUNT_LAWS[type(OPS[name])].examples):
         theta = pair.parameters(*map(pt.as_tensor, parameters))
         column = [z, *mechanism.parameters, -np.inf, np.inf, *theta]
         _, [posterior] = brute(name, mechanism, np.array([z]), parameters)

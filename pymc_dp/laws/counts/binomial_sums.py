@@ -18,14 +18,14 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.counts.binomial_sums import make_binomial_sum_draws, make_binomial_sums
-from pymc_dp.laws.count_sums import Noise, log_constant, noise_of
+from pymc_dp.laws.count_sums import NoiseOfCounts, log_constant, noise_of
 from pymc_dp.laws.integrated import Integrated, in_results, recovered
 from pymc_dp.laws.kernel_call import KernelCall, doubles
 from pymc_dp.mechanisms.base import Mechanism
 
 
 @lru_cache(maxsize=64)
-def _compiled(make: Callable, noise: Noise, arguments: str) -> Piece:
+def _compiled(make: Callable, noise: NoiseOfCounts, arguments: str) -> Piece:
     """Compile a kernel for some noise, whose parameters are rows of an array."""
     parameters = re.sub(r"\bn(\d+)\b", r"row[\1]", noise.arguments)
     unpack = from_source("unpack", "row", parameters)

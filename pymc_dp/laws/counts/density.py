@@ -20,7 +20,7 @@ _SMALL = 16  # constants larger than this are data of compiled code, not part of
 
 
 @dataclass(frozen=True)
-class Noise:
+class CompiledNoise:
     """The log density of releases as a compiled function of the counts.
 
     Attributes
@@ -92,7 +92,7 @@ def compile_noise(
     rows: TensorVariable,
     slopes: np.ndarray,
     listed: bool = False,
-) -> Noise:
+) -> CompiledNoise:
     """Compile a log density in terms of `counts` and, where it looks at some entries, `rows`."""
     source = log_eta, counts, rows
     data = [
@@ -115,4 +115,4 @@ def compile_noise(
         f"kernel({arguments}, ({names}{',' if data else ''}))",
         kernel=Piece(make(piece.function), key),
     )
-    return Noise(piece.function, sweep.function, tuple(data), slopes, source, listed)
+    return CompiledNoise(piece.function, sweep.function, tuple(data), slopes, source, listed)

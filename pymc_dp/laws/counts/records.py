@@ -30,7 +30,7 @@ from pymc_dp.reading.counts import (
     MOST_LISTED,
     CountStatistic,
     elementwise_values,
-    read_statistic,
+    read_counts,
 )
 from pymc_dp.reading.model import (
     check_transform,
@@ -247,7 +247,7 @@ def _read_release(release, records, n, cells, column) -> Released:
     if values is not None:
         return values
     try:
-        return read_statistic(statistic, records, n, cells, column)
+        return read_counts(statistic, records, n, cells, column)
     except Declined as error:
         raise Declined(
             f"the statistic of the release {release.name!r} is no function of the counts of "

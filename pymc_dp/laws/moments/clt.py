@@ -11,7 +11,7 @@ from pymc_dp.laws.moments.sums import _LEAST_SPREAD, RowLaw, RowSums, feature_pr
 
 
 @dataclass(frozen=True)
-class Moments:
+class CovariateMoments:
     """Moments of the covariates of one row up to order four, as roots of covariance matrices.
 
     Attributes
@@ -29,7 +29,7 @@ class Moments:
     second_root: np.ndarray
     moved: float
 
-    def shifted(self, by: np.ndarray) -> Moments:
+    def shifted(self, by: np.ndarray) -> CovariateMoments:
         """Return the moments of x + by.
 
         Those of a law are far apart in size where it is far from zero: computed around its mean,
@@ -43,7 +43,7 @@ class Moments:
         products += np.where(i == j, 0.0, shift[i[:, None], j] * shift[j[:, None], i])
         root, second_root = products[1:, 1:] @ self.root, shift @ self.second_root
         mean = products[1:] @ np.append(1.0, self.mean)
-        return Moments(mean, root, shift @ self.second @ shift.T, second_root, self.moved)
+        return CovariateMoments(mean, root, shift @ self.second @ shift.T, second_root, self.moved)
 
     @property
     def width(self) -> int:
@@ -51,7 +51,7 @@ class Moments:
         return len(self.second) - 1
 
 
-def moment_law(moments: Moments, intercept, slope, sigma) -> RowLaw:
+def moment_law(moments: CovariateMoments, intercept, slope, sigma) -> RowLaw:
     r"""Return the law of the products of (x, y), y | x Normal, from the moments of x.
 
     With features :math:`\tilde x = (1, x)`, :math:`\tilde x y` and :math:`y^2` are
@@ -82,7 +82,7 @@ def moment_law(moments: Moments, intercept, slope, sigma) -> RowLaw:
     return RowLaw(feature_products(d), mean, factor)
 
 
-def read_moments(fourth) -> Moments:
+def read_moments(fourth) -> CovariateMoments:
     r"""Return moments that are positive semidefinite, the nearest to the given ones.
 
     Parameters
@@ -136,7 +136,7 @@ def read_moments(fourth) -> Moments:
     top = np.eye(1, 1 + spread.shape[1])
     second_root = np.vstack([top, np.hstack([second[1:, :1], spread])])
     second = second_root @ second_root.T
-    return Moments(second[rows, columns], root, second, second_root, moved)
+    return CovariateMoments(second[rows, columns], root, second, second_root, moved)
 
 
 def _root(matrix: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, float]:
@@ -157,7 +157,7 @@ def _root(matrix: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, float]:
     return scale[:, None] * vectors[:, keep] * np.sqrt(values[keep]), moved
 
 
-def moment_sums(moments: Moments, intercept, slope, sigma, n: int, z) -> RowSums:
+def moment_sums(moments: CovariateMoments, intercept, slope, sigma, n: int, z) -> RowSums:
     r"""Return the sums of rows (x, y), y | x Normal, by the central limit theorem.
 
     With features :math:`\tilde x = (1, x)` and errors :math:`\varepsilon`, the sums
@@ -188,6 +188,6 @@ def moment_sums(moments: Moments, intercept, slope, sigma, n: int, z) -> RowSums
     return RowSums(pt.zeros(p + 1), first, second)
 
 
-def moment_latents(moments: Moments) -> int:
+def moment_latents(moments: CovariateMoments) -> int:
     """Return the number of latents of `moment_sums`."""
     return moments.root.shape[1] + moments.second_root.shape[1] + 1

@@ -23,7 +23,13 @@ from scipy import stats
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
-from pymc_dp.laws.moments.clt import Moments, moment_latents, moment_law, moment_sums, read_moments
+from pymc_dp.laws.moments.clt import (
+    CovariateMoments,
+    moment_latents,
+    moment_law,
+    moment_sums,
+    read_moments,
+)
 from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
 from pymc_dp.laws.moments.normal import normal_release
 from pymc_dp.laws.moments.rows import JointRows
@@ -238,7 +244,7 @@ def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
     return tuple(r for r in rows.releases if r.degree <= 2)
 
 
-def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> Moments:
+def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> CovariateMoments:
     """Return the moments of the covariates: stated, released, or those of their law."""
     covariates = rows.links[:-1]
     unknown = nearest_rvs([p for c in covariates for p in c.rv.owner.op.dist_params(c.rv.owner)])
@@ -328,7 +334,7 @@ scipy_law.register(ptr.PoissonRV, lambda op, mu: stats.poisson(mu))
 scipy_law.register(ptr.UniformRV, lambda op, low, high: stats.uniform(low, high - low))
 
 
-def _law_moments(covariates) -> Moments:
+def _law_moments(covariates) -> CovariateMoments:
     """Return the moments up to order four of independent covariates with known laws."""
     means, central = [0.0], [np.ones(5)]  # of each feature, the central moments 0 to 4
     for link in covariates:

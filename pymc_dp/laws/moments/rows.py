@@ -24,7 +24,7 @@ from pymc_dp.laws.moments.sums import (
     ExactLatents,
     RowSums,
     column_products,
-    linear_map,
+    matrix_of,
     nearest_sample,
     sample_sums,
 )
@@ -108,7 +108,7 @@ class JointRows(SumLaw):
             numbers = near() if rows.sizes.ndim else self.reading.following(near)
             center, factor, table, base = numbers
             if changes:
-                by, offset = linear_map(known.polynomials, products)
+                by, offset = matrix_of(known.polynomials, products)
                 table, base = by @ table, offset + by @ base
             at, value, variance = exact.at(mean, root, center, factor), known.value, known.variance
             if rows.sizes.ndim:

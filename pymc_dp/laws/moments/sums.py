@@ -301,11 +301,11 @@ class RowLaw:
 
     def of(self, polynomials, n: int) -> tuple[TensorVariable, TensorVariable]:
         """Return mean and factor of linear functions of the sums over n rows."""
-        matrix, offset = linear_map(polynomials, self.products)
+        matrix, offset = matrix_of(polynomials, self.products)
         return offset + n * (matrix @ self.mean), np.sqrt(n) * (matrix @ self.factor)
 
 
-def linear_map(polynomials, products) -> tuple[Any, Any]:
+def matrix_of(polynomials, products) -> tuple[Any, Any]:
     """Return polynomials of degree one as a matrix, with a column for each product, and offsets.
 
     Both are arrays, or graphs where a coefficient is one.

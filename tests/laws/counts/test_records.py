@@ -17,7 +17,7 @@ from pymc_dp.laws.counts.marginal import OnesAmongRecords, tally
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion import rule
 from pymc_dp.laws.one_value import Pieces
-from pymc_dp.reading.counts import is_concave, probes, read_statistic
+from pymc_dp.reading.counts import is_concave, probes, read_counts
 from tests.agreement import counts_follow, has_moments, weighted
 from tests.models import (
     RECORD_CASES,
@@ -91,7 +91,7 @@ def test_statistics_are_read_as_functions_of_counts(case, law):
         x = pm.Categorical.dist(np.full(4, 0.25), shape=n)
     statistic = make(x)
     statistic = pt.stack(statistic) if isinstance(statistic, list) else statistic
-    read = read_statistic(statistic, x, n, cells)
+    read = read_counts(statistic, x, n, cells)
     assert (read.affine is not None) == is_affine or cells == 2
     records = np.random.default_rng(5).integers(0, cells, (2, n))
     counts = np.array([np.bincount(r, minlength=cells) for r in records], dtype=float)
@@ -266,7 +266,7 @@ def one_count(n, mechanism, p):
 def test_window_leaves_nothing_out(mechanism):
     n = 4000
     x = pm.Bernoulli.dist(0.3, shape=n)
-    statistic = read_statistic(x.sum(), x, n, 2)
+    statistic = read_counts(x.sum(), x, n, 2)
     p, z = pt.dscalar("p"), pt.dscalar("z")
     listed = integrated_release(OnesAmongRecords(statistic, n, ("c",)), mechanism, p)
     both = [pm.logp(release, z) for release in (listed, one_count(n, mechanism, p))]
