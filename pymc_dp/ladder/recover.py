@@ -23,7 +23,7 @@ from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
-from pymc_dp.laws.inversion.law import noise_parts, sums_given
+from pymc_dp.laws.inversion.law import noise_parts, sum_given
 from pymc_dp.laws.inversion.quadrature import law_of_sum, panel_counts
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
@@ -239,13 +239,13 @@ def _total_given(law: OfUnknownSize, posterior, rng, number, record, z, mechanis
         rows = np.ascontiguousarray(per_draw(posterior, as_row(*columns))[..., 0].T)
         return np.where(empty, 0.0, row_sampler(pair.draw, len(rows))(rng, rows))
     _, one = records.law(*record, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    noisy = [x.reshape((1,)) for x in (z, *noise_parts(mechanism))]
+    noisy = [x.squeeze() for x in (z, *noise_parts(mechanism))]
     counts, n = panel_counts(int(law.sizes[0]))[-1:], pt.maximum(number, 1).astype("float64")
     nodes = law_of_sum(one, n, counts, records.summand, *noisy)
     found = np.zeros(empty.size)
     for i, of_one in enumerate(each_draw(posterior, [*nodes, n, *noisy])):
         if not empty[i]:
-            [found[i]] = sums_given(law.names[1], rng, *of_one)
+            found[i] = sum_given(law.names[1], rng, *of_one)
     return found
 
 

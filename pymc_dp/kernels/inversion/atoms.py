@@ -20,38 +20,36 @@ def log_noise(e, b, sg):
 
 
 @jit
-def two_values(lw, h, n, z, b, sg, slope, grad):
-    """Log density where a record contributes one of two values, by the sum over their count."""
+def two_values(lw, h, n, z, b, sg, grad):
+    """Log density where a record contributes one of two values, and its derivative by z.
+
+    By the sum over their count; `grad` is filled with the derivatives by lw.
+    """
     # Log masses that keep the digits of the smaller one.
     lq, lp = lw[0], lw[1]
-    dim = z.size
+    jump = h[1] - h[0]
+    at_zero = z - n * h[0]
     lo, hi = 0.0, n
     while lo < hi:  # the terms are log-concave: bisect for the largest
         k = math.floor(0.5 * (lo + hi))
         change = math.log((n - k) / (k + 1.0)) + lp - lq
-        for i in range(dim):
-            jump = h[1, i] - h[0, i]
-            e = z[i] - n * h[0, i] - k * jump
-            change += log_noise(e - jump, b[i], sg[i])[0] - log_noise(e, b[i], sg[i])[0]
+        e = at_zero - k * jump
+        change += log_noise(e - jump, b, sg)[0] - log_noise(e, b, sg)[0]
         if change > 0.0:
             lo = k + 1.0
         else:
             hi = k
     mode = lo
     log_mode = log_binomial_of_logs(mode, n, lp, lq)
-    total = mean = 0.0
-    slope[:] = 0.0
-    reference = 0.0
+    total = mean = slope = reference = 0.0
     for direction in (1.0, -1.0):
         k = mode if direction > 0 else mode - 1.0
         log_mass = 0.0 if direction > 0 else math.log(mode / (n - mode + 1.0)) + lq - lp
         if direction < 0 and mode == 0.0:
             break
         while 0.0 <= k <= n:
-            term = log_mass
-            for i in range(dim):
-                e = z[i] - n * h[0, i] - k * (h[1, i] - h[0, i])
-                term += log_noise(e, b[i], sg[i])[0]
+            log_density, derivative = log_noise(at_zero - k * jump, b, sg)
+            term = log_mass + log_density
             if k == mode:
                 reference = term
             if term < reference - _FALL:
@@ -59,18 +57,15 @@ def two_values(lw, h, n, z, b, sg, slope, grad):
             weight = math.exp(term - reference)
             total += weight
             mean += weight * (k - mode)
-            for i in range(dim):
-                e = z[i] - n * h[0, i] - k * (h[1, i] - h[0, i])
-                slope[i] += weight * log_noise(e, b[i], sg[i])[1]
+            slope += weight * derivative
             if direction > 0:
                 log_mass += math.log((n - k) / (k + 1.0)) + lp - lq if k < n else 0.0
             else:
                 log_mass += math.log(k / (n - k + 1.0)) + lq - lp if k > 0 else 0.0
             k += direction
-    slope /= total
     grad[1] = mode + mean / total
     grad[0] = n - grad[1]
-    return log_mode + reference + math.log(total)
+    return log_mode + reference + math.log(total), slope / total
 
 
 @jit
@@ -79,11 +74,10 @@ def few_values(lw, h, n, z, b, grad):
 
     Their masses need not add up to 1.
     """
-    z, b, sg, slope = np.array([z]), np.array([b]), np.zeros(1), np.zeros(1)
     if h.size == 1:
-        found, slope[0] = log_noise(z[0] - n * h[0], b[0], 0.0)
+        found, slope = log_noise(z - n * h[0], b, 0.0)
         grad[0] = n
-        return n * lw[0] + found, slope[0]
+        return n * lw[0] + found, slope
     mass = max(lw[0], lw[1]) + math.log1p(math.exp(-abs(lw[1] - lw[0])))
-    found = two_values(lw - mass, h.reshape(2, 1), n, z, b, sg, slope, grad)
-    return n * mass + found, slope[0]
+    found, slope = two_values(lw - mass, h, n, z, b, 0.0, grad)
+    return n * mass + found, slope

@@ -48,34 +48,31 @@ def _log_kept(s, z, t, b, sg):
 
 
 @jit
-def draw_sums(rng, log_weight, h, cut, n, z, b, sg):
+def draw_sum(rng, log_weight, h, cut, n, z, b, sg):
     """Draw the sum of n records given its release, of which the noise is b or sg; NaN if not found.
 
     Parameters
     ----------
-    log_weight, h, cut : log masses of quadrature nodes, their (size, 1) values, and which of them
-        lie where the law was cut.
-    n, z, b, sg : number of records, release, Laplace scale and Gaussian standard deviation; the
-        last three have length 1.
+    log_weight, h, cut : log masses of quadrature nodes, their values, and which of them lie where
+        the law was cut.
+    n, z, b, sg : number of records, release, Laplace scale and Gaussian standard deviation.
     """
     size = len(h)
     pi = np.empty(size)
     log_total = log_weight.max()
     log_total += math.log(np.exp(log_weight - log_total).sum())
     lw = log_weight - log_total
-    limit = 1.0 / b[0] if b[0] > 0.0 else math.inf
-    values = h[:, 0].copy()
-    t = _tilt(lw, values, n, z[0], sg[0] * sg[0], limit, pi)
+    limit = 1.0 / b if b > 0.0 else math.inf
+    t = _tilt(lw, h, n, z, sg * sg, limit, pi)
     for _ in range(60):
-        others = lw + t * values
+        others = lw + t * h
         pi[:] = np.exp(others - others.max())
         pi /= pi.sum()
         if np.dot(pi, cut) < LARGEST_TAIL:
             break
         t *= 0.5
-    sums = np.full(1, math.nan)
-    if not missed(log_weight, h, np.full((1, 1), t), n, log_total) < TOLERANCE:
-        return sums
+    if not missed(log_weight, h, np.full(1, t), n, log_total) < TOLERANCE:
+        return math.nan
     order = np.argsort(-pi)
     order = order[: np.count_nonzero(pi > 0.0)]
     # Of what is left, the share of each node: from the smallest up, so that it keeps its digits.
@@ -91,8 +88,7 @@ def draw_sums(rng, log_weight, h, cut, n, z, b, sg):
                 break
             k = records if j == order.size - 1 else rng.binomial(records, min(share[j], 1.0))
             records -= k
-            total += k * values[order[j]]
-        if rng.standard_exponential() > -_log_kept(total, z[0], t, b[0], sg[0]):
-            sums[0] = total
-            return sums
-    return sums
+            total += k * h[order[j]]
+        if rng.standard_exponential() > -_log_kept(total, z, t, b, sg):
+            return total
+    return math.nan

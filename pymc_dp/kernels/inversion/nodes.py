@@ -49,9 +49,9 @@ def reaches(y, g, h, target, tilt):
 
     Parameters
     ----------
-    y, g, h : (pieces, 2, points) scouted points, log densities, and (pieces, 2, points, d) values
-        of the statistics; the first point of a side is the center.
-    target, tilt : values of h whose laws are tilted to, and bounds of the tilts.
+    y, g, h : (pieces, 2, points) scouted points, log densities, and values of the statistic; the
+        first point of a side is the center.
+    target, tilt : the value of h whose law is tilted to, and a bound of the tilt.
     """
     pieces, _, points = y.shape
     result = np.zeros((pieces, 2))
@@ -70,22 +70,19 @@ def reaches(y, g, h, target, tilt):
             values = h[piece, side]
             own = _reach(distance, density, top)
             tilted = shift = 0.0
-            for corner in range(2**tilt.size):
-                exponent = density.copy()
-                for i in range(tilt.size):
-                    exponent += (1.0 if corner >> i & 1 else -1.0) * tilt[i] * values[:, i]
+            for sign in (-1.0, 1.0):
+                exponent = density + sign * tilt * values
                 exponent = np.where(np.isnan(exponent), -math.inf, exponent)
                 highest = exponent.max()
                 unbounded = highest == math.inf
                 tilted = max(
                     tilted, distance[-1] if unbounded else _reach(distance, exponent, highest)
                 )
-            for i in range(tilt.size):
-                low, high = min(values[0, i], target[i]), max(values[0, i], target[i])
-                for k in range(1, points):
-                    inside = low <= values[k, i] <= high and values[k, i] != values[0, i]
-                    if (inside or k == 1) and density[k] > top - FARTHEST:
-                        shift = max(shift, distance[min(k + 1, points - 1)])
+            low, high = min(values[0], target), max(values[0], target)
+            for k in range(1, points):
+                inside = low <= values[k] <= high and values[k] != values[0]
+                if (inside or k == 1) and density[k] > top - FARTHEST:
+                    shift = max(shift, distance[min(k + 1, points - 1)])
             result[piece, side] = max(own, min(tilted, own + shift))
     return result
 
@@ -100,7 +97,7 @@ def panels(center, limit, reach, g, h, count, safe):
     ----------
     center, limit, reach : (pieces,), (pieces, 2), (pieces, 2) centers, distances to the ends of the
         pieces and distances to cover.
-    g, h : log densities and values of the statistics at the `SAMPLES` of every side.
+    g, h : log densities and values of the statistic at the `SAMPLES` of every side.
     safe : where nodes of no weight are put.
 
     Returns
@@ -147,12 +144,12 @@ def panels(center, limit, reach, g, h, count, safe):
 
 @jit
 def _monitor(g, h, top, cumulated):
-    """Cumulated share of panels, by length, fall of the density and change of the statistics."""
+    """Cumulated share of panels, by length, fall of the density and change of the statistic."""
     last = cumulated.size - 1
     cumulated[:] = SAMPLES
     _add_changes(g, np.maximum(g, top - DROP), 1e300, cumulated)
     # A panel of mass e^-x may be longer, see `inversion.resolved`.
-    _add_changes(top - g, h[:, 0], 15.0, cumulated)
+    _add_changes(top - g, h, 15.0, cumulated)
     cumulated /= cumulated[last]
 
 

@@ -43,17 +43,15 @@ def _unresolved(value):
 @jit
 def _resolution(log_weight, h, used):
     """Estimate the error of the quadrature of the tilted laws that a density was computed from."""
-    size, dim = h.shape
+    size = h.size
     lw, value = np.empty(size), np.empty(RULE)
     error = 0.0
-    for row in range(used.shape[0]):
-        if math.isnan(used[row].sum()):
+    for tilt in used:
+        if math.isnan(tilt):
             continue
         top = -math.inf
         for j in range(size):
-            lw[j] = log_weight[j]
-            for i in range(dim):
-                lw[j] += used[row, i] * h[j, i]
+            lw[j] = log_weight[j] + tilt * h[j]
             if lw[j] > top:
                 top = lw[j]
         total = 0.0
@@ -64,18 +62,12 @@ def _resolution(log_weight, h, used):
             share = lw[start : start + RULE].sum() / total
             if share < 1e-16:
                 continue
-            worst = 0.0
-            for i in range(dim + 1):
-                if i == 0:
-                    for j in range(RULE):
-                        value[j] = lw[start + j] / WEIGHTS[j]
-                else:
-                    first = h[start, i - 1]
-                    change = h[start + RULE - 1, i - 1] - first
-                    if change == 0.0:
-                        continue
-                    for j in range(RULE):
-                        value[j] = lw[start + j] / WEIGHTS[j] * (h[start + j, i - 1] - first)
+            for j in range(RULE):
+                value[j] = lw[start + j] / WEIGHTS[j]
+            worst = _unresolved(value)
+            if h[start + RULE - 1] != h[start]:
+                for j in range(RULE):
+                    value[j] *= h[start + j] - h[start]
                 worst = max(worst, _unresolved(value))
             error += share * worst
     return error
@@ -88,9 +80,9 @@ def _gather(log_weight, h, cut):
     Returns the group of each node, -1 without mass, the groups' log masses, values, panel widths
     and shares of mass where the law was cut, the log of the total mass, and the number of atoms.
     """
-    size, dim = h.shape
+    size = h.size
     group = np.full(size, -1)
-    value, width = np.empty((size, dim)), np.empty((size, dim))
+    value, width = np.empty(size), np.empty(size)
     mass, tail = np.empty(size), np.empty(size)
     atoms = np.empty(size, dtype=np.int64)
     count = n_atoms = 0
@@ -103,21 +95,19 @@ def _gather(log_weight, h, cut):
         if log_weight[j] > -math.inf:
             total += math.exp(log_weight[j] - top)
     log_total = top + math.log(total) if abs(top) < math.inf else math.nan
-    spread = np.empty(dim)
     for start in range(0, size, RULE):
         end = start + RULE
         if not log_weight[start:end].max() > -math.inf:
             continue
-        for i in range(dim):
-            spread[i] = (h[start:end, i].max() - h[start:end, i].min()) / _SPAN
-        constant = spread.max() == 0.0
+        spread = (h[start:end].max() - h[start:end].min()) / _SPAN
+        constant = spread == 0.0
         for j in range(start, end):
             if not log_weight[j] > -math.inf:
                 continue
             own = log_weight[j] - log_total
             if constant:
                 for a in range(n_atoms):
-                    if (value[atoms[a]] == h[j]).all():
+                    if value[atoms[a]] == h[j]:
                         group[j] = atoms[a]
             if group[j] >= 0:
                 g = group[j]
@@ -164,8 +154,9 @@ def _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, toleranc
     if not error + missed(log_weight, h, used, n, log_total) < tolerance:
         logp = math.nan
     if math.isnan(logp):
-        slope[:], grad[:] = math.nan, math.nan
-    return np.array([logp]), slope, _spread_out(log_weight, log_total, group, mass, grad, n)
+        slope = math.nan
+        grad[:] = math.nan
+    return logp, slope, _spread_out(log_weight, log_total, group, mass, grad, n)
 
 
 @jit
@@ -174,26 +165,22 @@ def release_line(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
 
     Parameters
     ----------
-    log_weight, h, cut : log masses of the nodes, their (size, 1) values, and which of them lie
-        where the law was cut. RULE nodes in a row are a panel.
-    n, z, b, sg : number of records, release, Laplace scale and Gaussian standard deviation; the
-        last three have length 1.
+    log_weight, h, cut : log masses of the nodes, their values, and which of them lie where the law
+        was cut. RULE nodes in a row are a panel.
+    n, z, b, sg : number of records, release, Laplace scale and Gaussian standard deviation.
 
     Returns
     -------
-    Three vectors; NaN where the relative error may exceed the tolerance.
+    Two numbers and a vector; NaN where the relative error may exceed the tolerance.
     """
     gathered = _gather(log_weight, h, cut)
     _, mass, value, width, tail, _, n_atoms = gathered
-    slope, grad, used = np.zeros(1), np.zeros(mass.size), np.zeros((3, 1))
-    logp, error = math.nan, 0.0
+    grad, used = np.zeros(mass.size), np.zeros(3)
+    logp, slope, error = math.nan, 0.0, 0.0
     if n_atoms == mass.size == 2:
-        logp = two_values(mass, value, n, z, b, sg, slope, grad)
+        logp, slope = two_values(mass, value, n, z, b, sg, grad)
     elif mass.size > 0 and np.isfinite(value).all():
-        logp, slope[0], error = line(
-            mass, value[:, 0].copy(), width[:, 0].copy(), tail, n, z[0], b[0], sg[0],
-            grad, used[:, 0],
-        )  # fmt: skip
+        logp, slope, error = line(mass, value, width, tail, n, z, b, sg, grad, used)
     return _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance)
 
 
@@ -202,7 +189,7 @@ def sparing_line(log_weight, h, cut, few, n, z, b, sg):
     """`release_line` by the first `few` nodes where these are plainly enough, or by the others."""
     grad = np.zeros(log_weight.size)
     logp, slope, own = release_line(log_weight[:few], h[:few], cut[:few], n, z, b, sg, PLAINLY)
-    if not math.isnan(logp[0]):
+    if not math.isnan(logp):
         grad[:few] = own
         return logp, slope, grad
     logp, slope, own = release_line(log_weight[few:], h[few:], cut[few:], n, z, b, sg)

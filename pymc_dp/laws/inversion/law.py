@@ -49,7 +49,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.kernels.inversion.draws import draw_sums
+from pymc_dp.kernels.inversion.draws import draw_sum
 from pymc_dp.laws.integrated import Integrated, in_results, recovered
 from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import (
@@ -86,7 +86,7 @@ def _of_each(write, law, parameters, sizes, z, laplace, gaussian):
     own = [pt.scalar(dtype="float64") for _ in parameters]
     n, *noise = (pt.scalar(dtype="float64") for _ in range(4))
     _, record_law = law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    one = write(record_law, n, *(x[None] for x in noise))
+    one = write(record_law, n, *noise)
     given = pt.constant(sizes.astype("float64")), z, laplace, gaussian, *parameters
     return vectorize_graph(one, dict(zip((n, *noise, *own), given, strict=True)))
 
@@ -222,14 +222,15 @@ def noise_parts(mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
     return pt.zeros_like(tau), tau**-0.5
 
 
-def sums_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> np.ndarray:
+def sum_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> float:
     """Draw a sum of n records given its release, of this name; see `kernels.inversion.draws`.
 
     It is a sum of quadrature nodes. An expectation of a draw has the error of the density that
     is integrated out: usually below 1e-11, and estimated to be below 1e-5.
     """
-    drawn = draw_sums(rng, log_weight, h, cut, float(n), z, laplace, gaussian)
-    if np.isnan(drawn).any():
+    noisy = (float(x) for x in (n, z, laplace, gaussian))
+    drawn = draw_sum(rng, log_weight, h, cut, *noisy)
+    if np.isnan(drawn):
         raise Declined(
             f"{name!r} cannot be drawn at a draw of the parameters: the density of the "
             f"sums has no accurate value there, or the noise is too narrow to be met by a sum of "
@@ -253,8 +254,7 @@ def _recover(law: Inverted, rv, value, posterior, rng):
     for of_all in each_draw(posterior, [*laws, *noisy]):
         drawn = law.constant.ravel().copy()
         for j, n, *of_one, z, b, sd in zip(filled, sizes, *of_all, strict=True):
-            noise = (x.reshape(1) for x in (z, b, sd))
-            drawn[j] += law.factor.ravel()[j] * sums_given(law.names[0], rng, *of_one, n, *noise)[0]
+            drawn[j] += law.factor.ravel()[j] * sum_given(law.names[0], rng, *of_one, n, z, b, sd)
         _, times, added = law.shown
         found.append(((drawn - added) / times).reshape(law.sizes.shape))
     return in_results(posterior, law.names[0], np.array(found))

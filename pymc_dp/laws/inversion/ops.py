@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
@@ -28,7 +29,7 @@ class Reaches(KernelCall, Placement):
         kernel = law_nodes.reaches
 
         def reaches(y, g, h, target, tilt):
-            return kernel(y, g, h, target, tilt)
+            return kernel(y, g, h, target.item(), tilt.item())
 
         return reaches
 
@@ -73,8 +74,8 @@ class ReleaseDensity(KernelCall):
     def make_node(self, log_weight, h, cut, n, z, laplace, gaussian):
         """Apply to the nodes, the number of records, the release and the noise."""
         inputs = doubles(log_weight, h, cut, n, z, laplace, gaussian)
-        shapes = [(1,), (1,), inputs[0].type.shape]
-        return Apply(self, inputs, [pt.vector(shape=s, dtype="float64") for s in shapes])
+        outputs = [pt.dscalar(), pt.dscalar(), inputs[0].type()]
+        return Apply(self, inputs, outputs)
 
     def connection_pattern(self, node):
         """Connect the log weights and the release to the density."""
@@ -86,7 +87,7 @@ class ReleaseDensity(KernelCall):
         if not all(isinstance(g.type, DisconnectedType) for g in others):
             raise Declined("the density has no second derivatives")
         gradients = [disconnected_type() for _ in inputs]
-        gradients[0], gradients[4] = first[0] * outputs[2], first[0] * outputs[1]
+        gradients[0], gradients[4] = first * outputs[2], first * outputs[1]
         return gradients
 
     def call(self):
@@ -95,6 +96,9 @@ class ReleaseDensity(KernelCall):
 
         def density(log_weight, h, cut, n, z, laplace, gaussian):
             few = log_weight.size * part // whole
-            return line(log_weight, h, cut, few, n.item(), z, laplace, gaussian)
+            logp, slope, grad = line(
+                log_weight, h, cut, few, n.item(), z.item(), laplace.item(), gaussian.item()
+            )
+            return np.asarray(logp), np.asarray(slope), grad
 
         return density

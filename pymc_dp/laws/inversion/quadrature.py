@@ -85,13 +85,13 @@ def log_density_of_sum(law, n, least, summand, z, laplace, gaussian) -> TensorVa
     counts = panel_counts(least)
     log_weight, h, cut = law_of_sum(law, n, counts, summand, z, laplace, gaussian)
     density = ReleaseDensity(Fraction(counts[0], sum(counts)))
-    return density(log_weight, h, cut, n, z, laplace, gaussian)[0][0]
+    return density(log_weight, h, cut, n, z, laplace, gaussian)[0]
 
 
 def law_of_sum(law, n, counts, summand, z, laplace, gaussian):
     """Log masses of quadrature nodes, what a record adds at them, and which are cut ends."""
     log_weight, nodes, cut = quadrature(law, n, counts, summand, z, laplace, gaussian)
-    h = summand.at(backward(law, nodes))[..., None]
+    h = summand.at(backward(law, nodes))
     return log_weight + log_density(law, nodes), h, cut
 
 
@@ -124,10 +124,10 @@ def quadrature(law, n, counts, summand, z, laplace, gaussian):
     )
 
     def look(y):
-        return log_density(law, y), summand.at(backward(law, y))[..., None]
+        return log_density(law, y), summand.at(backward(law, y))
 
     # How far a saddlepoint can tilt: not beyond a pole, nor beyond what Gaussian noise asks for.
-    gap = z - n * summand.at(backward(law, origin))[..., None]
+    gap = z - n * summand.at(backward(law, origin))
     has_laplace = laplace > 0
     tilt = pt.switch(
         has_laplace,

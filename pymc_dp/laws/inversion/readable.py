@@ -95,7 +95,7 @@ def _mass(law: Any, values: list[np.ndarray], name: str) -> tuple[float, list[np
     own = [pt.scalar(dtype="float64") for _ in values]
     _, one = law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
     support(one, name)
-    record, zero = pt.vector("record", dtype="float64"), pt.zeros(1)
+    record, zero = pt.vector("record", dtype="float64"), pt.zeros(())
     itself = Summand(record, record)
     try:
         log_weight, *_ = law_of_sum(one, 1.0, (_PANELS,), itself, zero, zero, zero + 1)

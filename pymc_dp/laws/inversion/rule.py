@@ -192,7 +192,7 @@ def require_bulk(release: TensorVariable, name: str) -> None:
     if not sizes.size:
         return
     j = int(np.argmin(sizes))
-    narrowest = [part.min(keepdims=True) for part in noise]
+    narrowest = [part.min() for part in noise]
 
     def found_at(times):
         own = at_start([p[j] for p in given], times)

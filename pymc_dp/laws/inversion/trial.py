@@ -53,24 +53,24 @@ def require_found(
     ----------
     name : of the records.
     law, summand : of one record, and what it contributes; where the model starts.
-    laplace, gaussian : of length 1, see `inversion.law.noise_parts`.
+    laplace, gaussian : see `inversion.law.noise_parts`.
     """
-    noisy = [pt.tensor(shape=(1,), dtype="float64") for _ in range(3)]
+    noisy = [pt.dscalar() for _ in range(3)]
     counts = panel_counts(n)
     nodes = law_of_sum(law, float(n), counts, summand, *noisy)
     ends = summand.at(backward(law, pt.constant(_FAR)))
     with np.errstate(all="ignore"):
-        own = noticed_function([], [laplace, gaussian])()
+        own = [float(part) for part in noticed_function([], [laplace, gaussian])()]
         find = noticed_function(noisy, [*nodes, ends])
 
         def density(z) -> float:
             *found, _ = find(z, *own)
             few = found[0].size * counts[0] // sum(counts)
-            return sparing_line(*found, few, float(n), z, *own)[0][0]
+            return sparing_line(*found, few, float(n), z, *own)[0]
 
-        log_mass, values, _, far = find(np.zeros(1), *own)
+        log_mass, values, _, far = find(0.0, *own)
         few = log_mass.size - log_mass.size * counts[-1] // sum(counts)
-        log_mass, values = log_mass[few:], values[few:, 0]
+        log_mass, values = log_mass[few:], values[few:]
         mass = np.exp(log_mass - log_mass.max())
         mass, values = mass[mass > 0] / mass.sum(), values[mass > 0]
         if len(np.unique(values)) <= 2:
@@ -80,13 +80,13 @@ def require_found(
         def declined() -> Declined:
             return Declined(
                 f"the sum over a group of {n} records {name!r} under noise of scale "
-                f"{np.hypot(*own).max():.3g}: quadrature does not find the density of "
+                f"{max(own):.3g}: quadrature does not find the density of "
                 f"{_why(n, unbounded)}",
                 instead="Sample with rung='records'",
                 near=1,
             )
 
-        if own[0].any() and n < FEWEST:
+        if own[0] and n < FEWEST:
             raise declined()
         level = (np.outer(np.arange(_TRIED), (1, 7)) % _TRIED + 0.5) / _TRIED
         level = 0.5 + _BULK * (level - 0.5)  # the tails of skewed sums are elsewhere
@@ -97,7 +97,7 @@ def require_found(
         sums = np.clip(sums, n * values.min(), n * values.max())
         noise = [kind.ppf(level[:, 1]) for kind in (stats.laplace, stats.norm)]
         for z in sums + own[0] * noise[0] + own[1] * noise[1]:
-            if not np.isfinite(density(np.array([z]))):
+            if not np.isfinite(density(z)):
                 raise declined()
 
 

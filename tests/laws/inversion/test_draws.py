@@ -8,7 +8,7 @@ import pytest
 from scipy import signal, stats
 
 import pymc_dp as dp
-from pymc_dp.kernels.inversion.draws import draw_sums
+from pymc_dp.kernels.inversion.draws import draw_sum
 from pymc_dp.kernels.inversion.nodes import RULE, WEIGHTS
 from tests.agreement import counts_follow, follows
 
@@ -21,16 +21,15 @@ NOISES = {
 def on_panels(p, values):
     """Nodes of a quadrature that has a panel for each value."""
     log_weight = np.log(p)[:, None] + np.log(WEIGHTS / 2)
-    return log_weight.ravel(), np.repeat(values, RULE, axis=0), np.zeros(log_weight.size)
+    return log_weight.ravel(), np.repeat(values, RULE), np.zeros(log_weight.size)
 
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("z", [9.4, 31.0, -4.0, 200.0])
 def test_records_of_two_values(noise, z):
     n, p, (b, sg, log_noise) = 30, 0.3, NOISES[noise]
-    rng, vectors = np.random.default_rng(1), [np.array([v]) for v in (z, b, sg)]
-    nodes = on_panels([1 - p, p], [[0.0], [1.0]])
-    drawn = [draw_sums(rng, *nodes, n, *vectors)[0] for _ in range(4000)]
+    rng, nodes = np.random.default_rng(1), on_panels([1 - p, p], [0.0, 1.0])
+    drawn = [draw_sum(rng, *nodes, float(n), z, b, sg) for _ in range(4000)]
     k = np.arange(n + 1)
     log = stats.binom.logpmf(k, n, p) + log_noise(z - k)
     counts_follow(np.bincount(np.rint(drawn).astype(int), minlength=n + 1), np.exp(log - log.max()))

@@ -63,7 +63,7 @@ def test_found_in_the_bulk_or_declined(law, n, statistic, noise, match):
 @pytest.mark.parametrize("b", [0.54, 5.4, 54.1])
 def test_no_wrong_value_where_the_panels_are_wider_than_the_noise(z, b):
     """Of one squared log-normal value, whose law is cut at a billion."""
-    record, given = pt.dvector("record"), [pt.constant([v]) for v in (z, b, 0.0)]
+    record, given = pt.dvector("record"), [pt.constant(v) for v in (z, b, 0.0)]
     summand = Summand(record, record**2)
     density = log_density_of_sum(pm.LogNormal.dist(0.0, 1.0), 1.0, 1, summand, *given)
     with np.errstate(all="ignore"):
