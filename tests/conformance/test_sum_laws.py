@@ -434,7 +434,13 @@ BOTH = "beside other records: write two releases"
 REFUSED = {  # by name, on both rungs
     "twice, beside others": (two("x", "y"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
     "twice, after others": (two("y", "x"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
-    "squares beside others": (two("y", "x"), lambda x, y: [y.sum(), (x**2).sum()], "'x'"),
+    "squares beside others": (
+        two("y", "x"), lambda x, y: [y.sum(), (x**2).sum()], "'x': .* one release for each variable"
+    ),
+    "square of a count beside others": (
+        lambda: (pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), pm.Poisson("y", 3.0, shape=5)),
+        lambda x, y: [y.sum(), x.sum() ** 2], "'x': .* one release for each variable",
+    ),
     "variance of one record": (normal(), lambda x: [x.sum(), x[:1].var()], "a group has 1"),
     "covariates beside others": (
         lambda: (pm.Bernoulli("x", pm.math.invlogit(pm.Normal("a") + X), shape=N),
