@@ -240,7 +240,8 @@ ROWS = {
         GROUPS, GAUSSIAN, 0.8, {"x_sum": each}, "marginal",
     ),
     "of unknown number": Row(
-        of_unknown_number, {"mu": 0.4}, (lambda x: x.sum(),),
+        of_unknown_number, {"mu": 0.4},
+        (lambda x: x.sum(), lambda x: (2 * x).sum() / 2, lambda x: (x - 1).sum() + x.shape[0]),
         LAPLACE, 2.0, {"x_sum": lambda s: s[:, 1]}, "marginal",
     ),
     "of no records": Row(
