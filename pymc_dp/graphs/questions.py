@@ -259,8 +259,12 @@ def leaves(
             ends = np.cumsum([lengths(part)[axis] for part in node.inputs])
             for part, own in zip(node.inputs, np.split(places, ends[:-1], axis), strict=True):
                 yield from leaves(part, own)
-        case DimShuffle(is_expand_dims=True):
-            yield from leaves(node.inputs[0], places.reshape(lengths(node.inputs[0])))
+        case Reshape() | DimShuffle(drop=[]) if graph.type.ndim:
+            given = lengths(node.inputs[0])
+            if isinstance(node.op, DimShuffle):  # back in the order of the axes of what is given
+                places = places.reshape([given[axis] for axis in node.op.shuffle])
+                places = places.transpose(np.argsort(node.op.shuffle))
+            yield from leaves(node.inputs[0], places.reshape(given))
         case op if node is not None and keeps_values(op, node.inputs[0]):
             yield from leaves(node.inputs[0], places)
         case _:

@@ -127,8 +127,8 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     model, groups = reading.model, integrable(reading)
     if approximation and not any(map(is_rows, groups)):
         raise ValueError(
-            "approximate='clt' is for rows of several columns, those of a regression say; the "
-            "records of this model have an exact collapse: leave it out"
+            "approximate='clt' is for rows of several columns, those of a regression say: leave it "
+            "out. dp.explain(model) says which exact routes are open for the records of this model"
         )
     total = Change()
     for group in groups:

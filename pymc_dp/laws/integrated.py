@@ -72,8 +72,7 @@ class Integrated(ABC):
 class IntegratedReleaseRV(SymbolicRandomVariable):
     """A release whose confidential value is integrated out.
 
-    Inputs are the generators of the value and of the noise, the parameters of the value's law and
-    those of the mechanism.
+    Inputs are a generator, the parameters of the value's law and those of the mechanism.
     """
 
     _print_name = ("IntegratedRelease", "\\operatorname{IntegratedRelease}")
@@ -83,18 +82,18 @@ class IntegratedReleaseRV(SymbolicRandomVariable):
     def split(self, inputs: Sequence[TensorVariable]) -> tuple[Mechanism, list[TensorVariable]]:
         """Return the mechanism with these inputs and the parameters of the value's law."""
         count = len(inputs) - len(self.mechanism.parameters)
-        return self.mechanism.with_parameters(*inputs[count:]), list(inputs[2:count])
+        return self.mechanism.with_parameters(*inputs[count:]), list(inputs[1:count])
 
 
 def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> TensorVariable:
     """Build the release of a value that is integrated out (not registered with any model)."""
-    rngs = [pt.random.shared_rng(seed=None) for _ in range(2)]
-    inputs = [*rngs, *map(pt.as_tensor, parameters), *mechanism.parameters]
-    rng, noise_rng, *dummies = [variable.type() for variable in inputs]
+    rng = pt.random.shared_rng(seed=None)  # one: of a value that is no secret nothing is drawn
+    inputs = [rng, *map(pt.as_tensor, parameters), *mechanism.parameters]
+    rng, *dummies = [variable.type() for variable in inputs]
     own = dummies[: len(parameters)]
-    next_rng, confidential = law.draw(rng, *own)
+    noise_rng, confidential = law.draw(rng, *own)
     noise = mechanism.with_parameters(*dummies[len(parameters) :])
-    next_noise_rng, draw = noise.noise_sample(noise_rng, confidential)
+    next_rng, draw = noise.noise_sample(noise_rng, confidential)
     letters = iter(string.ascii_letters)
 
     def core(variable) -> str:
@@ -103,9 +102,9 @@ def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> Te
 
     cores = ",".join(map(core, dummies))
     op = IntegratedReleaseRV(
-        [rng, noise_rng, *dummies],
-        [next_rng, next_noise_rng, draw],
-        extended_signature=f"[rng],[rng],{cores}->[rng],[rng],{core(draw)}",
+        [rng, *dummies],
+        [next_rng, draw],
+        extended_signature=f"[rng],{cores}->[rng],{core(draw)}",
     )
     op.law, op.mechanism = law, mechanism
     return op(*inputs)

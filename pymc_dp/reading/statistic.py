@@ -143,6 +143,10 @@ def read_statistic(
     try:
         weights = linear_map(statistic, part)
     except Declined as error:
+        parts = leaves(statistic, np.zeros(lengths(statistic)))
+        if beside and all(len(nearest_rvs([leaf])) < 2 for leaf, _ in parts):
+            instead = "beside other variables: write one release for each variable"
+            error = Declined(f"{error}, {instead}", near=error.near)
         linear = Declined(f"the statistic of the release {name!r}: {error}")
         if of is not None or beside or not isinstance(records.owner.op, NormalRV):
             raise linear from None

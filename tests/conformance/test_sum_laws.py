@@ -147,6 +147,9 @@ ROWS = {
                        for own in (slice(0, 3), slice(3, 10))],
             lambda x: pt.stack([x[:3].mean(), x[3:10].mean(), 1.5 * x[:3].var(),
                                 x[3:10].var() * 7 / 6]),
+            lambda x: pt.stack([moments(x[:3]), moments(x[3:10])]).T,
+            lambda x: pt.stack([x[:3].mean(), x[3:10].mean(), x[:3].var(ddof=1),
+                                x[3:10].var(ddof=1)]).reshape((2, 2)),
         ),
         LAPLACE, 0.6, {"x_mean": lambda s: s[:, :2], "x_var": lambda s: s[:, 2:]},
         laws=lambda mu, s: [*map(stats.norm, mu[:2], s / SIZES[:2] ** 0.5), chi2(3, s),
@@ -349,7 +352,8 @@ ROWS = {
         GROUPS, GAUSSIAN, 0.8, {"x_sum": each}, "marginal",
     ),
     "of unknown number": Row(
-        of_unknown_number, {"mu": 0.4}, (lambda x: x.sum(),),
+        of_unknown_number, {"mu": 0.4},
+        (lambda x: x.sum(), lambda x: (2 * x).sum() / 2, lambda x: (x - 1).sum() + x.shape[0]),
         LAPLACE, 2.0, {"n": lambda s: s[:, 0], "x_sum": lambda s: s[:, 1]}, "marginal",
     ),
     "of no records": Row(
@@ -626,7 +630,13 @@ NO_ENDS = lambda: pm.CustomDist("n", logp=lambda v: 0 * v, random=np.zeros, dtyp
 REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     "twice, beside others": (two("x", "y"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
     "twice, after others": (two("y", "x"), lambda x, y: [y.sum(), x.sum(), x.sum() + 1], BOTH),
-    "squares beside others": (two("y", "x"), lambda x, y: [y.sum(), (x**2).sum()], "'x'"),
+    "squares beside others": (
+        two("y", "x"), lambda x, y: [y.sum(), (x**2).sum()], "'x': .* one release for each variable"
+    ),
+    "square of a count beside others": (
+        lambda: (pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), pm.Poisson("y", 3.0, shape=5)),
+        lambda x, y: [y.sum(), x.sum() ** 2], "'x': .* one release for each variable",
+    ),
     "variance of one record": (normal(), lambda x: [x.sum(), x[:1].var()], "a group has 1"),
     "covariates beside others": (
         lambda: (pm.Bernoulli("x", pm.math.invlogit(pm.Normal("a") + X), shape=N),
@@ -699,7 +709,7 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
         "the 500 records of 'x' in 'z' are of 250 kinds", S,
     ),
     "some of unknown number": (numbered(), lambda n, x: x[:3].sum(), "selects the records", M),
-    "variance of unknown number": (numbered(), lambda n, x: x.var(), "multiplies sums", M),
+    "variance of unknown number": (numbered(), lambda n, x: x.var(), "of several sums over them", M),
     "sums of unknown number": (
         numbered(), lambda n, x: [x.sum(), (x**2).sum()], "several sums.*that do not overlap", M
     ),

@@ -10,6 +10,7 @@ import pytest
 from xarray import DataTree
 
 import pymc_dp as dp
+from pymc_dp.graphs.questions import PLAIN_MODE
 
 G = np.repeat([0, 2], [4, 5])
 KINDS = G / 2
@@ -78,6 +79,7 @@ def test_is_the_noise_alone(law):
         found = dp.collapse(model, to)
         assert [rv.name for rv in found.free_RVs] == ["t"], name
         np.testing.assert_allclose(density(found), noise(1.25, expected), err_msg=name)
+        assert pm.draw(found["z"], 2, mode=PLAIN_MODE).shape == (2, *np.shape(expected))
 
 
 GROUPED = ("Normal", "Gamma", "Gammas", "Poisson", "Bernoulli", "Bernoullis", "Binomial")

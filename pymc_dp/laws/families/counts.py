@@ -99,7 +99,7 @@ class Counts(Family):
         """See `Family.describe`."""
         name = self.rv.name
         if self.is_separate:
-            return groups_in_words("sum", statistic.sizes, name)
+            return groups_in_words("sum", statistic.sizes[statistic.own], name)
         return f"linear in the counts of {self.sizes.size} kinds of {name}"
 
     def latents(self, change):

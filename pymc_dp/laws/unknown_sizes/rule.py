@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,6 @@ from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     depends_on,
     is_itself,
-    keeps_values,
     known_value,
     leaves,
     lengths,
@@ -390,7 +390,7 @@ class _Reader:
             return graph, None
         total = sums[0].type()
         [reduced] = graph_replace([graph], {sums[0]: total}, strict=False)
-        if self.x in ancestors([reduced]):
+        if self.x in ancestors([reduced]) or len(sums) > 1:
             raise Declined("it is of several sums over them, or of more than a sum")
         linear_map(reduced.reshape((1,)), total)
         zero, one = (
@@ -405,8 +405,17 @@ class _Reader:
                 "in classes that do not overlap",
                 near=1,
             )
-        self.summed = sums[0].owner.inputs[0]
-        return zero, one - zero
+        self.summed, times, added = self._multiple(sums[0].owner.inputs[0])
+        slope = one - zero
+        return zero + added * self.size * slope if added else zero, times * slope
+
+    def _multiple(self, summed: TensorVariable) -> tuple[TensorVariable, float, float]:
+        """Return what is summed as a multiple of another, and a number: of records with a law."""
+        with suppress(Declined):
+            found = summand_of(summed, self.x, 1000, positive=False).multiple
+            if found and is_registered(sum_of, self.rv.owner.op):
+                return self.x, *found
+        return summed, 1.0, 0.0
 
     def _is_sum(self, variable) -> bool:
         node = variable.owner
@@ -418,12 +427,7 @@ class _Reader:
         """Return the law of the records and the sum over them that is released."""
         op, rv = self.rv.owner.op, self.rv
         count = len(op.dist_params(rv.owner))
-        summed = self.summed
-        while summed is not None and summed.owner is not None:
-            if not keeps_values(summed.owner.op, summed.owner.inputs[0]):
-                break
-            summed = summed.owner.inputs[0]
-        if summed is None or (summed is self.x and is_registered(sum_of, op)):
+        if self.summed is None or (self.summed is self.x and is_registered(sum_of, op)):
             return Records(op, count, None)
         if not rv.dtype.startswith("float"):
             raise Declined(

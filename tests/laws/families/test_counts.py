@@ -216,10 +216,20 @@ def test_releases_that_share_records():
     np.testing.assert_allclose(collapsed.compile_logp()(point), expected, rtol=1e-10)
 
 
+def beside_others():
+    with pm.Model() as model:
+        chance = pm.Beta("p", 1, 1, shape=3)[np.tile([0, 1, 2], 4)]
+        x, y = pm.Bernoulli("x", chance), pm.Poisson("y", 3.0, shape=5)
+        parts = pt.stack([x[:8].sum(), x[8:].sum(), y.sum()])
+        dp.PrivateObservation("z", parts, LAPLACE(1.0), observed=np.ones(3))
+    return model
+
+
 def test_what_explain_says():
     for model, expected in [
         (grouped(LAPLACE(1.0), [1.0, 2.0, 3.0]), "sum of each of 3 groups of 3 to 5 of x"),
         (logistic(LAPLACE(1.0), [1.0, 2.0]), "linear in the counts of 2 kinds of y"),
+        (beside_others(), "sum of each of 2 groups of 4 to 8 of x, sum of 5 of y"),
     ]:
         reading = Reading(model)
         law = law_of(reading, record_groups(reading)[0])

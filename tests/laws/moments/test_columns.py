@@ -296,10 +296,11 @@ def test_refusals():
     refuses(model, "Wishart law, which has no marginal", "marginal")
     with pytest.raises(ValueError, match="moments= is part of the approximation"):
         dp.sample(model, moments=[0.1, 0.2, 0.3, 0.4])
-    with pm.Model() as single:
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=10)
-        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
-    match = "is for rows of several columns"
+    with pm.Model() as single:  # and has no exact collapse
+        x = pm.Beta("x", 2.0, pm.Gamma("b", 1, 1), shape=10)
+        sums = pt.stack([x.sum(), (x**2).sum()])
+        dp.PrivateObservation("z", sums, dp.LaplaceMechanism(1.0), observed=[0.3, 0.4])
+    match = r"is for rows of several columns, .*: leave it out\. dp.explain\(model\) says"
     refuses(single, match, "statistics", error=ValueError, approximate="clt")
 
 
