@@ -265,18 +265,20 @@ def test_draws_of_histograms_follow_the_model():
 
 
 @pytest.mark.parametrize(
-    ("statistic", "match"),
+    ("records", "statistic", "match"),
     [
-        (lambda n, x: [(x < 0).sum(), (x < 1).sum()], "several classes"),
-        (lambda n, x: [(x < 0).sum(), pt.clip(x, 0, 1).sum()], "several sums"),
-        (lambda n, x: [x.sum(), (x**2).sum()], "in classes that do not overlap"),
+        (normal, lambda n, x: [(x < 0).sum(), (x < 1).sum()], "several classes"),
+        (normal, lambda n, x: [(x < 0).sum(), pt.clip(x, 0, 1).sum()], "several sums"),
+        (normal, lambda n, x: [x.sum(), (x**2).sum()], "in classes that do not overlap"),
+        (bernoulli, lambda n, x: [n, x[:2].sum()], "'x': .* not computed record by record"),
+        (bernoulli, lambda n, x: [n, pt.cumsum(x).sum()], "'x': .* not computed record by record"),
     ],
 )
-def test_what_is_no_histogram_is_refused(statistic, match):
+def test_what_is_no_histogram_is_refused(records, statistic, match):
     with pm.Model() as model:
         n = pm.Poisson("n", 9)
-        x = pm.Normal("x", pm.Normal("mu"), 1, shape=n)
-        dp.PrivateObservation("z", statistic(n, x), LAPLACE(1.0), observed=[1.0, 2.0])
+        released = statistic(n, records(n))
+        dp.PrivateObservation("z", released, LAPLACE(1.0), observed=[1.0, 2.0])
     with pytest.raises(Declined, match=match):
         dp.collapse(model)
 
