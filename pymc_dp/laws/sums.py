@@ -169,7 +169,7 @@ class Family(ABC):
         """Return what stands in results of a release."""
         of, sums = str(self.rv.name), self.sums
         several = of if len(sums.statistics) == 1 else f"{of}_{statistic.rv.name}"
-        found = of_weights(several, sums.law, statistic.rv, statistic.weights, statistic.offset)
+        found = of_weights(several, sums.law, statistic)
         return found._replace(name=of) if statistic.is_one_by_one else found
 
     def latents(self, change: Change) -> dict[TensorVariable, Placed]:
