@@ -12,11 +12,11 @@ import numpy as np
 import pytensor.tensor.random.basic as ptr
 
 from pymc_dp.laws.one_value import frozen
-from pymc_dp.reading.cells import first_weights
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
-    from scipy import sparse
+
+    from pymc_dp.reading.statistic import Statistic
 
 
 class Shown(NamedTuple):
@@ -61,11 +61,9 @@ def of_multiples(of: str, op, sizes: np.ndarray, factor: np.ndarray, constant) -
     return Shown(f"{of}_{kind}", np.sign(factor) if kind == "mean" else factor, constant)
 
 
-def of_weights(
-    of: str, op, release: TensorVariable, weights: sparse.csr_array, constant: np.ndarray
-) -> Shown:
-    """Return what is shown of ``weights @ records + constant``, records of this law."""
-    sizes, factor = np.diff(weights.indptr), first_weights(weights)
-    if not np.allclose(weights.data, np.repeat(factor, sizes), rtol=1e-12, atol=0.0):
-        return as_released(release, sizes.size)
-    return of_multiples(of, op, sizes, factor, constant)
+def of_weights(of: str, op, sums: Statistic) -> Shown:
+    """Return what is shown of sums of records of this law."""
+    sizes, factor = sums.sizes, sums.first_weights
+    if not np.allclose(sums.weights.data, np.repeat(factor, sizes), rtol=1e-12, atol=0.0):
+        return as_released(sums.rv, sizes.size)
+    return of_multiples(of, op, sizes, factor, sums.offset)

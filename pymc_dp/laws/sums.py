@@ -131,11 +131,13 @@ class Family(ABC):
     Attributes
     ----------
     takes : the laws of records that it may be for, see `read_law`.
+    alone : whether it is for releases of no other variables only.
     sums : the records and their releases.
     entries : for each release, the law of every entry; None where these are not independent.
     """
 
     takes: ClassVar[tuple[type, ...]]
+    alone = False
 
     def __init__(self, sums: Sums):
         """Take what it covers; raise Declined, with a reason perhaps, if that is something else."""
@@ -167,7 +169,7 @@ class Family(ABC):
         """Return what stands in results of a release."""
         of, sums = str(self.rv.name), self.sums
         several = of if len(sums.statistics) == 1 else f"{of}_{statistic.rv.name}"
-        found = of_weights(several, sums.law, statistic.rv, statistic.weights, statistic.offset)
+        found = of_weights(several, sums.law, statistic)
         return found._replace(name=of) if statistic.is_one_by_one else found
 
     def latents(self, change: Change) -> dict[TensorVariable, Placed]:
@@ -244,7 +246,7 @@ def family_of(sums: Sums) -> Family:
     """Return the first family that covers some records, or the reason of what came nearest."""
     reasons: list[Exception] = []
     for family in FAMILIES:
-        if isinstance(sums.law, family.takes):
+        if isinstance(sums.law, family.takes) and not (family.alone and sums.beside):
             try:
                 return family(sums)
             except Declined as reason:
@@ -303,11 +305,12 @@ class OfSums(SumLaw):
         for release in self.releases:
             [(_, first), *more] = parts = self.parts(release)
             value: Any = pt.constant(first.offset)
-            for placed in (own[release] for own in found if release in own):
-                if placed.entries.size == first.offset.size:
-                    value = placed.value
-                else:
-                    value = pt.set_subtensor(value[placed.entries], placed.value)
+            placed = [own[release] for own in found if release in own]
+            together = np.concatenate([entries for entries, _ in placed])
+            assert np.unique(together).size == together.size  # each is of one variable
+            for entries, own in placed:
+                whole = entries.size == first.offset.size
+                value = own if whole else pt.set_subtensor(value[entries], own)
             value = value.reshape(known_shape(release))
             if more and any(f.shown(s).name == confidential(release) for f, s in parts):
                 change.deterministics[confidential(release)] = value

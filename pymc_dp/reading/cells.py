@@ -80,51 +80,6 @@ def require_numbers(rv: TensorVariable, parameters: Sequence[TensorVariable]) ->
                 )
 
 
-def is_shared(*sums: Statistic) -> bool:
-    """Whether some record is in several entries of these releases."""
-    used = np.concatenate([s.weights.indices for s in sums])
-    return bool(np.bincount(used, minlength=1).max() > 1)
-
-
-def first_weights(weights: sparse.csr_array) -> np.ndarray:
-    """Return the first weight of each row of a sparse matrix, 1 of an empty one."""
-    sizes = np.diff(weights.indptr)
-    found = np.ones(sizes.size)
-    found[sizes > 0] = weights.data[weights.indptr[:-1][sizes > 0]]
-    return found
-
-
-def factors(sums: Statistic, rv: TensorVariable) -> np.ndarray:
-    """Return the weight of all records of each entry, 1 of an empty one; they have to be equal."""
-    weights = sums.weights
-    found = first_weights(weights)
-    if not np.array_equal(np.repeat(found, np.diff(weights.indptr)), weights.data):
-        raise Declined(
-            f"the release {sums.rv.name!r} weighs the records {rv.name!r} unequally, and only sums "
-            f"of Normal records have a law then",
-            near=1,
-        )
-    return found
-
-
-def parameters_of_entries(
-    sums: Statistic, rv: TensorVariable, parameters: Sequence[TensorVariable]
-) -> list[TensorVariable]:
-    """Return the parameters of the records of each entry, which have to agree."""
-    weights = sums.weights
-    sizes = np.diff(weights.indptr)
-    record = np.zeros(sizes.size, dtype=np.int64)
-    record[sizes > 0] = weights.indices[weights.indptr[:-1][sizes > 0]]
-    if (sizes > 1).any() and not have_one_law(rv, parameters, weights.indices, sizes):
-        raise Declined(
-            f"the release {sums.rv.name!r} adds records of {rv.name!r} with different parameters, "
-            f"where sums need the same. Release sums of records that have the "
-            f"same, or sample with rung='records'",
-            near=1,
-        )
-    return [at_records(rv, p, record) for p in parameters]
-
-
 def have_one_law(rv: TensorVariable, parameters: Sequence, members, sizes) -> bool:
     """Whether the parameters agree within groups, of these sizes, of the records in `members`."""
     cell = cells_of(rv, parameters).of[members]

@@ -33,6 +33,7 @@ from pymc_dp.graphs.questions import (
     substitute,
     with_shapes,
 )
+from pymc_dp.reading.cells import at_records, have_one_law
 from pymc_dp.reading.column_sums import read_sums
 from pymc_dp.reading.model import Reading, release_statistic
 from pymc_dp.reading.sums import is_rowwise
@@ -93,6 +94,38 @@ class Statistic:
         """How many records each entry weighs."""
         return np.diff(self.weights.indptr)
 
+    @property
+    def first_weights(self) -> np.ndarray:
+        """The first weight of each entry, 1 of an empty one."""
+        found, some = np.ones(self.sizes.size), self.sizes > 0
+        found[some] = self.weights.data[self.weights.indptr[:-1][some]]
+        return found
+
+    def factors(self, records: TensorVariable) -> np.ndarray:
+        """Return the weight of all records of each entry, 1 of an empty one; they are equal."""
+        found = self.first_weights
+        if not np.array_equal(np.repeat(found, self.sizes), self.weights.data):
+            raise Declined(
+                f"the release {self.rv.name!r} weighs the records {records.name!r} unequally, and "
+                f"only sums of Normal records have a law then",
+                near=1,
+            )
+        return found
+
+    def parameters(self, records: TensorVariable, of: Sequence) -> list[TensorVariable]:
+        """Return the parameters of the records of each entry, which have to agree."""
+        sizes, weights = self.sizes, self.weights
+        record = np.zeros(sizes.size, dtype=np.int64)
+        record[sizes > 0] = weights.indices[weights.indptr[:-1][sizes > 0]]
+        if (sizes > 1).any() and not have_one_law(records, of, weights.indices, sizes):
+            raise Declined(
+                f"the release {self.rv.name!r} adds records of {records.name!r} with different "
+                f"parameters, where sums need the same. Release sums of records that have the "
+                f"same, or sample with rung='records'",
+                near=1,
+            )
+        return [at_records(records, p, record) for p in of]
+
     def moments(self) -> np.ndarray:
         """Return its multiples of 1, of the mean and of the variance (ddof=1) of a group's records.
 
@@ -117,6 +150,12 @@ class Statistic:
                 "an entry of it is no function of the mean and the variance of a group of records"
             )
         return np.stack([self.offset, weight * sizes, square * (sizes - 1)], axis=1)
+
+
+def is_shared(*sums: Statistic) -> bool:
+    """Whether some record is in several entries of these releases."""
+    used = np.concatenate([s.weights.indices for s in sums])
+    return bool(np.bincount(used, minlength=1).max() > 1)
 
 
 @once

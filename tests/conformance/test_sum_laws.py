@@ -620,6 +620,11 @@ def numbered(prior=lambda: pm.Poisson("n", 50), shape=each):
     return write
 
 
+def ones_of_unknown_number():
+    n = pm.Poisson("n", 9)
+    return n, pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=n)
+
+
 def few(n, x):
     return ((x > 0) * 1.0 + (x > 1)).sum()
 
@@ -709,12 +714,18 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
         "the 500 records of 'x' in 'z' are of 250 kinds", S,
     ),
     "some of unknown number": (numbered(), lambda n, x: x[:3].sum(), "selects the records", M),
-    "variance of unknown number": (numbered(), lambda n, x: x.var(), "of several sums over them", M),
+    "variance of unknown number": (numbered(), lambda n, x: x.var(), "multiplies sums", M),
     "sums of unknown number": (
         numbered(), lambda n, x: [x.sum(), (x**2).sum()], "several sums.*that do not overlap", M
     ),
     "classes that overlap": (
         numbered(), lambda n, x: [(x < 0).sum(), (x < 1).sum()], "several classes", M
+    ),
+    "some of binary records of unknown number": (
+        ones_of_unknown_number, lambda n, x: [n, x[:2].sum()], "not computed record by record", M
+    ),
+    "cumulated ones of unknown number": (
+        ones_of_unknown_number, lambda n, x: [n, pt.cumsum(x).sum()], "not computed record by", M
     ),
     "classes and sums": (
         numbered(), lambda n, x: [(x < 0).sum(), x.clip(0, 1).sum()], "several sums", M

@@ -21,15 +21,8 @@ from pymc_dp.graphs.questions import is_nonnegative
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.one_value import Law
 from pymc_dp.laws.sums import FAMILIES, Entries, Family, Sums
-from pymc_dp.reading.cells import (
-    at_records,
-    cells_of,
-    combined,
-    factors,
-    is_shared,
-    parameters_of_entries,
-    places,
-)
+from pymc_dp.reading.cells import at_records, cells_of, combined, places
+from pymc_dp.reading.statistic import is_shared
 
 
 def law(op, *parameters) -> Law:
@@ -87,7 +80,7 @@ class Closed(Family):
     def law_of(self, statistic):
         """See `Family.law_of`."""
         op, weights, rv = self.sums.law, statistic.weights, self.rv
-        sizes, factor = statistic.sizes, factors(statistic, rv)
+        sizes, factor = statistic.sizes, statistic.factors(rv)
         empty = sizes == 0
         if isinstance(op, ptr.PoissonRV):
             ones = sparse.csr_array(
@@ -100,7 +93,7 @@ class Closed(Family):
         single = bool((sizes <= 1).all())
         if not single and not is_registered(sum_of, op):
             raise Declined
-        own = parameters_of_entries(statistic, rv, self.sums.parameters)
+        own = statistic.parameters(rv, self.sums.parameters)
         if single:
             return Entries(law(op, *own), factor, statistic.offset, empty)
         n = np.maximum(sizes, 1)

@@ -22,9 +22,9 @@ from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.one_value import Law, require_multiples
 from pymc_dp.laws.sum_law import groups_in_words
 from pymc_dp.laws.sums import FAMILIES, Family, Placed
-from pymc_dp.reading.cells import at_records, cells_of, factors, is_shared, multiplied
+from pymc_dp.reading.cells import at_records, cells_of, multiplied
 from pymc_dp.reading.model import release_mechanism
-from pymc_dp.reading.statistic import Statistic
+from pymc_dp.reading.statistic import Statistic, is_shared
 
 _MOST_CELLS = 200  # that are latent variables
 _MOST_STATES = 4096  # of all cells together, which are gone through one by one
@@ -67,7 +67,7 @@ class Counts(Family):
     def _is_separate(self) -> bool:
         """Whether each cell is in one entry only, and entries weigh their cells alike."""
         try:
-            _ = [factors(statistic, self.rv) for statistic in self.sums.statistics]
+            _ = [statistic.factors(self.rv) for statistic in self.sums.statistics]
         except Declined:
             return False
         return not is_shared(*self.sums.statistics)
@@ -148,7 +148,7 @@ class Counts(Family):
             return self._listed(statistic)
         weights = self.weights[statistic.rv]
         name, mechanism = statistic.rv.name, release_mechanism(statistic.rv)
-        factor = factors(statistic, self.rv)
+        factor = statistic.factors(self.rv)
         require_multiples(statistic.rv, mechanism, factor, statistic.offset)
         noise_of(mechanism)  # or why there is none
         largest = (weights.astype(bool) @ self.trials).max(initial=0.0)

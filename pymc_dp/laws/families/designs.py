@@ -53,11 +53,7 @@ class Designs(Family):
     """Normal records with a public design: linear functions and sums of squares."""
 
     takes = (NormalRV,)
-
-    def __init__(self, sums):
-        if sums.beside:
-            raise Declined
-        super().__init__(sums)
+    alone = True
 
     @property
     def places(self) -> list[tuple[TensorVariable, slice]]:

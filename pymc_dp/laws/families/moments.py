@@ -47,10 +47,9 @@ class Moments(Family):
     """
 
     takes = (NormalRV,)
+    alone = True  # beside others sums are `Normal`, squares are not read
 
     def __init__(self, sums):
-        if sums.beside:
-            raise Declined  # sums of them are `Normal`, squares are not read
         super().__init__(sums)
         rv = self.rv
         groups: dict[bytes, tuple[int, np.ndarray]] = {}

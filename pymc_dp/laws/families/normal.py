@@ -18,7 +18,8 @@ from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws.families.closed import law, possible
 from pymc_dp.laws.moments.normal import normal_release
 from pymc_dp.laws.sums import FAMILIES, Entries, Family, Placed
-from pymc_dp.reading.cells import at_records, cells_of, combined, is_shared, places
+from pymc_dp.reading.cells import at_records, cells_of, combined, places
+from pymc_dp.reading.statistic import is_shared
 
 _MOST_JOINT = 2000  # entries whose covariance matrix is made
 

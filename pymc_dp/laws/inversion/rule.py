@@ -25,7 +25,6 @@ from pymc_dp.laws.shown import as_released, of_multiples, of_weights
 from pymc_dp.laws.sum_law import LAST_RESORTS, Change
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.reading.bounds import at_start
-from pymc_dp.reading.cells import factors, is_shared, parameters_of_entries
 from pymc_dp.reading.columns import column_parameters, only_column, width_of
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import (
@@ -36,7 +35,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
-from pymc_dp.reading.statistic import Statistic, read_statistic, stand_in_records
+from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic, stand_in_records
 
 
 def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVariable]]:
@@ -121,7 +120,8 @@ def sum_of_all(
     if shape not in ((), (1,)):
         raise Declined(
             f"the release {name!r} has shape {shape}: one sum over all records {records.name!r} "
-            f"can be integrated out, given as a scalar or a list"
+            f"can be integrated out, given as a scalar or a list",
+            near=1,
         )
     try:
         entry = statistic[0] if shape else statistic
@@ -164,9 +164,9 @@ def sums_by_group(
     law, mechanism, shape = readable_law(rv), release_mechanism(release.rv), lengths(release.rv)
     noise_parts(mechanism)
     sizes, factor, added = (
-        x.reshape(shape) for x in (release.sizes, factors(release, rv), release.offset)
+        x.reshape(shape) for x in (release.sizes, release.factors(rv), release.offset)
     )
-    parameters = parameters_of_entries(release, rv, rv.owner.op.dist_params(rv.owner))
+    parameters = release.parameters(rv, rv.owner.op.dist_params(rv.owner))
     own = [p.astype("float64") for p in parameters]
     scalars = [p[0] if p.type.ndim else p for p in own]
     own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
@@ -176,7 +176,7 @@ def sums_by_group(
     shown = as_released(release.rv, release.offset.size)
     if part is rv:
         of = f"{rv.name}_{release.rv.name}" if several else str(rv.name)
-        shown = of_weights(of, rv.owner.op, release.rv, release.weights, release.offset)
+        shown = of_weights(of, rv.owner.op, release)
     inverted = Inverted(law, sizes, factor, added, summand, (), shown)
     return integrated_release(inverted, mechanism, *own)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -96,6 +99,8 @@ class ClassReader:
         """Return the edges between classes, and the value of each map in each class."""
         cells = number_of_values(self.law, self.parameters)
         if cells is not None:
+            for graph in self.maps:
+                self._require_one_by_one(graph)
             codes = pt.constant(np.arange(cells).astype(self.x.dtype))
             return None, np.array([self._at(m, {self.x: codes}, cells) for m in self.maps])
         if not self.x.dtype.startswith("float"):
@@ -117,6 +122,24 @@ class ClassReader:
         if not (values == values[:, :1]).all():
             raise Declined("it is no number of records in classes")
         return edges, values[:, 0]
+
+    def _require_one_by_one(self, graph: TensorVariable) -> None:
+        """Decline what is no function of each record by itself: of the first ones, say."""
+        of_records: set[Variable] = {self.x}
+        for node in toposort([graph], blockers=[self.x]):
+            if of_records.isdisjoint(node.inputs):
+                continue
+            match node.op:
+                case Elemwise():
+                    alike = all(i in of_records or all(i.type.broadcastable) for i in node.inputs)
+                case AdvancedSubtensor():
+                    alike = node.inputs[0] not in of_records
+                case op:
+                    alike = isinstance(op, DimShuffle)
+            if not alike:
+                why = f"`{node.op}` is not computed record by record: count among all records"
+                raise Declined(why, near=1)
+            of_records.update(node.outputs)
 
     def _at(self, graph: TensorVariable, given: dict, length: int) -> np.ndarray:
         value = known_value(clone_replace(graph, given, rebuild_strict=False), fixed=True)

@@ -390,7 +390,7 @@ class _Reader:
             return graph, None
         total = sums[0].type()
         [reduced] = graph_replace([graph], {sums[0]: total}, strict=False)
-        if self.x in ancestors([reduced]) or len(sums) > 1:
+        if self.x in ancestors([reduced]):
             raise Declined("it is of several sums over them, or of more than a sum")
         linear_map(reduced.reshape((1,)), total)
         zero, one = (
@@ -411,7 +411,7 @@ class _Reader:
 
     def _multiple(self, summed: TensorVariable) -> tuple[TensorVariable, float, float]:
         """Return what is summed as a multiple of another, and a number: of records with a law."""
-        with suppress(Declined):
+        with suppress(Declined, TypeError):  # where it needs whole numbers, to pick by them say
             found = summand_of(summed, self.x, 1000, positive=False).multiple
             if found and is_registered(sum_of, self.rv.owner.op):
                 return self.x, *found
