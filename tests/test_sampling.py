@@ -221,6 +221,16 @@ def nothing():
         (lambda: 500, {}, TypeError, r"write dp\.sample\(model"),
         (lambda: None, {}, TypeError, "no model"),
         (build, {"rung": "top"}, ValueError, "rung='top'"),
+        (build, {"method": "gibbs"}, ValueError, "'gibbs': write 'sppe' or 'sple'"),
+        *(
+            (
+                build,
+                {"method": name},
+                ValueError,
+                f"'{name}': write approximate='clt'.*notebooks/05",
+            )
+            for name in ("bernstein-sheldon", "naive")
+        ),
         (build, {"method": "sppe", "rung": "records"}, ValueError, "'sppe' does not take rung"),
         (nothing, {}, ValueError, r"dp\.PrivateObservation"),
     ],
