@@ -52,8 +52,8 @@ _MUCH_FASTER = 10  # than a route that is taken: worth a word
 NEURAL = ("sppe", "sple")  # functions of pymc_dp.neural
 
 _INSTEAD = (
-    "write approximate='clt' for the law of Bernstein & Sheldon, which it samples exactly; "
-    "notebooks/05_private_regression.md has the naive analysis in a few lines of NumPy"
+    "gone from dp.sample: write approximate='clt', which samples the law of Bernstein & Sheldon; "
+    "the naive analysis is in notebooks/05_private_regression.md, in a few lines of NumPy"
 )
 
 
