@@ -35,7 +35,6 @@ from pymc_dp.reading.model import (
 from pymc_dp.routes import Route, interrupted, routes
 from pymc_dp.routes.as_written import not_for_nuts
 from pymc_dp.routes.chain import ARGUMENTS
-from pymc_dp.routes.clt import METHODS
 from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.costs import expected_rate
 from pymc_dp.routes.gibbs import on_records
@@ -52,12 +51,17 @@ _MUCH_FASTER = 10  # than a route that is taken: worth a word
 
 NEURAL = ("sppe", "sple")  # functions of pymc_dp.neural
 
+_INSTEAD = (
+    "gone from dp.sample: write approximate='clt', which samples the law of Bernstein & Sheldon; "
+    "the naive analysis is in notebooks/05_private_regression.md, in a few lines of NumPy"
+)
+
 
 def sample(
     model: pm.Model | None = None,
     *,
     rung: Rung = "auto",
-    method: Literal["sppe", "sple", "bernstein-sheldon", "naive"] | None = None,
+    method: Literal["sppe", "sple"] | None = None,
     approximate: Literal["clt"] | None = None,
     moments: Any = None,
     **kwargs: Any,
@@ -72,12 +76,8 @@ def sample(
         Where to sample. "auto" takes the route with the most expected effective draws a second and
         says which; with ``step=``, or a vector of records in ``var_names``, it does not collapse.
     method : str, optional
-        Another analysis. Of a linear regression with conjugate priors, for comparison:
-        "bernstein-sheldon" is the published sampler, whose target is only near the posterior under
-        the central limit theorem, and which needs many draws (its chains mix slowly where the noise
-        is small); "naive" takes the published values for the confidential ones. "sppe" and "sple"
-        are neural estimation from simulations, for data without a density: see `dp.neural.sppe`
-        and `dp.neural.sple`, whose arguments are then taken.
+        Another analysis: "sppe" and "sple" are neural estimation from simulations, for data without
+        a density. See `dp.neural.sppe` and `dp.neural.sple`, whose arguments are then taken.
     approximate, moments
         See `collapse`: approximate="clt" samples the central limit theorem's law of the sums over
         the rows of a regression, in the place of the exact one.
@@ -94,18 +94,16 @@ def sample(
         Interrupted by Ctrl-C, it has the draws so far, if there are any.
     """
     model = as_model(model, "dp.sample(model, draws=..., ...)")
-    if method not in (None, *METHODS, *NEURAL):
-        raise ValueError(f"method={method!r}: write {' or '.join(map(repr, (*METHODS, *NEURAL)))}")
+    if method not in (None, *NEURAL):
+        instead = _INSTEAD if method in ("bernstein-sheldon", "naive") else "write 'sppe' or 'sple'"
+        raise ValueError(f"method={method!r}: {instead}")
     if method is not None:
-        neural = method in NEURAL
         stated = {"rung": rung != "auto", "approximate": approximate is not None}
-        stated |= {"moments": moments is not None} if neural else {}
-        wrong = [k for k in kwargs if not neural and k not in ARGUMENTS]
-        wrong += [k for k, is_stated in stated.items() if is_stated]
+        stated["moments"] = moments is not None
+        wrong = [k for k, is_stated in stated.items() if is_stated]
         if wrong:
             raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
-        if neural:
-            return getattr(import_module("pymc_dp.neural"), method)(model, **kwargs)
+        return getattr(import_module("pymc_dp.neural"), method)(model, **kwargs)
     if approximate not in (None, "clt"):
         raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
     if rung not in ("auto", "records", "statistics", "marginal"):
@@ -124,14 +122,13 @@ def sample(
         "quiet": bool(kwargs.get("quiet")),
     }
     with Stages(**shown), kept(model) as reading:
-        return _sampled(reading, model, rung, method, approximate, moments, kwargs)
+        return _sampled(reading, model, rung, approximate, moments, kwargs)
 
 
 def _sampled(
     reading: Reading,
     model: pm.Model,
     rung: Rung,
-    method: str | None,
     approximate: str | None,
     moments: Any,
     kwargs: dict[str, Any],
@@ -139,8 +136,6 @@ def _sampled(
     """Sample a model of which all arguments are known to be possible; `model` is the user's own."""
     for note in (*notes(reading), *unnormalised(reading)):
         _log.warning("%s", note)
-    if method is not None:
-        return METHODS[method](reading, moments=moments, **kwargs)
     if rung == "auto" and approximate is None and _is_prior_alone(reading, kwargs):
         try:
             return _from_the_prior(reading, **kwargs)

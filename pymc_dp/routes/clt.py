@@ -1,12 +1,10 @@
-"""Routes for regressions under the central limit theorem, and the analyses to compare with."""
+"""Regressions under the central limit theorem."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -17,19 +15,16 @@ from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.kernels.moments.clt_chain import (
     RegressionModel,
     covariate_law,
-    draw_nig,
     initial_state,
-    nig_update,
-    onto_cone,
     run_sweeps,
 )
-from pymc_dp.kernels.moments.clt_law import cross_products, gaussian_moments
+from pymc_dp.kernels.moments.clt_law import gaussian_moments
 from pymc_dp.laws.moments.columns import covariate_moments, releases_of_sums
 from pymc_dp.laws.moments.sums import feature_products
 from pymc_dp.reading.columns import Rows
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, as_tree, run
+from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.priors import ConjugateLaw
 from pymc_dp.routes.regression import (
     ConjugateRegression,
@@ -40,8 +35,7 @@ from pymc_dp.routes.regression import (
 )
 from pymc_dp.step_methods.base import published_values
 
-_log = logging.getLogger("pymc.dp")
-
+NAME = "regression by the central limit theorem"
 SWEEPS = 2  # to a recorded draw
 
 
@@ -77,9 +71,7 @@ def released_sums(model: pm.Model, rows: Rows, moments: Any) -> dict[str, np.nda
     return {"z": z, "laplace": laplace, "gaussian": gaussian}
 
 
-def kernel_model(
-    model: pm.Model, regression: ConjugateRegression, moments: Any, *, corrected: bool
-) -> RegressionModel:
+def kernel_model(model: pm.Model, regression: ConjugateRegression, moments: Any) -> RegressionModel:
     """Read the numbers that the kernel needs."""
     rows, prior = regression.rows, regression.prior
     matrix = regression.matrix
@@ -96,7 +88,6 @@ def kernel_model(
         "k0": 1.0,
         "psi0": np.eye(p),
         "nu0": float(p + 2),
-        "corrected": corrected,
         **box(rows),
     }
     law = regression.covariate
@@ -118,30 +109,18 @@ def kernel_model(
 def plan(reading: Reading, moments: Any = None) -> Plan:
     """Plan the route; say what of the model the kernel does not cover."""
     regression = covered(reading, False)
-    kernel_model(reading.model, regression, moments, corrected=True)
-    cost = {"regression by the central limit theorem": regression.rows.width**2.8}
+    kernel_model(reading.model, regression, moments)
+    cost = {NAME: regression.rows.width**2.8}
     return Plan.costing(cost, partial(sample, reading, moments=moments))
 
 
-def sample(
-    reading: Reading, *, moments: Any = None, corrected: bool = True, **kwargs: Any
-) -> DataTree:
+def sample(reading: Reading, *, moments: Any = None, **kwargs: Any) -> DataTree:
     """Sample the joint law of parameters and sums, Normal by the central limit theorem, exactly."""
     regression = covered(reading, False)
-    kernel = kernel_model(reading.model, regression, moments, corrected=corrected)
+    kernel = kernel_model(reading.model, regression, moments)
     chain = CltChain(kernel, regression)
     chain.advance(np.random.default_rng(0), initial_state(kernel), 1)  # compiled after this
-    name = "regression by the central limit theorem" if corrected else "Bernstein & Sheldon (2019)"
-    return run(reading, name, chain, **kwargs)
-
-
-def published(reading: Reading, **kwargs: Any) -> DataTree:
-    """Run the sampler of Bernstein & Sheldon (2019) as it was published, for comparison.
-
-    Its draws of the parameters given the sums are conjugate ones, which do not belong to the Normal
-    law of the sums: what it converges to is not the posterior of a model.
-    """
-    return sample(reading, corrected=False, **kwargs)
+    return run(reading, NAME, chain, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -157,10 +136,7 @@ class CltChain:
     kernel: RegressionModel
     regression: ConjugateRegression
 
-    @property
-    def sweeps(self) -> int:
-        """Sweeps to a draw; the published sampler keeps every one."""
-        return SWEEPS if self.kernel.corrected else 1
+    sweeps: ClassVar[int] = SWEEPS
 
     def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces):
         """Return a state after the draws to be discarded, in which the moves are tuned."""
@@ -196,58 +172,6 @@ class CltChain:
         return found | _sample_moments(regression.rows, rows[..., d + 1 : d + 1 + k])
 
 
-def naive(
-    reading: Reading,
-    *,
-    draws: int = 1000,
-    chains: int | None = None,
-    random_seed: Any = None,
-    compute_convergence_checks: bool = True,
-    moments: Any = None,
-    **_: Any,
-) -> DataTree:
-    """Draw from the posterior that takes what was published for the confidential sums.
-
-    It is what an analysis gives that ignores the noise, for comparison: its intervals are too
-    narrow. Sums that no data have are projected onto those that are nearest.
-    """
-    regression = covered(reading, False)
-    kernel = kernel_model(
-        reading.model, regression, _any_moments(regression, moments), corrected=False
-    )
-    if kernel.bounded:
-        raise Declined("the naive analysis knows no bounds=: leave them out for it")
-    missing = np.flatnonzero((kernel.laplace == 0.0) & (kernel.gaussian == 0.0))
-    if missing.size:
-        raise Declined("the naive analysis needs all sums of products to be released")
-    d = kernel.mu0.size
-    products = cross_products(kernel.z, kernel.n, d)
-    cone = onto_cone(products)
-    if not np.allclose(cone, products):
-        _log.warning("The published sums are those of no data: they were projected")
-    rng = np.random.default_rng(random_seed)
-    chains = chains or 4
-    out = np.empty((chains, draws, d + 1))
-    *law, proper = nig_update(cone, kernel.n, kernel.mu0, kernel.lambda0, kernel.a0, kernel.b0)
-    if not proper:
-        raise ValueError("the published sums and the prior give no proper naive posterior")
-    for row in out.reshape(-1, d + 1):
-        row[:d], row[d] = draw_nig(rng, *law[:4])
-    values = regression.values(out[..., :d], out[..., d])
-    sums = np.broadcast_to(kernel.z, (*out.shape[:2], kernel.z.size))
-    values |= _sample_moments(regression.rows, sums)
-    attributes = {"route": "naive", "sampling_time": 0.0, "tuning_steps": 0}
-    return as_tree(reading, values, 1, attributes, checks=compute_convergence_checks)
-
-
-def _any_moments(regression: ConjugateRegression, moments: Any) -> Any:
-    """Return moments of covariates where they do not matter."""
-    if moments is not None or regression.covariate is not None:
-        return moments
-    d = regression.rows.width
-    return np.eye(d)[:, :, None, None] * np.eye(d)
-
-
 def _sample_moments(rows: Rows, sums: np.ndarray) -> dict[str, np.ndarray]:
     """Return the sample moments of the columns (x, y) by name, from sums of products."""
     d, n = rows.width, rows.n
@@ -262,15 +186,4 @@ def _sample_moments(rows: Rows, sums: np.ndarray) -> dict[str, np.ndarray]:
     return named_moments(rows, mean, scatter / (n - 1))
 
 
-METHODS: dict[str, Callable[..., DataTree]] = {"bernstein-sheldon": published, "naive": naive}
-
-
-ROUTES.add(
-    Route(
-        "regression by the central limit theorem",
-        "statistics",
-        plan,
-        ARGUMENTS,
-        approximate="clt",
-    )
-)
+ROUTES.add(Route(NAME, "statistics", plan, ARGUMENTS, approximate="clt"))

@@ -245,7 +245,6 @@ def clt_regression(*, p=1, hierarchical=False, bounded=False, ridges=0, size=4_0
         nu0=nu0,
         bounded=bounded,
         box=np.array(BOX),
-        corrected=True,
     )
     walks = 0.3 * np.eye(p + 2), 0.2 * np.eye(p + p * (p + 1) // 2)
     width = p + 2 + s.shape[1] + (p + 1) ** 2 * hierarchical

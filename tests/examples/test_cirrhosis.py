@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-import pymc_dp as dp
 from pymc_dp.examples import cirrhosis
-from tests.agreement import follows
+from pymc_dp.kernels.moments.clt_chain import nig_update, onto_cone
+from pymc_dp.kernels.moments.clt_law import cross_products
 from tests.references import references
 
 CASES = references("regression")
@@ -46,14 +46,18 @@ def test_closed_form_against_quadrature():
         )
 
 
-@pytest.mark.nightly
-def test_naive_is_the_methods_of_the_package():
-    released = np.array([12.35, 16.36, 9.80, 17.12, 5.60])  # of no data: to be projected
-    model = cirrhosis.build(released, 5.0, 46)
-    tree = dp.sample(model, method="naive", draws=4_000, random_seed=1)
-    expected = cirrhosis.ClosedForm.given(released, 46)
-    for k, values in enumerate(cirrhosis.draws_of(tree)[:2]):
-        follows(values, expected.laws[k])
+def test_closed_form_against_the_kernel():
+    """Sums of no data are projected; the conjugate update is that of the compiled chain."""
+    released = np.array([12.35, 16.36, 9.80, 17.12, 5.60])
+    products = cross_products(released, 46.0, 2)
+    projected = onto_cone(products)
+    assert np.abs(projected - products).max() > 0.1
+    prior = cirrhosis.MEAN, cirrhosis.PRECISION, cirrhosis.SHAPE, cirrhosis.RATE
+    mean, root, shape, rate, _ = nig_update(projected, 46.0, *prior)
+    found = cirrhosis.ClosedForm.given(released, 46)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-10)
+    np.testing.assert_allclose(found.cov @ root.T @ root, np.eye(2), atol=1e-10)
+    assert (found.shape, found.rate) == pytest.approx((shape, rate), rel=1e-10)
 
 
 @pytest.fixture(scope="module")

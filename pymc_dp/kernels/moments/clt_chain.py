@@ -4,13 +4,12 @@ The target is the joint law of :math:`(\theta, \sigma^2)`, normal-inverse-gamma 
 sums s with their central-limit law (`regression_law`), and of their noise: Laplace as a scale
 mixture with variances :math:`\omega^2`, Gaussian, or none where a sum was not released.
 
-`corrected` samples exactly that. A sweep draws :math:`\omega^2`, then s, proposes :math:`(\theta,
-\sigma^2)` from the normal-inverse-gamma posterior given s, and walks in :math:`(\theta, \log
-\sigma^2)` with the standardised u and v held fixed, so that s follows, and :math:`\omega^2`
-integrated out. The proposal mixes where the sampling error dominates, the walk where the noise does
-(interweaving: Yu & Meng, 2011); steps along the ridges of what is known of y but not of its parts
-join modes that are far apart. Otherwise the chain is the published one (Bernstein & Sheldon,
-2019), which accepts every proposal; its target is not the posterior of any model.
+A sweep draws :math:`\omega^2`, then s, proposes :math:`(\theta, \sigma^2)` from the
+normal-inverse-gamma posterior given s, and walks in :math:`(\theta, \log \sigma^2)` with the
+standardised u and v held fixed, so that s follows, and :math:`\omega^2` integrated out. The
+proposal mixes where the sampling error dominates, the walk where the noise does (interweaving: Yu &
+Meng, 2011); steps along the ridges of what is known of y but not of its parts join modes that are
+far apart.
 
 With `hierarchical`, the covariates are Normal and their mean and covariance, normal-inverse-Wishart
 a priori, are sampled too, by the same two moves. With `bounded`, x and y of a simple regression are
@@ -48,7 +47,6 @@ from pymc_dp.kernels.moments.clt_law import (
 )
 from pymc_dp.kernels.moments.walk import random_size, turn
 
-_TRIES = 10_000  # of the published sampler, to find a feasible draw
 _ACCEPTED = 0.3  # share of accepted steps that the random walks are tuned to
 _STEPS = 3  # of a random walk in a sweep, besides one for every coefficient
 
@@ -82,7 +80,6 @@ class RegressionModel(NamedTuple):
     nu0: float
     bounded: bool
     box: np.ndarray
-    corrected: bool
 
 
 class RegressionState(NamedTuple):
@@ -402,7 +399,7 @@ def _stretch_covariates(rng, model, point):
 
 @jit
 def _propose_parameters(rng, model, theta, sigma2, s, cone, root):
-    """Propose (theta, sigma2) from the conjugate update given s; not always accepted if corrected.
+    """Propose (theta, sigma2) from the conjugate update given s; not always accepted.
 
     The prior is in the proposal and cancels: what is left of the ratio is the law of s over the
     likelihood that the proposal was made of.
@@ -411,20 +408,15 @@ def _propose_parameters(rng, model, theta, sigma2, s, cone, root):
     mu_n, u, a_n, b_n, ok = nig_update(cone, n, model.mu0, model.lambda0, model.a0, model.b0)
     if not ok:
         return theta, sigma2
-    for _ in range(1 if model.corrected else _TRIES):
-        new_theta, new_sigma2 = draw_nig(rng, mu_n, u, a_n, b_n)
-        if model.bounded and not feasible_parameters(new_theta, new_sigma2, model.box):
-            continue
-        ratio = 0.0
-        if model.corrected:
-            ratio = log_responses(s, new_theta, new_sigma2, n, root)
-            ratio -= log_responses(s, theta, sigma2, n, root)
-            ratio += 0.5 * n * math.log(new_sigma2 / sigma2)
-            ratio += 0.5 * sum_of_squares(new_theta, cone) / new_sigma2
-            ratio -= 0.5 * sum_of_squares(theta, cone) / sigma2
-        if rng.random() < _probability(ratio):
-            return new_theta, new_sigma2
-    return theta, sigma2
+    new_theta, new_sigma2 = draw_nig(rng, mu_n, u, a_n, b_n)
+    if model.bounded and not feasible_parameters(new_theta, new_sigma2, model.box):
+        return theta, sigma2
+    ratio = log_responses(s, new_theta, new_sigma2, n, root)
+    ratio -= log_responses(s, theta, sigma2, n, root)
+    ratio += 0.5 * n * math.log(new_sigma2 / sigma2)
+    ratio += 0.5 * sum_of_squares(new_theta, cone) / new_sigma2
+    ratio -= 0.5 * sum_of_squares(theta, cone) / sigma2
+    return (new_theta, new_sigma2) if rng.random() < _probability(ratio) else (theta, sigma2)
 
 
 @jit
@@ -449,10 +441,8 @@ def _propose_covariates(rng, model, theta, sigma2, s, cone, root):
     new_root[1:, 1:] = inner
     if not (ok and ok_too):
         return root
-    ratio = 0.0
-    if model.corrected:
-        ratio = _log_covariates(model, theta, sigma2, s, new_root, m_n, k_n, psi_n, nu_n)
-        ratio -= _log_covariates(model, theta, sigma2, s, root, m_n, k_n, psi_n, nu_n)
+    ratio = _log_covariates(model, theta, sigma2, s, new_root, m_n, k_n, psi_n, nu_n)
+    ratio -= _log_covariates(model, theta, sigma2, s, root, m_n, k_n, psi_n, nu_n)
     return new_root if rng.random() < _probability(ratio) else root
 
 
@@ -463,24 +453,21 @@ def sweep(rng, state, model, released, warm):
     d = theta.size
     pace = (tuned + 1.0) ** (-2.0 / 3.0) if warm else 0.0
     point = theta, sigma2, s, root
-    for _ in range(_STEPS + d if model.corrected else 0):
+    for _ in range(_STEPS + d):
         point, walk = _walk_parameters(rng, model, point, walk, pace)
         if model.hierarchical:
             point, walk_x = _walk_covariates(rng, model, point, walk_x, pace)
-    if model.corrected:
-        point = _turn_slopes(rng, model, point)
-        if model.hierarchical:
-            point = _stretch_covariates(rng, model, point)
+    point = _turn_slopes(rng, model, point)
+    if model.hierarchical:
+        point = _stretch_covariates(rng, model, point)
     theta, sigma2, s, root = point
     noise = model.gaussian**2
     for j in released:
         if model.laplace[j] > 0.0:
             noise[j] = 1.0 / draw_precision(rng, abs(model.z[j] - s[j]), model.laplace[j])
-    for _ in range(1 if model.corrected else _TRIES):
-        new_s, ok = draw_statistics(rng, model, released, noise, theta, sigma2, root)
-        if ok and (not model.bounded or feasible_sums(new_s, model.n, model.box)):
-            s = new_s
-            break
+    new_s, ok = draw_statistics(rng, model, released, noise, theta, sigma2, root)
+    if ok and (not model.bounded or feasible_sums(new_s, model.n, model.box)):
+        s = new_s
     cone = onto_cone(cross_products(s, model.n, d))
     theta, sigma2 = _propose_parameters(rng, model, theta, sigma2, s, cone, root)
     if model.hierarchical:

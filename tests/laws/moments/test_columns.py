@@ -76,19 +76,8 @@ def test_routes(reference, caplog):
     np.testing.assert_allclose(*means, atol=0.02)
 
 
-def test_the_published_sampler_and_the_naive_analysis_by_name():
-    model = simple_regression(*CIRRHOSIS)
-    with pytest.raises(ValueError, match="'bernstein-sheldon' or 'naive'"):
-        dp.sample(model, method="gibbs")
-    published = dp.sample(model, method="bernstein-sheldon", draws=2000, **QUIET)
-    assert published["posterior"].attrs["route"] == "Bernstein & Sheldon (2019)"
-    naive = dp.sample(model, method="naive", draws=2000, **QUIET)
-    sd = [float(t["posterior"]["theta"].std(("chain", "draw"))[0]) for t in (published, naive)]
-    assert sd[1] < 0.5 * sd[0]
-
-
 @pytest.mark.nightly
-def test_naive_is_the_conjugate_posterior():
+def test_without_noise_the_posterior_is_the_conjugate_one():
     case = next(c for c in CASES.values() if c["kind"] == "NIG update")["inputs"]
     rows, y = np.array(case["X"]), np.array(case["y"])
     expected = next(c for c in CASES.values() if c["kind"] == "NIG update")["expected"]
@@ -105,13 +94,10 @@ def test_naive_is_the_conjugate_posterior():
         own = pt.concatenate([sums, features.T @ response, [(response**2).sum()]])
         published = np.concatenate([(rows.T @ rows)[i[1:], j[1:]], rows.T @ y, [y @ y]])
         dp.PrivateObservation("z", own, dp.LaplaceMechanism(1e-6), observed=published)
-    naive = dp.sample(model, method="naive", draws=20_000, **QUIET)["posterior"]
-    mean = naive["theta"].mean(("chain", "draw")).to_numpy()
-    np.testing.assert_allclose(mean, expected["mu_n"], atol=0.01)
-    v = naive["v"].mean()
-    assert float(v) == pytest.approx(expected["b_n"] / (expected["a_n"] - 1), rel=0.02)
-    exact = dp.sample(model, draws=2000, **QUIET)["posterior"]  # with next to no noise: the same
+    exact = dp.sample(model, draws=2000, **QUIET)["posterior"]
     np.testing.assert_allclose(exact["theta"].mean(("chain", "draw")), expected["mu_n"], atol=0.03)
+    v = exact["v"].mean()
+    assert float(v) == pytest.approx(expected["b_n"] / (expected["a_n"] - 1), rel=0.03)
 
 
 def test_marginal_density_under_gaussian_noise():
