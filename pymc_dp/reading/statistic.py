@@ -236,10 +236,10 @@ def require_own(
         )
 
 
-def stand_in_records(n: int) -> TensorVariable:
+def stand_in_records(n: int, dtype: str = "float64") -> TensorVariable:
     """Return records that stand for n of a model while a statistic of them is read."""
     rng = pt.random.shared_rng(seed=None)
-    return pt.random.normal(size=(n,), rng=rng, return_next_rng=True)[1]
+    return pt.random.normal(size=(n,), rng=rng, dtype=dtype, return_next_rng=True)[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,7 +393,7 @@ class _Reader:
             raise Declined("it takes a record twice")
         n = places[0].size
         if n not in self.stand_ins:
-            self.stand_ins[n] = stand_in_records(n)
+            self.stand_ins[n] = stand_in_records(n, self.records.dtype)
         stand_in = self.stand_ins[n]
         return np.sort(places[0]), stand_in, dict.fromkeys(found, stand_in)
 
@@ -402,7 +402,7 @@ class _Reader:
         rv, (rows, *others) = self.records, lengths(self.records)
         if len(others) != 1 or graph.type.ndim != 1 or not is_rowwise(graph, rv, rows, 1):
             raise Declined("it is neither a list nor computed row by row")
-        stand_in = stand_in_records(others[0])
+        stand_in = stand_in_records(others[0], rv.dtype)
         row = stand_in.type()
         [one] = clone_replace([graph], {rv: row[None, :]}, rebuild_strict=False)
         if lengths(one) != (1,):

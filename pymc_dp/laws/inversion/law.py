@@ -51,12 +51,12 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.kernels.inversion.draws import draw_sum
 from pymc_dp.laws.integrated import Integrated, in_results, recovered
-from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import (
     law_of_sum,
     log_density_of_sum,
     panel_counts,
 )
+from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.laws.shown import Shown
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 
@@ -135,23 +135,21 @@ class Inverted(Integrated):
         """See `Integrated.draw`."""
         own, summand = self.given(parameters)
         most = int(self.sizes.max())
-        like = pt.broadcast_arrays(*own, pt.zeros(self.sizes.shape))[-1]
-        rng, x = self.law(
-            *(p[..., None] for p in own),
-            size=(*like.shape, most),
-            rng=rng,
-            return_next_rng=True,
-        )
+        rng, x = self._records(rng, own, most)
         mine = np.arange(most) < self.sizes[..., None]
         sums = pt.switch(mine, summand.at(x), 0.0).sum(axis=-1)
         return rng, self.factor * sums + self.constant
 
+    def _records(self, rng, parameters, count: int):
+        """Draw so many records of each group."""
+        like = pt.broadcast_arrays(*parameters, pt.zeros(self.sizes.shape))[-1]
+        own = (p[..., None] for p in parameters)
+        return self.law(*own, size=(*like.shape, count), rng=rng, return_next_rng=True)
+
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: by quantiles of the records' law."""
         own, summand = self.given(parameters)
-        _, law = self.law(
-            *(p[..., None] for p in own), rng=pt.random.shared_rng(seed=None), return_next_rng=True
-        )
+        _, law = self._records(pt.random.shared_rng(seed=None), own, _QUANTILES.size)
         try:
             x = pm.icdf(law, _QUANTILES)
         except NotImplementedError:

@@ -60,7 +60,7 @@ class Panels(KernelCall, Placement):
 
 
 class ReleaseDensity(KernelCall):
-    """Log density of a release, with its derivatives; see `inversion.release.release_line`.
+    """Log density of a release, with its derivatives; see `kernels.inversion.release.release_line`.
 
     Of the nodes the share `few` is tried first. The gradient of the first output *is*
     the other outputs of the same node. Second derivatives are not available.

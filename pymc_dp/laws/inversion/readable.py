@@ -16,8 +16,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
-from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import detail, law_of_sum, support
+from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.model import is_component
 

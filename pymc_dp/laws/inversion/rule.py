@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant
-from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
@@ -16,14 +16,13 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.inversion.breakpoints import Summand, read_summand
 from pymc_dp.laws.inversion.law import Inverted, noise_parts
 from pymc_dp.laws.inversion.quadrature import starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
+from pymc_dp.laws.inversion.summand import read_summand, require_smooth, summand_of
 from pymc_dp.laws.inversion.trial import require_found, require_somewhere
 from pymc_dp.laws.shown import as_released, of_multiples, of_weights
 from pymc_dp.laws.sum_law import LAST_RESORTS, Change
-from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.reading.bounds import at_start
 from pymc_dp.reading.columns import column_parameters, only_column, width_of
 from pymc_dp.reading.groups import Block
@@ -35,7 +34,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
-from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic, stand_in_records
+from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
 
 def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVariable]]:
@@ -125,7 +124,7 @@ def sum_of_all(
         )
     try:
         entry = statistic[0] if shape else statistic
-        summand = read_summand(entry, records, n, column=column, positive=positive)
+        summand, added = read_summand(entry, records, n, column=column, positive=positive)
     except Declined as error:
         instead = "Release sums of functions of single records, or sample with rung='records'"
         raise Declined(
@@ -137,10 +136,10 @@ def sum_of_all(
         require_smooth(records, mechanism, summand)
     shown = as_released(release, 1)
     if found := summand.multiple:
-        factor, added = np.array(found).reshape(2, 1)
+        factor, of_each = np.array(found).reshape(2, 1)
         several = records.type.ndim > 1 and width_of(records) > 1
         of = f"{records.name}_{column}" if several else str(records.name)
-        shown = of_multiples(of, records.owner.op, np.array(n), factor, n * added)
+        shown = of_multiples(of, records.owner.op, np.array(n), factor, n * of_each + added)
     graphs = [summand.h, *summand.breakpoints]
     public = [
         v for v in graph_inputs(graphs) if v is not summand.record and not isinstance(v, Constant)
@@ -148,7 +147,7 @@ def sum_of_all(
     # What the law keeps is no part of the model.
     own = {v: v.type() for v in public}
     summand = summand.rewritten(lambda g: clone_replace(g, own, rebuild_strict=False))
-    numbers = np.full(shape, n), np.ones(shape), np.zeros(shape)
+    numbers = np.full(shape, n), np.ones(shape), np.full(shape, added)
     inverted = Inverted(law, *numbers, summand, tuple(own.values()), shown)
     parameters = [pt.broadcast_to(p, shape) for p in parameters]
     return integrated_release(inverted, mechanism, *parameters, *public)
@@ -203,34 +202,6 @@ def require_bulk(release: TensorVariable, name: str) -> None:
     require_somewhere(found_at)
 
 
-def require_smooth(records: TensorVariable, mechanism: Mechanism, summand: Summand) -> None:
-    """Decline counts that are discrete but for noise whose density has a kink."""
-    if has_kink(mechanism) and _steps(summand) > 2:
-        raise Declined(
-            f"it counts the records {records.name!r} in more than two classes, which makes it "
-            f"discrete but for Laplace noise: release one count, or use GaussianMechanism"
-        )
-
-
-def _steps(summand: Summand) -> int:
-    """Count the values of a summand that is constant between breakpoints; 0 for others."""
-    points = [known_value(p) for p in summand.breakpoints]
-    if not points or any(p is None for p in points):
-        return 0
-    known = np.array([float(np.squeeze(p)) for p in points if p is not None])
-    edges = np.unique(known[np.isfinite(known)])
-    if edges.size == 0:
-        return 0
-    edges = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
-    inner = np.concatenate([edges[:-1] + s * np.diff(edges) for s in (0.3, 0.6)])
-    given = {summand.record: pt.as_tensor(inner)}
-    value = known_value(clone_replace(summand.h, given, rebuild_strict=False))
-    if value is None:
-        return 0  # it depends on a parameter, or on data without a value
-    first, second = np.split(np.broadcast_to(value, inner.shape), 2)
-    return np.unique(first).size if np.array_equal(first, second) else 0
-
-
 def part_of(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:
     """Return the function of each record that all releases are linear in."""
     above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
@@ -264,14 +235,3 @@ def _of_one_record(graph: TensorVariable, rv: TensorVariable) -> bool:
     if node is None or not (isinstance(node.op, Elemwise) or keeps_values(node.op, node.inputs[0])):
         return False
     return all(_of_one_record(i, rv) for i in node.inputs)
-
-
-def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
-    """Read a function of each of n records `rv` as one of a vector of records."""
-    alike = stand_in_records(n)
-    stand_in = alike.type()  # a clone would copy what is drawn
-    column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
-    [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
-    vector = of_column.dimshuffle(0) if rv.type.ndim > 1 else of_column
-    [entry] = graph_replace([vector.sum()], {stand_in: alike}, strict=False)
-    return read_summand(entry, alike, n, column=0, positive=positive)

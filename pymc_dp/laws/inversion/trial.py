@@ -12,13 +12,13 @@ from scipy import stats
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import noticed_function
 from pymc_dp.kernels.inversion.release import sparing_line
-from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import (
     FEWEST,
     backward,
     law_of_sum,
     panel_counts,
 )
+from pymc_dp.laws.inversion.summand import Summand
 
 _FAR = np.array([-1e100, 1e100])  # on the real line, to which supports are mapped
 _FEW = 12

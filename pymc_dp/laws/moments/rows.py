@@ -77,8 +77,8 @@ class JointRows(SumLaw):
         found = []
         for own, table, n in self._by_group(matrix, self._members(known)):
             if own.size:
-                names = [known.names[e] for e in own]
-                found += _wrong_values(table, z[own], sd[own], names, rows.labels, n)
+                entries = [(name := known.names[e], e - known.names.index(name)) for e in own]
+                found += _wrong_values(table, z[own], sd[own], entries, rows.labels, n)
         return found
 
     def latents(self):
@@ -90,7 +90,8 @@ class JointRows(SumLaw):
         linear, center = [], None
         if known is not None:
             members = self._members(known)
-            joint = blocks.size <= _MOST_JOINT and sum(map(len, members)) < len(known.names)
+            mixes = any(own.size > 1 for own in self._groups_of(known))
+            joint = mixes and blocks.size <= _MOST_JOINT
             if joint:
                 parts = np.split(blocks, [exact.size - exact.width], axis=1)
                 blocks = np.concatenate([p.ravel() for p in parts])[None]
@@ -182,16 +183,18 @@ class JointRows(SumLaw):
             return None
         return Published(names, polynomials, *map(pt.concatenate, zip(*noise, strict=True)))
 
-    def _members(self, known: Published) -> list[np.ndarray]:
-        """Return the entries that are of one group alone; what is of none is of the first."""
+    def _groups_of(self, known: Published) -> list[np.ndarray]:
+        """Return the groups that each entry is of."""
         groups = self.rows.sizes.size
         if groups == 1:
-            return [np.arange(len(known.names))]
-        group = []
-        for polynomial in known.polynomials:
-            [own] = np.nonzero(sum((c != 0 for m, c in polynomial.items() if m), np.zeros(groups)))
-            group.append(own.sum() if own.size < 2 else -1)
-        return [np.flatnonzero(np.equal(group, g)) for g in range(groups)]
+            return [np.zeros(1, dtype=int)] * len(known.names)
+        weighed = ([c != 0 for m, c in p.items() if m] for p in known.polynomials)
+        return [np.flatnonzero(sum(own, np.zeros(groups))) for own in weighed]
+
+    def _members(self, known: Published) -> list[np.ndarray]:
+        """Return the entries that are of each group alone."""
+        alone = [own[0] if own.size == 1 else -1 for own in self._groups_of(known)]
+        return [np.flatnonzero(np.equal(alone, g)) for g in range(self.rows.sizes.size)]
 
     def _by_group(self, matrix: sparse.csr_array, members: list[np.ndarray]):
         """Yield the entries of each group, their matrix on its own sums, and its size."""
@@ -294,9 +297,14 @@ def _padded(entries: list[np.ndarray], none: int) -> np.ndarray:
 
 
 def _wrong_values(
-    matrix: np.ndarray, z: np.ndarray, sd: np.ndarray, names: list[str], labels: list[str], n: int
+    matrix: np.ndarray,
+    z: np.ndarray,
+    sd: np.ndarray,
+    entries: list[tuple[str, int]],
+    labels: list[str],
+    n: int,
 ) -> list[str]:
-    """Say what is wrong with values of n rows; see `nearest_sample`. Entries have names."""
+    """Say what is wrong with values of n rows, in entries of releases; see `nearest_sample`."""
     width, products = len(labels), column_products(len(labels))
     found = []
     for row in np.unique(matrix, axis=0):
@@ -304,7 +312,7 @@ def _wrong_values(
         if row.any() and mine.size > 1 and np.unique(z[mine]).size < mine.size:
             product = products[int(np.flatnonzero(row)[0])]
             found.append(
-                f"{names[mine[0]]!r}: the sum of {'·'.join(labels[c] for c in product)} is "
+                f"{entries[mine[0]][0]!r}: the sum of {'·'.join(labels[c] for c in product)} is "
                 f"released {mine.size} times with the same value, which separate draws of noise do "
                 f"not give: release each number once, of a symmetric matrix X'X the upper "
                 f"triangle, (X.T @ X)[np.triu_indices(d)]"
@@ -316,11 +324,12 @@ def _wrong_values(
         distance = np.abs(matrix @ sample_sums(mean, factor, n) - z) / sd
         worst = int(np.argmax(distance))
         if distance[worst] > _IMPOSSIBLE:
+            name, number = entries[worst]
             found.append(
-                f"{names[worst]!r}: no {n} rows have these sums: entry "
-                f"{worst - names.index(names[worst])} is {distance[worst]:.3g} standard deviations "
-                f"of the noise from the nearest that rows have. Check the units, the order of the "
-                f"entries, the number of rows and the noise"
+                f"{name!r}: no {n} rows have these sums: entry {number} is "
+                f"{distance[worst]:.3g} standard deviations of the noise from the nearest that "
+                f"rows have. Check the units, the order of the entries, the number of rows and the "
+                f"noise"
             )
     return found
 

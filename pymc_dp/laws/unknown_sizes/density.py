@@ -35,8 +35,8 @@ from pymc_dp.graphs.questions import known_value, noticed_function
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated
-from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.law import log_densities, noise_parts
+from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism

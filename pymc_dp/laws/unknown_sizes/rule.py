@@ -35,7 +35,7 @@ from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.law import noise_parts
 from pymc_dp.laws.inversion.quadrature import FEWEST, starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.rule import require_smooth, summand_of
+from pymc_dp.laws.inversion.summand import require_smooth, summand_of
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw

@@ -158,6 +158,42 @@ def test_noise_of_length_one():
     assert value_and_slope(model, THETA)[0] == pytest.approx(value, rel=1e-11)
 
 
+@pytest.mark.parametrize(
+    ("statistic", "released"),
+    [(lambda x: pt.dot(M, pt.clip(x, 0, 1)), Z * SIZES), (lambda x: pt.clip(x, 0, 1).sum(), 18.0)],
+)
+def test_records_of_single_precision(statistic, released):
+    found = []
+    for dtype in ("float32", "float64"):
+        with pm.Model() as model:
+            theta = pm.HalfNormal("theta")
+            x = pm.Normal("x", theta, 0.4, shape=N, dtype=dtype)
+            dp.PrivateObservation("z", statistic(x), NOISES["gaussian"], observed=released)
+        found.append(value_and_slope(model, 0.3))
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("factor", "added"), [(1.0, 0.0), (-2.0, 1e9)])
+def test_moments_of_one_sum(factor, added):
+    """For a Normal surrogate; the density is that of the sum, wherever it is put."""
+    law, n = stats.weibull_min(1.3, scale=4.0), 20
+    values = []
+    for a, b in [(factor, added), (1.0, 0.0)]:
+        with pm.Model() as model:
+            theta = pm.HalfNormal("theta")
+            x = pm.Weibull("x", 1.3, 4.0 * theta, shape=n)
+            noise = dp.LaplaceMechanism(3.0 * abs(a))
+            statistic = a * pt.clip(x, 0, 5).sum() + b
+            dp.PrivateObservation("z", statistic, noise, observed=a * 60.0 + b)
+        values.append(value_and_slope(model, 1.0)[0] + np.log(abs(a)))
+    assert values[0] == pytest.approx(values[1], abs=1e-11)
+    op = dp.collapse(model)["z"].owner.op
+    mean, variance = pm.draw(op.law.mean_variance(*map(pt.constant, (1.3, 4.0))))
+    first, second = (law.expect(lambda v, k=k: min(v, 5.0) ** k) for k in (1, 2))
+    assert mean == pytest.approx(n * first, rel=1e-3)
+    assert variance == pytest.approx(n * (second - first**2), rel=1e-2)
+
+
 def test_an_empty_group_is_noise_alone():
     weights = np.vstack([M / SIZES[:, None], np.zeros(N)])
     with pm.Model() as model:
@@ -189,7 +225,11 @@ def test_draws_are_of_the_model():
         (lambda x: pt.dot(M[:, ::-1], pt.clip(x, 0, 1)), "with different parameters"),
         (lambda x: pt.dot(M, pt.tanh(x) + x.mean()), "one function of a single record"),
         (lambda x: pt.stack([pt.clip(x, 0, 1).sum(), pt.clip(x, 0, 2).sum(), 0]), "write it once"),
-        (lambda x: pt.dot(M * (M.cumsum(1) <= 4), pt.clip(x, 0, 1)), "over a group of 4 records"),
+        (
+            lambda x: pt.dot(M * (M.cumsum(1) <= [[9], [4], [9]]), pt.clip(x, 0, 1)),
+            "over a group of 4 records",
+        ),
+        (lambda x: pt.dot(M * [[1], [1], [1e6]], pt.clip(x, 0, 1)), "noise of scale 5e-08"),
         (lambda x: pt.dot(M, (x > 0) * 1.0 + (x > 1)), "in more than two classes"),
     ],
 )

@@ -9,8 +9,8 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
-from pymc_dp.laws.inversion.breakpoints import Summand
 from pymc_dp.laws.inversion.quadrature import log_density_of_sum
+from pymc_dp.laws.inversion.summand import Summand
 
 LAWS = {
     "exponential": lambda n: pm.Exponential("x", pm.Gamma("theta", 4, 4), shape=n),

@@ -1,9 +1,9 @@
-r"""Reading a statistic as :math:`\sum_i h(x_i)`, with the points where h is not smooth."""
+r"""What each record contributes to a sum :math:`\sum_i h(x_i)`, and where h is not smooth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytensor.tensor as pt
@@ -18,7 +18,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import keeps_values, known_value, public_data
+from pymc_dp.graphs.questions import keeps_values, known_value
+from pymc_dp.mechanisms.base import Mechanism, has_kink
+from pymc_dp.reading.statistic import stand_in_records
 from pymc_dp.reading.sums import additive, column_vectors
 
 # Functions that are smooth in all of their arguments: more may be added.
@@ -49,7 +51,8 @@ class Summand:
 
     def at(self, x: TensorVariable) -> TensorVariable:
         """Return what records contribute, of any shape."""
-        [h] = graph_replace([self.h], {self.record: x.ravel()}, strict=False)
+        given = {self.record: x.ravel().astype("float64")}
+        [h] = graph_replace([self.h], given, strict=False)
         return pt.broadcast_to(h, (x.size,)).reshape(x.shape)
 
     @property
@@ -63,7 +66,7 @@ class Summand:
         except Declined:
             return None
         added = known_value(at_zero, fixed=True)
-        if public_data([h]) or added is None or not np.isfinite([*slopes.flat, *added]).all():
+        if added is None or not np.isfinite([*slopes.flat, *added]).all():
             return None
         a, b = float(slopes[0, 0]), float(added[0])
         return (a, b) if a and np.array_equal(slopes, a * np.eye(2)) else None
@@ -81,8 +84,10 @@ def read_summand(
     *,
     column: int,
     positive: bool,
-) -> Summand:
-    """Read a scalar statistic; what it adds to the sum is added in equal parts for each record.
+) -> tuple[Summand, float]:
+    """Read a scalar statistic as a sum over records, and a number that is added.
+
+    What is added and may change, of `pm.Data`, is added in equal parts for each record.
 
     Parameters
     ----------
@@ -105,22 +110,35 @@ def read_summand(
             f"rung='records'",
             near=1,
         ) from None
-    record = pt.vector("record", dtype="float64")
-    h = pt.as_tensor(offset).astype("float64") / n
+    record, h = pt.vector("record", dtype="float64"), pt.zeros((), dtype="float64")
     for total, vector in zip(form.sums, form.maps, strict=True):
         if total in coefficients:
             h = h + coefficients[total] * vector
     if not coefficients:
         raise Declined("it does not depend on the records")
-    h = h.astype("float64")
+    h, offset = (pt.as_tensor(graph).astype("float64") for graph in (h, offset))
     centers = pt.zeros(len(form.columns), dtype="float64")
-    replace = {v: record for v, j in column_vectors([h], records).items() if j == column}
-    replace[form.centers] = centers
-    h = clone_replace(h, replace, rebuild_strict=False)
+    given = {v: record for v, j in column_vectors([h], records).items() if j == column}
+    given[form.centers] = centers
+    h, offset = clone_replace([h, offset], given, rebuild_strict=False)
+    added = known_value(offset, fixed=True)
+    h = h + offset / n if added is None else h
     h = rewrite_graph(_of_any_length(h), include=("canonicalize",))
     reader = _Breakpoints(record, positive)
     reader.visit(h)
-    return Summand(record, h, tuple(reader.found))
+    return Summand(record, h, tuple(reader.found)), 0.0 if added is None else float(added)
+
+
+def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
+    """Read a function of each of n records `rv` as one of a vector of records."""
+    alike = stand_in_records(n)
+    stand_in = alike.type()  # a clone would copy what is drawn
+    column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
+    [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
+    vector = of_column.dimshuffle(0) if rv.type.ndim > 1 else of_column
+    [entry] = graph_replace([vector.sum()], {stand_in: alike}, strict=False)
+    found, added = read_summand(entry, alike, n, column=0, positive=positive)
+    return replace(found, h=found.h + added / n) if added else found
 
 
 def _of_any_length(h: TensorVariable) -> TensorVariable:
@@ -273,3 +291,31 @@ class _Breakpoints:
             case ps.Cast() | ps.Identity() | ps.Clip() | ps.Maximum() | ps.Minimum():
                 return lambda c: [c]
         return None
+
+
+def require_smooth(records: TensorVariable, mechanism: Mechanism, summand: Summand) -> None:
+    """Decline counts that are discrete but for noise whose density has a kink."""
+    if has_kink(mechanism) and _steps(summand) > 2:
+        raise Declined(
+            f"it counts the records {records.name!r} in more than two classes, which makes it "
+            f"discrete but for Laplace noise: release one count, or use GaussianMechanism"
+        )
+
+
+def _steps(summand: Summand) -> int:
+    """Count the values of a summand that is constant between breakpoints; 0 for others."""
+    points = [known_value(p) for p in summand.breakpoints]
+    if not points or any(p is None for p in points):
+        return 0
+    known = np.array([float(np.squeeze(p)) for p in points if p is not None])
+    edges = np.unique(known[np.isfinite(known)])
+    if edges.size == 0:
+        return 0
+    edges = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
+    inner = np.concatenate([edges[:-1] + s * np.diff(edges) for s in (0.3, 0.6)])
+    given = {summand.record: pt.as_tensor(inner)}
+    value = known_value(clone_replace(summand.h, given, rebuild_strict=False))
+    if value is None:
+        return 0  # it depends on a parameter, or on data without a value
+    first, second = np.split(np.broadcast_to(value, inner.shape), 2)
+    return np.unique(first).size if np.array_equal(first, second) else 0
