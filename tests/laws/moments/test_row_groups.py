@@ -342,15 +342,18 @@ def test_means_of_independent_columns():
 
 
 def test_impossible_sums_of_a_group_are_said():
+    """Of the second group; a public number among the entries is of none."""
+
     @as_model
     def build():
         x, y = rows()
-        for k, p in enumerate(products(x, y)):
-            # In the second group the squares of x add up to less than its sum allows.
-            released(f"z{k}", pt.dot(M, p), SUMS[k] if k != 2 else [SUMS[2, 0], -90.0])
+        sums = [pt.dot(M, p) for p in products(x, y)]
+        # In the second group the squares of x add up to less than its sum allows.
+        values = [*SUMS[:2].ravel(), SUMS[2, 0], -90.0, *SUMS[3:].ravel()]
+        released("z", pt.concatenate([[7.0], *sums]), [900.0, *values])
 
     [note] = notes(Reading(build()))
-    assert note.startswith("'z2': no 9 rows have these sums")
+    assert note.startswith("'z': no 9 rows have these sums: entry 6 is")
 
 
 @pytest.mark.nightly
