@@ -245,11 +245,18 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     # are in both: what is translated would be an input of itself.
     own = [v for v in model.named_vars.values() if v in memo and not isinstance(v, Constant)]
     translation = {var: memo[var] for var in own}
+
+    def dims_of(name: str, new: TensorVariable) -> tuple:
+        release = total.entries_of.get(name)
+        if release is None or known_shape(new) != known_shape(release):
+            return ()
+        return named[release.name].owner.op.dims
+
     for name, (rv, transform) in {**total.transforms, **total.added}.items():
         new = _translate(rv, translation)
         value_name = name if transform is None else f"{name}_{transform.name}__"
         value = new.type(name=value_name)
-        dims = named[name].owner.op.dims if name in named else ()
+        dims = named[name].owner.op.dims if name in named else dims_of(name, new)
         model_var = model_free_rv(new, value, transform, name, *dims)
         if name in named:
             translation = {
@@ -261,7 +268,8 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
         translation[rv] = model_var
     for name, expression in total.deterministics.items():
         new = _translate(expression, translation)
-        fgraph.add_output(model_deterministic(new, name), import_missing=True)
+        named_dims = dims_of(name, new)
+        fgraph.add_output(model_deterministic(new, name, *named_dims), import_missing=True)
     for old, rv in total.replaced.items():
         node = named[old.name].owner
         new = _translate(rv, translation)

@@ -38,6 +38,7 @@ class Change:
     transforms : existing free variables that become others, with their transforms, in order.
     start : starting values of free variables by name.
     deterministics : new deterministic variables by name.
+    entries_of : by name, releases whose entries new variables have; their dims are those.
     dropped : names of releases that the rung has used up.
     """
 
@@ -46,6 +47,7 @@ class Change:
     transforms: dict[str, tuple[TensorVariable, Transform | None]] = field(default_factory=dict)
     start: dict[str, np.ndarray] = field(default_factory=dict)
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
+    entries_of: dict[str, TensorVariable] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
 
 

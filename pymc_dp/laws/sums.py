@@ -202,7 +202,14 @@ class Family(ABC):
                 parts = [times * mu + added, abs(times) * sigma]
         rng = pt.random.shared_rng(seed=None)
         _, latent = found.law.op(*parts, size=(kept.size,), rng=rng, return_next_rng=True)
-        change.added[name] = (latent, _default_transform(found.law.op, latent))
+        transform, shape = _default_transform(found.law.op, latent), known_shape(statistic.rv)
+        change.entries_of[name] = statistic.rv
+        if self.sums.beside or kept.size == found.empty.size:
+            change.added[name] = latent, transform
+        else:  # in results a sum of no records has its place
+            change.added[f"{name}_filled"] = latent, transform
+            every = pt.zeros(found.empty.size, dtype=latent.dtype)
+            change.deterministics[name] = pt.set_subtensor(every[kept], latent).reshape(shape)
         return Placed(kept, factor * latent + constant)
 
     def marginal(self, statistic: Statistic, change: Change) -> TensorVariable:

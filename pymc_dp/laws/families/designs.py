@@ -90,6 +90,7 @@ class Designs(Family):
             name, factor, constant = self.shown(statistic)
             shown = (entries[place] - constant) / factor
             change.deterministics[name] = shown.reshape(known_shape(release))
+            change.entries_of[name] = release
             placed[release] = Placed(np.arange(statistic.offset.size), entries[place])
         return placed
 

@@ -71,6 +71,7 @@ class Normal(Family):
         change.added[f"{name}_standard"] = (standard, None)
         value, shape = mean + factor @ standard, known_shape(statistic.rv)
         change.deterministics[name] = ((value - added) / times).reshape(shape)
+        change.entries_of[name] = statistic.rv
         return {statistic.rv: Placed(np.arange(statistic.offset.size), value)}
 
     def marginal(self, statistic, change):

@@ -172,3 +172,27 @@ def test_the_groups_parameters_stay_in_the_model():
     assert {"m", "tau", "raw", "theta"} <= set(collapsed.named_vars)
     assert "y" not in collapsed.named_vars
     assert "one of y" in str(dp.explain(model))
+
+
+@pytest.mark.parametrize(
+    ("law", "name"),
+    [
+        (lambda t: pm.Bernoulli("x", logit_p=t), "x_count"),
+        (lambda t: pm.Normal("x", t, 1.0), "x_sum"),
+        (lambda t: pm.Gamma("x", pt.exp(t), 1.0), "x_sum"),
+    ],
+)
+@pytest.mark.parametrize("districts", [3, 4])
+def test_sums_by_group_have_the_dims_of_their_release(law, name, districts):
+    """And a place for a group of no records, as `dp.recover` has it."""
+    group = np.repeat([0, districts - 2, districts - 1], [5, 6, 7])
+    with pm.Model(coords={"district": np.arange(districts)}) as model:
+        x = law(pm.Normal("theta", dims="district")[group])
+        sums = pt.zeros(districts)[group].inc(x)
+        noise, z = dp.GaussianMechanism(1.0), np.ones(districts)
+        dp.PrivateObservation("z", sums, noise, observed=z, dims="district")
+    collapsed = dp.collapse(model, "statistics")
+    assert collapsed.named_vars_to_dims[name] == ("district",)
+    drawn = pm.draw(collapsed[name], 200, random_seed=1)
+    assert drawn.shape == (200, districts)
+    assert [*np.flatnonzero(drawn.var(axis=0) == 0)] == [*range(1, districts - 2)]
