@@ -76,6 +76,17 @@ def exponential_sum():
 
 
 @model
+def clamped_by_group():
+    group = np.repeat(np.arange(8), [30, 120, 80, 60, 200, 150, 45, 90])
+    theta = pm.Normal("theta", pm.Normal("mu", 3, 1), pm.HalfNormal("tau", 0.5), shape=8)
+    x = pm.LogNormal("x", theta[group], pm.HalfNormal("s", 1), shape=group.size)
+    sizes = np.bincount(group)
+    means = pt.zeros(8)[group].inc(x.clip(0, 120)) / sizes
+    z = np.array([24.0, 31.0, 17.0, 29.0, 22.0, 35.0, 26.0, 20.0])
+    release(means, dp.LaplaceMechanism(120 / sizes), z)
+
+
+@model
 def two_inverted_sums():
     x = pm.Normal("x", pm.Normal("mu", 0, 2), pm.HalfNormal("s", 2), shape=50)
     release(pt.stack([x.clip(-2, 2).mean(), (x > 1).mean()]), dp.LaplaceMechanism(0.05), [0.3, 0.3])

@@ -216,10 +216,16 @@ def _by_best_route(
                 "another way: %s", name, usual / plan.rate, reason,
             )  # fmt: skip
         faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
-        instead = f"Without rung={rung!r} it takes the route {other.name!r}."
+        elsewhere = [own for own in open_routes if own[1].rung != best.rung]
+        instead = ""
+        if faster > plan.rate:
+            instead = f"Without rung={rung!r} it takes the route {other.name!r}."
+        elif best.careful > 1.0 and elsewhere:
+            _, other = max(elsewhere, key=lambda own: own[1].standing(own[0].rate))
+            instead = f"Draw more, or try rung={other.rung!r}, the route {other.name!r}."
         own = kwargs | _starts(reading, best, kwargs.get("initvals"))
         try:
-            return plan.run(**own), instead if faster > plan.rate else ""
+            return plan.run(**own), instead
         except NotFinite as why:
             _log.warning("Not taken: %s, %s", best.name, why)
             shut.setdefault(str(why), []).append(best.name)

@@ -130,5 +130,6 @@ def _counts(reading: Reading) -> Plan:
 
 
 ROUTES.add(Route(_STEPS, "statistics", _statistics, steps=True, usual={_STEPS: 1}))
-ROUTES.add(Route("Metropolis on the records", "records", _records, steps=True))
+# Parameters follow their records slowly where noise or clamps leave these free.
+ROUTES.add(Route("Metropolis on the records", "records", _records, steps=True, careful=10.0))
 ROUTES.add(Route("exact draws of the counts", "records", _counts, steps=True))

@@ -189,4 +189,4 @@ ROUTES.add(
 ROUTES.add(Route(_MARGINAL, "marginal", _marginal_plan, usual={_MARGINAL: 1}))
 # Latent sums follow their parameters slowly where the release is far out.
 ROUTES.add(Route(_STATISTICS, "statistics", _statistics_plan, usual={_STATISTICS: 1}, careful=3.0))
-ROUTES.add(Route("NUTS on the records", "records", _records, steps=True))
+ROUTES.add(Route("NUTS on the records", "records", _records, steps=True, careful=10.0))

@@ -8,6 +8,8 @@ import pytest
 from xarray import Dataset, DataTree
 
 import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.routes import Plan, Route
 from pymc_dp.routes.convergence import check_convergence
 from tests.models import gaussian_model
 
@@ -117,3 +119,23 @@ def test_two_modes_are_seen_with_two_chains(caplog):
     dp.sample(model, **SHORT | {"draws": 400, "tune": 300}, **step)
     [message] = said(caplog)
     assert "'mu' (R-hat" in message
+
+
+@pytest.mark.parametrize(
+    ("rung", "careful", "advice"),
+    [
+        ("auto", 10.0, "Draw more, or try rung='marginal', the route 'exact'."),
+        ("auto", 1.0, ""),
+        ("marginal", 10.0, "Without rung='marginal' it takes the route 'walk'."),
+    ],
+)
+def test_what_is_said_to_do_better(rung, careful, advice, monkeypatch):
+    heard = []
+    monkeypatch.setattr(sampling, "check_convergence", lambda tree, names, said: heard.append(said))
+    found = [
+        (Route("walk", "records", None, careful=careful), Plan(900.0, lambda **kwargs: DataTree())),
+        (Route("exact", "marginal", None), Plan(9.0, lambda **kwargs: DataTree())),
+    ]
+    monkeypatch.setattr(sampling, "routes", lambda *args, **kwargs: found)
+    dp.sample(gaussian_model(20, [1.0, 1.0], [0.5, 1.5]), rung=rung)
+    assert heard == [advice]
