@@ -269,7 +269,7 @@ def test_mixtures(case):
     # Draws of the count given the release.
     pair = find_pair(model["z"].owner.op.law.statistic.law, mechanism)
     column = [*mechanism.parameters, -np.inf, np.inf]
-    column += pair.parameters(*model["z"].owner.inputs[2:-1])
+    column += pair.parameters(*model["z"].owner.op.split(model["z"].owner.inputs)[1])
     for seed, (z_j, row) in enumerate(zip(z, joint, strict=True)):
         draws_follow(pair, seed, [z_j, *column], row, size=5000)
 
