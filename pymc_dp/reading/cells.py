@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -37,9 +37,6 @@ from pymc_dp.graphs.questions import (
     lengths,
     nearest_rvs,
 )
-
-if TYPE_CHECKING:
-    from pymc_dp.reading.statistic import Statistic
 
 type Index = tuple[np.ndarray, ...]  # for each axis, the place of every entry that is meant
 
@@ -93,12 +90,12 @@ def at_records(rv: TensorVariable, parameter: TensorVariable, records) -> Tensor
     return at_places(parameter, aligned(parameter, index))
 
 
-def cells_of(rv: TensorVariable, parameters: Sequence, *sums: Statistic) -> Cells:
-    """Return the finest cells in which the parameters of records agree, and their weights."""
+def cells_of(rv: TensorVariable, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
+    """Return the finest cells in which the parameters of records agree, and some weights."""
     index = places(rv)
     keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
-    if sums:
-        keys += column_keys(sparse.csc_array(sparse.vstack([s.weights for s in sums])))
+    if weights:
+        keys += column_keys(sparse.csc_array(sparse.vstack(weights)))
     return partition(keys, index[0].size)
 
 

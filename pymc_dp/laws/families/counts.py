@@ -48,7 +48,7 @@ class Counts(Family):
     def __init__(self, sums):
         super().__init__(sums)
         rv, parameters, statistics = sums.rv, sums.parameters, sums.statistics
-        cells = cells_of(rv, parameters, *statistics)
+        cells = cells_of(rv, parameters, *(s.weights for s in statistics))
         weights = sparse.vstack([s.weights[:, cells.first] for s in statistics])
         [used] = np.nonzero(np.diff(sparse.csc_array(weights).indptr))
         first, self.sizes = cells.first[used], cells.sizes[used]
