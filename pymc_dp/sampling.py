@@ -191,7 +191,7 @@ def _by_best_route(
     for route, plan in routes(reading, approximate, **options):
         reason = str(plan) if isinstance(plan, Declined) else ""
         if rung not in ("auto", route.rung):
-            better += [] if isinstance(plan, Declined) else [(plan.rate, route)]
+            better += [] if isinstance(plan, Declined) else [(route.standing(plan.rate), route)]
             continue
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
         if not reason and route.steps and nuts_sampler != "pymc":
@@ -218,7 +218,7 @@ def _by_best_route(
         faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
         elsewhere = [own for own in open_routes if own[1].rung != best.rung]
         instead = ""
-        if faster > plan.rate:
+        if faster > best.standing(plan.rate):
             instead = f"Without rung={rung!r} it takes the route {other.name!r}."
         elif best.careful > 1.0 and elsewhere:
             _, other = max(elsewhere, key=lambda own: own[1].standing(own[0].rate))

@@ -127,6 +127,7 @@ def test_two_modes_are_seen_with_two_chains(caplog):
         ("auto", 10.0, "Draw more, or try rung='marginal', the route 'exact'."),
         ("auto", 1.0, ""),
         ("marginal", 10.0, "Without rung='marginal' it takes the route 'walk'."),
+        ("marginal", 1000.0, ""),  # which is not taken
     ],
 )
 def test_what_is_said_to_do_better(rung, careful, advice, monkeypatch):
