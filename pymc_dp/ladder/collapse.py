@@ -268,8 +268,7 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
         translation[rv] = model_var
     for name, expression in total.deterministics.items():
         new = _translate(expression, translation)
-        named_dims = dims_of(name, new)
-        fgraph.add_output(model_deterministic(new, name, *named_dims), import_missing=True)
+        fgraph.add_output(model_deterministic(new, name, *dims_of(name, new)), import_missing=True)
     for old, rv in total.replaced.items():
         node = named[old.name].owner
         new = _translate(rv, translation)

@@ -162,12 +162,17 @@ class Inverted(Integrated):
         scale = self.sizes * self.factor
         return self.constant + scale * h.mean(axis=-1), scale * self.factor * h.var(axis=-1)
 
+    @property
+    def filled(self) -> np.ndarray:
+        """The entries, raveled, of groups that are not empty."""
+        return np.flatnonzero(self.sizes)
+
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        shape, [filled] = self.sizes.shape, np.nonzero(self.sizes.ravel() > 0)
-        sizes, scale, noisy, given, summand = self.standardised(value, mechanism, parameters)
+        shape, filled = self.sizes.shape, self.filled
+        sizes, noisy, given, summand = self.standardised(value, mechanism, parameters)
         logp = log_densities(self.law, given, sizes, summand, *noisy)
-        logp = logp - np.log(scale)
+        logp = logp - np.log(abs(self.factor.ravel()[filled]))
         if filled.size == self.sizes.size:
             return logp.reshape(shape)
         # A density that no record enters has no place in the gradient: it may be NaN.
@@ -175,13 +180,12 @@ class Inverted(Integrated):
         return pt.set_subtensor(alone[filled], logp).reshape(shape)
 
     def standardised(self, value, mechanism, parameters):
-        """Return what the groups that are not empty have; of sums whose factor is 1.
+        """Return what the groups that are `filled` have; of sums whose factor is 1.
 
-        Sizes and the size of the factors, the release and its noise, the parameters of a record;
-        and the summand.
+        Sizes, the release and its noise, the parameters of a record; and the summand.
         """
         own, summand = self.given(parameters)
-        shape, [filled] = self.sizes.shape, np.nonzero(self.sizes.ravel() > 0)
+        shape, filled = self.sizes.shape, self.filled
         sizes, factor, constant = (
             x.ravel()[filled].astype("float64") for x in (self.sizes, self.factor, self.constant)
         )
@@ -191,15 +195,14 @@ class Inverted(Integrated):
         )
         scale = abs(factor)
         noisy = (own_value - constant) / factor, b / scale, sd / scale
-        return sizes, scale, noisy, given, summand
+        return sizes, noisy, given, summand
 
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""
         own, summand = self.given(parameters)
         _, law = self.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        x = _support_point(law.owner.op, law, *law.owner.inputs).astype("float64")
-        of_one = summand.at(x)
-        return pt.broadcast_to(self.sizes * self.factor * of_one + self.constant, rv.shape)
+        x = _support_point(law.owner.op, law, *law.owner.inputs)
+        return pt.broadcast_to(self.sizes * self.factor * summand.at(x) + self.constant, rv.shape)
 
 
 def noise_parts(mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
@@ -240,18 +243,17 @@ def sum_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> fl
 @recovered.register
 def _recover(law: Inverted, rv, value, posterior, rng):
     mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-    sizes, _, noisy, given, summand = law.standardised(value, mechanism, parameters)
+    sizes, noisy, given, summand = law.standardised(value, mechanism, parameters)
     counts = panel_counts(int(sizes.min(initial=1)))[-1:]
 
     def nodes(record_law, n, *ones):
         return law_of_sum(record_law, n, counts, summand, *ones)
 
     laws = _of_each(nodes, law.law, given, sizes, *noisy)
-    [filled] = np.nonzero(law.sizes.ravel() > 0)
     found = []
     for of_all in each_draw(posterior, [*laws, *noisy]):
         drawn = law.constant.ravel().copy()
-        for j, n, *of_one, z, b, sd in zip(filled, sizes, *of_all, strict=True):
+        for j, n, *of_one, z, b, sd in zip(law.filled, sizes, *of_all, strict=True):
             drawn[j] += law.factor.ravel()[j] * sum_given(law.names[0], rng, *of_one, n, z, b, sd)
         _, times, added = law.shown
         found.append(((drawn - added) / times).reshape(law.sizes.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import singledispatch
 
@@ -74,9 +75,10 @@ def support(law: TensorVariable, name: str | None = None):
     return lower, upper
 
 
-def starts_at_zero(law: TensorVariable, name: str) -> bool:
+def starts_at_zero(law, parameters: Sequence[TensorVariable], name: str) -> bool:
     """Whether the support of the records of this name is known to begin at zero."""
-    lower, _ = support(law, name)
+    _, record = law(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+    lower, _ = support(record, name)
     return lower is not None and bool(known_value(lower) == 0)
 
 

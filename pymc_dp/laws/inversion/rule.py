@@ -76,9 +76,11 @@ def of_groups(reading: Reading, group: Block) -> Change:
         )
     found = {}
     for statistic in sums:
-        with about(f"by inversion by group: the release {statistic.rv.name!r}"):
-            found[statistic.rv] = sums_by_group(records, part, statistic, len(sums) > 1)
-            require_bulk(found[statistic.rv], str(records.name))
+        with about("by inversion by group"):
+            released = sums_by_group(records, part, statistic, len(sums) > 1)
+            with about(f"the release {statistic.rv.name!r}"):
+                require_bulk(released, str(records.name))
+        found[statistic.rv] = released
     return Change(replaced=found)
 
 
@@ -95,8 +97,7 @@ def sum_of_all(
     law = readable_law(records)
     # Small integers and floats in the graph would be computed with in single precision.
     parameters = [p.astype("float64") for p in column_parameters(records, column)]
-    _, one = law(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    positive = starts_at_zero(one, records.name)
+    positive = starts_at_zero(law, parameters, str(records.name))
     if len(releases) != 1:
         names = ", ".join(repr(r.name) for r in releases)
         raise Declined(
@@ -161,7 +162,8 @@ def sums_by_group(
     `several` says whether there are others of these records, which decides on the name.
     """
     law, mechanism, shape = readable_law(rv), release_mechanism(release.rv), lengths(release.rv)
-    noise_parts(mechanism)
+    with about(f"the release {release.rv.name!r}"):
+        noise_parts(mechanism)
     sizes, factor, added = (
         x.reshape(shape) for x in (release.sizes, release.factors(rv), release.offset)
     )
@@ -169,9 +171,10 @@ def sums_by_group(
     own = [p.astype("float64") for p in parameters]
     scalars = [p[0] if p.type.ndim else p for p in own]
     own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
-    _, one = law(*scalars, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    summand = summand_of(part, rv, math.prod(lengths(rv)), starts_at_zero(one, str(rv.name)))
-    require_smooth(rv, mechanism, summand)
+    positive = starts_at_zero(law, scalars, str(rv.name))
+    with about(f"the release {release.rv.name!r}"):
+        summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
+        require_smooth(rv, mechanism, summand)
     shown = as_released(release.rv, release.offset.size)
     if part is rv:
         of = f"{rv.name}_{release.rv.name}" if several else str(rv.name)
@@ -187,7 +190,7 @@ def require_bulk(release: TensorVariable, name: str) -> None:
     """
     mechanism, parameters = release.owner.op.split(release.owner.inputs)
     law = release.owner.op.law
-    sizes, _, (_, *noise), given, summand = law.standardised(release, mechanism, parameters)
+    sizes, (_, *noise), given, summand = law.standardised(release, mechanism, parameters)
     if not sizes.size:
         return
     j = int(np.argmin(sizes))

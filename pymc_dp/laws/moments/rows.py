@@ -75,7 +75,7 @@ class JointRows(SumLaw):
         matrix, offset = self.matrix(as_numbers(known.polynomials))
         z, sd = starting_values([known.value - offset, pt.sqrt(known.variance)])
         found = []
-        for own, table, n in self._by_group(matrix, self._members(known)):
+        for own, table, n in self._by_group(matrix, self._members(self._groups_of(known))):
             if own.size:
                 entries = [(name := known.names[e], e - known.names.index(name)) for e in own]
                 found += _wrong_values(table, z[own], sd[own], entries, rows.labels, n)
@@ -89,9 +89,9 @@ class JointRows(SumLaw):
         blocks, alpha = np.arange(groups * exact.size).reshape(groups, -1), exact.alpha
         linear, center = [], None
         if known is not None:
-            members = self._members(known)
-            mixes = any(own.size > 1 for own in self._groups_of(known))
-            joint = mixes and blocks.size <= _MOST_JOINT
+            of_entries = self._groups_of(known)
+            members = self._members(of_entries)
+            joint = blocks.size <= _MOST_JOINT and any(own.size > 1 for own in of_entries)
             if joint:
                 parts = np.split(blocks, [exact.size - exact.width], axis=1)
                 blocks = np.concatenate([p.ravel() for p in parts])[None]
@@ -139,7 +139,7 @@ class JointRows(SumLaw):
         change.deterministics[f"{rows.name}_cov"] = cov
         for release in used:
             if rows.sizes.ndim:
-                statistic = self._of_groups(release, sums, center)
+                statistic = self._statistic(release, sums, center)
             else:
                 statistic = release.expression(sums.center, sums.first, sums.second)
             op, region = release.op, self._region(release, mean, cov)
@@ -191,9 +191,9 @@ class JointRows(SumLaw):
         weighed = ([c != 0 for m, c in p.items() if m] for p in known.polynomials)
         return [np.flatnonzero(sum(own, np.zeros(groups))) for own in weighed]
 
-    def _members(self, known: Published) -> list[np.ndarray]:
-        """Return the entries that are of each group alone."""
-        alone = [own[0] if own.size == 1 else -1 for own in self._groups_of(known)]
+    def _members(self, of_entries: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the entries that are of each group alone, from the groups that each is of."""
+        alone = [own[0] if own.size == 1 else -1 for own in of_entries]
         return [np.flatnonzero(np.equal(alone, g)) for g in range(self.rows.sizes.size)]
 
     def _by_group(self, matrix: sparse.csr_array, members: list[np.ndarray]):
@@ -248,7 +248,7 @@ class JointRows(SumLaw):
         table = [jacobian[e][:, own].toarray() for e, own in zip(entry, blocks, strict=True)]
         return [*samples, np.array(table), np.append(base, 0.0)[entry]]
 
-    def _of_groups(self, release: RowRelease, sums: RowSums, center: np.ndarray) -> TensorVariable:
+    def _statistic(self, release: RowRelease, sums: RowSums, center: np.ndarray) -> TensorVariable:
         """Return a release's statistic at the groups' sums."""
         n, w, additive = self.rows.sizes[:, None], self.rows.width, release.additive
         first = n * (sums.center - center)

@@ -435,8 +435,8 @@ class _Reader:
             )
         op = readable_law(rv)
         parameters = [p.astype("float64").squeeze() for p in rv.owner.op.dist_params(rv.owner)]
-        _, law = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        summand = summand_of(self.summed, self.x, 1000, starts_at_zero(law, rv.name))
+        positive = starts_at_zero(op, parameters, str(rv.name))
+        summand = summand_of(self.summed, self.x, 1000, positive)
         if self.size in ancestors([summand.h]):
             raise Declined(
                 f"what is summed over the records {rv.name!r} depends on their number "

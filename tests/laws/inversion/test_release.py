@@ -299,6 +299,14 @@ def test_model_with_data_in_the_statistic():
             np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-3)
 
 
+def test_multiples_by_data_are_shown_as_released():
+    """A factor that `pm.set_data` may change is no number in results."""
+    with pm.Model() as model:
+        x = pm.Beta("x", 2.0, pm.Gamma("b", 2, 1), shape=20)
+        dp.PrivateObservation("z", (pm.Data("w", 2.0) * x).sum(), dp.GaussianMechanism(1.0))
+    assert marginal_of(model).owner.op.law.names == ("z_confidential",)
+
+
 # --- Refusals -----------------------------------------------------------------------------------
 
 
