@@ -69,15 +69,35 @@ def two_values(lw, h, n, z, b, sg, grad):
 
 
 @jit
-def few_values(lw, h, n, z, b, grad):
-    """Log density, and its derivative by z, for one or two values under Laplace noise.
+def few_values(lw, h, center, n, lp, z, b, sg, grad, by_number):
+    """Log density, and its derivative by z, for one or two values.
 
-    Their masses need not add up to 1.
+    Their masses need not add up to 1. Sums are of h + center, but for n center; see `line.line`
+    for n and lp, and for what is filled.
     """
-    if h.size == 1:
-        found, slope = log_noise(z - n * h[0], b, 0.0)
-        grad[0] = n
-        return n * lw[0] + found, slope
-    mass = max(lw[0], lw[1]) + math.log1p(math.exp(-abs(lw[1] - lw[0])))
-    found, slope = two_values(lw - mass, h, n, z, b, 0.0, grad)
-    return n * mass + found, slope
+    log_mass = lw[0]
+    if h.size > 1:
+        log_mass = max(lw[0], lw[1]) + math.log1p(math.exp(-abs(lw[1] - lw[0])))
+    own, total, slope = np.zeros(2)[: h.size], -math.inf, 0.0
+    grad[:] = 0.0
+    for k in range(lp.size):
+        by_number[k] = 0.0
+        value, size = z - k * center, n + k
+        if lp[k] == -math.inf:
+            continue
+        if h.size == 1:
+            found, by_z = log_noise(value - size * h[0], b, sg)
+            own[0] = size
+        else:
+            found, by_z = two_values(lw - log_mass, h, size, value, b, sg, own)
+        found += lp[k] + size * log_mass
+        top = max(total, found)
+        old = math.exp(total - top)
+        share = math.exp(found - top)
+        total = top + math.log(old + share)
+        old, share = old / (old + share), share / (old + share)
+        by_number *= old
+        by_number[k] = share
+        grad[:] = old * grad + share * own
+        slope = old * slope + share * by_z
+    return total, slope

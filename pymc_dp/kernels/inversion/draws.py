@@ -36,7 +36,7 @@ def _tilt(lw, h, n, z, sg2, limit, pi):
             mean, _ = tilted(lw, h, end, pi)
             if (z - n * mean - sg2 * end) * end >= 0.0:
                 return end
-    return saddlepoint(lw, h, n, z, sg2, pi)
+    return saddlepoint(lw, h, 0.0, n, np.zeros(1), z, sg2, pi, np.empty(1))
 
 
 @jit

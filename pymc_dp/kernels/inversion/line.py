@@ -27,6 +27,10 @@ This holds on either side of the poles and on them: deep in a tail only a residu
 Where h clips, one or two values of a record have mass of their own, and the density has a corner
 wherever all records may have these: the integrand falls off as slowly as the noise's. These sums
 are added one by one, and :math:`M^n - M_0^n` is inverted, :math:`M_0` being their part of M.
+
+Where nobody knows how many records there are, :math:`M^n` is everywhere the generating function
+:math:`G(M) = \sum_n p_n M^n` of their number, which has the window :math:`n_0, n_0 + 1, \dots`
+with any positive :math:`p_n`: one inversion for all of them. A known n is a window of one.
 """
 
 import math
@@ -88,14 +92,45 @@ def tilted(lw, h, t, pi):
 
 
 @jit
-def saddlepoint(lw, h, n, zeta, sg2, pi):
-    """Solve n K'(t) + sg2 t = zeta, not to the last digit: any contour gives the same integral."""
+def numbers(lp, a, omega):
+    """Fill omega with the law of records beyond the first n, each of which counts exp(a).
+
+    Returns the log of its total, its mean and its variance.
+    """
+    if lp.size == 1:
+        omega[0] = 1.0
+        return lp[0], 0.0, 0.0
+    top = -math.inf
+    for k in range(lp.size):
+        omega[k] = lp[k] + k * a
+        top = max(top, omega[k])
+    total = mean = square = 0.0
+    for k in range(lp.size):
+        omega[k] = math.exp(omega[k] - top)
+        total += omega[k]
+        mean += k * omega[k]
+    mean /= total
+    for k in range(lp.size):
+        omega[k] /= total
+        square += omega[k] * (k - mean) ** 2
+    return top + math.log(total), mean, square
+
+
+@jit
+def saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega):
+    """Solve K'(t) + sg2 t = zeta, not to the last digit: any contour gives the same integral.
+
+    K is the cumulant generating function of a sum of values h + center, less n center; see `line`.
+    """
     mean, variance = tilted(lw, h, 0.0, pi)
     reach = h.max() - h.min()
     t, lo, hi = 0.0, -math.inf, math.inf
     for _ in range(60):
-        slope = n * variance + sg2
-        gap = zeta - n * mean - sg2 * t
+        more = spread = 0.0
+        if lp.size > 1:
+            _, more, spread = numbers(lp, log_mgf(lw, h, t) + center * t, omega)
+        slope = (n + more) * variance + spread * (mean + center) ** 2 + sg2
+        gap = zeta - n * mean - more * (mean + center) - sg2 * t
         if abs(gap) <= 1e-3 * math.sqrt(slope):
             break
         if gap > 0.0:
@@ -130,7 +165,15 @@ def within_tails(lw, h, tail, t, pi):
 
 
 @jit
-def extent(lw, h, n, zeta, sg2, t, base, start, sign):
+def log_total(lw, h, center, n, lp, t, omega):
+    """Log of the generating function of the sum, see `saddlepoint`; fills omega as `numbers`."""
+    own = log_mgf(lw, h, t)
+    log_number, more, spread = numbers(lp, own + center * t, omega)
+    return n * own + log_number, more, spread
+
+
+@jit
+def extent(lw, h, center, n, lp, zeta, sg2, t, base, start, sign, omega):
     """Distance that the tilted sum exceeds with probability e^-35, and Chernoff's exponent."""
     best, at = math.inf, 0.0
     for factor in (2.0, 0.5):
@@ -138,7 +181,7 @@ def extent(lw, h, n, zeta, sg2, t, base, start, sign):
         c = start if factor == 2.0 else 0.5 * start
         while 1e-6 * start < c < 1e6 * start:
             s = t + sign * c
-            bound = n * (log_mgf(lw, h, s) - base) - sign * c * zeta
+            bound = log_total(lw, h, center, n, lp, s, omega)[0] - base - sign * c * zeta
             bound += sg2 * (sign * t * c + 0.5 * c * c)
             distance = (max(bound, 0.0) + LOG_TINY) / c
             if distance >= best:
@@ -172,6 +215,18 @@ def power(re, im, n):
 
 
 @jit
+def generated(omega, n, y):
+    """Add up omega[k] y^k, and (n + k) omega[k] y^k, for abs(y) <= 1."""
+    if omega.size == 1:
+        return complex(1.0, 0.0), complex(n, 0.0)
+    value = slope = complex(0.0, 0.0)
+    for k in range(omega.size - 1, -1, -1):
+        slope = slope * y + value
+        value = value * y + omega[k]
+    return value, n * value + y * slope
+
+
+@jit
 def window(u, cutoff):
     """Cut-off that changes no smooth part of the density by more than 1e-10."""
     return 0.5 * math.erfc((u - 0.5 * cutoff) * 9.0 / cutoff)
@@ -185,7 +240,7 @@ def accumulate(re, im, c, s, out):
 
 
 @jit
-def line(lw, h, dh, tail, n, z, b, sg, grad, used):
+def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     """Log density of one noisy sum.
 
     Parameters
@@ -193,9 +248,12 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
     lw, h : log masses, normalised, and values.
     dh : width of the panel that a node belongs to, 0 for an atom.
     tail : share of a node's mass that lies where the law was cut.
-    n, z : number of records, released value.
+    n, lp : the least number of records, and the log weights of n, n + 1, ... of them; [0] for a
+        known number.
+    z : released value.
     b, sg : scale of the Laplace part and standard deviation of the Gaussian part of the noise.
-    grad : filled with the derivatives by lw, which add up to n.
+    grad : filled with the derivatives by lw, which add up to the mean number of records.
+    by_number : filled with the derivatives by lp, which add up to 1.
     used : filled with the tilts of the laws that the density was computed from, NaN for unused.
 
     Returns
@@ -203,10 +261,10 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
     log density, its derivative by z, and the estimated relative error.
     """
     m = h.size
-    pi = np.empty(m)
-    m0, _ = tilted(lw, h, 0.0, pi)
-    h = h - m0
-    zeta = z - n * m0
+    pi, omega = np.empty(m), np.empty(lp.size)
+    center, _ = tilted(lw, h, 0.0, pi)
+    h = h - center
+    zeta = z - n * center
     sg2 = sg * sg
     # Log of the two residues, and of how much of each lies on this side of the contour.
     poles = np.array([1.0, -1.0]) / b if b > 0.0 else np.empty(0)
@@ -214,28 +272,33 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
     atoms_share = np.full(poles.size, -math.inf)
     for i in range(poles.size):
         r = poles[i]
-        residues[i] = n * log_mgf(lw, h, r) - r * zeta + 0.5 * sg2 * r * r - math.log(2.0 * b)
+        residues[i], _, _ = log_total(lw, h, center, n, lp, r, omega)
+        residues[i] += 0.5 * sg2 * r * r - r * zeta - math.log(2.0 * b)
 
     used[:] = math.nan
     exponent, count, step = -math.inf, 0, 0.0
     t = mean = cutoff = lost = 0.0
     terms = np.empty((6, MOST_STEPS))
+    powers = np.empty((4, MOST_STEPS if lp.size > 1 else 0), dtype=np.complex128)
     [atoms] = np.nonzero(dh == 0.0)
     corners = False
-    if sg == 0.0 and zeta >= n * h.max():
+    most = n + lp.size - 1.0
+    highest, lowest = h.max(), h.min()
+    if sg == 0.0 and zeta >= n * highest + max(0.0, (most - n) * (highest + center)):
         shares[0] = 0.0
-    elif sg == 0.0 and zeta <= n * h.min():
+    elif sg == 0.0 and zeta <= n * lowest + min(0.0, (most - n) * (lowest + center)):
         shares[1] = 0.0
     else:
-        t = saddlepoint(lw, h, n, zeta, sg2, pi)
+        t = saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega)
         t = within_tails(lw, h, tail, t, pi)
-        base = log_mgf(lw, h, t)
+        base, more, spread = log_total(lw, h, center, n, lp, t, omega)
         mean, variance = tilted(lw, h, t, pi)
         lost = np.dot(pi, tail)
-        exponent = n * base - t * zeta + 0.5 * sg2 * t * t
-        start = 8.0 / math.sqrt(n * variance + sg2)
-        right, c_right = extent(lw, h, n, zeta, sg2, t, base, start, 1.0)
-        left, c_left = extent(lw, h, n, zeta, sg2, t, base, start, -1.0)
+        exponent = base - t * zeta + 0.5 * sg2 * t * t
+        variance = (n + more) * variance + spread * (mean + center) ** 2
+        start = 8.0 / math.sqrt(variance + sg2)
+        right, c_right = extent(lw, h, center, n, lp, zeta, sg2, t, base, start, 1.0, omega)
+        left, c_left = extent(lw, h, center, n, lp, zeta, sg2, t, base, start, -1.0, omega)
         period = max(left, right) * (2.0 if b > 0.0 else 1.0)
         step = 2.0 * math.pi / period
         for i in range(poles.size):
@@ -245,21 +308,30 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
             if i == 1 and t - poles[1] < c_left:
                 shares[1] = log_sigmoid((poles[1] - t) * period)
         if b == 0.0 or exponent - math.log(2.0 * b) > np.max(residues + shares) - 60.0:
-            delta = zeta - n * mean - sg2 * t
+            log_total(lw, h, center, n, lp, t, omega)
+            at_atoms = math.log(max(pi[atoms].sum(), 1e-300))
+            log_corners = n * at_atoms + numbers(np.log(omega), at_atoms, np.empty(lp.size))[0]
             corners = b > 0.0 and sg == 0.0 and 0 < atoms.size < min(m, 3)
-            corners = corners and n * math.log(pi[atoms].sum()) > _CORNERS
+            corners = corners and log_corners > _CORNERS
+            delta = zeta - n * mean - sg2 * t
             own = atoms if corners else atoms[:0]
-            count, cutoff = _fill(h - mean, dh, n, pi, t, b, sg2, delta, step, own, terms)
+            count, cutoff = _fill(
+                h - mean, mean + center, dh, n, omega, pi, t, b, sg2, delta, step, own,
+                log_corners, terms, powers,
+            )  # fmt: skip
     of_atoms, at_corners, log_corners, slope_corners = np.zeros(2), np.zeros(2), -math.inf, 0.0
     of_atoms, at_corners = of_atoms[: atoms.size], at_corners[: atoms.size]
-    log_atoms = 0.0
+    numbers_of_atoms, numbers_at_corners, log_atoms = np.zeros(lp.size), np.zeros(lp.size), 0.0
     if corners:
-        log_corners, slope_corners = few_values(lw[atoms], h[atoms], n, zeta, b, at_corners)
+        log_corners, slope_corners = few_values(
+            lw[atoms], h[atoms], center, n, lp, zeta, b, 0.0, at_corners, numbers_at_corners
+        )
         log_atoms = lw[atoms].max()
         log_atoms += math.log(np.exp(lw[atoms] - log_atoms).sum())
         for i in range(poles.size):  # log of the share of the atoms' part in each
             part = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
-            atoms_share[i] = n * (part - log_mgf(lw, h, poles[i]))
+            part = n * part + numbers(lp, part + center * poles[i], omega)[0]
+            atoms_share[i] = part - log_total(lw, h, center, n, lp, poles[i], omega)[0]
             residues[i] += math.log(-math.expm1(min(atoms_share[i], -1e-300)))
 
     # Sum it up relative to the largest part.
@@ -274,15 +346,18 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
         if cutoff > 0.0:
             coarse += window(u, COARSER * cutoff) * terms[0, k] if u < COARSER * cutoff else 0.0
             terms[:, k] *= window(u, cutoff)
+            if lp.size > 1:
+                powers[::2, k] *= window(u, cutoff)
         total += terms[0, k]
         slope -= t * terms[0, k] - u * terms[1, k]
         size += math.hypot(terms[0, k], terms[1, k])
     # Where the law was cut about as much is missing as is left at the ends.
-    error = factor * size * (1e-14 + n * lost)
+    error = factor * size * (1e-14 + most * lost)
     if cutoff > 0.0:  # of too few terms both sums miss the same
         error += factor * abs(total - coarse) if count >= FEWEST_TERMS else math.inf
     total, slope = factor * total, factor * slope
     grad[:] = 0.0
+    by_number[:] = 0.0
     if count > 0:
         used[0] = t
         _line_gradient(h - mean, pi, step, terms[2:4, :count], grad)
@@ -290,7 +365,13 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
             _line_gradient(h[atoms] - mean, pi[atoms], step, terms[4:, :count], of_atoms)
             for a in range(atoms.size):
                 grad[atoms[a]] -= of_atoms[a]
-        grad *= n * factor * pi
+        grad *= factor * pi
+        log_total(lw, h, center, n, lp, t, omega)
+        _number_gradient(powers[:2, :count], by_number)
+        if corners:
+            _number_gradient(powers[2:, :count], numbers_of_atoms)
+            by_number -= numbers_of_atoms
+        by_number *= factor * omega
     for i in range(poles.size):
         part = math.exp(residues[i] + shares[i] - top)
         if part > 0.0:
@@ -299,23 +380,31 @@ def line(lw, h, dh, tail, n, z, b, sg, grad, used):
             if part > 1e-12:
                 used[1 + i] = poles[i]
             slope -= poles[i] * part
-            whole = n * part / -math.expm1(atoms_share[i])
-            grad += whole * pi
+            whole = part / -math.expm1(atoms_share[i])
+            _, more, _ = log_total(lw, h, center, n, lp, poles[i], omega)
+            grad += (n + more) * whole * pi
+            by_number += whole * omega
             if corners:
+                at_pole = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
+                _, more, _ = numbers(lp, at_pole + center * poles[i], omega)
+                whole *= math.exp(atoms_share[i])
                 for a in atoms:
-                    log_mass = lw[a] + poles[i] * h[a] - log_mgf(lw, h, poles[i])
-                    log_mass += (1.0 - 1.0 / n) * atoms_share[i]
-                    grad[a] -= whole * math.exp(log_mass)
-            error += part * n * np.dot(pi, tail)
+                    grad[a] -= (n + more) * whole * math.exp(lw[a] + poles[i] * h[a] - at_pole)
+                by_number -= whole * omega
+            error += part * most * np.dot(pi, tail)
     if corners:
         part = math.exp(log_corners - top)
         total += part
         slope += part * slope_corners
+        by_number += part * numbers_at_corners
         for a in range(atoms.size):
             grad[atoms[a]] += part * at_corners[a]
     if not total > 0.0:
         return math.nan, math.nan, math.inf
+    if lp.size == 1:
+        by_number[:] = total
     grad /= total
+    by_number /= total
     return top + math.log(total), slope / total, error / total
 
 
@@ -326,23 +415,22 @@ def resolved(mass):
 
 
 @jit
-def _fill(x, dh, n, pi, t, b, sg2, delta, step, own, terms):
-    """Evaluate the integrand, and it divided by phi, up to where it is negligible.
+def _fill(x, mean, dh, n, omega, pi, t, b, sg2, delta, step, own, floor, terms, powers):
+    """Evaluate the integrand, and its derivative by phi, up to where it is negligible.
 
-    The part of the atoms `own` alone is taken from it, and what that is divided by theirs is kept.
+    The part of the atoms `own` alone is taken from it, and what that is by theirs is kept. A sum
+    over n + k records instead of n adds k times x + mean: `powers` are the integrand of n records,
+    and what one more multiplies it with. `floor` is the log of the mass of atoms alone.
 
     Returns the number of nodes, and the frequency at which the integrand had to be cut off (0 if
     it died out).
     """
-    atoms, limit = 0.0, math.inf
+    limit, most = math.inf, n + omega.size - 1.0
     for j in range(x.size):
-        if dh[j] == 0.0:
-            atoms += pi[j]
-        elif n * pi[j] > NEGLIGIBLE:
+        if dh[j] > 0.0 and most * pi[j] > NEGLIGIBLE:
             limit = min(limit, resolved(pi[j]) / dh[j])
     # At a revival of the atoms' phases little more than their own mass remains.
-    floor = n * math.log(atoms) if atoms > 0.0 else -math.inf
-    dies = n * (1.0 - atoms) > 60.0
+    dies = floor < -60.0
     c, s = -2.0 * np.sin(0.25 * step * x) ** 2, np.sin(0.5 * step * x)
     dc, ds = -2.0 * np.sin(0.5 * step * x) ** 2, np.sin(step * x)
     re, im = np.dot(pi, c), np.dot(pi, s)
@@ -353,25 +441,19 @@ def _fill(x, dh, n, pi, t, b, sg2, delta, step, own, terms):
             return k, u
         if k > 0:
             re, im = rotate(c, s, dc, ds, pi)
-        modulus, phase = power(re, im, n)
         n_re, n_im = 1.0 - b * b * (t * t - u * u), -2.0 * b * b * t * u
         noise = math.exp(-0.5 * sg2 * u * u) / (n_re * n_re + n_im * n_im)
-        value = complex(n_re, -n_im) * noise
-        plain = value
-        value *= complex(math.cos(phase - u * delta), math.sin(phase - u * delta))
-        value *= math.exp(modulus)
-        ratio = value / complex(1.0 + re, im)
-        terms[2, k], terms[3, k] = ratio.real, ratio.imag
+        plain = complex(n_re, -n_im) * noise
+        turn = complex(math.cos(u * mean), math.sin(u * mean))
+        value, slope = _term(re, im, n, omega, plain, u * delta, turn, powers[:2], k)
+        terms[2, k], terms[3, k] = slope.real, slope.imag
         if own.size:
-            o_re = o_im = 0.0
+            o_re, o_im = -1.0, 0.0
             for j in own:
                 o_re += pi[j] * (1.0 + c[j])
                 o_im += pi[j] * s[j]
-            angle = n * math.atan2(o_im, o_re) - u * delta
-            part = plain * complex(math.cos(angle), math.sin(angle))
-            part *= math.exp(0.5 * n * math.log(max(o_re * o_re + o_im * o_im, 1e-300)))
-            ratio = part / complex(o_re, o_im) if abs(part) > 0.0 else complex(0.0, 0.0)
-            terms[4, k], terms[5, k] = ratio.real, ratio.imag
+            part, slope = _term(o_re, o_im, n, omega, plain, u * delta, turn, powers[2:], k)
+            terms[4, k], terms[5, k] = slope.real, slope.imag
             value -= part
         terms[0, k], terms[1, k] = value.real, value.imag
         size += abs(value)
@@ -381,6 +463,30 @@ def _fill(x, dh, n, pi, t, b, sg2, delta, step, own, terms):
         ):
             return k + 1, 0.0
     return terms.shape[1], terms.shape[1] * step
+
+
+@jit
+def _term(re, im, n, omega, noise, angle, turn, powers, place):
+    """Return one value of the integrand for phi = 1 + re + i im, and its derivative by phi."""
+    phi = complex(1.0 + re, im)
+    if abs(phi) < 1e-150:
+        phi, re = complex(1e-150, 0.0), 1e-150 - 1.0
+    modulus, phase = power(re, im, n)
+    value = noise * complex(math.cos(phase - angle), math.sin(phase - angle)) * math.exp(modulus)
+    of_number, slope = generated(omega, n, phi * turn)
+    if omega.size > 1:
+        powers[0, place], powers[1, place] = value, phi * turn
+    return value * of_number, value * slope / phi
+
+
+@jit
+def _number_gradient(powers, out):
+    """Add the real parts of the integrand for each number of records to out."""
+    for place in range(powers.shape[1]):
+        value, times = powers[0, place], powers[1, place]
+        for k in range(out.size):
+            out[k] += value.real
+            value *= times
 
 
 @jit

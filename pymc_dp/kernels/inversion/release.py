@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.kernels.inversion.atoms import two_values
+from pymc_dp.kernels.inversion.atoms import few_values
 from pymc_dp.kernels.inversion.line import TOLERANCE, line
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 
@@ -127,9 +127,9 @@ def _gather(log_weight, h, cut):
 
 
 @jit
-def _spread_out(log_weight, log_total, group, mass, grad, n):
+def _spread_out(log_weight, log_total, group, mass, grad):
     """Pass the derivatives by the groups on to the nodes of the normalised law."""
-    result = np.zeros(log_weight.size)
+    result, n = np.zeros(log_weight.size), grad.sum()
     for j in range(log_weight.size):
         if group[j] >= 0:
             own = log_weight[j] - log_total
@@ -148,50 +148,80 @@ def missed(log_weight, h, used, n, log_total):
 
 
 @jit
-def _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance):
-    """Return what `release_line` does, from the density of the gathered law."""
-    group, mass, _, _, _, log_total, _ = gathered
-    if not error + missed(log_weight, h, used, n, log_total) < tolerance:
-        logp = math.nan
-    if math.isnan(logp):
-        slope = math.nan
-        grad[:] = math.nan
-    return logp, slope, _spread_out(log_weight, log_total, group, mass, grad, n)
-
-
-@jit
-def release_line(log_weight, h, cut, n, z, b, sg, tolerance=TOLERANCE):
-    """Log density of one sum, and its derivatives by z and by the log weights.
+def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance=TOLERANCE):
+    """Log density of one sum, and its derivatives by z, by the log weights, and by lp.
 
     Parameters
     ----------
     log_weight, h, cut : log masses of the nodes, their values, and which of them lie where the law
         was cut. RULE nodes in a row are a panel.
-    n, z, b, sg : number of records, release, Laplace scale and Gaussian standard deviation.
+    n, lp : the least number of records, and log weights of n, n + 1, ... of them.
+    z, b, sg : release, Laplace scale and Gaussian standard deviation.
 
     Returns
     -------
-    Two numbers and a vector; NaN where the relative error may exceed the tolerance.
+    Two numbers and two vectors; NaN where the relative error may exceed the tolerance.
     """
-    gathered = _gather(log_weight, h, cut)
-    _, mass, value, width, tail, _, n_atoms = gathered
-    grad, used = np.zeros(mass.size), np.zeros(3)
+    group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
+    grad, by_number, used = np.zeros(mass.size), np.zeros(lp.size), np.zeros(3)
     logp, slope, error = math.nan, 0.0, 0.0
     if n_atoms == mass.size == 2:
-        logp, slope = two_values(mass, value, n, z, b, sg, grad)
+        logp, slope = few_values(mass, value, 0.0, n, lp, z, b, sg, grad, by_number)
     elif mass.size > 0 and np.isfinite(value).all():
-        logp, slope, error = line(mass, value, width, tail, n, z, b, sg, grad, used)
-    return _answer(log_weight, h, n, gathered, logp, slope, grad, used, error, tolerance)
+        logp, slope, error = line(
+            mass, value, width, tail, n, lp, z, b, sg, grad, by_number, used
+        )  # fmt: skip
+    most = n + lp.size - 1.0
+    if not error + missed(log_weight, h, used, most, log_total) < tolerance:
+        logp = math.nan
+    if math.isnan(logp):
+        slope = math.nan
+        grad[:] = math.nan
+        by_number[:] = math.nan
+    return logp, slope, _spread_out(log_weight, log_total, group, mass, grad), by_number
 
 
 @jit
-def sparing_line(log_weight, h, cut, few, n, z, b, sg):
+def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
     """`release_line` by the first `few` nodes where these are plainly enough, or by the others."""
     grad = np.zeros(log_weight.size)
-    logp, slope, own = release_line(log_weight[:few], h[:few], cut[:few], n, z, b, sg, PLAINLY)
+    logp, slope, own, by_number = release_line(
+        log_weight[:few], h[:few], cut[:few], n, lp, z, b, sg, PLAINLY
+    )
     if not math.isnan(logp):
         grad[:few] = own
-        return logp, slope, grad
-    logp, slope, own = release_line(log_weight[few:], h[few:], cut[few:], n, z, b, sg)
+        return logp, slope, grad, by_number
+    logp, slope, own, by_number = release_line(
+        log_weight[few:], h[few:], cut[few:], n, lp, z, b, sg
+    )
     grad[few:] = own
-    return logp, slope, grad
+    return logp, slope, grad, by_number
+
+
+@jit
+def release(log_weight, h, cut, few, n, lp, z, b, sg):
+    """`sparing_line`, also of a release that depends on the number of records.
+
+    Then z, b and sg have an entry for each number, and the derivatives by z, too.
+    """
+    if z.size == 1:
+        logp, slope, grad, by_number = sparing_line(
+            log_weight, h, cut, few, n, lp, z[0], b[0], sg[0]
+        )
+        return logp, np.full(1, slope), grad, by_number
+    total, slopes, by_number = -math.inf, np.zeros(lp.size), np.zeros(lp.size)
+    grad, known = np.zeros(log_weight.size), np.zeros(1)
+    for k in range(lp.size):
+        if lp[k] == -math.inf:
+            continue
+        logp, slope, own, _ = sparing_line(log_weight, h, cut, few, n + k, known, z[k], b[k], sg[k])
+        logp += lp[k]
+        top = max(total, logp)
+        before, share = math.exp(total - top), math.exp(logp - top)
+        total = top + math.log(before + share)
+        before, share = before / (before + share), share / (before + share)
+        grad = before * grad + share * own
+        slopes *= before
+        by_number *= before
+        slopes[k], by_number[k] = share * slope, share
+    return total, slopes, grad, by_number

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import Placement
 from pymc_dp.kernels.inversion import nodes as law_nodes
-from pymc_dp.kernels.inversion.release import sparing_line
+from pymc_dp.kernels.inversion.release import release
 from pymc_dp.laws.kernel_call import KernelCall, doubles
 
 
@@ -60,7 +60,7 @@ class Panels(KernelCall, Placement):
 
 
 class ReleaseDensity(KernelCall):
-    """Log density of a release, with its derivatives; see `kernels.inversion.release.release_line`.
+    """Log density of a release, with its derivatives; see `kernels.inversion.release.release`.
 
     Of the nodes the share `few` is tried first. The gradient of the first output *is*
     the other outputs of the same node. Second derivatives are not available.
@@ -71,15 +71,19 @@ class ReleaseDensity(KernelCall):
     def __init__(self, few: Fraction):
         self.few = few
 
-    def make_node(self, log_weight, h, cut, n, z, laplace, gaussian):
-        """Apply to the nodes, the number of records, the release and the noise."""
-        inputs = doubles(log_weight, h, cut, n, z, laplace, gaussian)
-        outputs = [pt.dscalar(), pt.dscalar(), inputs[0].type()]
+    def make_node(self, log_weight, h, cut, n, log_number, z, laplace, gaussian):
+        """Apply to the nodes, the numbers of records, the release and the noise.
+
+        All but n are vectors: `log_number` are log weights of n, n + 1, ... records, the last
+        three have one entry for all of these numbers, or one for each.
+        """
+        inputs = doubles(log_weight, h, cut, n, log_number, z, laplace, gaussian)
+        outputs = [pt.dscalar(), inputs[5].type(), inputs[0].type(), inputs[4].type()]
         return Apply(self, inputs, outputs)
 
     def connection_pattern(self, node):
         """Connect the log weights and the release to the density."""
-        return [[i in (0, 4), False, False] for i in range(7)]
+        return [[i in (0, 4, 5), False, False, False] for i in range(8)]
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the derivatives that came with the value."""
@@ -87,18 +91,19 @@ class ReleaseDensity(KernelCall):
         if not all(isinstance(g.type, DisconnectedType) for g in others):
             raise Declined("the density has no second derivatives")
         gradients = [disconnected_type() for _ in inputs]
-        gradients[0], gradients[4] = first * outputs[2], first * outputs[1]
+        for i, of_input in zip((5, 0, 4), outputs[1:], strict=True):
+            gradients[i] = first * of_input
         return gradients
 
     def call(self):
         """See `KernelCall.call`."""
-        line, part, whole = sparing_line, self.few.numerator, self.few.denominator
+        kernel, part, whole = release, self.few.numerator, self.few.denominator
 
-        def density(log_weight, h, cut, n, z, laplace, gaussian):
+        def density(log_weight, h, cut, n, log_number, z, laplace, gaussian):
             few = log_weight.size * part // whole
-            logp, slope, grad = line(
-                log_weight, h, cut, few, n.item(), z.item(), laplace.item(), gaussian.item()
+            logp, *others = kernel(
+                log_weight, h, cut, few, n.item(), log_number, z, laplace, gaussian
             )
-            return np.asarray(logp), np.asarray(slope), grad
+            return np.asarray(logp), *others
 
         return density

@@ -85,9 +85,9 @@ def starts_at_zero(law, parameters: Sequence[TensorVariable], name: str) -> bool
 def log_density_of_sum(law, n, least, summand, z, laplace, gaussian) -> TensorVariable:
     """Log density of a noisy sum over n records, `least` being a number that n is not below."""
     counts = panel_counts(least)
-    log_weight, h, cut = law_of_sum(law, n, counts, summand, z, laplace, gaussian)
+    nodes = law_of_sum(law, n, counts, summand, z, laplace, gaussian)
     density = ReleaseDensity(Fraction(counts[0], sum(counts)))
-    return density(log_weight, h, cut, n, z, laplace, gaussian)[0]
+    return density(*nodes, n, np.zeros(1), z[None], laplace[None], gaussian[None])[0]
 
 
 def law_of_sum(law, n, counts, summand, z, laplace, gaussian):

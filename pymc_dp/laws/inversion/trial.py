@@ -66,7 +66,7 @@ def require_found(
         def density(z) -> float:
             *found, _ = find(z, *own)
             few = found[0].size * counts[0] // sum(counts)
-            return sparing_line(*found, few, float(n), z, *own)[0]
+            return sparing_line(*found, few, float(n), np.zeros(1), z, *own)[0]
 
         log_mass, values, _, far = find(0.0, *own)
         few = log_mass.size - log_mass.size * counts[-1] // sum(counts)

@@ -49,8 +49,8 @@ def nodes(low, high):
 
 def density(log_mass, h, width, z, b):
     grad, total = np.zeros(h.size), special.logsumexp(log_mass)
-    given = log_mass - total, h, width, np.zeros(h.size), float(N), z, b, 0.0
-    value, slope, _ = line(*given, grad, np.zeros(3))
+    given = log_mass - total, h, width, np.zeros(h.size), float(N), np.zeros(1), z, b, 0.0
+    value, slope, _ = line(*given, grad, np.zeros(1), np.zeros(3))
     return value + N * total, slope, grad
 
 

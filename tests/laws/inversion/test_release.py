@@ -456,10 +456,10 @@ def normal_nodes(panels):
 @pytest.mark.parametrize(("n", "scale", "enough"), [(20, 6.0, True), (3, 0.02, False)])
 def test_few_nodes_where_they_are_enough(n, scale, enough):
     few, many = normal_nodes(12), normal_nodes(80)
-    rest = float(n), 1.3, 0.0, scale
+    rest = float(n), np.zeros(1), 1.3, 0.0, scale
     both = (np.concatenate(parts) for parts in zip(few, many, strict=True))
     size = few[0].size
-    logp, slope, by_weight = sparing_line(*both, size, *rest)
+    logp, slope, by_weight, _ = sparing_line(*both, size, *rest)
     expected = stats.norm.logpdf(1.3, 0, np.sqrt(n + scale**2))
     np.testing.assert_allclose(logp, expected, rtol=0, atol=1e-9)
     np.testing.assert_allclose(slope, -1.3 / (n + scale**2), rtol=1e-8)
