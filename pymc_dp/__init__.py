@@ -10,6 +10,7 @@ from pymc_dp.distributions import (
     Bessel,
     DiscreteGaussian,
     DiscreteLaplace,
+    RecordSums,
     Skellam,
     TruncatedGammaMixture,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "PrivateObservation",
     "RandomizedResponse",
     "RecordMetropolis",
+    "RecordSums",
     "Release",
     "Skellam",
     "SkellamBesselGibbs",

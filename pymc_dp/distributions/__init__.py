@@ -3,7 +3,15 @@
 from pymc_dp.distributions.bessel import Bessel
 from pymc_dp.distributions.discrete_gaussian import DiscreteGaussian
 from pymc_dp.distributions.discrete_laplace import DiscreteLaplace
+from pymc_dp.distributions.record_sums import RecordSums
 from pymc_dp.distributions.skellam import Skellam
 from pymc_dp.distributions.truncated_gamma_mixture import TruncatedGammaMixture
 
-__all__ = ["Bessel", "DiscreteGaussian", "DiscreteLaplace", "Skellam", "TruncatedGammaMixture"]
+__all__ = [
+    "Bessel",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "RecordSums",
+    "Skellam",
+    "TruncatedGammaMixture",
+]

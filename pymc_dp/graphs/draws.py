@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import arviz_base
@@ -21,13 +22,18 @@ from xarray import DataTree
 
 from pymc_dp.graphs.questions import nearest_rvs
 
+Given = Mapping[TensorVariable, np.ndarray]
+"""Values of other variables, along their first axis one for each draw."""
 
-def per_draw(posterior: xr.Dataset, graph: TensorVariable) -> np.ndarray:
+
+def per_draw(
+    posterior: xr.Dataset, graph: TensorVariable, given: Given = MappingProxyType({})
+) -> np.ndarray:
     """Evaluate a graph of a model's free variables at every posterior draw, in one call.
 
     Returns an array with one leading dimension for chains and draws together.
     """
-    values = _needed(posterior, [graph])
+    values = {**_needed(posterior, [graph]), **given}
     batched = {rv: rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name) for rv in values}
     [output] = vectorize_graph([graph], batched)
     function = pm.compile(list(batched.values()), output, on_unused_input="ignore")
@@ -38,10 +44,10 @@ def per_draw(posterior: xr.Dataset, graph: TensorVariable) -> np.ndarray:
 
 
 def each_draw(
-    posterior: xr.Dataset, graphs: Sequence[TensorVariable]
+    posterior: xr.Dataset, graphs: Sequence[TensorVariable], given: Given = MappingProxyType({})
 ) -> Iterator[list[np.ndarray]]:
     """Evaluate graphs at one posterior draw after the other, so that those of one are held."""
-    values = _needed(posterior, graphs)
+    values = {**_needed(posterior, graphs), **given}
     function = pm.compile(list(values), list(graphs), on_unused_input="ignore")
     for i in range(posterior.sizes["chain"] * posterior.sizes["draw"]):
         yield function(*(v[i] for v in values.values()))

@@ -190,6 +190,28 @@ class _Map:
         return sparse.diags_array(factors) @ self._spread(source, to)
 
 
+class _Uses(_Map):
+    """Reads which entries of a variable each entry of an expression is computed from."""
+
+    def _node(self, variable: TensorVariable) -> sparse.csr_array:
+        try:
+            return super()._node(variable)
+        except Declined:
+            if not isinstance(variable.owner.op, Elemwise):
+                raise
+            # Coefficients say no more than that there are some, and none may cancel.
+            parts = [self._spread(i, variable) for i in variable.owner.inputs]
+            return reduce(add, [abs(part).sign() for part in parts])
+
+
+def uses(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:
+    """Return a matrix with an entry where one of an expression is computed from one of a variable.
+
+    Of linear operations and elementwise functions; see `linear_map`.
+    """
+    return _Uses(rv).read(expression)
+
+
 def _added(entry: np.ndarray, size: int) -> sparse.csr_array:
     """Return the matrix that adds up what has the same entry."""
     return sparse.csr_array(

@@ -23,7 +23,7 @@ from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
-from pymc_dp.laws.inversion.law import noise_parts, sum_given
+from pymc_dp.laws.inversion.law import noise_parts, of_each, sum_given
 from pymc_dp.laws.inversion.quadrature import law_of_sum, panel_counts
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
@@ -32,7 +32,7 @@ from pymc_dp.laws.moments.rows import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.shown import confidential
 from pymc_dp.laws.sum_law import change, is_rows, law_of
-from pymc_dp.laws.unknown_sizes.density import OfUnknownSize
+from pymc_dp.laws.unknown_sizes.density import OfUnknownSize, Part
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, read
 from pymc_dp.reading.normal_column import NormalColumn
@@ -212,40 +212,74 @@ def _recover_size(law: OfUnknownSize, rv, value, posterior, rng):
     if not law.names:
         return {}  # it comes with the last of the releases
     mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-    weights = per_draw(posterior, law.log_weights_given(value, mechanism, *parameters))
+    summed, chance = law.chances(value, mechanism, *parameters)
+    with np.errstate(divide="ignore"):
+        weights = np.log(np.maximum(per_draw(posterior, chance), 0.0))
     # By Gumbel noise the largest is a draw.
-    k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=1)
-    found = in_results(posterior, law.names[0], law.sizes[k])
-    if len(law.names) > 1:
-        total = _total_given(law, posterior.assign(found), rng, *law.summed(value, rv))
-        whole = not value.dtype.startswith("float")
-        if law.records.multiple is None:
-            drawn = law.entries[law.summed_in].values_at(k, total, law.numbers[law.summed_in])
+    k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=-1)
+    n = law.windows.first + k
+    found = {}
+    if law.number is not None:
+        found |= in_results(posterior, law.number, n.reshape(-1, *law.shape))
+    if not law.shown:
+        return found
+    _, record, _ = law.split(parameters)
+    sums = np.zeros((len(n), law.entries[0].sums.type.shape[0]))
+    for at, z, own, constant, slope, place in summed:
+        numbers = constant[np.arange(at.size), k[:, at]], slope[np.arange(at.size), k[:, at]]
+        sums[:, place] = _totals(
+            law, posterior, rng, n[:, at], *numbers, z, own, [p[at] for p in record]
+        )  # fmt: skip
+    for name, what in law.shown.items():
+        if isinstance(what, Part):
+            drawn = (sums[:, what.place] - n[:, what.group] * what.added) / what.factor
         else:
-            factor, added = law.records.multiple
-            drawn = (total - law.sizes[k] * added) / factor
-            whole = not law.records.law.dtype.startswith("float")
-        found |= in_results(posterior, law.names[1], drawn, whole=whole)
+            entries = law.entries[what]
+            constant, slope = (
+                numbers[np.arange(entries.group.size), k[:, entries.group]]
+                for numbers in law.numbers[what]
+            )
+            drawn = (constant + slope * sums[:, entries.place]).reshape(-1, *entries.shape)
+        whole = law.records.summand is None and not law.records.law.dtype.startswith("float")
+        found |= in_results(posterior, name, drawn, whole=whole)
     return found
 
 
-def _total_given(law: OfUnknownSize, posterior, rng, number, record, z, mechanism):
-    """Draw the sum over records whose number was drawn, given its release."""
-    records, empty = law.records, posterior[law.names[0]].values.ravel() == 0
+def _totals(law: OfUnknownSize, posterior, rng, n, constant, slope, z, mechanism, record):
+    """Draw the sums over records whose numbers were drawn, given their release.
+
+    `n` and what follows have a row for each draw and a column for each group.
+    """
+    records = law.records
+    alone = (n == 0) | (slope == 0) | ~np.isfinite(slope)
+    slope, constant = np.where(alone, 1.0, slope), np.where(alone, 0.0, constant)
     if records.summand is None:
-        sums, own = sum_of(records.law, pt.maximum(number, 1), *record)
-        pair = find_pair(sums, mechanism)
-        columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*own)]
-        rows = np.ascontiguousarray(per_draw(posterior, as_row(*columns))[..., 0].T)
-        return np.where(empty, 0.0, row_sampler(pair.draw, len(rows))(rng, rows))
-    _, one = records.law(*record, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    noisy = [x.squeeze() for x in (z, *noise_parts(mechanism))]
-    counts, n = panel_counts(int(law.sizes[0]))[-1:], pt.maximum(number, 1).astype("float64")
-    nodes = law_of_sum(one, n, counts, records.summand, *noisy)
-    found = np.zeros(empty.size)
-    for i, of_one in enumerate(each_draw(posterior, [*nodes, n, *noisy])):
-        if not empty[i]:
-            found[i] = sum_given(law.names[1], rng, *of_one)
+        numbers = pt.vector(dtype="int64", shape=(n.shape[1],))
+        times = [pt.vector(dtype="float64", shape=(n.shape[1],)) for _ in range(2)]
+        noise = mechanism.with_parameters(*(p / pt.abs(times[1]) for p in mechanism.parameters))
+        sums, own = sum_of(records.law, numbers, *record)
+        pair = find_pair(sums, noise)
+        row = (z - times[0]) / times[1], *noise.parameters, -np.inf, np.inf, *pair.parameters(*own)
+        given = {numbers: np.maximum(n, 1), times[0]: constant, times[1]: slope}
+        rows = per_draw(posterior, as_row(*row), given)
+        rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
+        drawn = row_sampler(pair.draw, len(rows))(rng, rows).reshape(n.shape)
+        return np.where(alone, 0.0, drawn)
+    size, *times = (pt.vector(dtype="float64", shape=n.shape[1:]) for _ in range(3))
+    parts = (part / abs(times[1]) for part in noise_parts(mechanism))
+    noisy = [(z - times[0]) / times[1], *parts]
+    counts = panel_counts(int(n.mean()))[-1:]
+
+    def nodes(record_law, n, *ones):
+        return law_of_sum(record_law, n, counts, records.summand, *ones)
+
+    laws = of_each(nodes, records.law, [p.astype("float64") for p in record], size, *noisy)
+    given = {size: np.maximum(n, 1.0), times[0]: constant, times[1]: slope}
+    found = np.zeros(n.shape)
+    for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], given)):
+        for j, of_one in enumerate(zip(*of_all[:3], n[i], *of_all[3:], strict=True)):
+            if not alone[i, j]:
+                found[i, j] = sum_given(law.names[-1], rng, *of_one)
     return found
 
 

@@ -31,6 +31,7 @@ from pymc_dp.reading.model import (
     releases_of,
     size_of,
 )
+from pymc_dp.reading.record_sums import RecordSumsRV
 from pymc_dp.reading.sums import Additive, additive, is_rowwise
 
 
@@ -64,6 +65,8 @@ def has_record_axis(rv: TensorVariable) -> bool:
     op = rv.owner.op
     ndim_supp = getattr(op, "ndim_supp", 0)
     if ndim_supp is None or rv.type.ndim - ndim_supp < 1 or size_of(rv) is not None:
+        return False
+    if isinstance(op, RecordSumsRV):
         return False
     return ndim_supp > 0 or not isinstance(op, CustomSymbolicDistRV) or _has_separate_rows(rv)
 

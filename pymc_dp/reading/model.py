@@ -34,6 +34,7 @@ from pymc_dp.graphs.questions import (
 )
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.record_sums import RecordSumsRV
 
 
 class Reading:
@@ -327,6 +328,9 @@ def as_published(value: TensorVariable) -> TensorVariable:
 def size_of(rv: TensorVariable) -> TensorVariable | None:
     """Return the random variable that is the length of some records; None of known lengths."""
     op = rv.owner.op
+    if isinstance(op, RecordSumsRV):
+        found = nearest_rvs([rv.owner.inputs[1]])
+        return found[0] if found else None
     symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
     if rv.type.ndim != 1 or not (symbolic or isinstance(op, RandomVariable)):
         return None
@@ -431,7 +435,10 @@ def _privatized(model: pm.Model) -> list[TensorVariable]:
     feeding = nearest_rvs([release_statistic(r) for r in releases(model)])
     # A vector that is one draw, of the counts of a table say, is none.
     return [
-        rv for rv in model.free_RVs if rv in feeding and rv.type.ndim > (rv.owner.op.ndim_supp or 0)
+        rv
+        for rv in model.free_RVs
+        if rv in feeding
+        and (rv.type.ndim > (rv.owner.op.ndim_supp or 0) or isinstance(rv.owner.op, RecordSumsRV))
     ]
 
 

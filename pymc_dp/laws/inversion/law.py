@@ -68,27 +68,45 @@ if TYPE_CHECKING:
 _QUANTILES = (np.arange(32) + 0.5) / 32  # of a record, at which its moments are guessed
 
 
-def log_densities(law, parameters, sizes, summand, z, laplace, gaussian) -> TensorVariable:
+def log_densities(
+    law, parameters, sizes, summand, z, laplace, gaussian, *, log_number=None, added=None
+) -> TensorVariable:
     """Log densities of noisy sums over groups of these sizes, each as `log_density_of_sum`.
 
-    Vectors with a number for each group; parameters and noise may be scalars, for all.
+    Vectors with a number for each group; parameters and noise may be scalars, for all. With rows
+    of log weights of a size, the next one, and so on, z and noise are rows, too, of one number for
+    all of these sizes or of one for each; `added` is what is added to each record's summand.
     """
-    least = int(sizes.min()) if sizes.size else 1
+    if log_number is None:
+        log_number = pt.zeros((1, 1))
+        z, laplace, gaussian = (pt.atleast_1d(part)[:, None] for part in (z, laplace, gaussian))
+    added = np.zeros(1) if added is None else added
+    least = typical(sizes, log_number)
 
     def density(record_law, n, *ones):
         return log_density_of_sum(record_law, n, least, summand, *ones)
 
-    return _of_each(density, law, parameters, sizes, z, laplace, gaussian)
+    vectors = log_number, z, laplace, gaussian
+    return of_each(density, law, parameters, sizes, added, *vectors)
 
 
-def _of_each(write, law, parameters, sizes, z, laplace, gaussian):
+def typical(sizes, log_number) -> int:
+    """Return a number of records that the quadrature is to be fine enough for."""
+    return int(sizes.min() + log_number.type.shape[1] // 3) if sizes.size else 1
+
+
+def of_each(write, law, parameters, sizes, *given):
     """Return what is written for one group, vectorised over all."""
     own = [pt.scalar(dtype="float64") for _ in parameters]
-    n, *noise = (pt.scalar(dtype="float64") for _ in range(4))
+    n = pt.scalar(dtype="float64")
+    given = [pt.as_tensor(v) for v in given]
+    ones = [pt.TensorType(v.dtype, v.type.shape[1:])() for v in given]
     _, record_law = law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    one = write(record_law, n, *noise)
-    given = pt.constant(sizes.astype("float64")), z, laplace, gaussian, *parameters
-    return vectorize_graph(one, dict(zip((n, *noise, *own), given, strict=True)))
+    one = write(record_law, n, *ones)
+    sizes = pt.as_tensor(sizes).astype("float64")
+    return vectorize_graph(
+        one, dict(zip((n, *ones, *own), (sizes, *given, *parameters), strict=True))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +267,7 @@ def _recover(law: Inverted, rv, value, posterior, rng):
     def nodes(record_law, n, *ones):
         return law_of_sum(record_law, n, counts, summand, *ones)
 
-    laws = _of_each(nodes, law.law, given, sizes, *noisy)
+    laws = of_each(nodes, law.law, given, sizes, *noisy)
     found = []
     for of_all in each_draw(posterior, [*laws, *noisy]):
         drawn = law.constant.ravel().copy()

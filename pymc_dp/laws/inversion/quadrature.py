@@ -82,12 +82,22 @@ def starts_at_zero(law, parameters: Sequence[TensorVariable], name: str) -> bool
     return lower is not None and bool(known_value(lower) == 0)
 
 
-def log_density_of_sum(law, n, least, summand, z, laplace, gaussian) -> TensorVariable:
-    """Log density of a noisy sum over n records, `least` being a number that n is not below."""
+def log_density_of_sum(
+    law, n, least, summand, added, log_number, z, laplace, gaussian
+) -> TensorVariable:
+    """Log density of a noisy sum over n records, `least` being a number that n is not below.
+
+    Vectors: the log weights of n, n + 1, ... records; z and noise for all of these or for each.
+    A number is added to each summand.
+    """
+    chance = pt.special.softmax(log_number)
+    mean = n + pt.dot(chance, pt.arange(log_number.shape[0]))
+    at = [v[0] if v.type.shape == (1,) else pt.dot(chance, v) for v in (z, laplace, gaussian)]
     counts = panel_counts(least)
-    nodes = law_of_sum(law, n, counts, summand, z, laplace, gaussian)
+    mean = pt.maximum(mean, 1.0)
+    log_weight, h, cut = law_of_sum(law, mean, counts, summand, at[0] - added * mean, *at[1:])
     density = ReleaseDensity(Fraction(counts[0], sum(counts)))
-    return density(*nodes, n, np.zeros(1), z[None], laplace[None], gaussian[None])[0]
+    return density(log_weight, h + added, cut, n, log_number, z, laplace, gaussian)[0]
 
 
 def law_of_sum(law, n, counts, summand, z, laplace, gaussian):

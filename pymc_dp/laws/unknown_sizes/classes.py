@@ -22,8 +22,8 @@ from pymc_dp.laws.unknown_sizes.histogram import Histogram, number_of_values
 class ClassReader:
     """Reads entries that are linear in their number and in sums of steps, as counts of classes."""
 
-    def __init__(self, law, parameters, x: TensorVariable, size: TensorVariable):
-        self.law, self.parameters, self.x, self.size = law, parameters, x, size
+    def __init__(self, law, parameters, x: TensorVariable, numbers: TensorVariable):
+        self.law, self.parameters, self.x, self.numbers = law, parameters, x, numbers
         self.maps: list[TensorVariable] = []  # functions of a record that are summed
 
     def read(self, releases: dict) -> tuple[Histogram, dict[TensorVariable, Entries]]:
@@ -45,25 +45,24 @@ class ClassReader:
         if len(first) < 2:
             raise Declined("it is no function of their number and of a sum over them")
         found, used = {}, []
+        counts = pt.vector(dtype="int64", shape=(len(first),))
         for release, (shape, entries) in affine.items():
-            constants: list[TensorVariable] = []
-            slopes: list[TensorVariable | None] = []
-            for (constant, *_), row in zip(entries, rows[release], strict=True):
-                slope = row[first]
-                if np.ptp(slope) == 0.0:  # of the number alone
-                    constants.append(constant + slope[0] * self.size.astype("float64"))
-                    slopes.append(None)
-                    continue
-                if np.count_nonzero(slope) > 1:
-                    raise Declined(
-                        "an entry adds records of several classes: release the number of each "
-                        "class alone",
-                        near=1,
-                    )
-                constants.append(pt.constant(constant))
-                slopes.append(pt.constant(slope))
-                used.append(release)
-            found[release] = Entries(shape, self.size, tuple(constants), tuple(slopes))
+            slopes = np.array([row[first] for row in rows[release]]).reshape(-1, len(first))
+            constants = np.array([float(constant) for constant, *_ in entries])
+            alone = np.ptp(slopes, axis=1) == 0.0  # of the number alone
+            if (np.count_nonzero(slopes[~alone], axis=1) > 1).any():
+                raise Declined(
+                    "an entry adds records of several classes: release the number of each class "
+                    "alone",
+                    near=1,
+                )
+            used += [release] * bool((~alone).any())
+            place = np.where(alone, -1, np.argmax(slopes != 0.0, axis=1))
+            of_number = np.where(alone, slopes[:, 0], 0.0)
+            times = np.where(alone, 0.0, slopes[np.arange(place.size), place])
+            graph = constants + of_number * self.numbers[0] + times * counts[place]
+            group = np.zeros(place.size, dtype=int)
+            found[release] = Entries(shape, graph, self.numbers, counts, group, place, times)
         if len(set(used)) > 1:
             raise Declined(
                 "the counts of classes are in several releases: write them as one release of a "
@@ -88,8 +87,8 @@ class ClassReader:
                 terms.append((len(self.maps) - 1, float(a)))
             zero = {totals: pt.zeros(len(sums), dtype=totals.dtype)}
             [reduced] = graph_replace([reduced], zero, strict=False)
-        [slope] = linear_map(reduced.astype("float64"), self.size).toarray().ravel()
-        zero = {self.size: pt.zeros((), dtype=self.size.dtype)}
+        [slope] = linear_map(reduced.astype("float64"), self.numbers).toarray().ravel()
+        zero = {self.numbers: pt.zeros(1, dtype=self.numbers.dtype)}
         constant = known_value(clone_replace(reduced, zero))
         if constant is None or not np.isfinite([slope, constant]).all():
             raise Declined("it is not linear in their number")

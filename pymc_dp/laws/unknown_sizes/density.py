@@ -1,26 +1,28 @@
 r"""Records of which nobody knows how many there are: their number is confidential, too.
 
-With a number :math:`n \sim p(n \mid \lambda)` and iid records
-:math:`x_1, \dots, x_n \sim f(\cdot \mid \theta)`, noisy numbers and one noisy sum are released. The
-density of these is
+Group j has a number :math:`n_j \sim p(n \mid \lambda_j)` of iid records
+:math:`x_{ij} \sim f(\cdot \mid \theta_j)`. Noisy numbers and one noisy sum over each group are
+released. The density of what is released of a group is
 
 .. math::
 
-    p(z \mid \lambda, \theta) = \sum_n p(n \mid \lambda) \prod_j \eta(z_j \mid a_j(n)) \,
+    p(z \mid \lambda, \theta) = \sum_n p(n \mid \lambda) \prod_k \eta(z_k \mid a_k(n)) \,
         p(z_S \mid n, \theta),
 
 where :math:`p(z_S \mid n, \theta)` is that of a noisy :math:`a(n) + b(n) \sum_i h(x_i)`, in closed
-form or by inversion, or that of noisy counts of classes. A mean has b(n) = 1/n. The sum goes over
-all n that the noise of the published numbers, or the prior where none is published, does not put
-below :math:`e^{-45}` of its largest; see `OfUnknownSize.left_out`. Several releases are the factors
-:math:`p(z_k \mid z_1, \dots, z_{k-1})`.
+form or by inversion, or that of noisy counts of classes. A mean has b(n) = 1/n. Where b is constant
+and a linear, one inversion does for all n. The sum goes over all n that the noise of the published
+numbers, or the prior where none is published, does not put below :math:`e^{-45}` of its largest;
+see `OfUnknownSize.left_out`. Several releases are the factors :math:`p(z_k \mid z_1, \dots,
+z_{k-1})`. Numbers that are known are windows of one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -31,7 +33,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import known_value, noticed_function
+from pymc_dp.graphs.questions import noticed_function
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated
@@ -46,57 +48,67 @@ _FAR = 20.0  # in log density: of what may be left out
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """The entries of a release, ``constant + slope * sum``, as graphs of the number of records.
+    """The entries of a release, as a graph of the numbers of records and of sums over these.
 
-    Of entries that no sum is part of, `slope` is None; where these are counts of classes, it is a
-    vector. `shape` is that of the release.
+    Attributes
+    ----------
+    shape, graph : of the release, and its entries in a row.
+    numbers, sums : vectors that stand for them in the graph, which is linear in the sums.
+    group : which of the numbers an entry is of.
+    place : which of the sums is part of it; -1 where none is.
+    times : the coefficient of this; NaN where it depends on the number.
     """
 
     shape: tuple[int, ...]
-    size: TensorVariable
-    constant: tuple[TensorVariable, ...]
-    slope: tuple[TensorVariable | None, ...]
+    graph: TensorVariable
+    numbers: TensorVariable
+    sums: TensorVariable
+    group: np.ndarray
+    place: np.ndarray
+    times: np.ndarray
 
-    def at(self, sizes: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
-        """Return the numbers for some sizes."""
-        vector = pt.vector(dtype=self.size.dtype)
+    @property
+    def summed(self) -> np.ndarray:
+        """Whether a sum is part of each entry."""
+        return self.place >= 0
 
-        def numbers(graph):
-            if graph is None:
-                return None
-            if graph.type.ndim:  # of the counts of classes, whatever their number
-                return known_value(graph)
-            of_all = vectorize_graph(graph, {self.size: vector})
-            with np.errstate(all="ignore"):
-                found = noticed_function([vector], of_all)(sizes)
-            return np.broadcast_to(found, sizes.shape).astype("float64")
+    def at(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return constants and slopes of the entries for some sizes of each group."""
+        numbers, sums = (pt.matrix(dtype=v.dtype) for v in (self.numbers, self.sums))
+        of_all = vectorize_graph(self.graph, {self.numbers: numbers, self.sums: sums})
+        at = noticed_function([numbers, sums], of_all)
+        shape = sizes.shape[1], self.sums.type.shape[0]
+        with np.errstate(all="ignore"):
+            zero, one = (
+                np.broadcast_to(at(sizes.T, np.full(shape, k, sums.dtype)).T, self._wide(sizes))
+                for k in (0, 1)
+            )
+            slopes = np.where(np.isnan(self.times[:, None]), one - zero, self.times[:, None])
+        return zero.astype("float64"), np.where(self.summed[:, None], slopes, 0.0)
 
-        return [numbers(g) for g in self.constant], [numbers(g) for g in self.slope]
+    def _wide(self, sizes: np.ndarray) -> tuple[int, int]:
+        return self.group.size, sizes.shape[1]
 
-    def is_linear(self, j: int) -> bool:
-        """Whether an entry that no sum is part of is linear in the number of records."""
+    def without_sums(self, sizes: TensorVariable) -> TensorVariable:
+        """Return the entries for some sizes of each group, where the sums are zero."""
+        zeros = pt.zeros((sizes.shape[1], self.sums.type.shape[0]), dtype=self.sums.dtype)
+        return vectorize_graph(self.graph, {self.numbers: sizes.T, self.sums: zeros}).T
+
+    def is_linear(self) -> bool:
+        """Whether entries that no sum is part of are linear in the number of records."""
+        alone = self.graph[np.flatnonzero(~self.summed)]
         try:
-            return bool(np.isfinite(linear_map(self.constant[j], self.size).data).all())
+            return bool(np.isfinite(linear_map(alone, self.numbers).data).all())
         except Declined:
             return False
 
-    def of(self, n: TensorVariable, total: TensorVariable) -> list[TensorVariable]:
-        """Write the entries for a number of records and their sum."""
-        found = []
-        for constant, slope in zip(self.constant, self.slope, strict=True):
-            times = pt.dot if slope is not None and slope.type.ndim else pt.mul
-            entry = constant if slope is None else constant + times(slope, total)
-            [entry] = graph_replace([entry], {self.size: n.astype(self.size.dtype)}, strict=False)
-            found.append(entry)
-        return found
-
-    def values_at(self, k: np.ndarray, total: np.ndarray, numbers) -> np.ndarray:
-        """Return the entries for draws of the place of a number of records and of their sum."""
-        of_each = [
-            constant[k] if slope is None else constant[k] + slope[k] * total
-            for constant, slope in zip(*numbers, strict=True)
-        ]
-        return np.stack(of_each, axis=-1).reshape(k.size, *self.shape)
+    def of(self, n: TensorVariable, total: TensorVariable) -> TensorVariable:
+        """Write the release for numbers of records and their sums."""
+        given = {
+            own: pt.specify_shape(v.astype(own.dtype), own.type.shape)
+            for own, v in ((self.numbers, n), (self.sums, total))
+        }
+        return graph_replace([self.graph], given, strict=False)[0].reshape(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,69 +128,141 @@ class Records:
         return (1.0, 0.0) if self.summand is None else self.summand.multiple
 
     def draw(self, rng, n, parameters):
-        """Draw the sum of n records."""
+        """Draw the sum of n records of each group."""
         if self.summand is None:
             law, own = sum_of(self.law, pt.maximum(n, 1), *parameters)
             rng, total = law(*own, rng=rng, return_next_rng=True)
             return rng, pt.switch(n > 0, total, 0)
-        rng, x = self.law(*parameters, size=(n,), rng=rng, return_next_rng=True)
-        return rng, self.summand.at(x).sum()
+        most = pt.max(n)
+        own = (p[..., None] for p in parameters)
+        rng, x = self.law(*own, size=(n.shape[0], most), rng=rng, return_next_rng=True)
+        return rng, pt.switch(pt.arange(most) < n[:, None], self.summand.at(x), 0).sum(axis=-1)
 
-    def terms(self, sizes, released, parameters):
-        """Log density of released entries for each of some numbers of records."""
-        terms = [
-            self._term(sizes, value, constant, slope, mechanism, parameters)
-            for value, mechanism, constant, slope in released
-        ]
-        return sum(terms)
+    def log_sum(self, weights, sizes, z, mechanism, constant, slope, parameters):
+        """Log of weights times the density of a noisy sum, added up over the sizes of each group.
 
-    def _term(self, sizes, value, constant, slope, mechanism, parameters):
-        """Log density of one of them."""
-        some = np.maximum(sizes, 1)
+        Numbers of a group, and for each size its weight, constant and slope, are rows.
+        """
         usable = np.isfinite(slope) & (slope != 0) & (sizes > 0)
         # Of no records, or not of their sum for this number of them: noise alone.
-        none = np.where(np.isfinite(constant) & ((sizes == 0) | (slope == 0)), 0.0, -np.inf)
-        slope, offset = np.where(usable, slope, 1.0), np.where(usable, constant, 0.0)
-        z = (value.astype("float64") - offset) / slope
-        if self.summand is None:
-            noise = mechanism.with_parameters(*(p / abs(slope) for p in mechanism.parameters))
-            law, own = sum_of(self.law, pt.constant(some), *parameters)
-            found = find_pair(law, noise).log_marginal(noise, z, *own)
-        else:
-            doubles = [p.astype("float64") for p in parameters]
-            b, sd = (part / abs(slope) for part in noise_parts(mechanism))
-            found = log_densities(self.law, doubles, some, self.summand, z, b, sd)
-        alone = mechanism.logp(value, pt.constant(np.where(np.isfinite(constant), constant, 0.0)))
-        return pt.switch(usable, found - np.log(abs(slope)), alone + none)
+        alone = np.isfinite(constant) & ((sizes == 0) | (slope == 0))
+        noise = mechanism.with_parameters(*(p[:, None] for p in mechanism.parameters))
+        z = z.astype("float64")[:, None]
+        alike = _generating(sizes, constant, slope) if (usable | (sizes == 0)).all() else None
+        if self.summand is not None and alike is not None:
+            return self._inverted(weights, sizes, z, noise, *alike, parameters)
+        times, offset = np.where(usable, slope, 1.0), np.where(usable, constant, 0.0)
+        none = noise.logp(z, pt.constant(np.where(alone, constant, 0.0)))
+        none = weights + pt.switch(alone, none, -np.inf)
+        if self.summand is not None:
+            among = pt.switch(usable, weights - np.log(abs(times)), -np.inf)
+            parts = offset, np.zeros(len(sizes)), times
+            found = self._inverted(among, np.maximum(sizes, 1), z, noise, *parts, parameters)
+            return pt.logaddexp(found, pt.logsumexp(none, axis=-1)) if alone.any() else found
+        scaled = noise.with_parameters(*(p / abs(times) for p in noise.parameters))
+        own = [p[:, None] for p in parameters]
+        law, own = sum_of(self.law, pt.constant(np.maximum(sizes, 1)), *own)
+        found = find_pair(law, scaled).log_marginal(scaled, (z - offset) / times, *own)
+        found = weights + found - np.log(abs(times))
+        return pt.logsumexp(pt.switch(usable, found, none), axis=-1)
+
+    def _inverted(self, weights, sizes, z, noise, offset, added, times, parameters):
+        """`log_sum` of ``offset + times * sum`` with a number `added` to each summand."""
+        parts = (part / abs(times) for part in noise_parts(noise))
+        doubles = [p.astype("float64") for p in parameters]
+        found = log_densities(
+            self.law, doubles, sizes[:, 0], self.summand, (z - offset) / times, *parts,
+            log_number=weights, added=added,
+        )  # fmt: skip
+        return found - np.log(abs(times[:, 0])) if times.shape[1] == 1 else found
+
+
+def _generating(sizes, constant, slope):
+    """Return what is added, once and for each record, and the factor, where these are the same.
+
+    None where they depend on the number of records otherwise.
+    """
+    factor = slope[:, -1:]
+    first, last = constant[:, :1], constant[:, -1:]
+    each = (last - first) / max(sizes.shape[1] - 1, 1)
+    straight = first + each * np.arange(sizes.shape[1])
+    near = 1e-12 * (1.0 + abs(constant))
+    varies = (slope != factor) & (sizes > 0)
+    if varies.any() or not (abs(constant - straight) <= near).all():
+        return None
+    return first - each * sizes[:, :1], (each / factor)[:, 0], factor
+
+
+class Windows(NamedTuple):
+    """The numbers of records of each group that matter: the first and the last."""
+
+    first: np.ndarray
+    last: np.ndarray
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Consecutive numbers, as many for each group."""
+        return self.first[:, None] + np.arange((self.last - self.first).max() + 1)
+
+    @property
+    def within(self) -> np.ndarray:
+        """Which of `sizes` are meant."""
+        return self.sizes <= self.last[:, None]
+
+    @property
+    def wider(self) -> Windows:
+        """With the next numbers on both sides."""
+        return Windows(np.maximum(self.first - 1, 0), self.last + 1)
+
+
+class Part(NamedTuple):
+    """What stands in results of some sums: without a factor, and what is added for each record."""
+
+    place: np.ndarray
+    group: np.ndarray
+    factor: float = 1.0
+    added: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class OfUnknownSize(Integrated):
     """A release of records of unknown number, given earlier ones.
 
-    Parameters are those of the prior of the number, those of the records' law, and of each earlier
-    release its value and the parameters of its noise.
+    Parameters are those of the prior of the numbers, those of the records' law, and of each earlier
+    release its value and the parameters of its noise. The first two are of each group.
+
+    Attributes
+    ----------
+    prior : the law of the numbers; None where they are known.
+    shown : by name what stands in results: of sums, or the place of a release.
     """
 
-    prior: RandomVariable
+    prior: RandomVariable | None
     count: int  # of its parameters
+    shape: tuple[int, ...]  # of the numbers
     records: Records | Histogram
-    sizes: np.ndarray
+    windows: Windows
     entries: tuple[Entries, ...]  # of each release, the earlier ones first
     earlier: tuple[Mechanism, ...]
     published: tuple[TensorVariable | None, ...]
-    names: tuple[str, ...]
+    number: str | None
+    shown: dict[str, Part | int]
     by_entry = True
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `Integrated`."""
+        return (self.number, *self.shown) if self.number else tuple(self.shown)
 
     def cost(self, entries: int) -> dict[str, float]:
         """See `Integrated.cost`."""
         if isinstance(self.records, Histogram):
-            return {"histogram of unknown size": self.records.work(self.sizes)}
+            return {"histogram of unknown size": self.records.work(self.windows.sizes[0])}
         if self.records.summand is None:
-            return {"unknown size": self.sizes.size}
-        return {"inverted sum of unknown size": self.sizes.size}
+            return {"unknown size": self.windows.sizes.size}
+        return {"inverted sum of unknown size": len(self.windows.first)}
 
-    def _split(self, parameters):
+    def split(self, parameters):
         """Return the parameters of the number and of a record, and the earlier releases."""
         widths = [self.count, self.records.count]
         widths += [1 + len(m.parameters) for m in self.earlier]
@@ -190,107 +274,133 @@ class OfUnknownSize(Integrated):
         return number, record, earlier
 
     @cached_property
-    def numbers(self) -> list[tuple[list[np.ndarray], list[np.ndarray | None]]]:
+    def numbers(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The constants and slopes of the entries of each release, for each number of records."""
-        return [entries.at(self.sizes) for entries in self.entries]
+        return [entries.at(self.windows.sizes) for entries in self.entries]
 
-    def _terms(self, k: int, value, mechanism, record):
-        """Log density of the k-th release for each number of records."""
-        total: Any = 0.0
-        released = []
-        constants, slopes = self.numbers[k]
-        noise = [pt.broadcast_to(p, value.shape).ravel() for p in mechanism.parameters]
-        for j, (constant, slope) in enumerate(zip(constants, slopes, strict=True)):
-            z, own = value.ravel()[j], mechanism.with_parameters(*(p[j] for p in noise))
-            if slope is None:
-                finite = np.isfinite(constant)
-                term = own.logp(z, pt.constant(np.where(finite, constant, 0.0)))
-                total = total + pt.switch(finite, term, -np.inf)
-            else:
-                released.append((z, own, constant, slope))
-        return total + self.records.terms(self.sizes, released, record) if released else total
+    def log_weights(self, rows: np.ndarray, number, releases):
+        """Log of the prior times the densities of released numbers, for some groups.
 
-    def log_weights(self, number, record, releases):
-        """Log of the prior times the densities of some releases, for each number of records."""
-        total = log_prior(self.prior, number, pt.constant(self.sizes))
+        For each number of records; and with it, the entries that sums are part of.
+        """
+        sizes, within = self.windows.sizes[rows], self.windows.within[rows]
+        total = pt.zeros(sizes.shape)
+        if self.prior is not None:
+            own = [p[rows][:, None] for p in number]
+            last = np.minimum(sizes, self.windows.last[rows][:, None])
+            total = pt.switch(within, log_prior(self.prior, own, pt.constant(last)), -np.inf)
+        summed = []
         for k, (value, mechanism) in enumerate(releases):
-            total = total + self._terms(k, value, mechanism, record)
-        return total
+            entries, (constants, slopes) = self.entries[k], self.numbers[k]
+            noise = [pt.broadcast_to(p, value.shape).ravel() for p in mechanism.parameters]
+            for sums in (False, True):
+                mine = np.flatnonzero(np.isin(entries.group, rows) & (entries.summed == sums))
+                if not mine.size:
+                    continue
+                at, z = np.searchsorted(rows, entries.group[mine]), value.ravel()[mine]
+                own = mechanism.with_parameters(*(p[mine] for p in noise))
+                if sums:
+                    summed.append((at, z, own, constants[mine], slopes[mine], entries.place[mine]))
+                    continue
+                finite = np.isfinite(constants[mine])
+                own = own.with_parameters(*(p[:, None] for p in own.parameters))
+                term = own.logp(z[:, None], pt.constant(np.where(finite, constants[mine], 0.0)))
+                term = pt.switch(finite, term, -np.inf)
+                each = np.array_equal(at, np.arange(rows.size))
+                total = total + term if each else pt.inc_subtensor(total[at], term)
+        return total, summed
+
+    def log_total(self, rows: np.ndarray, weights, summed, record) -> TensorVariable:
+        """Log of what the weights add up to with the density of the sums, for some groups."""
+        sizes, records = self.windows.sizes[rows], self.records
+        if isinstance(records, Histogram):
+            released = [
+                (z[i], own.with_parameters(*(p[i] for p in own.parameters)), *numbers)
+                for _, z, own, *of_all in summed
+                for i, numbers in enumerate(zip(*of_all, strict=True))
+            ]
+            terms = records.terms(sizes[0], released, record) if released else 0.0
+            return pt.logsumexp(weights + terms, axis=-1)
+        total = None
+        for at, z, own, constant, slope, _ in summed:
+            parameters = [p[rows[at]] for p in record]
+            found = records.log_sum(
+                weights[at], sizes[at], z, own, constant, slope, parameters
+            )  # fmt: skip
+            if np.array_equal(at, np.arange(rows.size)):
+                return found
+            total = pt.logsumexp(weights, axis=-1) if total is None else total
+            total = pt.set_subtensor(total[at], found)
+        return pt.logsumexp(weights, axis=-1) if total is None else total
+
+    def _rows(self, k: int) -> np.ndarray:
+        return np.unique(self.entries[k].group)
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
-        number, record, earlier = self._split(parameters)
-        before = self.log_weights(number, record, earlier)
-        after = before + self._terms(len(earlier), value, mechanism, record)
-        given = pt.logsumexp(before) if earlier else 0.0
-        return pt.logsumexp(after) - given
+        number, record, earlier = self.split(parameters)
+        rows = self._rows(len(earlier))
+        after = self.log_weights(rows, number, [*earlier, (value, mechanism)])
+        found = self.log_total(rows, *after, record)
+        if any(np.isin(entries.group, rows).any() for entries in self.entries[:-1]):
+            found = found - self.log_total(rows, *self.log_weights(rows, number, earlier), record)
+        return found.sum()
 
-    def log_weights_given(self, value, mechanism, *parameters):
-        """Log density of all releases as they are published, for each number of records."""
-        number, record, earlier = self._split(parameters)
+    def chances(self, value, mechanism, *parameters) -> tuple[Any, TensorVariable]:
+        """Return the probability of each number of records given all releases as published.
+
+        By the derivative of the density by its weight; and what is released of sums, as in
+        `log_weights`.
+        """
+        number, record, earlier = self.split(parameters)
         if any(v is None for v in self.published):
             raise Declined(f"{self.names[0]!r} cannot be drawn: a release of it is not observed")
         seen = [(v, m) for v, (_, m) in zip(self.published, earlier, strict=True)]
-        return self.log_weights(number, record, [*seen, (value, mechanism)])
+        return self._chances(number, record, [*seen, (value, mechanism)])
+
+    def _chances(self, number, record, releases):
+        every = np.arange(len(self.windows.first))
+        weights, summed = self.log_weights(every, number, releases)
+        free = weights.type()
+        chance = pt.grad(self.log_total(every, free, summed, record).sum(), free)
+        return summed, graph_replace([chance], {free: weights}, strict=False)[0]
 
     def left_out(self, value, mechanism, *parameters):
-        """See `Integrated.left_out`: the next numbers are not far below the largest."""
-        if not self.names:  # the last of the releases tells of all
+        """See `Integrated.left_out`: the next numbers are not far below the likeliest."""
+        if not self.names or self.prior is None:  # the last of the releases tells of all
             return None
-        first, last = self.sizes[0], self.sizes[-1]
-        with_next = np.r_[max(first - 1, 0), self.sizes, last + 1]
-        number, record, earlier = self._split(parameters)
-        wider = replace(self, sizes=with_next)
-        weights = wider.log_weights(number, record, [*earlier, (value, mechanism)])
-        beyond = weights[-1] if first == 0 else pt.maximum(weights[0], weights[-1])
+        number, record, earlier = self.split(parameters)
+        wider = replace(self, windows=self.windows.wider)
+        _, chance = wider._chances(number, record, [*earlier, (value, mechanism)])
+        windows, every = wider.windows, np.arange(len(self.windows.first))
+        beyond = chance[every, windows.last - windows.first]
+        before = pt.switch(self.windows.first > 0, chance[:, 0], 0.0)
+        out = pt.maximum(beyond, before) > np.exp(-_FAR) * pt.max(chance, axis=-1)
+        first, last = self.windows.first.min(), self.windows.last.max()
         what = (
             f"the density sums over {first} to {last} records, {self.names[0]!r}: what was "
             f"released of them is very far from what their prior, or the noise of their number, "
             f"allows"
         )
-        return beyond > pt.max(weights[1:-1]) - _FAR, what
-
-    @property
-    def summed_in(self) -> int:
-        """The place of the release that a sum over records is part of."""
-        return next(k for k, e in enumerate(self.entries) if any(s is not None for s in e.slope))
-
-    def summed(self, value, rv):
-        """Return the number of records as a variable, the parameters of a record, and the sum.
-
-        The noisy sum, and its noise, as if it were released as it is.
-        """
-        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-        number, record, earlier = self._split(parameters)
-        _, n = self.prior(*number, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        n.name, k = self.names[0], self.summed_in
-        if k < len(earlier):
-            value, mechanism = self.published[k], earlier[k][1]
-        entries = self.entries[k]
-        [j] = (j for j, slope in enumerate(entries.slope) if slope is not None)
-        size = {entries.size: n.astype(entries.size.dtype)}
-        both = [entries.constant[j], entries.slope[j]]
-        constant, slope = graph_replace(both, size, strict=False)
-        slope = pt.switch(pt.neq(slope, 0), slope, 1)  # or the sum is left out, whatever it is
-        noise = (pt.broadcast_to(p, entries.shape).ravel()[j] for p in mechanism.parameters)
-        alone = mechanism.with_parameters(*(p / pt.abs(slope) for p in noise))
-        return n, record, (value.ravel()[j] - constant) / slope, alone
+        return pt.any(out), what
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
-        number, record, earlier = self._split(parameters)
-        if earlier:
-            weights = pt.special.softmax(self.log_weights(number, record, earlier))
-            rng, k = pt.random.categorical(weights, rng=rng, return_next_rng=True)
-            n = pt.constant(self.sizes)[k]
+        number, record, earlier = self.split(parameters)
+        first, every = self.windows.first, np.arange(len(self.windows.first))
+        if self.prior is None:
+            n = pt.constant(first)
+        elif earlier:
+            _, chance = self._chances(number, record, earlier)
+            rng, k = pt.random.categorical(pt.maximum(chance, 0.0), rng=rng, return_next_rng=True)
+            n = first + k
         else:
-            rng, n = self.prior(*number, rng=rng, return_next_rng=True)
+            rng, n = self.prior(*number, size=every.shape, rng=rng, return_next_rng=True)
         rng, total = self.records.draw(rng, n, record)
-        entries = self.entries[-1]
-        return rng, pt.stack(entries.of(n, total)).reshape(entries.shape)
+        return rng, self.entries[-1].of(n, total)
 
 
-def log_prior(op: RandomVariable, parameters, sizes: TensorVariable) -> TensorVariable:
+def log_prior(op: RandomVariable, parameters: Sequence, sizes: TensorVariable) -> TensorVariable:
     """Log mass of a law of counts at some numbers."""
     _, drawn = op(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
     return _logprob(op, (sizes,), *drawn.owner.inputs)

@@ -73,9 +73,9 @@ class Histogram:
         )
 
     def draw(self, rng, n, parameters):
-        """Draw the counts of n records."""
+        """Draw the counts of n records, of one group."""
         chances = pt.special.softmax(self.log_chances(parameters))
-        return pt.random.multinomial(n, chances, rng=rng, return_next_rng=True)
+        return pt.random.multinomial(n[0], chances, rng=rng, return_next_rng=True)
 
     def spans(self, most: int) -> list[tuple[int, int]]:
         """Return the first and the last count of each class, among at most so many records."""
@@ -92,17 +92,17 @@ class Histogram:
     def terms(self, sizes: np.ndarray, released: Sequence, parameters) -> TensorVariable:
         """Log density of the released counts for each number of records.
 
-        `released` are values, their mechanisms, constants, and vectors of slopes, one of which is
-        not zero.
+        `released` are values, their mechanisms, constants and slopes for each number, which are
+        all the same, and the class.
         """
         most, log_p = int(sizes[-1]), self.log_chances(parameters)
         begin, total = 0, pt.zeros(1)
         for k, (first, last) in enumerate(self.spans(most)):
             counts = np.arange(first, last + 1)
             own = counts * log_p[k] - pt.gammaln(counts + 1.0)
-            for value, mechanism, constant, slope in released:
-                if slope[k] != 0.0:
-                    own = own + mechanism.logp(value, pt.constant(constant[0] + slope[k] * counts))
+            for value, mechanism, constant, slope, of_class in released:
+                if of_class == k:
+                    own = own + mechanism.logp(value, pt.constant(constant[0] + slope[0] * counts))
             # Entry n of a convolution adds up entries n - c of what there is and c of the class.
             length = total.type.shape[0]
             ends = np.arange(min(length + last - first, most + 1 - begin - first))

@@ -2,164 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.math import Sum
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.shape import Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import (
-    depends_on,
-    is_itself,
-    known_value,
-    leaves,
-    lengths,
-    nearest_rvs,
-    noticed_function,
-    public_data,
-    simplified,
-)
-from pymc_dp.laws import is_registered, require_pair
+from pymc_dp.graphs.questions import is_itself, known_value, lengths, noticed_function
+from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.law import noise_parts
-from pymc_dp.laws.inversion.quadrature import FEWEST, starts_at_zero
-from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.summand import require_smooth, summand_of
+from pymc_dp.laws.inversion.quadrature import FEWEST
+from pymc_dp.laws.inversion.summand import require_smooth
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.laws.unknown_sizes.classes import ClassReader
-from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Records
+from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Part, Records, Windows
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
-from pymc_dp.laws.unknown_sizes.sizes import MOST, around, sizes_that_matter
+from pymc_dp.laws.unknown_sizes.reader import Reader, SumsReader, of_a_record, read_groups
+from pymc_dp.laws.unknown_sizes.sizes import MOST, around, by_group, sizes_that_matter
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.reading.bounds import starting_values
-from pymc_dp.reading.columns import column_parameters
 from pymc_dp.reading.model import (
     Reading,
     check_transform,
     release_mechanism,
-    release_statistic,
     releases_of,
     require_possible,
     size_of,
 )
+from pymc_dp.reading.record_sums import RecordSumsRV
 
-_MOST_INVERTED = 2_000  # numbers of records
+_MOST_INVERTED = 20_000  # numbers of records
 _MOST_TERMS = 20_000_000  # of the convolutions of counts of classes
 
 
 @SUM_LAWS.register(order=5)
 @dataclass(frozen=True, eq=False)
 class UnknownSizes(SumLaw):
-    """Records of unknown number: noisy numbers of them, and one noisy sum or counts of classes."""
+    """Records of unknown number: noisy numbers of them, and one noisy sum or counts of classes.
+
+    Attributes
+    ----------
+    number : of the records; None where that of sums over records is known.
+    rvs : the records, or sums over them.
+    parameters : of the law of a record, by group.
+    """
 
     reading: Reading
-    number: TensorVariable
-    rv: TensorVariable
+    number: TensorVariable | None
+    rvs: tuple[TensorVariable, ...]
+    reader: Reader
     records: Records | Histogram
+    parameters: list[TensorVariable]
     releases: dict[TensorVariable, Entries]
 
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
-        number, *others = group.records
-        if not others or size_of(others[0]) is not number:
+        sums = [rv for rv in group.records if isinstance(rv.owner.op, RecordSumsRV)]
+        number: TensorVariable | None = size_of((sums or group.records[1:] or group.records)[0])
+        others = [rv for rv in group.records if rv is not number]
+        if not sums and (number is None or number not in group.records):
             raise Declined  # another law's
-        if len(others) > 1:
-            names = " and ".join(repr(rv.name) for rv in others)
-            if group.records[0].type.ndim:
-                raise Declined(_several(number, names))
-            raise Declined(f"{names} have the same unknown number: only one vector can have it")
-        [rv] = others
-        check_transform(reading.model, rv)
-        _check_number(number, rv)
-        mine = releases_of(reading.model, [number, rv])
+        for rv in others:
+            check_transform(reading.model, rv)
+        if number is not None:
+            _check_number(number, others[0])
+        mine = releases_of(reading.model, group.records)
         require_possible(mine)
-        reader = _Reader(number, rv)
+        reader: Reader
+        if sums:
+            if len(others) > 1:
+                names = " and ".join(repr(rv.name) for rv in others)
+                raise Declined(f"{names} have the same unknown number: only one vector can have it")
+            reader = _reader_of_sums(number, sums[0])
+        else:
+            reader = Reader(number, read_groups(number, others))
         try:
             found = {release: reader.read(release) for release in mine}
-            return cls(reading, number, rv, reader.records(), found)
+            records, parameters = reader.records()
         except Declined as reason:
+            if len(others) > 1 or sums:
+                raise
             try:
-                return cls(reading, number, rv, *reader.classes(mine))
+                records, found = reader.classes(mine)
+                parameters = list(of_a_record(others[0]))
             except Declined as why:
                 raise (why if why.near else reason) from None  # what was read as classes
+        return cls(reading, number, tuple(others), reader, records, parameters, found)
+
+    @property
+    def names(self) -> str:
+        """The names of the records."""
+        return " and ".join(repr(rv.name) for rv in self.rvs[:3]) + ", ..." * (len(self.rvs) > 3)
+
+    @property
+    def name(self) -> str:
+        """The name of the number, or of sums over known ones, for errors."""
+        return repr((self.rvs[0] if self.number is None else self.number).name)
 
     def describe(self, release):
         """See `SumLaw.describe`."""
         entries = self.releases[release]
-        count = sum(slope is None for slope in entries.slope)
-        what = [f"the number of {self.rv.name}"] * bool(count)
+        of = f"{self.rvs[0].name}" + ", ..." * (len(self.rvs) > 1)
+        what = [f"the number of {of}"] * bool((~entries.summed).any())
         counts = isinstance(self.records, Histogram)
-        of_records = (
-            f"counts of classes of {self.rv.name}" if counts else f"a sum of {self.rv.name}"
-        )
-        what += [of_records] * (count < len(entries.slope))
-        return f"{' and '.join(what)}, of unknown number {self.number.name}"
+        of_records = f"counts of classes of {of}" if counts else f"a sum of {of}"
+        what += [of_records] * bool(entries.summed.any())
+        number = "" if self.number is None else f", of unknown number {self.number.name}"
+        return f"{' and '.join(what)}{number}"
 
     def latents(self):
         """See `SumLaw.latents`."""
         raise Declined(
-            f"the number {self.number.name!r} of the records {self.rv.name!r} is summed over: use "
+            f"the number {self.name} of the records {self.names} is summed over: use "
             f"to='marginal', and dp.recover to draw it"
         )
 
     def integrated(self):
         """Sum over all numbers of records that matter."""
-        number, law = (v.owner.op.dist_params(v.owner) for v in (self.number, self.rv))
-        # Small types of numbers would give the densities few digits.
-        number = [p.astype("float64" if p.dtype.startswith("float") else "int64") for p in number]
-        records = self._within(self.records)
-        record = column_parameters(self.rv, 0) if law else []
-        if isinstance(records, Histogram):
-            record = list(_of_a_record(self.rv))
+        number, prior = [], None
+        if self.number is not None:
+            prior = self.number.owner.op
+            # Small types of numbers would give the densities few digits.
+            number = by_group(self.number)
+        records, model = self._within(self.records), self.reading.model
+        # What numbers alone are published of comes first: it tells most of them.
+        order = sorted(self.releases, key=lambda release: self.releases[release].summed.any())
+        windows = self._windows(records)
+        if isinstance(records, Histogram) and records.work(windows.sizes[0]) > _MOST_TERMS:
+            raise Declined(
+                f"the counts of classes of {self.names} that are possible are too many to add up: "
+                f"release fewer, or with a Poisson prior of {self.name} write independent Poisson "
+                f"cells, pm.Poisson('cells', rate * p)"
+            )
         change, given = Change(), list[TensorVariable]()
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
-        sizes = self._sizes(records)
-        model, last = self.reading.model, list(self.releases)[-1]
-        names = (str(self.number.name), *map(self._shown, filter(self._sums, self.releases)))
-        if isinstance(records, Histogram):
-            names = names[:1]
-            if records.work(sizes) > _MOST_TERMS:
-                raise Declined(
-                    f"the counts of classes of {self.rv.name!r} that are possible are too many to "
-                    f"add up: release fewer, or with a Poisson prior of {self.number.name!r} write "
-                    f"independent Poisson cells, pm.Poisson('cells', rate * p)"
-                )
-        for k, release in enumerate(self.releases):
+        for k, release in enumerate(order):
             mechanism = release_mechanism(release)
-            self._require(release, mechanism, record)
-            summed = self._sums(release) and self.records.summand is not None
-            if summed and has_kink(mechanism) and sizes[0] < FEWEST:
+            self._require(release, mechanism)
+            summed = self.releases[release].summed.any() and records.summand is not None
+            if summed and has_kink(mechanism) and windows.first.min() < FEWEST:
                 raise Declined(
-                    f"there may be fewer than {FEWEST} records {self.rv.name!r}, of which a sum "
-                    f"under the Laplace noise of {release.name!r} has no smooth density: give "
-                    f"{self.number.name!r} a prior without such numbers, or use GaussianMechanism"
+                    f"there may be fewer than {FEWEST} records {self.names}, of which a sum under "
+                    f"the Laplace noise of {release.name!r} has no smooth density: give "
+                    f"{self.name} a prior without such numbers, or use GaussianMechanism"
                 )
+            last = release is order[-1]
             of_release = OfUnknownSize(
-                self.number.owner.op,
-                len(number),
-                records,
-                sizes,
-                tuple(self.releases.values())[: k + 1],
-                tuple(earlier),
-                tuple(published),
-                names if release is last else (),
-            )
+                prior, len(number), () if self.number is None else lengths(self.number),
+                records, windows, tuple(self.releases[r] for r in order[: k + 1]),
+                tuple(earlier), tuple(published),
+                str(self.number.name) if last and self.number is not None else None,
+                self._shown(order) if last else {},
+            )  # fmt: skip
             change.replaced[release] = integrated_release(
-                of_release, mechanism, *number, *record, *given
+                of_release, mechanism, *number, *self.parameters, *given
             )
             given += [release, *mechanism.parameters]
             earlier.append(mechanism)
@@ -167,66 +170,76 @@ class UnknownSizes(SumLaw):
             published.append(model.rvs_to_values[release] if observed else None)
         return change
 
-    def _shown(self, release: TensorVariable) -> str:
-        """Return the name in results of what is summed in a release."""
-        if self.records.multiple is not None:
-            return f"{self.rv.name}_{kind_of_sum(self.rv.owner.op)}"
-        return confidential(release)
+    def _shown(self, order) -> dict[str, Part | int]:
+        """Return what stands in results, by name; see `OfUnknownSize`."""
+        if isinstance(self.records, Histogram):
+            return {}
+        used, groups = self.reader.used, np.array(self.reader.places)
+        if isinstance(self.reader, SumsReader):
+            every = groups.reshape(lengths(self.rvs[0]))
+            return {str(self.rvs[0].name): Part(every, every)}
+        multiple = self.records.multiple
+        if multiple is None:
+            summed = (k for k, release in enumerate(order) if self.releases[release].summed.any())
+            return {confidential(order[k]): k for k in summed}
+        return {
+            f"{rv.name}_{kind_of_sum(rv.owner.op)}": Part(np.array(k), groups[k], *multiple)
+            for k, rv in enumerate(self.rvs)
+            if k in used
+        }
 
-    def _sums(self, release: TensorVariable) -> bool:
-        """Whether a sum over the records is part of a release."""
-        return any(slope is not None for slope in self.releases[release].slope)
-
-    def _require(self, release: TensorVariable, mechanism: Mechanism, record) -> None:
+    def _require(self, release: TensorVariable, mechanism: Mechanism) -> None:
         """Decline noise under which a sum has no density here."""
         entries = self.releases[release]
-        for constant, slope in zip(entries.constant, entries.slope, strict=True):
-            if slope is None or isinstance(self.records, Histogram):
-                continue
-            # What depends on the number is neither 0 nor 1 for all.
-            known = (known_value(graph, fixed=True) for graph in (slope, constant))
-            numbers = [np.nan if value is None else value for value in known]
-            require_multiples(release, mechanism, *numbers)
-            with about(f"the release {release.name!r}"):
-                if self.records.summand is not None:
-                    noise_parts(mechanism)
-                    require_smooth(self.rv, mechanism, self.records.summand)
-                else:
-                    law, own = sum_of(self.records.law, 10, *record)
-                    require_pair(law, mechanism, own)
+        if not entries.summed.any() or isinstance(self.records, Histogram):
+            return
+        # What depends on the number is neither 0 nor 1 for all.
+        zero, one = entries.at(np.arange(2) + np.zeros((len(self.reader.places), 1), dtype=int))
+        fixed = [np.where((v == v[:, :1]).all(axis=1), v[:, 0], np.nan) for v in (one, zero)]
+        for slope, constant in zip(*(v[entries.summed] for v in fixed), strict=True):
+            require_multiples(release, mechanism, slope, constant)
+        with about(f"the release {release.name!r}"):
+            if self.records.summand is not None:
+                noise_parts(mechanism)
+                require_smooth(self.rvs[0], mechanism, self.records.summand)
+            else:
+                law, own = sum_of(self.records.law, 10, *self.parameters)
+                require_pair(law, mechanism, own)
 
     def _within(self, records: Records | Histogram) -> Records | Histogram:
         """Return counts of classes with what is published of each."""
         if not isinstance(records, Histogram):
             return records
         windows: list[tuple[int, int] | None] = [None] * records.size
-        for k, (log_noise, start) in self._of_classes(records).items():
-            vector, noise = log_noise
-            function = noticed_function([vector], noise)
-            found = around(function, start, MOST)
+        for k, (matrix, noise, start) in self._of_classes().items():
+            found = around(noticed_function([matrix], noise), np.array([start]), MOST)
             if found is None:
-                raise Declined(f"more than {MOST:,} counts of a class of {self.rv.name!r} matter")
-            windows[k] = int(found[0]), int(found[-1])
+                raise Declined(f"more than {MOST:,} counts of a class of {self.names} matter")
+            windows[k] = int(found.first[0]), int(found.last[0])
         return replace(records, windows=tuple(windows))
 
-    def _of_classes(self, records: Histogram) -> dict[int, Any]:
-        """Return the log density of what was published of each class, and where it is largest."""
-        model, found = self.reading.model, dict[int, Any]()
+    def _published(self):
+        """Yield what is observed of each release: its entries, values and noise by entry."""
+        model = self.reading.model
         for release, entries in self.releases.items():
-            if release not in model.observed_RVs or not self._sums(release):
+            if release not in model.observed_RVs:
                 continue
             [value] = starting_values([model.rvs_to_values[release].ravel()])
             mechanism = release_mechanism(release)
-            parameters = [pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters]
-            constants, slopes = entries.at(np.arange(1))
-            for j, (constant, slope) in enumerate(zip(constants, slopes, strict=True)):
-                if slope is None:
-                    continue
-                k = int(np.flatnonzero(slope)[0])
-                (vector, noise), start = found.get(k, ((pt.vector(dtype="int64"), 0.0), 0.0))
-                own = mechanism.with_parameters(*(p[j] for p in parameters))
-                noise += own.logp(pt.constant(value[j]), constant[0] + slope[k] * vector)
-                found[k] = (vector, noise), max(start, float((value[j] - constant[0]) / slope[k]))
+            own = (pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters)
+            yield entries, value, mechanism.with_parameters(*own)
+
+    def _of_classes(self) -> dict[int, Any]:
+        """Return the log density of what was published of each class, and where it is largest."""
+        found = dict[int, Any]()
+        for entries, value, noise in self._published():
+            constants, slopes = entries.at(np.zeros((1, 1), dtype=int))
+            for j in np.flatnonzero(entries.summed):
+                k, (a, b) = int(entries.place[j]), (float(constants[j, 0]), float(slopes[j, 0]))
+                matrix, total, start = found.get(k, (pt.matrix(dtype="int64"), 0.0, 0.0))
+                own = noise.with_parameters(*(p[j] for p in noise.parameters))
+                total += own.logp(pt.constant(value[j]), a + b * matrix)
+                found[k] = matrix, total, max(start, float((value[j] - a) / b))
         return found
 
     def _largest(self, records: Records | Histogram) -> tuple[np.ndarray, int] | None:
@@ -237,217 +250,70 @@ class UnknownSizes(SumLaw):
         if not isinstance(records, Histogram) or None in records.windows:
             return None
         best, begin = np.zeros(1), 0
-        for k, ((vector, noise), _) in self._of_classes(records).items():
+        for k, (matrix, noise, _) in self._of_classes().items():
             first, last = records.windows[k] or (0, 0)
-            function = noticed_function([vector], noise)
-            own, begin = function(np.arange(first, last + 1)), begin + first
+            [own] = noticed_function([matrix], noise)(np.arange(first, last + 1)[None])
+            begin += first
             place = np.arange(best.size + own.size - 1)[:, None] - np.arange(own.size)
             inside = (place >= 0) & (place < best.size)
             best = np.max(np.where(inside, best[place * inside], -np.inf) + own, axis=1)
         return best, begin
 
-    def _sizes(self, records: Records | Histogram) -> np.ndarray:
+    def _windows(self, records: Records | Histogram) -> Windows:
         """Return the numbers of records that matter, given what is published of them."""
-        model, number, vector = self.reading.model, self.number, pt.vector(dtype="int64")
-        noise: Any = pt.zeros_like(vector, dtype="float64")
-        start, linear = list[float](), True
-        for release, entries in self.releases.items():
-            if release not in model.observed_RVs:
+        if self.number is None:
+            [rv] = self.rvs
+            known = known_value(rv.owner.inputs[1])
+            if known is None:
+                raise Declined(f"the numbers of records of {rv.name!r} are not known: write them")
+            sizes = np.broadcast_to(known, lengths(rv)).ravel().astype("int64")
+            return Windows(sizes, sizes)
+        matrix, linear = pt.matrix(dtype="int64"), True
+        noise: Any = pt.zeros_like(matrix, dtype="float64")
+        start = np.full(self.reader.numbers.type.shape, np.nan)
+        for entries, value, mechanism in self._published():
+            alone = np.flatnonzero(~entries.summed)
+            if not alone.size:
                 continue
-            [value] = starting_values([model.rvs_to_values[release].ravel()])
-            mechanism = release_mechanism(release)
-            parameters = [pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters]
-            numbers, _ = entries.at(np.arange(2))
-            for j in (j for j, slope in enumerate(entries.slope) if slope is None):
-                own = mechanism.with_parameters(*(p[j] for p in parameters))
-                of_all = vectorize_graph(entries.constant[j], {entries.size: vector})
-                noise = noise + own.logp(pt.constant(value[j]), of_all)
-                zero, one = numbers[j]
-                if one != zero:
-                    start.append(float((value[j] - zero) / (one - zero)))
-                linear = linear and entries.is_linear(j)
+            group = entries.group[alone]
+            own = mechanism.with_parameters(*(p[alone][:, None] for p in mechanism.parameters))
+            of_all = entries.without_sums(matrix)[alone]
+            noise = pt.inc_subtensor(
+                noise[group], own.logp(pt.constant(value[alone][:, None]), of_all)
+            )
+            numbers, _ = entries.at(np.arange(2) + np.zeros((start.size, 1), dtype=int))
+            zero, one = numbers[alone].T
+            given = np.flatnonzero((one != zero) & np.isnan(start[group]))
+            at = (value[alone] - zero)[given] / (one - zero)[given]
+            start[group[given][::-1]] = at[::-1]
+            linear = linear and entries.is_linear()
         if (largest := self._largest(records)) is not None:
             table, first = largest
-            place = vector - first
+            place = matrix - first
             inside = (place >= 0) & (place < table.size)
             of_all = pt.constant(table)[pt.switch(inside, place, 0)]
             noise = noise + pt.switch(inside, of_all, -np.inf)
-            start.append(float(first + np.argmax(table)))
-        most = MOST if self.records.summand is None else _MOST_INVERTED
-        name = str(self.rv.name)
-        return sizes_that_matter(number, name, vector, noise, start, most, linear=linear)
+            start = np.where(np.isnan(start), first + np.argmax(table), start)
+        most = MOST if records.summand is None else _MOST_INVERTED
+        return sizes_that_matter(self.number, self.names, matrix, noise, start, most, linear=linear)
 
 
-def _several(number: TensorVariable, names: str) -> str:
-    return (
-        f"{number.name!r} is several numbers, and each vector of records of unknown number has one "
-        f"of its own: for {names} write {number.name}_0 = pm.Poisson({number.name + '_0'!r}, ...), "
-        f"shape={number.name}_0, and so on"
-    )
+def _reader_of_sums(number: TensorVariable | None, rv: TensorVariable) -> SumsReader:
+    """Return the reader of sums whose numbers are a variable, or known."""
+    size = rv.owner.inputs[1]
+    if number is not None and not is_itself(size, number):
+        raise Declined(
+            f"the numbers of records of {rv.name!r} are computed from {number.name!r}: write "
+            f"n={number.name} with one number for each sum, and the prior of the numbers itself"
+        )
+    return SumsReader(number, rv)
 
 
 def _check_number(number: TensorVariable, rv: TensorVariable) -> None:
-    """Decline a number that is no scalar count of one law, and records that differ by it."""
+    """Decline a number that is no count of one law."""
     op = number.owner.op
-    [size] = rv.owner.op.size_param(rv.owner).owner.inputs
-    if number.type.ndim:
-        raise Declined(_several(number, repr(rv.name)))
-    if not is_itself(size, number):
-        raise Declined(
-            f"the number of the records {rv.name!r} is computed from {number.name!r}: write "
-            f"shape={number.name}, and the prior of the number itself"
-        )
-    if not isinstance(op, RandomVariable) or number.dtype.startswith("float"):
+    if not isinstance(op, RandomVariable) or number.dtype.startswith("float") or op.ndim_supp:
         raise Declined(
             f"the number {number.name!r} of the records {rv.name!r} has to be a whole number with "
             f"a prior on counts, pm.Poisson or pm.DiscreteUniform say"
         )
-    parameters = zip(rv.owner.op.dist_params(rv.owner), rv.owner.op.ndims_params, strict=True)
-    if any(
-        not all(p.type.broadcastable[: p.type.ndim - core]) or depends_on(p, number)
-        for p, core in parameters
-    ):
-        raise Declined(
-            f"records of unknown number, {rv.name!r}, have to be identically distributed, by "
-            f"parameters that do not depend on their number {number.name!r}"
-        )
-
-
-def _of_a_record(rv: TensorVariable) -> Iterator[TensorVariable]:
-    """Return the parameters that all records share, of small types too as double precision."""
-    for p, core in zip(rv.owner.op.dist_params(rv.owner), rv.owner.op.ndims_params, strict=True):
-        yield p.astype("float64").squeeze(axis=tuple(range(p.type.ndim - core)))
-
-
-class _Reader:
-    """Reads releases of a number of records and of one sum over them."""
-
-    def __init__(self, number: TensorVariable, rv: TensorVariable):
-        self.number, self.rv = number, rv
-        self.size = number.type()
-        self.x = rv.type()
-        self.times = 0
-        self.summed: TensorVariable | None = None
-
-    def read(self, release: TensorVariable) -> Entries:
-        """Read a release; refuse by name what is something else."""
-        shape, entries = self._entries(release)
-        try:
-            constants, slopes = zip(*(self._entry(*entry) for entry in entries), strict=True)
-        except Declined as error:
-            raise self._refused(release, error) from None
-        return Entries(shape, self.size, constants, slopes)
-
-    def classes(
-        self, mine: Sequence[TensorVariable]
-    ) -> tuple[Histogram, dict[TensorVariable, Entries]]:
-        """Read releases as the counts of classes."""
-        parameters = list(_of_a_record(self.rv))
-        reader = ClassReader(self.rv.owner.op, parameters, self.x, self.size)
-        try:
-            return reader.read({release: self._entries(release) for release in mine})
-        except Declined as error:
-            raise self._refused(mine[-1], error) from None
-
-    def _refused(self, release, error: Declined) -> Declined:
-        why = f"the release {release.name!r} of the records {self.rv.name!r}: {error}"
-        return Declined(why, near=error.near)
-
-    def _entries(self, release: TensorVariable) -> tuple[tuple[int, ...], list[tuple]]:
-        """Return the shape of a release, and its entries, each with the sums in it."""
-        statistic, name = release_statistic(release), release.name
-        others = [v for v in nearest_rvs([statistic]) if v not in (self.number, self.rv)]
-        if others or public_data([statistic]):
-            what = [*others, *public_data([statistic])][0].name
-            raise Declined(
-                f"the release {name!r} mixes the records {self.rv.name!r} with {what!r}: of "
-                f"records of unknown number, their number and a sum can be released"
-            )
-        given = {self.rv: self.x, self.number: self.size}
-        graph = clone_replace(statistic, given, rebuild_strict=False)
-        # A list of one is simplified to something else than a list.
-        [graph] = simplified([graph[0] if lengths(statistic) == (1,) else graph])
-        try:
-            return lengths(statistic), [self._with_sums(entry) for entry in _split(graph)]
-        except Declined as error:
-            raise self._refused(release, error) from None
-
-    def _with_sums(self, graph: TensorVariable) -> tuple[TensorVariable, list[TensorVariable]]:
-        given: dict[Any, Any] = {
-            v: self.size.astype(v.dtype)
-            for v in ancestors([graph])
-            if v.owner is not None
-            and isinstance(v.owner.op, Shape_i)
-            and v.owner.inputs[0] is self.x
-        }
-        [graph] = graph_replace([graph], given, strict=False) if given else [graph]
-        return graph, [v for v in ancestors([graph]) if self._is_sum(v)]
-
-    def _entry(self, graph, sums) -> tuple[TensorVariable, TensorVariable | None]:
-        if not sums:
-            if self.x in ancestors([graph]):
-                raise Declined("it is no function of their number and of a sum over them")
-            return graph, None
-        total = sums[0].type()
-        [reduced] = graph_replace([graph], {sums[0]: total}, strict=False)
-        if self.x in ancestors([reduced]):
-            raise Declined("it is of several sums over them, or of more than a sum")
-        linear_map(reduced.reshape((1,)), total)
-        zero, one = (
-            graph_replace([reduced], {total: pt.constant(k, dtype=total.dtype)}, strict=False)[0]
-            for k in (0, 1)
-        )
-        self.times += 1
-        if self.times > 1:
-            raise Declined(
-                "several sums over them are released, which depend on each other: one sum can be "
-                "released of records of unknown number, beside the number, or how many of them are "
-                "in classes that do not overlap",
-                near=1,
-            )
-        self.summed, times, added = self._multiple(sums[0].owner.inputs[0])
-        slope = one - zero
-        return zero + added * self.size * slope if added else zero, times * slope
-
-    def _multiple(self, summed: TensorVariable) -> tuple[TensorVariable, float, float]:
-        """Return what is summed as a multiple of another, and a number: of records with a law."""
-        with suppress(Declined, TypeError):  # where it needs whole numbers, to pick by them say
-            found = summand_of(summed, self.x, 1000, positive=False).multiple
-            if found and is_registered(sum_of, self.rv.owner.op):
-                return self.x, *found
-        return summed, 1.0, 0.0
-
-    def _is_sum(self, variable) -> bool:
-        node = variable.owner
-        if node is None or not isinstance(node.op, Sum) or node.inputs[0].type.ndim != 1:
-            return False
-        return self.x in ancestors([variable])
-
-    def records(self) -> Records:
-        """Return the law of the records and the sum over them that is released."""
-        op, rv = self.rv.owner.op, self.rv
-        count = len(op.dist_params(rv.owner))
-        if self.summed is None or (self.summed is self.x and is_registered(sum_of, op)):
-            return Records(op, count, None)
-        if not rv.dtype.startswith("float"):
-            raise Declined(
-                f"the sum over the records {rv.name!r}, of unknown number, has no known law"
-            )
-        op = readable_law(rv)
-        parameters = [p.astype("float64").squeeze() for p in rv.owner.op.dist_params(rv.owner)]
-        positive = starts_at_zero(op, parameters, str(rv.name))
-        summand = summand_of(self.summed, self.x, 1000, positive)
-        if self.size in ancestors([summand.h]):
-            raise Declined(
-                f"what is summed over the records {rv.name!r} depends on their number "
-                f"{self.number.name!r}, where sums of functions of a single record are supported"
-            )
-        return Records(op, count, summand)
-
-
-def _split(graph: TensorVariable) -> list[TensorVariable]:
-    """Return the entries of a scalar or of a list."""
-    parts = [part for part, _ in leaves(graph, np.zeros(lengths(graph)))]
-    if graph.type.ndim > 1 or any(part.type.ndim for part in parts):
-        raise Declined("write what is released as a scalar or as a list, pt.stack([...])")
-    return parts

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytensor.tensor as pt
@@ -13,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, lengths, noticed_function
-from pymc_dp.laws.unknown_sizes.density import log_prior
+from pymc_dp.laws.unknown_sizes.density import Windows, log_prior
 from pymc_dp.reading.bounds import starting_values
 
 _FALL = 45.0  # of the log of what is left out
@@ -26,16 +25,30 @@ _ONE_MODE = (
 )  # fmt: skip
 
 
+def by_group(number: TensorVariable) -> list[TensorVariable]:
+    """Return the parameters of the law of some numbers, one after the other.
+
+    Small types would give the densities few digits.
+    """
+    op, shape = number.owner.op, lengths(number)
+    found = []
+    for p, core in zip(op.dist_params(number.owner), op.ndims_params, strict=True):
+        p = p.astype("float64" if p.dtype.startswith("float") else "int64")
+        own = [p.shape[k] for k in range(p.type.ndim - core, p.type.ndim)]
+        found.append(pt.broadcast_to(p, (*shape, *own)).reshape((-1, *own)))
+    return found
+
+
 def sizes_that_matter(
     number: TensorVariable,
     records: str,
-    vector: TensorVariable,
+    matrix: TensorVariable,
     noise: TensorVariable,
-    start: Sequence[float],
+    start: np.ndarray,
     most: int,
     *,
     linear: bool,
-) -> np.ndarray:
+) -> Windows:
     """Return the numbers of records that matter, given what is published of them.
 
     Beyond, prior and noise are far below their largest product. A prior whose parameters are random
@@ -44,86 +57,101 @@ def sizes_that_matter(
 
     Parameters
     ----------
-    number, records : the number, and the name of the records.
-    vector, noise : numbers, and the log density of what is published for each.
-    start : numbers that what is published suggests.
+    number, records : the numbers, and the names of the records.
+    matrix, noise : a row of numbers for each, and the log density of what is published of them.
+    start : for each a number that what is published suggests; NaN where nothing is.
     linear : whether all that is published is linear in the number, so that `noise` has one mode.
     """
-    op, parameters = number.owner.op, number.owner.op.dist_params(number.owner)
+    op, parameters = number.owner.op, by_group(number)
     fixed = all(known_value(p) is not None for p in parameters)
-    if not start and not fixed:
+    if np.isnan(start).any() and not fixed:
         raise Declined(
-            f"the number {number.name!r} of the records {records!r} is not released, and its prior "
+            f"the number {number.name!r} of the records {records} is not released, and its prior "
             f"has random parameters: release it, or write numbers in its prior"
         )
     [*known, mean] = starting_values([*parameters, number])
-    prior = log_prior(op, [pt.constant(p) for p in known], vector)
+    prior = log_prior(op, [pt.constant(p[:, None]) for p in known], matrix)
     ends = _ends(number)
-    few = ends is not None and ends[1] - ends[0] < MOST
+    few = ends is not None and np.max(ends.last - ends.first) < MOST
     if not few and not (linear and isinstance(op, _ONE_MODE)):
         raise Declined(
-            f"which numbers {number.name!r} of the records {records!r} matter is not known: "
+            f"which numbers {number.name!r} of the records {records} matter is not known: "
             f"release linear functions of it, with a prior such as pm.Poisson, or give it a prior "
             f"with known ends, pm.DiscreteUniform({number.name!r}, 0, 500) say"
         )
+    begin = np.where(np.isnan(start), np.ravel(mean), start)
 
-    def matter(log_density) -> np.ndarray | None:
-        function = noticed_function([vector], log_density)
+    def matter(log_density) -> Windows | None:
+        function = noticed_function([matrix], log_density)
         if few and ends is not None:
-            sizes = np.arange(ends[0], ends[1] + 1)
-            return sizes[_high(function(sizes))]
-        return around(function, [*start, float(mean)][0], most)
+            high = _high(np.where(ends.within, function(ends.sizes), -np.inf))
+            return _spanned(ends.first, high)
+        return around(function, begin, most)
 
     found = matter(noise + prior)
     if not fixed:
         alone, near = matter(noise), found
         found = alone
-        if alone is not None and near is not None and alone.size and near.size:
-            between = range(min(alone[0], near[0]), max(alone[-1], near[-1]) + 1)
-            found = np.array(between) if len(between) <= most else alone
-    if found is None or found.size > most:
+        if alone is not None and near is not None:
+            both = Windows(np.minimum(alone.first, near.first), np.maximum(alone.last, near.last))
+            found = both if np.max(both.last - both.first) < most else alone
+    if found is None or np.max(found.last - found.first) >= most:
         raise Declined(
-            f"more than {most:,} numbers {number.name!r} of the records {records!r} are possible, "
+            f"more than {most:,} numbers {number.name!r} of the records {records} are possible, "
             f"which are too many to sum over"
         )
     return found
 
 
-def around(function: Callable, start: float, most: int) -> np.ndarray | None:
-    """Return whole numbers outside of which a log density of one mode is far below its largest."""
-    low, high = max(0, math.floor(start) - 8), max(0, math.ceil(start)) + 8
-    while high - low <= most:
-        sizes = np.arange(low, high + 1)
-        [matter] = np.nonzero(_high(function(sizes)))
-        left = matter.size > 0 and matter[0] > 0
-        right = matter.size > 0 and matter[-1] < sizes.size - 1
-        if right and (left or low == 0):
-            return sizes[matter[0] : matter[-1] + 1]
+def around(function: Callable, start: np.ndarray, most: int) -> Windows | None:
+    """Return whole numbers outside of which log densities of one mode are far below their largest.
+
+    The function takes a row of numbers for each, and so gives their densities.
+    """
+    low = np.maximum(0, np.floor(start).astype(int) - 8)
+    high = np.maximum(0, np.ceil(start).astype(int)) + 8
+    while np.max(high - low) <= most:
+        looked_at = Windows(low, high)
+        matter = _high(np.where(looked_at.within, function(looked_at.sizes), -np.inf))
+        found, some = _spanned(low, matter), matter.any(axis=1)
+        left, right = some & (found.first > low), some & (found.last < high)
+        done = right & (left | (low == 0))
+        if done.all():
+            return found
         width = high - low
-        low = low if left else max(0, low - width)
-        high = high if right else high + width
+        low = np.where(done | left, low, np.maximum(0, low - width))
+        high = np.where(done | right, high, high + width)
     return None
 
 
+def _spanned(first: np.ndarray, matter: np.ndarray) -> Windows:
+    """Return the first and the last number of each row that matters."""
+    last = matter.shape[1] - 1 - np.argmax(matter[:, ::-1], axis=1)
+    return Windows(first + np.argmax(matter, axis=1), first + last)
+
+
 def _high(log_density: np.ndarray) -> np.ndarray:
-    """Whether each is near the largest, and not impossible."""
+    """Whether each is near the largest of its row, and not impossible."""
     density = np.nan_to_num(log_density, nan=-np.inf)
-    return density > max(density.max() - _FALL, -np.finfo("float64").max)
+    return density > np.maximum(density.max(axis=1) - _FALL, -np.finfo("float64").max)[:, None]
 
 
-def _ends(number: TensorVariable) -> tuple[int, int] | None:
+def _ends(number: TensorVariable) -> Windows | None:
     """Return the least and the largest number that a prior allows; None if not known."""
     op, parameters = number.owner.op, number.owner.op.dist_params(number.owner)
+    ends: list = []
     match op:
         case ptr.CategoricalRV():
-            return 0, lengths(parameters[0])[-1] - 1
+            ends = [np.zeros(()), np.array(lengths(parameters[0])[-1] - 1)]
         case ptr.BernoulliRV():
-            return 0, 1
+            ends = [np.zeros(()), np.ones(())]
         case ptr.BinomialRV() | ptr.BetaBinomialRV():
-            ends = [np.zeros(1), known_value(parameters[0])]
+            ends = [np.zeros(()), known_value(parameters[0])]
         case DiscreteUniformRV():
             ends = [known_value(p) for p in parameters]
         case _:
             return None
-    low, high = (None if end is None else int(np.squeeze(end)) for end in ends)
-    return None if low is None or high is None else (max(low, 0), high)
+    if any(end is None for end in ends):
+        return None
+    low, high = (np.broadcast_to(e, lengths(number)).ravel().astype(int) for e in ends)
+    return Windows(np.maximum(low, 0), high)

@@ -1,0 +1,63 @@
+"""Sums over records that are never built: the variable of `pymc_dp.RecordSums`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
+from pymc.distributions.shape_utils import change_dist_size
+from pytensor.tensor.random.utils import normalize_size_param
+from pytensor.tensor.type_other import NoneTypeT
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import nearest_rvs
+
+
+class RecordSumsRV(SymbolicRandomVariable):
+    """Sums over the independent records of each of some groups.
+
+    Inputs are records, along the last axis as many as the largest group has, and the numbers of
+    records.
+
+    Attributes
+    ----------
+    of : what is summed of the records.
+    """
+
+    extended_signature = "(r),()->()"
+    _print_name = ("RecordSums", "\\operatorname{RecordSums}")
+    of: Callable[[TensorVariable], TensorVariable]
+
+    @classmethod
+    def rv_op(cls, law, n, *, of=None, size=None):
+        """Build the sums, of the shape that law and numbers have together, or of a given one."""
+        size, n = normalize_size_param(size), pt.as_tensor(n)
+        if isinstance(size.type, NoneTypeT):
+            size = pt.broadcast_shape(law, n)
+        else:
+            size = tuple(size[i] for i in range(size.type.shape[0]))
+        n = pt.broadcast_to(n, size)
+        most = pt.max(pt.concatenate([[0], n.ravel()]))
+        records = pt.moveaxis(change_dist_size(law, (most, *size)), 0, -1)
+        own = records.type(), n.type()
+        op = cls([*own], [_summed(of or _itself, *own)])
+        op.of = of or _itself
+        return op(records, n)
+
+
+def _itself(x):
+    return x
+
+
+def _summed(of: Callable, records: TensorVariable, n: TensorVariable) -> TensorVariable:
+    """Add up what is summed of the first n of some records."""
+    mine = pt.arange(records.shape[-1]) < n[..., None]
+    return pt.switch(mine, of(records), 0).sum(axis=-1)
+
+
+@_support_point.register(RecordSumsRV)
+def _support_point_of_sums(op, rv, records, n):
+    [law] = nearest_rvs([records])
+    point = _support_point(law.owner.op, law, *law.owner.inputs)
+    return _summed(op.of, pt.moveaxis(point, 0, -1), n)
