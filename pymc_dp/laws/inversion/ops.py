@@ -101,9 +101,9 @@ class ReleaseDensity(KernelCall):
 
         def density(log_weight, h, cut, n, log_number, z, laplace, gaussian):
             few = log_weight.size * part // whole
-            logp, *others = kernel(
+            logp, by_z, by_node, by_number = kernel(
                 log_weight, h, cut, few, n.item(), log_number, z, laplace, gaussian
             )
-            return np.asarray(logp), *others
+            return np.asarray(logp), by_z, by_node, by_number
 
         return density

@@ -351,7 +351,11 @@ class SumsReader(Reader):
     def records(self):
         """See `Reader.records`."""
         op, shape = self.law.owner.op, lengths(self.rv)
-        parameters = [pt.broadcast_to(p, shape).ravel() for p in op.dist_params(self.law.owner)]
+        given = (  # without the axis of records
+            p.squeeze(axis=0) if p.type.ndim > len(shape) else p
+            for p in op.dist_params(self.law.owner)
+        )
+        parameters = [pt.broadcast_to(p, shape).ravel() for p in given]
         if is_registered(sum_of, op):
             found = summand_of(self.summed, self.record, _SOME, positive=False).multiple
             if found == (1.0, 0.0):
