@@ -160,6 +160,7 @@ class _Table:
 
     def _draw_counts(self, rng, counts, weights, point):
         integrated, noise = self.parameter is not None, self.noise
+        assert noise is not None
         try:
             data = noise.read(point)
             drew = noise.draw(rng, counts, weights, integrated, self.concave, data, _ROUNDS)
