@@ -39,7 +39,14 @@ from pymc_dp.step_methods.base import (
 from pymc_dp.step_methods.conjugacy.registry import FAMILIES, find_families, require_itself
 from pymc_dp.step_methods.conjugate import conditional
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
-from pymc_dp.step_methods.tables import read_table, releases_of_counts
+from pymc_dp.step_methods.tables import (
+    Table,
+    hold_parts,
+    make_table,
+    overlaps,
+    read_table,
+    releases_of_counts,
+)
 
 _CELLS = 200  # of a table whose pairs all see every release
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
@@ -57,6 +64,9 @@ class CountGibbs(DPStep):
 
     Where the noise is of whole numbers and the statistic is not for every count, as a mean, the
     other counts are impossible: then all states of a table are listed, up to 100,000.
+
+    Entries of what was released may overlap, as all two-way margins do: cells then move as those of
+    `TableGibbs` do.
 
     Given the counts, their probabilities would move by :math:`n^{-1/2}` only, however little the
     releases tell. So where they have a Beta, Uniform(0, 1) or Dirichlet prior and no other child,
@@ -84,6 +94,7 @@ class CountGibbs(DPStep):
         """Claim binomial counts and small tables, with their conjugate probabilities."""
         found = accepted(partial(check_count, reading), concerned(reading, left))
         large = [rv for rv in found if rv.type.ndim and known_cells(rv) > _CELLS]
+        large = [rv for rv in large if not overlaps(reading, rv)]
         others = accepted(partial(read_table, reading), large)  # left to `TableGibbs`
         mine = [rv for rv in found if rv not in others]
         mine += [p for rv in mine if (p := count_parameter(reading, rv)) is not None]
@@ -105,6 +116,8 @@ class CountGibbs(DPStep):
             with updated_by("CountGibbs", rv):
                 check_count(reading, rv)
                 self._tables.append(_table(reading, rv, parameter, point))
+            if self._tables[-1].lattice:
+                hold_parts(self, reading, (rv,))
             self._hold_whole(children(reading, rv))
 
     def step(self, point):
@@ -117,7 +130,8 @@ class CountGibbs(DPStep):
 @dataclass
 class _Table:
     name: str
-    noise: CompiledNoise
+    noise: CompiledNoise | None  # which it is not where there is a lattice
+    lattice: Table | None  # that moves the counts where what was released overlaps
     concave: bool
     weights: PointFunction  # of the cells, after the total
     binary: bool
@@ -132,13 +146,10 @@ class _Table:
         weights = np.array(weights)
         old = point[self.name]
         counts = np.array([total - old, old], dtype=float) if self.binary else old.astype(float)
-        integrated, data = self.parameter is not None, self.noise.read(point)
-        try:
-            drew = self.noise.draw(rng, counts, weights, integrated, self.concave, data, _ROUNDS)
-        except ParameterValueError:  # of the mechanism: a pm.Data has changed
-            drew = False
-        if not drew:
-            raise unusable(self.name)
+        if self.lattice:
+            counts = self.lattice.update(rng, point)[self.name]
+        else:
+            self._draw_counts(rng, counts, weights, point)
         drawn = counts[1] if self.binary else counts
         point = {**point, self.name: np.asarray(drawn, dtype=old.dtype)}
         if self.draw is not None:
@@ -146,6 +157,17 @@ class _Table:
             natural = posterior[::-1] if self.binary else [*posterior, 0.0]
             point[self.parameter] = self.draw(rng, natural)
         return point
+
+    def _draw_counts(self, rng, counts, weights, point):
+        integrated, noise = self.parameter is not None, self.noise
+        assert noise is not None
+        try:
+            data = noise.read(point)
+            drew = noise.draw(rng, counts, weights, integrated, self.concave, data, _ROUNDS)
+        except ParameterValueError:  # of the mechanism: a pm.Data has changed
+            drew = False
+        if not drew:
+            raise unusable(self.name)
 
 
 def _table(reading: Reading, rv, parameter, point) -> _Table:
@@ -163,6 +185,10 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     row = point_function(reading.model, in_a_row((n, weights)))
     cells = 2 if binary else known_cells(rv)
     total = int(row(point)[0])
+    name = reading.model.rvs_to_values[rv].name
+    if not binary and overlaps(reading, rv):
+        lattice = make_table(reading, (rv,), point, None if parameter is None else weights)
+        return _Table(name, None, lattice, True, row, binary, value, draw, None)
     found = children(reading, rv)
     gaps = [release for release in found if leaves_gaps(release)]
     states = _states(total, cells, gaps[0]) if gaps and not binary else None
@@ -179,9 +205,8 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
             f"are too many to list. Release a sum or mean under log-concave noise (a mechanism's "
             f"property `log_concave`)"
         )
-    name = reading.model.rvs_to_values[rv].name
     listed = None if states is None else total
-    table = _Table(name, noise, concave, row, binary, value, draw, listed)
+    table = _Table(name, noise, None, concave, row, binary, value, draw, listed)
     with suppress(ValueError):  # compiled once, before the chains' processes start
         table.update(np.random.default_rng(0), point)
     return table

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
+from pytensor.tensor.random.basic import DirichletRV, MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.sparse import csc_array, hstack
+from scipy.sparse import csc_array, hstack, vstack
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
@@ -22,7 +22,7 @@ from pymc_dp.graphs.questions import (
     public_data,
     substitute,
 )
-from pymc_dp.kernels.counts import directions, laws
+from pymc_dp.kernels.counts import directions
 from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import COUNT_LAWS
 from pymc_dp.mechanisms.release import PrivateReleaseRV
@@ -38,8 +38,11 @@ from pymc_dp.reading.model import (
 from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 
-_MOST_SHARED = 200  # cells of a table that are in several entries of one release
+_MOST_SHARED = 400  # cells of a table whose entries overlap
 _SHARPEST = 1e6  # of a release, the precision with which it knows a cell: more does not matter
+_PILOT = 100  # draws that directions are chosen from, twice
+_BASES = 4  # of directions: what a cell that is nearly empty stops in one, another goes around
+_CELLS_A_ROUND = 24  # for each so many, a draw goes once more along all directions
 
 
 @STEPS.register(order=60)
@@ -64,9 +67,10 @@ class TableGibbs(DPStep):
     count or the mean of Poisson counts, the other counts are impossible: cells are drawn over those
     that are left, and Poisson cells that share such an entry together with their sum.
 
-    Cells may be in several entries of one release, as in :math:`X'y` of a regression whose rows
-    are of few kinds. Poisson and Binomial cells then move several at a time, too: along the
-    directions in which the releases leave them the most room, see `kernels.counts.directions`.
+    Entries may overlap, as all two-way margins of a table do, in one release or several, or
+    :math:`X'y` of a regression whose rows are of few kinds. Cells then move several at a time, too:
+    along the directions in which the releases leave them the most room, see
+    `kernels.counts.directions`. These are chosen once, by draws where the chain starts.
 
     Variables of one law that share a release, as in ``[a, b, a + b]``, are one table.
 
@@ -75,8 +79,8 @@ class TableGibbs(DPStep):
     vars : list of TensorVariable
         Multinomial, Poisson, Binomial, NegativeBinomial or other registered counts, of any
         shape, with no children but releases. The statistic of each release is linear in the
-        counts; each cell is in at most one entry of it, but in tables of up to 200 Poisson or
-        Binomial counts. The noise is Laplace, geometric, Gaussian or discrete Gaussian.
+        counts; each cell is in at most one entry of it, but in tables of up to 400 counts. The
+        noise is Laplace, geometric, Gaussian or discrete Gaussian.
     model : pm.Model, optional
         The model of the context by default.
 
@@ -106,10 +110,8 @@ class TableGibbs(DPStep):
 
     def _read(self, reading, rvs, initial_point):
         point = initial_point or reading.model.initial_point()
-        table = _with_directions(_table(reading, tuple(rvs)), point)
-        for statistic in map(release_statistic, _releases(reading, rvs)):
-            if data := public_data([statistic]):
-                self._hold(table.name, data, partial(_parts, statistic, rvs))
+        table = make_table(reading, tuple(rvs), point)
+        hold_parts(self, reading, rvs)
         # Compiled once, before the chains' processes start.
         table.update(np.random.default_rng(0), point)
         return table
@@ -129,7 +131,8 @@ class _Entries(NamedTuple):
     first, which, weight : see `kernels.counts.tables.Releases`.
     gaps : which counts are possible.
     constants : of the statistic of each release, what it is of an empty table.
-    shared : whether a cell is in several entries of one release.
+    shared : whether a cell is in several entries of one release, or entries of several overlap, and
+        none is part of another.
     """
 
     first: np.ndarray
@@ -140,17 +143,19 @@ class _Entries(NamedTuple):
     shared: bool
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """A latent table and how its parameters and releases are read from the point.
 
     Attributes
     ----------
     names : of the variables whose entries, one after the other, are its cells.
-    law : type of the op whose sweep it gets.
+    law : type of the op of a cell; Poisson of cells with a total, Dirichlet where that of their
+        probabilities is integrated out.
     block : cells with a fixed total; 0 where there is none.
     entries : which cells are in what was released of them.
     read, inputs : a `PointFunction`; returns z, lam and tau of all releases, totals, and rows of
         law parameters.
+    directions, widths : along which cells move together, and about how far, in steps.
     """
 
     names: tuple[str, ...]
@@ -160,6 +165,7 @@ class _Table(NamedTuple):
     read: Callable
     inputs: list[str]
     directions: np.ndarray
+    widths: np.ndarray = np.empty(0)
 
     @property
     def name(self) -> str:
@@ -169,24 +175,26 @@ class _Table(NamedTuple):
     def update(self, rng, point) -> dict[str, np.ndarray]:
         """Return a new draw of each variable."""
         z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
-        old = [point[name] for name in self.names]
-        counts = np.concatenate([np.ravel(x).astype("float64") for x in old])
+        old, counts = [point[name] for name in self.names], _counts(self, point)
         first, which, weight, gaps, *_ = self.entries
         released = kernels.Releases(z, lam, tau, first, which, weight)
         good = not np.isnan(z).any() and (lam + tau > 0).all()
         rates = theta[-1]
         if self.block:
-            good = good and np.isfinite(rates).all() and (rates >= 0).all()
+            good = good and np.isfinite(theta).all() and (rates >= 0).all()
             _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
         else:
             sweep = kernels.make_cell_sweep(COUNT_LAWS[self.law].law)
             good = good and sweep(rng, counts, np.array(theta), released, gaps)
         if self.directions.size:
-            sweep = directions.make_direction_sweep(COUNT_LAWS[self.law].law)
-            good = good and sweep(rng, counts, np.array(theta), self.directions, released)
+            integrated = self.law is DirichletRV
+            law = directions.RISING if integrated else COUNT_LAWS[self.law].law
+            sweep, rounds = directions.make_direction_sweep(law), 1 + counts.size // _CELLS_A_ROUND
+            along = self.directions, self.widths
+            good = good and sweep(rng, counts, np.array(theta), *along, released, rounds)
         if gaps.which.size:
             good = good and kernels.sum_sweep(rng, counts, rates, released, gaps)
-        if self.block or self.law is PoissonRV:
+        if self.law is PoissonRV:
             block = self.block or counts.size
             good = good and kernels.pair_sweep(rng, counts, rates, block, released, gaps)
         if not good:
@@ -207,28 +215,66 @@ def _restore(counts, totals, rates) -> None:
         counts[row, np.argsort(counts[row] - share)[:rest]] += 1
 
 
-def _with_directions(table: _Table, point) -> _Table:
-    """Choose how several cells move at once where they share the entries of a release.
+def make_table(
+    reading: Reading, rvs: tuple[TensorVariable, ...], point, weights: TensorVariable | None = None
+) -> Table:
+    """Read a table, and choose how several cells move at once where what was released overlaps.
 
-    That is done where the chain starts: it has to stay the same.
+    With `weights`, its probabilities are integrated out of a Dirichlet law of these parameters.
+    Directions are chosen where the chain starts: they have to stay the same.
     """
+    table = _table(reading, rvs, weights)
     if not table.entries.shared or (table.entries.gaps.step != 1.0).any():
         return table
-    z, lam, tau, _, *theta = table.read(*[point[i] for i in table.inputs])
-    [first, *rest] = theta
-    variance = first * rest[0] * (1.0 - rest[0]) if rest else first
-    weights = np.zeros((z.size, first.size))
-    cell = np.repeat(np.arange(first.size), np.diff(table.entries.first))
-    weights[table.entries.which, cell] = table.entries.weight
-    largest = np.abs(weights).max(axis=1, initial=0.0)
+    z, lam, tau, *_ = table.read(*[point[i] for i in table.inputs])
+    size = table.entries.first.size - 1
+    known = np.zeros((z.size, size))
+    cell = np.repeat(np.arange(size), np.diff(table.entries.first))
+    known[table.entries.which, cell] = table.entries.weight
+    largest = np.abs(known).max(axis=1, initial=0.0)
     sharp = np.minimum(np.sqrt(0.5 * lam**2 + tau) * largest, np.sqrt(_SHARPEST))
-    known = weights * (sharp / np.maximum(largest, 1e-300))[:, None]
-    metric = np.diag(1.0 / np.maximum(variance, 0.25)) + known.T @ known
-    found = directions.short_directions(metric)
-    return table._replace(directions=found[np.count_nonzero(found, axis=1) > 1])
+    known *= (sharp / np.maximum(largest, 1e-300))[:, None]
+    moves = np.eye(size)
+    if table.block:  # whose sums are zero
+        moves = (moves - np.roll(moves, 1, axis=1))[np.arange(size) % table.block < table.block - 1]
+    rng = np.random.default_rng(0)
+    variance = (1.0 + _counts(table, point)) ** 2  # as far as they may be from it
+    for bases in (1, 1, _BASES):
+        metric = np.diag(1.0 / variance) + known.T @ known
+        found = []
+        for k in range(bases):
+            other = metric + np.diag(np.expm1(min(k, 1) * rng.normal(size=size)) / variance)
+            found.append(directions.short_directions(moves @ other @ moves.T) @ moves)
+        vectors = np.concatenate(found)
+        vectors = vectors[np.count_nonzero(vectors, axis=1) > 1]
+        ahead = vectors[np.arange(len(vectors)), np.argmax(vectors != 0, axis=1)]
+        vectors = np.unique(vectors * np.sign(ahead)[:, None], axis=0)
+        lengths = np.sqrt(np.einsum("di,ij,dj->d", vectors, metric, vectors))
+        table = table._replace(directions=vectors, widths=np.ceil(2.0 / lengths))
+        states = []
+        for _ in range(_PILOT if bases == 1 else 0):
+            point = {**point, **table.update(rng, point)}
+            states.append(_counts(table, point))
+        if states:
+            variance = np.var(states[_PILOT // 2 :], axis=0) + 1.0
+    return table
 
 
-def _table(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Table:
+def _counts(table: Table, point) -> np.ndarray:
+    return np.concatenate([np.ravel(point[name]).astype("float64") for name in table.names])
+
+
+def hold_parts(step: DPStep, reading: Reading, rvs: Sequence[TensorVariable]) -> None:
+    """Remember the data in the coefficients of some counts in what was released of them."""
+    for statistic in map(release_statistic, _releases(reading, rvs)):
+        if data := public_data([statistic]):
+            names = [str(reading.model.rvs_to_values[rv].name) for rv in rvs]
+            step._hold("' and '".join(names), data, partial(_parts, statistic, rvs))
+
+
+def _table(
+    reading: Reading, rvs: tuple[TensorVariable, ...], weights: TensorVariable | None
+) -> Table:
     entries = _read_together(reading, rvs)
     rv, size = rvs[0], sum(math.prod(_shape(v)) for v in rvs)
     op, shape = rv.owner.op, _shape(rv)
@@ -249,8 +295,11 @@ def _table(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Table:
         n, p = parameters
         totals = pt.broadcast_to(n, shape[:-1]).astype("float64").ravel()
         theta = [pt.broadcast_to(p, shape).astype("float64").ravel()]
+        law = PoissonRV
+        if weights is not None:
+            law, theta = DirichletRV, [weights]
     else:
-        block, totals = 0, pt.zeros(0)
+        block, totals, law = 0, pt.zeros(0), type(op)
         each = [COUNT_LAWS[type(op)].theta(*v.owner.op.dist_params(v.owner)) for v in rvs]
         theta = [
             pt.concatenate(
@@ -263,7 +312,7 @@ def _table(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Table:
         ]
     read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
     names = tuple(reading.model.rvs_to_values[v].name for v in rvs)
-    return _Table(names, type(op), block, entries, *read, np.empty((0, size)))
+    return Table(names, law, block, entries, *read, np.empty((0, size)))
 
 
 def _read_entries(
@@ -275,7 +324,7 @@ def _read_entries(
     parts, broken, constants = [], [], []
     for release, slopes in zip(found, maps, strict=True):
         statistic = release_statistic(release)
-        cell, where, weight = _incidence(rv, release, slopes)
+        cell, where, weight = _incidence(release, slopes)
         constant = substitute(statistic, zeros)
         if leaves_gaps(release):
             broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
@@ -288,6 +337,10 @@ def _read_entries(
     gaps = _gaps(rv, broken, np.diff(first))
     weight = np.asarray(weight[order])
     shared = any((np.diff(slopes.indptr) > 1).any() for slopes in maps)
+    if not shared and size <= _MOST_SHARED:
+        inside = csc_array(vstack(maps)).astype(bool).astype("float64")
+        both, own = (inside @ inside.T).toarray(), inside.sum(axis=1)
+        shared = bool(((both > 0) & (both < np.minimum(own, own[:, None]))).any())
     return _Entries(first, which[order], weight, gaps, constants, shared)
 
 
@@ -383,6 +436,12 @@ def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
     return _read_together(reading, together(reading, rv))
 
 
+def overlaps(reading: Reading, rv: TensorVariable) -> bool:
+    """Whether entries of what was released of a table overlap, so that cells move together."""
+    found = accepted(partial(read_table, reading), [rv])
+    return bool(found) and read_table(reading, rv).shared
+
+
 @once
 def _read_together(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Entries:
     rv, op = rvs[0], rvs[0].owner.op
@@ -432,16 +491,14 @@ def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVaria
     return found
 
 
-def _incidence(rv, release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _incidence(release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return in which entry of a linear statistic every cell is, and with what coefficient."""
     times = np.diff(slopes.indptr)
-    family = COUNT_LAWS.get(type(rv.owner.op))
-    apart = family is None or family.law not in (laws.POISSON, laws.BINOMIAL)
-    if (times > 1).any() and (apart or times.size > _MOST_SHARED):
+    if (times > 1).any() and times.size > _MOST_SHARED:
         raise Declined(
             f"one of its cells is in several entries of the statistic of {release.name!r}, as is "
-            f"for up to {_MOST_SHARED} Poisson or Binomial counts. Make these several releases, or "
-            f"write RecordMetropolis"
+            f"for up to {_MOST_SHARED} counts. Make these several releases, or write "
+            f"RecordMetropolis"
         )
     return np.repeat(np.arange(times.size), times), slopes.indices.astype("int64"), slopes.data
 

@@ -1,5 +1,7 @@
 """Exact updates of confidential counts, alone and along with their probabilities."""
 
+import itertools
+
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -14,8 +16,8 @@ from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
 from pymc_dp.step_methods.counts import CountGibbs
-from tests.agreement import counts_follow, has_moments, has_quantiles
-from tests.chains import begun, chain, sampled, step_of
+from tests.agreement import counts_follow, has_moments, has_quantiles, values_follow
+from tests.chains import SHORT, begun, chain, sampled, step_of
 from tests.models import RECORD_CASES, RECORD_MODELS
 
 LAPLACE, GAUSS = dp.LaplaceMechanism, dp.GaussianMechanism
@@ -316,3 +318,49 @@ def test_refuses_to_list_a_million():
         ValueError, match=r"'x_count': .* 'z' is not known to be log-concave .* too many to list"
     ):
         dp.steps(model)
+
+
+# --- Tables of which overlapping sums were released -----------------------------------------------
+
+ALPHA = np.array([0.3, 1.0, 2.5, 0.6, 1.0, 4.0, 0.2, 1.3])
+MARGINS = [np.eye(8).reshape(8, 2, 2, 2).sum(axis=k + 1).reshape(8, 4).T for k in range(3)]
+SEEN = np.vstack(MARGINS) @ [2.0, 0, 0, 1, 0, 1, 1, 0] + np.linspace(-0.8, 0.9, 12)
+
+
+def margins(spelling, total=5):
+    with pm.Model(coords={"cell": list("abcdefgh")}) as model:
+        p = pm.Dirichlet("p", ALPHA, dims="cell")
+        c = pm.Multinomial("c", total, p, dims="cell")
+        if spelling == "matrix":
+            dp.PrivateObservation("z", np.vstack(MARGINS) @ c, GAUSS(1.0), observed=SEEN)
+        for k in range(3 if spelling == "axes" else 0):
+            z = SEEN[4 * k : 4 * k + 4].reshape(2, 2)
+            dp.PrivateObservation(f"z{k}", c.reshape((2, 2, 2)).sum(k), GAUSS(1.0), observed=z)
+    return model
+
+
+@pytest.mark.parametrize("spelling", ["matrix", "axes"])
+def test_overlapping_margins_against_all_tables(spelling):
+    model = margins(spelling)
+    assert {type(step).__name__ for step in dp.steps(model)} == {"CountGibbs"}
+    step = step_of(CountGibbs, model, "p", "c")
+    assert step._tables[0].lattice.directions.shape[0] >= 7
+    bars = np.array(list(itertools.combinations(range(12), 7)))
+    tables = np.diff(bars, axis=1, prepend=-1, append=12) - 1
+    log_chances = (special.gammaln(tables + ALPHA) - special.gammaln(tables + 1)).sum(axis=1)
+    log_chances -= 0.5 * ((SEEN - tables @ np.vstack(MARGINS).T) ** 2).sum(axis=1)
+    chances = special.softmax(log_chances)
+    starts = tables[np.random.default_rng(7).choice(len(tables), size=2_000, p=chances)]
+    first = model.initial_point()
+    drawn = [step.step(first | {"c": start})[0] for start in starts]
+    values_follow(np.array([d["c"] for d in drawn]), tables, chances)
+    p = special.softmax([np.append(d["p_simplex__"], -d["p_simplex__"].sum()) for d in drawn], 1)
+    mean = chances @ (tables + ALPHA) / (5 + ALPHA.sum())
+    np.testing.assert_allclose(p.mean(axis=0), mean, atol=5 * p.std(axis=0).max() / 2_000**0.5)
+
+
+@pytest.mark.parametrize("spelling", ["matrix", "axes"])
+def test_overlapping_margins_are_sampled(spelling):
+    found = dp.sample(margins(spelling), draws=20, tune=20, random_seed=1, **SHORT)["posterior"]
+    assert found["c"].dims == found["p"].dims == ("chain", "draw", "cell")
+    assert (found["c"].sum("cell") == 5).all()

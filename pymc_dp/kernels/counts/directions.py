@@ -2,17 +2,21 @@ r"""Draws of a table of counts along directions in which several cells move at o
 
 Where cells share noisy sums, :math:`X'y` of a regression say, a cell alone cannot move by more than
 the noise lets its sums move. A direction v, whole numbers one for each cell, moves the counts y to
-y + c v. Given all directions but one, c has a log-concave law for independent counts f_i that have
-one, and log-concave noise,
+y + c v. Given all directions but one, c has for independent counts f_i the law
 
 .. math::
 
     p(c \mid \ldots) \propto \prod_i f_i(y_i + c v_i) \prod_m \eta_m(z_m \mid S_m + c\, (A v)_m),
 
-which is drawn from exactly, by a walk outwards from its mode. `short_directions` chooses which:
-the vectors of a reduced basis of the lattice of counts (Lenstra, Lenstra and Lovász 1982), in the
-metric of their spread given the releases. Those that leave all sums as they are come out as the
-shortest ones where there is little noise, and single cells where there is much.
+which a slice sampler on the whole numbers leaves as it is (Neal 2003): its cost does not depend on
+how wide that law is, and it need not be log-concave. `short_directions` chooses which: the vectors
+of a reduced basis of the lattice of counts (Lenstra, Lenstra and Lovász 1982), in the metric of
+their spread given the releases. Those that leave all sums as they are come out as the shortest ones
+where there is little noise, and single cells where there is much.
+
+Cells with a fixed total move along directions of sum zero. There a multinomial law is that of
+independent Poisson counts, and with its probabilities integrated out of a Dirichlet law that of
+independent counts of weights Gamma(y + a) / y!, `RISING`.
 """
 
 import math
@@ -23,8 +27,8 @@ import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from pymc_dp.kernels import jit
-from pymc_dp.kernels.counts.laws import CountLaw
-from pymc_dp.kernels.counts.sums import REST
+from pymc_dp.kernels.counts.exchanges import log_rising
+from pymc_dp.kernels.counts.laws import POISSON, CountLaw
 from pymc_dp.kernels.counts.tables import sums_of
 
 _LOVASZ = 0.75
@@ -76,111 +80,86 @@ def short_directions(metric):
     return basis
 
 
+@jit
+def _rising_log_mass(y, theta):
+    return log_rising(y, theta[0])
+
+
+# Where the total is fixed, and for moves along directions only.
+RISING = POISSON._replace(name="rising", log_mass=_rising_log_mass)
+
+
 @cache
 def make_direction_sweep(law: CountLaw) -> Callable:
-    """Make ``(rng, y, theta, directions, releases)``, which draws along each direction once.
+    """Make ``(rng, y, theta, directions, widths, releases, rounds)``: moves along each in turn.
 
-    The law is log-concave; column i of `theta` holds its parameters for cell i. It returns whether
-    every draw could be made.
+    Column i of `theta` holds the law's parameters for cell i, `widths` about how many steps there
+    is room for along each direction. It returns False where the counts are impossible.
     """
-    up, support, width = law.up, law.support, law.n_parameters
+    log_mass, support, width = law.log_mass, law.support, law.n_parameters
 
     @jit
-    def log_change(y, theta, cells, steps, c, to):
-        """Return the change of the log law from c steps along a direction to `to`, c +- 1."""
+    def log_density(y, theta, cells, steps, releases, sums, moved, slopes, c):
+        """Return the log density c steps along a direction."""
         total = 0.0
         for i, step in zip(cells, steps):  # noqa: B905  (numba has no strict=)
-            low, high = y[i] + step * min(c, to), y[i] + step * max(c, to)
-            sign = 1.0 if (to > c) == (step > 0.0) else -1.0
             column: tuple = to_fixed_tuple(theta[:, i], width)
-            for k in range(int(abs(step))):
-                total += sign * math.log(up(min(low, high) + k, column))
-        return total
-
-    @jit
-    def log_noise(releases, sums, moved, slopes, c):
-        total = 0.0
+            value, (low, high) = y[i] + step * c, support(column)
+            if not low <= value <= high:
+                return -math.inf
+            total += log_mass(value, column)
         for m, slope in zip(moved, slopes):  # noqa: B905
             e = releases.z[m] - sums[m] - slope * c
             total -= releases.lam[m] * abs(e) + 0.5 * releases.tau[m] * e * e
         return total
 
     @jit
-    def change(y, theta, cells, steps, releases, sums, moved, slopes, c, to):
-        noise = log_noise(releases, sums, moved, slopes, to)
-        noise -= log_noise(releases, sums, moved, slopes, c)
-        return log_change(y, theta, cells, steps, c, to) + noise
-
-    @jit
-    def mode(y, theta, cells, steps, releases, sums, moved, slopes, lo, hi):
-        """Return the c in [lo, hi] with the largest mass, from 0 on."""
-        given = y, theta, cells, steps, releases, sums, moved, slopes
-        low, high, step = 0.0, 0.0, 1.0  # the first c that does not rise is in [low, high]
-        while high < hi and change(*given, high, high + 1.0) > 0.0:
-            low, high, step = high + 1.0, min(high + step, hi), 2.0 * step
-        step = 1.0
-        while low > lo and not change(*given, low - 1.0, low) > 0.0:
-            high, low, step = low - 1.0, max(low - step, lo), 2.0 * step
-        while low < high:
-            middle = low + np.floor(0.5 * (high - low))
-            if change(*given, middle, middle + 1.0) > 0.0:
-                low = middle + 1.0
-            else:
-                high = middle
-        return low
-
-    @jit
-    def draw(rng, y, theta, cells, steps, releases, sums, moved, slopes):
-        """Return a draw of the number of steps along a direction; NaN where there is none."""
-        lo, hi = -math.inf, math.inf
-        for i, step in zip(cells, steps):  # noqa: B905
-            first, last = support(to_fixed_tuple(theta[:, i], width))
-            ends = (first - y[i]) / step, (last - y[i]) / step
-            lo, hi = max(lo, min(ends[0], ends[1])), min(hi, max(ends[0], ends[1]))
-        lo, hi = np.ceil(lo), np.floor(hi)
-        if not lo <= 0.0 <= hi:
+    def draw(rng, first, *given):
+        """Return a number of steps, by a slice of which `first` is about the width."""
+        level = log_density(*given, 0.0)
+        if not level > -math.inf:
             return math.nan
-        given = y, theta, cells, steps, releases, sums, moved, slopes
-        top = mode(*given, lo, hi)
-        # Two rounds of the same walk: the first finds the sum, the second where it is exceeded.
-        target = math.inf
-        for _ in range(2):
-            total = 1.0
-            if total > target:
-                return top
-            for side in (1.0, -1.0):
-                c, term = top, 1.0
-                while (c < hi) if side > 0.0 else (c > lo):
-                    ratio = math.exp(change(*given, c, c + side))
-                    c += side
-                    term *= ratio
-                    total += term
-                    if total > target:
-                        return c
-                    if not term * ratio > REST * total * (1.0 - ratio):  # NaN ends it, too
-                        break
-            if math.isnan(total):
-                return math.nan
-            target = total * rng.random()
-        return top  # the sum itself, but for rounding
+        level += math.log(1.0 - rng.random())
+        low = -np.floor(rng.random() * first)
+        high = low + first - 1.0
+        # Between two intervals, both ways, the first place of the second decides.
+        while log_density(*given, low) > level:
+            low -= first
+        while log_density(*given, high + 1.0) > level:
+            high += first
+        while True:
+            c = low + np.floor(rng.random() * (high - low + 1.0))
+            if c == 0.0 or log_density(*given, c) > level:
+                return c
+            if c < 0.0:
+                low = c + 1.0
+            else:
+                high = c - 1.0
 
     @jit
-    def direction_sweep(rng, y, theta, directions, releases):
+    def direction_sweep(rng, y, theta, directions, widths, releases, rounds):
         sums = sums_of(y, releases)
-        for d in range(directions.shape[0]):
-            cells = np.flatnonzero(directions[d])
-            steps = directions[d][cells]
+        lines = []
+        for direction in directions:
+            cells = np.flatnonzero(direction)
+            steps = direction[cells]
             slopes = np.zeros(sums.size)
             for i, step in zip(cells, steps):  # noqa: B905
                 for e in range(releases.first[i], releases.first[i + 1]):
                     slopes[releases.which[e]] += releases.weight[e] * step
             moved = np.flatnonzero(slopes)
-            c = draw(rng, y, theta, cells, steps, releases, sums, moved, slopes[moved])
-            if math.isnan(c):
-                return False
-            for i, step in zip(cells, steps):  # noqa: B905
-                y[i] += c * step
-            sums += c * slopes
+            lines.append((cells, steps, moved, slopes[moved]))
+        for _ in range(rounds):
+            for d in range(widths.size):
+                cells, steps, moved, slopes = lines[d]
+                c = draw(rng, widths[d], y, theta, cells, steps, releases, sums, moved, slopes)
+                if math.isnan(c):
+                    return False
+                if c != 0.0:
+                    for i, step in zip(cells, steps):  # noqa: B905
+                        y[i] += c * step
+                    for m, slope in zip(moved, slopes):  # noqa: B905
+                        sums[m] += c * slope
         return True
 
     return direction_sweep

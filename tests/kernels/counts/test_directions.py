@@ -7,7 +7,7 @@ import pytest
 from scipy import special, stats
 
 from pymc_dp.kernels.counts import laws
-from pymc_dp.kernels.counts.directions import make_direction_sweep, short_directions
+from pymc_dp.kernels.counts.directions import RISING, make_direction_sweep, short_directions
 from pymc_dp.kernels.counts.tables import Releases
 from tests.agreement import values_follow
 
@@ -43,10 +43,10 @@ def test_draws_have_the_conditional_law(law, lam, tau):
         log_law(tables).sum(axis=1) - (lam * np.abs(e) + 0.5 * tau * e**2).sum(axis=1)
     )
     directions = np.vstack([np.eye(4), [1.0, -1, -1, 1], [1, 1, 0, -1], [2, -1, 0, 0]])
+    widths = np.array([1.0, 2, 3, 1, 2, 2, 1])
     rng, y, found = np.random.default_rng(2), np.ones(4), np.empty((6_000, 4))
     for k in range(len(found)):
-        for _ in range(3):
-            assert sweep(rng, y, theta, directions, releases(lam, tau))
+        assert sweep(rng, y, theta, directions, widths, releases(lam, tau), 1)
         found[k] = y
     possible = (found <= ends).all(axis=1)
     assert possible.mean() > 0.999  # of Poisson counts the list ends
@@ -57,7 +57,37 @@ def test_a_start_that_is_impossible_is_refused():
     sweep = make_direction_sweep(laws.BINOMIAL)
     theta, y = np.array([TRIALS, CHANCE]), np.array([9.0, 0, 0, 0])
     rng = np.random.default_rng(0)
-    assert not sweep(rng, y, theta, np.eye(4), releases(1.0, 0.0))
+    assert not sweep(rng, y, theta, np.eye(4), np.ones(4), releases(1.0, 0.0), 1)
+
+
+@pytest.mark.parametrize("integrated", [False, True])
+def test_tables_with_a_total_against_all_of_them(integrated):
+    """2 x 2 x 2 of 5, whose three margins overlap; Dirichlet parameters below and above 1."""
+    cells = np.array(list(itertools.product([0, 1], repeat=3)))
+    margins = np.array([(cells[:, :2] == m).all(1) for m in cells[::2, :2]], dtype=float)
+    margins = np.vstack([margins, [(cells[:, 1:] == m).all(1) for m in cells[:4, 1:]]])
+    bars = np.array(list(itertools.combinations(range(12), 7)))
+    tables = np.diff(bars, axis=1, prepend=-1, append=12) - 1.0
+    z = margins @ [2.0, 0, 0, 1, 0, 1, 1, 0] + np.linspace(-0.8, 0.9, 8)
+    a = np.array([0.3, 1.0, 2.5, 0.6, 1.0, 4.0, 0.2, 1.3])
+    first, weight = np.arange(0, 17, 2), np.ones(16)
+    which = np.array([np.flatnonzero(margins[:, i]) for i in range(8)]).ravel()
+    noise = Releases(z, np.full(8, 0.3), np.full(8, 0.5), first, which, weight)
+    if integrated:
+        sweep, theta = make_direction_sweep(RISING), a[None]
+        prior = special.gammaln(tables + a) - special.gammaln(tables + 1)
+    else:
+        sweep, theta = make_direction_sweep(laws.POISSON), a[None]
+        prior = tables * np.log(a) - special.gammaln(tables + 1)
+    e = z - tables @ margins.T
+    log_chances = prior.sum(axis=1) - (0.3 * np.abs(e) + 0.25 * e**2).sum(axis=1)
+    moves = np.eye(8)[:-1] - np.eye(8)[1:]
+    moves = np.vstack([moves, (-1.0) ** cells.sum(axis=1), [1, -1, -1, 1, 0, 0, 0, 0]])
+    rng, y, found = np.random.default_rng(3), np.array([5.0, *[0] * 7]), np.empty((6_000, 8))
+    for k in range(len(found)):
+        assert sweep(rng, y, theta, moves, np.full(len(moves), 2.0), noise, 4)
+        found[k] = y
+    values_follow(found, tables, special.softmax(log_chances))
 
 
 def test_directions_leave_the_sums_alone_where_noise_is_small():
