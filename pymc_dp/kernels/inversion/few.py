@@ -21,9 +21,9 @@ from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 from pymc_dp.kernels.inversion.release import _gather, _spread_out, _unresolved
 
 CELLS = 512  # most cells of a table
-_TABLED = 1e-11  # largest coefficient of high degree of a log density on a cell
+_TABLED = 1e-10  # largest coefficient of high degree of a log density on a cell
 _FALL = 12.0  # largest fall of a log density across the nodes of a rule
-_CLOSE = 1e-12  # points at this distance, relative to the reach of the law, are one
+_CLOSE = 1e-14  # points at this distance, relative to the reach of the law, are one
 _SLACK = 300.0  # logs may exceed their reference by this
 # Coefficients of the Legendre series through values at the nodes.
 _SERIES = np.array([
@@ -32,38 +32,57 @@ _SERIES = np.array([
 ])  # fmt: skip
 
 
+_UP = np.array([(2 * m + 1) / (m + 1) for m in range(RULE)])
+_DOWN = np.array([m / (m + 1) for m in range(RULE)])
+
+
 @jit
-def _basis(x, values, slopes):
-    """Fill in the Legendre polynomials at x, and their derivatives."""
-    values[0], values[1], slopes[0], slopes[1] = 1.0, x, 0.0, 1.0
+def _basis(x, basis):
+    """Fill in the Legendre polynomials at points."""
+    for j in range(x.size):
+        basis[0, j], basis[1, j] = 1.0, x[j]
     for m in range(1, RULE - 1):
-        values[m + 1] = ((2 * m + 1) * x * values[m] - m * values[m - 1]) / (m + 1)
-        slopes[m + 1] = slopes[m - 1] + (2 * m + 1) * values[m]
+        for j in range(x.size):
+            basis[m + 1, j] = _UP[m] * x[j] * basis[m, j] - _DOWN[m] * basis[m - 1, j]
 
 
 @jit
-def _sum(c, basis):
-    total = 0.0
-    for m in range(RULE):
-        total += c[m] * basis[m]
-    return total
+def _sums(c, basis, out):
+    """Fill in a Legendre series."""
+    out[:] = c[0]
+    for m in range(1, RULE):
+        for j in range(out.size):
+            out[j] += c[m] * basis[m, j]
 
 
 @jit
-def _position(c, target, values, slopes):
+def _at(c, x):
+    """Return a Legendre series and its derivative."""
+    value, slope = c[0] + c[1] * x, c[1]
+    before, now, slope_before, slope_now = 1.0, x, 0.0, 1.0
+    for m in range(1, RULE - 1):
+        slope_before, slope_now = slope_now, slope_before + (2 * m + 1) * now
+        before, now = now, _UP[m] * x * now - _DOWN[m] * before
+        value += c[m + 1] * now
+        slope += c[m + 1] * slope_now
+    return value, slope
+
+
+@jit
+def _position(c, target, ends):
     """Where on its panel a monotone series has a value."""
-    rising = c[1] > 0.0
-    low, high, x = -1.0, 1.0, 0.0
+    sign = 1.0 if c[1] > 0.0 else -1.0
+    low, high = -1.0, 1.0
+    x = sign * (2.0 * (target - ends[0]) / (ends[1] - ends[0]) - 1.0)
     for _ in range(60):
-        _basis(x, values, slopes)
-        gap = target - _sum(c, values)
-        if (gap > 0.0) == rising:
+        value, slope = _at(c, x)
+        gap = target - value
+        if gap * sign > 0.0:
             low = x
         else:
             high = x
-        step = gap / _sum(c, slopes)
-        x += step
-        if abs(step) < 1e-15:
+        x += gap / slope
+        if abs(gap) < 1e-15 * abs(slope):
             break
         if not low < x < high:
             x = 0.5 * (low + high)
@@ -94,53 +113,67 @@ def _panels(mass, value, width, b):
         right = series[p].sum()
         left = series[p, ::2].sum() - series[p, 1::2].sum()
         ends[p, 0], ends[p, 1] = min(left, right), max(left, right)
-    # Ends that panels share are none of the law.
-    flat = np.sort(ends.ravel())
-    points = np.concatenate((flat, value[atoms]))
-    close = _CLOSE * (points.max() - points.min())
-    lone = np.ones(points.size, dtype=np.bool_)
-    for i in range(flat.size - 1):
-        if flat[i + 1] - flat[i] <= close:
-            lone[i] = lone[i + 1] = False
-    for i in range(flat.size):  # ends at an atom are taken from there
-        for a in atoms:
-            lone[i] = lone[i] and not abs(flat[i] - value[a]) <= close
-    return atoms, firsts, top, density, series, ends, np.sort(points[lone]), error
+    # Ends that panels share are none of the law, and where an atom is one, it has the digits.
+    lone = np.ones((firsts.size, 2), dtype=np.bool_)
+    for p in range(firsts.size):
+        for i in range(2):
+            end = ends[p, i]
+            close = 1e-6 * (ends[p, 1] - ends[p, 0]) + 1e-14 * abs(end)
+            others = np.concatenate((ends[:, 1 - i], value[atoms]))
+            lone[p, i] = np.abs(others - end).min() > close
+    points = np.concatenate((ends.ravel()[lone.ravel()], value[atoms]))
+    return atoms, firsts, top, density, series, ends, np.sort(points), error
 
 
 @jit
-def _log_density(table, y, b, values, slopes):
-    """Log of a tabled density, and its derivative."""
+def _log_densities(table, y, h, b, basis, found, slopes, full):
+    """Fill in the logs of a tabled density at y - h, and their derivatives."""
     edges, _, series, outer = table
     close = 1e-15 * (abs(outer[0, 0]) + abs(outer[0, 1]))
-    if y <= outer[0, 0] + close:
-        return outer[1, 0] + (y - outer[0, 0]) / b, 1.0 / b
-    if y >= outer[0, 1] - close:
-        return outer[1, 1] - (y - outer[0, 1]) / b, -1.0 / b
-    i = min(max(np.searchsorted(edges, y) - 1, 0), edges.size - 2)
-    half = 0.5 * (edges[i + 1] - edges[i])
-    _basis((y - edges[i]) / half - 1.0, values, slopes)
-    return _sum(series[i], values), _sum(series[i], slopes) / half
+    x, cells = np.zeros(h.size), np.full(h.size, -1)
+    for j in range(h.size):
+        d = y - h[j]
+        if d <= outer[0, 0] + close:
+            found[j], slopes[j] = outer[1, 0] + (d - outer[0, 0]) / b, 1.0 / b
+        elif d >= outer[0, 1] - close:
+            found[j], slopes[j] = outer[1, 1] - (d - outer[0, 1]) / b, -1.0 / b
+        else:
+            i = min(max(np.searchsorted(edges, d) - 1, 0), edges.size - 2)
+            cells[j], x[j] = i, 2.0 * (d - edges[i]) / (edges[i + 1] - edges[i]) - 1.0
+    if cells.max() < 0:
+        return
+    _basis(x, basis)
+    for j in range(h.size):
+        i = cells[j]
+        if i >= 0:
+            found[j] = 0.0
+            for m in range(RULE):
+                found[j] += series[i, m] * basis[m, j]
+            if full:
+                slopes[j] = _at(series[i], x[j])[1] * 2.0 / (edges[i + 1] - edges[i])
 
 
 @jit
-def _splits(table, y, b, ends, series, x, values, slopes):
-    """Fill x with the points at which a panel has to be split; returns their number."""
+def _splits(table, y, b, ends, series, x):
+    """Fill x with the points at which a panel has to be split; returns the number of pieces."""
     edges, kinks, _, outer = table
     low, high = ends
-    points = [y - outer[0, 0], y - outer[0, 1]]
-    for i in range(1, edges.size - 1):
-        narrow = min(edges[i + 1] - edges[i], edges[i] - edges[i - 1]) < high - low
-        if narrow or kinks[i]:
-            points.append(y - edges[i])
-    for i in range(1, 6):
-        points.append(min(high, y - outer[0, 1]) - i * _FALL * b)
-        points.append(max(low, y - outer[0, 0]) + i * _FALL * b)
     count = 1
     x[0] = -1.0
-    for point in points:
+    first = max(np.searchsorted(edges, y - high), 1)
+    last = min(np.searchsorted(edges, y - low) + 1, edges.size - 1)
+    for i in range(first - 12, last):
+        if i < first - 10:
+            point = y - outer[0, i - first + 12]
+        elif i < first - 5:
+            point = min(high, y - outer[0, 1]) - (first - 5 - i) * _FALL * b
+        elif i < first:
+            point = max(low, y - outer[0, 0]) + (first - i) * _FALL * b
+        else:
+            narrow = min(edges[i + 1] - edges[i], edges[i] - edges[i - 1]) < high - low
+            point = y - edges[i] if narrow or kinks[i] else low
         if low < point < high:
-            x[count] = _position(series, point, values, slopes)
+            x[count] = _position(series, point, ends)
             count += 1
     x[count] = 1.0
     x[: count + 1].sort()
@@ -148,53 +181,64 @@ def _splits(table, y, b, ends, series, x, values, slopes):
 
 
 @jit
-def _convolve(mass, value, law, table, y, b, grad):
-    """Log density with one more record than tabled, its derivative by y, and its relative error.
+def _convolve(mass, value, law, table, y, b, grad, full):
+    """Log density with one more record than tabled.
 
-    `grad` is filled with the share of each node or atom.
+    If in full, its derivative by y and its relative error are returned, too, and `grad` is filled
+    with the share of each node or atom.
     """
     atoms, firsts, top, density, series, ends, _, errors = law
-    values, slopes, x = np.empty(RULE), np.empty(RULE), np.empty(CELLS + 16)
-    basis, unused, moments = np.empty(RULE), np.empty(RULE), np.empty(RULE)
-    reference = -math.inf
-    total = slope = error = 0.0
+    splits = np.empty(CELLS + 16)
+    reference, total, slope, error = -math.inf, 0.0, 0.0, 0.0
     grad[:] = 0.0
-    for p in range(-1, firsts.size):  # first the atoms
+    size = max(RULE, atoms.size)
+    basis, basis_h = np.empty((RULE, size)), np.empty((RULE, size))
+    found, slopes, x = np.empty(size), np.empty(size), np.empty(RULE)
+    h, weight, moments = np.empty(RULE), np.empty(RULE), np.empty(RULE)
+    for p in range(-1 if atoms.size else 0, firsts.size):  # first the atoms
         pieces, points = 1, atoms.size if p < 0 else RULE
         if p >= 0:
-            pieces = _splits(table, y, b, ends[p], series[p], x, values, slopes)
+            pieces = _splits(table, y, b, ends[p], series[p], splits)
         moments[:] = 0.0
-        for i in range(pieces * points):
-            piece, j = i // points, i % points
-            g = atoms[j] if p < 0 else firsts[p] + j
-            h, log_mass, weight, rule = value[g], mass[g], 1.0, 1.0
+        for piece in range(pieces):
+            half = 0.5 * (splits[piece + 1] - splits[piece]) if pieces > 1 else 1.0
             if pieces > 1:
-                half = 0.5 * (x[piece + 1] - x[piece])
-                _basis(x[piece] + half * (1.0 + NODES[j]), basis, unused)
-                h, log_mass = _sum(series[p], basis), top[p]
-                weight, rule = _sum(density[p], basis), half * WEIGHTS[j]
-            found, derivative = _log_density(table, y - h, b, values, slopes)
-            found += log_mass
-            if found > reference + _SLACK:
-                shrink = math.exp(reference - found)
-                total, slope, error = total * shrink, slope * shrink, error * shrink
-                reference = found
-                grad *= shrink
-                moments *= shrink
-            term = rule * math.exp(found - reference)
-            total += term * weight
-            slope += term * weight * derivative
-            if pieces > 1:
-                for m in range(RULE):
-                    moments[m] += term * basis[m]
+                x[:] = splits[piece] + half * (1.0 + NODES)
+                _basis(x, basis_h)
+                _sums(series[p], basis_h, h)
+                _sums(density[p], basis_h, weight)
+                _log_densities(table, y, h, b, basis, found, slopes, full)
+            elif p < 0:
+                _log_densities(table, y, value[atoms], b, basis, found, slopes, full)
             else:
-                grad[g] = term
-        if pieces > 1:
-            for g in range(firsts[p], firsts[p] + RULE):
-                own = math.exp(mass[g] - top[p]) / WEIGHTS[g - firsts[p]]
-                grad[g] = own * _sum(_SERIES[:, g - firsts[p]], moments)
-        if p >= 0:
-            error += grad[firsts[p] : firsts[p] + RULE].sum() * errors[p, min(pieces, 2) - 1]
+                own = value[firsts[p] : firsts[p] + RULE]
+                _log_densities(table, y, own, b, basis, found, slopes, full)
+            for j in range(points):
+                g = atoms[j] if p < 0 else firsts[p] + j
+                log_term = found[j] + (top[p] if pieces > 1 else mass[g])
+                if log_term > reference + _SLACK:
+                    shrink = math.exp(reference - log_term)
+                    total, slope, error = total * shrink, slope * shrink, error * shrink
+                    grad *= shrink
+                    moments *= shrink
+                    reference = log_term
+                term = math.exp(log_term - reference)
+                if pieces > 1:
+                    term *= half * WEIGHTS[j]
+                    if full:
+                        for m in range(RULE):
+                            moments[m] += term * basis_h[m, j]
+                    term *= weight[j]
+                else:
+                    grad[g] = term
+                total += term
+                slope += term * slopes[j] if full else 0.0
+        if full and p >= 0:
+            for j in range(RULE if pieces > 1 else 0):
+                own_density = math.exp(mass[firsts[p] + j] - top[p]) / WEIGHTS[j]
+                grad[firsts[p] + j] = own_density * (_SERIES[:, j] * moments).sum()
+            share = grad[firsts[p] : firsts[p] + RULE].sum()
+            error += share * errors[p, min(pieces, 2) - 1]
     grad /= total
     return reference + math.log(total), slope / total, error / total
 
@@ -208,14 +252,15 @@ def _tabled(mass, value, law, table, b, low, high, kinks, grad):
     outer = np.empty((2, 2))
     outer[0] = kinks[0], kinks[-1]
     for i in range(2):
-        outer[1, i], _, _ = _convolve(mass, value, law, table, outer[0, i], b, grad)
+        outer[1, i] = _convolve(mass, value, law, table, outer[0, i], b, grad, False)[0]
     edges, at_kink = np.empty(CELLS + 1), np.ones(CELLS + 1, dtype=np.bool_)
     series, logs = np.empty((CELLS, RULE)), np.empty(RULE)
     count, short = 0, 0.0
+    fall = _FALL if law[1].size else math.inf  # no rule for atoms
     edges[0] = max(low, kinks[0])
     for kink in kinks[1:]:
-        stop = min(kink, high)
-        width = stop - edges[count]
+        start, stop = edges[count], min(kink, high)
+        width = stop - start
         least = 1e-12 * width
         while stop > edges[count]:
             if count == CELLS:
@@ -224,18 +269,26 @@ def _tabled(mass, value, law, table, b, low, high, kinks, grad):
             width = min(width, stop - left)
             for j in range(RULE):
                 point = left + 0.5 * width * (1.0 + NODES[j])
-                logs[j], _, _ = _convolve(mass, value, law, table, point, b, grad)
-            for m in range(RULE):
-                series[count, m] = _sum(_SERIES[m], logs)
-            missed = np.abs(series[count, RULE - 3 :]).max() - 1e-15 * np.abs(logs).max()
-            if width > least and (missed > _TABLED or logs.max() - logs.min() > _FALL):
+                logs[j] = _convolve(mass, value, law, table, point, b, grad, False)[0]
+            series[count] = np.dot(_SERIES, logs)
+            missed = np.abs(series[count, RULE - 2 :]).max()
+            # Nodes see no layer, of width b, at a kink that is far from them.
+            for side in range(2):
+                point = left + b if side == 0 else left + width - b
+                touches = left == start if side == 0 else width == stop - left
+                if width > 16.0 * b and touches:
+                    seen = _convolve(mass, value, law, table, point, b, grad, False)[0]
+                    x = 2.0 * (point - left) / width - 1.0
+                    missed = max(missed, abs(_at(series[count], x)[0] - seen))
+            missed -= 1e-15 * np.abs(logs).max()
+            if width > least and (missed > _TABLED or logs.max() - logs.min() > fall):
                 width *= 0.5
                 continue
             short = max(short, missed)
             count += 1
             edges[count] = left + width if stop - left - width > least else stop
             at_kink[count] = edges[count] == stop
-            width *= 2.0
+            width *= 2.0 if missed < 1e-3 * _TABLED else 1.0
     return (edges[: count + 1], at_kink[: count + 1], series[:count], outer), short
 
 
@@ -276,7 +329,7 @@ def few_records(log_weight, h, cut, most, z, b):
     table = np.zeros(2), np.ones(2, dtype=np.bool_), nothing, outer
     kinks, short = np.zeros(1), 0.0
     for n in range(1, most + 1):
-        logp[n], slope[n], missed = _convolve(mass, value, law, table, z, b, share)
+        logp[n], slope[n], missed = _convolve(mass, value, law, table, z, b, share, True)
         error[n] = short + n * (missed + np.dot(share, tail)) + abs(log_total)
         grad[n] = _spread_out(own, log_total, group, mass, n * share, n)
         if n < most:
