@@ -24,6 +24,7 @@ CELLS = 512  # most cells of a table
 _TABLED = 1e-10  # largest coefficient of high degree of a log density on a cell
 _FALL = 12.0  # largest fall of a log density across the nodes of a rule
 _CLOSE = 1e-14  # points at this distance, relative to the reach of the law, are one
+_NOTHING = 45.0  # fall of a log density at which a panel adds nothing
 _SLACK = 300.0  # logs may exceed their reference by this
 # Coefficients of the Legendre series through values at the nodes.
 _SERIES = np.array([
@@ -90,6 +91,13 @@ def _position(c, target, ends):
 
 
 @jit
+def _next(c):
+    """Estimate the coefficients that a series would have next."""
+    before, after = np.abs(c[-4:-2]).max(), np.abs(c[-2:]).max()
+    return after * min(after / before, 1.0) if before > 0.0 else after
+
+
+@jit
 def _panels(mass, value, width, b):
     """Series on the panels of a gathered law, and the values at which the law is not smooth.
 
@@ -108,8 +116,7 @@ def _panels(mass, value, width, b):
         shape, offset = np.exp(mass[own] - top[p]) / WEIGHTS, value[own] - value[firsts[p]]
         density[p], series[p] = np.dot(_SERIES, shape), np.dot(_SERIES, value[own])
         error[p, 0] = _unresolved(shape) + _unresolved(offset) * width[firsts[p]] / b
-        error[p, 1] = np.abs(density[p, -3:]).max() / shape.max()
-        error[p, 1] += np.abs(series[p, -3:]).max() / b
+        error[p, 1] = _next(density[p]) / shape.max() + _next(series[p]) / b
         right = series[p].sum()
         left = series[p, ::2].sum() - series[p, 1::2].sum()
         ends[p, 0], ends[p, 1] = min(left, right), max(left, right)
@@ -195,9 +202,19 @@ def _convolve(mass, value, law, table, y, b, grad, full):
     basis, basis_h = np.empty((RULE, size)), np.empty((RULE, size))
     found, slopes, x = np.empty(size), np.empty(size), np.empty(RULE)
     h, weight, moments = np.empty(RULE), np.empty(RULE), np.empty(RULE)
-    for p in range(-1 if atoms.size else 0, firsts.size):  # first the atoms
+    outer = table[3]
+    # First the atoms, then panels that meet the table; of the others most add nothing.
+    for turn in range(-1 if atoms.size else 0, 2 * firsts.size):
+        p = turn % firsts.size if turn >= 0 else -1
         pieces, points = 1, atoms.size if p < 0 else RULE
         if p >= 0:
+            beyond = outer[0, 0] - (y - ends[p, 0]), (y - ends[p, 1]) - outer[0, 1]
+            side = 0 if beyond[0] > beyond[1] else 1
+            if (beyond[side] > 0.0) == (turn < firsts.size):
+                continue
+            nearest = outer[1, side] - beyond[side] / b + top[p]
+            if beyond[side] > 0.0 and nearest < reference + math.log(total) - _NOTHING:
+                continue
             pieces = _splits(table, y, b, ends[p], series[p], splits)
         moments[:] = 0.0
         for piece in range(pieces):
