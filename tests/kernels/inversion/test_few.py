@@ -31,9 +31,10 @@ def clamped(h, low, high):
     def density(n, z, b):
         if n == 0:
             return np.exp(-np.abs(z) / b) / (2 * b)
-        layers = z - b * np.array([-40, -12, -4, 0, 4, 12, 40])
-        kinks = [layers - k * h(low) - (n - 1 - k) * h(high) for k in range(n)]
-        points = np.unique(np.clip(np.ravel(kinks), h(low), h(high)))
+        kinks = z - np.array([k * h(low) + (n - 1 - k) * h(high) for k in range(n)])
+        layers = b * np.array([-40, -12, -4, 0, 4, 12, 40])
+        points = np.add.outer(np.clip(kinks, h(low), h(high)), layers)
+        points = np.clip(np.ravel(points), h(low), h(high))
         inverse = np.log if h is np.exp else np.array
         total = sum(mass * density(n - 1, z - value, b) for value, mass in atoms)
         for a, c in pairwise(inverse(np.unique([h(low), *points, h(high)]))):
@@ -76,7 +77,7 @@ def two_values(n, z, b):
 
 LAWS = {
     "uniform": (law_on([0.0, 0.4, 1.0], np.zeros_like), uniform, 4),
-    "exponential": (law_on([0, 1, 2, 4, 7, 11, 16, 22, 30, 40], np.negative), exponential, 4),
+    "exponential": (law_on([0, 1, 2, 4, 7, 11, 16, 22, 28, 34, 40], np.negative), exponential, 4),
     "two values": (law_on([], np.array, [(0.0, 0.3), (2.5, 0.7)]), two_values, 4),
     "Normal": (*clamped(np.array, -0.5, 1.0), 2),
     "LogNormal": (*clamped(np.exp, -0.5, 1.0), 2),
