@@ -101,8 +101,8 @@ def _next(c):
 def _panels(mass, value, width, b):
     """Series on the panels of a gathered law, and the values at which the law is not smooth.
 
-    Returns the places of the atoms and of the first nodes of the panels, the logs of the scales of
-    these, the series of density and value, the ends, those values, and the relative errors of sums
+    Returns the places of the atoms and of the first nodes of the panels, the largest log
+    masses of these, the series of log density and value, the ends, those values, and the relative errors of sums
     over a panel that is whole and over one that is split.
     """
     [atoms] = np.nonzero(width == 0.0)
@@ -114,9 +114,10 @@ def _panels(mass, value, width, b):
         own = slice(firsts[p], firsts[p] + RULE)
         top[p] = mass[own].max()
         shape, offset = np.exp(mass[own] - top[p]) / WEIGHTS, value[own] - value[firsts[p]]
-        density[p], series[p] = np.dot(_SERIES, shape), np.dot(_SERIES, value[own])
+        density[p] = np.dot(_SERIES, mass[own] - np.log(WEIGHTS))
+        series[p] = np.dot(_SERIES, value[own])
         error[p, 0] = _unresolved(shape) + _unresolved(offset) * width[firsts[p]] / b
-        error[p, 1] = _next(density[p]) / shape.max() + _next(series[p]) / b
+        error[p, 1] = _next(density[p]) + _next(series[p]) / b
         right = series[p].sum()
         left = series[p, ::2].sum() - series[p, 1::2].sum()
         ends[p, 0], ends[p, 1] = min(left, right), max(left, right)
@@ -201,7 +202,7 @@ def _convolve(mass, value, law, table, y, b, grad, full):
     size = max(RULE, atoms.size)
     basis, basis_h = np.empty((RULE, size)), np.empty((RULE, size))
     found, slopes, x = np.empty(size), np.empty(size), np.empty(RULE)
-    h, weight, moments = np.empty(RULE), np.empty(RULE), np.empty(RULE)
+    h, log_mass, moments = np.empty(RULE), np.empty(RULE), np.empty(RULE)
     outer = table[3]
     # First the atoms, then panels that meet the table; of the others most add nothing.
     for turn in range(-1 if atoms.size else 0, 2 * firsts.size):
@@ -223,7 +224,7 @@ def _convolve(mass, value, law, table, y, b, grad, full):
                 x[:] = splits[piece] + half * (1.0 + NODES)
                 _basis(x, basis_h)
                 _sums(series[p], basis_h, h)
-                _sums(density[p], basis_h, weight)
+                _sums(density[p], basis_h, log_mass)
                 _log_densities(table, y, h, b, basis, found, slopes, full)
             elif p < 0:
                 _log_densities(table, y, value[atoms], b, basis, found, slopes, full)
@@ -232,7 +233,7 @@ def _convolve(mass, value, law, table, y, b, grad, full):
                 _log_densities(table, y, own, b, basis, found, slopes, full)
             for j in range(points):
                 g = atoms[j] if p < 0 else firsts[p] + j
-                log_term = found[j] + (top[p] if pieces > 1 else mass[g])
+                log_term = found[j] + (log_mass[j] if pieces > 1 else mass[g])
                 if log_term > reference + _SLACK:
                     shrink = math.exp(reference - log_term)
                     total, slope, error = total * shrink, slope * shrink, error * shrink
@@ -245,15 +246,13 @@ def _convolve(mass, value, law, table, y, b, grad, full):
                     if full:
                         for m in range(RULE):
                             moments[m] += term * basis_h[m, j]
-                    term *= weight[j]
                 else:
                     grad[g] = term
                 total += term
                 slope += term * slopes[j] if full else 0.0
         if full and p >= 0:
             for j in range(RULE if pieces > 1 else 0):
-                own_density = math.exp(mass[firsts[p] + j] - top[p]) / WEIGHTS[j]
-                grad[firsts[p] + j] = own_density * (_SERIES[:, j] * moments).sum()
+                grad[firsts[p] + j] = (_SERIES[:, j] * moments).sum()
             share = grad[firsts[p] : firsts[p] + RULE].sum()
             error += share * errors[p, min(pieces, 2) - 1]
     grad /= total
