@@ -347,7 +347,7 @@ def few_records(log_weight, h, cut, most, z, b):
     for n in range(1, most + 1):
         logp[n], slope[n], missed = _convolve(mass, value, law, table, z, b, share, True)
         error[n] = short + n * (missed + np.dot(share, tail)) + abs(log_total)
-        grad[n] = _spread_out(own, log_total, group, mass, n * share, n)
+        grad[n] = _spread_out(own, log_total, group, mass, n * share)
         if n < most:
             sums = np.sort((kinks.reshape(-1, 1) + points).ravel())
             far = np.diff(sums) > _CLOSE * (points[-1] - points[0])

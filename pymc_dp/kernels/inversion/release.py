@@ -9,9 +9,6 @@ from pymc_dp.kernels.inversion.atoms import few_values
 from pymc_dp.kernels.inversion.line import TOLERANCE, line
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 
-PLAINLY = 1e-9  # largest error estimate of a density by few nodes
-
-
 _SPAN = 0.5 * (NODES[-1] - NODES[0])  # of the nodes of a panel
 # The last four Legendre coefficients of a function given at the nodes of a panel.
 _LAST = np.array([
@@ -179,49 +176,3 @@ def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance=TOLERANCE):
         grad[:] = math.nan
         by_number[:] = math.nan
     return logp, slope, _spread_out(log_weight, log_total, group, mass, grad), by_number
-
-
-@jit
-def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`release_line` by the first `few` nodes where these are plainly enough, or by the others."""
-    grad = np.zeros(log_weight.size)
-    logp, slope, own, by_number = release_line(
-        log_weight[:few], h[:few], cut[:few], n, lp, z, b, sg, PLAINLY
-    )
-    if not math.isnan(logp):
-        grad[:few] = own
-        return logp, slope, grad, by_number
-    logp, slope, own, by_number = release_line(
-        log_weight[few:], h[few:], cut[few:], n, lp, z, b, sg
-    )
-    grad[few:] = own
-    return logp, slope, grad, by_number
-
-
-@jit
-def release(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`sparing_line`, also of a release that depends on the number of records.
-
-    Then z, b and sg have an entry for each number, and the derivatives by z, too.
-    """
-    if z.size == 1:
-        logp, slope, grad, by_number = sparing_line(
-            log_weight, h, cut, few, n, lp, z[0], b[0], sg[0]
-        )
-        return logp, np.full(1, slope), grad, by_number
-    total, slopes, by_number = -math.inf, np.zeros(lp.size), np.zeros(lp.size)
-    grad, known = np.zeros(log_weight.size), np.zeros(1)
-    for k in range(lp.size):
-        if lp[k] == -math.inf:
-            continue
-        logp, slope, own, _ = sparing_line(log_weight, h, cut, few, n + k, known, z[k], b[k], sg[k])
-        logp += lp[k]
-        top = max(total, logp)
-        before, share = math.exp(total - top), math.exp(logp - top)
-        total = top + math.log(before + share)
-        before, share = before / (before + share), share / (before + share)
-        grad = before * grad + share * own
-        slopes *= before
-        by_number *= before
-        slopes[k], by_number[k] = share * slope, share
-    return total, slopes, grad, by_number

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import Placement
 from pymc_dp.kernels.inversion import nodes as law_nodes
-from pymc_dp.kernels.inversion.release import release
+from pymc_dp.kernels.inversion.numbers import release
 from pymc_dp.laws.kernel_call import KernelCall, doubles
 
 
@@ -60,7 +60,7 @@ class Panels(KernelCall, Placement):
 
 
 class ReleaseDensity(KernelCall):
-    """Log density of a release, with its derivatives; see `kernels.inversion.release.release`.
+    """Log density of a release, with its derivatives; see `kernels.inversion.numbers.release`.
 
     Of the nodes the share `few` is tried first. The gradient of the first output *is*
     the other outputs of the same node. Second derivatives are not available.

@@ -11,7 +11,7 @@ from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import noticed_function
-from pymc_dp.kernels.inversion.release import sparing_line
+from pymc_dp.kernels.inversion.numbers import sparing_line
 from pymc_dp.laws.inversion.quadrature import (
     FEWEST,
     backward,

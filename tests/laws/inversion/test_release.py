@@ -17,7 +17,8 @@ from scipy import integrate, special, stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.inversion.nodes import NODES, WEIGHTS
-from pymc_dp.kernels.inversion.release import release_line, sparing_line
+from pymc_dp.kernels.inversion.numbers import sparing_line
+from pymc_dp.kernels.inversion.release import release_line
 from pymc_dp.laws.inversion.quadrature import detail
 from pymc_dp.laws.inversion.rule import sum_of_all
 from pymc_dp.laws.tilting import laplace_log_marginal
