@@ -162,8 +162,12 @@ def at_places(graph: TensorVariable, index: Index) -> TensorVariable:
         return graph.reshape(()) if graph.type.ndim else graph
     parts = _through(graph, index)
     if parts is None:
-        value = known_value(graph, fixed=True)
-        return graph[index] if value is None else pt.constant(value[index])
+        value, shape = known_value(graph, fixed=True), known_shape(graph)
+        if value is not None:
+            return pt.constant(value[index])
+        whole = None not in shape and index[0].size == math.prod(map(int, shape))
+        same = whole and np.array_equal(np.ravel_multi_index(index, shape), np.arange(index[0].size))
+        return graph.ravel() if same else graph[index]
     entries = [at_places(*part) for part in parts]
     op = graph.owner.op
     if isinstance(op, Elemwise):
@@ -312,7 +316,7 @@ def _looked_up(graph: TensorVariable, variable: TensorVariable, index: Index):
                 for j, other in enumerate(by)
             ]
             found = node.op.make_node(pt.constant(np.broadcast_to(along, shape)), *given)
-            moved = known_value(found.outputs[0])[index]
+            moved = np.asarray(known_value(found.outputs[0]))[index]
             parts.append((own, tuple(np.unravel_index(moved, sizes)) if sizes else ()))
     return parts
 

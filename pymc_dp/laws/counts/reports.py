@@ -92,13 +92,16 @@ class Reports(NamedTuple):
 
 
 class Patterns(NamedTuple):
-    """Different reports, in their cells, how often each is there, and whether all are outcomes."""
+    """Different reports, and how often each is there.
 
-    cells: np.ndarray
+    They are those of `cells`, or each may be of any cell, and `times` is (cells, reports).
+    """
+
+    cells: np.ndarray | None
     times: Any
-    reports: list[TensorVariable]
+    reports: list[Any]
     noise: list[list[TensorVariable]]
-    possible: Any = True
+    possible: Any = None  # whether all are outcomes, if that is not known
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,36 +160,39 @@ class ReportedRecords(Integrated):
             published, *own = [rest.pop(0) for _ in range(1 + len(release.mechanism.parameters))]
             reports.append(release.by_row(published))
             noise.append([release.by_row(p) if p.type.ndim else p for p in own])
-        cells, times = self.of, np.ones(self.of.size)
         known = [known_value(own, fixed=True) for own in reports]
-        if self.cells == self.of.size:
-            pass
-        elif all(own is not None for own in known):
-            table = np.column_stack([cells, *known])
-            _, rows, times = np.unique(table, axis=0, return_index=True, return_counts=True)
-            reports = [pt.constant(own[rows]) for own in known]
+        shared = not any(p.type.ndim for own in noise for p in own) and all(
+            own.values.shape[2] == len(own.there) == 1 for own in self.releases
+        )
+        if self.cells < self.of.size and all(own is not None for own in known):
+            table = np.column_stack(known)
+            _, one, number = np.unique(table, axis=0, return_index=True, return_inverse=True)
+            pairs = self.of * one.size + number
+            _, rows, times = np.unique(pairs, return_index=True, return_counts=True)
+            if shared and self.cells * one.size <= 2 * rows.size:
+                rows, times = one, np.bincount(pairs, minlength=self.cells * one.size)
+                times = times.reshape((self.cells, -1))
             noise = [[p[rows] if p.type.ndim else p for p in own] for own in noise]
-            cells = cells[rows]
-        elif not any(p.type.ndim for own in noise for p in own):
-            return self._listed(reports, noise) or Patterns(cells, times, reports, noise)
-        return Patterns(cells, times, reports, noise)
+            cells = self.of[rows] if times.ndim == 1 else None
+            return Patterns(cells, times, [own[rows] for own in known], noise)
+        listed = self._listed(reports, noise) if shared else None
+        return listed or Patterns(self.of, np.ones(self.of.size), reports, noise)
 
     def _listed(self, reports, noise) -> Patterns | None:
         """Count reports that can change (pm.Data) among all that there can be, if these are few."""
         widths = [release.columns.size for release in self.releases]
-        many = [len(release.mechanism.outcomes) for release in self.releases]
-        if self.cells * math.prod(map(pow, many, widths)) > min(self.of.size, 10_000):
+        outcomes = [release.mechanism.outcomes for release in self.releases]
+        many = np.repeat([0 if own is None else len(own) for own in outcomes], widths)
+        count = math.prod(many.tolist())
+        if not 0 < self.cells * count <= min(self.of.size, 10_000):
             return None
-        sizes = np.repeat(many, widths)
-        table = np.indices((self.cells, *sizes)).reshape(1 + sizes.size, -1).T
+        table = np.indices(tuple(many)).reshape(many.size, -1).T
         given = pt.concatenate(reports, axis=1)
-        code = pt.clip(pt.floor(given), 0, sizes - 1)
-        number = pt.dot(code, np.cumprod([1, *sizes[:0:-1]])[::-1].astype("float64"))
-        number = number.astype("int64") + self.of * math.prod(sizes)
-        times = pt.zeros(len(table))[number].inc(1.0)
-        ends = np.cumsum([1, *widths])
-        split = [pt.constant(table[:, i:j]) for i, j in itertools.pairwise(ends)]
-        return Patterns(table[:, 0], times, split, noise, pt.all(pt.eq(code, given)))
+        code = pt.clip(pt.floor(given), 0, many - 1).astype("int64")
+        number = pt.dot(code, np.cumprod([1, *many[:0:-1]])[::-1]) + self.of * count
+        times = pt.zeros(self.cells * count)[number].inc(1.0).reshape((self.cells, count))
+        split = np.split(table, np.cumsum(widths)[:-1], axis=1)
+        return Patterns(None, times, split, noise, pt.all(pt.eq(code, given)))
 
     def log_reports(self, patterns: Patterns) -> tuple[Any, Any]:
         """Log probability of reports given states, and of each column's given state and value.
@@ -209,55 +215,64 @@ class ReportedRecords(Integrated):
             if within.size:
                 to = np.eye(self.columns)[release.columns[within]]
                 of_values = of_values + pt.dot(pt.maximum(each[..., within], _NEVER), to)
-        return tuple(
-            graph if (found := known_value(graph, fixed=True)) is None else pt.constant(found)
-            for graph in (of_states, of_values)
-        )
+        return _folded(of_states), _folded(of_values)
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
         states, values, rest = self.split(parameters)
         patterns = self.patterns(value, mechanism, rest)
         of_states, of_values = self.log_reports(patterns)
-        each = self.log_density(states, values, patterns, of_states, of_values)
-        if not isinstance(patterns.times, np.ndarray):  # of what is not there, or cannot be
-            each = pt.switch(patterns.times > 0, patterns.times * each, 0.0)
-            return pt.switch(patterns.possible, each.sum(), -np.inf)
-        return each.sum() if (patterns.times == 1).all() else (patterns.times * each).sum()
+        times, there = patterns.times, patterns.times > 0
+        if values is None:
+            top, weights = _scaled(of_states, 0)
+            chance = self.mixed(states, weights, patterns)
+            if not (isinstance(times, np.ndarray) and there.all()):
+                chance = pt.switch(there, chance, 1.0)  # of what is not there
+            total = (times * pt.log(chance)).sum() + (times * top).sum()
+        else:
+            total = (times * log_sum(self.log_joint(states, values, patterns, of_states, of_values))).sum()
+        return total if patterns.possible is None else pt.switch(patterns.possible, total, -np.inf)
 
-    def log_density(self, states, values, patterns: Patterns, of_states, of_values):
-        """Log probability of each pattern."""
-        if values is not None:
-            return log_sum(self.log_joint(states, values, patterns, of_states, of_values))
-        top = of_states.max(axis=0)
-        top = pt.switch(top > -np.inf, top, 0.0)
-        weights = pt.exp(of_states - top)
-        top, weights = (
-            graph if (found := known_value(graph, fixed=True)) is None else pt.constant(found)
-            for graph in (top, weights)
-        )
+    def mixed(self, states, weights, patterns: Patterns) -> TensorVariable:
+        """Return the sums over states, of weights of shape (states, reports)."""
         if states.type.ndim == 1:  # of two
-            p = self.at(states, patterns)
-            return pt.log((1.0 - p) * weights[0] + p * weights[1]) + top
-        if self.cells == 1:
-            return pt.log(pt.dot(states[0], weights)) + top
-        return pt.log((self.at(states, patterns) * weights.T).sum(axis=1)) + top
+            p = states[:, None] if patterns.cells is None else self.at(states, patterns)
+            return (1.0 - p) * weights[0] + p * weights[1]
+        if patterns.cells is None:
+            return pt.dot(states, weights)
+        return (self.at(states, patterns) * weights.T).sum(axis=1)
 
     def at(self, graph: TensorVariable, patterns: Patterns) -> TensorVariable:
         """Return what there is for each cell, for each pattern."""
+        if patterns.cells is None:
+            return graph[:, None]
         each = np.array_equal(patterns.cells, np.arange(self.cells))
-        return graph if each or self.cells == 1 else graph[patterns.cells]
+        return graph if each else graph[patterns.cells]
 
     def log_joint(self, states, values, patterns: Patterns, of_states, of_values):
-        """Log probability of patterns and states, (patterns, states)."""
+        """Log probability of patterns and states, the last axis."""
         if states.type.ndim == 1:
             states = pt.stack([1.0 - states, states], axis=1)
         joint = pt.log(pt.maximum(self.at(states, patterns), _TINY)) + of_states.T
         if values is not None:
-            chances = self.at(values, patterns).dimshuffle(1, 3, 0, 2)
-            each = log_sum(pt.log(pt.maximum(chances, _TINY)) + of_values, axis=1)
-            joint = joint + each.sum(axis=-1).T
+            top, weights = _scaled(of_values, 1)
+            # (..., states, columns, values)
+            each = (self.at(values, patterns) * weights.dimshuffle(2, 0, 3, 1)).sum(axis=-1)
+            joint = joint + (pt.log(pt.maximum(each, _TINY)) + top.dimshuffle(1, 0, 2)).sum(axis=-1)
         return joint
+
+
+def _folded(graph: TensorVariable) -> TensorVariable:
+    """Return a graph as a number where it is known."""
+    found = known_value(graph, fixed=True)
+    return graph if found is None else pt.constant(found)
+
+
+def _scaled(logs: TensorVariable, axis: int) -> tuple[TensorVariable, TensorVariable]:
+    """Return the largest along an axis, and what the others are relative to it."""
+    top = logs.max(axis=axis, keepdims=True)
+    top = pt.switch(top > -np.inf, top, 0.0)
+    return _folded(top.squeeze(axis)), _folded(pt.exp(logs - top))
 
 
 @recovered.register
@@ -273,9 +288,12 @@ def _recover_counts(law: ReportedRecords, rv, value, posterior, rng):
     chance = np.exp(joint - joint.max(axis=-1, keepdims=True))
     chance /= chance.sum(axis=-1, keepdims=True)
     times = np.asarray(known_value(pt.as_tensor(patterns.times))).astype(int)
-    drawn = rng.multinomial(times, chance)
-    counts = np.zeros((len(drawn), law.cells, drawn.shape[-1]), dtype=int)
-    np.add.at(counts, (slice(None), patterns.cells), drawn)
+    drawn = rng.multinomial(times, chance)  # (draws, patterns, states)
+    if patterns.cells is None:
+        counts = drawn.sum(axis=2)
+    else:
+        counts = np.zeros((len(drawn), law.cells, drawn.shape[-1]), dtype=int)
+        np.add.at(counts, (np.arange(len(drawn))[:, None], patterns.cells), drawn)
     [name] = law.names
     counts = counts[:, 0] if law.cells == 1 else counts
     return in_results(posterior, name, counts[..., 1] if name.endswith("_count") else counts)
@@ -303,6 +321,8 @@ class Reported(SumLaw):
         for release, own in zip(mine, arranged, strict=True):
             keys += _differing(release, *own)
         cells = partition(keys, rows.n)
+        if 2 * cells.sizes.size > rows.n + 1:  # then each is its own
+            cells = partition([np.arange(rows.n)], rows.n)
         states, values = rows.chances(cells)
         columns = sum(rows.width(rv) for rv in rows.matrices)
         reports = []
@@ -518,13 +538,14 @@ class _Rows:
         for parameter, core in self.parameters(rv, state):
             index = self.index(rv, parameter, core, cells.first)
             found = at_places(parameter, aligned(parameter, index))
-            own.append(pt.broadcast_to(found, index[0].shape).reshape((count, width, -1)))
+            found = pt.broadcast_to(found.astype("float64"), index[0].shape)
+            own.append(found.reshape((count, width, -1)))
         match rv.owner.op:
             case BernoulliRV():
                 return pt.concatenate([1.0 - own[0], own[0]], axis=-1)
             case CategoricalRV():
                 return own[0]
-        _, law = rv.owner.op(*own, return_next_rng=True)
+        _, law = rv.owner.op(*own, rng=rv.owner.inputs[0], return_next_rng=True)
         return pt.exp(logp(law, self.supports[rv]))
 
     def chances(self, cells: Cells):
