@@ -162,12 +162,16 @@ def at_places(graph: TensorVariable, index: Index) -> TensorVariable:
         return graph.reshape(()) if graph.type.ndim else graph
     parts = _through(graph, index)
     if parts is None:
-        value, shape = known_value(graph, fixed=True), known_shape(graph)
+        value, count = known_value(graph, fixed=True), index[0].size
         if value is not None:
             return pt.constant(value[index])
-        whole = None not in shape and index[0].size == math.prod(map(int, shape))
-        same = whole and np.array_equal(np.ravel_multi_index(index, shape), np.arange(index[0].size))
-        return graph.ravel() if same else graph[index]
+        with contextlib.suppress(Declined):
+            sizes = lengths(graph)
+            if math.prod(sizes) == count and np.array_equal(
+                np.ravel_multi_index(list(index), sizes), np.arange(count)
+            ):
+                return graph.ravel()  # all of them, in their order
+        return graph[index]
     entries = [at_places(*part) for part in parts]
     op = graph.owner.op
     if isinstance(op, Elemwise):

@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, Unrelated, once
 from pymc_dp.graphs.questions import depends_on, known_shape, nearest_rvs
-from pymc_dp.mechanisms import RandomizedResponse
+from pymc_dp.mechanisms import RandomizedResponse, ReportMatrix
 from pymc_dp.reading.model import (
     Reading,
     children,
@@ -217,6 +217,11 @@ def record_groups(reading: Reading) -> list[Block]:
     return sorted(groups, key=lambda group: order[group.records[0]])
 
 
+def is_channel(release: TensorVariable) -> bool:
+    """Whether a release reports categories, each changed at random."""
+    return isinstance(release_mechanism(release), RandomizedResponse | ReportMatrix)
+
+
 def _with_classes(reading: Reading, found: Sequence[TensorVariable]) -> list[Block]:
     """Return groups of other records; those that are reported row by row, with what they depend on.
 
@@ -225,11 +230,7 @@ def _with_classes(reading: Reading, found: Sequence[TensorVariable]) -> list[Blo
     reported = tuple(
         rv
         for rv in found
-        if all(
-            isinstance(release_mechanism(r), RandomizedResponse)
-            for r in releases_of(reading.model, [rv])
-        )
-        and has_record_axis(rv)
+        if has_record_axis(rv) and all(map(is_channel, releases_of(reading.model, [rv])))
     )
     together = blocks(reading, reported) if reported else []
     return [

@@ -42,7 +42,6 @@ from pymc_dp.graphs.questions import (
 from pymc_dp.laws.counts.marginal import _NEVER, _TINY, log_sum
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.mechanisms import RandomizedResponse
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.cells import (
     Cells,
@@ -53,6 +52,7 @@ from pymc_dp.reading.cells import (
     one_of,
     partition,
 )
+from pymc_dp.reading.groups import is_channel
 from pymc_dp.reading.model import (
     parents,
     record_length,
@@ -60,6 +60,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
+from pymc_dp.reading.sums import is_rowwise
 
 _MOST_STATES, _MOST_ENTRIES = 1024, 50_000_000
 
@@ -160,11 +161,12 @@ class ReportedRecords(Integrated):
             published, *own = [rest.pop(0) for _ in range(1 + len(release.mechanism.parameters))]
             reports.append(release.by_row(published))
             noise.append([release.by_row(p) if p.type.ndim else p for p in own])
-        known = [known_value(own, fixed=True) for own in reports]
+        found = [known_value(own, fixed=True) for own in reports]
+        known = [own for own in found if own is not None]
         shared = not any(p.type.ndim for own in noise for p in own) and all(
             own.values.shape[2] == len(own.there) == 1 for own in self.releases
         )
-        if self.cells < self.of.size and all(own is not None for own in known):
+        if self.cells < self.of.size and len(known) == len(reports):
             table = np.column_stack(known)
             _, one, number = np.unique(table, axis=0, return_index=True, return_inverse=True)
             pairs = self.of * one.size + number
@@ -230,7 +232,9 @@ class ReportedRecords(Integrated):
                 chance = pt.switch(there, chance, 1.0)  # of what is not there
             total = (times * pt.log(chance)).sum() + (times * top).sum()
         else:
-            total = (times * log_sum(self.log_joint(states, values, patterns, of_states, of_values))).sum()
+            total = (
+                times * log_sum(self.log_joint(states, values, patterns, of_states, of_values))
+            ).sum()
         return total if patterns.possible is None else pt.switch(patterns.possible, total, -np.inf)
 
     def mixed(self, states, weights, patterns: Patterns) -> TensorVariable:
@@ -313,7 +317,15 @@ class Reported(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         mine = releases_of(reading.model, group.records)
-        if not all(isinstance(release_mechanism(r), RandomizedResponse) for r in mine):
+        channel = all(is_channel(release) for release in mine)
+        if not channel and any(map(is_channel, mine)):
+            raise Declined(
+                f"the records {group.name!r} are released more than once (in "
+                f"{', '.join(repr(r.name) for r in mine)}), by randomized response and by other "
+                f"noise, which have no joint law: sample on the records",
+                near=1,
+            )
+        if not channel and not _is_each(group.records, mine):
             raise Declined
         rows = _Rows.of(group.records)
         arranged = [rows.arranged(release) for release in mine]
@@ -321,6 +333,8 @@ class Reported(SumLaw):
         for release, own in zip(mine, arranged, strict=True):
             keys += _differing(release, *own)
         cells = partition(keys, rows.n)
+        if not channel and cells.sizes.size > 1:
+            raise Declined
         if 2 * cells.sizes.size > rows.n + 1:  # then each is its own
             cells = partition([np.arange(rows.n)], rows.n)
         states, values = rows.chances(cells)
@@ -343,8 +357,8 @@ class Reported(SumLaw):
         for release in mine[1:]:
             if release not in reading.model.observed_RVs:
                 raise Declined(
-                    f"the release {release.name!r} of {group.name!r} is not observed, and others of "
-                    f"them are: give it observed=, or leave it out"
+                    f"the release {release.name!r} of {group.name!r} is not observed, and there "
+                    f"are others of them: give it observed=, or leave it out"
                 )
             further += [
                 reading.model.rvs_to_values[release],
@@ -369,6 +383,15 @@ class Reported(SumLaw):
         [first, *others] = self.releases
         new = integrated_release(self.law, release_mechanism(first), *self.parameters)
         return Change(replaced={first: new}, dropped={release.name for release in others})
+
+
+def _is_each(records, mine) -> bool:
+    """Whether each of some records is released by itself, once, with other noise."""
+    [rv, *others] = records
+    alike = isinstance(rv.owner.op, BernoulliRV | CategoricalRV) and rv.type.ndim == 1
+    [statistic, *more] = map(release_statistic, mine)
+    same = not others and not more and statistic.type.shape == rv.type.shape
+    return alike and same and is_rowwise(statistic, rv, record_length(rv), 1)
 
 
 def _differing(release, places, there, table, _) -> list[np.ndarray]:
@@ -495,7 +518,9 @@ class _Rows:
                     found[key] = own
         keys = [[(*(s[rv] for rv in vectors), v) for v in values] for s in states]
         table = np.array([[found[key] for key in row] for row in keys])
-        categories = release_mechanism(release).categories
+        if not is_channel(release):
+            return _once(table, 2)
+        categories = release_mechanism(release).categories  # type: ignore[attr-defined]
         outside = table[~np.isin(table, np.arange(categories))]
         if outside.size:
             names = " and ".join(repr(rv.name) for rv in used)

@@ -15,6 +15,7 @@ G = np.array([0, 1, 0, 1])
 BITS = (np.arange(4)[:, None] >> np.arange(2)) & 1
 X = np.array([[1.0, -1.0], [1.0, 0.3], [1.0, 0.3], [1.0, 2.0]])
 RR = dp.RandomizedResponse
+T = [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.4, 0.2], [0.0, 0.1, 0.9]]
 
 
 def ones(n=4):
@@ -83,8 +84,11 @@ ROWS = {
         lambda: pm.Binomial("x", 2, pm.Beta("p", 1, 2), shape=4), [(lambda x: x, RR(0.6, 3))]
     ),
     "DiscreteUniform": (
-        lambda: pm.DiscreteUniform("x", 1, 3, shape=3), [(lambda x: x - 1, RR(0.6, 3))]
+        lambda: pm.DiscreteUniform("x", 1, np.full(3, 3.0), shape=3),
+        [(lambda x: x - 1, RR(0.6, 3))],
     ),
+    "matrix": (codes, [(lambda x: x, RR(matrix=T))]),
+    "unary": (codes, [(lambda x: pt.eye(4)[x], RR(matrix=[[0.7, 0.3], [0.2, 0.8]]))]),
     "latent classes": (answers, [(lambda y: y, RR(0.8))]),
     "latent classes, one more answer": (
         answers, [(lambda y: y, RR(0.8)), (lambda y: y[:, 1], RR(0.6))]
@@ -109,7 +113,7 @@ def written(name, data):
         for k, (statistic, mechanism) in enumerate(released):
             s = statistic(*own)
             shape = pt.stack(s).type.shape if isinstance(s, list) else s.type.shape
-            z = rng.integers(0, mechanism.categories, shape)
+            z = rng.integers(0, len(mechanism.outcomes), shape)
             z = pm.Data(f"z{k}_released", z) if data else z
             dp.PrivateObservation(f"z{k}", s, mechanism, observed=z)
     return model
