@@ -2,6 +2,7 @@
 
 import itertools
 
+import arviz_base as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -145,3 +146,43 @@ def test_density_is_the_sum_over_all_records(name, data):
     expected = logsumexp(log_density(model, points))
     [found] = log_density(on, [point])
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-11)
+
+
+def test_counts_of_each_cell_are_recovered():
+    model, p = written("by group", False), np.array([0.3, 0.6])
+    drawn = dp.recover(model, az.from_dict({"posterior": {"p": np.full((1, 4000, 2), p)}}))
+    found = drawn["posterior"]["x_count"].to_numpy()[0]
+    z = np.asarray(model.rvs_to_values[model["z0"]].data)
+    one = p[G] * np.where(z == 1, 0.8, 0.2)
+    chance = one / (one + (1 - p[G]) * np.where(z == 1, 0.2, 0.8))
+    np.testing.assert_allclose(
+        found.mean(axis=0), [chance[g == G].sum() for g in (0, 1)], atol=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("matrix", "match"),
+    [
+        ([[0.5, 0.4], [0.5, 0.5]], "row 0 adds up to 0.9"),
+        ([[1.1, -0.1], [0.5, 0.5]], r"matrix\[0, 1\] is -0.1"),
+        ([0.5, 0.5], r"has the shape \(2,\)"),
+        ([[1.0, np.nan], [0.5, 0.5]], r"matrix\[0, 1\] is nan"),
+    ],
+)
+def test_matrices_that_are_no_channel_are_refused(matrix, match):
+    with pytest.raises(ValueError, match=match):
+        RR(matrix=matrix)
+    with pytest.raises(TypeError, match="matrix= says all"):
+        RR(0.75, matrix=matrix)
+
+
+def test_privacy_loss_of_a_matrix():
+    assert RR(matrix=[[0.75, 0.25], [0.25, 0.75]]).epsilon() == pytest.approx(np.log(3))
+    assert RR(matrix=T).epsilon() == np.inf
+
+
+def test_what_is_no_category_is_refused_by_name():
+    with pm.Model() as model:
+        dp.PrivateObservation("z", codes(), RR(0.8), observed=[0, 1, 1, 0])
+    with pytest.raises(ValueError, match="'z'.*'x' can be 2, which is none"):
+        dp.collapse(model, "marginal")
