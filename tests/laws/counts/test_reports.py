@@ -184,5 +184,5 @@ def test_privacy_loss_of_a_matrix():
 def test_what_is_no_category_is_refused_by_name():
     with pm.Model() as model:
         dp.PrivateObservation("z", codes(), RR(0.8), observed=[0, 1, 1, 0])
-    with pytest.raises(ValueError, match="'z'.*'x' can be 2, which is none"):
+    with pytest.raises(ValueError, match=r"'z'.*'x' can be 2, which is none"):
         dp.collapse(model, "marginal")
