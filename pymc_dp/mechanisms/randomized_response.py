@@ -326,7 +326,8 @@ class ReportMatrix(Mechanism):
                 f"{name}: row {rows[0]} adds up to {found[rows[0]].sum():.6g}, not to 1: a row has "
                 f"the probabilities of all reports where the truth is {rows[0]}"
             )
-        found /= found.sum(axis=1, keepdims=True)
+        total = found.sum(axis=1, keepdims=True)
+        found /= np.where(np.abs(total - 1.0) < 1e-12, 1.0, total)  # the same when it is read back
         found.flags.writeable = False
         object.__setattr__(self, "matrix", found)
 
