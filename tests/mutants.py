@@ -276,10 +276,10 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "equal reports": Mutant(
-        "pymc_dp/laws/counts/marginal.py",
-        "total = (times * log_sum(",
-        "total = (pt.ones_like(times) * log_sum(",
-        "tests/conformance/test_sum_laws.py",
+        "pymc_dp/laws/counts/reports.py",
+        "total = (times * pt.log(chance)).sum()",
+        "total = pt.log(chance).sum()",
+        "tests/laws/counts/test_reports.py",
     ),
     "sum of Gamma records": Mutant(
         "pymc_dp/laws/families/closed.py",

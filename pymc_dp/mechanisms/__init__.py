@@ -14,7 +14,11 @@ from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
-from pymc_dp.mechanisms.randomized_response import RandomizedResponse, RandomizedResponseCount
+from pymc_dp.mechanisms.randomized_response import (
+    RandomizedResponse,
+    RandomizedResponseCount,
+    ReportMatrix,
+)
 
 __all__ = [
     "BinomialMechanism",
@@ -27,6 +31,7 @@ __all__ = [
     "MechanismExample",
     "RandomizedResponse",
     "RandomizedResponseCount",
+    "ReportMatrix",
     "RoundedMechanism",
     "mechanism_examples",
     "register_mechanism",

@@ -93,7 +93,7 @@ def at_records(rv: TensorVariable, parameter: TensorVariable, records) -> Tensor
 def cells_of(rv: TensorVariable, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
     """Return the finest cells in which the parameters of records agree, and some weights."""
     index = places(rv)
-    keys = [k for p in parameters for k in _keys(p, aligned(p, index))]
+    keys = [k for p in parameters for k in keys_at(p, index)]
     if weights:
         keys += column_keys(sparse.csc_array(sparse.vstack(weights)))
     return partition(keys, index[0].size)
@@ -125,7 +125,12 @@ def partition(keys: Sequence[np.ndarray], n: int) -> Cells:
 
 def row_keys(parameter: TensorVariable, n: int) -> list[np.ndarray]:
     """Return what decides in which of n rows a parameter may differ, a vector of them perhaps."""
-    return _keys(parameter, aligned(parameter, (np.arange(n),)))
+    return keys_at(parameter, (np.arange(n),))
+
+
+def keys_at(parameter: TensorVariable, index: Index) -> list[np.ndarray]:
+    """Return what decides in which of some places a parameter that is broadcast may differ."""
+    return _keys(parameter, aligned(parameter, index))
 
 
 def at_rows(parameter: TensorVariable, rows: np.ndarray) -> TensorVariable:
@@ -157,8 +162,16 @@ def at_places(graph: TensorVariable, index: Index) -> TensorVariable:
         return graph.reshape(()) if graph.type.ndim else graph
     parts = _through(graph, index)
     if parts is None:
-        value = known_value(graph, fixed=True)
-        return graph[index] if value is None else pt.constant(value[index])
+        value, count = known_value(graph, fixed=True), index[0].size
+        if value is not None:
+            return pt.constant(value[index])
+        with contextlib.suppress(Declined):
+            sizes = lengths(graph)
+            if math.prod(sizes) == count and np.array_equal(
+                np.ravel_multi_index(list(index), sizes), np.arange(count)
+            ):
+                return graph.ravel()  # all of them, in their order
+        return graph[index]
     entries = [at_places(*part) for part in parts]
     op = graph.owner.op
     if isinstance(op, Elemwise):
@@ -273,10 +286,43 @@ def entries_of(graph: TensorVariable, variable: TensorVariable, index: Index) ->
         return np.ravel_multi_index(index, lengths(variable))
     if variable not in ancestors([graph]):
         return np.array(-1)
-    parts = _through(graph, index)
+    parts = _looked_up(graph, variable, index) or _through(graph, index)
     if parts is None or _is_product(graph):
         raise Declined(f"entries of {variable.name!r} are tied together")
     return one_of([entries_of(part, variable, own) for part, own in parts])
+
+
+def _looked_up(graph: TensorVariable, variable: TensorVariable, index: Index):
+    """Return what entries that are looked up in a table, by a function of a variable, come from."""
+    node = graph.owner
+    if not isinstance(node.op, AdvancedSubtensor) or variable in ancestors(node.inputs[:1]):
+        return None
+    [table, *by], axes = node.inputs, node.op.idx_list
+    parts = []
+    for k, own in enumerate(by):
+        if variable in ancestors(
+            [own]
+        ):  # each of its entries takes one of a table of their numbers
+            sizes, shape = lengths(own), list(lengths(table))
+            numbers = np.arange(math.prod(sizes))
+            for axis, j in enumerate(axes):
+                shape[axis] = shape[axis] if isinstance(j, slice) else 1 if j != k else len(numbers)
+            along = np.reshape(
+                numbers,
+                [-1 if j == k else 1 for j in axes[: len(shape)]] + [1] * (len(shape) - len(axes)),
+            )
+            given = [
+                pt.constant(numbers.reshape(sizes))
+                if j == k
+                else pt.zeros(lengths(other), dtype="int64")
+                if j in axes
+                else other
+                for j, other in enumerate(by)
+            ]
+            found = node.op.make_node(pt.constant(np.broadcast_to(along, shape)), *given)
+            moved = np.asarray(known_value(found.outputs[0]))[index]
+            parts.append((own, tuple(np.unravel_index(moved, sizes)) if sizes else ()))
+    return parts
 
 
 def one_of(entries: Sequence[np.ndarray]) -> np.ndarray:

@@ -14,7 +14,6 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.scalar.basic import ScalarVariable
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
@@ -155,29 +154,6 @@ def _of_one_record(statistic, records, cells, column) -> CountStatistic:
     entries = np.empty(found.shape[1:], dtype=object)
     entries.flat = sums
     return CountStatistic(values, Additive((), sums, entries, (), pt.dvector(), ()), {})
-
-
-def elementwise_values(
-    statistic: TensorVariable, records: TensorVariable, cells: int
-) -> np.ndarray | None:
-    """Return the statistic of each value if its entry i is a function of record i alone.
-
-    The function must be the same for all records; None if it is not such a statistic.
-    """
-
-    def is_elementwise(variable):
-        if variable is records:
-            return True
-        if not depends_on(variable, records):
-            return all(variable.type.broadcastable) and not _changeable(variable)
-        node = variable.owner
-        return isinstance(node.op, Elemwise) and all(is_elementwise(i) for i in node.inputs)
-
-    if statistic.type.ndim != 1 or not is_elementwise(statistic):
-        return None
-    codes = pt.constant(np.arange(cells).astype(records.dtype))
-    found = known_value(clone_replace(statistic, {records: codes}, rebuild_strict=False))
-    return None if found is None else found.astype("float64")
 
 
 def _check_positions(statistic: TensorVariable, records: TensorVariable) -> None:

@@ -19,6 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, Unrelated, once
 from pymc_dp.graphs.questions import depends_on, known_shape, nearest_rvs
+from pymc_dp.mechanisms import RandomizedResponse, ReportMatrix
 from pymc_dp.reading.model import (
     Reading,
     children,
@@ -26,6 +27,7 @@ from pymc_dp.reading.model import (
     parents,
     privatized,
     record_length,
+    release_mechanism,
     release_statistic,
     releases,
     releases_of,
@@ -212,10 +214,32 @@ def record_groups(reading: Reading) -> list[Block]:
         and not _released_by_row(reading, rv)
     )
     groups = _released_together(model, blocks(reading, rows)) if rows else []
-    groups += [Block((rv,), 0, ()) for rv in found if rv not in rows]
+    groups += _with_classes(reading, [rv for rv in found if rv not in rows])
     groups = _mixed(model, _with_sizes(model, groups))
     order = {rv: i for i, rv in enumerate(model.free_RVs)}
     return sorted(groups, key=lambda group: order[group.records[0]])
+
+
+def is_channel(release: TensorVariable) -> bool:
+    """Whether a release reports categories, each changed at random."""
+    return isinstance(release_mechanism(release), RandomizedResponse | ReportMatrix)
+
+
+def _with_classes(reading: Reading, found: Sequence[TensorVariable]) -> list[Block]:
+    """Return groups of other records; those that are reported row by row, with what they depend on.
+
+    These are summed out row by row, with the latent class of a row, which nothing else depends on.
+    """
+    reported = tuple(
+        rv
+        for rv in found
+        if has_record_axis(rv) and all(map(is_channel, releases_of(reading.model, [rv])))
+    )
+    together = blocks(reading, reported) if reported else []
+    return [
+        *(Block(block.records, 0, ()) for block in together),
+        *(Block((rv,), 0, ()) for rv in found if rv not in reported),
+    ]
 
 
 def _with_sizes(model: pm.Model, groups: list[Block]) -> list[Block]:

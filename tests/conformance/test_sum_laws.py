@@ -685,10 +685,6 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     ),
     "shifted ones": (rates(pm.Bernoulli), lambda x: MEMBER @ x - 1, *SHIFTED),
     "shifted counts": (rates(pm.Poisson), lambda x: MEMBER @ x - 1, *SHIFTED),
-    "no density": (
-        rates(pm.Bernoulli), lambda x: x, "the release 'z': the probability of a release", M,
-        dp.RandomizedResponse(0.8),
-    ),
     "NaN in a rate": (
         lambda: pm.Poisson("x", pt.exp(pm.Normal("b") * np.where(G, 1.0, np.nan)), shape=N),
         lambda x: MEMBER @ x, "NaN",

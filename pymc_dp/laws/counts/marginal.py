@@ -21,7 +21,6 @@ from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.ops import KernelOp
-from pymc_dp.graphs.questions import known_value
 from pymc_dp.kernels.functions.count_masses import log_binomial as binomial_kernel
 from pymc_dp.laws.integrated import Integrated
 from pymc_dp.mechanisms.base import Mechanism
@@ -93,53 +92,3 @@ class OnesAmongRecords(Integrated):
         """See `Integrated.logp`."""
         counts = pt.arange(self.n + 1)
         return log_sum(log_binomial(counts, self.n, p) + self.log_eta(counts, value, mechanism))
-
-
-@dataclass(frozen=True, eq=False)
-class ReportedRecords(Integrated):
-    """Records that are reported one by one; the parameter is the probabilities of their values.
-
-    The log density is one number for all of the reports: equal reports are counted once, so that it
-    costs as much as there are different ones. `values` holds the statistic of each value.
-    """
-
-    values: np.ndarray
-    n: int
-    names: tuple[str, ...]
-
-    def draw(self, rng, probabilities):
-        """See `Integrated.draw`."""
-        size = (self.n,)
-        rng, codes = pt.random.categorical(probabilities, size=size, rng=rng, return_next_rng=True)
-        return rng, pt.constant(self.values)[codes]
-
-    def log_joint(self, value, mechanism: Mechanism, probabilities) -> TensorVariable:
-        """Log probability of (report, record's value), with one row for each report."""
-        log_p = pt.log(pt.maximum(probabilities, _TINY))
-        each = (p.dimshuffle(0, "x") if p.type.ndim else p for p in mechanism.parameters)
-        mechanism = mechanism.with_parameters(*each)
-        return log_p + mechanism.logp(value.dimshuffle(0, "x"), self.values)
-
-    def logp(self, value, mechanism, probabilities):
-        """See `Integrated.logp`."""
-        reports, times = tally(mechanism, value)
-        total = (times * log_sum(self.log_joint(reports, mechanism, probabilities))).sum()
-        # What is no outcome is not counted.
-        return pt.switch(pt.eq(times.sum(), value.size), total, -np.inf)
-
-
-def tally(mechanism: Mechanism, value: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Return the different reports and how often each occurs, counted once if they are constant.
-
-    Where they differ in the noise's parameters, or can change (pm.Data) and may be anything, each
-    is its own.
-    """
-    known = known_value(value, fixed=True)
-    shared = not any(p.type.ndim for p in mechanism.parameters)
-    if shared and known is None and mechanism.outcomes is not None:
-        outcomes = pt.constant(mechanism.outcomes)
-        return outcomes, pt.eq(value.dimshuffle(0, "x"), outcomes).sum(axis=0).astype("float64")
-    if known is None or not shared:
-        return value, pt.ones_like(value, dtype="float64")
-    different, times = np.unique(known, return_counts=True)
-    return pt.constant(different), pt.constant(times.astype("float64"))

@@ -19,7 +19,7 @@ from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import known_shape, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
-from pymc_dp.laws.counts.marginal import OnesAmongRecords, ReportedRecords, tally
+from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import in_results, integrated_release, recovered
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
@@ -29,7 +29,6 @@ from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
     MOST_LISTED,
     CountStatistic,
-    elementwise_values,
     read_counts,
 )
 from pymc_dp.reading.model import (
@@ -40,9 +39,6 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
-
-# In terms of the counts; of reports of single records, its value for each value of a record.
-type Released = CountStatistic | np.ndarray
 
 
 @SUM_LAWS.register(order=30)
@@ -55,7 +51,7 @@ class CountedRecords(SumLaw):
     n: int
     cells: int
     parameter: TensorVariable  # the probability of a one, or the vector of probabilities
-    releases: dict[TensorVariable, Released]
+    releases: dict[TensorVariable, CountStatistic]
 
     @classmethod
     def named(cls):
@@ -86,17 +82,9 @@ class CountedRecords(SumLaw):
         """Name of the count of ones, or of the vector of counts."""
         return f"{self.name}_count" if self.binary else f"{self.name}_counts"
 
-    @property
-    def probabilities(self) -> TensorVariable:
-        """The vector of probabilities."""
-        p = self.parameter
-        return pt.stack([1.0 - p, p]) if self.binary else p
-
     def describe(self, release):
         """See `SumLaw.describe`."""
         statistic = self.releases[release]
-        if isinstance(statistic, np.ndarray):
-            return f"every one of {self.name}"
         kind = "a function of" if statistic.affine is None else "linear in"
         return f"{kind} the counts of {self.name}"
 
@@ -110,11 +98,6 @@ class CountedRecords(SumLaw):
         change.added[self.latent] = (counts, None)
         as_float = counts.astype(pytensor.config.floatX)
         for release, found in self.releases.items():
-            if isinstance(found, np.ndarray):
-                raise Declined(
-                    f"the release {release.name!r} reports every one of the records "
-                    f"{self.name!r}: it is no function of their counts. Use to='marginal'"
-                )
             statistic = found.of_binary(as_float, self.n) if self.binary else found.of(as_float)
             change.replaced[release] = release_rv(statistic, release_mechanism(release))
         return change
@@ -128,18 +111,12 @@ class CountedRecords(SumLaw):
                 f"dependent. Write them as one release of a list, or use to='statistics'"
             )
         [(release, statistic)] = self.releases.items()
-        mechanism = release_mechanism(release)
-        if isinstance(statistic, np.ndarray):
-            reported = ReportedRecords(statistic, self.n, (self.latent,))
-            new = integrated_release(reported, mechanism, self.probabilities)
-        elif not self.binary:
+        if not self.binary:
             raise Declined(
                 f"the records {self.name!r} are Categorical: the counts of their {self.cells} "
                 f"values have no marginal. Use to='statistics'"
             )
-        else:
-            new = self._of_one_count(release, statistic)
-        return Change(replaced={release: new})
+        return Change(replaced={release: self._of_one_count(release, statistic)})
 
     def _of_one_count(self, release, statistic: CountStatistic) -> TensorVariable:
         """Build the release of functions of the number of ones, which is integrated out."""
@@ -235,7 +212,7 @@ def _categorical_cells(op: CategoricalRV, records, j):
     return (p if p.type.ndim == 1 else p.reshape((cells,))), cells
 
 
-def _read_release(release, records, n, cells, column) -> Released:
+def _read_release(release, records, n, cells, column) -> CountStatistic:
     statistic = release_statistic(release)
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
@@ -243,9 +220,6 @@ def _read_release(release, records, n, cells, column) -> Released:
             f"the release {release.name!r} mixes the records {records.name!r} with "
             f"{', '.join(repr(o.name) for o in others)}"
         )
-    values = elementwise_values(statistic, records, cells)
-    if values is not None:
-        return values
     try:
         return read_counts(statistic, records, n, cells, column)
     except Declined as error:
@@ -272,16 +246,3 @@ def _recover_counts(law: OnesAmongRecords, rv, value, posterior, rng):
             raise ValueError(f"{law.names[0]!r} cannot be drawn: no count explains the release")
         drawn[i] = state[1]
     return in_results(posterior, law.names[0], drawn)
-
-
-@recovered.register
-def _recover_from_reports(law: ReportedRecords, rv, value, posterior, rng):
-    """Draw the counts given the reports: those with equal reports are exchangeable."""
-    mechanism, [probabilities] = rv.owner.op.split(rv.owner.inputs)
-    reports, times = tally(mechanism, value)
-    joint = per_draw(posterior, law.log_joint(reports, mechanism, probabilities))
-    chance = np.exp(joint - joint.max(axis=-1, keepdims=True))
-    chance /= chance.sum(axis=-1, keepdims=True)
-    counts = rng.multinomial(times.eval().astype(int), chance).sum(axis=-2)
-    [name] = law.names
-    return in_results(posterior, name, counts[:, 1] if name.endswith("_count") else counts)

@@ -51,7 +51,8 @@ def test_one_inversion_for_all_numbers(law, numbers, noise):
     for z in (mean * (n + special.softmax(lp) @ K), mean * n - 3 * max(noise)):
         each = [of(n + k, one, z) for k in K]
         share = lp + [found[0] for found in each]
-        share[np.isnan(share)] = -np.inf  # too far out
+        if np.isnan(share).any():
+            continue  # where all clamped records have a corner, one number alone has no density
         expected = special.logsumexp(share)
         share = special.softmax(share)
         logp, by_z, by_node, by_number = of(n, lp, z)
