@@ -333,7 +333,7 @@ def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = N
     }
     # `RecordMetropolis` says what to do: any other step would take the number as it starts.
     for rv in privatized(reading):
-        if size_of(rv) is not None:
+        if size_of(rv) is not None or isinstance(rv.owner.op, RecordSumsRV):
             members[rv] = ",".join(release.name for release in releases_of(model, [rv]))
     for rv in model.free_RVs:
         _tag(rv, "dp_release", members.get(rv))

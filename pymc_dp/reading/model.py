@@ -351,6 +351,8 @@ def record_count(rv: TensorVariable) -> int:
 
 def record_length(rv: TensorVariable) -> int:
     """Return the length of the records' first axis, without drawing any."""
+    if isinstance(rv.owner.op, RecordSumsRV):
+        raise ValueError(f"{rv.name!r} are sums over records that are never built")
     [length, *_] = known_shape(rv)
     size = None if length is not None else size_of(rv)
     if size is not None:

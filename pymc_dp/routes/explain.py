@@ -195,8 +195,9 @@ def _statistic(reading: Reading, release) -> str:
         if sources and set(sources) <= set(group.records):
             with suppress(Declined, ValueError):
                 found = law_of(reading, group).describe(release)
-                sized = any(size_of(rv) is not None for rv in group.records)
-                return found if sized else f"{found} (n = {record_length(group.records[0])})"
+                with suppress(ValueError):
+                    return f"{found} (n = {record_length(group.records[0])})"
+                return found
     tagged = tuple(rv for rv in reading.model.free_RVs if is_tagged(rv) and size_of(rv) is None)
     parts = []
     for block in blocks(reading, tagged):

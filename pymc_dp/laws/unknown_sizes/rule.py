@@ -17,7 +17,6 @@ from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.law import noise_parts
-from pymc_dp.laws.inversion.quadrature import FEWEST
 from pymc_dp.laws.inversion.summand import require_smooth
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.shown import confidential, kind_of_sum
@@ -26,7 +25,7 @@ from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Part, Rec
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.laws.unknown_sizes.reader import Reader, SumsReader, of_a_record, read_groups
 from pymc_dp.laws.unknown_sizes.sizes import MOST, around, by_group, sizes_that_matter
-from pymc_dp.mechanisms.base import Mechanism, has_kink
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.model import (
     Reading,
@@ -147,13 +146,6 @@ class UnknownSizes(SumLaw):
         for k, release in enumerate(order):
             mechanism = release_mechanism(release)
             self._require(release, mechanism)
-            summed = self.releases[release].summed.any() and records.summand is not None
-            if summed and has_kink(mechanism) and windows.first.min() < FEWEST and False:
-                raise Declined(
-                    f"there may be fewer than {FEWEST} records {self.names}, of which a sum under "
-                    f"the Laplace noise of {release.name!r} has no smooth density: give "
-                    f"{self.name} a prior without such numbers, or use GaussianMechanism"
-                )
             last = release is order[-1]
             of_release = OfUnknownSize(
                 prior, len(number), () if self.number is None else lengths(self.number),

@@ -42,6 +42,7 @@ from pymc_dp.reading.model import (
 from pymc_dp.reading.normal_column import read_normal_column
 from pymc_dp.reading.privacy import Loss, stated_loss
 from pymc_dp.reading.propriety import check_proper, check_proper_rows
+from pymc_dp.reading.record_sums import RecordSumsRV
 from pymc_dp.reading.sums import is_rowwise
 from pymc_dp.step_methods.base import DPStep, DPStepState, unusable
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkState
@@ -337,7 +338,7 @@ def _starts_at_random(model: pm.Model, rv) -> bool:
 
 
 def _check_records(reading: Reading, rv) -> None:
-    if size_of(rv) is not None:
+    if size_of(rv) is not None or isinstance(rv.owner.op, RecordSumsRV):
         raise _of_unknown_number(reading, rv)
     if not has_record_axis(rv):
         raise ValueError(
@@ -352,8 +353,9 @@ def _check_records(reading: Reading, rv) -> None:
 def _of_unknown_number(reading: Reading, rv) -> ValueError:
     """Say how records are sampled of which nobody knows how many there are, if they can be."""
     number = size_of(rv)
-    assert number is not None
-    what = f"the number of records {rv.name!r} is {number.name!r}, a variable of the model: "
+    what = f"the records that {rv.name!r} sums are never built: "
+    if number is not None:
+        what = f"the number of records {rv.name!r} is {number.name!r}, a variable of the model: "
     [group] = [group for group in record_groups(reading) if rv in group.records]
     try:
         change(reading, group, "marginal")
