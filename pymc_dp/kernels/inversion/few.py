@@ -100,9 +100,9 @@ def _next(c):
 def _panels(mass, value, width, b):
     """Series on the panels of a gathered law, and the values at which the law is not smooth.
 
-    Returns the places of the atoms and of the first nodes of the panels, the largest log
-    masses of these, the series of log density and value, the ends, those values, and the relative errors of sums
-    over a panel that is whole and over one that is split.
+    Returns the places of the atoms and of the first nodes of the panels, the largest log masses of
+    these, the series of log density and value, the ends, those values, and the relative errors of
+    sums over a panel that is whole and over one that is split.
     """
     [atoms] = np.nonzero(width == 0.0)
     firsts = np.nonzero(width != 0.0)[0][::RULE]
