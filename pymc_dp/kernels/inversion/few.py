@@ -31,8 +31,7 @@ _SERIES = np.array([
     (2 * k + 1) / 2 * WEIGHTS * np.polynomial.legendre.Legendre.basis(k)(NODES)
     for k in range(RULE)
 ])  # fmt: skip
-
-
+# Of the recurrence of the polynomials.
 _UP = np.array([(2 * m + 1) / (m + 1) for m in range(RULE)])
 _DOWN = np.array([m / (m + 1) for m in range(RULE)])
 
@@ -184,7 +183,8 @@ def _splits(table, y, b, ends, series, x):
             x[count] = _position(series, point, ends)
             count += 1
     x[count] = 1.0
-    x[: count + 1].sort()
+    if count > 2:
+        x[: count + 1].sort()
     return count
 
 
