@@ -109,6 +109,22 @@ def of_each(write, law, parameters, sizes, *given):
     )
 
 
+def moments_of_record(law, parameters, summand: Summand):
+    """Return the mean and the variance of what records add to sums; decline laws without icdf."""
+    like = pt.broadcast_arrays(*parameters)[-1]
+    rng, own = pt.random.shared_rng(seed=None), (p[..., None] for p in parameters)
+    _, record = law(*own, size=(*like.shape, _QUANTILES.size), rng=rng, return_next_rng=True)
+    try:
+        x = pm.icdf(record, _QUANTILES)
+    except NotImplementedError:
+        raise Declined from None
+    # Parameters without a law have no mean; a check would raise an error.
+    checks = (v for v in ancestors([x]) if v.owner and isinstance(v.owner.op, CheckAndRaise))
+    [x] = graph_replace([x], {v: v.owner.inputs[0] for v in checks}, strict=False)
+    h = summand.at(pt.switch(x[..., -1:] >= x[..., :1], x, np.nan))
+    return h.mean(axis=-1), h.var(axis=-1)
+
+
 @dataclass(frozen=True, eq=False)
 class Inverted(Integrated):
     """Multiples of sums over groups of iid records, ``factor * sum + constant`` in each entry.
@@ -167,18 +183,9 @@ class Inverted(Integrated):
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: by quantiles of the records' law."""
         own, summand = self.given(parameters)
-        _, law = self._records(pt.random.shared_rng(seed=None), own, _QUANTILES.size)
-        try:
-            x = pm.icdf(law, _QUANTILES)
-        except NotImplementedError:
-            raise Declined from None
-        # Parameters without a law have no mean; a check would raise an error.
-        checks = (v for v in ancestors([x]) if v.owner and isinstance(v.owner.op, CheckAndRaise))
-        [x] = graph_replace([x], {v: v.owner.inputs[0] for v in checks}, strict=False)
-        x = pt.switch(x[..., -1:] >= x[..., :1], x, np.nan)
-        h = summand.at(x)
+        mean, variance = moments_of_record(self.law, own, summand)
         scale = self.sizes * self.factor
-        return self.constant + scale * h.mean(axis=-1), scale * self.factor * h.var(axis=-1)
+        return self.constant + scale * mean, scale * self.factor * variance
 
     @property
     def filled(self) -> np.ndarray:

@@ -37,8 +37,9 @@ from pymc_dp.graphs.questions import noticed_function
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated
-from pymc_dp.laws.inversion.law import log_densities, noise_parts
+from pymc_dp.laws.inversion.law import log_densities, moments_of_record, noise_parts
 from pymc_dp.laws.inversion.summand import Summand
+from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism
@@ -138,6 +139,13 @@ class Records:
         rng, x = self.law(*own, size=(n.shape[0], most), rng=rng, return_next_rng=True)
         return rng, pt.switch(pt.arange(most) < n[:, None], self.summand.at(x), 0).sum(axis=-1)
 
+    def mean_variance(self, parameters):
+        """Return the mean and the variance of what is summed of a record; may be declined."""
+        if self.summand is None:
+            law, own = sum_of(self.law, 1, *parameters)
+            return mean_variance(law, *own)
+        return moments_of_record(self.law, parameters, self.summand)
+
     def log_sum(self, weights, sizes, z, mechanism, constant, slope, parameters):
         """Log of weights times the density of a noisy sum, added up over the sizes of each group.
 
@@ -228,8 +236,9 @@ class Part(NamedTuple):
 class OfUnknownSize(Integrated):
     """A release of records of unknown number, given earlier ones.
 
-    Parameters are those of the prior of the numbers, those of the records' law, and of each earlier
-    release its value and the parameters of its noise. The first two are of each group.
+    Parameters are those of the prior of the numbers, those of the records' law where sums of them
+    are released, and of each earlier release its value and the parameters of its noise. The first
+    two are of each group.
 
     Attributes
     ----------
@@ -264,7 +273,7 @@ class OfUnknownSize(Integrated):
 
     def split(self, parameters):
         """Return the parameters of the number and of a record, and the earlier releases."""
-        widths = [self.count, self.records.count]
+        widths = [self.count, self.records.count * self.is_summed]
         widths += [1 + len(m.parameters) for m in self.earlier]
         number, record, *given = split_by(widths, parameters)
         earlier = [
@@ -272,6 +281,20 @@ class OfUnknownSize(Integrated):
             for mechanism, (value, *own) in zip(self.earlier, given, strict=True)
         ]
         return number, record, earlier
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether a sum is part of this release or an earlier one: others do not depend on it."""
+        return any(entries.summed.any() for entries in self.entries)
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        """See `Integrated`: whether each release has one entry of each group."""
+        every = np.arange(len(self.windows.first))
+        return not isinstance(self.records, Histogram) and all(
+            entries.shape == every.shape and np.array_equal(entries.group, every)
+            for entries in self.entries
+        )
 
     @cached_property
     def numbers(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -344,7 +367,22 @@ class OfUnknownSize(Integrated):
         found = self.log_total(rows, *after, record)
         if any(np.isin(entries.group, rows).any() for entries in self.entries[:-1]):
             found = found - self.log_total(rows, *self.log_weights(rows, number, earlier), record)
-        return found.sum()
+        return found if self.elementwise else found.sum()
+
+    def mean_variance(self, *parameters):
+        """See `Integrated.mean_variance`: of sums, given the releases of their numbers."""
+        number, record, earlier = self.split(parameters)
+        every = np.arange(len(self.windows.first))
+        weights, summed = self.log_weights(every, number, earlier)
+        if not self.elementwise or summed or not self.entries[-1].summed.all():
+            raise Declined
+        mean, variance = (m[:, None] for m in self.records.mean_variance(record))
+        constants, slopes = (np.nan_to_num(x, posinf=0, neginf=0) for x in self.numbers[-1])
+        chance, n = pt.special.softmax(weights, axis=-1), self.windows.sizes
+        given = constants + slopes * n * mean
+        total = (chance * given).sum(axis=-1)
+        spread = slopes**2 * n * variance + (given - total[:, None]) ** 2
+        return total, (chance * spread).sum(axis=-1)
 
     def chances(self, value, mechanism, *parameters) -> tuple[Any, TensorVariable]:
         """Return the probability of each number of records given all releases as published.
@@ -396,7 +434,9 @@ class OfUnknownSize(Integrated):
             n = first + k
         else:
             rng, n = self.prior(*number, size=every.shape, rng=rng, return_next_rng=True)
-        rng, total = self.records.draw(rng, n, record)
+        total = pt.zeros(self.entries[-1].sums.type.shape)
+        if self.is_summed:
+            rng, total = self.records.draw(rng, n, record)
         return rng, self.entries[-1].of(n, total)
 
 

@@ -154,8 +154,9 @@ class UnknownSizes(SumLaw):
                 str(self.number.name) if last and self.number is not None else None,
                 self._shown(order) if last else {},
             )  # fmt: skip
+            own = self.parameters if of_release.is_summed else []
             change.replaced[release] = integrated_release(
-                of_release, mechanism, *number, *self.parameters, *given
+                of_release, mechanism, *number, *own, *given
             )
             given += [release, *mechanism.parameters]
             earlier.append(mechanism)
