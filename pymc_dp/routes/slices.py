@@ -60,7 +60,7 @@ _MOST = 10  # parameters, each of which takes some densities a sweep
 _FEWEST = 5  # entries of a release from which on its noise is mixed: the density is then cheaper
 _WIDER = 1.05  # variance of a surrogate: the tails of what it stands for are to be reached
 _LEAST = 1e-3  # variance of a surrogate, in those of the noise
-_INNER, _MOST_INNER = 2, 16  # sweeps to a proposal for what a surrogate stands for
+_INNER, _MOST_INNER = 2, 4  # sweeps to a proposal for what a surrogate stands for
 # Sweeps to a draw, where the density is that of a rate of NUTS and of so many entries.
 _SWEEPS, _SHORT = 4, 1_000
 _STARTS = 100  # points that are tried

@@ -12,6 +12,8 @@ from pymc_dp.kernels.inversion.release import release_line
 FEW = 5  # records, below which a sum under Laplace noise has kinks
 PLAINLY = 1e-9  # largest error estimate of a density by few nodes
 _NOTHING = 35.0  # fall of a log density below which nothing is added
+_UNLIKELY = 27.0  # fall of a log weight from which on a number is left out, if that is nothing
+_LEFT_OUT = 1e-10  # share of a density that may be left out
 
 
 @jit
@@ -62,14 +64,12 @@ def _few(log_weight, h, cut, few, n, lp, z, b, least):
 
 
 @jit
-def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`release_line` by the first `few` nodes where these are plainly enough, or by the others.
-
-    Fewer than FEW records under Laplace noise are added up by themselves.
-    """
-    grad, by_number = np.zeros(log_weight.size), np.zeros(lp.size)
+def _of_range(log_weight, h, cut, few, n, lp, z, b, sg, grad, by_number):
+    """`sparing_line` of some numbers, without those that follow; fills in the derivatives."""
     skipped = min(max(FEW - int(n), 0), lp.size) if b > 0.0 and sg == 0.0 else 0
     logp, slope = -math.inf, np.zeros(1)
+    grad[:] = 0.0
+    by_number[:] = 0.0
     if skipped < lp.size:
         rest = n + skipped, lp[skipped:], z, b, sg
         found = release_line(log_weight[:few], h[:few], cut[:few], *rest, PLAINLY)
@@ -83,7 +83,27 @@ def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
     if skipped:
         own, by_node, by_z, of_numbers = _few(log_weight, h, cut, few, n, lp, z, b, logp)
         logp = _join(logp, (grad, slope, by_number), own, (by_node, by_z, of_numbers))
-    return logp, slope[0], grad, by_number
+    return logp, slope[0]
+
+
+@jit
+def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
+    """`release_line` by the first `few` nodes where these are plainly enough, or by the others.
+
+    Fewer than FEW records under Laplace noise are added up by themselves. Numbers that are unlikely
+    are left out where no sum could make them matter.
+    """
+    grad, by_number = np.zeros(log_weight.size), np.zeros(lp.size)
+    [likely] = np.nonzero(lp >= lp.max() - _UNLIKELY)
+    first, last = (likely[0], likely[-1] + 1) if likely.size else (0, lp.size)
+    own = n + first, lp[first:last], z, b, sg
+    logp, slope = _of_range(log_weight, h, cut, few, *own, grad, by_number[first:last])
+    if last - first < lp.size:
+        left_out = np.exp(lp[:first]).sum() + np.exp(lp[last:]).sum()
+        left_out /= 2.0 * b if b > 0.0 else sg * math.sqrt(2.0 * math.pi)
+        if not left_out < _LEFT_OUT * math.exp(logp):
+            logp, slope = _of_range(log_weight, h, cut, few, n, lp, z, b, sg, grad, by_number)
+    return logp, slope, grad, by_number
 
 
 @jit

@@ -110,7 +110,7 @@ def law_of_sum(law, n, counts, summand, z, laplace, gaussian):
 def panel_counts(least: int) -> tuple[int, int]:
     """Return how many panels a side of a piece takes: first few, then enough."""
     # Few records have high frequencies.
-    return 6, 40 if least < 20 else 24 if least < 100 else 12
+    return 3, 40 if least < 20 else 24 if least < 100 else 12
 
 
 def quadrature(law, n, counts, summand, z, laplace, gaussian):
