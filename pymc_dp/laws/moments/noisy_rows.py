@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.multivariate import MvNormalRV
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_shape, lengths, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
@@ -27,12 +28,11 @@ from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.sum_law import LAST_RESORTS, SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
-from pymc_dp.reading.columns import columns_of, width_of
+from pymc_dp.reading.columns import columns_of
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import (
     Reading,
     check_transform,
-    record_length,
     release_mechanism,
     release_statistic,
     releases_of,
@@ -103,13 +103,14 @@ class NoisyRows(Integrated):
 
     Parameters are those of the `width` columns, see `Columns`, then for each entry of a row that is
     released its intercept and its weights of the columns. The last of the releases has the records
-    with it, and as how many columns each of them is drawn.
+    with it, their names and shapes, and all published values.
     """
 
     shape: tuple[int, ...]
     width: int
-    records: tuple[tuple[str, int], ...] = ()
+    records: tuple[tuple[str, tuple[int, ...]], ...] = ()
     published: tuple[tuple[str | None, TensorVariable], ...] = ()
+    by_entry = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -162,7 +163,9 @@ class NoisyRows(Integrated):
         if len(rows) > 1:
             raise Declined
         mean, variance, _ = columns.value(rows[0])
-        return tuple(pt.broadcast_to(g, self.shape[:1]).reshape(self.shape) for g in (mean, variance))
+        return tuple(
+            pt.broadcast_to(g, self.shape[:1]).reshape(self.shape) for g in (mean, variance)
+        )
 
     def cost(self, entries: int) -> dict[str, float]:
         """See `Integrated.cost`."""
@@ -177,20 +180,23 @@ def _recover_rows(law: NoisyRows, rv, value, posterior, rng):
     *_, (*_, columns) = law.observed(value, mechanism, *parameters)
     graphs, published = columns.entries, dict(law.published)
     seen = {v: published[v.name] for v in nearest_rvs(graphs) if v.name in published}
-    drawn = []
-    for entries in each_draw(posterior, graph_replace(graphs, seen, strict=False)):
-        columns, own = Columns.of(entries, law.width), []
+    drawn = np.empty((posterior.sizes["chain"] * posterior.sizes["draw"], law.shape[0], law.width))
+    for rows, entries in zip(
+        drawn, each_draw(posterior, graph_replace(graphs, seen, strict=False)), strict=True
+    ):
+        columns = Columns.of(entries, law.width)
         for j in range(law.width):
-            variance = np.maximum(columns.cov[j, j], 0.0)
+            mean, with_each = columns.of_sum(np.eye(law.width)[j])
+            variance = np.maximum(with_each[j], 0.0)
             residual = np.sqrt(variance) * rng.standard_normal(law.shape[0])
-            own.append(columns.mean[j] + residual)
-            with_each = [columns.cov[min(i, j), max(i, j)] for i in range(law.width)]
+            rows[:, j] = mean + residual
             gain = np.divide(1.0, variance, out=np.zeros(np.shape(variance)), where=variance > 0)
             columns = columns.given(gain, residual, with_each)
-        drawn.append(np.stack(own, axis=-1))
-    ends = np.cumsum([width for _, width in law.records])[:-1]
-    parts = zip(law.names, np.split(np.array(drawn), ends, axis=-1), strict=True)
-    return {name: own for n, x in parts for name, own in in_results(posterior, n, x).items()}
+    ends = np.cumsum([np.prod(shape[1:], dtype=int) for _, shape in law.records])[:-1]
+    found: dict[str, Any] = {}
+    for (name, shape), own in zip(law.records, np.split(drawn, ends, axis=-1), strict=True):
+        found |= in_results(posterior, name, own.reshape(-1, *shape))
+    return found
 
 
 @SUM_LAWS.register(order=48)
@@ -207,27 +213,26 @@ class RowsOneByOne(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         records, model = group.records, reading.model
-        vectors = {rv for rv in records if rv.type.ndim not in (1, 2)}
-        if vectors or len(lengths_of := {known_shape(rv)[0] for rv in records}) > 1:
+        normal = [rv for rv in records if isinstance(rv.owner.op, NormalRV | MvNormalRV)]
+        of = {rv.type.shape[:1] for rv in normal if rv.type.ndim in (1, 2)}
+        if len(normal) < len(records) or len(of) != 1 or (None,) in of:
             raise Declined
-        [n] = lengths_of
+        [(n,)] = of
         found = releases_of(model, records)
         read = {release: _vectors(release, records, n) for release in found}
         for rv in records:
             check_transform(model, rv)
         leaves, rows = Rowwise(columns_of(records), None), {}
         for release, entries in read.items():
-            _require_gaussian(release, records)
-            try:
+            with about(f"the release {release.name!r}"):
                 polynomials = [read_polynomial(v, leaves) for v in entries]
-            except Declined as error:
-                raise Declined(f"the release {release.name!r}: {error}", near=1) from None
             if any(degree(p) > 1 for p in polynomials):
                 raise Declined(
                     f"the release {release.name!r} multiplies columns of a row: rows that are "
                     f"released one by one are integrated out of what is linear in them",
-                    near=1,
+                    near=1 if group.n else -1,
                 )
+            _require_gaussian(release, records)
             monomials = [(), *((j,) for j in range(len(leaves.columns)))]
             rows[release] = [
                 [as_float(pt.as_tensor(p.get(m, 0.0))) for m in monomials] for p in polynomials
@@ -257,7 +262,7 @@ class RowsOneByOne(SumLaw):
             ):
                 errors = [spread[0] ** 2] if single else spread[: j + 1]
                 columns.and_one(intercept, slopes, errors)
-        shown = tuple((rv.name, width_of(rv)) for rv in records)
+        shown = tuple((rv.name, lengths(rv)) for rv in records)
         published = tuple((r.name, model.rvs_to_values[r]) for r in self.rows)
         for release, rows in self.rows.items():
             last = len(change.replaced) == len(self.rows) - 1
