@@ -255,10 +255,10 @@ class RowsOneByOne(SumLaw):
         records, model, change = self.group.records, self.reading.model, Change()
         columns = Columns([], {})
         for i, rv in enumerate(records):
-            law = read_row_law(rv, records[:i], self.n)
+            chain = read_row_law(rv, records[:i], self.n)
             single = isinstance(rv.owner.op, NormalRV)
             for j, ((intercept, *slopes), spread) in enumerate(
-                zip(law.means, law.spread, strict=True)
+                zip(chain.means, chain.spread, strict=True)
             ):
                 errors = [spread[0] ** 2] if single else spread[: j + 1]
                 columns.and_one(intercept, slopes, errors)
