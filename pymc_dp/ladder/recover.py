@@ -26,6 +26,7 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
 from pymc_dp.laws.inversion.law import noise_parts, of_each, sum_given
 from pymc_dp.laws.inversion.quadrature import law_of_sum, panel_counts
 from pymc_dp.laws.moments.columns import Columns
+from pymc_dp.laws.moments.counted_rows import CountedRows
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.moments.rows import GroupedColumns
@@ -131,7 +132,8 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
                 yield law, None
             continue
         try:
-            changes = change(reading, group, "marginal")
+            counted = isinstance(law, CountedRows)  # whose number alone is summed over
+            changes = change(reading, group, "statistics" if counted else "marginal")
         except Declined as why:
             names = [str(rv.name) for rv in group.records]
             raise Declined(
