@@ -26,13 +26,13 @@ from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
 from pymc_dp.laws.inversion.law import noise_parts, of_each, sum_given
 from pymc_dp.laws.inversion.quadrature import law_of_sum, panel_counts
 from pymc_dp.laws.moments.columns import Columns
-from pymc_dp.laws.moments.counted_rows import CountedRows
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.moments.rows import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.shown import confidential
 from pymc_dp.laws.sum_law import change, is_rows, law_of
+from pymc_dp.laws.unknown_sizes.counted_rows import CountedRows
 from pymc_dp.laws.unknown_sizes.density import OfUnknownSize, Part
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, read

@@ -726,7 +726,7 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     "some of unknown number": (numbered(), lambda n, x: x[:3].sum(), "selects the records", M),
     "variance of unknown number": (numbered(), lambda n, x: x.var(), "multiplies sums", M),
     "sums of unknown number": (
-        numbered(), lambda n, x: [x.sum(), (x**2).sum()], "several sums.*that do not overlap", M
+        numbered(), lambda n, x: [x.sum(), (x**2).sum()], "no marginal .* use to='statistics'", M
     ),
     "classes that overlap": (
         numbered(), lambda n, x: [(x < 0).sum(), (x < 1).sum()], "several classes", M

@@ -25,6 +25,7 @@ from pymc_dp.laws.moments.latents import row_latents
 from pymc_dp.laws.moments.sums import ExactLatents, column_products
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.unknown_sizes.density import log_prior
+from pymc_dp.laws.unknown_sizes.reader import place_of
 from pymc_dp.laws.unknown_sizes.sizes import by_group, sizes_that_matter
 from pymc_dp.reading.column_sums import read_release
 from pymc_dp.reading.columns import Link, Rows, columns_of, read_links
@@ -92,14 +93,14 @@ class CountedRows(SumLaw):
         """See `SumLaw.read`."""
         number = size_of(group.records[-1])
         rvs = tuple(rv for rv in group.records if rv is not number)
-        if (
-            number is None
-            or number not in group.records
-            or not all(isinstance(rv.owner.op, NormalRV) for rv in rvs)
-        ):
+        normal = all(isinstance(rv.owner.op, NormalRV) for rv in rvs)
+        if number is None or number not in group.records or number.type.ndim or not normal:
             raise Declined
         for rv in rvs:
             check_transform(reading.model, rv)
+            place_of(number, rv)
+            if number in nearest_rvs(rv.owner.op.dist_params(rv.owner)):
+                raise Declined
         mine = releases_of(reading.model, group.records)
         require_possible(mine)
         links = read_links(Block(rvs, _ANY, ()))
@@ -118,7 +119,7 @@ class CountedRows(SumLaw):
                     f"the release {release.name!r} of the rows {', '.join(rv.name for rv in rvs)}, "
                     f"of unknown number {number.name!r}: sums of columns and of products of two "
                     f"are read, and the number itself in another release",
-                    near=2,
+                    near=2 if len(rvs) > 1 else 0,
                 )
             entries[release] = one
         if any(r not in reading.model.observed_RVs for r in mine) or not any(entries.values()):
