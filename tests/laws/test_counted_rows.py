@@ -22,7 +22,7 @@ def written(apart):
         mean = 0.5 + pm.Normal("b") * x
         y = pm.Normal("y", mean, pm.HalfNormal("s"), shape=n)
         dp.PrivateObservation("zn", n, dp.GeometricMechanism(2.0), observed=ZN)
-        first, last = pt.stack([x.sum(), y.sum(), x @ x]), (x * y).sum()
+        first, last = pt.stack([x.sum(), (y - 1).sum(), x @ x]), (x * y).sum()
         if apart:
             dp.PrivateObservation("z1", last, dp.LaplaceMechanism(5.0), observed=Z[3])
             dp.PrivateObservation("z", first, dp.LaplaceMechanism(5.0), observed=Z[:3])
@@ -47,7 +47,7 @@ def by_number(latents):
 
     def of_data(n):
         products = scatter + np.outer(first, first) / n
-        s = [*first, products[0, 0], products[0, 1]]
+        s = [first[0], first[1] - n, products[0, 0], products[0, 1]]
         return (
             -np.log(11) + stats.dlaplace(0.5).logpmf(ZN - n) + stats.laplace(s, 5).logpdf(Z).sum()
         )

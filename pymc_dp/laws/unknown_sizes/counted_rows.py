@@ -41,7 +41,8 @@ from pymc_dp.reading.model import (
 )
 from pymc_dp.reading.sums.polynomials import Polynomial
 
-_ANY = 50  # rows, for the reading
+_SOME = (50, 51, 60)  # rows, for the reading
+_NUMBER = (-1,)  # where a polynomial has a multiple of the number
 _MOST = 5_000  # numbers that are summed over
 
 
@@ -103,25 +104,25 @@ class CountedRows(SumLaw):
                 raise Declined
         mine = releases_of(reading.model, group.records)
         require_possible(mine)
-        links = read_links(Block(rvs, _ANY, ()))
+        links = read_links(Block(rvs, _SOME[0], ()))
         entries: dict[TensorVariable, list[Polynomial]] = {}
         for release in mine:
             statistic = release_statistic(release)
             if is_itself(statistic, number):
                 entries[release] = []
                 continue
-            one, other = list[Polynomial](), list[Polynomial]()
+            found = list[list[Polynomial]]()
             if number not in nearest_rvs([statistic]):
-                own = [read_release(release, columns_of(rvs), n) for n in (_ANY, _ANY + 1)]
-                one, other = (r.linear() for r in own)
-            if one != other or not one or any(len(m) > 2 for p in one for m in p):
+                own = (read_release(release, columns_of(rvs), n) for n in _SOME)
+                found = [r.linear() for r in own]
+            entries[release] = _entries(found)
+            if not entries[release]:
                 raise Declined(
                     f"the release {release.name!r} of the rows {', '.join(rv.name for rv in rvs)}, "
                     f"of unknown number {number.name!r}: sums of columns and of products of two "
                     f"are read, and the number itself in another release",
                     near=2 if len(rvs) > 1 else 0,
                 )
-            entries[release] = one
         if any(r not in reading.model.observed_RVs for r in mine) or not any(entries.values()):
             raise Declined
         return cls(reading, number, rvs, links, entries)
@@ -178,8 +179,8 @@ class CountedRows(SumLaw):
         weights -= 0.5 * (width * np.log(sizes / middle) + distance)
         first, (i, j) = middle * sums.center, np.triu_indices(width)
         pairs = sums.second[i, j] + (first[i] * first[j]) / n
-        moments = pt.concatenate([pt.zeros((sizes.size, width)) + first, pairs], axis=1)
-        products = [(), *column_products(width)]
+        moments = pt.concatenate([n, pt.zeros((sizes.size, width)) + first, pairs], axis=1)
+        products = [(), _NUMBER, *column_products(width)]
         change = Change(added={f"{rows.name}_sums_standard": (latents, transform)})
         *others, last = (release for release, own in self.entries.items() if own)
         values = self.reading.model.rvs_to_values
@@ -196,3 +197,21 @@ class CountedRows(SumLaw):
         mechanism = release_mechanism(last)
         change.replaced[last] = integrated_release(law, mechanism, weights, found[last])
         return change
+
+
+def _entries(found: list[list[Polynomial]]) -> list[Polynomial]:
+    """Return entries that are linear in sums and the number, from readings at `_SOME`; or none."""
+    entries = []
+    for at in zip(*found, strict=True):
+        constants = [float(p.get((), 0.0)) for p in at]
+        sums = [{m: c for m, c in p.items() if m} for p in at]
+        slope = constants[1] - constants[0]
+        added = constants[0] - _SOME[0] * slope
+        if (
+            any(own != sums[0] for own in sums)
+            or any(len(m) > 2 for m in sums[0])
+            or abs(added + _SOME[2] * slope - constants[2]) > 1e-9 * (1 + abs(constants[2]))
+        ):
+            return []
+        entries.append({(): added, _NUMBER: slope, **sums[0]})
+    return entries
