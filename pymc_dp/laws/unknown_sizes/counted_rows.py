@@ -8,6 +8,7 @@ number in the middle; over n, with its prior and release, the density is summed.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 from scipy import special
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import is_itself, lengths, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
@@ -113,8 +114,13 @@ class CountedRows(SumLaw):
                 continue
             found = list[list[Polynomial]]()
             if number not in nearest_rvs([statistic]):
-                own = (read_release(release, columns_of(rvs), n) for n in _SOME)
-                found = [r.linear() for r in own]
+                with (
+                    about(f"rows of unknown number {number.name!r}")
+                    if len(rvs) > 1
+                    else nullcontext()
+                ):
+                    own = (read_release(release, columns_of(rvs), n) for n in _SOME)
+                    found = [r.linear() for r in own]
             entries[release] = _entries(found)
             if not entries[release]:
                 raise Declined(
