@@ -32,6 +32,7 @@ from pymc_dp.laws.moments.rows import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.shown import confidential
 from pymc_dp.laws.sum_law import change, is_rows, law_of
+from pymc_dp.laws.unknown_sizes.counted_rows import CountedRows
 from pymc_dp.laws.unknown_sizes.density import OfUnknownSize, Part
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, read
@@ -131,7 +132,8 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
                 yield law, None
             continue
         try:
-            changes = change(reading, group, "marginal")
+            counted = isinstance(law, CountedRows)  # whose number alone is summed over
+            changes = change(reading, group, "statistics" if counted else "marginal")
         except Declined as why:
             names = [str(rv.name) for rv in group.records]
             raise Declined(

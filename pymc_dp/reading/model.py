@@ -361,6 +361,12 @@ def record_length(rv: TensorVariable) -> int:
             f"of which nobody knows how many there are cannot be sampled themselves"
         )
     if length is None and (sizes := nearest_rvs(simplified([rv.shape[0]]))):
+        if rv.type.ndim > 1:
+            raise ValueError(
+                f"the number of rows {rv.name!r} is {sizes[0].name!r}, a variable of the model: "
+                f"write a vector for each column, x = pm.Normal('x', ..., shape=n) and "
+                f"y = pm.Normal('y', a + b * x, ..., shape=n)"
+            )
         raise ValueError(
             f"the number of records {rv.name!r} is {sizes[0].name!r}, a variable of the model, and "
             f"their law is made of others, as a mixture or hurdle is: records of unknown number "

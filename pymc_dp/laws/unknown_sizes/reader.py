@@ -61,7 +61,7 @@ def read_groups(number: TensorVariable, records: Sequence[TensorVariable]) -> li
     found: dict[int, Group] = {}
     for rv in records:
         _check_records(number, rv)
-        place = _place(number, rv)
+        place = place_of(number, rv)
         if place in found:
             names = f"{found[place].rv.name!r} and {rv.name!r}"
             raise Declined(f"{names} have the same unknown number: only one vector can have it")
@@ -69,7 +69,7 @@ def read_groups(number: TensorVariable, records: Sequence[TensorVariable]) -> li
     return [found[place] for place in sorted(found)]
 
 
-def _place(number: TensorVariable, rv: TensorVariable) -> int:
+def place_of(number: TensorVariable, rv: TensorVariable) -> int:
     """Return which entry of a number the length of some records is."""
     [size] = rv.owner.op.size_param(rv.owner).owner.inputs
     while size.owner is not None and keeps_values(size.owner.op, size.owner.inputs[0]):
