@@ -220,7 +220,7 @@ def _recover_size(law: OfUnknownSize, rv, value, posterior, rng):
     # By Gumbel noise the largest is a draw.
     k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=-1)
     n = law.windows.first + k
-    found = {}
+    found: dict = {}
     if law.number is not None:
         found |= in_results(posterior, law.number, n.reshape(-1, *law.shape))
     if not law.shown:
@@ -272,8 +272,9 @@ def _totals(law: OfUnknownSize, posterior, rng, n, constant, slope, z, mechanism
     noisy = [(z - times[0]) / times[1], *parts]
     counts = panel_counts(int(n.mean()))[-1:]
 
-    def nodes(record_law, n, *ones):
-        return law_of_sum(record_law, n, counts, records.summand, *ones)
+    def nodes(parts, n, *ones):
+        [found] = law_of_sum(parts, n, counts, records.summand, *ones)
+        return list(found)
 
     laws = of_each(nodes, records.law, [p.astype("float64") for p in record], size, *noisy)
     given = {size: np.maximum(n, 1.0), times[0]: constant, times[1]: slope}
