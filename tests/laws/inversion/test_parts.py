@@ -136,7 +136,7 @@ BAD = {  # what is written, and what is said
     ),
     "ranks": (
         lambda n: dp.RecordSums("s", pm.Normal.dist(), n, of=lambda x: x[::-1] + x),
-        Declined, "'s'",
+        TypeError, "one value from each record",
     ),
 }  # fmt: skip
 
