@@ -330,7 +330,8 @@ def as_published(value: TensorVariable) -> TensorVariable:
 def size_of(rv: TensorVariable) -> TensorVariable | None:
     """Return the random variable that is the length of some records; None of known lengths."""
     length = written_length(rv)
-    found = [] if length is None else nearest_rvs([length])
+    # The length of a component may be that of another variable, whatever this is.
+    found = [] if length is None else nearest_rvs(simplified([length]))
     return found[0] if found else None
 
 
