@@ -32,6 +32,7 @@ from pymc_dp.laws.moments.rows import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.shown import confidential
 from pymc_dp.laws.sum_law import change, is_rows, law_of
+from pymc_dp.laws.unknown_sizes.counted_rows import CountedRows
 from pymc_dp.laws.unknown_sizes.density import OfUnknownSize, Part
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, privatized, read
@@ -131,7 +132,8 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
                 yield law, None
             continue
         try:
-            changes = change(reading, group, "marginal")
+            counted = isinstance(law, CountedRows)  # whose number alone is summed over
+            changes = change(reading, group, "statistics" if counted else "marginal")
         except Declined as why:
             names = [str(rv.name) for rv in group.records]
             raise Declined(
@@ -218,7 +220,7 @@ def _recover_size(law: OfUnknownSize, rv, value, posterior, rng):
     # By Gumbel noise the largest is a draw.
     k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=-1)
     n = law.windows.first + k
-    found = {}
+    found: dict = {}
     if law.number is not None:
         found |= in_results(posterior, law.number, n.reshape(-1, *law.shape))
     if not law.shown:
@@ -270,8 +272,9 @@ def _totals(law: OfUnknownSize, posterior, rng, n, constant, slope, z, mechanism
     noisy = [(z - times[0]) / times[1], *parts]
     counts = panel_counts(int(n.mean()))[-1:]
 
-    def nodes(record_law, n, *ones):
-        return law_of_sum(record_law, n, counts, records.summand, *ones)
+    def nodes(parts, n, *ones):
+        [found] = law_of_sum(parts, n, counts, records.summand, *ones)
+        return list(found)
 
     laws = of_each(nodes, records.law, [p.astype("float64") for p in record], size, *noisy)
     given = {size: np.maximum(n, 1.0), times[0]: constant, times[1]: slope}

@@ -281,9 +281,9 @@ def _with_failure(n, p):
 class Atom:
     """The law of a count that is known, in the form of a random variable's op."""
 
-    def __call__(self, value, rng=None, return_next_rng=False):
+    def __call__(self, value, rng=None, size=None, return_next_rng=False):
         """Return the generator and the value."""
-        return rng, pt.as_tensor(value)
+        return rng, pt.as_tensor(value) if size is None else pt.broadcast_to(value, size)
 
 
 for _law, _family in {

@@ -38,12 +38,12 @@ class MixtureLaw:
         count = len(self.components)
         return parameters[:count], split_by(self.widths, parameters[count:])
 
-    def __call__(self, *parameters, rng=None, return_next_rng=True):
+    def __call__(self, *parameters, rng=None, size=None, return_next_rng=True):
         """Draw as an RV's op does; the generator after the draw comes first."""
         weights, laws = self.split(parameters)
         drawn = []
         for law, own in zip(self.components, laws, strict=True):
-            rng, draw = law(*own, rng=rng, return_next_rng=True)
+            rng, draw = law(*own, rng=rng, size=size, return_next_rng=True)
             drawn.append(draw)
         *drawn, like = pt.broadcast_arrays(*drawn, sum(as_float(w) for w in weights))
         rng, u = pt.random.uniform(pt.zeros_like(like), rng=rng, return_next_rng=True)

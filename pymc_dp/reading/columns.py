@@ -246,7 +246,9 @@ def affine_means(
     return table * (width_of(rv) // len(found))
 
 
-def column_parameters(rv: TensorVariable, j: int) -> list[TensorVariable]:
+def column_parameters(
+    rv: TensorVariable, j: int, parameters: Sequence[TensorVariable] | None = None
+) -> list[TensorVariable]:
     """Return the parameters of a record's entry in a column, of a law of single entries."""
 
     def of_column(parameter: TensorVariable) -> TensorVariable:
@@ -260,7 +262,8 @@ def column_parameters(rv: TensorVariable, j: int) -> list[TensorVariable]:
         own = same_for_all(rv, parameter)
         return own.squeeze() if all(own.type.broadcastable) else own[j]
 
-    return [of_column(p) for p in rv.owner.op.dist_params(rv.owner)]
+    given = rv.owner.op.dist_params(rv.owner) if parameters is None else parameters
+    return [of_column(p) for p in given]
 
 
 def only_column(rv: TensorVariable, mine: Sequence[TensorVariable]) -> tuple[int, str]:

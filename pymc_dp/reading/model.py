@@ -12,7 +12,9 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pymc.distributions.censored import CensoredRV
 from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.mixture import _BaseMixtureRV
 from pymc.distributions.transforms import _default_transform
 from pymc.model.core import BaseModel
 from pymc.model.transform.optimization import freeze_dims_and_data
@@ -334,8 +336,9 @@ def size_of(rv: TensorVariable) -> TensorVariable | None:
     symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
     if rv.type.ndim != 1 or not (symbolic or isinstance(op, RandomVariable)):
         return None
-    size = op.size_param(rv.owner)
-    found = [] if size is None else nearest_rvs([size])
+    composite = isinstance(op, _BaseMixtureRV | CensoredRV)
+    size = rv.shape[0] if composite else op.size_param(rv.owner)
+    found = [] if size is None else nearest_rvs(simplified([size]) if composite else [size])
     return found[0] if found else None
 
 
@@ -361,6 +364,12 @@ def record_length(rv: TensorVariable) -> int:
             f"of which nobody knows how many there are cannot be sampled themselves"
         )
     if length is None and (sizes := nearest_rvs(simplified([rv.shape[0]]))):
+        if rv.type.ndim > 1:
+            raise ValueError(
+                f"the number of rows {rv.name!r} is {sizes[0].name!r}, a variable of the model: "
+                f"write a vector for each column, x = pm.Normal('x', ..., shape=n) and "
+                f"y = pm.Normal('y', a + b * x, ..., shape=n)"
+            )
         raise ValueError(
             f"the number of records {rv.name!r} is {sizes[0].name!r}, a variable of the model, and "
             f"their law is made of others, as a mixture or hurdle is: records of unknown number "

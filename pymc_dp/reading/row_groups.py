@@ -45,7 +45,7 @@ def read_row_groups(reading: Reading, block: Block) -> Rows:
     for rv in records:
         check_transform(model, rv)
     with about(f"groups of the rows {', '.join(repr(rv.name) for rv in records)}"):
-        laws = [_read_law(rv, records[:k], n) for k, rv in enumerate(records)]
+        laws = [read_row_law(rv, records[:k], n) for k, rv in enumerate(records)]
     weights = [_numbers(r, c) for r in found for p in r.maps for c in p.values()]
     every = np.array([np.broadcast_to(w, n) for w in weights]).reshape(len(weights), n)
     keys = [key for law in laws for key in law.keys(n)]
@@ -88,7 +88,7 @@ class _Weights(Leaves):
         return constant(value.astype("float64"))
 
 
-class _Rowwise(Leaves):
+class Rowwise(Leaves):
     """The leaves of a mean: what is public may differ from row to row."""
 
     def public(self, variable: TensorVariable) -> Polynomial:
@@ -129,7 +129,7 @@ class _RowLaw:
         return Link(self.rv, width, means[..., 0], means[..., 1:], root)
 
 
-def _read_law(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> _RowLaw:
+def read_row_law(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> _RowLaw:
     """Read the law of a variable given those before it, row by row."""
     given, width = normal_parameters(rv, before), width_of(rv)
     if given is None:
@@ -142,7 +142,7 @@ def _read_law(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> _
     require_numbers(rv, given)
     columns = columns_of(before)
     if any(depends_on(mu, other) for other in before):
-        means = affine_means(rv, mu, before, n, _Rowwise(columns, None))
+        means = affine_means(rv, mu, before, n, Rowwise(columns, None))
     else:
         zeros = [0.0] * len(columns)
         means = [[_entry(mu, index), *zeros] for _, index in columns_of([rv])]

@@ -170,7 +170,12 @@ def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
         for latent in latents(reading)
         if latent.rv in names
     ]
-    moments = {rv: own for rv in model.observed_RVs if (own := _moments(rv)) is not None}
+    values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}  # one given another
+    moments = {
+        rv: graph_replace(list(own), values, strict=False)
+        for rv in values
+        if (own := _moments(rv)) is not None
+    }
     found = _known(model, _ordered(found), moments)
     change = Change()
     parabolas, exact = _parabolas(reading, model, found, moments)

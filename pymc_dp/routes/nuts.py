@@ -149,7 +149,7 @@ def _records(reading: Reading) -> Plan:
     require_possible(releases(model))
     if any(r.owner.op.bounds is not None for r in releases(model)):
         raise Declined("the walls of bounds= stop NUTS")
-    n = sum(group.n for group in record_groups(reading))
+    n = sum(known_shape(group.records[0])[0] or group.n for group in record_groups(reading))
     cost = {"NUTS on the records": 1.0, "NUTS on the records, record": n}
     found = blocks(reading, tuple(record_variables(reading)))
     if any("records, afresh" in sweep(reading, block) for block in found):

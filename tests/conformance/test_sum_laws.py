@@ -213,6 +213,16 @@ ROWS = {
                        for f in (lambda u, v: u @ v, lambda u, v: u @ u)],),
         LAPLACE, 4.0, rungs="statistics",
     ),
+    "rows one by one": Row(
+        pair_of_columns, {"m": 0.3, "b": 0.8, "s": 0.6},
+        (lambda x, y: pt.stack([x, y], axis=1), lambda x, y: pt.stack([x, y]).T,
+         lambda x, y: pt.concatenate([x[:, None], (y + 2 - 2)[:, None]], axis=1)),
+        GAUSSIAN, 3.0, {"x": lambda s: s[:, ::2], "y": lambda s: s[:, 1::2]}, "marginal",
+        laws=lambda m, b, s: stats.multivariate_normal(
+            np.tile([m, 0.5 + b * m], N),
+            np.kron(np.eye(N), [[10, b], [b, b**2 + s**2 + 9]]),
+        ),
+    ),
     "Bernoulli, sum": Row(
         lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N), {"p": 0.3}, TOTAL,
         GEOMETRIC, 1.5, {"x_count": each},
@@ -712,7 +722,7 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     "some of unknown number": (numbered(), lambda n, x: x[:3].sum(), "selects the records", M),
     "variance of unknown number": (numbered(), lambda n, x: x.var(), "multiplies sums", M),
     "sums of unknown number": (
-        numbered(), lambda n, x: [x.sum(), (x**2).sum()], "several sums.*that do not overlap", M
+        numbered(), lambda n, x: [x.sum(), (x**2).sum()], "no marginal .* use to='statistics'", M
     ),
     "classes that overlap": (
         numbered(), lambda n, x: [(x < 0).sum(), (x < 1).sum()], "several classes", M

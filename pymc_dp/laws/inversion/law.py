@@ -36,7 +36,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -51,6 +51,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.kernels.inversion.draws import draw_sum
 from pymc_dp.laws.integrated import Integrated, in_results, recovered
+from pymc_dp.laws.inversion.parts import parts_of
 from pymc_dp.laws.inversion.quadrature import (
     law_of_sum,
     log_density_of_sum,
@@ -83,8 +84,8 @@ def log_densities(
     added = np.zeros(1) if added is None else added
     least = typical(sizes, log_number)
 
-    def density(record_law, n, *ones):
-        return log_density_of_sum(record_law, n, least, summand, *ones)
+    def density(parts, n, *ones):
+        return log_density_of_sum(parts, n, least, summand, *ones)
 
     vectors = log_number, z, laplace, gaussian
     return of_each(density, law, parameters, sizes, added, *vectors)
@@ -98,22 +99,28 @@ def typical(sizes, log_number) -> int:
 def of_each(write, law, parameters, sizes, *given):
     """Return what is written for one group, vectorised over all."""
     own = [pt.scalar(dtype="float64") for _ in parameters]
-    n = pt.scalar(dtype="float64")
-    given = [pt.as_tensor(v) for v in given]
-    ones = [pt.TensorType(v.dtype, v.type.shape[1:])() for v in given]
-    _, record_law = law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    one = write(record_law, n, *ones)
-    sizes = pt.as_tensor(sizes).astype("float64")
-    return vectorize_graph(
-        one, dict(zip((n, *ones, *own), (sizes, *given, *parameters), strict=True))
-    )
+    n, rows = pt.scalar(dtype="float64"), [pt.as_tensor(v) for v in given]
+    ones = [pt.TensorType(v.dtype, v.type.shape[1:])() for v in rows]
+    one = write(parts_of(law, own), n, *ones)
+    of_all = pt.as_tensor(sizes).astype("float64"), *rows, *parameters
+    return vectorize_graph(one, dict(zip((n, *ones, *own), of_all, strict=True)))
 
 
 def moments_of_record(law, parameters, summand: Summand):
     """Return the mean and the variance of what records add to sums; decline laws without icdf."""
     like = pt.broadcast_arrays(*parameters)[-1]
-    rng, own = pt.random.shared_rng(seed=None), (p[..., None] for p in parameters)
-    _, record = law(*own, size=(*like.shape, _QUANTILES.size), rng=rng, return_next_rng=True)
+    mean = square = pt.zeros_like(like, dtype="float64")
+    for part in parts_of(law, [p[..., None] for p in parameters]):
+        share = 1.0 if part.share is None else part.share[..., 0]
+        x = part.law if part.is_atom else _quantiles(part.law)
+        h = summand.at(pt.broadcast_to(part.clipped(x), (*like.shape, _QUANTILES.size)))
+        mean += share * h.mean(axis=-1)
+        square += share * (h**2).mean(axis=-1)
+    return mean, square - mean**2
+
+
+def _quantiles(record: TensorVariable) -> TensorVariable:
+    """Return values of a variable, each as likely as the others; NaN without a law."""
     try:
         x = pm.icdf(record, _QUANTILES)
     except NotImplementedError:
@@ -121,8 +128,7 @@ def moments_of_record(law, parameters, summand: Summand):
     # Parameters without a law have no mean; a check would raise an error.
     checks = (v for v in ancestors([x]) if v.owner and isinstance(v.owner.op, CheckAndRaise))
     [x] = graph_replace([x], {v: v.owner.inputs[0] for v in checks}, strict=False)
-    h = summand.at(pt.switch(x[..., -1:] >= x[..., :1], x, np.nan))
-    return h.mean(axis=-1), h.var(axis=-1)
+    return pt.switch(x[..., -1:] >= x[..., :1], x, np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +231,12 @@ class Inverted(Integrated):
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""
         own, summand = self.given(parameters)
-        _, law = self.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-        x = _support_point(law.owner.op, law, *law.owner.inputs)
+        x: Any = 0.0
+        for part in parts_of(self.law, own):
+            law, op = part.law, part.law.owner and part.law.owner.op
+            at = law if part.is_atom else _support_point(op, law, *law.owner.inputs)
+            x += part.clipped(at) * (1.0 if part.share is None else part.share)
+        x = pt.broadcast_to(x, self.sizes.shape)
         return pt.broadcast_to(self.sizes * self.factor * summand.at(x) + self.constant, rv.shape)
 
 
@@ -271,8 +281,9 @@ def _recover(law: Inverted, rv, value, posterior, rng):
     sizes, noisy, given, summand = law.standardised(value, mechanism, parameters)
     counts = panel_counts(int(sizes.min(initial=1)))[-1:]
 
-    def nodes(record_law, n, *ones):
-        return law_of_sum(record_law, n, counts, summand, *ones)
+    def nodes(parts, n, *ones):
+        [found] = law_of_sum(parts, n, counts, summand, *ones)
+        return list(found)
 
     laws = of_each(nodes, law.law, given, sizes, *noisy)
     found = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
@@ -62,13 +60,13 @@ class Panels(KernelCall, Placement):
 class ReleaseDensity(KernelCall):
     """Log density of a release, with its derivatives; see `kernels.inversion.numbers.release`.
 
-    Of the nodes the share `few` is tried first. The gradient of the first output *is*
+    The first `few` nodes are tried first. The gradient of the first output *is*
     the other outputs of the same node. Second derivatives are not available.
     """
 
     __props__ = ("few",)
 
-    def __init__(self, few: Fraction):
+    def __init__(self, few: int):
         self.few = few
 
     def make_node(self, log_weight, h, cut, n, log_number, z, laplace, gaussian):
@@ -97,10 +95,9 @@ class ReleaseDensity(KernelCall):
 
     def call(self):
         """See `KernelCall.call`."""
-        kernel, part, whole = release, self.few.numerator, self.few.denominator
+        kernel, few = release, self.few
 
         def density(log_weight, h, cut, n, log_number, z, laplace, gaussian):
-            few = log_weight.size * part // whole
             logp, by_z, by_node, by_number = kernel(
                 log_weight, h, cut, few, n.item(), log_number, z, laplace, gaussian
             )

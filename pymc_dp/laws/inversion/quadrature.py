@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import singledispatch
 
 import numpy as np
@@ -13,13 +12,16 @@ from pymc.distributions.distribution import _support_point
 from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import IntervalTransform, LogOddsTransform, LogTransform
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
-from pymc_dp.kernels.inversion.nodes import DISTANCES, SAMPLES
+from pymc_dp.kernels.inversion.nodes import DISTANCES, RULE, SAMPLES, WEIGHTS
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
+from pymc_dp.laws.inversion.parts import Part, parts_of
+from pymc_dp.laws.inversion.summand import Summand
 
 FEWEST = 5  # records whose noisy sum has a smooth density under Laplace noise
 _EPS, _TINY = 2.0**-52, 1e-300
@@ -77,13 +79,13 @@ def support(law: TensorVariable, name: str | None = None):
 
 def starts_at_zero(law, parameters: Sequence[TensorVariable], name: str) -> bool:
     """Whether the support of the records of this name is known to begin at zero."""
-    _, record = law(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    lower, _ = support(record, name)
-    return lower is not None and bool(known_value(lower) == 0)
+    parts = parts_of(law, parameters)
+    ends = [None if part.is_atom else support(part.law, name)[0] for part in parts]
+    return all(lower is not None and bool(known_value(lower) == 0) for lower in ends)
 
 
 def log_density_of_sum(
-    law, n, least, summand, added, log_number, z, laplace, gaussian
+    parts, n, least, summand, added, log_number, z, laplace, gaussian
 ) -> TensorVariable:
     """Log density of a noisy sum over n records, `least` being a number that n is not below.
 
@@ -95,16 +97,66 @@ def log_density_of_sum(
     at = [v[0] if v.type.shape == (1,) else pt.dot(chance, v) for v in (z, laplace, gaussian)]
     counts = panel_counts(least)
     mean = pt.maximum(mean, 1.0)
-    log_weight, h, cut = law_of_sum(law, mean, counts, summand, at[0] - added * mean, *at[1:])
-    density = ReleaseDensity(Fraction(counts[0], sum(counts)))
+    sets = law_of_sum(parts, mean, counts, summand, at[0] - added * mean, *at[1:])
+    log_weight, h, cut = (pt.concatenate(tiers) for tiers in zip(*sets, strict=True))
+    density = ReleaseDensity(node_count(parts, counts[0], summand))
     return density(log_weight, h + added, cut, n, log_number, z, laplace, gaussian)[0]
 
 
-def law_of_sum(law, n, counts, summand, z, laplace, gaussian):
-    """Log masses of quadrature nodes, what a record adds at them, and which are cut ends."""
-    log_weight, nodes, cut = quadrature(law, n, counts, summand, z, laplace, gaussian)
-    h = summand.at(backward(law, nodes))
-    return log_weight + log_density(law, nodes), h, cut
+def law_of_sum(parts, n, counts, summand, z, laplace, gaussian) -> list[tuple]:
+    """Log masses of quadrature nodes, what a record adds at them, and which are cut ends.
+
+    For each number of panels, the nodes of all parts of the records' law.
+    """
+    found = []
+    for part in parts:
+        share = 0.0 if part.share is None else pt.log(part.share.astype("float64"))
+        if part.is_atom:
+            mass = np.log(0.5 * WEIGHTS) + share
+            h = summand.at(part.clipped(part.law * np.ones(RULE)))
+            found.append([(mass, h, pt.zeros(WEIGHTS.size)) for _ in counts])
+            continue
+        law, own = part.law, _of_part(part, summand)
+        sets = quadrature(law, n, counts, own, z, laplace, gaussian)
+        found.append(
+            [
+                (share + log_weight + log_density(law, nodes), own.at(backward(law, nodes)), cut)
+                for log_weight, nodes, cut in sets
+            ]
+        )
+    return [
+        tuple(pt.concatenate(own) for own in zip(*of_all, strict=True))
+        for of_all in zip(*found, strict=True)
+    ]
+
+
+def _of_part(part: Part, summand: Summand) -> Summand:
+    """Return what draws of a part's variable add."""
+    if not part.ends:
+        return summand
+    ends = (end.astype("float64") for pair in part.ends for end in pair)
+    given = {summand.record: part.clipped(summand.record)}
+    [h] = graph_replace([summand.h], given, strict=False)
+    return Summand(summand.record, h, (*summand.breakpoints, *ends))
+
+
+def _panels(part: Part, count: int, summand: Summand) -> int:
+    """Return how many panels a side of a piece takes."""
+    op = part.law.owner.op
+    more = detail(op)  # tails that are powers have many scales
+    # Where no clamp cuts them they have more; laws that are looked at are left as they were found.
+    if more > 1 and not summand.breakpoints and not part.ends and is_registered(detail, op):
+        more *= 4
+    return more * count
+
+
+def node_count(parts: Sequence[Part], count: int, summand: Summand) -> int:
+    """Return how many nodes `law_of_sum` gives for a number of panels."""
+    pieces = len(summand.breakpoints) + 1
+    return RULE * sum(
+        1 if part.is_atom else 2 * (pieces + 2 * len(part.ends)) * _panels(part, count, summand)
+        for part in parts
+    )
 
 
 def panel_counts(least: int) -> tuple[int, int]:
@@ -116,7 +168,7 @@ def panel_counts(least: int) -> tuple[int, int]:
 def quadrature(law, n, counts, summand, z, laplace, gaussian):
     """Log weights and positions of quadrature nodes on the real line, and which are cut ends.
 
-    Nodes of panels of each count, one after the other.
+    For each number of panels.
     """
     origin = forward(law, _support_point(law.owner.op, law, *law.owner.inputs).astype("float64"))
     points = summand.breakpoints
@@ -152,13 +204,12 @@ def quadrature(law, n, counts, summand, z, laplace, gaussian):
     sign = np.array([-1.0, 1.0])[:, None]
     sampled = center[:, None, None] + sign * reach[:, :, None] * SAMPLES
     looked = look(sampled)
-    more = detail(law.owner.op)  # tails that are powers have many scales
-    # Where no clamp cuts them they have more; laws that are looked at are left as they were found.
-    if more > 1 and not points and is_registered(detail, law.owner.op):
-        more *= 4
-    sets = [Panels(more * c)(center, limit, reach, *looked, origin) for c in counts]
-    nodes, log_weight, cut = (pt.concatenate(parts) for parts in zip(*sets, strict=True))
-    return log_weight, nodes, cut
+    found = []
+    for count in counts:
+        panels = Panels(_panels(Part(law), count, summand))
+        nodes, log_weight, cut = panels(center, limit, reach, *looked, origin)
+        found.append((log_weight, nodes, cut))
+    return found
 
 
 def forward(law, x):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pymc.distributions.distribution import SymbolicRandomVariable
-from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.random.type import RandomType
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
+from pymc_dp.laws.inversion.parts import Part, law_of_record, parts_of
 from pymc_dp.laws.inversion.quadrature import detail, law_of_sum, support
 from pymc_dp.laws.inversion.summand import Summand
+from pymc_dp.laws.mixture import MixtureLaw
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.model import is_component
 
@@ -25,21 +24,8 @@ _PANELS = 24
 _LARGEST_ERROR = 1e-8  # of the mass that is found of a density
 
 
-@dataclass(frozen=True)
-class SymbolicLaw:
-    """The law of a `SymbolicRandomVariable`, to be called as a `RandomVariable` is."""
-
-    op: SymbolicRandomVariable
-
-    def __call__(self, *parameters, rng, size=None, return_next_rng=True):
-        """Return the next generator and a draw."""
-        drawn = self.op.rebuild_rv(*parameters, rng=rng, size=size)
-        [following] = (v for v in drawn.owner.outputs if isinstance(v.type, RandomType))
-        return following, drawn
-
-
-def readable_law(rv: TensorVariable) -> Any:
-    """Return the law of some records, which draws by ``law(*parameters, rng=rng, ...)``.
+def readable_law(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
+    """Return the law of some records and its parameters, see `law_of_record`.
 
     A law that is not known to be smooth is looked at: with the parameters that the model starts at,
     quadrature has to find all of its mass. Where it does not at others, the kernels say so by NaN.
@@ -47,10 +33,10 @@ def readable_law(rv: TensorVariable) -> Any:
     Raises
     ------
     Declined
-        Naming the records: they are discrete, vectors or mixtures, or their density has jumps,
-        kinks or several modes that quadrature does not find.
+        Naming the records: they are discrete or vectors, or their density has jumps, kinks or
+        several modes that quadrature does not find.
     """
-    op, name = rv.owner.op, rv.name
+    op, name = rv.owner.op, str(rv.name)
     follow = f"the records {name!r} follow {law_names([type(op)])}"
     if rv.dtype.startswith(("int", "uint", "bool")):
         raise Declined(
@@ -59,21 +45,36 @@ def readable_law(rv: TensorVariable) -> Any:
             near=1,
         )
     if is_registered(detail, op):
-        return op
-    symbolic = isinstance(op, SymbolicRandomVariable)
-    if not (isinstance(op, RandomVariable) or (symbolic and hasattr(op, "rv_op"))):
+        return op, list(op.dist_params(rv.owner))
+    try:
+        law, parameters = law_of_record(rv)
+    except Declined:
         raise Declined(
             f"{follow}, which is made of other laws: its density cannot be looked at", near=1
-        )
-    parameters = op.dist_params(rv.owner)
+        ) from None
     components = [v for v in nearest_rvs(parameters) if is_component(v)]
-    if op.ndim_supp or any(op.ndims_params) or components:
+    if op.ndim_supp or (any(op.ndims_params) and not isinstance(law, MixtureLaw)) or components:
         raise Declined(
             f"{follow}, a law of vectors, or with vectors or variables for parameters", near=1
         )
-    law = SymbolicLaw(op) if symbolic else op
-    values = starting_values([pt.as_tensor(p).ravel()[0].astype("float64") for p in parameters])
-    mass, slopes = _mass(law, values, str(name))
+    first = [p.ravel()[0].astype("float64") for p in map(pt.as_tensor, parameters)]
+    scalars = [pt.constant(value) for value in starting_values(first)]
+    parts = [part for part in parts_of(law, scalars) if not part.is_atom]
+    if not parts:
+        raise Declined(f"{follow}, of which no part is continuous", near=1)
+    for part in parts:
+        _look(part.law, follow, name)
+    return law, parameters
+
+
+def _look(law: TensorVariable, follow: str, name: str) -> None:
+    """Decline a law, its parameters being numbers, of which quadrature does not find all."""
+    if not law.dtype.startswith("float"):
+        raise Declined(f"{follow}, of which a part is discrete", near=1)
+    support(law, name)
+    if is_registered(detail, law.owner.op):
+        return
+    mass, slopes = _mass(law, name)
     if not np.all(np.isfinite(slopes)):
         raise Declined(
             f"{follow}, whose density has no derivative far out, where the model starts. Sample "
@@ -87,22 +88,22 @@ def readable_law(rv: TensorVariable) -> Any:
             f"or bound the parameters by their priors",
             near=1,
         )
-    return law
 
 
-def _mass(law: Any, values: list[np.ndarray], name: str) -> tuple[float, list[np.ndarray]]:
+def _mass(law: TensorVariable, name: str) -> tuple[float, list[np.ndarray]]:
     """Return the mass that quadrature finds of a density, and its derivatives."""
-    own = [pt.scalar(dtype="float64") for _ in values]
-    _, one = law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
-    support(one, name)
+    numbers = [v for v in law.owner.inputs if isinstance(v, pt.TensorConstant) and not v.type.ndim]
+    own = [v.type() for v in numbers]
+    [one] = graph_replace([law], dict(zip(numbers, own, strict=True)), strict=False)
     record, zero = pt.vector("record", dtype="float64"), pt.zeros(())
     itself = Summand(record, record)
     try:
-        log_weight, *_ = law_of_sum(one, 1.0, (_PANELS,), itself, zero, zero, zero + 1)
+        [(log_weight, *_)] = law_of_sum([Part(one)], 1.0, (_PANELS,), itself, zero, zero, zero + 1)
         mass = pt.exp(pt.logsumexp(log_weight))
         slopes = pt.grad(mass, own, disconnected_inputs="ignore")
         inputs = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}
         with np.errstate(all="ignore"):
+            values = [v.data for v in numbers]
             found, *of_parameters = pytensor.function(own, [mass, *slopes], **inputs)(*values)
             return float(found), of_parameters
     except NotImplementedError:

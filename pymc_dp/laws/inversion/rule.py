@@ -17,6 +17,7 @@ from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.law import Inverted, noise_parts
+from pymc_dp.laws.inversion.parts import parts_of
 from pymc_dp.laws.inversion.quadrature import starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.laws.inversion.summand import read_summand, require_smooth, summand_of
@@ -94,9 +95,9 @@ def sum_of_all(
     NotImplementedError, ValueError
         Where this does not apply; the message names the variable and says why.
     """
-    law = readable_law(records)
+    law, given = readable_law(records)
     # Small integers and floats in the graph would be computed with in single precision.
-    parameters = [p.astype("float64") for p in column_parameters(records, column)]
+    parameters = [p.astype("float64") for p in column_parameters(records, column, given)]
     positive = starts_at_zero(law, parameters, str(records.name))
     if len(releases) != 1:
         names = ", ".join(repr(r.name) for r in releases)
@@ -161,13 +162,14 @@ def sums_by_group(
 
     `several` says whether there are others of these records, which decides on the name.
     """
-    law, mechanism, shape = readable_law(rv), release_mechanism(release.rv), lengths(release.rv)
+    mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
+    law, given = readable_law(rv)
     with about(f"the release {release.rv.name!r}"):
         noise_parts(mechanism)
     sizes, factor, added = (
         x.reshape(shape) for x in (release.sizes, release.factors(rv), release.offset)
     )
-    parameters = release.parameters(rv, rv.owner.op.dist_params(rv.owner))
+    parameters = release.parameters(rv, given)
     own = [p.astype("float64") for p in parameters]
     scalars = [p[0] if p.type.ndim else p for p in own]
     own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
@@ -198,9 +200,8 @@ def require_bulk(release: TensorVariable, name: str) -> None:
 
     def found_at(times):
         own = at_start([p[j] for p in given], times)
-        _, one = law.law(*own, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
         at = summand.rewritten(lambda graphs: at_start(graphs, times))
-        require_found(name, one, int(sizes[j]), at, *at_start(narrowest))
+        require_found(name, parts_of(law.law, own), int(sizes[j]), at, *at_start(narrowest))
 
     require_somewhere(found_at)
 

@@ -12,10 +12,12 @@ from scipy import stats
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import noticed_function
 from pymc_dp.kernels.inversion.numbers import sparing_line
+from pymc_dp.laws.inversion.parts import Part
 from pymc_dp.laws.inversion.quadrature import (
     FEWEST,
     backward,
     law_of_sum,
+    node_count,
     panel_counts,
 )
 from pymc_dp.laws.inversion.summand import Summand
@@ -41,7 +43,7 @@ def require_somewhere(found_at: Callable[[float], None]) -> None:
 
 def require_found(
     name: str,
-    law: TensorVariable,
+    parts: list[Part],
     n: int,
     summand: Summand,
     laplace: TensorVariable,
@@ -52,24 +54,25 @@ def require_found(
     Parameters
     ----------
     name : of the records.
-    law, summand : of one record, and what it contributes; where the model starts.
+    parts, summand : of one record's law, and what it contributes; where the model starts.
     laplace, gaussian : see `inversion.law.noise_parts`.
     """
     noisy = [pt.dscalar() for _ in range(3)]
     counts = panel_counts(n)
-    nodes = law_of_sum(law, float(n), counts, summand, *noisy)
-    ends = summand.at(backward(law, pt.constant(_FAR)))
+    sets = law_of_sum(parts, float(n), counts, summand, *noisy)
+    nodes = [pt.concatenate(tiers) for tiers in zip(*sets, strict=True)]
+    few = node_count(parts, counts[0], summand)
+    far = [p.clipped(backward(p.law, pt.constant(_FAR))) for p in parts if not p.is_atom]
+    ends = summand.at(pt.concatenate(far))
     with np.errstate(all="ignore"):
         own = [float(part) for part in noticed_function([], [laplace, gaussian])()]
         find = noticed_function(noisy, [*nodes, ends])
 
         def density(z) -> float:
             *found, _ = find(z, *own)
-            few = found[0].size * counts[0] // sum(counts)
             return sparing_line(*found, few, float(n), np.zeros(1), z, *own)[0]
 
         log_mass, values, _, far = find(0.0, *own)
-        few = log_mass.size - log_mass.size * counts[-1] // sum(counts)
         log_mass, values = log_mass[few:], values[few:]
         mass = np.exp(log_mass - log_mass.max())
         mass, values = mass[mass > 0] / mass.sum(), values[mass > 0]

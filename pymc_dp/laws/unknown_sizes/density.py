@@ -135,8 +135,8 @@ class Records:
             rng, total = law(*own, rng=rng, return_next_rng=True)
             return rng, pt.switch(n > 0, total, 0)
         most = pt.max(n)
-        own = (p[..., None] for p in parameters)
-        rng, x = self.law(*own, size=(n.shape[0], most), rng=rng, return_next_rng=True)
+        each = (p[..., None] for p in parameters)
+        rng, x = self.law(*each, size=(n.shape[0], most), rng=rng, return_next_rng=True)
         return rng, pt.switch(pt.arange(most) < n[:, None], self.summand.at(x), 0).sum(axis=-1)
 
     def mean_variance(self, parameters):
@@ -164,12 +164,14 @@ class Records:
         none = weights + pt.switch(alone, none, -np.inf)
         if self.summand is not None:
             among = pt.switch(usable, weights - np.log(abs(times)), -np.inf)
-            parts = offset, np.zeros(len(sizes)), times
-            found = self._inverted(among, np.maximum(sizes, 1), z, noise, *parts, parameters)
+            each = np.zeros(len(sizes))
+            found = self._inverted(
+                among, np.maximum(sizes, 1), z, noise, offset, each, times, parameters
+            )
             return pt.logaddexp(found, pt.logsumexp(none, axis=-1)) if alone.any() else found
         scaled = noise.with_parameters(*(p / abs(times) for p in noise.parameters))
-        own = [p[:, None] for p in parameters]
-        law, own = sum_of(self.law, pt.constant(np.maximum(sizes, 1)), *own)
+        each = [p[:, None] for p in parameters]
+        law, own = sum_of(self.law, pt.constant(np.maximum(sizes, 1)), *each)
         found = find_pair(law, scaled).log_marginal(scaled, (z - offset) / times, *own)
         found = weights + found - np.log(abs(times))
         return pt.logsumexp(pt.switch(usable, found, none), axis=-1)
@@ -374,7 +376,9 @@ class OfUnknownSize(Integrated):
         number, record, earlier = self.split(parameters)
         every = np.arange(len(self.windows.first))
         weights, summed = self.log_weights(every, number, earlier)
-        if not self.elementwise or summed or not self.entries[-1].summed.all():
+        if isinstance(self.records, Histogram) or not self.elementwise or summed:
+            raise Declined
+        if not self.entries[-1].summed.all():
             raise Declined
         mean, variance = (m[:, None] for m in self.records.mean_variance(record))
         constants, slopes = (np.nan_to_num(x, posinf=0, neginf=0) for x in self.numbers[-1])

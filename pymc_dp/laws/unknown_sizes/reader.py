@@ -31,6 +31,7 @@ from pymc_dp.graphs.questions import (
 )
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.families.closed import sum_of
+from pymc_dp.laws.inversion.parts import law_of_record
 from pymc_dp.laws.inversion.quadrature import starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.laws.inversion.summand import summand_of
@@ -61,7 +62,7 @@ def read_groups(number: TensorVariable, records: Sequence[TensorVariable]) -> li
     found: dict[int, Group] = {}
     for rv in records:
         _check_records(number, rv)
-        place = _place(number, rv)
+        place = place_of(number, rv)
         if place in found:
             names = f"{found[place].rv.name!r} and {rv.name!r}"
             raise Declined(f"{names} have the same unknown number: only one vector can have it")
@@ -69,9 +70,9 @@ def read_groups(number: TensorVariable, records: Sequence[TensorVariable]) -> li
     return [found[place] for place in sorted(found)]
 
 
-def _place(number: TensorVariable, rv: TensorVariable) -> int:
+def place_of(number: TensorVariable, rv: TensorVariable) -> int:
     """Return which entry of a number the length of some records is."""
-    [size] = rv.owner.op.size_param(rv.owner).owner.inputs
+    [size] = simplified([rv.shape[0]])
     while size.owner is not None and keeps_values(size.owner.op, size.owner.inputs[0]):
         if size is number:
             break
@@ -96,10 +97,11 @@ def _place(number: TensorVariable, rv: TensorVariable) -> int:
 
 def _check_records(number: TensorVariable, rv: TensorVariable) -> None:
     """Decline records that differ by their number, or from each other."""
-    parameters = zip(rv.owner.op.dist_params(rv.owner), rv.owner.op.ndims_params, strict=True)
+    law, parameters = law_of_record(rv)
+    cores = getattr(law, "ndims_params", [0] * len(parameters))
     if any(
         not all(p.type.broadcastable[: p.type.ndim - core]) or depends_on(p, number)
-        for p, core in parameters
+        for p, core in zip(parameters, cores, strict=True)
     ):
         raise Declined(
             f"records of unknown number, {rv.name!r}, have to be identically distributed, by "
@@ -283,18 +285,18 @@ class Reader:
     def records(self) -> tuple[Records, list[TensorVariable]]:
         """Return the law of a record and the sum that is released, and parameters by group."""
         first = self.groups[0].rv
-        op, stacked = first.owner.op, []
+        law, stacked = law_of_record(first)[0], []
         for group in self.groups:
-            if type(group.rv.owner.op) is not type(op):
+            other, own = law_of_record(group.rv)
+            if type(other) is not type(law):
                 raise Declined(
                     f"the records {first.name!r} and {group.rv.name!r} follow several laws: give "
                     f"each law a number of its own"
                 )
-            stacked.append([p.squeeze() for p in group.rv.owner.op.dist_params(group.rv.owner)])
+            stacked.append([p.squeeze() for p in map(pt.as_tensor, own)])
         parameters = [pt.stack(own) for own in zip(*stacked, strict=True)]
-        count = len(parameters)
-        if self.summed is None or (self.summed is self.record and is_registered(sum_of, op)):
-            return Records(op, count, None), parameters
+        if self.summed is None or (self.summed is self.record and is_registered(sum_of, law)):
+            return Records(law, len(parameters), None), parameters
         if not first.dtype.startswith("float"):
             raise Declined(
                 f"the sum over the records {first.name!r}, of unknown number, has no known law"
@@ -303,7 +305,7 @@ class Reader:
 
     def inverted(self, rv, parameters) -> tuple[Records, list[TensorVariable]]:
         """Return the records as those of which the sum of a function is inverted."""
-        op, x = readable_law(rv), self.record
+        (op, _), x = readable_law(rv), self.record
         parameters = [p.astype("float64") for p in parameters]
         positive = starts_at_zero(op, [p[0] for p in parameters], str(rv.name))
         summand = summand_of(self.summed, x, _SOME, positive)
@@ -350,16 +352,16 @@ class SumsReader(Reader):
 
     def records(self):
         """See `Reader.records`."""
-        op, shape = self.law.owner.op, lengths(self.rv)
-        given = (  # without the axis of records
-            p.squeeze(axis=0) if p.type.ndim > len(shape) else p
-            for p in op.dist_params(self.law.owner)
+        shape, (law, given) = lengths(self.rv), law_of_record(self.law)
+        own = (  # without the axis of records
+            p.squeeze(axis=0) if p.type.ndim > len(shape) else p for p in map(pt.as_tensor, given)
         )
-        parameters = [pt.broadcast_to(p, shape).ravel() for p in given]
-        if is_registered(sum_of, op):
+        parameters = [pt.broadcast_to(p, shape).ravel() for p in own]
+        if is_registered(sum_of, law):
             found = summand_of(self.summed, self.record, _SOME, positive=False).multiple
             if found == (1.0, 0.0):
-                return Records(op, len(parameters), None), parameters
+                return Records(law, len(parameters), None), parameters
+        self.law.name = self.rv.name
         return self.inverted(self.law, parameters)
 
 

@@ -76,6 +76,7 @@ class UnknownSizes(SumLaw):
         mine = releases_of(reading.model, group.records)
         require_possible(mine)
         reader: Reader
+        records: Records | Histogram
         if sums:
             if len(others) > 1:
                 names = " and ".join(repr(rv.name) for rv in others)

@@ -188,8 +188,8 @@ def test_error_stays_below_the_bound_or_is_nan(exponential_sum):
                 # The bound is of an estimate, which may be short by half.
                 np.testing.assert_allclose(logp, reference(z, bi, n, 1.0)[0], rtol=0, atol=2e-5)
         finite[n] = kept / 150
-    assert finite[5] > 0.5  # it is not all NaN
-    assert finite[2] < 1.0  # and the error estimate is put to use
+    assert finite[2] == 1.0  # few records are added up
+    assert 0.5 < finite[5] < 1.0  # it is not all NaN, and the error estimate is put to use
 
 
 @pytest.mark.parametrize("mechanism", [dp.LaplaceMechanism, dp.GaussianMechanism])

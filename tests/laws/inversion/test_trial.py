@@ -65,6 +65,7 @@ def test_no_wrong_value_where_the_panels_are_wider_than_the_noise(z, b):
     """Of one squared log-normal value, whose law is cut at a billion."""
     record, given = pt.dvector("record"), [pt.constant(v) for v in (z, b, 0.0)]
     summand = Summand(record, record**2)
+    given = [0.0, pt.zeros(1), *(v[None] for v in given)]
     density = log_density_of_sum(pm.LogNormal.dist(0.0, 1.0), 1.0, 1, summand, *given)
     with np.errstate(all="ignore"):
         found = pm.compile([], density, mode=PLAIN)()

@@ -1,0 +1,131 @@
+"""Laws of records that are made of others: mixtures, hurdles, zero-inflated and censored ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytensor.tensor as pt
+from pymc.distributions.censored import CensoredRV
+from pymc.distributions.distribution import DiracDeltaRV, SymbolicRandomVariable
+from pymc.distributions.mixture import _BaseMixtureRV
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.laws.count_sums import Atom
+from pymc_dp.laws.mixture import MixtureLaw
+
+
+@dataclass(frozen=True)
+class SymbolicLaw:
+    """The law of a `SymbolicRandomVariable`, to be called as a `RandomVariable` is."""
+
+    op: SymbolicRandomVariable
+
+    def __call__(self, *parameters, rng, size=None, return_next_rng=True):
+        """Return the next generator and a draw."""
+        drawn = self.op.rebuild_rv(*parameters, rng=rng, size=size)
+        [following] = (v for v in drawn.owner.outputs if isinstance(v.type, RandomType))
+        return following, drawn
+
+
+@dataclass(frozen=True)
+class CensoredLaw:
+    """A law that is censored; its last two parameters are the bounds."""
+
+    law: Any
+
+    def __call__(self, *parameters, rng, size=None, return_next_rng=True):
+        """Return the next generator and a draw."""
+        *own, lower, upper = parameters
+        rng, drawn = self.law(*own, rng=rng, size=size, return_next_rng=True)
+        return rng, pt.clip(drawn, lower, upper)
+
+
+class Part(NamedTuple):
+    """A part of a record's law.
+
+    Attributes
+    ----------
+    law : a continuous variable, or a number that the record then is.
+    share : how often it is this part; None of the whole.
+    ends : what its draws are clipped to, a number below and one above for each time.
+    """
+
+    law: TensorVariable
+    share: TensorVariable | None = None
+    ends: tuple[tuple[TensorVariable, TensorVariable], ...] = ()
+
+    @property
+    def is_atom(self) -> bool:
+        """Whether it is one number."""
+        op = self.law.owner and self.law.owner.op
+        return not isinstance(op, RandomVariable | SymbolicRandomVariable)
+
+    def clipped(self, x: TensorVariable) -> TensorVariable:
+        """Return records for draws of the variable."""
+        for lower, upper in self.ends:
+            x = pt.clip(x, lower, upper)
+        return x
+
+
+def parts_of(law, parameters) -> list[Part]:
+    """Return the parts of a law with these parameters."""
+    match law:
+        case MixtureLaw():
+            shares, own = law.split(parameters)
+            return [
+                part._replace(share=share if part.share is None else share * part.share)
+                for component, share, p in zip(law.components, shares, own, strict=True)
+                for part in parts_of(component, p)
+            ]
+        case CensoredLaw():
+            *own, lower, upper = parameters
+            ends = (lower, upper)
+            return [p._replace(ends=(*p.ends, ends)) for p in parts_of(law.law, own)]
+        case Atom():
+            return [Part(pt.as_tensor(parameters[0]).astype("float64"))]
+    _, variable = law(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
+    return [Part(variable)]
+
+
+def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
+    """Return the law of some records and its parameters, as they are written.
+
+    It draws by ``law(*parameters, rng=rng, size=size, return_next_rng=True)``.
+    """
+    node = rv.owner
+    match node.op:
+        case _BaseMixtureRV():
+            return _mixture(rv)
+        case CensoredRV():
+            base, *bounds = node.inputs
+            law, own = law_of_record(base)
+            return CensoredLaw(law), [*own, *bounds]
+        case DiracDeltaRV():
+            return Atom(), [node.inputs[-1]]
+        case RandomVariable() as op:
+            return op, list(op.dist_params(node))
+        case SymbolicRandomVariable() as op if hasattr(op, "rv_op"):
+            return SymbolicLaw(op), list(op.dist_params(node))
+    raise Declined(f"the law of {rv.name!r} is not known")
+
+
+def _mixture(rv: TensorVariable) -> tuple[MixtureLaw, list[TensorVariable]]:
+    _, weights, *components = rv.owner.inputs
+    count = weights.type.shape[-1]
+    if count is None:
+        raise Declined(f"the number of components of the mixture {rv.name!r} is not known", near=1)
+    if len(components) == 1:  # its last axis holds the components
+        law, stacked = law_of_record(components[0])
+        full = pt.broadcast_arrays(*stacked, pt.zeros(count))[:-1]
+        laws = [(law, [p[..., k] for p in full]) for k in range(count)]
+    else:
+        laws = [law_of_record(component) for component in components]
+    found = MixtureLaw(tuple(law for law, _ in laws), tuple(len(own) for _, own in laws))
+    return found, [
+        *(weights[..., k] for k in range(count)),
+        *(p for _, own in laws for p in own),
+    ]
