@@ -470,7 +470,7 @@ def table(form, n=200):
     return pm.Potential("z", pt.log((pairs[0] * pairs[1, ::-1]).sum()) + top.sum())
 
 
-@row("two-way-marginals", "p", "Normal (approximate)", draws=(500, 500), limit=60)
+@row("two-way-marginals", "p", "Normal (approximate)", draws=(1000, 500), limit=60)
 def marginals(form, shape=(4, 3, 4), n=2000):
     """Release all two-way marginals of a table of 48 cells."""
     rng = np.random.default_rng(16)
