@@ -8,7 +8,10 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import Distribution
 from pymc.util import check_dist_not_registered
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.tensor import TensorLike
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.reading.record_sums import RecordSumsRV
@@ -90,11 +93,23 @@ class RecordSums(Distribution):
         if isinstance(n, pt.TensorConstant) and np.any(n.data < 0):
             raise ValueError(f"RecordSums: n={n.data} has to be >= 0, the numbers of records")
         if of is not None:
-            x = law.type()
+            x = pt.tensor(dtype=law.dtype, shape=(None,) * (law.type.ndim + 1))
             found = of(x)
-            if not isinstance(found, TensorVariable) or found.type.ndim != x.type.ndim:
+            by_record = isinstance(found, TensorVariable) and all(
+                isinstance(node.op, Elemwise) or x not in ancestors(node.outputs)
+                for node in toposort([found], blockers=[x])
+            )
+            if not by_record or found.type.ndim != x.type.ndim:
                 raise TypeError(
                     "RecordSums: of= has to compute one value from each record, such as "
                     "of=lambda x: x.clip(0, 30); the sum over them is taken for you"
+                )
+            others = [
+                v for v in graph_inputs([found]) if v is not x and not isinstance(v, Constant)
+            ]
+            if others:
+                raise TypeError(
+                    "RecordSums: of= may use its argument and numbers only, no other variables: a "
+                    "bound that is random, or pm.Data, can be no part of what is summed"
                 )
         return super().dist([law, n], of=of, **kwargs)

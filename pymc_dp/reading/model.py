@@ -329,17 +329,29 @@ def as_published(value: TensorVariable) -> TensorVariable:
 
 def size_of(rv: TensorVariable) -> TensorVariable | None:
     """Return the random variable that is the length of some records; None of known lengths."""
+    length = written_length(rv)
+    found = [] if length is None else nearest_rvs([length])
+    return found[0] if found else None
+
+
+def written_length(rv: TensorVariable) -> TensorVariable | None:
+    """Return the length of a vector of records as it is written; None where it is not.
+
+    Of sums over records, the numbers of these.
+    """
     op = rv.owner.op
     if isinstance(op, RecordSumsRV):
-        found = nearest_rvs([rv.owner.inputs[1]])
-        return found[0] if found else None
+        return rv.owner.inputs[1]
+    if rv.type.ndim == 1 and isinstance(op, _BaseMixtureRV | CensoredRV):
+        parts = [v for v in nearest_rvs(rv.owner.inputs) if is_component(v)]
+        return next((v for v in map(written_length, parts) if v is not None), None)
     symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
     if rv.type.ndim != 1 or not (symbolic or isinstance(op, RandomVariable)):
         return None
-    composite = isinstance(op, _BaseMixtureRV | CensoredRV)
-    size = rv.shape[0] if composite else op.size_param(rv.owner)
-    found = [] if size is None else nearest_rvs(simplified([size]) if composite else [size])
-    return found[0] if found else None
+    size = op.size_param(rv.owner)
+    if size is None or size.owner is None:
+        return None
+    return size.owner.inputs[0] if len(size.owner.inputs) == 1 else size
 
 
 def record_count(rv: TensorVariable) -> int:

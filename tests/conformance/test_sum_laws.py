@@ -720,7 +720,7 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
         "the 500 records of 'x' in 'z' are of 250 kinds", S,
     ),
     "some of unknown number": (numbered(), lambda n, x: x[:3].sum(), "selects the records", M),
-    "variance of unknown number": (numbered(), lambda n, x: x.var(), "multiplies sums", M),
+    "variance of unknown number": (numbered(), lambda n, x: x.var(), "several sums over them", M),
     "sums of unknown number": (
         numbered(), lambda n, x: [x.sum(), (x**2).sum()], "no marginal .* use to='statistics'", M
     ),
@@ -753,9 +753,6 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     "rounded, of unknown number": (
         numbered(), lambda n, x: x.sum(), "the release 'z': .* no marginal here", M,
         LAPLACE(3.0).rounded(0),
-    ),
-    "few with clipped sums": (
-        numbered(FROM_2), lambda n, x: x.clip(0, 1).sum(), "fewer than 5 records 'x'", M
     ),
     "counts of several classes": (
         numbered(FROM_6), few, "the release 'z': it counts the records 'x' in more than", M

@@ -75,13 +75,9 @@ def of_unknown_number(law, *, several=False):
     return made
 
 
-def hurdle(n):
-    return pm.HurdleLogNormal("x", 0.4, pm.Normal("mu"), 1, shape=n)
-
-
-def two_groups(n):
+def two_of_one(n):
     mu = pm.Normal("mu")
-    first, second = (pm.Normal(name, mu, 1, shape=n[j]) for j, name in enumerate("xy"))
+    first, second = (pm.Normal(name, mu, 1, shape=n[1]) for name in "xy")
     dp.PrivateObservation("first", first.sum(), GAUSSIAN, observed=1.0)
     return second
 
@@ -99,17 +95,9 @@ MISWRITTEN = {
     "square of one": (
         lambda: normal(1), lambda x: (x**2).sum(), "'x' has 1. .* sample with rung='records'"
     ),
-    "hurdle of unknown number": (
-        of_unknown_number(hurdle), lambda x: x.clip(0, 3).sum(),
-        "'x' is 'n', a variable of the model, and their law is made of others",
-    ),
-    "one of several numbers": (
-        of_unknown_number(lambda n: pm.Normal("x", pm.Normal("mu"), 1, shape=n[1]), several=True),
-        lambda x: x.sum(), r"'n' is several numbers, .* 'x' write n_0 = pm.Poisson\('n_0'",
-    ),
-    "several numbers": (
-        of_unknown_number(two_groups, several=True), lambda x: x.sum(),
-        r"'n' is several numbers, .* 'x' and 'y' write n_0 = pm.Poisson\('n_0'",
+    "two vectors of one number": (
+        of_unknown_number(two_of_one, several=True), lambda x: x.sum(),
+        "'x' and 'y' have the same unknown number",
     ),
 }  # fmt: skip
 

@@ -110,7 +110,8 @@ def moments_of_record(law, parameters, summand: Summand):
     """Return the mean and the variance of what records add to sums; decline laws without icdf."""
     like = pt.broadcast_arrays(*parameters)[-1]
     mean = square = pt.zeros_like(like, dtype="float64")
-    for part in parts_of(law, [p[..., None] for p in parameters]):
+    each = [pt.broadcast_to(p[..., None], (*p.shape, _QUANTILES.size)) for p in parameters]
+    for part in parts_of(law, each):
         share = 1.0 if part.share is None else part.share[..., 0]
         x = part.law if part.is_atom else _quantiles(part.law)
         h = summand.at(pt.broadcast_to(part.clipped(x), (*like.shape, _QUANTILES.size)))

@@ -164,10 +164,8 @@ class Records:
         none = weights + pt.switch(alone, none, -np.inf)
         if self.summand is not None:
             among = pt.switch(usable, weights - np.log(abs(times)), -np.inf)
-            each = np.zeros(len(sizes))
-            found = self._inverted(
-                among, np.maximum(sizes, 1), z, noise, offset, each, times, parameters
-            )
+            added = np.zeros(len(sizes))
+            found = self._inverted(among, sizes, z, noise, offset, added, times, parameters)
             return pt.logaddexp(found, pt.logsumexp(none, axis=-1)) if alone.any() else found
         scaled = noise.with_parameters(*(p / abs(times) for p in noise.parameters))
         each = [p[:, None] for p in parameters]

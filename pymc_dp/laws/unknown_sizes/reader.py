@@ -38,7 +38,7 @@ from pymc_dp.laws.inversion.summand import summand_of
 from pymc_dp.laws.unknown_sizes.classes import ClassReader
 from pymc_dp.laws.unknown_sizes.density import Entries, Records
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
-from pymc_dp.reading.model import release_statistic
+from pymc_dp.reading.model import release_statistic, written_length
 
 _SOME = 1000  # records that stand for any number of them
 
@@ -72,7 +72,8 @@ def read_groups(number: TensorVariable, records: Sequence[TensorVariable]) -> li
 
 def place_of(number: TensorVariable, rv: TensorVariable) -> int:
     """Return which entry of a number the length of some records is."""
-    [size] = simplified([rv.shape[0]])
+    size = written_length(rv)
+    assert size is not None
     while size.owner is not None and keeps_values(size.owner.op, size.owner.inputs[0]):
         if size is number:
             break

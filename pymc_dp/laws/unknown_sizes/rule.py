@@ -17,7 +17,9 @@ from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.law import noise_parts
+from pymc_dp.laws.inversion.parts import parts_of
 from pymc_dp.laws.inversion.summand import require_smooth
+from pymc_dp.laws.inversion.trial import require_found, require_somewhere
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
@@ -26,7 +28,7 @@ from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.laws.unknown_sizes.reader import Reader, SumsReader, of_a_record, read_groups
 from pymc_dp.laws.unknown_sizes.sizes import MOST, around, by_group, sizes_that_matter
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.reading.bounds import starting_values
+from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.model import (
     Reading,
     check_transform,
@@ -146,7 +148,7 @@ class UnknownSizes(SumLaw):
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
         for k, release in enumerate(order):
             mechanism = release_mechanism(release)
-            self._require(release, mechanism)
+            self._require(release, mechanism, windows)
             last = release is order[-1]
             of_release = OfUnknownSize(
                 prior, len(number), () if self.number is None else lengths(self.number),
@@ -183,7 +185,7 @@ class UnknownSizes(SumLaw):
             if k in used
         }
 
-    def _require(self, release: TensorVariable, mechanism: Mechanism) -> None:
+    def _require(self, release: TensorVariable, mechanism: Mechanism, windows: Windows) -> None:
         """Decline noise under which a sum has no density here."""
         entries = self.releases[release]
         if not entries.summed.any() or isinstance(self.records, Histogram):
@@ -197,9 +199,34 @@ class UnknownSizes(SumLaw):
             if self.records.summand is not None:
                 noise_parts(mechanism)
                 require_smooth(self.rvs[0], mechanism, self.records.summand)
+                self._require_found(release, mechanism, windows)
             else:
                 law, own = sum_of(self.records.law, 10, *self.parameters)
                 require_pair(law, mechanism, own)
+
+    def _require_found(self, release, mechanism: Mechanism, windows: Windows) -> None:
+        """Decline a sum over a likely number of records that `require_found` declines."""
+        entries, records = self.releases[release], self.records
+        summand = records.summand
+        assert isinstance(records, Records) and summand is not None  # noqa: PT018
+        likely = (windows.first + windows.last) // 2
+        j = int(np.argmin(np.where(likely[entries.group] > 0, likely[entries.group], np.inf)))
+        n = int(likely[entries.group[j]])
+        _, slope = entries.at(np.maximum(likely, 1)[:, None])
+        if not n or not entries.summed[j]:
+            return
+        scaled = (pt.broadcast_to(p, entries.shape).ravel()[j] for p in mechanism.parameters)
+        noise = [
+            part / abs(slope[j, 0]) for part in noise_parts(mechanism.with_parameters(*scaled))
+        ]
+
+        def found_at(times):
+            own = at_start([p[entries.group[j]] for p in self.parameters], times)
+            at = summand.rewritten(lambda graphs: at_start(graphs, times))
+            parts = parts_of(records.law, own)
+            require_found(str(self.rvs[0].name), parts, n, at, *at_start(noise))
+
+        require_somewhere(found_at)
 
     def _within(self, records: Records | Histogram) -> Records | Histogram:
         """Return counts of classes with what is published of each."""

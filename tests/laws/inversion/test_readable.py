@@ -102,12 +102,7 @@ KINK = {"lower": 0.0, "upper": 1.0, "shape": 7}
         (lambda: pm.AsymmetricLaplace("x", kappa=2, mu=pm.Normal("m"), b=1, shape=7), "of 0.9999"),
         (lambda: pm.Triangular("x", c=pm.Beta("c", 2, 3), **KINK), "mass of"),
         (lambda: pm.Interpolated("x", np.arange(3.0), np.eye(3)[1], shape=7), "vectors"),
-        (
-            lambda: pm.Censored("x", pm.Normal.dist(pm.Normal("m"), 1), 0, 2, shape=7),
-            "other laws|v",
-        ),
         (lambda: pm.ExGaussian("x", 0.1, 0.5, nu=pm.HalfNormal("nu"), shape=7), "no derivative"),
-        (mixture, "other laws|variables"),
     ],
 )
 def test_what_is_not_found_whole_is_refused(records, match):

@@ -1,0 +1,157 @@
+"""Sums over records whose law is made of others, and over records that are never built."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import integrate, special, stats
+
+import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
+
+MEAN, PSI = 0.4, 0.35
+GAUSSIAN, LAPLACE = dp.GaussianMechanism(1.5), dp.LaplaceMechanism(2.0)
+Z = np.array([7.3, 2.1])
+U = np.linspace(0.0, 8.0, 2_001)
+GRID = np.linspace(-30.0, 60.0, 9_001)
+
+
+def uncut(law, low, high):
+    """Characteristic function of a clamped record."""
+    inner = GRID[(low < GRID) & (high > GRID)]
+    edges = np.unique(np.r_[low, inner, high].clip(GRID[0], GRID[-1]))
+    x, w = np.polynomial.legendre.leggauss(4)
+    at = edges[:-1, None] + np.diff(edges)[:, None] * (x + 1) / 2
+    mass = (law.pdf(at) * w / 2 * np.diff(edges)[:, None]).ravel()
+    found = np.exp(1j * np.outer(U, at.ravel())) @ mass
+    for end, own in ((low, law.cdf(low)), (high, law.sf(high))):
+        found += own * np.exp(1j * U * end) if np.isfinite(end) else 0.0
+    return found
+
+
+def density(phi, n, z):
+    """Of a sum of n records under the Gaussian noise."""
+    value = (phi**n * np.exp(-0.5 * (1.5 * U) ** 2 - 1j * U * z)).real
+    return np.log(max(integrate.simpson(value, dx=U[1]) / np.pi, 1e-300))
+
+
+GAMMA, FIRST, SECOND = stats.gamma(2.0), stats.norm(MEAN, 1.0), stats.norm(3.0, 0.5)
+# The law of a record, and the characteristic function of one that is clamped to an interval.
+LAWS = {
+    "hurdle": (
+        lambda m: pm.HurdleGamma.dist(PSI, 2.0, 1.0 + 0 * m),
+        lambda *ends: 1 - PSI + PSI * uncut(GAMMA, *ends),
+    ),
+    "mixture": (
+        lambda m: pm.Mixture.dist([PSI, 1 - PSI], [pm.Gamma.dist(2.0, 1.0), pm.Normal.dist(m, 1)]),
+        lambda *ends: PSI * uncut(GAMMA, *ends) + (1 - PSI) * uncut(FIRST, *ends),
+    ),
+    "normal mixture": (
+        lambda m: pm.NormalMixture.dist([PSI, 1 - PSI], [m, 3.0], sigma=[1.0, 0.5]),
+        lambda *ends: PSI * uncut(FIRST, *ends) + (1 - PSI) * uncut(SECOND, *ends),
+    ),
+    "censored": (
+        lambda m: pm.Censored.dist(pm.Normal.dist(m, 1), 0.0, None),
+        lambda low, high: uncut(FIRST, max(low, 0.0), high),
+    ),
+}
+ENDS = {"clamped": (0.0, 4.0), "as they are": (-np.inf, np.inf)}
+N = np.arange(80)
+
+
+def marginal(model):
+    collapsed = dp.collapse(model, "marginal")
+    logp = pm.compile(
+        collapsed.value_vars, collapsed.logp(collapsed.observed_RVs), on_unused_input="ignore"
+    )
+    return float(logp(MEAN))
+
+
+@pytest.mark.filterwarnings("ignore:No safe default transform")
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("law", LAWS)
+def test_laws_made_of_others(law, ends):
+    """By groups of known size; of unknown size with a count beside."""
+    record, phi = LAWS[law]
+    low, high = ENDS[ends]
+    phi = phi(low, high)
+    of = (lambda x: x.clip(low, high)) if ends == "clamped" else None
+    sizes = np.array([9, 14])
+    with pm.Model() as known:
+        sums = dp.RecordSums("s", record(pm.Normal("m")), sizes, of=of)
+        dp.PrivateObservation("z", sums, GAUSSIAN, observed=Z)
+    each = [density(phi, n, z) for n, z in zip(sizes, Z, strict=True)]
+    assert marginal(known) == pytest.approx(sum(each), abs=1e-8)
+    with pm.Model() as unknown:
+        n = pm.Poisson("n", [11.0, 6.0])
+        sums = dp.RecordSums("s", record(pm.Normal("m")), n, of=of)
+        dp.PrivateObservation("count", n, LAPLACE, observed=[8.2, 7.7])
+        dp.PrivateObservation("z", sums - 0.5 * n, GAUSSIAN, observed=Z)
+    total = 0.0
+    for rate, count, z in zip([11.0, 6.0], [8.2, 7.7], Z, strict=True):
+        weight = stats.poisson.logpmf(N, rate) + stats.laplace.logpdf(count, N, 2.0)
+        of_each = [density(phi * np.exp(-0.5j * U), n, z) for n in N]
+        total += special.logsumexp(weight + of_each)
+    assert marginal(unknown) == pytest.approx(total, abs=1e-8)
+
+
+def test_lists_and_sums_that_are_never_built_are_the_same():
+    found = []
+    for as_list in (True, False):
+        with pm.Model() as model:
+            theta, n = pm.Normal("theta", shape=2), pm.Poisson("n", [9.0, 4.0])
+            if as_list:
+                x = [pm.Normal(f"x{j}", theta[j], 2.0, shape=n[j]) for j in range(2)]
+                mean = pm.math.stack([v.mean() for v in x])
+            else:
+                mean = dp.RecordSums("s", pm.Normal.dist(theta, 2.0), n) / n
+            dp.PrivateObservation("c", n, LAPLACE, observed=[8.2, 7.7])
+            dp.PrivateObservation("z", mean, LAPLACE, observed=[0.3, -0.1])
+        collapsed = dp.collapse(model, "marginal")
+        found.append(collapsed.compile_logp()({"theta": np.array([0.4, 0.1])}))
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+BAD = {  # what is written, and what is said
+    "no law": (lambda n: dp.RecordSums("s", 3.0, n), TypeError, "no univariate distribution"),
+    "a law of vectors": (
+        lambda n: dp.RecordSums("s", pm.Dirichlet.dist([1, 1]), n), TypeError, "no univariate",
+    ),
+    "half a record": (
+        lambda n: dp.RecordSums("s", pm.Normal.dist(), 2.5), TypeError, "whole numbers",
+    ),
+    "fewer than none": (lambda n: dp.RecordSums("s", pm.Normal.dist(), -1), ValueError, ">= 0"),
+    "sums of sums": (
+        lambda n: dp.RecordSums("s", pm.Normal.dist(shape=2), n, of=lambda x: x.sum()),
+        TypeError, "one value from each record",
+    ),
+    "another variable": (
+        lambda n: dp.RecordSums("s", pm.Normal.dist(), n, of=lambda x: x.clip(0, pm.Normal.dist())),
+        TypeError, "of= may use its argument and numbers only",
+    ),
+    "twice as many": (
+        lambda n: dp.RecordSums("s", pm.Normal.dist(), 2 * n), Declined, "are computed from 'n'",
+    ),
+    "sums of all groups": (
+        lambda n: dp.RecordSums("s", pm.Normal.dist(), n).sum(), Declined, "several groups",
+    ),
+    "ranks": (
+        lambda n: dp.RecordSums("s", pm.Normal.dist(), n, of=lambda x: x[::-1] + x),
+        TypeError, "one value from each record",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_miswritten_is_told_by_name(case):
+    written, error, match = BAD[case]
+
+    def build():
+        with pm.Model() as model:
+            n = pm.Poisson("n", [9.0, 4.0])
+            released = written(n)
+            observed = np.ones(released.type.shape)
+            dp.PrivateObservation("z", released, GAUSSIAN, observed=observed)
+        dp.collapse(model, "marginal")
+
+    with pytest.raises(error, match=match):
+        build()
