@@ -616,7 +616,7 @@ def questions(form, Q=4, t=0.8, n=2000):
 
 
 @row("logistic-answers-400", "b", "reports", n=400)
-@row("logistic-answers-100000", "b", "reports", n=100_000, draws=(200, 200), limit=120)
+@row("logistic-answers-100000", "b", "reports", n=100_000, draws=(500, 200), limit=120)
 def logistic(form, n, t=0.75):
     """Report yes or no by randomized response, of persons with three covariates."""
     rng = np.random.default_rng(25)
