@@ -116,6 +116,18 @@ def laplace_normal(d, sd, b):
     return (sd / b) ** 2 / 2 + pt.logaddexp(left - d / b, right + d / b) - np.log(2 * b)
 
 
+def clamped_moments(mean, spread, low, high):
+    """Return the mean and the variance of a clamped Normal record: sums are then near Normal."""
+    a, b = (low - mean) / spread, (high - mean) / spread
+    below, above = pm.math.exp(normal_lcdf(0, 1, a)), pm.math.exp(normal_lcdf(0, 1, -b))
+    at, to = (pt.exp(-(v**2) / 2) / np.sqrt(2 * np.pi) for v in (a, b))
+    within = 1 - below - above
+    first = mean * within + spread * (at - to)
+    second = mean * first + spread**2 * within + spread * (low * at - high * to)
+    first, second = first + high * above + low * below, second + high**2 * above + low**2 * below
+    return first, second - first**2
+
+
 def effects(form, level, spread, shape):
     if form.startswith("non-centred"):
         return level + spread * pm.Normal("raw", shape=shape)
@@ -236,18 +248,41 @@ def unknown(form, number=203, total=1030.5):
         publish(form, "Geometric", 2.0, n, number, "count")
         x = pm.Normal("x", mean, spread, shape=n).clip(low, high)
         return publish(form, "Laplace", 20.0, x.sum(), total)
-    # Of a clamped record the mean and the variance; then the sum is taken for Normal.
-    a, b = (low - mean) / spread, (high - mean) / spread
-    below, above = pm.math.exp(normal_lcdf(0, 1, a)), pm.math.exp(normal_lcdf(0, 1, -b))
-    at, to = (pt.exp(-(v**2) / 2) / np.sqrt(2 * np.pi) for v in (a, b))
-    within = 1 - below - above
-    first = mean * within + spread * (at - to)
-    second = mean * first + spread**2 * within + spread * (low * at - high * to)
-    first, second = first + high * above + low * below, second + high**2 * above + low**2 * below
+    first, var = clamped_moments(mean, spread, low, high)
     n = number + np.arange(-80, 81)
     law = n * pt.log(rate) - rate + poisson.logpmf(n, 1) + log_noise("Geometric", 2.0, n - number)
-    law += laplace_normal(total - n * first, pt.sqrt(n * (second - first**2)), 20.0)
+    law += laplace_normal(total - n * first, pt.sqrt(n * var), 20.0)
     return pm.Potential("z", pm.math.logsumexp(law).sum())
+
+
+CLT = ("centred, CLT (approximate)", "non-centred, CLT (approximate)")
+
+
+@row("clinics-12", "rate level tau s", *CLT, J=12, draws=(300, 1000), limit=200)  # it compiles long
+@row("clinics-200", "rate level tau s", *CLT, J=200, draws=(300, 500), limit=300)
+def clinics(form, J, low=0.0, high=30.0):
+    """Release the number of patients and the clamped sum of each clinic, sizes confidential.
+
+    By hand, the number is a real one and the sum is Normal.
+    """
+    rng = np.random.default_rng(21)
+    sizes = rng.poisson(60, J)
+    stays = [rng.normal(rng.normal(8, 2), 4, k).clip(low, high).sum() for k in sizes]
+    counts, sums = noisy(rng, "Laplace", 2.0, sizes), noisy(rng, "Laplace", 60.0, stays)
+    rate = pm.Gamma("rate", 2, 0.02)
+    level, tau = pm.Normal("level", 10, 10), pm.HalfNormal("tau", 5)
+    s = pm.HalfNormal("s", 10)
+    theta = effects(form, level, tau, J)
+    if form == OURS:
+        n = pm.Poisson("n", rate, shape=J)
+        law = pm.Normal.dist(theta, s)
+        total = dp.RecordSums("total", law, n, of=lambda x: x.clip(low, high), shape=J)
+        publish(form, "Laplace", 2.0, n, counts, "count")
+        return publish(form, "Laplace", 60.0, total, sums)
+    n = pm.math.maximum(rate + pt.sqrt(rate) * pm.Normal("of_n", shape=J), 1.0)
+    first, var = clamped_moments(theta, s, low, high)
+    publish(form, "Laplace", 2.0, n, counts, "count")
+    return pm.Potential("z", laplace_normal(sums - n * first, pt.sqrt(n * var), 60.0).sum())
 
 
 # Regression.
@@ -334,6 +369,60 @@ def grouped(form, J=12, n=42):
     publish(form, "Laplace", 3.0, pt.concatenate(sums), z)
 
 
+@row("regression-unknown-n", "b0 b1 s mx sx", "Bartlett, n real (approximate)",
+     draws=(500, 1000), limit=60)  # fmt: skip
+def counted(form, number=1000):
+    """Release how many rows there are, and their X'X, X'y and y'y (Awan, Barrientos & Ju)."""
+    rng = np.random.default_rng(22)
+    x = rng.normal(1, 1, number)
+    y = rng.normal(0.5 + 0.8 * x, 0.6)
+    z = noisy(rng, "Laplace", 5.0, [x.sum(), x @ x, y.sum(), x @ y, y @ y])
+    zn = noisy(rng, "Geometric", 2.0, number)
+    rate = pm.Gamma("rate", 2, 0.002)
+    mx, sx = pm.Normal("mx", 0, 2), pm.HalfNormal("sx", 2)
+    b0, b1, s = pm.Normal("b0", 0, 2), pm.Normal("b1", 0, 2), pm.HalfNormal("s", 2)
+    if form == OURS:
+        n = pm.Poisson("n", rate)
+        x = pm.Normal("x", mx, sx, shape=n)
+        y = pm.Normal("y", b0 + b1 * x, s, shape=n)
+        publish(form, "Geometric", 2.0, n, zn, "count")
+        sums = [x.sum(), (x**2).sum(), y.sum(), (x * y).sum(), (y**2).sum()]
+        return publish(form, "Laplace", 5.0, pt.stack(sums), z)
+    n = pm.math.maximum(rate + pt.sqrt(rate) * pm.Normal("of_n"), 3.0)
+    publish(form, "Laplace", 2.0, n, zn, "count")
+    e = pm.Normal("e", shape=3)
+    xx = sx**2 * pm.ChiSquared("xx", n - 1)
+    x = mx + sx / pt.sqrt(n) * e[0]
+    y = b0 + b1 * x + s / pt.sqrt(n) * e[1]
+    slope = b1 + s / pt.sqrt(xx) * e[2]
+    yy = slope**2 * xx + s**2 * pm.ChiSquared("yy", n - 2)
+    sums = [n * x, xx + n * x**2, n * y, slope * xx + n * x * y, yy + n * y**2]
+    return publish(form, "Laplace", 5.0, pt.stack(sums), z)
+
+
+@row("noisy-rows-500", "b0 b1 s mx sx", "integrated", "latents", n=500)
+@row("noisy-rows-100000", "b0 b1 s mx sx", "integrated", n=100_000, draws=(200, 200), limit=240)
+def rows(form, n):
+    """Release rows of a covariate and a response, each number with noise of its own."""
+    rng = np.random.default_rng(23)
+    vx, vy = rng.uniform(0.3, 1.0, (2, n)) ** 2
+    zx = rng.normal(0.3, 1.2, n)
+    zy = rng.normal(0.5 + 0.8 * zx, 0.6) + rng.normal(0, np.sqrt(vy))
+    zx = zx + rng.normal(0, np.sqrt(vx))
+    mx, sx = pm.Normal("mx", 0, 2), pm.HalfNormal("sx", 2)
+    b0, b1, s = pm.Normal("b0", 0, 2), pm.Normal("b1", 0, 2), pm.HalfNormal("s", 2)
+    if form == "integrated":  # zx, and zy given it
+        wide, mean = sx**2 + vx, b0 + b1 * (mx + sx**2 / (sx**2 + vx) * (zx - mx))
+        pm.Normal("zx", mx, pt.sqrt(wide), observed=zx)
+        return pm.Normal("zy", mean, pt.sqrt(s**2 + vy + b1**2 * sx**2 * vx / wide), observed=zy)
+    x = pm.Normal("x", mx, sx, shape=n)
+    y = pm.Normal("y", b0 + b1 * x, s, shape=n) if form == OURS else b0 + b1 * x
+    publish(form, "Gaussian", np.sqrt(vx), x, zx, "zx")
+    if form == OURS:
+        return publish(form, "Gaussian", np.sqrt(vy), y, zy, "zy")
+    return pm.Normal("zy", y, pt.sqrt(s**2 + vy), observed=zy)
+
+
 @row("SOMA-regression", "beta sigma2", "records", "standard records", limit=30,
      paper="0.12 ESS / s, SOMA's own code")  # fmt: skip
 def soma(form, n=100, epsilon=1.0):
@@ -381,7 +470,7 @@ def table(form, n=200):
     return pm.Potential("z", pt.log((pairs[0] * pairs[1, ::-1]).sum()) + top.sum())
 
 
-@row("two-way-marginals", "p", "Normal (approximate)", draws=(500, 500), limit=60)
+@row("two-way-marginals", "p", "Normal (approximate)", draws=(1000, 500), limit=60)
 def marginals(form, shape=(4, 3, 4), n=2000):
     """Release all two-way marginals of a table of 48 cells."""
     rng = np.random.default_rng(16)
@@ -491,8 +580,9 @@ def zeros(form, n=200):
 
 
 @row("randomized-response", "theta", "reports")
+@row("randomized-response-8", "theta", "reports", J=8, n=4000)
 def answers(form, J=6, K=4, t=0.6, n=1000):
-    """Report one of four answers each of 1,000 persons, in six groups, by randomized response."""
+    """Report one of four answers each, of persons in some groups, by randomized response."""
     rng = np.random.default_rng(18)
     group = rng.integers(0, J, n)
     law = rng.dirichlet([4, 3, 2, 1], J)
@@ -505,6 +595,40 @@ def answers(form, J=6, K=4, t=0.6, n=1000):
     else:
         counts = np.array([np.bincount(z[group == g], minlength=K) for g in range(J)])
         pm.Multinomial("z", counts.sum(axis=1), theta @ T, observed=counts)
+
+
+@row("four-questions", "p", "reports", limit=40)
+def questions(form, Q=4, t=0.8, n=2000):
+    """Report four answers each, changed one by one: a table of 16 cells."""
+    rng = np.random.default_rng(24)
+    bits = (np.arange(2**Q)[:, None] >> np.arange(Q)) & 1
+    z = bits[rng.choice(2**Q, n, p=rng.dirichlet(np.ones(2**Q)))]
+    z = np.where(rng.random(z.shape) < t, z, 1 - z)
+    p = pm.Dirichlet("p", np.ones(2**Q))
+    if form == OURS:
+        x = pm.Categorical("x", p, shape=n)
+        answers = pt.as_tensor(bits)[x]
+        dp.PrivateObservation("z", answers, dp.RandomizedResponse(t), observed=z)
+    else:
+        same = (bits[:, None] == bits).sum(axis=-1)
+        counts = np.bincount(z @ 2 ** np.arange(Q), minlength=2**Q)
+        pm.Multinomial("z", n, p @ (t**same * (1 - t) ** (Q - same)), observed=counts)
+
+
+@row("logistic-answers-400", "b", "reports", n=400)
+@row("logistic-answers-100000", "b", "reports", n=100_000, draws=(500, 200), limit=120)
+def logistic(form, n, t=0.75):
+    """Report yes or no by randomized response, of persons with three covariates."""
+    rng = np.random.default_rng(25)
+    X = np.column_stack([np.ones(n), rng.normal(size=(n, 3))])
+    x = rng.random(n) < 1 / (1 + np.exp(-X @ [-0.5, 1.0, -0.7, 0.3]))
+    z = np.where(rng.random(n) < t, x, ~x).astype(int)
+    b = pm.Normal("b", 0, 1.5, shape=4)
+    if form == OURS:
+        x = pm.Bernoulli("x", logit_p=X @ b, shape=n)
+        dp.PrivateObservation("z", x, dp.RandomizedResponse(t), observed=z)
+    else:
+        pm.Bernoulli("z", 1 - t + (2 * t - 1) * pm.math.sigmoid(X @ b), observed=z)
 
 
 @row("time-use", "theta", "records", draws=(300, 100), limit=60)
