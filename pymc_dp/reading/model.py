@@ -330,8 +330,7 @@ def as_published(value: TensorVariable) -> TensorVariable:
 def size_of(rv: TensorVariable) -> TensorVariable | None:
     """Return the random variable that is the length of some records; None of known lengths."""
     length = written_length(rv)
-    # The length of a component may be that of another variable, whatever this is.
-    found = [] if length is None else nearest_rvs(simplified([length]))
+    found = [] if length is None else nearest_rvs([length])
     return found[0] if found else None
 
 
@@ -344,6 +343,8 @@ def written_length(rv: TensorVariable) -> TensorVariable | None:
     if isinstance(op, RecordSumsRV):
         return rv.owner.inputs[1]
     if rv.type.ndim == 1 and isinstance(op, _BaseMixtureRV | CensoredRV):
+        if known_shape(rv)[0] is not None:
+            return None  # that of a component may be of another variable, whatever this is
         parts = [v for v in nearest_rvs(rv.owner.inputs) if is_component(v)]
         return next((v for v in map(written_length, parts) if v is not None), None)
     symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
