@@ -331,7 +331,7 @@ def size_of(rv: TensorVariable) -> TensorVariable | None:
     """Return the random variable that is the length of some records; None of known lengths."""
     length = written_length(rv)
     found = [] if length is None else nearest_rvs([length])
-    return found[0] if found else None
+    return next((v for v in found if not is_component(v)), None)
 
 
 def written_length(rv: TensorVariable) -> TensorVariable | None:

@@ -37,7 +37,8 @@ class RecordSumsRV(SymbolicRandomVariable):
             size = pt.broadcast_shape(law, n)
         else:
             size = tuple(size[i] for i in range(size.type.shape[0]))
-        n = pt.broadcast_to(n, size)
+        if n.type.ndim < len(size) or 1 in n.type.shape:
+            n = pt.broadcast_to(n, size)
         most = pt.max(pt.concatenate([[0], n.ravel()]))
         records = pt.moveaxis(change_dist_size(law, (most, *size)), 0, -1)
         own = records.type(), n.type()

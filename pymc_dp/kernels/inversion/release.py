@@ -10,6 +10,7 @@ from pymc_dp.kernels.inversion.line import TOLERANCE, line
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 
 _SPAN = 0.5 * (NODES[-1] - NODES[0])  # of the nodes of a panel
+_ROUNDING = 4e-16  # relative: of values that are the same
 # The last four Legendre coefficients of a function given at the nodes of a panel.
 _LAST = np.array([
     (2 * k + 1) / 2 * WEIGHTS * np.polynomial.legendre.Legendre.basis(k)(NODES)
@@ -96,15 +97,17 @@ def _gather(log_weight, h, cut):
         end = start + RULE
         if not log_weight[start:end].max() > -math.inf:
             continue
-        spread = (h[start:end].max() - h[start:end].min()) / _SPAN
-        constant = spread == 0.0
+        low, high = h[start:end].min(), h[start:end].max()
+        # Right behind the bound of a clamp values may be rounded to before it.
+        constant = high - low <= _ROUNDING * max(abs(low), abs(high))
+        spread = 0.0 if constant else (high - low) / _SPAN
         for j in range(start, end):
             if not log_weight[j] > -math.inf:
                 continue
             own = log_weight[j] - log_total
             if constant:
                 for a in range(n_atoms):
-                    if value[atoms[a]] == h[j]:
+                    if abs(value[atoms[a]] - h[j]) <= _ROUNDING * abs(h[j]):
                         group[j] = atoms[a]
             if group[j] >= 0:
                 g = group[j]

@@ -79,7 +79,7 @@ def log_densities(
     all of these sizes or of one for each; `added` is what is added to each record's summand.
     """
     if log_number is None:
-        log_number = pt.zeros((1, 1))
+        log_number = pt.constant(np.zeros((1, 1)))
         z, laplace, gaussian = (pt.atleast_1d(part)[:, None] for part in (z, laplace, gaussian))
     added = np.zeros(1) if added is None else added
     least = typical(sizes, log_number)

@@ -48,6 +48,7 @@ def require_found(
     summand: Summand,
     laplace: TensorVariable,
     gaussian: TensorVariable,
+    fewest: int = FEWEST,
 ) -> None:
     """Decline a sum of n records whose noisy density is not found in its bulk.
 
@@ -56,6 +57,7 @@ def require_found(
     name : of the records.
     parts, summand : of one record's law, and what it contributes; where the model starts.
     laplace, gaussian : see `inversion.law.noise_parts`.
+    fewest : records under Laplace noise; of fewer the density takes long.
     """
     noisy = [pt.dscalar() for _ in range(3)]
     counts = panel_counts(n)
@@ -89,7 +91,7 @@ def require_found(
                 near=1,
             )
 
-        if own[0] and n < FEWEST:
+        if own[0] and n < fewest:
             raise declined()
         level = (np.outer(np.arange(_TRIED), (1, 7)) % _TRIED + 0.5) / _TRIED
         level = 0.5 + _BULK * (level - 0.5)  # the tails of skewed sums are elsewhere

@@ -307,7 +307,7 @@ class OfUnknownSize(Integrated):
         For each number of records; and with it, the entries that sums are part of.
         """
         sizes, within = self.windows.sizes[rows], self.windows.within[rows]
-        total = pt.zeros(sizes.shape)
+        total = pt.constant(np.zeros(sizes.shape))
         if self.prior is not None:
             own = [p[rows][:, None] for p in number]
             last = np.minimum(sizes, self.windows.last[rows][:, None])

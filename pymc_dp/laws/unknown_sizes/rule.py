@@ -12,7 +12,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.questions import is_itself, known_value, lengths, noticed_function
+from pymc_dp.graphs.questions import is_itself, known_value, lengths, noticed_function, simplified
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
@@ -224,7 +224,8 @@ class UnknownSizes(SumLaw):
             own = at_start([p[entries.group[j]] for p in self.parameters], times)
             at = summand.rewritten(lambda graphs: at_start(graphs, times))
             parts = parts_of(records.law, own)
-            require_found(str(self.rvs[0].name), parts, n, at, *at_start(noise))
+            laplace, gaussian = at_start(noise)
+            require_found(str(self.rvs[0].name), parts, n, at, laplace, gaussian, fewest=0)
 
         require_somewhere(found_at)
 
@@ -285,7 +286,7 @@ class UnknownSizes(SumLaw):
         """Return the numbers of records that matter, given what is published of them."""
         if self.number is None:
             [rv] = self.rvs
-            known = known_value(rv.owner.inputs[1])
+            known = known_value(*simplified([rv.owner.inputs[1]]))
             if known is None:
                 raise Declined(f"the numbers of records of {rv.name!r} are not known: write them")
             sizes = np.broadcast_to(known, lengths(rv)).ravel().astype("int64")

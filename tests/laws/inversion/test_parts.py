@@ -111,6 +111,26 @@ def test_lists_and_sums_that_are_never_built_are_the_same():
     np.testing.assert_allclose(*found, rtol=1e-12)
 
 
+@pytest.mark.parametrize("mechanism", [LAPLACE, GAUSSIAN], ids=["laplace", "gaussian"])
+def test_none_few_and_many_records(mechanism):
+    """By inversion as in closed form, of known numbers and of others."""
+    found = []
+    for of in (None, lambda x: x.clip(-1.0, 60.0)):
+        with pm.Model() as model:
+            rate = pm.LogNormal("rate", shape=5)
+            record = pm.Exponential.dist(rate)
+            known = dp.RecordSums("known", record, [0, 1, 3, 8, 10**9], of=of)
+            value = [0.3, 2.1, -1.2, 30.0, 1.6e9]
+            dp.PrivateObservation("z", known, mechanism, observed=value)
+            record = pm.Exponential.dist(rate[:2])
+            few = dp.RecordSums("few", record, pm.DiscreteUniform("n", 0, 6, shape=2), of=of)
+            dp.PrivateObservation("w", few, mechanism, observed=[0.0, 7.7])
+        collapsed = dp.collapse(model, "marginal")
+        at = {"rate_log__": np.array([0.1, -0.4, 0.3, -0.2, -0.5])}
+        found.append((collapsed.compile_logp()(at), *collapsed.compile_dlogp()(at)))
+    np.testing.assert_allclose(*found, rtol=1e-7)
+
+
 BAD = {  # what is written, and what is said
     "no law": (lambda n: dp.RecordSums("s", 3.0, n), TypeError, "no univariate distribution"),
     "a law of vectors": (
