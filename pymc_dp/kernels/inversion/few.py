@@ -106,9 +106,9 @@ def _panels(mass, value, width, b):
     """
     [atoms] = np.nonzero(width == 0.0)
     firsts = np.nonzero(width != 0.0)[0][::RULE]
-    top, ends = np.empty(firsts.size), np.empty((firsts.size, 2))
-    density, series = np.empty((firsts.size, RULE)), np.empty((firsts.size, RULE))
-    error = np.empty((firsts.size, 2))
+    top, ends = np.zeros(firsts.size), np.zeros((firsts.size, 2))
+    density, series = np.zeros((firsts.size, RULE)), np.zeros((firsts.size, RULE))
+    error = np.zeros((firsts.size, 2))
     for p in range(firsts.size):
         own = slice(firsts[p], firsts[p] + RULE)
         top[p] = mass[own].max()
@@ -196,13 +196,13 @@ def _convolve(mass, value, law, table, y, b, grad, full):
     with the share of each node or atom.
     """
     atoms, firsts, top, density, series, ends, _, errors = law
-    splits = np.empty(CELLS + 16)
+    splits = np.zeros(CELLS + 16)
     reference, total, slope, error = -math.inf, 0.0, 0.0, 0.0
     grad[:] = 0.0
     size = max(RULE, atoms.size)
-    basis, basis_h = np.empty((RULE, size)), np.empty((RULE, size))
-    found, slopes, x = np.empty(size), np.empty(size), np.empty(RULE)
-    h, log_mass, moments = np.empty(RULE), np.empty(RULE), np.empty(RULE)
+    basis, basis_h = np.zeros((RULE, size)), np.zeros((RULE, size))
+    found, slopes, x = np.zeros(size), np.zeros(size), np.zeros(RULE)
+    h, log_mass, moments = np.zeros(RULE), np.zeros(RULE), np.zeros(RULE)
     outer = table[3]
     # First the atoms, then panels that meet the table; of the others most add nothing.
     for turn in range(-1 if atoms.size else 0, 2 * firsts.size):
@@ -265,12 +265,12 @@ def _tabled(mass, value, law, table, b, low, high, kinks, grad):
 
     Returns the table, and the largest coefficient by which a series on a cell fell short.
     """
-    outer = np.empty((2, 2))
+    outer = np.zeros((2, 2))
     outer[0] = kinks[0], kinks[-1]
     for i in range(2):
         outer[1, i] = _convolve(mass, value, law, table, outer[0, i], b, grad, False)[0]
-    edges, at_kink = np.empty(CELLS + 1), np.ones(CELLS + 1, dtype=np.bool_)
-    series, logs = np.empty((CELLS, RULE)), np.empty(RULE)
+    edges, at_kink = np.zeros(CELLS + 1), np.ones(CELLS + 1, dtype=np.bool_)
+    series, logs = np.zeros((CELLS, RULE)), np.zeros(RULE)
     count, short = 0, 0.0
     fall = _FALL if law[1].size else math.inf  # no rule for atoms
     edges[0] = max(low, kinks[0])
@@ -322,7 +322,7 @@ def few_records(log_weight, h, cut, most, z, b):
     For each number of records: log density, its derivative by z, those by the log weights, and the
     estimated relative error (infinite where the nodes are none of a law on monotone panels).
     """
-    logp, slope, error = np.empty(most + 1), np.empty(most + 1), np.zeros(most + 1)
+    logp, slope, error = np.zeros(most + 1), np.zeros(most + 1), np.zeros(most + 1)
     grad = np.zeros((most + 1, h.size))
     logp[0], slope[0] = log_noise(z, b, 0.0)
     own = log_weight.copy()
@@ -339,7 +339,7 @@ def few_records(log_weight, h, cut, most, z, b):
     if not known:
         logp[1:], slope[1:], error[1:], grad[1:] = math.nan, math.nan, math.inf, math.nan
         return logp, slope, grad, error
-    share, nothing = np.empty(value.size), np.empty((0, RULE))
+    share, nothing = np.zeros(value.size), np.zeros((0, RULE))
     outer = np.zeros((2, 2))
     outer[1] = -math.log(2.0 * b)
     table = np.zeros(2), np.ones(2, dtype=np.bool_), nothing, outer

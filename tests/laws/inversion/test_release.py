@@ -323,12 +323,6 @@ LAPLACE = dp.LaplaceMechanism(1.0)
     [
         (lambda mu: pm.Poisson("x", pt.exp(mu), shape=20), lambda x: x.mean(), LAPLACE, "discrete"),
         (
-            lambda mu: pm.NormalMixture("x", [0.5, 0.5], [mu, 9.0], 1.0, shape=20),
-            lambda x: x.mean(),
-            LAPLACE,
-            "follow Mixture, a law .* with vectors or variables",
-        ),
-        (
             lambda mu: pm.Normal("x", mu * np.arange(20), 1),
             lambda x: x.mean(),
             LAPLACE,

@@ -9,6 +9,7 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.laws.inversion.parts import Part
 from pymc_dp.laws.inversion.quadrature import log_density_of_sum
 from pymc_dp.laws.inversion.summand import Summand
 
@@ -66,7 +67,7 @@ def test_no_wrong_value_where_the_panels_are_wider_than_the_noise(z, b):
     record, given = pt.dvector("record"), [pt.constant(v) for v in (z, b, 0.0)]
     summand = Summand(record, record**2)
     given = [0.0, pt.zeros(1), *(v[None] for v in given)]
-    density = log_density_of_sum(pm.LogNormal.dist(0.0, 1.0), 1.0, 1, summand, *given)
+    density = log_density_of_sum([Part(pm.LogNormal.dist(0.0, 1.0))], 1.0, 1, summand, *given)
     with np.errstate(all="ignore"):
         found = pm.compile([], density, mode=PLAIN)()
     x = np.exp(2 * stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000))
