@@ -36,6 +36,7 @@ from pymc_dp.reading.model import (
     release_mechanism,
     release_statistic,
     releases_of,
+    require_possible,
 )
 from pymc_dp.reading.row_groups import Rowwise, read_row_law
 from pymc_dp.reading.sums import row_vectors
@@ -220,6 +221,7 @@ class RowsOneByOne(SumLaw):
         [(n,)] = of
         found = releases_of(model, records)
         read = {release: _vectors(release, records, n) for release in found}
+        require_possible(found)
         for rv in records:
             check_transform(model, rv)
         leaves, rows = Rowwise(columns_of(records), None), {}
