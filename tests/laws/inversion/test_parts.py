@@ -2,17 +2,19 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import integrate, special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import plain_function
 
 MEAN, PSI = 0.4, 0.35
 GAUSSIAN, LAPLACE = dp.GaussianMechanism(1.5), dp.LaplaceMechanism(2.0)
 Z = np.array([7.3, 2.1])
-U = np.linspace(0.0, 8.0, 2_001)
-GRID = np.linspace(-30.0, 60.0, 9_001)
+U = np.linspace(0.0, 6.0, 801)
+GRID = np.linspace(-30.0, 60.0, 1_801)
 
 
 def uncut(law, low, high):
@@ -60,10 +62,8 @@ N = np.arange(80)
 
 def marginal(model):
     collapsed = dp.collapse(model, "marginal")
-    logp = pm.compile(
-        collapsed.value_vars, collapsed.logp(collapsed.observed_RVs), on_unused_input="ignore"
-    )
-    return float(logp(MEAN))
+    logp = collapsed.logp(collapsed.observed_RVs)
+    return float(plain_function(collapsed.value_vars, logp)(MEAN))
 
 
 @pytest.mark.filterwarnings("ignore:No safe default transform")
@@ -107,7 +107,8 @@ def test_lists_and_sums_that_are_never_built_are_the_same():
             dp.PrivateObservation("c", n, LAPLACE, observed=[8.2, 7.7])
             dp.PrivateObservation("z", mean, LAPLACE, observed=[0.3, -0.1])
         collapsed = dp.collapse(model, "marginal")
-        found.append(collapsed.compile_logp()({"theta": np.array([0.4, 0.1])}))
+        logp = plain_function(collapsed.value_vars, collapsed.logp())
+        found.append(logp(np.array([0.4, 0.1])))
     np.testing.assert_allclose(*found, rtol=1e-12)
 
 
@@ -126,8 +127,9 @@ def test_none_few_and_many_records(mechanism):
             few = dp.RecordSums("few", record, pm.DiscreteUniform("n", 0, 6, shape=2), of=of)
             dp.PrivateObservation("w", few, mechanism, observed=[0.0, 7.7])
         collapsed = dp.collapse(model, "marginal")
-        at = {"rate_log__": np.array([0.1, -0.4, 0.3, -0.2, -0.5])}
-        found.append((collapsed.compile_logp()(at), *collapsed.compile_dlogp()(at)))
+        logp = collapsed.logp()
+        both = plain_function(collapsed.value_vars, [logp, *pt.grad(logp, collapsed.value_vars)])
+        found.append(np.hstack(both(np.array([0.1, -0.4, 0.3, -0.2, -0.5]))))
     np.testing.assert_allclose(*found, rtol=1e-7)
 
 
