@@ -234,7 +234,7 @@ def _recover_size(law: OfUnknownSize, rv, value, posterior, rng):
         )  # fmt: skip
     for name, what in law.shown.items():
         if isinstance(what, Part):
-            drawn = (sums[:, what.place] - n[:, what.group] * what.added) / what.factor
+            drawn = (sums[:, what.place] - n[:, what.place] * what.added) / what.factor
         else:
             entries = law.entries[what]
             constant, slope = (

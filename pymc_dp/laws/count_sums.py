@@ -278,6 +278,7 @@ def _with_failure(n, p):
     return p, n, 1.0 - p
 
 
+@dataclass(frozen=True)
 class Atom:
     """The law of a count that is known, in the form of a random variable's op."""
 

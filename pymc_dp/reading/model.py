@@ -22,12 +22,14 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Cast
+from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Answer, Basis, Declined, notice, noticing, once
 from pymc_dp.graphs.questions import (
     depends_on,
+    entry_of,
     is_whole,
     known_shape,
     known_value,
@@ -346,14 +348,28 @@ def written_length(rv: TensorVariable) -> TensorVariable | None:
         if known_shape(rv)[0] is not None:
             return None  # that of a component may be of another variable, whatever this is
         parts = [v for v in nearest_rvs(rv.owner.inputs) if is_component(v)]
-        return next((v for v in map(written_length, parts) if v is not None), None)
+        return next((v for v in map(_first_length, parts) if v is not None), None)
     symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
     if rv.type.ndim != 1 or not (symbolic or isinstance(op, RandomVariable)):
         return None
-    size = op.size_param(rv.owner)
+    return _first_length(rv)
+
+
+def _first_length(rv: TensorVariable) -> TensorVariable | None:
+    """Return the first entry of a size as it is written."""
+    size = rv.owner.op.size_param(rv.owner)
     if size is None or size.owner is None:
         return None
-    return size.owner.inputs[0] if len(size.owner.inputs) == 1 else size
+    if not isinstance(size.owner.op, MakeVector):
+        return size
+    length = size.owner.inputs[0]
+    # That of a component is an entry of the size of what it is part of.
+    while (entry := entry_of(length)) is not None:
+        vector, place = entry
+        if vector.owner is None or not isinstance(vector.owner.op, MakeVector):
+            break
+        length = vector.owner.inputs[place[0]]
+    return length
 
 
 def record_count(rv: TensorVariable) -> int:

@@ -24,7 +24,7 @@ _PANELS = 24
 _LARGEST_ERROR = 1e-8  # of the mass that is found of a density
 
 
-def readable_law(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
+def readable_law(rv: TensorVariable, name: str | None = None) -> tuple[Any, list[TensorVariable]]:
     """Return the law of some records and its parameters, see `law_of_record`.
 
     A law that is not known to be smooth is looked at: with the parameters that the model starts at,
@@ -36,7 +36,7 @@ def readable_law(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
         Naming the records: they are discrete or vectors, or their density has jumps, kinks or
         several modes that quadrature does not find.
     """
-    op, name = rv.owner.op, str(rv.name)
+    op, name = rv.owner.op, name or str(rv.name)
     follow = f"the records {name!r} follow {law_names([type(op)])}"
     if rv.dtype.startswith(("int", "uint", "bool")):
         raise Declined(

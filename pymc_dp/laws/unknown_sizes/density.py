@@ -79,16 +79,13 @@ class Entries:
         of_all = vectorize_graph(self.graph, {self.numbers: numbers, self.sums: sums})
         at = noticed_function([numbers, sums], of_all)
         shape = sizes.shape[1], self.sums.type.shape[0]
+        wide = self.group.size, sizes.shape[1]
         with np.errstate(all="ignore"):
             zero, one = (
-                np.broadcast_to(at(sizes.T, np.full(shape, k, sums.dtype)).T, self._wide(sizes))
-                for k in (0, 1)
+                np.broadcast_to(at(sizes.T, np.full(shape, k, sums.dtype)).T, wide) for k in (0, 1)
             )
             slopes = np.where(np.isnan(self.times[:, None]), one - zero, self.times[:, None])
         return zero.astype("float64"), np.where(self.summed[:, None], slopes, 0.0)
-
-    def _wide(self, sizes: np.ndarray) -> tuple[int, int]:
-        return self.group.size, sizes.shape[1]
 
     def without_sums(self, sizes: TensorVariable) -> TensorVariable:
         """Return the entries for some sizes of each group, where the sums are zero."""
@@ -227,7 +224,6 @@ class Part(NamedTuple):
     """What stands in results of some sums: without a factor, and what is added for each record."""
 
     place: np.ndarray
-    group: np.ndarray
     factor: float = 1.0
     added: float = 0.0
 
@@ -374,9 +370,8 @@ class OfUnknownSize(Integrated):
         number, record, earlier = self.split(parameters)
         every = np.arange(len(self.windows.first))
         weights, summed = self.log_weights(every, number, earlier)
-        if isinstance(self.records, Histogram) or not self.elementwise or summed:
-            raise Declined
-        if not self.entries[-1].summed.all():
+        of_sums = self.elementwise and self.entries[-1].summed.all() and not summed
+        if isinstance(self.records, Histogram) or not of_sums:
             raise Declined
         mean, variance = (m[:, None] for m in self.records.mean_variance(record))
         constants, slopes = (np.nan_to_num(x, posinf=0, neginf=0) for x in self.numbers[-1])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,14 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.math import Sum
 from pytensor.tensor.shape import Shape_i
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map, uses
 from pymc_dp.graphs.questions import (
     depends_on,
+    entry_of,
     keeps_values,
-    known_value,
     leaves,
     lengths,
     nearest_rvs,
@@ -43,31 +42,26 @@ from pymc_dp.reading.model import release_statistic, written_length
 _SOME = 1000  # records that stand for any number of them
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Records of one number.
-
-    Attributes
-    ----------
-    rv : the records, or the sums over them.
-    place : which of the numbers it is.
-    """
-
-    rv: TensorVariable
-    place: int
+_SEVERAL = (
+    "several sums over them are released, which depend on each other: one sum can be released of "
+    "records of unknown number, beside the number, or how many of them are in classes that do not "
+    "overlap"
+)
 
 
-def read_groups(number: TensorVariable, records: Sequence[TensorVariable]) -> list[Group]:
-    """Return which number each vector of records has."""
-    found: dict[int, Group] = {}
+def vectors_of(
+    number: TensorVariable, records: Sequence[TensorVariable]
+) -> dict[int, TensorVariable]:
+    """Return the vectors of records by which of the numbers is theirs."""
+    found: dict[int, TensorVariable] = {}
     for rv in records:
         _check_records(number, rv)
         place = place_of(number, rv)
         if place in found:
-            names = f"{found[place].rv.name!r} and {rv.name!r}"
+            names = f"{found[place].name!r} and {rv.name!r}"
             raise Declined(f"{names} have the same unknown number: only one vector can have it")
-        found[place] = Group(rv, place)
-    return [found[place] for place in sorted(found)]
+        found[place] = rv
+    return found
 
 
 def place_of(number: TensorVariable, rv: TensorVariable) -> int:
@@ -75,25 +69,15 @@ def place_of(number: TensorVariable, rv: TensorVariable) -> int:
     size = written_length(rv)
     assert size is not None
     while size.owner is not None and keeps_values(size.owner.op, size.owner.inputs[0]):
-        if size is number:
-            break
         size = size.owner.inputs[0]
-    entry = size.owner is not None and isinstance(size.owner.op, Subtensor | AdvancedSubtensor)
-    if size is number and not number.type.ndim:
-        return 0
-    if not (entry and size.owner.inputs[0] is number and number.type.ndim):
+    entry = entry_of(size)
+    if entry is None or entry[0] is not number:
         raise Declined(
             f"the number of the records {rv.name!r} is computed from {number.name!r}: write "
             f"shape={number.name}{'[j]' * bool(number.type.ndim)}, and the prior of the number "
             f"itself"
         )
-    count = int(np.prod(lengths(number)))
-    places = np.arange(count).reshape(lengths(number))
-    stand_in = size.owner.op.make_node(pt.constant(places), *size.owner.inputs[1:]).outputs[0]
-    place = known_value(stand_in)
-    if place is None:
-        raise Declined(f"which of {number.name!r} is the number of {rv.name!r} is not known")
-    return int(place)
+    return int(np.ravel_multi_index(entry[1], lengths(number))) if number.type.ndim else 0
 
 
 def _check_records(number: TensorVariable, rv: TensorVariable) -> None:
@@ -121,42 +105,54 @@ class Reader:
 
     Attributes
     ----------
-    numbers, sums : vectors that stand for all of them, one sum for each vector of records.
+    number : the numbers; None where they are known.
+    numbers, sums : vectors that stand for them, and for the sums over the records of each.
+    vectors : records by which of the numbers is theirs.
+    record, summed : what stands for records, and what is summed of these.
+    used : of which numbers a sum is released.
     """
 
-    def __init__(self, number: TensorVariable, groups: list[Group]):
-        self.number, self.groups = number, groups
-        shape = int(np.prod(lengths(number)))
-        self.numbers = pt.vector(dtype="int64", shape=(shape,))
-        self.x = {group.rv: group.rv.type() for group in groups}
-        self.places = [group.place for group in groups]  # of the sums
-        self.used: dict[int, int] = {}
-        self.summed: TensorVariable | None = None  # of `record`
-        self.record = groups[0].rv.type() if groups else None
-        whole = all(not g.rv.dtype.startswith("float") for g in groups)
-        self.sums = pt.vector(dtype="int64" if whole else "float64", shape=(len(groups),))
+    number: TensorVariable | None
+    record: TensorVariable
+
+    def __init__(self, number: TensorVariable, vectors: dict[int, TensorVariable]):
+        self.number, self.vectors = number, vectors
+        self.x = {rv: rv.type() for rv in vectors.values()}
+        self.record = next(iter(vectors.values())).type()
+        self.summed: TensorVariable | None = None
+        whole = all(not rv.dtype.startswith("float") for rv in self.x)
+        self._stand_for(number, "int64" if whole else "float64")
+
+    def _stand_for(self, like: TensorVariable, dtype: str) -> None:
+        """Make vectors that stand for as many numbers and sums as there are."""
+        shape = (math.prod(lengths(like)),)
+        self.numbers = pt.vector(dtype="int64", shape=shape)
+        self.sums = pt.vector(dtype=dtype, shape=shape)
+        self.used: set[int] = set()
 
     @property
     def names(self) -> str:
         """The names of the records."""
-        shown = [repr(group.rv.name) for group in self.groups]
+        shown = [repr(rv.name) for rv in self.x]
         return " and ".join(shown if len(shown) < 4 else [shown[0], f"{len(shown) - 1} others"])
 
     def read(self, release: TensorVariable) -> Entries:
         """Read a release; refuse by name what is something else."""
         shape, graph = self._graph(release)
         try:
-            return self._entries(release, shape, self._with_sums(graph))
+            return self._entries(shape, self._with_sums(graph))
         except Declined as error:
             raise self._refused(release, error) from None
 
     def stand_ins(self) -> dict[Any, Any]:
         """Return what stands for the variables."""
-        number = self.numbers.reshape(lengths(self.number)).astype(self.number.dtype)
-        return {**self.x, self.number: number}
+        found: dict[Any, Any] = dict(self.x)
+        if (number := self.number) is not None:
+            found[number] = self.numbers.reshape(lengths(number)).astype(number.dtype)
+        return found
 
     def _refused(self, release, error: Declined) -> Declined:
-        rvs = [g.rv for g in self.groups if depends_on(release_statistic(release), g.rv)]
+        rvs = [rv for rv in self.x if depends_on(release_statistic(release), rv)]
         names = repr(rvs[0].name) if rvs else self.names
         why = f"the release {release.name!r} of the records {names}: {error}"
         return Declined(why, near=error.near)
@@ -172,23 +168,21 @@ class Reader:
                 f"the release {name!r} mixes the records {self.names} with {what!r}: of records of "
                 f"unknown number, their number and a sum can be released"
             )
-        graph = clone_replace(statistic, self.stand_ins(), rebuild_strict=False)
+        graph = clone_replace(statistic, mine, rebuild_strict=False)
         # A list of one is simplified to something else than a list.
         shape = lengths(statistic)
         [graph] = simplified([graph[0] if shape == (1,) else graph])
+        places = {self.x[rv]: place for place, rv in self.vectors.items()}
         lengths_of = {
-            v: self.numbers[self._of(v.owner.inputs[0]).place].astype(v.dtype)
+            v: self.numbers[places[v.owner.inputs[0]]].astype(v.dtype)
             for v in ancestors([graph])
             if v.owner is not None
             and isinstance(v.owner.op, Shape_i)
-            and v.owner.inputs[0] in self.x.values()
+            and v.owner.inputs[0] in places
         }
         if lengths_of:
             [graph] = graph_replace([graph], lengths_of, strict=False)
         return shape, graph
-
-    def _of(self, x: TensorVariable) -> Group:
-        return next(group for group in self.groups if self.x[group.rv] is x)
 
     def sums_in(self, graph: TensorVariable) -> list[TensorVariable]:
         """Return the sums over records in a graph."""
@@ -198,26 +192,17 @@ class Reader:
         """Return a graph of the numbers and of what stands for the sums."""
         given = {}
         for total in self.sums_in(graph):
-            k = next(i for i, g in enumerate(self.groups) if self.x[g.rv] in ancestors([total]))
-            summed, times, added = self._multiple(total.owner.inputs[0], self.groups[k])
-            [of_record] = clone_replace(
-                [summed], {self.x[self.groups[k].rv]: self.record}, rebuild_strict=False
-            )
+            above = {*ancestors([total])}
+            place, rv = next(own for own in self.vectors.items() if self.x[own[1]] in above)
+            summed, times, added = self._multiple(total.owner.inputs[0], rv)
+            [summed] = clone_replace([summed], {self.x[rv]: self.record}, rebuild_strict=False)
             if self.summed is None:
-                self.summed = of_record
-            elif not equal_computations([of_record], [self.summed]):
-                raise Declined(
-                    "several sums over them are released, which depend on each other: one sum can "
-                    "be released of records of unknown number, beside the number, or how many of "
-                    "them are in classes that do not overlap",
-                    near=1,
-                )
-            own = self.sums[k]
-            own = (
-                own
-                if (times, added) == (1.0, 0.0)
-                else (times * own + added * self.numbers[self.groups[k].place])
-            )
+                self.summed = summed
+            elif not equal_computations([summed], [self.summed]):
+                raise Declined(_SEVERAL, near=1)
+            own = self.sums[place]
+            if (times, added) != (1.0, 0.0):
+                own = times * own + added * self.numbers[place]
             given[total] = own.astype(total.dtype)
         [graph] = graph_replace([graph], given, strict=False) if given else [graph]
         if not {*self.x.values()}.isdisjoint(ancestors([graph])):
@@ -226,25 +211,25 @@ class Reader:
             raise Declined("it is no function of their number and of a sum over them")
         return graph
 
-    def _multiple(self, summed, group: Group) -> tuple[TensorVariable, float, float]:
+    def _multiple(self, summed, rv: TensorVariable) -> tuple[TensorVariable, float, float]:
         """Return what is summed as a multiple of another, and a number: of records with a law."""
-        x, op = self.x[group.rv], group.rv.owner.op
+        x = self.x[rv]
         with suppress(Declined, TypeError):  # where it needs whole numbers, to pick by them say
             found = summand_of(summed, x, _SOME, positive=False).multiple
-            if found and is_registered(sum_of, op):
+            if found and is_registered(sum_of, rv.owner.op):
                 return x, *found
         return summed, 1.0, 0.0
 
-    def _entries(self, release, shape: tuple[int, ...], graph: TensorVariable) -> Entries:
+    def _entries(self, shape: tuple[int, ...], graph: TensorVariable) -> Entries:
         graph = graph.reshape((-1,)) if graph.type.ndim != 1 else graph
         of_sums = linear_map(graph, self.sums)
         of_numbers = uses(graph, self.numbers)
-        group, place = np.zeros(of_sums.shape[0], dtype=int), np.full(of_sums.shape[0], -1)
-        times = np.zeros(of_sums.shape[0])
-        for e in range(group.size):
-            sums, own = of_sums[[e]], of_numbers[[e]].indices
+        count = of_sums.shape[0]
+        group, summed, times = np.zeros(count, int), np.zeros(count, bool), np.zeros(count)
+        for e in range(count):
+            sums = of_sums[[e]]
             used = sums.indices[sums.data != 0]
-            mine = {*own.tolist(), *(self.places[k] for k in used)}
+            mine = {*of_numbers[[e]].indices.tolist(), *used.tolist()}
             if not mine:
                 raise Declined("an entry is no function of a number of records or a sum over them")
             if len(mine) > 1:
@@ -255,24 +240,19 @@ class Reader:
                 )
             [group[e]] = mine
             if used.size:
-                place[e], times[e] = used[0], sums.data[sums.data != 0][0]
-                self.used[place[e]] = self.used.get(place[e], 0) + 1
-        if max(self.used.values(), default=0) > 1:
-            raise Declined(
-                "several sums over them are released, which depend on each other: one sum can be "
-                "released of records of unknown number, beside the number, or how many of them "
-                "are in classes that do not overlap",
-                near=1,
-            )
+                if not self.used.isdisjoint(mine):
+                    raise Declined(_SEVERAL, near=1)
+                self.used |= mine
+                summed[e], times[e] = True, sums.data[sums.data != 0][0]
+        place = np.where(summed, group, -1)
         return Entries(shape, graph, self.numbers, self.sums, group, place, times)
 
     def classes(
         self, mine: Sequence[TensorVariable]
     ) -> tuple[Histogram, dict[TensorVariable, Entries]]:
         """Read releases as the counts of classes."""
-        [group] = self.groups
-        x, parameters = self.x[group.rv], list(of_a_record(group.rv))
-        reader = ClassReader(group.rv.owner.op, parameters, x, self.numbers)
+        [(rv, x)] = self.x.items()
+        reader = ClassReader(rv.owner.op, list(of_a_record(rv)), x, self.numbers)
         try:
             parts = {}
             for release in mine:
@@ -285,71 +265,63 @@ class Reader:
 
     def records(self) -> tuple[Records, list[TensorVariable]]:
         """Return the law of a record and the sum that is released, and parameters by group."""
-        first = self.groups[0].rv
-        law, stacked = law_of_record(first)[0], []
-        for group in self.groups:
-            other, own = law_of_record(group.rv)
-            if type(other) is not type(law):
+        [first, *others] = self.x
+        law, _ = law_of_record(first)
+        for rv in others:
+            if law_of_record(rv)[0] != law:
                 raise Declined(
-                    f"the records {first.name!r} and {group.rv.name!r} follow several laws: give "
-                    f"each law a number of its own"
+                    f"the records {first.name!r} and {rv.name!r} follow several laws: give each "
+                    f"law a number of its own"
                 )
-            stacked.append([p.squeeze() for p in map(pt.as_tensor, own)])
-        parameters = [pt.stack(own) for own in zip(*stacked, strict=True)]
+        # Of numbers of which no records are released, any parameters do.
+        each = (self.vectors.get(j, first) for j in range(self.numbers.type.shape[0]))
+        own = [[p.squeeze() for p in map(pt.as_tensor, law_of_record(rv)[1])] for rv in each]
+        parameters = [pt.stack(p) for p in zip(*own, strict=True)]
         if self.summed is None or (self.summed is self.record and is_registered(sum_of, law)):
             return Records(law, len(parameters), None), parameters
         if not first.dtype.startswith("float"):
             raise Declined(
                 f"the sum over the records {first.name!r}, of unknown number, has no known law"
             )
-        return self.inverted(first, parameters)
+        return self.inverted(first, str(first.name), parameters)
 
-    def inverted(self, rv, parameters) -> tuple[Records, list[TensorVariable]]:
-        """Return the records as those of which the sum of a function is inverted."""
-        (op, _), x = readable_law(rv), self.record
+    def inverted(self, rv, name: str, parameters) -> tuple[Records, list[TensorVariable]]:
+        """Return records of this name as those of which the sum of a function is inverted."""
+        law, _ = readable_law(rv, name)
         parameters = [p.astype("float64") for p in parameters]
-        positive = starts_at_zero(op, [p[0] for p in parameters], str(rv.name))
-        summand = summand_of(self.summed, x, _SOME, positive)
+        positive = starts_at_zero(law, [p[0] for p in parameters], name)
+        assert self.summed is not None
+        summand = summand_of(self.summed, self.record, _SOME, positive)
         if {self.numbers, *self.x.values()} & {*ancestors([summand.h])}:
+            assert self.number is not None
             raise Declined(
-                f"what is summed over the records {rv.name!r} depends on their number "
+                f"what is summed over the records {name!r} depends on their number "
                 f"{self.number.name!r}, where sums of functions of a single record are supported"
             )
-        return Records(op, len(parameters), summand), parameters
+        return Records(law, len(parameters), summand), parameters
 
 
 class SumsReader(Reader):
     """Reads releases of sums over records that are never built, and of their numbers."""
 
     def __init__(self, number: TensorVariable | None, rv: TensorVariable):
-        self.number, self.rv, self.groups, self.x = number, rv, [], {}
-        count, self.used = int(np.prod(lengths(rv))), {}
-        self.places = list(range(count))
-        self.numbers = pt.vector(dtype="int64", shape=(count,))
-        self.sums = pt.vector(dtype=rv.dtype, shape=(count,))
+        self.number, self.rv, self.vectors, self.x = number, rv, {}, {}
         [self.law] = nearest_rvs([rv.owner.inputs[0]])
         self.record = pt.vector(dtype=self.law.dtype)
         self.summed = rv.owner.op.of(self.record)
+        self._stand_for(rv, rv.dtype)
 
     @property
     def names(self):
         """See `Reader.names`."""
-        return f"{self.rv.name!r}"
+        return repr(self.rv.name)
 
     def _refused(self, release, error):
         return Declined(f"the release {release.name!r} of the sums {self.names}: {error}")
 
     def stand_ins(self):
         """See `Reader.stand_ins`."""
-        found: dict[Any, Any] = {self.rv: self.sums.reshape(lengths(self.rv))}
-        if self.number is not None:
-            number = self.numbers.reshape(lengths(self.number)).astype(self.number.dtype)
-            found[self.number] = number
-        return found
-
-    def classes(self, mine):
-        """See `Reader.classes`."""
-        raise Declined(f"counts of classes of {self.names} are no sums of one function")
+        return super().stand_ins() | {self.rv: self.sums.reshape(lengths(self.rv))}
 
     def records(self):
         """See `Reader.records`."""
@@ -362,8 +334,7 @@ class SumsReader(Reader):
             found = summand_of(self.summed, self.record, _SOME, positive=False).multiple
             if found == (1.0, 0.0):
                 return Records(law, len(parameters), None), parameters
-        self.law.name = self.rv.name
-        return self.inverted(self.law, parameters)
+        return self.inverted(self.law, str(self.rv.name), parameters)
 
 
 def _is_sum(variable, records) -> bool:

@@ -25,7 +25,7 @@ from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.unknown_sizes.density import Entries, OfUnknownSize, Part, Records, Windows
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
-from pymc_dp.laws.unknown_sizes.reader import Reader, SumsReader, of_a_record, read_groups
+from pymc_dp.laws.unknown_sizes.reader import Reader, SumsReader, of_a_record, vectors_of
 from pymc_dp.laws.unknown_sizes.sizes import MOST, around, by_group, sizes_that_matter
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.bounds import at_start, starting_values
@@ -85,7 +85,7 @@ class UnknownSizes(SumLaw):
                 raise Declined(f"{names} have the same unknown number: only one vector can have it")
             reader = _reader_of_sums(number, sums[0])
         else:
-            reader = Reader(number, read_groups(number, others))
+            reader = Reader(number, vectors_of(number, others))
         try:
             found = {release: reader.read(release) for release in mine}
             records, parameters = reader.records()
@@ -171,18 +171,17 @@ class UnknownSizes(SumLaw):
         """Return what stands in results, by name; see `OfUnknownSize`."""
         if isinstance(self.records, Histogram):
             return {}
-        used, groups = self.reader.used, np.array(self.reader.places)
         if isinstance(self.reader, SumsReader):
-            every = groups.reshape(lengths(self.rvs[0]))
-            return {str(self.rvs[0].name): Part(every, every)}
+            every = np.arange(self.reader.sums.type.shape[0]).reshape(lengths(self.rvs[0]))
+            return {str(self.rvs[0].name): Part(every)}
         multiple = self.records.multiple
         if multiple is None:
             summed = (k for k, release in enumerate(order) if self.releases[release].summed.any())
             return {confidential(order[k]): k for k in summed}
         return {
-            f"{rv.name}_{kind_of_sum(rv.owner.op)}": Part(np.array(k), groups[k], *multiple)
-            for k, rv in enumerate(self.rvs)
-            if k in used
+            f"{rv.name}_{kind_of_sum(rv.owner.op)}": Part(np.array(place), *multiple)
+            for place, rv in self.reader.vectors.items()
+            if place in self.reader.used
         }
 
     def _require(self, release: TensorVariable, mechanism: Mechanism, windows: Windows) -> None:
@@ -191,7 +190,7 @@ class UnknownSizes(SumLaw):
         if not entries.summed.any() or isinstance(self.records, Histogram):
             return
         # What depends on the number is neither 0 nor 1 for all.
-        zero, one = entries.at(np.arange(2) + np.zeros((len(self.reader.places), 1), dtype=int))
+        zero, one = entries.at(np.arange(2) + np.zeros_like(windows.first)[:, None])
         fixed = [np.where((v == v[:, :1]).all(axis=1), v[:, 0], np.nan) for v in (one, zero)]
         for slope, constant in zip(*(v[entries.summed] for v in fixed), strict=True):
             require_multiples(release, mechanism, slope, constant)

@@ -1,5 +1,6 @@
 """Sums over records whose law is made of others, and over records that are never built."""
 
+import arviz_base as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -112,6 +113,23 @@ def test_lists_and_sums_that_are_never_built_are_the_same():
     np.testing.assert_allclose(*found, rtol=1e-12)
 
 
+def test_vectors_of_some_numbers_in_any_order():
+    """Each has the parameters, and the name in results, of its own number."""
+    law = lambda name, mu, n: pm.Censored(name, pm.Normal.dist(mu, 1.0), 0.0, None, shape=n)  # noqa: E731
+    with pm.Model() as model:
+        mu, n = pm.Normal("mu", [0.0, 5.0, 50.0], 0.1), pm.Poisson("n", [9.0, 30.0, 90.0])
+        last, middle = law("last", mu[2], n[2]), law("middle", mu[1], n[1])
+        dp.PrivateObservation("c", n, LAPLACE, observed=[9.0, 30.0, 90.0])
+        total = pt.stack([middle.sum(), last.sum()])
+        dp.PrivateObservation("z", total, LAPLACE, observed=[150.0, 4500.0])
+    at = np.array([0.0, 5.0, 50.0])
+    draws = {"mu": np.broadcast_to(at, (1, 50, 3))}
+    found = dp.recover(model, az.from_dict({"posterior": draws}), random_seed=1)["posterior"]
+    np.testing.assert_allclose(found["n"].mean(("chain", "draw")), [9, 30, 90], atol=2.0)
+    for name, value in (("middle_sum", 150.0), ("last_sum", 4500.0)):
+        assert float(found[name].mean()) == pytest.approx(value, abs=4.0)
+
+
 @pytest.mark.parametrize("mechanism", [LAPLACE, GAUSSIAN], ids=["laplace", "gaussian"])
 def test_none_few_and_many_records(mechanism):
     """By inversion as in closed form, of known numbers and of others."""
@@ -131,6 +149,12 @@ def test_none_few_and_many_records(mechanism):
         both = plain_function(collapsed.value_vars, [logp, *pt.grad(logp, collapsed.value_vars)])
         found.append(np.hstack(both(np.array([0.1, -0.4, 0.3, -0.2, -0.5]))))
     np.testing.assert_allclose(*found, rtol=1e-7)
+
+
+def of_two_laws(n):
+    laws = pm.Normal.dist(0, 1), pm.Gumbel.dist(0, 1)
+    pair = [pm.Censored(f"x{j}", law, 0, 5, shape=n[j]) for j, law in enumerate(laws)]
+    return pt.stack([x.sum() for x in pair])
 
 
 BAD = {  # what is written, and what is said
@@ -153,6 +177,7 @@ BAD = {  # what is written, and what is said
     "twice as many": (
         lambda n: dp.RecordSums("s", pm.Normal.dist(), 2 * n), Declined, "are computed from 'n'",
     ),
+    "several laws": (of_two_laws, Declined, "'x0' and 'x1' follow several laws"),
     "sums of all groups": (
         lambda n: dp.RecordSums("s", pm.Normal.dist(), n).sum(), Declined, "several groups",
     ),
