@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
@@ -52,24 +53,30 @@ def _read_atom(op: DiracDeltaRV, node):
 
 @_read.register
 def _read_mixture(op: MixtureRV, node):
-    _, weights, *components = node.inputs
-    if components[0].owner.op.ndim_supp:
+    mixture, parameters = mixture_of(node, read_law)
+    if node.inputs[2].owner.op.ndim_supp:
         raise Declined("a mixture of vectors cannot be integrated out")
-    count = weights.type.shape[-1]
-    if count is None:
-        raise Declined("a mixture cannot be integrated out whose number of components is not known")
-    if len(components) == 1:  # its last axis holds the components
-        law, stacked = read_law(components[0])
-        full = pt.broadcast_arrays(*stacked)
-        laws = [(law, [p[..., k] for p in full]) for k in range(count)]
-    else:
-        laws = [read_law(component) for component in components]
-    for law, _ in laws:
+    for law in mixture.components:
         if type(law) not in COUNT_LAWS:
             raise Declined(
                 f"a mixture with {law} as a component cannot be integrated out; components may "
                 f"be {law_names(COUNT_LAWS)}"
             )
+    return mixture, parameters
+
+
+def mixture_of(node: Apply, read: Callable) -> tuple[MixtureLaw, list[TensorVariable]]:
+    """Return a mixture and its parameters, by what reads the law of a component."""
+    _, weights, *components = node.inputs
+    count = weights.type.shape[-1]
+    if count is None:
+        raise Declined("a mixture cannot be integrated out whose number of components is not known")
+    if len(components) == 1:  # its last axis holds the components
+        law, stacked = read(components[0])
+        *full, _ = pt.broadcast_arrays(*stacked, pt.zeros(count))
+        laws = [(law, [p[..., k] for p in full]) for k in range(count)]
+    else:
+        laws = [read(component) for component in components]
     mixture = MixtureLaw(tuple(law for law, _ in laws), tuple(len(p) for _, p in laws))
     return mixture, [
         *(weights[..., k] for k in range(count)),

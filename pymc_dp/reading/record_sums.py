@@ -42,7 +42,7 @@ class RecordSumsRV(SymbolicRandomVariable):
         most = pt.max(pt.concatenate([[0], n.ravel()]))
         records = pt.moveaxis(change_dist_size(law, (most, *size)), 0, -1)
         own = records.type(), n.type()
-        op = cls([*own], [_summed(of or _itself, *own)])
+        op = cls([*own], [sum_of_first(of or _itself, *own)])
         op.of = of or _itself
         return op(records, n)
 
@@ -51,8 +51,8 @@ def _itself(x):
     return x
 
 
-def _summed(of: Callable, records: TensorVariable, n: TensorVariable) -> TensorVariable:
-    """Add up what is summed of the first n of some records."""
+def sum_of_first(of: Callable, records: TensorVariable, n) -> TensorVariable:
+    """Add up what is summed of the first n of some records, along the last axis."""
     mine = pt.arange(records.shape[-1]) < n[..., None]
     return pt.switch(mine, of(records), 0).sum(axis=-1)
 
@@ -61,4 +61,4 @@ def _summed(of: Callable, records: TensorVariable, n: TensorVariable) -> TensorV
 def _support_point_of_sums(op, rv, records, n):
     [law] = nearest_rvs([records])
     point = _support_point(law.owner.op, law, *law.owner.inputs)
-    return _summed(op.of, pt.moveaxis(point, 0, -1), n)
+    return sum_of_first(op.of, pt.moveaxis(point, 0, -1), n)

@@ -60,6 +60,7 @@ from pymc_dp.laws.inversion.quadrature import (
 from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.laws.shown import Shown
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
+from pymc_dp.reading.record_sums import sum_of_first
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -175,17 +176,11 @@ class Inverted(Integrated):
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
         own, summand = self.given(parameters)
-        most = int(self.sizes.max())
-        rng, x = self._records(rng, own, most)
-        mine = np.arange(most) < self.sizes[..., None]
-        sums = pt.switch(mine, summand.at(x), 0.0).sum(axis=-1)
+        like = pt.broadcast_arrays(*own, pt.zeros(self.sizes.shape))[-1]
+        each, size = (p[..., None] for p in own), (*like.shape, int(self.sizes.max()))
+        rng, x = self.law(*each, size=size, rng=rng, return_next_rng=True)
+        sums = sum_of_first(summand.at, x, self.sizes)
         return rng, self.factor * sums + self.constant
-
-    def _records(self, rng, parameters, count: int):
-        """Draw so many records of each group."""
-        like = pt.broadcast_arrays(*parameters, pt.zeros(self.sizes.shape))[-1]
-        own = (p[..., None] for p in parameters)
-        return self.law(*own, size=(*like.shape, count), rng=rng, return_next_rng=True)
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: by quantiles of the records' law."""

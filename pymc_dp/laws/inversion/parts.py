@@ -15,6 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.count_sums import Atom
+from pymc_dp.laws.counted import mixture_of
 from pymc_dp.laws.mixture import MixtureLaw
 
 
@@ -99,7 +100,7 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
     node = rv.owner
     match node.op:
         case _BaseMixtureRV():
-            return _mixture(rv)
+            return mixture_of(node, law_of_record)
         case CensoredRV():
             base, *bounds = node.inputs
             law, own = law_of_record(base)
@@ -111,21 +112,3 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
         case SymbolicRandomVariable() as op if hasattr(op, "rv_op"):
             return SymbolicLaw(op), list(op.dist_params(node))
     raise Declined(f"the law of {rv.name!r} is not known")
-
-
-def _mixture(rv: TensorVariable) -> tuple[MixtureLaw, list[TensorVariable]]:
-    _, weights, *components = rv.owner.inputs
-    count = weights.type.shape[-1]
-    if count is None:
-        raise Declined(f"the number of components of the mixture {rv.name!r} is not known", near=1)
-    if len(components) == 1:  # its last axis holds the components
-        law, stacked = law_of_record(components[0])
-        full = pt.broadcast_arrays(*stacked, pt.zeros(count))[:-1]
-        laws = [(law, [p[..., k] for p in full]) for k in range(count)]
-    else:
-        laws = [law_of_record(component) for component in components]
-    found = MixtureLaw(tuple(law for law, _ in laws), tuple(len(own) for _, own in laws))
-    return found, [
-        *(weights[..., k] for k in range(count)),
-        *(p for _, own in laws for p in own),
-    ]

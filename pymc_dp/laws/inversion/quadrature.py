@@ -23,7 +23,6 @@ from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
 from pymc_dp.laws.inversion.parts import Part, parts_of
 from pymc_dp.laws.inversion.summand import Summand
 
-FEWEST = 5  # records whose noisy sum has a smooth density under Laplace noise
 _EPS, _TINY = 2.0**-52, 1e-300
 
 

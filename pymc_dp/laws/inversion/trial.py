@@ -11,10 +11,9 @@ from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import noticed_function
-from pymc_dp.kernels.inversion.numbers import sparing_line
+from pymc_dp.kernels.inversion.numbers import FEW, sparing_line
 from pymc_dp.laws.inversion.parts import Part
 from pymc_dp.laws.inversion.quadrature import (
-    FEWEST,
     backward,
     law_of_sum,
     node_count,
@@ -48,7 +47,7 @@ def require_found(
     summand: Summand,
     laplace: TensorVariable,
     gaussian: TensorVariable,
-    fewest: int = FEWEST,
+    fewest: int = FEW,
 ) -> None:
     """Decline a sum of n records whose noisy density is not found in its bulk.
 

@@ -43,6 +43,7 @@ from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.reading.record_sums import sum_of_first
 
 _FAR = 20.0  # in log density: of what may be left out
 
@@ -131,10 +132,9 @@ class Records:
             law, own = sum_of(self.law, pt.maximum(n, 1), *parameters)
             rng, total = law(*own, rng=rng, return_next_rng=True)
             return rng, pt.switch(n > 0, total, 0)
-        most = pt.max(n)
         each = (p[..., None] for p in parameters)
-        rng, x = self.law(*each, size=(n.shape[0], most), rng=rng, return_next_rng=True)
-        return rng, pt.switch(pt.arange(most) < n[:, None], self.summand.at(x), 0).sum(axis=-1)
+        rng, x = self.law(*each, size=(n.shape[0], pt.max(n)), rng=rng, return_next_rng=True)
+        return rng, sum_of_first(self.summand.at, x, n)
 
     def mean_variance(self, parameters):
         """Return the mean and the variance of what is summed of a record; may be declined."""
