@@ -14,7 +14,7 @@ from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.draws import each_draw, per_draw
+from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import known_shape, lengths
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
@@ -23,8 +23,7 @@ from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
-from pymc_dp.laws.inversion.law import noise_parts, of_each, sum_given
-from pymc_dp.laws.inversion.quadrature import law_of_sum, panel_counts
+from pymc_dp.laws.inversion.law import draw_sums, noise_parts
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
@@ -255,35 +254,24 @@ def _totals(law: OfUnknownSize, posterior, rng, n, constant, slope, z, mechanism
     records = law.records
     alone = (n == 0) | (slope == 0) | ~np.isfinite(slope)
     slope, constant = np.where(alone, 1.0, slope), np.where(alone, 0.0, constant)
+    times = [pt.vector(dtype="float64", shape=n.shape[1:]) for _ in range(2)]
+    given = {times[0]: constant, times[1]: slope}
     if records.summand is None:
-        numbers = pt.vector(dtype="int64", shape=(n.shape[1],))
-        times = [pt.vector(dtype="float64", shape=(n.shape[1],)) for _ in range(2)]
+        numbers = pt.vector(dtype="int64", shape=n.shape[1:])
         noise = mechanism.with_parameters(*(p / pt.abs(times[1]) for p in mechanism.parameters))
         sums, own = sum_of(records.law, numbers, *record)
         pair = find_pair(sums, noise)
         row = (z - times[0]) / times[1], *noise.parameters, -np.inf, np.inf, *pair.parameters(*own)
-        given = {numbers: np.maximum(n, 1), times[0]: constant, times[1]: slope}
-        rows = per_draw(posterior, as_row(*row), given)
+        rows = per_draw(posterior, as_row(*row), {numbers: np.maximum(n, 1), **given})
         rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
         drawn = row_sampler(pair.draw, len(rows))(rng, rows).reshape(n.shape)
         return np.where(alone, 0.0, drawn)
-    size, *times = (pt.vector(dtype="float64", shape=n.shape[1:]) for _ in range(3))
-    parts = (part / abs(times[1]) for part in noise_parts(mechanism))
-    noisy = [(z - times[0]) / times[1], *parts]
-    counts = panel_counts(int(n.mean()))[-1:]
-
-    def nodes(parts, n, *ones):
-        [found] = law_of_sum(parts, n, counts, records.summand, *ones)
-        return list(found)
-
-    laws = of_each(nodes, records.law, [p.astype("float64") for p in record], size, *noisy)
-    given = {size: np.maximum(n, 1.0), times[0]: constant, times[1]: slope}
-    found = np.zeros(n.shape)
-    for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], given)):
-        for j, of_one in enumerate(zip(*of_all[:3], n[i], *of_all[3:], strict=True)):
-            if not alone[i, j]:
-                found[i, j] = sum_given(law.names[-1], rng, *of_one)
-    return found
+    noisy = [(z - times[0]) / times[1], *(part / abs(times[1]) for part in noise_parts(mechanism))]
+    doubles = [p.astype("float64") for p in record]
+    return draw_sums(
+        law.names[-1], rng, posterior, records.law, doubles, records.summand,
+        np.where(alone, 0, n), noisy, given,
+    )  # fmt: skip
 
 
 @recovered.register

@@ -271,22 +271,35 @@ def sum_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> fl
     return drawn
 
 
-@recovered.register
-def _recover(law: Inverted, rv, value, posterior, rng):
-    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-    sizes, noisy, given, summand = law.standardised(value, mechanism, parameters)
-    counts = panel_counts(int(sizes.min(initial=1)))[-1:]
+def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, given=None):
+    """Draw sums over records given their releases, as `sum_given`: zero of no records.
+
+    `n` has a row for each draw of the posterior and a column for each group, as what is returned.
+    Other variables that parameters and releases are of are `given`, see `each_draw`.
+    """
+    size, counts = pt.vector(dtype="float64", shape=n.shape[1:]), panel_counts(1)[-1:]
 
     def nodes(parts, n, *ones):
         [found] = law_of_sum(parts, n, counts, summand, *ones)
         return list(found)
 
-    laws = of_each(nodes, law.law, given, sizes, *noisy)
-    found = []
-    for of_all in each_draw(posterior, [*laws, *noisy]):
-        drawn = law.constant.ravel().copy()
-        for j, n, *of_one, z, b, sd in zip(law.filled, sizes, *of_all, strict=True):
-            drawn[j] += law.factor.ravel()[j] * sum_given(law.names[0], rng, *of_one, n, z, b, sd)
-        _, times, added = law.shown
-        found.append(((drawn - added) / times).reshape(law.sizes.shape))
-    return in_results(posterior, law.names[0], np.array(found))
+    laws = of_each(nodes, law, parameters, size, *noisy)
+    found, given = np.zeros(n.shape), {size: np.maximum(n, 1.0), **(given or {})}
+    for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], given)):
+        for j, (*of_one, z, b, sd) in enumerate(zip(*of_all, strict=True)):
+            if n[i, j]:
+                found[i, j] = sum_given(name, rng, *of_one, n[i, j], z, b, sd)
+    return found
+
+
+@recovered.register
+def _recover(law: Inverted, rv, value, posterior, rng):
+    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+    sizes, noisy, given, summand = law.standardised(value, mechanism, parameters)
+    n = np.broadcast_to(sizes, (posterior.sizes["chain"] * posterior.sizes["draw"], sizes.size))
+    sums = draw_sums(law.names[0], rng, posterior, law.law, given, summand, n, noisy)
+    drawn = np.broadcast_to(law.constant.ravel(), (len(n), law.constant.size)).copy()
+    drawn[:, law.filled] += law.factor.ravel()[law.filled] * sums
+    _, times, added = law.shown
+    drawn = ((drawn - added) / times).reshape(-1, *law.sizes.shape)
+    return in_results(posterior, law.names[0], drawn)
