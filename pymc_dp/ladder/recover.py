@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 import numpy as np
 import pymc as pm
@@ -14,7 +15,7 @@ from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.draws import per_draw
+from pymc_dp.graphs.draws import Given, per_draw
 from pymc_dp.graphs.questions import known_shape, lengths
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
@@ -184,12 +185,19 @@ def _statistic_in_results(law: Independent, drawn, parameters, posterior):
 def _draw_statistic(law: Independent, value, noise, parameters, posterior, rng) -> np.ndarray:
     mechanism, z = law.standardised(value, noise)
     pair = find_pair(law.statistic.law, mechanism)
-    columns = [z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*parameters)]
-    rows = per_draw(posterior, as_row(*columns))
-    shape = len(rows), *known_shape(value)
-    rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
-    drawn = row_sampler(pair.draw, len(rows))(rng, rows).reshape(shape)
+    columns = z, *mechanism.parameters, -np.inf, np.inf, *pair.parameters(*parameters)
+    drawn = _sampled(pair, columns, known_shape(value), posterior, rng)
     return np.where(law.statistic.empty, 0.0, drawn)
+
+
+def _sampled(
+    pair, columns, shape, posterior, rng, given: Given = MappingProxyType({})
+) -> np.ndarray:
+    """Draw by a pair what has this shape for each draw of the posterior."""
+    rows = per_draw(posterior, as_row(*columns), given)
+    shape = len(rows), *shape
+    rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
+    return row_sampler(pair.draw, len(rows))(rng, rows).reshape(shape)
 
 
 @recovered.register
@@ -262,9 +270,8 @@ def _totals(law: OfUnknownSize, posterior, rng, n, constant, slope, z, mechanism
         sums, own = sum_of(records.law, numbers, *record)
         pair = find_pair(sums, noise)
         row = (z - times[0]) / times[1], *noise.parameters, -np.inf, np.inf, *pair.parameters(*own)
-        rows = per_draw(posterior, as_row(*row), {numbers: np.maximum(n, 1), **given})
-        rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
-        drawn = row_sampler(pair.draw, len(rows))(rng, rows).reshape(n.shape)
+        given = {numbers: np.maximum(n, 1), **given}
+        drawn = _sampled(pair, row, n.shape[1:], posterior, rng, given)
         return np.where(alone, 0.0, drawn)
     noisy = [(z - times[0]) / times[1], *(part / abs(times[1]) for part in noise_parts(mechanism))]
     doubles = [p.astype("float64") for p in record]
