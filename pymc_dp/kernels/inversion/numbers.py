@@ -14,6 +14,8 @@ PLAINLY = 1e-9  # largest error estimate of a density by few nodes
 _NOTHING = 35.0  # fall of a log density below which nothing is added
 _UNLIKELY = 27.0  # fall of a log weight from which on a number is left out, if that is nothing
 _LEFT_OUT = 1e-10  # share of a density that may be left out
+_AMONG = 14  # numbers of records among which densities are interpolated
+_SMOOTH = 1e-10  # largest error of what is interpolated
 
 
 @jit
@@ -64,66 +66,159 @@ def _few(log_weight, h, cut, few, n, lp, z, b, least):
 
 
 @jit
-def _of_range(log_weight, h, cut, few, n, lp, z, b, sg, grad, by_number):
-    """`sparing_line` of some numbers, without those that follow; fills in the derivatives."""
-    skipped = min(max(FEW - int(n), 0), lp.size) if b > 0.0 and sg == 0.0 else 0
-    logp, slope = -math.inf, np.zeros(1)
-    grad[:] = 0.0
-    by_number[:] = 0.0
-    if skipped < lp.size:
-        rest = n + skipped, lp[skipped:], z, b, sg
-        found = release_line(log_weight[:few], h[:few], cut[:few], *rest, PLAINLY)
-        if not math.isnan(found[0]):
-            grad[:few] = found[2]
-        else:
-            found = release_line(log_weight[few:], h[few:], cut[few:], *rest, TOLERANCE)
-            grad[few:] = found[2]
-        logp, slope[0] = found[0], found[1]
-        by_number[skipped:] = found[3]
-    if skipped:
-        own, by_node, by_z, of_numbers = _few(log_weight, h, cut, few, n, lp, z, b, logp)
-        logp = _join(logp, (grad, slope, by_number), own, (by_node, by_z, of_numbers))
-    return logp, slope[0]
+def tiers(log_weight, h, cut, few, n, lp, z, b, sg):
+    """`release_line` by the first `few` nodes where these are plainly enough, or by the others.
+
+    Of FEW records or more, where the noise is Laplace.
+    """
+    grad, rest = np.zeros(log_weight.size), (n, lp, z, b, sg)
+    found = release_line(log_weight[:few], h[:few], cut[:few], *rest, PLAINLY)
+    if not math.isnan(found[0]):
+        grad[:few] = found[2]
+    else:
+        found = release_line(log_weight[few:], h[few:], cut[few:], *rest, TOLERANCE)
+        grad[few:] = found[2]
+    return found[0], found[1], grad, found[3]
 
 
 @jit
 def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`release_line` by the first `few` nodes where these are plainly enough, or by the others.
+    """`tiers` of any numbers of records.
 
     Fewer than FEW records under Laplace noise are added up by themselves. Numbers that are unlikely
     are left out where no sum could make them matter.
     """
-    grad, by_number = np.zeros(log_weight.size), np.zeros(lp.size)
     [likely] = np.nonzero(lp >= lp.max() - _UNLIKELY)
     first, last = (likely[0], likely[-1] + 1) if likely.size else (0, lp.size)
-    own = n + first, lp[first:last], z, b, sg
-    logp, slope = _of_range(log_weight, h, cut, few, *own, grad, by_number[first:last])
-    if last - first < lp.size:
+    while True:
+        logp, slope, grad, by_number = -math.inf, 0.0, np.zeros(log_weight.size), np.zeros(lp.size)
+        begin = first
+        if b > 0.0 and sg == 0.0:
+            begin = min(max(FEW - int(n), first), last)
+        if begin < last:
+            logp, slope, grad, by_number[begin:last] = tiers(
+                log_weight, h, cut, few, n + begin, lp[begin:last], z, b, sg
+            )
+        if begin > first:
+            own, by_node, by_z, of_numbers = _few(
+                log_weight, h, cut, few, n + first, lp[first:last], z, b, logp
+            )
+            slopes = np.full(1, slope)
+            of_total = grad, slopes, by_number[first:last]
+            logp, slope = _join(logp, of_total, own, (by_node, by_z, of_numbers)), slopes[0]
         left_out = np.exp(lp[:first]).sum() + np.exp(lp[last:]).sum()
         left_out /= 2.0 * b if b > 0.0 else sg * math.sqrt(2.0 * math.pi)
-        if not left_out < _LEFT_OUT * math.exp(logp):
-            logp, slope = _of_range(log_weight, h, cut, few, n, lp, z, b, sg, grad, by_number)
-    return logp, slope, grad, by_number
+        if left_out <= _LEFT_OUT * math.exp(logp) or last - first == lp.size:
+            return logp, slope, grad, by_number
+        first, last = 0, lp.size
 
 
 @jit
 def release(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`sparing_line`, also of a release that depends on the number of records.
+    """`sparing_line` of a release that depends on the number of records.
 
     Then z, b and sg have an entry for each number, and the derivatives by z, too.
     """
-    if z.size == 1:
-        logp, slope, grad, by_number = sparing_line(
-            log_weight, h, cut, few, n, lp, z[0], b[0], sg[0]
+    slopes, by_number = np.zeros(lp.size), np.zeros(lp.size)
+    most = np.where(b > 0.0, 0.5 / b, 1.0 / (sg * math.sqrt(2.0 * math.pi)))
+    [likely] = np.nonzero((lp >= lp.max() - _UNLIKELY) & (lp > -math.inf))
+    if not likely.size:
+        return -math.inf, slopes, np.zeros(log_weight.size), by_number
+    first, last = likely[0], likely[-1] + 1
+    while True:
+        own = n + first, lp[first:last], z[first:last], b[first:last], sg[first:last]
+        logp, slopes[first:last], grad, by_number[first:last] = _each_number(
+            log_weight, h, cut, few, *own
         )
-        return logp, np.full(1, slope), grad, by_number
-    total, slopes, by_number = -math.inf, np.zeros(lp.size), np.zeros(lp.size)
-    grad, known = np.zeros(log_weight.size), np.zeros(1)
-    for k in range(lp.size):
-        if lp[k] == -math.inf:
-            continue
-        logp, slope, own, _ = sparing_line(log_weight, h, cut, few, n + k, known, z[k], b[k], sg[k])
-        of_z, of_number = np.zeros(lp.size), np.zeros(lp.size)
-        of_z[k], of_number[k] = slope, 1.0
-        total = _join(total, (grad, slopes, by_number), logp + lp[k], (own, of_z, of_number))
-    return total, slopes, grad, by_number
+        share = np.exp(lp) * most
+        left_out = share[:first].sum() + share[last:].sum()
+        if left_out <= _LEFT_OUT * math.exp(logp) or last - first == lp.size:
+            return logp, slopes, grad, by_number
+        first, last = 0, lp.size
+
+
+@jit
+def _each_number(log_weight, h, cut, few, n, lp, z, b, sg):
+    """`release` with z, b and sg of each number; of many numbers the densities are interpolated."""
+    numbers = np.arange(lp.size)
+    if n >= FEW and lp.size > 2 * _AMONG:
+        x = np.log(n + numbers)
+        places, tests = _chosen(x, n)
+        to_all = _interpolation(x, places)
+        if _fits(to_all, places, z) and _fits(to_all, places, b) and _fits(to_all, places, sg):
+            looked = np.concatenate((places, tests))
+            logp, slope, grads = _at(log_weight, h, cut, few, n, z, b, sg, looked)
+            each = to_all @ logp[: places.size]
+            if np.abs(each[tests] - logp[places.size :]).max() < _SMOOTH:
+                return _mixed(lp, each, slope, grads, places, to_all)
+    logp, slope, grads = _at(log_weight, h, cut, few, n, z, b, sg, numbers)
+    return _mixed(lp, logp, slope, grads, numbers, np.eye(lp.size))
+
+
+@jit
+def _at(log_weight, h, cut, few, n, z, b, sg, places):
+    """Return the log densities of some numbers of records, and their derivatives."""
+    logp, slope = np.empty(places.size), np.empty(places.size)
+    grads = np.empty((places.size, log_weight.size))
+    for i in range(places.size):
+        k = places[i]
+        logp[i], slope[i], grads[i], _ = sparing_line(
+            log_weight, h, cut, few, n + k, np.zeros(1), z[k], b[k], sg[k]
+        )
+    return logp, slope, grads
+
+
+@jit
+def _mixed(lp, each, slope, grads, places, to_all):
+    """Add up the densities of all numbers, that are interpolated between those at some places."""
+    joint = each + lp
+    top = joint.max()
+    chance = np.exp(joint - top)
+    total = chance.sum()
+    chance /= total
+    of_place = chance @ to_all
+    slopes, grad = np.zeros(lp.size), np.zeros(grads.shape[1])
+    for i in range(places.size):
+        slopes[places[i]] += of_place[i] * slope[i]
+        grad += of_place[i] * grads[i]
+    return top + math.log(total), slopes, grad, chance
+
+
+@jit
+def _chosen(x, n):
+    """Return places of numbers whose logarithms are near Chebyshev's points, and two others.
+
+    The others are where interpolation errs most, on each half.
+    """
+    middle, half = 0.5 * (x[-1] + x[0]), 0.5 * (x[-1] - x[0])
+    at = np.exp(middle - half * np.cos(np.linspace(0.0, math.pi, _AMONG))) - n
+    places = np.unique(np.round(at)).astype(np.int64)
+    distance = np.ones(x.size)
+    for k in places:
+        distance *= np.abs(x - x[k]) / half
+    split = x.size // 2
+    tests = np.array([np.argmax(distance[:split]), split + np.argmax(distance[split:])])
+    return places, tests
+
+
+@jit
+def _fits(to_all, places, values):
+    """Whether values are smooth enough to be interpolated."""
+    worst = 0.0
+    for k in range(values.size):
+        found = 0.0
+        for i in range(places.size):
+            found += to_all[k, i] * values[places[i]]
+        worst = max(worst, abs(found - values[k]))
+    return worst <= _SMOOTH * np.abs(values).max()
+
+
+@jit
+def _interpolation(x, places):
+    """Return the matrix that interpolates values at some places of x to all, by polynomials."""
+    found = np.ones((x.size, places.size))
+    for i in range(places.size):
+        for j in range(places.size):
+            if i != j:
+                found[:, i] *= (x - x[places[j]]) / (x[places[i]] - x[places[j]])
+    return found

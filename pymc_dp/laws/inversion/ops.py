@@ -10,7 +10,7 @@ from pytensor.graph.basic import Apply
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import Placement
 from pymc_dp.kernels.inversion import nodes as law_nodes
-from pymc_dp.kernels.inversion.numbers import release
+from pymc_dp.kernels.inversion.numbers import release, sparing_line, tiers
 from pymc_dp.laws.kernel_call import KernelCall, doubles
 
 
@@ -58,16 +58,17 @@ class Panels(KernelCall, Placement):
 
 
 class ReleaseDensity(KernelCall):
-    """Log density of a release, with its derivatives; see `kernels.inversion.numbers.release`.
+    """Log density of a release, with its derivatives; see `kernels.inversion.numbers`.
 
-    The first `few` nodes are tried first. The gradient of the first output *is*
-    the other outputs of the same node. Second derivatives are not available.
+    The first `few` nodes are tried first. `plain` says that no number is so small that it needs
+    care; compiling is faster then. The gradient of the first output *is* the other outputs of the
+    same node. Second derivatives are not available.
     """
 
-    __props__ = ("few",)
+    __props__ = ("few", "plain", "each")
 
-    def __init__(self, few: int):
-        self.few = few
+    def __init__(self, few: int, *, plain: bool, each: bool):
+        self.few, self.plain, self.each = few, plain, each
 
     def make_node(self, log_weight, h, cut, n, log_number, z, laplace, gaussian):
         """Apply to the nodes, the numbers of records, the release and the noise.
@@ -95,12 +96,22 @@ class ReleaseDensity(KernelCall):
 
     def call(self):
         """See `KernelCall.call`."""
-        kernel, few = release, self.few
+        few = self.few
+        if self.each:
+
+            def density_of_each(log_weight, h, cut, n, log_number, z, laplace, gaussian):
+                logp, by_z, by_node, by_number = release(
+                    log_weight, h, cut, few, n.item(), log_number, z, laplace, gaussian
+                )
+                return np.asarray(logp), by_z, by_node, by_number
+
+            return density_of_each
+        kernel = tiers if self.plain else sparing_line
 
         def density(log_weight, h, cut, n, log_number, z, laplace, gaussian):
             logp, by_z, by_node, by_number = kernel(
-                log_weight, h, cut, few, n.item(), log_number, z, laplace, gaussian
+                log_weight, h, cut, few, n.item(), log_number, z[0], laplace[0], gaussian[0]
             )
-            return np.asarray(logp), by_z, by_node, by_number
+            return np.asarray(logp), np.full(1, by_z), by_node, by_number
 
         return density

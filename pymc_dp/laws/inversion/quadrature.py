@@ -18,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, RULE, SAMPLES, WEIGHTS
+from pymc_dp.kernels.inversion.numbers import FEW
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
 from pymc_dp.laws.inversion.parts import Part, parts_of
@@ -98,7 +99,12 @@ def log_density_of_sum(
     mean = pt.maximum(mean, 1.0)
     sets = law_of_sum(parts, mean, counts, summand, at[0] - added * mean, *at[1:])
     log_weight, h, cut = (pt.concatenate(tiers) for tiers in zip(*sets, strict=True))
-    density = ReleaseDensity(node_count(parts, counts[0], summand))
+    known = log_number.type.shape == (1,)
+    density = ReleaseDensity(
+        node_count(parts, counts[0], summand),
+        plain=known and least >= FEW,
+        each=not known and z.type.shape != (1,),
+    )
     return density(log_weight, h + added, cut, n, log_number, z, laplace, gaussian)[0]
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import noticed_function
-from pymc_dp.kernels.inversion.numbers import FEW, sparing_line
+from pymc_dp.kernels.inversion.numbers import FEW, sparing_line, tiers
 from pymc_dp.laws.inversion.parts import Part
 from pymc_dp.laws.inversion.quadrature import (
     backward,
@@ -61,17 +61,18 @@ def require_found(
     noisy = [pt.dscalar() for _ in range(3)]
     counts = panel_counts(n)
     sets = law_of_sum(parts, float(n), counts, summand, *noisy)
-    nodes = [pt.concatenate(tiers) for tiers in zip(*sets, strict=True)]
+    nodes = [pt.concatenate(found) for found in zip(*sets, strict=True)]
     few = node_count(parts, counts[0], summand)
     far = [p.clipped(backward(p.law, pt.constant(_FAR))) for p in parts if not p.is_atom]
     ends = summand.at(pt.concatenate(far))
     with np.errstate(all="ignore"):
         own = [float(part) for part in noticed_function([], [laplace, gaussian])()]
         find = noticed_function(noisy, [*nodes, ends])
+        line = sparing_line if own[0] and n < FEW else tiers  # compiles sooner
 
         def density(z) -> float:
             *found, _ = find(z, *own)
-            return sparing_line(*found, few, float(n), np.zeros(1), z, *own)[0]
+            return line(*found, few, float(n), np.zeros(1), z, *own)[0]
 
         log_mass, values, _, far = find(0.0, *own)
         log_mass, values = log_mass[few:], values[few:]

@@ -5,7 +5,7 @@ import pytest
 from scipy import special, stats
 
 from pymc_dp.kernels.inversion.nodes import NODES, WEIGHTS
-from pymc_dp.kernels.inversion.numbers import release
+from pymc_dp.kernels.inversion.numbers import release, sparing_line
 
 K = np.arange(60)
 NUMBERS = {  # the least number, and log weights of it and of those that follow
@@ -46,7 +46,8 @@ def test_one_inversion_for_all_numbers(law, numbers, noise):
     nodes = [np.tile(part, 2) for part in (log_weight, h, cut)]
 
     def of(n, lp, z):
-        return release(*nodes, h.size, n, lp, *(np.full(1, v) for v in (z, *noise)))
+        logp, by_z, *others = sparing_line(*nodes, h.size, n, lp, z, *noise)
+        return logp, np.full(1, by_z), *others
 
     for z in (mean * (n + special.softmax(lp) @ K), mean * n - 3 * max(noise)):
         each = [of(n + k, one, z) for k in K]
@@ -61,11 +62,36 @@ def test_one_inversion_for_all_numbers(law, numbers, noise):
         for found, place in ((by_z, 1), (by_node, 2)):
             own = sum(s * e[place] for s, e in zip(share, each, strict=True) if s > 0)
             close(found, own)
-        # The same where the release depends on their number.
+        # The same where the release depends on their number: here it does not, in a mean it does.
         apart = release(*nodes, h.size, n, lp, *(np.full(K.size, v) for v in (z, *noise)))
         assert apart[0] == pytest.approx(expected, abs=1e-10)
         close(apart[1].sum(keepdims=True), by_z)
         close(apart[2], by_node)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_mean_over_an_unknown_number(many):
+    """Many numbers are interpolated between, unless what is released is no smooth function."""
+    log_weight, h = LAWS["inside"]
+    nodes = [np.tile(part, 2) for part in (log_weight, h, np.zeros(h.size))]
+    n, k = (300.0, np.arange(200)) if many else (25.0, np.arange(60))
+    lp = stats.norm.logpdf(n + k, n + 0.4 * k.size, 0.12 * k.size)
+
+    def of(n, lp, z, b):
+        return release(*nodes, h.size, n, lp, z, b, np.zeros(z.size))
+
+    odd = np.where(k == k.size // 2 + 1, 1.02, 1.0)
+    for mean, other in ((12.5, 1.0), (20.0, 1.0), (12.5, odd)):
+        z, b = mean * other * (n + k), 0.4 * (n + k)
+        each = [of(n + i, np.zeros(1), z[[i]], b[[i]]) for i in k]
+        share = lp + [found[0] for found in each]
+        logp, by_z, by_node, by_number = of(n, lp, z, b)
+        assert logp == pytest.approx(special.logsumexp(share), abs=1e-9)
+        share = special.softmax(share)
+        np.testing.assert_allclose(by_number, share, atol=1e-9)
+        slopes = np.ravel([found[1] for found in each])
+        assert by_z @ z == pytest.approx((share * slopes) @ z, rel=1e-7)
+        close(by_node, sum(s * found[2] for s, found in zip(share, each, strict=True)))
 
 
 def close(found, expected):
