@@ -22,13 +22,13 @@ from tests.fuzz.sizes import LINKS, NUMBERS, OF_NUMBER, OF_RECORDS, OF_SUM, UNKN
 NORMAL = list(SIGMA)
 PLAIN = [name for name in MANY if name not in WHOLE_NOISE]
 WIDE = {
-    "Laplace(4)": (
-        lambda m: dp.LaplaceMechanism(4.0), lambda z, s, j: stats.laplace.logpdf(z, s, 4.0),
-        lambda rng, s: s + rng.laplace(0, 4.0, s.shape),
+    "Laplace(8)": (
+        lambda m: dp.LaplaceMechanism(8.0), lambda z, s, j: stats.laplace.logpdf(z, s, 8.0),
+        lambda rng, s: s + rng.laplace(0, 8.0, s.shape),
     ),
-    "Gaussian(4)": (
-        lambda m: dp.GaussianMechanism(4.0), lambda z, s, j: stats.norm.logpdf(z, s, 4.0),
-        lambda rng, s: s + rng.normal(0, 4.0, s.shape),
+    "Gaussian(8)": (
+        lambda m: dp.GaussianMechanism(8.0), lambda z, s, j: stats.norm.logpdf(z, s, 8.0),
+        lambda rng, s: s + rng.normal(0, 8.0, s.shape),
     ),
 }  # fmt: skip
 NOISE = MANY | WIDE
