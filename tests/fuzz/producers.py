@@ -6,7 +6,7 @@ noise of their own; tables that overlap; a regression of an unknown number of ro
 
 from copy import copy
 from itertools import groupby
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -22,14 +22,12 @@ from tests.fuzz.sizes import LINKS, NUMBERS, OF_NUMBER, OF_RECORDS, OF_SUM, UNKN
 NORMAL = list(SIGMA)
 PLAIN = [name for name in MANY if name not in WHOLE_NOISE]
 WIDE = {
-    "Laplace(8)": (
-        lambda m: dp.LaplaceMechanism(8.0), lambda z, s, j: stats.laplace.logpdf(z, s, 8.0),
-        lambda rng, s: s + rng.laplace(0, 8.0, s.shape),
-    ),
-    "Gaussian(8)": (
-        lambda m: dp.GaussianMechanism(8.0), lambda z, s, j: stats.norm.logpdf(z, s, 8.0),
-        lambda rng, s: s + rng.normal(0, 8.0, s.shape),
-    ),
+    name: (
+        lambda m, make=make: make(8.0), lambda z, s, j, law=law: law.logpdf(z, s, 8.0),
+        lambda rng, s, law=law: law.rvs(s, 8.0, s.shape, random_state=rng),
+    )
+    for name, make, law in (("Laplace(8)", dp.LaplaceMechanism, stats.laplace),
+                            ("Gaussian(8)", dp.GaussianMechanism, stats.norm))
 }  # fmt: skip
 NOISE = MANY | WIDE
 # By domain: the prior, where a parameter is near, a map to there and back.
@@ -108,17 +106,6 @@ class Producer(Drawn):
         )
 
 
-# What `OF_SUM` is of a sum that is there.
-OF_TOTAL = {
-    "sum": lambda n, t: t,
-    "mean": lambda n, t: t / n,
-    "2 sum + 1": lambda n, t: 2 * t + 1,
-    "sum / n": lambda n, t: t / n,
-    "sum - n": lambda n, t: t - n,
-    "dot": lambda n, t: 1.0 * t,
-}
-
-
 class Groups(Producer):
     """Numbers and sums of groups, in any order and any number of releases."""
 
@@ -158,22 +145,19 @@ class Groups(Producer):
         p, m = LINKS[OF_RECORDS[self.law][0]].graph(v["theta"]), self.groups
         n = NUMBERS[self.number][1](shape=(m,))
 
-        def law(p):
+        summed, sums = self.summed, []
+        for j in range(m if self.listed else 0):
+            own = p[j] if p.type.ndim else p
+            make, *arguments = OF_RECORDS[self.law][1](own, v.get("sigma"))
+            x = make(f"x{j}", *arguments, shape=n[j])
+            sums.append(summed.graph(n[j], self.each.graph(x)))
+        if not self.listed:
             make, *arguments = OF_RECORDS[self.law][1](p, v.get("sigma"))
-            return make, arguments
-
-        if self.listed:
-            records = []
-            for j in range(m):
-                make, arguments = law(p[j] if p.type.ndim else p)
-                records.append(self.each.graph(make(f"x{j}", *arguments, shape=n[j])))
-            sums = pt.stack([self.summed.graph(n[j], h) for j, h in enumerate(records)])
-        else:
-            make, arguments = law(p)
             of = self.each.graph if self.each is not EACH[0] else None
             total = dp.RecordSums("total", make.dist(*arguments), n, of=of, shape=m)
-            sums = OF_TOTAL[self.summed.label](n, total)
-        kinds = [self.counted.graph(n), sums]
+            h = SimpleNamespace(sum=lambda: total, mean=lambda: total / n)
+            sums = (OF_SUM[0] if summed.label == "dot" else summed).graph(n, h)
+        kinds = [self.counted.graph(n), pt.stack(sums) if self.listed else sums]
         for _, entries in self.releases:
             runs = [(k, [j for j, _ in own]) for k, own in groupby(entries, lambda e: e[1])]
             found = [kinds[k] if js == list(range(m)) else kinds[k][js] for k, js in runs]
@@ -181,14 +165,11 @@ class Groups(Producer):
 
     def of_group(self, j, point, released=()):
         """Return one group as a model of its own, and its parameters."""
-        kinds = [k for k, *_ in released]
-        counted = (self.counted,) * kinds.count(0)
-        noise = [name for _, name, _ in sorted(released, key=lambda e: e[0])]
-        order = [len(counted) if k else kinds[:i].count(0) for i, k in enumerate(kinds)]
-        size = Size(
-            self.number, self.law, self.each, counted, self.summed, tuple(noise), tuple(order),
-            False, self.seed, tuple(place for *_, place in released),
-        )  # fmt: skip
+        counted = (self.counted,) * sum(k == 0 for k, *_ in released)
+        noise, places = (tuple(e[i] for e in released) for i in (2, 1))
+        order = tuple(range(len(released)))
+        size = Size(self.number, self.law, self.each, counted, self.summed, noise, order, False,
+                    self.seed, places)  # fmt: skip
         return size, {k: v[j] if np.ndim(v) else v for k, v in point.items()}
 
     def published(self, rng, point):
@@ -206,42 +187,46 @@ class Groups(Producer):
     def log_density(self, point, z, rng, size):
         found = []
         for j in range(self.groups):
-            own = [
-                ((k, name, i), value[i])
+            own = sorted(
+                (k, place, name, value[place])
                 for (name, entries), value in zip(self.releases, z, strict=True)
-                for i, (group, k) in enumerate(entries)
+                for place, (group, k) in enumerate(entries)
                 if group == j
-            ]
+            )
             if own:
-                group, at = self.of_group(j, point, [entry for entry, _ in own])
-                found.append(group.log_density(at, [value for _, value in own], rng, size))
+                group, at = self.of_group(j, point, own)
+                found.append(group.log_density(at, [value for *_, value in own], rng, size))
         return total_of(found)
 
 
 BITS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
+# Of each question, which answer a cell has.
+TRUTH = {
+    "binary": [np.eye(2)], "covariates": [np.eye(2)], "k-ary": [np.eye(3)],
+    "questions": list(np.eye(2)[BITS.T]), "classes": list(np.eye(2)[BITS.T]),
+    "one-hot": list(np.eye(2)[np.eye(3, dtype=int)]),
+}  # fmt: skip
 
 
 class Answers(Producer):
-    """Answers changed at random: of cells of what is true, questions, and channels.
+    """Answers changed at random, to one or several questions.
 
-    Row i is in cell c with a probability, and answers question q there with row c of `truth`.
+    A row is in a cell, which says all its answers.
     """
 
     def choices(self, rng, choose):
-        self.kind = choose(("binary", "covariates", "k-ary", "questions", "classes", "one-hot"))
-        self.n, self.groups = int(rng.integers(2, 7)), int(rng.integers(1, 4))
+        self.kind, self.n, self.groups = choose(TRUTH), *map(int, rng.integers((2, 1), (7, 4)))
         self.g, self.x = rng.integers(0, self.groups, self.n), rng.normal(size=self.n).round(1)
-        self.cells = {"k-ary": 3, "one-hot": 3, "questions": 4}.get(self.kind, 2)
-        several = self.kind in ("questions", "classes", "one-hot")
-        categories = 3 if self.kind == "k-ary" else 2
+        self.cells, categories = TRUTH[self.kind][0].shape
+        several = len(TRUTH[self.kind]) > 1
         self.releases = []
         for _ in range(choose((1, 1, 2))):
             q = int(rng.integers(2)) if several and rng.random() < 0.4 else None
             rows = rng.permutation(self.n)[: rng.integers(1, self.n + 1)]
-            rows = rows if rng.random() < 0.3 else None
-            form = choose(("truth", "epsilon", "matrix", "wide", "each"))
-            if form == "each" and (not several or q is not None or self.kind == "one-hot"):
-                form = "truth"
+            rows = np.arange(self.n) if rng.random() < 0.7 else rows
+            forms = ("truth", "epsilon", "matrix", "wide", "each")
+            two = q is None and len(TRUTH[self.kind]) == 2
+            form = choose(forms if two else forms[:-1])
             matrix = rng.dirichlet(np.ones(categories + (form == "wide")), categories).round(2)
             matrix[:, 0] += 1 - matrix.sum(1)
             self.releases.append((form, q, rows, matrix))
@@ -249,83 +234,66 @@ class Answers(Producer):
     @property
     def shapes(self):
         shares = {"binary": ("share", self.groups), "covariates": ("real", 2)}
-        found = {"p": shares.get(self.kind, ("simplex", (self.groups, self.cells)))}
+        found = {
+            "p": shares.get(
+                self.kind, ("simplex", (self.groups, 2 if self.kind == "classes" else self.cells))
+            )
+        }
         return found | ({"q": ("share", (2, 2))} if self.kind == "classes" else {})
 
-    def mechanism(self, i, m):
+    def channels(self, i):
+        """Return the mechanism of a release, and the matrix for each question or all."""
         form, _, _, matrix = self.releases[i]
-        return {
-            "truth": lambda: dp.RandomizedResponse(0.8, categories=len(matrix)),
-            "epsilon": lambda: dp.RandomizedResponse.from_epsilon(1.0, categories=len(matrix)),
-            "each": lambda: dp.RandomizedResponse([0.8, 0.6]),
-        }.get(form, lambda: dp.RandomizedResponse(matrix=matrix))()
+        k, new = len(matrix), dp.RandomizedResponse
+        mechanism, t = {
+            "truth": lambda: (new(0.8, categories=k), [0.8]),
+            "epsilon": lambda: (new.from_epsilon(1.0, categories=k), [np.e / (np.e + k - 1)]),
+            "each": lambda: (new([0.8, 0.6]), [0.8, 0.6]),
+        }.get(form, lambda: (new(matrix=matrix), []))()
+        return mechanism, [np.where(np.eye(k), v, (1 - v) / (k - 1)) for v in t] or [matrix]
 
-    def channel(self, release, q):
-        form, _, _, matrix = release
-        k = len(matrix)
-        t = {"truth": 0.8, "epsilon": np.e / (np.e + k - 1), "each": (0.8, 0.6)[min(q, 1)]}
-        if form not in t:
-            return matrix
-        return np.where(np.eye(k), t[form], (1 - t[form]) / (k - 1))
+    def mechanism(self, i, m):
+        return self.channels(i)[0]
 
     def write(self, v):
         p, n = v["p"], self.n
-        match self.kind:
-            case "binary":
-                x = pm.Bernoulli("x", p[self.g], shape=n)
-            case "covariates":
-                x = pm.Bernoulli("x", logit_p=p[0] + p[1] * self.x, shape=n)
-            case _:
-                x = pm.Categorical("x", p[self.g], shape=n)
-        match self.kind:
-            case "questions":
-                x = pt.as_tensor(BITS)[x]
-            case "one-hot":
-                x = pt.eye(3)[x]
-            case "classes":
-                x = pm.Bernoulli("y", v["q"][x], shape=(n, 2))
+        if self.kind == "covariates":
+            x = pm.Bernoulli("x", logit_p=p[0] + p[1] * self.x, shape=n)
+        else:
+            x = (pm.Bernoulli if self.kind == "binary" else pm.Categorical)("x", p[self.g], shape=n)
+        if self.kind in ("questions", "one-hot"):
+            x = (pt.as_tensor(BITS) if self.kind == "questions" else pt.eye(3))[x]
+        if self.kind == "classes":
+            x = pm.Bernoulli("y", v["q"][x], shape=(n, 2))
         for _, q, rows, _ in self.releases:
             found = x if q is None else x[:, q]
-            yield found if rows is None else found[rows]
+            yield found if len(rows) == n and (rows == np.arange(n)).all() else found[rows]
 
-    def parts(self, point):
-        """Return the probabilities of the cells of rows, and of answers there, by question."""
+    def cells_of(self, point):
+        """Return the probabilities of the cells of rows."""
         p = point["p"]
-        match self.kind:
-            case "binary":
-                ones = p[self.g]
-            case "covariates":
-                ones = special.expit(p[0] + p[1] * self.x)
-            case _:
-                return p[self.g], {
-                    "k-ary": [np.eye(3)],
-                    "questions": [np.eye(2)[BITS[:, q]] for q in range(2)],
-                    "one-hot": [np.eye(2)[np.eye(3, dtype=int)[:, q]] for q in range(3)],
-                    "classes": [np.stack([1 - q, q], -1) for q in np.moveaxis(point["q"], 1, 0)]
-                    if "q" in point else [],
-                }[self.kind]  # fmt: skip
-        return np.stack([1 - ones, ones], -1), [np.eye(2)]
+        p = special.expit(p[0] + p[1] * self.x) if self.kind == "covariates" else p[self.g]
+        if self.kind == "classes":
+            return p @ np.where(BITS, point["q"][:, None], 1 - point["q"][:, None]).prod(-1)
+        return p if p.ndim == 2 else np.stack([1 - p, p], -1)
 
-    def reports(self, point):
+    def reports(self):
         """Yield by release its rows, and the probabilities of reports by cell and question."""
-        _, truth = self.parts(point)
-        for release in self.releases:
-            _, q, rows, _ = release
-            asked = range(len(truth)) if q is None else [q]
-            found = [truth[k] @ self.channel(release, k if q is None else 0) for k in asked]
-            yield np.arange(self.n) if rows is None else rows, found
+        truth = TRUTH[self.kind]
+        for i, (_, q, rows, _) in enumerate(self.releases):
+            own, t = truth if q is None else [truth[q]], self.channels(i)[1]
+            yield rows, [answers @ t[min(k, len(t) - 1)] for k, answers in enumerate(own)]
 
     def published(self, rng, point):
-        cells = [rng.choice(self.cells, p=w) for w in self.parts(point)[0]]
-        z = []
-        for rows, laws in self.reports(point):
+        cells, z = [rng.choice(self.cells, p=w) for w in self.cells_of(point)], []
+        for rows, laws in self.reports():
             drawn = [[rng.choice(law.shape[1], p=law[cells[i]]) for law in laws] for i in rows]
             z.append(np.array(drawn) if len(laws) > 1 else np.array(drawn)[:, 0])
         return z
 
     def log_density(self, point, z, rng, size):
-        total = np.array(self.parts(point)[0])
-        for (rows, laws), value in zip(self.reports(point), z, strict=True):
+        total = np.array(self.cells_of(point))
+        for (rows, laws), value in zip(self.reports(), z, strict=True):
             for law, reported in zip(laws, value.reshape(len(rows), -1).T, strict=True):
                 total[rows] *= law[:, reported].T
         with np.errstate(divide="ignore"):
@@ -344,10 +312,7 @@ class Rows(Producer):
             own = rng.permutation(self.columns)[: rng.integers(1, self.columns + 1)]
             own = np.arange(self.columns) if rng.random() < 0.6 else own
             sd = rng.uniform(0.3, 1.0, (self.n, len(own)) if rng.random() < 0.3 else len(own))
-            self.releases.append((choose(("stack", "apart")), own, sd.round(2)))
-        if self.releases[0][0] == "apart":  # a release for each column
-            _, own, sd = self.releases[0]
-            self.releases = [("stack", own[k : k + 1], sd[..., k : k + 1]) for k in range(len(own))]
+            self.releases.append((own, sd.round(2)))
 
     @property
     def shapes(self):
@@ -357,7 +322,7 @@ class Rows(Producer):
         return found | {"u": ("real", 2), "b": ("real", 3)}
 
     def mechanism(self, i, m):
-        sd = self.releases[i][2]
+        sd = self.releases[i][1]
         return dp.GaussianMechanism(sd if sd.shape[-1] > 1 else sd[..., 0])
 
     def write(self, v):
@@ -374,7 +339,7 @@ class Rows(Producer):
                     design = pt.stack([pt.ones(n), x[-1]], axis=1)
                     mean = design @ pt.stack([a[k + 1], b[k]])
                 x.append(pm.Normal(name, mean, s[k + 1], shape=n))
-        for _, own, _ in self.releases:
+        for own, _ in self.releases:
             yield x[own[0]] if len(own) == 1 else pt.stack([x[k] for k in own], axis=1)
 
     def moments(self, point):
@@ -390,14 +355,14 @@ class Rows(Producer):
     def published(self, rng, point):
         mean, covariance = self.moments(point)
         x = mean + rng.multivariate_normal(np.zeros(self.columns), covariance, self.n)
-        z = [x[:, own] + sd * rng.normal(size=(self.n, len(own))) for _, own, sd in self.releases]
+        z = [x[:, own] + sd * rng.normal(size=(self.n, len(own))) for own, sd in self.releases]
         return [v[:, 0] if v.shape[1] == 1 else v for v in z]
 
     def log_density(self, point, z, rng, size):
         mean, covariance = self.moments(point)
-        at = np.concatenate([own for _, own, _ in self.releases])
+        at = np.concatenate([own for own, _ in self.releases])
         value = np.concatenate([v.reshape(self.n, -1) for v in z], axis=1)
-        sd = [np.broadcast_to(sd, (self.n, len(own))) for _, own, sd in self.releases]
+        sd = [np.broadcast_to(sd, (self.n, len(own))) for own, sd in self.releases]
         sd = np.concatenate(sd, axis=1)
         rows = zip(mean[:, at], value, sd**2, strict=True)
         covariance = covariance[np.ix_(at, at)]
@@ -414,22 +379,15 @@ class Tables(Producer):
         self.design = np.stack([np.ones(self.cells), rng.normal(size=self.cells).round(1)], 1)
         self.releases = []
         for _ in range(choose((1, 2, 2, 3))):
-            form = choose(("matrix", "total", "cells", "some", "axis 0", "axis 1"))
-            form = form if len(self.shape) == 2 or "axis" not in form else "matrix"
-            whole = np.reshape(np.arange(self.cells), self.shape)
-            weights = {
-                "total": np.ones((1, self.cells)),
-                "cells": np.eye(self.cells),
-                "some": np.eye(self.cells)[:2].sum(0, keepdims=True),
-            }
-            if "axis" in form:
-                axis = int(form[-1])
-                lines = np.moveaxis(whole, axis, -1)
-                weights = (np.arange(self.cells) == lines[..., None]).sum(1) * 1.0
-            else:
-                matrix = rng.choice([0, 1, 1, -1, 2] if rng.random() < 0.2 else [0, 1],
-                                    (rng.integers(1, 4), self.cells))  # fmt: skip
-                weights = weights.get(form, matrix)
+            numbers = [0, 1, 1, -1, 2] if rng.random() < 0.2 else [0, 1]
+            matrix = rng.choice(numbers, (rng.integers(1, 4), self.cells))
+            forms = (
+                lambda c, m=matrix: m @ c, lambda c: c.sum()[None], lambda c: c,
+                lambda c: c[:2].sum()[None],
+                *(lambda c, k=k: c.reshape(self.shape).sum(axis=k) for k in (0, 1)),
+            )  # fmt: skip
+            form = choose(forms if len(self.shape) == 2 else forms[:4])
+            weights = np.stack([form(cell) for cell in np.eye(self.cells)], -1)
             noise = choose(WHOLE_NOISE if rng.random() < 0.4 else PLAIN)
             self.releases.append((noise, form, weights))
 
@@ -445,12 +403,7 @@ class Tables(Producer):
             c = pm.Multinomial("x", self.people, v.get("p", pm.math.softmax(eta)))
         else:
             c = pm.Poisson("x", v.get("p", pt.exp(eta)), shape=self.cells)
-        for _, form, weights in self.releases:
-            yield {
-                "total": lambda: c.sum()[None], "cells": lambda: c,
-                "some": lambda: c[:2].sum()[None],
-                "axis": lambda at=int(form[-1] == "1"): c.reshape(self.shape).sum(axis=at),
-            }.get(form.split(" ")[0], lambda w=weights: w @ c)()  # fmt: skip
+        return [form(c) for _, form, _ in self.releases]
 
     @property
     def priors(self):
@@ -490,11 +443,8 @@ class Tables(Producer):
         c = np.indices((16 if poisson else self.people + 1,) * self.cells)
         c = c.reshape(self.cells, -1).T
         c = c if poisson else c[c.sum(1) == self.people]
-        log = (
-            stats.poisson.logpmf(c, p).sum(1)
-            if poisson
-            else stats.multinomial.logpmf(c, self.people, p)
-        )
+        law = stats.poisson(p) if poisson else stats.multinomial(self.people, p)
+        log = law.logpmf(c).sum(1) if poisson else law.logpmf(c)
         return special.logsumexp(log + self.log_likelihood(z, c)), 1e-9
 
 
@@ -503,7 +453,6 @@ class Regression(Producer):
 
     def choices(self, rng, choose):
         self.number = choose(("DiscreteUniform(6, 11)", "DiscreteUniform(6, 11)", "Poisson(7)"))
-        self.releases = []
         products = ("x", "y", "xx", "xy", "yy")
         split = choose(
             (("n", products), ("n", ("x", "xx"), ("y", "xy"), "yy"), (("n", *products),))

@@ -252,7 +252,7 @@ def check(spec, outcomes, draws):
         (grammar, 75, {"marginal": 9, "statistics": 5, "step ConjugateGibbs": 4}),
         (designs, 20, {"marginal": 3, "statistics": 3, "records": 11}),
         (sizes, 12, {"marginal": 6}),
-        (producers, 30, {"marginal": 6}),
+        (producers, 30, {"marginal": 10}),
     ],
 )
 def test_rungs_of_random_models(models, count, least):
