@@ -20,6 +20,8 @@ from tests.fuzz.comparing import REFUSALS, SIGMAS, Densities, differ, fuzz, kind
 from tests.fuzz.grammar import AFTER, CHANGED, DATA, EACH, PARAMETERS, SUMS, Release, Spec
 from tests.reading.sums.test_reader import evaluate, near_means, reassemble
 
+pytestmark = pytest.mark.filterwarnings("ignore:No safe default transform")  # of PyMC, of mixtures
+
 # Compiling takes its time: of so many models one has its steps checked, and that of all records.
 STEPS_EVERY, RECORDS_EVERY = 10, 200
 
