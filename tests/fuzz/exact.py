@@ -60,17 +60,23 @@ def of_sums(law, h, kinks, sizes, z, sigma):
 
     :math:`p(z) = \frac{1}{2\pi} \int \varphi(t)^n e^{-itz - \sigma^2 t^2 / 2} dt`, where the
     trapezoid rule is exact up to what lies a period :math:`2\pi / \Delta t` away. Records are
-    integrated over their quantiles, which `kinks` of h cut in pieces.
+    integrated over their quantiles, which `kinks` of h cut in pieces: those of each part of a
+    mixture, that has `parts`.
     """
     sizes = np.asarray(sizes)
     z, sigma = (np.broadcast_to(v, sizes.shape) for v in (z, sigma))
-    edges = np.concatenate([_TAILS, 1 - _TAILS, law.cdf(kinks), [0.0, 1.0]])
-    # Far out the doubles are too coarse for 1 - u; what lies there is below 1e-11.
-    edges = edges[(edges == 0) | (edges == 1) | ((edges > 1e-11) & (edges < 1 - 1e-11))]
+
+    def quantiles(law, nodes):
+        edges = np.concatenate([_TAILS, 1 - _TAILS, law.cdf(kinks), [0.0, 1.0]])
+        # Far out the doubles are too coarse for 1 - u; what lies there is below 1e-11.
+        edges = edges[(edges == 0) | (edges == 1) | ((edges > 1e-11) & (edges < 1 - 1e-11))]
+        u, w = _panels(edges, nodes)
+        return h(law.ppf(u)), w
 
     def rule(nodes):
-        u, w = _panels(edges, nodes)
-        value = h(law.ppf(u))
+        parts = [(p, *quantiles(own, nodes)) for p, own in getattr(law, "parts", [(1.0, law)])]
+        value = np.concatenate([v for _, v, _ in parts])
+        w = np.concatenate([p * w for p, _, w in parts])
         mean = w @ value
         spread = np.sqrt(max(w @ (value - mean) ** 2, 1e-12))
         far = np.max(np.abs(z - sizes * mean) + 12 * (sigma + np.sqrt(sizes) * spread))

@@ -15,35 +15,103 @@ from tests.fuzz.grammar import ANY, ENOUGH, WHOLE_NOISE, Drawn, Part, average, c
 MOST = 150  # records; beyond the priors have less than e-45
 
 
-def _rate():
-    return pm.Gamma("rate", 8, 1)
+def _rate(size):
+    return pm.Gamma("rate", 8, 1, **size)
 
 
-def _share():
-    return pm.Beta("share", 2, 2)
+def _share(size):
+    return pm.Beta("share", 2, 2, **size)
 
 
-# The free parameter; the prior for PyMC, and of scipy.
+# The free parameter; the prior for PyMC, of a shape, and of scipy.
 NUMBERS = {
-    "Poisson(rate)": ("rate", lambda: pm.Poisson("n", _rate()), lambda v: stats.poisson(v)),
-    "Poisson(7)": (None, lambda: pm.Poisson("n", 7), lambda v: stats.poisson(7)),
+    "Poisson(rate)": (
+        "rate", lambda **k: pm.Poisson("n", _rate(k), **k), lambda v: stats.poisson(v)
+    ),
+    "Poisson(7)": (None, lambda **k: pm.Poisson("n", 7, **k), lambda v: stats.poisson(7)),
     "Binomial(12, share)": (
-        "share", lambda: pm.Binomial("n", 12, _share()), lambda v: stats.binom(12, v)
+        "share", lambda **k: pm.Binomial("n", 12, _share(k), **k), lambda v: stats.binom(12, v)
     ),
     "NegativeBinomial(3, .3)": (
-        None, lambda: pm.NegativeBinomial("n", n=3, p=0.4), lambda v: stats.nbinom(3, 0.4)
+        None,
+        lambda **k: pm.NegativeBinomial("n", n=3, p=0.4, **k),
+        lambda v: stats.nbinom(3, 0.4),
     ),
     "NegativeBinomial(mu=rate)": (
         "rate",
-        lambda: pm.NegativeBinomial("n", mu=_rate(), alpha=4.0),
+        lambda **k: pm.NegativeBinomial("n", mu=_rate(k), alpha=4.0, **k),
         lambda v: stats.nbinom(4, 4 / (4 + v)),
     ),
-    "Geometric(.5)": (None, lambda: pm.Geometric("n", 0.5), lambda v: stats.geom(0.5)),
+    "Geometric(.5)": (None, lambda **k: pm.Geometric("n", 0.5, **k), lambda v: stats.geom(0.5)),
     "DiscreteUniform(6, 11)": (
-        None, lambda: pm.DiscreteUniform("n", 6, 11), lambda v: stats.randint(6, 12)
+        None, lambda **k: pm.DiscreteUniform("n", 6, 11, **k), lambda v: stats.randint(6, 12)
     ),
     "DiscreteUniform(0, 5)": (
-        None, lambda: pm.DiscreteUniform("n", 0, 5), lambda v: stats.randint(0, 6)
+        None, lambda **k: pm.DiscreteUniform("n", 0, 5, **k), lambda v: stats.randint(0, 6)
+    ),
+}  # fmt: skip
+UNKNOWN = list(NUMBERS)
+NUMBERS["5"] = (
+    None,
+    lambda **k: np.broadcast_to(5, k.get("shape", ())),
+    lambda v: stats.randint(5, 6),
+)
+
+
+class Mixture:
+    """A law of scipy's parts, with their weights."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def rvs(self, size, random_state):
+        which = random_state.choice(len(self.parts), p=[w for w, _ in self.parts], size=size)
+        drawn = [law.rvs(size=size, random_state=random_state) for _, law in self.parts]
+        return np.choose(which, drawn)
+
+
+class Censored:
+    """A Normal law whose values beyond 0.2 and 1.2 are these."""
+
+    def __init__(self, mean):
+        self.law = stats.norm(mean, 1)
+
+    def rvs(self, **size):
+        return self.law.rvs(**size).clip(0.2, 1.2)
+
+    def ppf(self, u):
+        return self.law.ppf(u).clip(0.2, 1.2)
+
+    def cdf(self, kinks):
+        return self.law.cdf([*kinks, 0.2, 1.2])  # it has these of its own
+
+
+_ZERO = stats.uniform(0, 1e-300)
+OF_RECORDS = LAWS | {
+    "HurdleLogNormal": (
+        "real", lambda p, s: (pm.HurdleLogNormal, 0.6, p, 0.5),
+        lambda p, s: Mixture((0.4, _ZERO), (0.6, stats.lognorm(0.5, scale=np.exp(p)))), None
+    ),
+    "HurdleGamma": (
+        "positive", lambda p, s: (pm.HurdleGamma, 0.6, 2.0, p),
+        lambda p, s: Mixture((0.4, _ZERO), (0.6, stats.gamma(2, scale=1 / p))), None
+    ),
+    "Mixture": (
+        "positive",
+        lambda p, s: (
+            pm.Mixture, [0.3, 0.7], [pm.Exponential.dist(p), pm.Gamma.dist(3.0, 2.0 * p)]
+        ),
+        lambda p, s: Mixture((0.3, stats.expon(0, 1 / p)), (0.7, stats.gamma(3, scale=0.5 / p))),
+        None,
+    ),
+    "NormalMixture": (
+        "real",
+        lambda p, s: (pm.NormalMixture, [0.3, 0.7], pt.stack([p, p + 2.0], axis=-1), 0.5),
+        lambda p, s: Mixture((0.3, stats.norm(p, 0.5)), (0.7, stats.norm(p + 2, 0.5))), None
+    ),
+    "Censored": (
+        "real", lambda p, s: (pm.Censored, pm.Normal.dist(p, 1.0), 0.2, 1.2),
+        lambda p, s: Censored(p), None
     ),
 }  # fmt: skip
 
@@ -81,11 +149,13 @@ class Size(Drawn):
     together: bool
     """Whether all are in one release."""
     seed: int
+    places: tuple[int, ...] = ()
+    """Of entries in releases, where they are not all in one or each in one."""
 
     def draw_parameters(self, rng, near=None):
         """Draw the free parameters; or change those of another draw a little."""
         e = rng.normal(size=3)
-        free, domain = NUMBERS[self.number][0], LAWS[self.law][0]
+        free, domain = NUMBERS[self.number][0], OF_RECORDS[self.law][0]
         found = {"theta": 0.5 * e[0]} if near is None else {"theta": near["theta"] + 0.3 * e[0]}
         if self.law == "Normal":
             found["sigma"] = np.exp(0.3 * e[1]) * (near["sigma"] if near else 1.0)
@@ -106,7 +176,7 @@ class Size(Drawn):
         return law(point[free] if free else None)
 
     def record_parameters(self, point):
-        p = LINKS[LAWS[self.law][0]].array(np.asarray(point["theta"]))
+        p = LINKS[OF_RECORDS[self.law][0]].array(np.asarray(point["theta"]))
         return p, point.get("sigma", 1.0)
 
     def entries(self, n, total):
@@ -119,7 +189,7 @@ class Size(Drawn):
     def published(self, rng, point):
         """Return values that the model might have released: a list of one, or of one for each."""
         n = self.law_of_number(point).rvs(random_state=rng)
-        law = LAWS[self.law][2](*self.record_parameters(point))
+        law = OF_RECORDS[self.law][2](*self.record_parameters(point))
         x = law.rvs(size=n, random_state=rng)
         s = self.entries(n, self.each.array(x).astype("float64").sum())
         found = []
@@ -132,9 +202,9 @@ class Size(Drawn):
         """Write the model for PyMC."""
         with pm.Model() as model:
             n = NUMBERS[self.number][1]()
-            p = LINKS[LAWS[self.law][0]].graph(pm.Normal("theta", 0, 1))
+            p = LINKS[OF_RECORDS[self.law][0]].graph(pm.Normal("theta", 0, 1))
             spread = pm.HalfNormal("sigma", 1) if self.law == "Normal" else None
-            law, *arguments = LAWS[self.law][1](p, spread)
+            law, *arguments = OF_RECORDS[self.law][1](p, spread)
             h = self.each.graph(law("x", *arguments, shape=n))
             graphs = [*(part.graph(n) for part in self.counted), self.summed.graph(n, h)]
             graphs = [graphs[k] for k in self.order]
@@ -152,10 +222,14 @@ class Size(Drawn):
         n = np.arange(MOST)
         z = list(z[0]) if self.together else z
         log = self.law_of_number(point).logpmf(n)
-        places = list(range(len(self.order))) if self.together else [0] * len(self.order)
+        places = self.places or (
+            list(range(len(self.order))) if self.together else [0] * len(self.order)
+        )
         for i, k in enumerate(self.order):
             if k < len(self.counted):
                 log = log + MANY[self.noise[k]][1](z[i], self.counted[k].array(n), places[i])
+        if len(self.counted) not in self.order:
+            return special.logsumexp(log), 1e-10
         place = self.order.index(len(self.counted))
         noise, value = self.noise[-1], z[place]
 
@@ -174,7 +248,7 @@ class Size(Drawn):
             with np.errstate(invalid="ignore"):
                 shares = np.exp(log + found - total)
                 return total, np.nansum(shares * np.minimum(errors, 1e9))
-        law = LAWS[self.law][2](*self.record_parameters(point))
+        law = OF_RECORDS[self.law][2](*self.record_parameters(point))
         for many in (size, 30 * size):
             x = law.rvs(size=(many, max(n.max(), 1)), random_state=rng)
             h = self.each.array(x).astype("float64")
@@ -189,7 +263,7 @@ class Size(Drawn):
         p, spread = self.record_parameters(point)
         label, filled = self.each.label, n > 0
         m = np.maximum(n, 1)
-        total = LAWS[self.law][3]
+        total = OF_RECORDS[self.law][3]
         if label in LINEAR and (self.law == "Normal" or total is not None):
             a, b = LINEAR[label]
             c, w = (constant + slope * b * n)[:, None], (slope * a)[:, None]
@@ -199,7 +273,7 @@ class Size(Drawn):
                 law, lambda s: log_noise(c + w * s), (value - c) / w, 1.0 / abs(w)
             )
         elif label in KINKS and sigma is not None and self.law not in COUNTS:
-            law = LAWS[self.law][2](p, spread)
+            law = OF_RECORDS[self.law][2](p, spread)
             z, noise = (value - constant) / slope, sigma / abs(slope)
             found, errors = exact.of_sums(law, self.each.array, KINKS[label], m, z, noise)
             found = found - np.log(abs(slope))
@@ -214,7 +288,7 @@ def random_spec(seed):
 
     choose = chooser(rng)
 
-    number, law = choose(NUMBERS, 0.3), choose(LAWS, 0.2)
+    number, law = choose(UNKNOWN, 0.3), choose(OF_RECORDS, 0.2)
     each, summed = choose(EACH, 0.5), choose(OF_SUM, 0.4)
     counted = [choose(OF_NUMBER, 0.7) for _ in range(choose((1, 1, 1, 1, 0, 2)))]
     if each.label in KINKS and rng.random() < 0.5:  # whose smooth sums need five records

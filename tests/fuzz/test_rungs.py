@@ -15,10 +15,12 @@ from pymc_dp.graphs.questions import known_shape
 from pymc_dp.reading.model import Reading, release_statistic
 from pymc_dp.reading.sums import additive
 from pymc_dp.step_methods import choose_steps
-from tests.fuzz import designs, grammar, sizes
+from tests.fuzz import designs, grammar, producers, sizes
 from tests.fuzz.comparing import REFUSALS, SIGMAS, Densities, differ, fuzz, kind
 from tests.fuzz.grammar import AFTER, CHANGED, DATA, EACH, PARAMETERS, SUMS, Release, Spec
 from tests.reading.sums.test_reader import evaluate, near_means, reassemble
+
+pytestmark = pytest.mark.filterwarnings("ignore:No safe default transform")  # of PyMC, of mixtures
 
 # Compiling takes its time: of so many models one has its steps checked, and that of all records.
 STEPS_EVERY, RECORDS_EVERY = 10, 200
@@ -134,9 +136,12 @@ def check_steps(model, spec, z, outcomes, draws, made=None):
 def functions(spec, values):
     """Return bounded functions of parameters and records, of whose means one is the posterior's."""
     count = len(spec.priors)
-    shares = [law.cdf(v) for (_, law), v in zip(spec.priors.values(), values, strict=False)]
-    total = np.tanh([np.mean(v) / 2 for v in values[count:]])
-    return np.array([*shares, *total, *np.multiply.outer(shares, total).ravel()])
+    laws = zip(spec.priors.values(), values, strict=False)
+    shares = np.concatenate([[], *(np.ravel(law.cdf(v)) for (_, law), v in laws)])
+    parts = [np.ravel(v) if isinstance(spec, producers.Tables) else [np.mean(v)]
+             for v in values[count:]]  # fmt: skip
+    total = np.tanh(np.concatenate([[], *parts]) / 2)
+    return np.concatenate([shares, total, np.multiply.outer(shares, total).ravel()])
 
 
 def compare(what, found, spec, points, z, outcomes, draws):
@@ -229,6 +234,8 @@ def check(spec, outcomes, draws):
         set_data(collapsed, DATA)  # others may share them
     if isinstance(spec, designs.Design):
         check_records(model, spec, points, outcomes)
+    if isinstance(spec, producers.Tables) and not spec.seed % 4:
+        check_steps(model, spec, z, outcomes, draws)
     if spec.seed % 10 == 5:
         dp.explain(model)
     every = spec.seed % RECORDS_EVERY == RECORDS_EVERY - 1 or not spec.seed % STEPS_EVERY
@@ -247,6 +254,7 @@ def check(spec, outcomes, draws):
         (grammar, 75, {"marginal": 9, "statistics": 5, "step ConjugateGibbs": 4}),
         (designs, 20, {"marginal": 3, "statistics": 3, "records": 11}),
         (sizes, 12, {"marginal": 6}),
+        (producers, 30, {"marginal": 10}),
     ],
 )
 def test_rungs_of_random_models(models, count, least):
@@ -265,7 +273,8 @@ def test_spellings_of_a_sum_of_normal_records(reduce, after):
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(10))
 @pytest.mark.parametrize(
-    ("models", "count", "draws"), [(grammar, 1_000, 300), (designs, 150, 200), (sizes, 150, 200)]
+    ("models", "count", "draws"),
+    [(grammar, 1_000, 300), (designs, 150, 200), (sizes, 150, 200), (producers, 150, 200)],
 )
 def test_rungs_of_many_random_models(models, count, draws, part, record_property):
     first = int(np.random.default_rng().integers(2**32))

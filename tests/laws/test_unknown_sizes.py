@@ -337,3 +337,22 @@ def test_a_billion_records():
         dp.PrivateObservation("count", n, GEOMETRIC(10.0), observed=1_000_000_007)
         dp.PrivateObservation("sum", x.sum(), LAPLACE(50.0), observed=1.3e9)
     assert np.isfinite(density(model, rate_log__=np.log(1e9)))
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        lambda n: pm.Censored("x", pm.Normal.dist(0, 1), 0.2, 1.2, shape=n),
+        lambda n: pm.NormalMixture("x", [0.3, 0.7], [0.0, 1.0], 0.5, shape=n),
+        pytest.param(
+            lambda n: pm.HurdleGamma("x", 0.6, 2.0, 1.0, shape=n),
+            marks=pytest.mark.filterwarnings("ignore:No safe default transform"),
+        ),
+    ],
+)
+def test_classes_of_records_of_several_parts_are_refused(law):
+    with pm.Model() as model:
+        x = law(pm.DiscreteUniform("n", 3, 6))
+        dp.PrivateObservation("z", (x > 1).sum(), LAPLACE(1.0), observed=2.0)
+    with pytest.raises(Declined, match=r"'z' of the records 'x': .* no number in classes"):
+        dp.collapse(model, "marginal")

@@ -8,6 +8,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
@@ -105,6 +106,12 @@ class ClassReader:
         if not self.x.dtype.startswith("float"):
             raise Declined(
                 "of records that are counts, or have many values, one sum can be released"
+            )
+        if not isinstance(self.law, RandomVariable):
+            raise Declined(
+                "of records whose law is a mixture, a hurdle or censored, no number in classes can "
+                "be released: sum what is clipped, x.clip(0, 30), or give n a known value",
+                near=2,
             )
         read = [summand_of(m, self.x, 1000, positive=False) for m in self.maps]
         points = [known_value(p, fixed=True) for summand in read for p in summand.breakpoints]
