@@ -18,6 +18,7 @@ import pytensor.tensor.random.basic as ptr
 from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Second
 from pytensor.tensor.math import Sum
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
@@ -65,7 +66,9 @@ class Selected(NamedTuple):
         some = pt.vector(shape=(known_shape(x)[0] or 2,), dtype=x.dtype)
         zeros, record = pt.constant(np.zeros(some.type.shape)), x.type()
         values = range(self.shares.type.shape[-1])
-        counts = [v for v in values if any(some in ancestors([self.at(e, v, some)]) for e in summed)]
+        counts = [v for v in values if any(_uses(self.at(e, v, some), some) for e in summed)]
+        if not counts:
+            raise Declined
         written = [[self.at(e, v, record) for e in summed] for v in counts]
         if any(not equal_computations(written[0], own) for own in written[1:]):
             raise Declined(
@@ -104,9 +107,17 @@ def _of_both(graphs, x: TensorVariable, by: TensorVariable) -> list[TensorVariab
     both = [
         v
         for v in ancestors(graphs, blockers=[x, by])
-        if isinstance(v, TensorVariable) and v.type.ndim == 1 and depends_on(v, x) and depends_on(v, by)
+        if getattr(v.type, "ndim", None) == 1 and depends_on(v, x) and depends_on(v, by)
     ]
-    return [v for v in both if not any(i in both for i in v.owner.inputs)]
+    return [v for v in both if {v} == {*both}.intersection(ancestors([v], blockers=[x, by]))]
+
+
+def _uses(graph, x: TensorVariable) -> bool:
+    """Whether the values of a simplified graph depend on a variable, not its shape alone."""
+    if graph is x or graph.owner is None:
+        return graph is x
+    is_fill = isinstance(getattr(graph.owner.op, "scalar_op", None), Second)
+    return any(_uses(i, x) for i in graph.owner.inputs[is_fill:])
 
 
 def _unnamed(x: TensorVariable) -> TensorVariable:
@@ -156,7 +167,7 @@ def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
             for v in ancestors(graphs, blockers=[x])
             if v.owner and isinstance(v.owner.op, Sum) and depends_on(v, x) and not v.type.ndim
         ]
-        of_all = clone_replace([v.owner.inputs[0] for v in totals], {x: all_x}, rebuild_strict=False)
+        of_all = graph_replace([v.owner.inputs[0] for v in totals], {x: all_x}, strict=False)
         new = {v: pt.switch(by, h, 0.0).sum() for v, h in zip(totals, of_all, strict=True)}
         graphs = graph_replace(graphs, new, strict=False)
         found.append(Selected(all_x, by, pt.stack([1 - share, share])))

@@ -264,7 +264,9 @@ def _whole(model: pm.Model, size: TensorVariable) -> list[TensorVariable]:
     """Return the unknown number of which one that nothing is released of is a Binomial part."""
     if not isinstance(size.owner.op, BinomialRV) or releases_of(model, [size]):
         return []
-    return [v for v in nearest_rvs(size.owner.op.dist_params(size.owner)[:1]) if releases_of(model, [v])]
+    return [
+        v for v in nearest_rvs(size.owner.op.dist_params(size.owner)[:1]) if releases_of(model, [v])
+    ]
 
 
 def _mixed(model: pm.Model, groups: list[Block]) -> list[Block]:
