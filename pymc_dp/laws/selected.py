@@ -8,17 +8,19 @@ Binomial: each of the n is one of them, or adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
+from pymc.distributions.mixture import MixtureTransformWarning
 from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Second
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Sum
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
@@ -103,13 +105,16 @@ class Selected(NamedTuple):
 
 
 def _of_both(graphs, x: TensorVariable, by: TensorVariable) -> list[TensorVariable]:
-    """Return the smallest parts of graphs that are of two variables, vectors as these."""
-    both = [
-        v
-        for v in ancestors(graphs, blockers=[x, by])
-        if getattr(v.type, "ndim", None) == 1 and depends_on(v, x) and depends_on(v, by)
-    ]
-    return [v for v in both if {v} == {*both}.intersection(ancestors([v], blockers=[x, by]))]
+    """Return the smallest functions of single entries of two vectors in some graphs."""
+
+    def by_entry(v) -> bool:
+        if v in (x, by) or not (depends_on(v, x) or depends_on(v, by)):
+            return True
+        return isinstance(v.owner.op, Elemwise | DimShuffle) and all(map(by_entry, v.owner.inputs))
+
+    above = ancestors(graphs, blockers=[x, by])
+    both = {v for v in above if depends_on(v, x) and depends_on(v, by) and by_entry(v)}
+    return [v for v in both if both.isdisjoint(v.owner.inputs)]
 
 
 def _uses(graph, x: TensorVariable) -> bool:
@@ -204,7 +209,9 @@ def of_selected(reading: Reading, group: Block) -> Change:
     new = {r: release_rv(g, release_mechanism(r)) for r, g in zip(mine, graphs, strict=True)}
     inner = Reading(_with(model, records | new, gone), reading)
     [of_all] = (g for g in record_groups(inner) if not {*records.values()}.isdisjoint(g.records))
-    made = change(inner, of_all, "marginal").replaced
+    with warnings.catch_warnings():  # the records have no transform, and need none
+        warnings.simplefilter("ignore", MixtureTransformWarning)
+        made = change(inner, of_all, "marginal").replaced
     old = {own: release for release, own in new.items()}
     return Change({old[r]: graph_replace([g], old, strict=False)[0] for r, g in made.items()})
 
