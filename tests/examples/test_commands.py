@@ -16,6 +16,7 @@ import pymc_dp as dp
 
 # Arguments, pictures, and some of what is printed.
 COMMANDS = {
+    "ab_test": ("--draws 20", ["ab_test"], ["visitors A", "P(B better)", "ignored", "modelled"]),
     "blood_lead": (
         "--draws 100 --seed 7",
         ["feasible_region", "posterior_predictive", "side_by_side"],
@@ -43,7 +44,7 @@ COMMANDS = {
     "opendp_releases": ("--draws 20 --epsilon 30", ["posteriors"], ["mean off by (sd)", "R-hat"]),
 }
 BY_NIGHT = ["cirrhosis", "clamped_regression", "naive_bayes"]
-MOCKED = [*BY_NIGHT, "glm", "hospitals", "opendp_releases"]
+MOCKED = [*BY_NIGHT, "ab_test", "glm", "hospitals", "opendp_releases"]
 
 
 def run(name, tmp_path, capsys):
