@@ -30,10 +30,11 @@ import pymc_dp as dp
 from pymc_dp.examples import report
 
 CAP = 100.0  # to which what a visitor spends was clamped
-EPSILON = 0.2  # of each number and of each sum
+EPSILON = np.array([1.0, 0.2])  # of each number of visitors, and of each revenue
 VISITORS, CONVERSION = 2_000, np.array([0.060, 0.066])
 LEVEL, SPREAD = np.log([25.0, 27.0]), 0.8  # of the logarithm of what a buyer spends
 PRIOR = {"conversion": (6.0, 94.0), "level": (np.log(25.0), 0.2)}  # of earlier tests
+BOUNDS = np.array([1.0, CAP])  # of what one visitor adds
 COLOURS = {"modelled": report.BLUE, "ignored": report.ORANGE, "confidential": report.GREEN}
 
 
@@ -52,9 +53,7 @@ def simulate(seed: int) -> Study:
     spent = [rng.lognormal(*own, k).clip(0, CAP).sum()
              for *own, k in zip(LEVEL, [SPREAD] * 2, buyers, strict=True)]  # fmt: skip
     confidential = np.array([n, spent])
-    return Study(
-        confidential, confidential + rng.laplace(0, [[1 / EPSILON], [CAP / EPSILON]], (2, 2))
-    )
+    return Study(confidential, confidential + rng.laplace(0, (BOUNDS / EPSILON)[:, None], (2, 2)))
 
 
 def build(study: Study) -> pm.Model:
@@ -68,11 +67,13 @@ def build(study: Study) -> pm.Model:
             buys = pm.Bernoulli(f"buys_{arm}", conversion[j], shape=n[j])
             spend = pm.LogNormal(f"spend_{arm}", level[j], SPREAD, shape=n[j])
             revenue.append((buys * spend).clip(0, CAP).sum())
-        for name, value, bound, observed in zip(
-            ("number", "revenue"), (n, pt.stack(revenue)), (1.0, CAP), study.published, strict=True
-        ):
-            noise = dp.LaplaceMechanism.from_epsilon(EPSILON, bound)
-            dp.PrivateObservation(name, value, noise, observed=observed, dims="arm")
+        for name, value, noise, observed in zip(
+            ("number", "revenue"), (n, pt.stack(revenue)), BOUNDS / EPSILON, study.published,
+            strict=True,
+        ):  # fmt: skip
+            dp.PrivateObservation(
+                name, value, dp.LaplaceMechanism(noise), observed=observed, dims="arm"
+            )
     return model
 
 
@@ -133,7 +134,7 @@ def densities(uplift: dict[str, np.ndarray]) -> Figure:
 
 def main(argv: Sequence[str] | None = None) -> tuple[Study, dict[str, np.ndarray]]:
     """Simulate, sample, print the table, write the figure."""
-    args = report.options("ab_test", __doc__, argv, draws=300, output=Path("ab_test_output"))
+    args = report.options("ab_test", __doc__, argv, draws=250, output=Path("ab_test_output"))
     study = simulate(args.seed)
     rows = [(name, *own.ravel()) for name, own in study._asdict().items()]
     headings = ("", "visitors A", "visitors B", "revenue A", "revenue B")
