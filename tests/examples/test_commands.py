@@ -44,7 +44,8 @@ COMMANDS = {
     "opendp_releases": ("--draws 20 --epsilon 30", ["posteriors"], ["mean off by (sd)", "R-hat"]),
 }
 BY_NIGHT = ["cirrhosis", "clamped_regression", "naive_bayes"]
-MOCKED = [*BY_NIGHT, "ab_test", "glm", "hospitals", "opendp_releases"]
+MOCKED = [*BY_NIGHT, "glm", "hospitals", "opendp_releases"]
+BY_NIGHT = [*BY_NIGHT, "ab_test"]  # numbers of records that vary have no prior draws in one array
 
 
 def run(name, tmp_path, capsys):
