@@ -85,7 +85,7 @@ class Selected(NamedTuple):
                 laws.append(_unnamed(x))
                 continue
             ends = [[known_value(self.at(e, k, zeros)) for k in (v, counts[0])] for e in summed]
-            same = all(a is not None and np.array_equal(a, b) for a, b in ends)
+            same = all(a is not None and b is not None and np.array_equal(a, b) for a, b in ends)
             # A number that x is with probability zero stands for what is summed instead.
             number = 0.0 if same else -1.0 - v
             laws.append(pm.DiracDelta.dist(number))
@@ -157,8 +157,8 @@ def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
     found = []
     for x in group.records:
         length = written_length(x)
-        entry = length is not None and entry_of(length)
-        if not entry or entry[0] is not k:
+        entry = None if length is None else entry_of(length)
+        if length is None or entry is None or entry[0] is not k:
             continue
         share = pt.broadcast_to(p, lengths(k))[entry[1]]
         number = n if n.type.ndim == 0 else n[entry[1]]
