@@ -14,6 +14,7 @@ from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.basic import BinomialRV
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
@@ -254,9 +255,18 @@ def _with_sizes(model: pm.Model, groups: list[Block]) -> list[Block]:
                         f"write this number as their shape="
                     )
                 sized.setdefault(size, []).append(rv)
-    together = {v for size, records in sized.items() for v in (size, *records)}
-    others = [group for group in groups if not together & {*group.records}]
-    return others + [Block((size, *records), 0, ()) for size, records in sized.items()]
+    found = [Block((*_whole(model, size), size, *own), 0, ()) for size, own in sized.items()]
+    together = {v for block in found for v in block.records}
+    return [group for group in groups if not together & {*group.records}] + found
+
+
+def _whole(model: pm.Model, size: TensorVariable) -> list[TensorVariable]:
+    """Return the unknown number of which one that nothing is released of is a Binomial part."""
+    if not isinstance(size.owner.op, BinomialRV) or releases_of(model, [size]):
+        return []
+    return [
+        v for v in nearest_rvs(size.owner.op.dist_params(size.owner)[:1]) if releases_of(model, [v])
+    ]
 
 
 def _mixed(model: pm.Model, groups: list[Block]) -> list[Block]:

@@ -16,6 +16,7 @@ import pymc_dp as dp
 
 # Arguments, pictures, and some of what is printed.
 COMMANDS = {
+    "ab_test": ("--draws 20", ["ab_test"], ["visitors A", "P(B better)", "ignored", "modelled"]),
     "blood_lead": (
         "--draws 100 --seed 7",
         ["feasible_region", "posterior_predictive", "side_by_side"],
@@ -44,6 +45,7 @@ COMMANDS = {
 }
 BY_NIGHT = ["cirrhosis", "clamped_regression", "naive_bayes"]
 MOCKED = [*BY_NIGHT, "glm", "hospitals", "opendp_releases"]
+BY_NIGHT = [*BY_NIGHT, "ab_test"]  # numbers of records that vary have no prior draws in one array
 
 
 def run(name, tmp_path, capsys):

@@ -251,6 +251,8 @@ class _Breakpoints:
             return self.roots(node.inputs[0], level)
         op = node.op.scalar_op
         touched = [k for k, i in enumerate(node.inputs) if self.touches(i)]
+        if isinstance(op, ps.Switch):
+            return [x for k in touched if k for x in self.roots(node.inputs[k], level)]
         if len(touched) == 1:
             [k] = touched
             inner = node.inputs[k]

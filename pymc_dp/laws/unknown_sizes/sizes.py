@@ -64,15 +64,15 @@ def sizes_that_matter(
     """
     op, parameters = number.owner.op, by_group(number)
     fixed = all(known_value(p) is not None for p in parameters)
-    if np.isnan(start).any() and not fixed:
+    ends = _ends(number)
+    few = ends is not None and np.max(ends.last - ends.first) < MOST
+    if np.isnan(start).any() and not (fixed or few):
         raise Declined(
             f"the number {number.name!r} of the records {records} is not released, and its prior "
             f"has random parameters: release it, or write numbers in its prior"
         )
     [*known, mean] = starting_values([*parameters, number])
     prior = log_prior(op, [pt.constant(p[:, None]) for p in known], matrix)
-    ends = _ends(number)
-    few = ends is not None and np.max(ends.last - ends.first) < MOST
     if not few and not (linear and isinstance(op, _ONE_MODE)):
         raise Declined(
             f"which numbers {number.name!r} of the records {records} matter is not known: "

@@ -202,3 +202,115 @@ def test_what_is_miswritten_is_told_by_name(case):
 
     with pytest.raises(error, match=match):
         build()
+
+
+def beside(of):
+    """A Bernoulli record beside, which the free variable gives its probability."""
+
+    def write(psi, n):
+        b, x = pm.Bernoulli("b", psi, shape=n), pm.Gamma("x", 2.0, 1.0, shape=n)
+        return of(b, x).sum()
+
+    return write
+
+
+def of_three(psi, n):
+    c = pm.Categorical("c", [0.5 - psi, 0.5, psi], shape=n)
+    return pt.switch(pt.eq(c, 2), pm.Gamma("x", 2.0, 1.0, shape=n), 1.5).clip(0, 4).sum()
+
+
+def part_of(of):
+    def write(psi, n):
+        return of(pm.Gamma("x", 2.0, 1.0, shape=pm.Binomial("k", n, psi)))
+
+    return write
+
+
+# What is summed, to which what counts is clamped, and what others add.
+SELECTED = {
+    "times": (beside(lambda b, x: (b * x).clip(0, 4)), 0.0, 0.0),
+    "times, the other way": (beside(lambda b, x: pt.minimum(x * b, 4)), 0.0, 0.0),
+    "switch": (beside(lambda b, x: pt.switch(b, x, 0).clip(0, 4)), 0.0, 0.0),
+    "more than nothing": (beside(lambda b, x: b * x.clip(1, 4)), 1.0, 0.0),
+    "a class of three": (of_three, 0.0, 1.5),
+    "a Binomial part": (part_of(lambda x: x.clip(0, 4).sum()), 0.0, 0.0),
+    "one that adds something": (part_of(lambda x: x.clip(1, 4).sum()), 1.0, 0.0),
+}
+
+
+def selected(write, n, mechanism, value=7.3):
+    with pm.Model() as model:
+        if n is None:
+            n = pm.Poisson("n", 11.0)
+            dp.PrivateObservation("count", n, LAPLACE, observed=8.2)
+        dp.PrivateObservation("z", write(pm.Normal("psi"), n), mechanism, observed=value)
+    return model
+
+
+@pytest.mark.parametrize("case", SELECTED)
+def test_records_that_others_select(case):
+    write, low, other = SELECTED[case]
+    phi = (1 - MEAN) * np.exp(1j * U * other) + MEAN * uncut(GAMMA, low, 4.0)
+    assert marginal(selected(write, 9, GAUSSIAN)) == pytest.approx(density(phi, 9, 7.3), abs=1e-8)
+    weight = stats.poisson.logpmf(N, 11.0) + stats.laplace.logpdf(8.2, N, 2.0)
+    total = special.logsumexp(weight + [density(phi, n, 7.3) for n in N])
+    assert marginal(selected(write, None, GAUSSIAN)) == pytest.approx(total, abs=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:No safe default transform")
+def test_selected_records_are_those_of_a_hurdle():
+    """By groups of unknown numbers, of many records, and drawn."""
+
+    def hurdle(psi, n):
+        return pm.HurdleGamma("x", psi, 2.0, 1.0, shape=n).clip(0, 4).sum()
+
+    times, part = SELECTED["times"][0], SELECTED["a Binomial part"][0]
+    many = [marginal(selected(w, 30_000, LAPLACE, 22e3)) for w in (hurdle, times, part)]
+    np.testing.assert_allclose(many, many[0], rtol=1e-10)
+    found = []
+    for kind in ("hurdle", "beside", "part"):
+        with pm.Model() as model:
+            psi, n, sums = pm.Normal("psi"), pm.Poisson("n", [9.0, 30.0]), []
+            k = pm.Binomial("k", n, psi) if kind == "part" else n
+            for j in range(2):
+                if kind == "hurdle":
+                    x = pm.HurdleGamma(f"x{j}", psi, 2.0, 1.0 + j, shape=n[j])
+                else:
+                    x = pm.Gamma(f"x{j}", 2.0, 1.0 + j, shape=k[j])
+                b = pm.Bernoulli(f"b{j}", psi, shape=n[j]) if kind == "beside" else 1
+                sums.append((b * x).clip(0, 4).sum())
+            dp.PrivateObservation("c", n, LAPLACE, observed=[9.0, 31.0])
+            dp.PrivateObservation("z", pt.stack(sums), LAPLACE, observed=[7.7, 20.3])
+        found.append(marginal(model))
+    np.testing.assert_allclose(found, found[0], rtol=1e-10)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", ["times", "a Binomial part"])
+def test_selected_records_are_recovered(case):
+    """Their number, and their sum; not how many there are of which kind."""
+    draws = az.from_dict({"posterior": {"psi": np.full((1, 2_000), MEAN)}})
+    model = selected(SELECTED[case][0], None, GAUSSIAN)
+    found = dp.recover(model, draws, random_seed=1)["posterior"]
+    assert {*found.data_vars} == {"psi", "n", "z_confidential"}
+    weight = stats.poisson.logpmf(N, 11.0) + stats.laplace.logpdf(8.2, N, 2.0)
+    phi = 1 - MEAN + MEAN * uncut(GAMMA, 0.0, 4.0)
+    chance = special.softmax(weight + [density(phi, n, 7.3) for n in N])
+    assert float(found["n"].mean()) == pytest.approx(chance @ N, abs=0.3)
+
+
+NOT_SELECTED = {
+    "two functions": (beside(lambda b, x: pt.switch(b, x, 2 * x)), "several functions of 'x'"),
+    "those that do not count": (
+        beside(lambda b, x: b * x + x), "'z' depends on 'x' beside the sum over records that count",
+    ),
+    "how many": (beside(lambda b, x: (b * x).sum() + b), "'z' depends on 'b' beside the sum"),
+    "a mean of some": (part_of(lambda x: x.mean()), "'z' depends on 'x' beside the sum"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOT_SELECTED)
+def test_what_is_not_selected_is_told_by_name(case):
+    write, match = NOT_SELECTED[case]
+    with pytest.raises(Declined, match=match):
+        dp.collapse(selected(write, None, LAPLACE))

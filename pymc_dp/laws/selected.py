@@ -1,0 +1,233 @@
+"""Sums over records that others select: of visitors, the revenue of those who buy.
+
+A Bernoulli or categorical record b beside a continuous x, as in ``(b * x).clip(0, c).sum()``, says
+which function of x is summed. Where this does not depend on x, the record may as well be a number:
+it follows a mixture of such numbers and the law of x. The same are k records of n, k being
+Binomial: each of the n is one of them, or adds nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
+from pymc.distributions.mixture import MixtureTransformWarning
+from pytensor.graph.basic import equal_computations
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Second
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Sum
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import (
+    depends_on,
+    entry_of,
+    known_shape,
+    known_value,
+    lengths,
+    simplified,
+)
+from pymc_dp.laws.sum_law import LAST_RESORTS, Change, change
+from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.reading.groups import Block, record_groups
+from pymc_dp.reading.model import (
+    Reading,
+    check_transform,
+    parents,
+    release_mechanism,
+    release_statistic,
+    releases_of,
+    written_length,
+)
+
+
+class Selected(NamedTuple):
+    """Records x, those beside that select `by` their value, and the shares of the values."""
+
+    x: TensorVariable
+    by: TensorVariable
+    shares: TensorVariable
+
+    def at(self, graph: TensorVariable, value: int, x: TensorVariable) -> TensorVariable:
+        """Return what is summed of records x where the others have a value."""
+        by = pt.constant(np.full(x.type.shape if None not in x.type.shape else 1, value))
+        given = {self.by: by.astype(self.by.dtype), self.x: x}
+        return simplified(clone_replace([graph], given, rebuild_strict=False))[0]
+
+    def mixed(self, graphs: list[TensorVariable]) -> tuple[TensorVariable, list[TensorVariable]]:
+        """Return records of a mixture, and the graphs as functions of these."""
+        x, by = self.x, self.by
+        summed = _of_both(graphs, x, by)
+        some = pt.vector(shape=(known_shape(x)[0] or 2,), dtype=x.dtype)
+        zeros, record = pt.constant(np.zeros(some.type.shape)), x.type()
+        values = range(self.shares.type.shape[-1])
+        counts = [v for v in values if any(_uses(self.at(e, v, some), some) for e in summed)]
+        if not counts:
+            raise Declined
+        written = [[self.at(e, v, record) for e in summed] for v in counts]
+        if any(not equal_computations(written[0], own) for own in written[1:]):
+            raise Declined(
+                f"several functions of {x.name!r} are summed, by the value of {by.name!r}: one "
+                f"function, and numbers where a record does not count, are supported, "
+                f"pt.switch({by.name}, {x.name}, 0) say",
+                near=1,
+            )
+        new, laws = dict(zip(summed, written[0], strict=True)), []
+        for v in values:
+            if v in counts:
+                laws.append(_unnamed(x))
+                continue
+            ends = [[known_value(self.at(e, k, zeros)) for k in (v, counts[0])] for e in summed]
+            same = all(a is not None and b is not None and np.array_equal(a, b) for a, b in ends)
+            # A number that x is with probability zero stands for what is summed instead.
+            number = 0.0 if same else -1.0 - v
+            laws.append(pm.DiracDelta.dist(number))
+            if not same:
+                for e in summed:
+                    instead = self.at(e, v, pt.constant(np.ones(1)))
+                    new[e] = pt.switch(pt.eq(record, number), instead, new[e])
+        y = pm.Mixture.dist(self.shares, laws, shape=(known_shape(x)[0] or written_length(x),))
+        new = {e: graph_replace([h], {record: y}, strict=False)[0] for e, h in new.items()}
+        graphs = graph_replace(graphs, new, strict=False)
+        shapes = {
+            v: v.owner.op(y)
+            for v in ancestors(graphs)
+            if v.owner and isinstance(v.owner.op, Shape | Shape_i) and v.owner.inputs[0] in (x, by)
+        }
+        return y, graph_replace(graphs, shapes, strict=False)
+
+
+def _of_both(graphs, x: TensorVariable, by: TensorVariable) -> list[TensorVariable]:
+    """Return the smallest functions of single entries of two vectors in some graphs."""
+
+    def by_entry(v) -> bool:
+        if v in (x, by) or not (depends_on(v, x) or depends_on(v, by)):
+            return True
+        return isinstance(v.owner.op, Elemwise | DimShuffle) and all(map(by_entry, v.owner.inputs))
+
+    above = ancestors(graphs, blockers=[x, by])
+    both = {v for v in above if depends_on(v, x) and depends_on(v, by) and by_entry(v)}
+    return [v for v in both if both.isdisjoint(v.owner.inputs)]
+
+
+def _uses(graph, x: TensorVariable) -> bool:
+    """Whether the values of a simplified graph depend on a variable, not its shape alone."""
+    if graph is x or graph.owner is None:
+        return graph is x
+    is_fill = isinstance(getattr(graph.owner.op, "scalar_op", None), Second)
+    return any(_uses(i, x) for i in graph.owner.inputs[is_fill:])
+
+
+def _unnamed(x: TensorVariable) -> TensorVariable:
+    """Return a variable of the same law, which is no part of a model."""
+    law = x.owner.clone().outputs[x.owner.outputs.index(x)]
+    law.name = None
+    return law
+
+
+def _beside(group: Block, graphs) -> list[Selected]:
+    """Return the continuous records that finite ones beside select."""
+    found = []
+    for by in group.records:
+        if not isinstance(by.owner.op, ptr.BernoulliRV | ptr.CategoricalRV) or by.type.ndim != 1:
+            continue
+        [p] = by.owner.op.dist_params(by.owner)
+        shares = p if by.owner.op.ndims_params[0] else pt.stack([1 - p, p], axis=-1)
+        found += [
+            Selected(x, by, shares)
+            for x in group.records
+            if x.dtype.startswith("float") and by not in parents(x) and _of_both(graphs, x, by)
+        ]
+    return found
+
+
+def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
+    """Return records of which some are there, of known or unknown number, and graphs of them."""
+    k = next((rv for rv in group.records if isinstance(rv.owner.op, ptr.BinomialRV)), None)
+    if k is None or any(depends_on(graph, k) for graph in graphs):
+        raise Declined
+    n, p = k.owner.op.dist_params(k.owner)
+    found = []
+    for x in group.records:
+        length = written_length(x)
+        entry = None if length is None else entry_of(length)
+        if length is None or entry is None or entry[0] is not k:
+            continue
+        share = pt.broadcast_to(p, lengths(k))[entry[1]]
+        number = n if n.type.ndim == 0 else n[entry[1]]
+        known = known_value(number)
+        of = number if known is None else pt.constant(int(known))
+        [all_x] = graph_replace([_unnamed(x)], {length: of.astype(length.dtype)}, strict=False)
+        by = pm.Bernoulli.dist(share, shape=(of,))
+        all_x.name, by.name = x.name, k.name
+        totals = [
+            v
+            for v in ancestors(graphs, blockers=[x])
+            if v.owner and isinstance(v.owner.op, Sum) and depends_on(v, x) and not v.type.ndim
+        ]
+        of_all = graph_replace([v.owner.inputs[0] for v in totals], {x: all_x}, strict=False)
+        new = {v: pt.switch(by, h, 0.0).sum() for v, h in zip(totals, of_all, strict=True)}
+        graphs = graph_replace(graphs, new, strict=False)
+        found.append(Selected(all_x, by, pt.stack([1 - share, share])))
+    return found, graphs
+
+
+@LAST_RESORTS.register("selected records", order=3)
+def of_selected(reading: Reading, group: Block) -> Change:
+    """Integrate out records that others select, as those of a mixture."""
+    model, mine = reading.model, releases_of(reading.model, group.records)
+    graphs = [release_statistic(release) for release in mine]
+    if any(release.owner.op.bounds is not None for release in mine):
+        raise Declined
+    found = _beside(group, graphs)
+    if not found:
+        found, graphs = _among(group, graphs)
+    records: dict[TensorVariable, TensorVariable] = {}
+    for own in found:
+        x, (y, graphs) = model[own.x.name], own.mixed(graphs)
+        check_transform(model, x)
+        if x in records:
+            raise Declined(f"several records say which of {x.name!r} count: one can", near=1)
+        records[x] = y
+    gone = {*records, *(model[own.by.name] for own in found)}
+    for release, graph in zip(mine, graphs, strict=True):
+        for rv in gone:
+            if depends_on(graph, rv):
+                raise Declined(
+                    f"the release {release.name!r} depends on {rv.name!r} beside the sum over "
+                    f"records that count: release sums of (b * x).clip(0, c), of records b and x "
+                    f"say, or of x.clip(0, c) over a number of records that is not released",
+                    near=1,
+                )
+    new = {r: release_rv(g, release_mechanism(r)) for r, g in zip(mine, graphs, strict=True)}
+    inner = Reading(_with(model, records | new, gone), reading)
+    [of_all] = (g for g in record_groups(inner) if not {*records.values()}.isdisjoint(g.records))
+    with warnings.catch_warnings():  # the records have no transform, and need none
+        warnings.simplefilter("ignore", MixtureTransformWarning)
+        made = change(inner, of_all, "marginal").replaced
+    old = {own: release for release, own in new.items()}
+    return Change({old[r]: graph_replace([g], old, strict=False)[0] for r, g in made.items()})
+
+
+def _with(model: pm.Model, new: dict[TensorVariable, TensorVariable], gone: set) -> pm.Model:
+    """Return a model with new variables in the place of others, to be read only."""
+    found = object.__new__(type(model))
+    found.__dict__.update(model.__dict__)
+    for old, rv in new.items():
+        rv.name = old.name
+    for kind in ("free_RVs", "observed_RVs"):
+        own = [new.get(rv, rv) for rv in getattr(model, kind) if rv in new or rv not in gone]
+        setattr(found, kind, own)
+    values, transforms = model.rvs_to_values, model.rvs_to_transforms
+    found.rvs_to_values = values | {rv: values[old] for old, rv in new.items()}
+    found.rvs_to_transforms = transforms | dict.fromkeys(new.values())
+    found.rvs_to_initial_values = model.rvs_to_initial_values | dict.fromkeys(new.values())
+    found.named_vars = model.named_vars | {rv.name: rv for rv in new.values()}
+    return found
