@@ -17,7 +17,7 @@ _LEFT_OUT = 1e-10  # share of a density that may be left out
 
 
 @jit
-def _join(total, of_total, log_density, part):
+def join(total, of_total, log_density, part):
     """Add a density to a total; the derivatives of the total's log by those of both logs."""
     if math.isnan(total) or math.isnan(log_density):
         return math.nan
@@ -59,7 +59,7 @@ def _few(log_weight, h, cut, few, n, lp, z, b, least):
         part = np.zeros(log_weight.size), np.full(1, slopes[own]), np.zeros(lp.size)
         part[0][first:last] = grads[own]
         part[2][k] = 1.0
-        total = _join(total, (grad, slope, by_number), logp[own] + lp[k], part)
+        total = join(total, (grad, slope, by_number), logp[own] + lp[k], part)
     return total, grad, slope, by_number
 
 
@@ -82,7 +82,7 @@ def _of_range(log_weight, h, cut, few, n, lp, z, b, sg, grad, by_number):
         by_number[skipped:] = found[3]
     if skipped:
         own, by_node, by_z, of_numbers = _few(log_weight, h, cut, few, n, lp, z, b, logp)
-        logp = _join(logp, (grad, slope, by_number), own, (by_node, by_z, of_numbers))
+        logp = join(logp, (grad, slope, by_number), own, (by_node, by_z, of_numbers))
     return logp, slope[0]
 
 
@@ -125,5 +125,5 @@ def release(log_weight, h, cut, few, n, lp, z, b, sg):
         logp, slope, own, _ = sparing_line(log_weight, h, cut, few, n + k, known, z[k], b[k], sg[k])
         of_z, of_number = np.zeros(lp.size), np.zeros(lp.size)
         of_z[k], of_number[k] = slope, 1.0
-        total = _join(total, (grad, slopes, by_number), logp + lp[k], (own, of_z, of_number))
+        total = join(total, (grad, slopes, by_number), logp + lp[k], (own, of_z, of_number))
     return total, slopes, grad, by_number
