@@ -273,7 +273,8 @@ def _totals(law: OfUnknownSize, posterior, rng, n, constant, slope, z, mechanism
         given = {numbers: np.maximum(n, 1), **given}
         drawn = _sampled(pair, row, n.shape[1:], posterior, rng, given)
         return np.where(alone, 0.0, drawn)
-    noisy = [(z - times[0]) / times[1], *(part / abs(times[1]) for part in noise_parts(mechanism))]
+    noise = noise_parts(mechanism, records.summand)
+    noisy = [(z - times[0]) / times[1], *(part / abs(times[1]) for part in noise)]
     doubles = [p.astype("float64") for p in record]
     return draw_sums(
         law.names[-1], rng, posterior, records.law, doubles, records.summand,
