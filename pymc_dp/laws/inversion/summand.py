@@ -14,6 +14,7 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -128,12 +129,15 @@ def read_summand(
     added = known_value(offset, fixed=True)
     h = h + offset / n if added is None else h
     h = rewrite_graph(_of_any_length(h), include=("canonicalize",))
-    points = () if whole else breakpoints_of(h, record, positive)
+    points = breakpoints_of(h, record, None if whole else positive)
     return Summand(record, h, points), 0.0 if added is None else float(added)
 
 
-def breakpoints_of(h, record: TensorVariable, positive: bool) -> tuple[TensorVariable, ...]:
-    """Return the values of a record between which a function of it is smooth."""
+def breakpoints_of(h, record: TensorVariable, positive: bool | None) -> tuple:
+    """Return the values of a record between which a function of it is smooth.
+
+    Without `positive` nothing is asked of the function but that it is of one record each.
+    """
     reader = _Breakpoints(record, positive)
     reader.visit(h)
     return tuple(reader.found)
@@ -141,8 +145,9 @@ def breakpoints_of(h, record: TensorVariable, positive: bool) -> tuple[TensorVar
 
 def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
     """Read a function of each of n records `rv` as one of a vector of records."""
-    whole = not rv.dtype.startswith("float")
-    alike = pt.random.integers(0, 2, size=(n,)) if whole else stand_in_records(n)
+    alike = stand_in_records(n)
+    if not rv.dtype.startswith("float"):
+        alike = pt.random.poisson(1.0, size=(n,), rng=alike.owner.inputs[0], return_next_rng=True)[1]
     stand_in = alike.type()  # a clone would copy what is drawn
     column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
     [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
@@ -162,7 +167,7 @@ def _of_any_length(h: TensorVariable) -> TensorVariable:
 class _Breakpoints:
     """Visits an elementwise expression of a record and collects where it is not smooth."""
 
-    def __init__(self, record: TensorVariable, positive: bool):
+    def __init__(self, record: TensorVariable, positive: bool | None):
         self.record, self.positive = record, positive
         self.found: list[TensorVariable] = []
         self._seen: set[Variable] = set()
@@ -188,11 +193,16 @@ class _Breakpoints:
         node = variable.owner
         if isinstance(node.op, DimShuffle):
             return self.visit(node.inputs[0])
+        if isinstance(node.op, AdvancedSubtensor) and not self.touches(node.inputs[0]):
+            for i in node.inputs[1:]:  # entries of a table
+                self.visit(i)
+            return
         if not isinstance(node.op, Elemwise):
             self.fail(node.op, "is not computed record by record")
         for i in node.inputs:
             self.visit(i)
-        self._collect(node.op.scalar_op, node.inputs)
+        if self.positive is not None:
+            self._collect(node.op.scalar_op, node.inputs)
 
     def _collect(self, op, inputs) -> None:
         touched = [i for i in inputs if self.touches(i)]
