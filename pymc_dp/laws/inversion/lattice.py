@@ -83,7 +83,9 @@ class Lattice(Summand):
         numbers = np.asarray(sizes)[:, None] + np.arange(log_number.type.shape[1])
         off = between[:, None] * numbers
         off = off if between.any() else off[:, :1]
-        noisy = (pt.broadcast_arrays(v / self.step, pt.constant(off))[0] for v in (laplace, gaussian))
+        noisy = (
+            pt.broadcast_arrays(v / self.step, pt.constant(off))[0] for v in (laplace, gaussian)
+        )
         return whole, z / self.step - off, *noisy
 
 
@@ -278,4 +280,3 @@ def chances(parts: list[Part], lattice: Lattice):
     """Return how likely each whole number is, and these numbers."""
     log_mass, k = lattice.masses(parts)
     return pt.exp(log_mass), lattice.origin + lattice.step * k
-

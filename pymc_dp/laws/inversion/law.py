@@ -320,7 +320,8 @@ def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, giv
 
     def nodes(parts, n, *ones):
         if isinstance(summand, Lattice):
-            return list(summand.masses(parts))
+            log_mass, k = summand.masses(parts)
+            return [log_mass, k + 0.0 * n]  # of each group
         [found] = law_of_sum(parts, n, counts, summand, *ones)
         return list(found)
 

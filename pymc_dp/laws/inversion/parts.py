@@ -132,7 +132,9 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
                 raise Declined(f"the number of values of {rv.name!r} is not known")
             law = MixtureLaw((Atom(),) * count, (1,) * count)
             return law, [*(p[..., k] for k in range(count)), *map(pt.constant, range(count))]
-        case TruncatedRV() as op if rv.dtype == "int64" and isinstance(op.base_rv_op, RandomVariable):
+        case TruncatedRV() as op if rv.dtype == "int64" and isinstance(
+            op.base_rv_op, RandomVariable
+        ):
             *own, lower, upper = node.inputs
             ends = [known_value(end) for end in (lower, upper)]
             if any(end is None or np.size(end) > 1 for end in ends):

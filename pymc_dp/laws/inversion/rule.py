@@ -16,8 +16,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.inversion.law import Inverted, noise_parts
 from pymc_dp.laws.inversion.lattice import Lattice, on_lattice
+from pymc_dp.laws.inversion.law import Inverted, noise_parts
 from pymc_dp.laws.inversion.parts import parts_of
 from pymc_dp.laws.inversion.quadrature import starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law

@@ -147,7 +147,9 @@ def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
     """Read a function of each of n records `rv` as one of a vector of records."""
     alike = stand_in_records(n)
     if not rv.dtype.startswith("float"):
-        alike = pt.random.poisson(1.0, size=(n,), rng=alike.owner.inputs[0], return_next_rng=True)[1]
+        alike = pt.random.poisson(1.0, size=(n,), rng=alike.owner.inputs[0], return_next_rng=True)[
+            1
+        ]
     stand_in = alike.type()  # a clone would copy what is drawn
     column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
     [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
