@@ -22,7 +22,7 @@ from pymc_dp.laws.inversion.ops import ReleaseDensity
 from pymc_dp.laws.inversion.parts import CensoredLaw, Part, TruncatedLaw
 from pymc_dp.laws.inversion.summand import Summand, breakpoints_of
 from pymc_dp.laws.mixture import MixtureLaw
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, has_kink
 
 _MOST = 5_000  # values of a record, and steps between the smallest and the largest of them
 _TINY = 1e-290  # chance of a tail, below which it is that of its first value and a ratio
@@ -109,9 +109,9 @@ def excess(mechanism: Mechanism, value):
     """Return the log of discrete noise over that of a continuous one with its rates."""
     if not mechanism.is_discrete:
         return 0.0
+    assert mechanism.rates is not None
     lam, tau = mechanism.rates
-    is_laplace = isinstance(tau, pt.TensorConstant) and not np.any(tau.data)
-    scale = math.log(2.0) - pt.log(lam) if is_laplace else 0.5 * pt.log(2.0 * math.pi / tau)
+    scale = math.log(2.0) - pt.log(lam) if has_kink(mechanism) else 0.5 * pt.log(2.0 * math.pi / tau)
     return log_constant(mechanism, value) + scale
 
 
@@ -129,7 +129,7 @@ def _log_tail(law, x):
 
 def _cut(part: Part, own, x, is_open):
     """Return log masses of a law that is cut to an interval, from those of all of it."""
-    lower, upper = part.cut
+    lower, upper = part.cut or (0.0, math.inf)
     first, last = _ends(part.law.owner.op, part.law.owner.op.dist_params(part.law.owner), "")
     low, above = max(lower, first), upper + 1
     log_whole = _log_tail(part.law, low) if low > first else pt.zeros(())

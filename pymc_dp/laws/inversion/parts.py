@@ -136,11 +136,12 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
             op.base_rv_op, RandomVariable
         ):
             *own, lower, upper = node.inputs
-            ends = [known_value(end) for end in (lower, upper)]
-            if any(end is None or np.size(end) > 1 for end in ends):
+            known = (known_value(end) for end in (lower, upper))
+            ends = [float(np.squeeze(end)) for end in known if end is not None and end.size == 1]
+            if len(ends) < 2:
                 raise Declined(f"where the law of {rv.name!r} is cut is not known")
             params = op.base_rv_op.dist_params(op.base_rv_op.make_node(*own))
-            return TruncatedLaw(op.base_rv_op, *(float(np.squeeze(e)) for e in ends)), list(params)
+            return TruncatedLaw(op.base_rv_op, *ends), list(params)
         case RandomVariable() as op:
             return op, list(op.dist_params(node))
         case SymbolicRandomVariable() as op if hasattr(op, "rv_op"):
