@@ -111,7 +111,9 @@ def excess(mechanism: Mechanism, value):
         return 0.0
     assert mechanism.rates is not None
     lam, tau = mechanism.rates
-    scale = math.log(2.0) - pt.log(lam) if has_kink(mechanism) else 0.5 * pt.log(2.0 * math.pi / tau)
+    scale = (
+        math.log(2.0) - pt.log(lam) if has_kink(mechanism) else 0.5 * pt.log(2.0 * math.pi / tau)
+    )
     return log_constant(mechanism, value) + scale
 
 
