@@ -248,7 +248,7 @@ class Inverted(Integrated):
         )
         own_value, b, sd, *given = (
             pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
-            for p in (value, *noise_parts(mechanism, summand), *own)
+            for p in (value, *noise_parts(mechanism, whole=isinstance(summand, Lattice)), *own)
         )
         scale = abs(factor)
         noisy = (own_value - constant) / factor, b / scale, sd / scale
@@ -269,14 +269,14 @@ class Inverted(Integrated):
 
 
 def noise_parts(
-    mechanism: Mechanism, summand: Summand | None = None
+    mechanism: Mechanism, *, whole: bool = False
 ) -> tuple[TensorVariable, TensorVariable]:
     r"""Laplace scale b and Gaussian standard deviation :math:`\sigma` of a mechanism's noise.
 
     The noise has the characteristic function :math:`e^{-\sigma^2 w^2 / 2} / (1 + b^2 w^2)`; one of
     them is zero. Of sums of whole numbers it may be discrete noise with these rates, see `excess`.
     """
-    if mechanism.rates is None or (mechanism.is_discrete and not isinstance(summand, Lattice)):
+    if mechanism.rates is None or (mechanism.is_discrete and not whole):
         raise Declined(
             f"no characteristic function is known of {type(mechanism).__name__}: LaplaceMechanism "
             f"and GaussianMechanism have one, and others with continuous noise and `rates`"

@@ -109,6 +109,8 @@ def sum_of_all(
     [release] = releases
     name, mechanism = release.name, release_mechanism(release)
     statistic = release_statistic(release)
+    with about(f"the release {name!r}"):
+        noise_parts(mechanism, whole=not records.dtype.startswith("float"))
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
         raise Declined(
@@ -135,7 +137,6 @@ def sum_of_all(
         ) from None
     with about(f"the release {name!r}"):
         summand = on_lattice(summand, law, parameters, str(records.name))
-        noise_parts(mechanism, summand)
         require_smooth(records, mechanism, summand)
     shown = as_released(release, 1)
     if found := summand.multiple:
@@ -165,6 +166,8 @@ def sums_by_group(
     """
     mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
     law, given = readable_law(rv)
+    with about(f"the release {release.rv.name!r}"):
+        noise_parts(mechanism, whole=not rv.dtype.startswith("float"))
     sizes, factor, added = (
         x.reshape(shape) for x in (release.sizes, release.factors(rv), release.offset)
     )
@@ -176,7 +179,6 @@ def sums_by_group(
     with about(f"the release {release.rv.name!r}"):
         summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
         summand = on_lattice(summand, law, own, str(rv.name))
-        noise_parts(mechanism, summand)
         require_smooth(rv, mechanism, summand)
     shown = as_released(release.rv, release.offset.size)
     if part is rv:

@@ -181,7 +181,10 @@ class Records:
 
     def _inverted(self, weights, sizes, z, noise, offset, added, times, parameters):
         """`log_sum` of ``offset + times * sum`` with a number `added` to each summand."""
-        parts = (part / abs(times) for part in noise_parts(noise, self.summand))
+        parts = (
+            part / abs(times)
+            for part in noise_parts(noise, whole=isinstance(self.summand, Lattice))
+        )
         doubles = [p.astype("float64") for p in parameters]
         found = log_densities(
             self.law, doubles, sizes[:, 0], self.summand, (z - offset) / times, *parts,

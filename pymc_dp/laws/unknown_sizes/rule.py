@@ -197,9 +197,10 @@ class UnknownSizes(SumLaw):
             require_multiples(release, mechanism, slope, constant)
         with about(f"the release {release.name!r}"):
             if self.records.summand is not None:
-                noise_parts(mechanism, self.records.summand)
+                whole = isinstance(self.records.summand, Lattice)
+                noise_parts(mechanism, whole=whole)
                 require_smooth(self.rvs[0], mechanism, self.records.summand)
-                if not isinstance(self.records.summand, Lattice):
+                if not whole:
                     self._require_found(release, mechanism, windows)
             else:
                 law, own = sum_of(self.records.law, 10, *self.parameters)
