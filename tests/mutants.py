@@ -319,8 +319,8 @@ MUTANTS = {
     ),
     "sizes of inverted groups": Mutant(
         "pymc_dp/laws/inversion/law.py",
-        "sum_given(name, rng, *of_one, n[i, j], z, b, sd)",
-        "sum_given(name, rng, *of_one, n[i, j] + 1, z, b, sd)",
+        "sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)",
+        "sum_given(name, rng, summand, of_one, n[i, j] + 1, z, b, sd)",
         "tests/conformance/test_sum_laws.py",
     ),
     "noise around nothing": Mutant(

@@ -108,10 +108,29 @@ def columns_by_group():
     return x, pm.Normal("y", 0.5 + pm.Normal("b", shape=2)[np.arange(N) // 6] * x, 0.7, shape=N)
 
 
-def of_unknown_number():
+def of_unknown_number(records=lambda n: pm.Normal("x", pm.Normal("mu"), 1.0, shape=n)):
     n = pm.Poisson("n", 6)
     dp.PrivateObservation("size", n, GEOMETRIC(2.0), observed=pm.Data("size_released", 5))
-    return pm.Normal("x", pm.Normal("mu"), 1.0, shape=n)
+    return records(n)
+
+
+def clipped(pmf):
+    """Masses of a count clipped to [0, 3]."""
+    below = pmf(np.arange(3))
+    return np.append(below, 1 - below.sum())
+
+
+def truncated(pmf):
+    """Masses of a count that is not zero."""
+    return lambda k: np.where(k > 0, pmf(k) / (1 - pmf(0)), 0.0)
+
+
+def added(p, n):
+    """The law of a sum of n draws of 0, 1, ... with these masses."""
+    law = np.ones(1)
+    for _ in range(n):
+        law = np.convolve(law, p)
+    return stats.rv_discrete(values=(np.arange(law.size), law / law.sum()))()
 
 
 def chi2(n, s):
@@ -361,6 +380,49 @@ ROWS = {
         lambda: pm.Beta("x", 2.0, pm.Gamma("b", 1, 1, shape=3)[THREE], shape=N), {"b": A + 1},
         GROUPS, GAUSSIAN, 0.8, {"x_sum": each}, "marginal",
     ),
+    "Poisson, clipped": Row(
+        lambda: pm.Poisson("x", pm.Gamma("r", 1, 1), shape=N), {"r": 1.7},
+        (lambda x: x.clip(0, 3).sum(), lambda x: np.ones(N) @ pt.minimum(x, 3),
+         lambda x: pt.constant([0, 1, 2, 3])[x.clip(0, 3)].sum()),
+        LAPLACE, 2.0, {"z_confidential": each}, "marginal",
+        laws=lambda r: [added(clipped(stats.poisson(r).pmf), N)],
+    ),
+    "zero-inflated, clipped": Row(
+        lambda: pm.ZeroInflatedPoisson("x", pm.Beta("p", 1, 1), pm.Gamma("r", 1, 1), shape=N),
+        {"p": 0.7, "r": 2.5}, (lambda x: x.clip(0, 3).sum(),), GEOMETRIC, 1.5,
+        {"z_confidential": each}, "marginal",
+        laws=lambda p, r: [added(p * clipped(stats.poisson(r).pmf) + (1 - p) * np.eye(4)[0], N)],
+    ),
+    "hurdle, clipped by group": Row(
+        lambda: pm.HurdlePoisson("x", 0.7, pm.Gamma("r", 1, 1, shape=3)[THREE], shape=N), {"r": A},
+        (lambda x: MEMBER @ x.clip(0, 3) - MEMBER.sum(axis=1),), GEOMETRIC, 1.5,
+        {"z_confidential": each}, "marginal",
+        laws=lambda r: [
+            (added(0.3 * np.eye(4)[0] + 0.7 * clipped(truncated(stats.poisson(v).pmf)), n),
+             lambda k, n=n: k - n) for n, v in zip(SIZES, r, strict=True)
+        ],
+    ),
+    "mixture, clipped": Row(
+        lambda: pm.Mixture("x", [0.3, 0.7], [pm.NegativeBinomial.dist(pm.Gamma("r", 1, 1), 2.0),
+                                             pm.Geometric.dist(0.4)], shape=N),
+        {"r": 1.2}, (lambda x: (0.5 * x.clip(0, 3)).sum() + 1,), GAUSSIAN, 1.0,
+        {"z_confidential": each}, "marginal",
+        laws=lambda r: [(added(
+            0.3 * clipped(stats.nbinom(2, 2 / (2 + r)).pmf) + 0.7 * clipped(stats.geom(0.4).pmf), N
+        ), lambda k: 0.5 * k + 1)],
+    ),
+    "Categorical, by a table": Row(
+        lambda: pm.Categorical("x", pm.Dirichlet("p", np.ones(3)), shape=N),
+        {"p": [0.2, 0.3, 0.5]}, (lambda x: pt.constant([-1.5, 0.0, 6.0])[x].sum(),), LAPLACE, 2.0,
+        {"z_confidential": each}, "marginal",
+        laws=lambda p: [(added(np.r_[p[0], p[1], 0, 0, 0, p[2]], N), lambda k: 1.5 * (k - N))],
+    ),
+    "counts of unknown number, clipped": Row(
+        lambda: of_unknown_number(lambda n: pm.ZeroInflatedPoisson("x", 0.7, pm.Gamma("r", 1, 1),
+                                                                   shape=n)), {"r": 1.5},
+        (lambda x: x.clip(0, 3).sum(), lambda x: (x.clip(0, 3) - 0.3).sum() + 0.3 * x.shape[0]),
+        LAPLACE, 2.0, {"n": lambda s: s[:, 0], "z_confidential": lambda s: s[:, 1]}, "marginal",
+    ),
     "of unknown number": Row(
         of_unknown_number, {"mu": 0.4},
         (lambda x: x.sum(), lambda x: (2 * x).sum() / 2, lambda x: (x - 1).sum() + x.shape[0]),
@@ -374,6 +436,7 @@ ROWS = {
 }  # fmt: skip
 TOGETHER = {  # entries with one density
     "Bernoulli, sums that overlap", "Bernoulli, of kinds", "of unknown number",
+    "counts of unknown number, clipped",
 }  # fmt: skip
 SLOW = {"Beta, groups by inversion", "Beta, by inversion", "clipped, by inversion"}  # to compile
 
@@ -765,6 +828,26 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     ),
     "number without ends": (
         numbered(NO_ENDS), lambda n, x: [n, x.sum()], "with a prior such as", M, GAUSSIAN(1.0)
+    ),
+    "zero-inflated": (
+        lambda: pm.ZeroInflatedPoisson("x", 0.3, pm.Gamma("r", 1, 1), shape=N),
+        lambda x: x.sum(), "'x', whose values have no end, .* clip", M,
+    ),
+    "weighted counts": (
+        lambda: pm.Poisson("x", pm.Gamma("r", 1, 1), shape=N),
+        lambda x: X @ x.clip(0, 5), "weighs the records 'x' unequally", M,
+    ),
+    "counts of irrational values": (
+        lambda: pm.DiscreteUniform("x", 0, 9, shape=N), lambda x: pt.sqrt(x).sum(),
+        "of the records 'x' is not whole multiples of a number", M,
+    ),
+    "clipped at a parameter": (
+        lambda: pm.Poisson("x", pm.Gamma("r", 1, 1), shape=N),
+        lambda x: x.clip(0, pm.Poisson("top", 3)).sum(), "'z' mixes the records 'x' with 'top'", M,
+    ),
+    "unclipped counts of unknown number": (
+        lambda: (n := pm.Poisson("n", 9), pm.ZeroInflatedPoisson("x", 0.3, 2.0, shape=n)),
+        lambda n, x: [n, x.sum()], "'x', whose values have no end, .* clip", M,
     ),
     "number that is observed": (
         numbered(lambda: pm.Poisson("n", pm.Gamma("r", 2, 0.1), observed=12)),

@@ -50,7 +50,9 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.kernels.inversion.draws import draw_sum
+from pymc_dp.kernels.inversion.lattice import draw_lattice
 from pymc_dp.laws.integrated import Integrated, in_results, recovered
+from pymc_dp.laws.inversion.lattice import Lattice, chances, excess
 from pymc_dp.laws.inversion.parts import parts_of
 from pymc_dp.laws.inversion.quadrature import (
     law_of_sum,
@@ -59,7 +61,7 @@ from pymc_dp.laws.inversion.quadrature import (
 )
 from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.laws.shown import Shown
-from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
+from pymc_dp.mechanisms.base import has_kink
 from pymc_dp.reading.record_sums import sum_of_first
 
 if TYPE_CHECKING:
@@ -84,6 +86,10 @@ def log_densities(
         z, laplace, gaussian = (pt.atleast_1d(part)[:, None] for part in (z, laplace, gaussian))
     added = np.zeros(1) if added is None else added
     least = typical(sizes, log_number)
+    if isinstance(summand, Lattice):
+        added, z, laplace, gaussian = summand.in_steps(
+            sizes, added, log_number, z, laplace, gaussian
+        )
 
     def density(parts, n, *ones):
         return log_density_of_sum(parts, n, least, summand, *ones)
@@ -107,9 +113,27 @@ def of_each(write, law, parameters, sizes, *given):
     return vectorize_graph(one, dict(zip((n, *ones, *own), of_all, strict=True)))
 
 
+def chances_of_record(law, parameters, summand: Lattice):
+    """Return how likely each of what records of whole numbers add is, and what it is."""
+    return of_each(lambda parts, n: [*chances(parts, summand)], law, parameters, np.zeros(()))
+
+
+def draw_counts(rng, law, parameters, summand: Lattice, sizes):
+    """Draw sums over numbers of records of whole numbers."""
+    chance, h = chances_of_record(law, parameters, summand)
+    chance = chance / chance.sum(axis=-1, keepdims=True)
+    sizes = pt.broadcast_to(sizes, chance.shape[:-1]) if chance.type.ndim > 1 else sizes
+    rng, counts = pt.random.multinomial(sizes, chance, rng=rng, return_next_rng=True)
+    return rng, (counts * h).sum(axis=-1)
+
+
 def moments_of_record(law, parameters, summand: Summand):
     """Return the mean and the variance of what records add to sums; decline laws without icdf."""
     like = pt.broadcast_arrays(*parameters)[-1]
+    if isinstance(summand, Lattice):
+        chance, h = chances_of_record(law, parameters, summand)
+        mean = (chance * h).sum(axis=-1)
+        return mean, (chance * h**2).sum(axis=-1) - mean**2
     mean = square = pt.zeros_like(like, dtype="float64")
     each = [pt.broadcast_to(p[..., None], (*p.shape, _QUANTILES.size)) for p in parameters]
     for part in parts_of(law, each):
@@ -162,6 +186,8 @@ class Inverted(Integrated):
 
     def cost(self, entries: int) -> dict[str, float]:
         """See `Integrated.cost`."""
+        if isinstance(self.summand, Lattice):
+            return {"sum of whole numbers": entries}
         return {"inverted group": entries} if entries > 1 else {"inverted sum": 1.0}
 
     def given(self, parameters) -> tuple[list[TensorVariable], Summand]:
@@ -176,6 +202,9 @@ class Inverted(Integrated):
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
         own, summand = self.given(parameters)
+        if isinstance(summand, Lattice):
+            rng, sums = draw_counts(rng, self.law, own, summand, self.sizes)
+            return rng, self.factor * sums + self.constant
         like = pt.broadcast_arrays(*own, pt.zeros(self.sizes.shape))[-1]
         each, size = (p[..., None] for p in own), (*like.shape, int(self.sizes.max()))
         rng, x = self.law(*each, size=size, rng=rng, return_next_rng=True)
@@ -200,6 +229,7 @@ class Inverted(Integrated):
         sizes, noisy, given, summand = self.standardised(value, mechanism, parameters)
         logp = log_densities(self.law, given, sizes, summand, *noisy)
         logp = logp - np.log(abs(self.factor.ravel()[filled]))
+        logp = logp + pt.broadcast_to(excess(mechanism, value), shape).ravel()[filled]
         if filled.size == self.sizes.size:
             return logp.reshape(shape)
         # A density that no record enters has no place in the gradient: it may be NaN.
@@ -218,7 +248,7 @@ class Inverted(Integrated):
         )
         own_value, b, sd, *given = (
             pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
-            for p in (value, *noise_parts(mechanism), *own)
+            for p in (value, *noise_parts(mechanism, whole=isinstance(summand, Lattice)), *own)
         )
         scale = abs(factor)
         noisy = (own_value - constant) / factor, b / scale, sd / scale
@@ -227,6 +257,8 @@ class Inverted(Integrated):
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""
         own, summand = self.given(parameters)
+        if isinstance(summand, Lattice):
+            return pt.broadcast_to(pt.round(self.mean_variance(*parameters)[0]), rv.shape)
         x: Any = 0.0
         for part in parts_of(self.law, own):
             law, op = part.law, part.law.owner and part.law.owner.op
@@ -236,13 +268,15 @@ class Inverted(Integrated):
         return pt.broadcast_to(self.sizes * self.factor * summand.at(x) + self.constant, rv.shape)
 
 
-def noise_parts(mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
+def noise_parts(
+    mechanism: Mechanism, *, whole: bool = False
+) -> tuple[TensorVariable, TensorVariable]:
     r"""Laplace scale b and Gaussian standard deviation :math:`\sigma` of a mechanism's noise.
 
     The noise has the characteristic function :math:`e^{-\sigma^2 w^2 / 2} / (1 + b^2 w^2)`; one of
-    them is zero.
+    them is zero. Of sums of whole numbers it may be discrete noise with these rates, see `excess`.
     """
-    if not has_continuous_rates(mechanism):
+    if mechanism.rates is None or (mechanism.is_discrete and not whole):
         raise Declined(
             f"no characteristic function is known of {type(mechanism).__name__}: LaplaceMechanism "
             f"and GaussianMechanism have one, and others with continuous noise and `rates`"
@@ -254,14 +288,19 @@ def noise_parts(mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
     return pt.zeros_like(tau), tau**-0.5
 
 
-def sum_given(name: str, rng, log_weight, h, cut, n, z, laplace, gaussian) -> float:
+def sum_given(name: str, rng, summand: Summand, law, n, *noisy) -> float:
     """Draw a sum of n records given its release, of this name; see `kernels.inversion.draws`.
 
     It is a sum of quadrature nodes. An expectation of a draw has the error of the density that
     is integrated out: usually below 1e-11, and estimated to be below 1e-5.
     """
-    noisy = (float(x) for x in (n, z, laplace, gaussian))
-    drawn = draw_sum(rng, log_weight, h, cut, *noisy)
+    n, z, laplace, gaussian = (float(x) for x in (n, *noisy))
+    if isinstance(summand, Lattice):
+        step, origin = summand.step, n * summand.origin
+        noise = (z - origin) / step, laplace / step, gaussian / step
+        drawn = origin + step * draw_lattice(rng, *law, n, *noise)
+    else:
+        drawn = draw_sum(rng, *law, n, z, laplace, gaussian)
     if np.isnan(drawn):
         raise Declined(
             f"{name!r} cannot be drawn at a draw of the parameters: the density of the "
@@ -280,6 +319,9 @@ def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, giv
     size, counts = pt.vector(dtype="float64", shape=n.shape[1:]), panel_counts(1)[-1:]
 
     def nodes(parts, n, *ones):
+        if isinstance(summand, Lattice):
+            log_mass, k = summand.masses(parts)
+            return [log_mass, k + 0.0 * n]  # of each group
         [found] = law_of_sum(parts, n, counts, summand, *ones)
         return list(found)
 
@@ -288,7 +330,7 @@ def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, giv
     for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], given)):
         for j, (*of_one, z, b, sd) in enumerate(zip(*of_all, strict=True)):
             if n[i, j]:
-                found[i, j] = sum_given(name, rng, *of_one, n[i, j], z, b, sd)
+                found[i, j] = sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)
     return found
 
 

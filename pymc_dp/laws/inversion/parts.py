@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.censored import CensoredRV
 from pymc.distributions.distribution import DiracDeltaRV, SymbolicRandomVariable
 from pymc.distributions.mixture import _BaseMixtureRV
+from pymc.distributions.truncated import TruncatedRV
+from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_value
 from pymc_dp.laws.count_sums import Atom
 from pymc_dp.laws.counted import mixture_of
 from pymc_dp.laws.mixture import MixtureLaw
@@ -45,6 +49,15 @@ class CensoredLaw:
         return rng, pt.clip(drawn, lower, upper)
 
 
+@dataclass(frozen=True)
+class TruncatedLaw:
+    """A law of counts that is cut to an interval."""
+
+    law: RandomVariable
+    lower: float
+    upper: float
+
+
 class Part(NamedTuple):
     """A part of a record's law.
 
@@ -53,11 +66,13 @@ class Part(NamedTuple):
     law : a continuous variable, or a number that the record then is.
     share : how often it is this part; None of the whole.
     ends : what its draws are clipped to, a number below and one above for each time.
+    cut : the whole numbers that it is cut to; None of a law that is not.
     """
 
     law: TensorVariable
     share: TensorVariable | None = None
     ends: tuple[tuple[TensorVariable, TensorVariable], ...] = ()
+    cut: tuple[float, float] | None = None
 
     @property
     def is_atom(self) -> bool:
@@ -86,6 +101,9 @@ def parts_of(law, parameters) -> list[Part]:
             *own, lower, upper = parameters
             ends = (lower, upper)
             return [p._replace(ends=(*p.ends, ends)) for p in parts_of(law.law, own)]
+        case TruncatedLaw():
+            [part] = parts_of(law.law, parameters)
+            return [part._replace(cut=(law.lower, law.upper))]
         case Atom():
             return [Part(pt.as_tensor(parameters[0]).astype("float64"))]
     _, variable = law(*parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True)
@@ -107,6 +125,23 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
             return CensoredLaw(law), [*own, *bounds]
         case DiracDeltaRV():
             return Atom(), [node.inputs[-1]]
+        case CategoricalRV():
+            p = node.op.dist_params(node)[0]
+            count = p.type.shape[-1]
+            if count is None:
+                raise Declined(f"the number of values of {rv.name!r} is not known")
+            law = MixtureLaw((Atom(),) * count, (1,) * count)
+            return law, [*(p[..., k] for k in range(count)), *map(pt.constant, range(count))]
+        case TruncatedRV() as op if rv.dtype == "int64" and isinstance(
+            op.base_rv_op, RandomVariable
+        ):
+            *own, lower, upper = node.inputs
+            known = (known_value(end) for end in (lower, upper))
+            ends = [float(np.squeeze(end)) for end in known if end is not None and end.size == 1]
+            if len(ends) < 2:
+                raise Declined(f"where the law of {rv.name!r} is cut is not known")
+            params = op.base_rv_op.dist_params(op.base_rv_op.make_node(*own))
+            return TruncatedLaw(op.base_rv_op, *ends), list(params)
         case RandomVariable() as op:
             return op, list(op.dist_params(node))
         case SymbolicRandomVariable() as op if hasattr(op, "rv_op"):

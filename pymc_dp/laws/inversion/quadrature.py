@@ -20,6 +20,7 @@ from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, RULE, SAMPLES, WEIGHTS
 from pymc_dp.kernels.inversion.numbers import FEW
 from pymc_dp.laws import is_registered
+from pymc_dp.laws.inversion.lattice import Lattice
 from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
 from pymc_dp.laws.inversion.parts import Part, parts_of
 from pymc_dp.laws.inversion.summand import Summand
@@ -92,6 +93,8 @@ def log_density_of_sum(
     Vectors: the log weights of n, n + 1, ... records; z and noise for all of these or for each.
     A number is added to each summand.
     """
+    if isinstance(summand, Lattice):
+        return summand.log_density(parts, n, added, log_number, z, laplace, gaussian)
     chance = pt.special.softmax(log_number)
     mean = n + pt.dot(chance, pt.arange(log_number.shape[0]))
     at = [v[0] if v.type.shape == (1,) else pt.dot(chance, v) for v in (z, laplace, gaussian)]

@@ -33,17 +33,13 @@ def readable_law(rv: TensorVariable, name: str | None = None) -> tuple[Any, list
     Raises
     ------
     Declined
-        Naming the records: they are discrete or vectors, or their density has jumps, kinks or
+        Naming the records: they are vectors, or their density has jumps, kinks or
         several modes that quadrature does not find.
     """
     op, name = rv.owner.op, name or str(rv.name)
     follow = f"the records {name!r} follow {law_names([type(op)])}"
-    if rv.dtype.startswith(("int", "uint", "bool")):
-        raise Declined(
-            f"the records {name!r} are discrete: their marginal is a finite sum, not an inverted "
-            f"characteristic function",
-            near=1,
-        )
+    if not rv.dtype.startswith("float"):
+        return law_of_record(rv)  # see `lattice`
     if is_registered(detail, op):
         return op, list(op.dist_params(rv.owner))
     try:

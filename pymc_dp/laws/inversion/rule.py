@@ -16,6 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
+from pymc_dp.laws.inversion.lattice import Lattice, on_lattice
 from pymc_dp.laws.inversion.law import Inverted, noise_parts
 from pymc_dp.laws.inversion.parts import parts_of
 from pymc_dp.laws.inversion.quadrature import starts_at_zero
@@ -39,9 +40,9 @@ from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
 
 def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVariable]]:
-    """Return continuous records of one variable, and their releases; decline others."""
+    """Return records of one variable, and their releases; decline others."""
     [records, *others] = group.records
-    if others or not records.dtype.startswith("float"):
+    if others:
         raise Declined
     check_transform(reading.model, records)
     mine = releases_of(reading.model, [records])
@@ -109,7 +110,7 @@ def sum_of_all(
     name, mechanism = release.name, release_mechanism(release)
     statistic = release_statistic(release)
     with about(f"the release {name!r}"):
-        noise_parts(mechanism)
+        noise_parts(mechanism, whole=not records.dtype.startswith("float"))
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
         raise Declined(
@@ -135,6 +136,7 @@ def sum_of_all(
             near=error.near,
         ) from None
     with about(f"the release {name!r}"):
+        summand = on_lattice(summand, law, parameters, str(records.name))
         require_smooth(records, mechanism, summand)
     shown = as_released(release, 1)
     if found := summand.multiple:
@@ -165,7 +167,7 @@ def sums_by_group(
     mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
     law, given = readable_law(rv)
     with about(f"the release {release.rv.name!r}"):
-        noise_parts(mechanism)
+        noise_parts(mechanism, whole=not rv.dtype.startswith("float"))
     sizes, factor, added = (
         x.reshape(shape) for x in (release.sizes, release.factors(rv), release.offset)
     )
@@ -176,6 +178,7 @@ def sums_by_group(
     positive = starts_at_zero(law, scalars, str(rv.name))
     with about(f"the release {release.rv.name!r}"):
         summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
+        summand = on_lattice(summand, law, own, str(rv.name))
         require_smooth(rv, mechanism, summand)
     shown = as_released(release.rv, release.offset.size)
     if part is rv:
@@ -192,6 +195,8 @@ def require_bulk(release: TensorVariable, name: str) -> None:
     """
     mechanism, parameters = release.owner.op.split(release.owner.inputs)
     law = release.owner.op.law
+    if isinstance(law.summand, Lattice):
+        return
     sizes, (_, *noise), given, summand = law.standardised(release, mechanism, parameters)
     if not sizes.size:
         return

@@ -14,6 +14,7 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -51,7 +52,7 @@ class Summand:
 
     def at(self, x: TensorVariable) -> TensorVariable:
         """Return what records contribute, of any shape."""
-        given = {self.record: x.ravel().astype("float64")}
+        given = {self.record: x.ravel().astype(self.record.dtype)}
         [h] = graph_replace([self.h], given, strict=False)
         return pt.broadcast_to(h, (x.size,)).reshape(x.shape)
 
@@ -74,7 +75,7 @@ class Summand:
     def rewritten(self, rewrite: Callable) -> Summand:
         """Return a summand of rewritten graphs; all are rewritten at once."""
         h, *breakpoints = rewrite([self.h, *self.breakpoints])
-        return Summand(self.record, h, tuple(breakpoints))
+        return replace(self, h=h, breakpoints=tuple(breakpoints))
 
 
 def read_summand(
@@ -110,7 +111,9 @@ def read_summand(
             f"rung='records'",
             near=1,
         ) from None
-    record, h = pt.vector("record", dtype="float64"), pt.zeros((), dtype="float64")
+    whole = not records.dtype.startswith("float")
+    record = pt.vector("record", dtype="int64" if whole else "float64")
+    h = pt.zeros((), dtype="float64")
     for total, vector in zip(form.sums, form.maps, strict=True):
         if total in coefficients:
             h = h + coefficients[total] * vector
@@ -118,20 +121,35 @@ def read_summand(
         raise Declined("it does not depend on the records")
     h, offset = (pt.as_tensor(graph).astype("float64") for graph in (h, offset))
     centers = pt.zeros(len(form.columns), dtype="float64")
-    given = {v: record for v, j in column_vectors([h], records).items() if j == column}
+    given = {
+        v: record.astype(v.dtype) for v, j in column_vectors([h], records).items() if j == column
+    }
     given[form.centers] = centers
     h, offset = clone_replace([h, offset], given, rebuild_strict=False)
     added = known_value(offset, fixed=True)
     h = h + offset / n if added is None else h
     h = rewrite_graph(_of_any_length(h), include=("canonicalize",))
+    points = breakpoints_of(h, record, None if whole else positive)
+    return Summand(record, h, points), 0.0 if added is None else float(added)
+
+
+def breakpoints_of(h, record: TensorVariable, positive: bool | None) -> tuple:
+    """Return the values of a record between which a function of it is smooth.
+
+    Without `positive` nothing is asked of the function but that it is of one record each.
+    """
     reader = _Breakpoints(record, positive)
     reader.visit(h)
-    return Summand(record, h, tuple(reader.found)), 0.0 if added is None else float(added)
+    return tuple(reader.found)
 
 
 def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
     """Read a function of each of n records `rv` as one of a vector of records."""
     alike = stand_in_records(n)
+    if not rv.dtype.startswith("float"):
+        alike = pt.random.poisson(1.0, size=(n,), rng=alike.owner.inputs[0], return_next_rng=True)[
+            1
+        ]
     stand_in = alike.type()  # a clone would copy what is drawn
     column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
     [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
@@ -151,7 +169,7 @@ def _of_any_length(h: TensorVariable) -> TensorVariable:
 class _Breakpoints:
     """Visits an elementwise expression of a record and collects where it is not smooth."""
 
-    def __init__(self, record: TensorVariable, positive: bool):
+    def __init__(self, record: TensorVariable, positive: bool | None):
         self.record, self.positive = record, positive
         self.found: list[TensorVariable] = []
         self._seen: set[Variable] = set()
@@ -177,11 +195,16 @@ class _Breakpoints:
         node = variable.owner
         if isinstance(node.op, DimShuffle):
             return self.visit(node.inputs[0])
+        if isinstance(node.op, AdvancedSubtensor) and not self.touches(node.inputs[0]):
+            for i in node.inputs[1:]:  # entries of a table
+                self.visit(i)
+            return
         if not isinstance(node.op, Elemwise):
             self.fail(node.op, "is not computed record by record")
         for i in node.inputs:
             self.visit(i)
-        self._collect(node.op.scalar_op, node.inputs)
+        if self.positive is not None:
+            self._collect(node.op.scalar_op, node.inputs)
 
     def _collect(self, op, inputs) -> None:
         touched = [i for i in inputs if self.touches(i)]
@@ -297,7 +320,7 @@ class _Breakpoints:
 
 def require_smooth(records: TensorVariable, mechanism: Mechanism, summand: Summand) -> None:
     """Decline counts that are discrete but for noise whose density has a kink."""
-    if has_kink(mechanism) and _steps(summand) > 2:
+    if has_kink(mechanism) and summand.breakpoints and _steps(summand) > 2:
         raise Declined(
             f"it counts the records {records.name!r} in more than two classes, which makes it "
             f"discrete but for Laplace noise: release one count, or use GaussianMechanism"

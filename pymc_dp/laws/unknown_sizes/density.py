@@ -37,7 +37,13 @@ from pymc_dp.graphs.questions import noticed_function
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated
-from pymc_dp.laws.inversion.law import log_densities, moments_of_record, noise_parts
+from pymc_dp.laws.inversion.lattice import Lattice, excess
+from pymc_dp.laws.inversion.law import (
+    draw_counts,
+    log_densities,
+    moments_of_record,
+    noise_parts,
+)
 from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
@@ -132,6 +138,8 @@ class Records:
             law, own = sum_of(self.law, pt.maximum(n, 1), *parameters)
             rng, total = law(*own, rng=rng, return_next_rng=True)
             return rng, pt.switch(n > 0, total, 0)
+        if isinstance(self.summand, Lattice):
+            return draw_counts(rng, self.law, parameters, self.summand, n)
         each = (p[..., None] for p in parameters)
         rng, x = self.law(*each, size=(n.shape[0], pt.max(n)), rng=rng, return_next_rng=True)
         return rng, sum_of_first(self.summand.at, x, n)
@@ -173,12 +181,16 @@ class Records:
 
     def _inverted(self, weights, sizes, z, noise, offset, added, times, parameters):
         """`log_sum` of ``offset + times * sum`` with a number `added` to each summand."""
-        parts = (part / abs(times) for part in noise_parts(noise))
+        parts = (
+            part / abs(times)
+            for part in noise_parts(noise, whole=isinstance(self.summand, Lattice))
+        )
         doubles = [p.astype("float64") for p in parameters]
         found = log_densities(
             self.law, doubles, sizes[:, 0], self.summand, (z - offset) / times, *parts,
             log_number=weights, added=added,
         )  # fmt: skip
+        found = found + pt.broadcast_to(excess(noise, z), z.shape)[:, 0]
         return found - np.log(abs(times[:, 0])) if times.shape[1] == 1 else found
 
 
@@ -265,6 +277,8 @@ class OfUnknownSize(Integrated):
             return {"histogram of unknown size": self.records.work(self.windows.sizes[0])}
         if self.records.summand is None:
             return {"unknown size": self.windows.sizes.size}
+        if isinstance(self.records.summand, Lattice):
+            return {"sum of whole numbers": len(self.windows.first)}
         return {"inverted sum of unknown size": len(self.windows.first)}
 
     def split(self, parameters):

@@ -30,6 +30,7 @@ from pymc_dp.graphs.questions import (
 )
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.families.closed import sum_of
+from pymc_dp.laws.inversion.lattice import on_lattice
 from pymc_dp.laws.inversion.parts import law_of_record
 from pymc_dp.laws.inversion.quadrature import starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
@@ -279,10 +280,6 @@ class Reader:
         parameters = [pt.stack(p) for p in zip(*own, strict=True)]
         if self.summed is None or (self.summed is self.record and is_registered(sum_of, law)):
             return Records(law, len(parameters), None), parameters
-        if not first.dtype.startswith("float"):
-            raise Declined(
-                f"the sum over the records {first.name!r}, of unknown number, has no known law"
-            )
         return self.inverted(first, str(first.name), parameters)
 
     def inverted(self, rv, name: str, parameters) -> tuple[Records, list[TensorVariable]]:
@@ -292,6 +289,7 @@ class Reader:
         positive = starts_at_zero(law, [p[0] for p in parameters], name)
         assert self.summed is not None
         summand = summand_of(self.summed, self.record, _SOME, positive)
+        summand = on_lattice(summand, law, parameters, name)
         if {self.numbers, *self.x.values()} & {*ancestors([summand.h])}:
             assert self.number is not None
             raise Declined(

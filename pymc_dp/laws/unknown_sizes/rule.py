@@ -16,6 +16,7 @@ from pymc_dp.graphs.questions import is_itself, known_value, lengths, noticed_fu
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
+from pymc_dp.laws.inversion.lattice import Lattice
 from pymc_dp.laws.inversion.law import noise_parts
 from pymc_dp.laws.inversion.parts import parts_of
 from pymc_dp.laws.inversion.summand import require_smooth
@@ -196,9 +197,11 @@ class UnknownSizes(SumLaw):
             require_multiples(release, mechanism, slope, constant)
         with about(f"the release {release.name!r}"):
             if self.records.summand is not None:
-                noise_parts(mechanism)
+                whole = isinstance(self.records.summand, Lattice)
+                noise_parts(mechanism, whole=whole)
                 require_smooth(self.rvs[0], mechanism, self.records.summand)
-                self._require_found(release, mechanism, windows)
+                if not whole:
+                    self._require_found(release, mechanism, windows)
             else:
                 law, own = sum_of(self.records.law, 10, *self.parameters)
                 require_pair(law, mechanism, own)
