@@ -51,7 +51,7 @@ class Producer(Drawn):
     simplest values of other attributes. `choices` draws these, `write` its statistics for PyMC.
     """
 
-    named = (*Drawn.named, "'x0", "'total'", "rows x", "no records to integrate out")
+    named = (*Drawn.named, "'x0", "'total'", "'y'", "no records to integrate out")
     plain = MappingProxyType({})
 
     def __init__(self, seed):
@@ -149,7 +149,7 @@ class Groups(Producer):
         for j in range(m if self.listed else 0):
             own = p[j] if p.type.ndim else p
             make, *arguments = OF_RECORDS[self.law][1](own, v.get("sigma"))
-            x = make(f"x{j}", *arguments, shape=n[j])
+            x = make(f"x{j}", *arguments, shape=n[j] if hasattr(n, "owner") else int(n[j]))
             sums.append(summed.graph(n[j], self.each.graph(x)))
         if not self.listed:
             make, *arguments = OF_RECORDS[self.law][1](p, v.get("sigma"))
@@ -440,7 +440,7 @@ class Tables(Producer):
 
     def log_density(self, point, z, rng, size):
         p, poisson = self.means(point), self.law == "Poisson"
-        c = np.indices((16 if poisson else self.people + 1,) * self.cells)
+        c = np.indices((26 if poisson else self.people + 1,) * self.cells)
         c = c.reshape(self.cells, -1).T
         c = c if poisson else c[c.sum(1) == self.people]
         law = stats.poisson(p) if poisson else stats.multinomial(self.people, p)

@@ -325,9 +325,12 @@ class Reported(SumLaw):
                 f"noise, which have no joint law: sample on the records",
                 near=1,
             )
-        if not channel and not _is_each(group.records, mine):
+        # A parameter of each row stays one.
+        counted = [rv for rv in group.records if not rv.dtype.startswith("float")]
+        records = counted or group.records
+        if not channel and not _is_each(records, mine):
             raise Declined
-        rows = _Rows.of(group.records)
+        rows = _Rows.of(records)
         arranged = [rows.arranged(release) for release in mine]
         keys = rows.keys()
         for release, own in zip(mine, arranged, strict=True):
@@ -348,7 +351,7 @@ class Reported(SumLaw):
             reports.append(
                 Reports(release_mechanism(release), lengths(release), places, *at, column)
             )
-        [first, *others] = group.records
+        [first, *others] = records
         alone = not others and not columns
         suffix = "count" if isinstance(first.owner.op, BernoulliRV) else "counts"
         names = (f"{first.name}_{suffix}",) if alone and 2 * cells.sizes.size <= rows.n + 1 else ()
@@ -365,7 +368,7 @@ class Reported(SumLaw):
                 *release_mechanism(release).parameters,
             ]
         parameters = [states, *([] if values is None else [values]), *further]
-        return cls(group.name, tuple(mine), law, parameters)
+        return cls(", ".join(rv.name for rv in records), tuple(mine), law, parameters)
 
     def describe(self, release):
         """See `SumLaw.describe`."""

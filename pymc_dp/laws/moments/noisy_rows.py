@@ -248,8 +248,8 @@ class RowsOneByOne(SumLaw):
     def latents(self):
         """See `SumLaw.latents`."""
         raise Declined(
-            f"the rows {self.group.name} are released one by one: there is no shorter statistic "
-            f"than these. Integrate them out: to='marginal'"
+            f"the rows of {', '.join(repr(rv.name) for rv in self.group.records)} are released one "
+            f"by one: there is no shorter statistic than these. Integrate them out: to='marginal'"
         )
 
     def integrated(self):

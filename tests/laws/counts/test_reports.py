@@ -61,6 +61,14 @@ ROWS = {
         lambda: pm.Bernoulli("x", logit_p=X @ pm.Normal("b", shape=2), shape=4),
         [(lambda x: x, RR(0.8))],
     ),
+    "an effect for each row": (
+        lambda: pm.Bernoulli("x", logit_p=pm.Normal("e", shape=4), shape=4),
+        [(lambda x: x, RR(0.8))],
+    ),
+    "a law for each row": (
+        lambda: pm.Categorical("x", pm.Dirichlet("p", np.ones(3), shape=(4, 3)), shape=4),
+        [(lambda x: x, RR(0.6, 3))],
+    ),
     "multinomial regression": (
         lambda: pm.Categorical("x", pm.math.softmax(
             X @ pm.Normal("b", shape=(2, 3)), axis=1), shape=4),
