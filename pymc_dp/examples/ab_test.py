@@ -153,13 +153,11 @@ def main(argv: Sequence[str] | None = None) -> tuple[Study, dict[str, DataTree]]
     args = report.options("ab_test", __doc__, argv, draws=1000, output=Path("ab_test_output"))
     study = simulate(args.seed)
     rows = [
-        (name, *getattr(study, name).ravel(), *own)
-        for name, own in (("confidential", study.buyers), ("published", ("-", "-")))
+        ("confidential", *study.confidential.ravel(), *study.buyers),
+        ("published", *study.published.ravel(), "-", "-"),
     ]
-    headings = (
-        "",
-        *(f"{what} {arm}" for what in ("visitors", "revenue", "buyers") for arm in "AB"),
-    )
+    what = ("visitors", "revenue", "buyers")
+    headings = ("", *(f"{name} {arm}" for name in what for arm in "AB"))
     report.say(report.table("", headings, rows, number=",.0f"))
     with report.timed("The three models"):
         fits = fit(study, args.draws, args.seed)
