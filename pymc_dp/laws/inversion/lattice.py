@@ -36,34 +36,38 @@ class Lattice(Summand):
     Attributes
     ----------
     first : the smallest value of a record.
-    values : what the record's values from `first` on contribute: ``origin + step * values``.
-    is_open : whether the last is that of all values beyond.
+    most : the largest one of laws that have an end.
+    values : what the record's values from `first` on contribute: ``origin + step * values``; the
+        last is that of all values beyond.
     """
 
     first: int
+    most: int
     values: np.ndarray
     step: float
     origin: float
-    is_open: bool
 
     def masses(self, parts: list[Part]) -> tuple[Any, Any]:
         """Return log masses and the whole numbers that they are of."""
-        mass, k = [], []
-        x = self.first + np.arange(self.values.size)
+        mass, k, last = [], [], self.values.size - 1
         for part in parts:
             share = 0.0 if part.share is None else pt.log(part.share.astype("float64"))
             if part.is_atom:
-                at = pt.clip(part.law - self.first, 0, x.size - 1).astype("int64")
+                at = pt.clip(part.law - self.first, 0, last).astype("int64")
                 mass.append(pt.atleast_1d(pt.as_tensor(share)))
                 k.append(pt.constant(self.values)[at][None])
                 continue
+            lower, upper = part.cut or (self.first, math.inf)
+            endless = upper == math.inf and is_registered(log_tail, part.law.owner.op)
+            end = max(self.first + last, lower) if endless else min(self.most, upper)
+            x = np.arange(max(self.first, lower), end + 1)
             own = _log_mass(part.law, pt.constant(x))
-            if self.is_open and is_registered(log_tail, part.law.owner.op):
+            if endless:
                 own = pt.set_subtensor(own[-1], _log_tail(part.law, x[-1]))
             if part.cut is not None:
-                own = _cut(part, own, x, self.is_open)
+                own = own - pt.logsumexp(own)
             mass.append(share + own)
-            k.append(pt.constant(self.values))
+            k.append(pt.constant(self.values[np.minimum(x - self.first, last).astype("int64")]))
         return pt.concatenate(mass), pt.concatenate(k)
 
     def log_density(self, parts, n, added, log_number, z, laplace, gaussian):
@@ -129,21 +133,6 @@ def _log_tail(law, x):
     return pt.switch(tail > _TINY, pt.log(pt.maximum(tail, _TINY)), far)
 
 
-def _cut(part: Part, own, x, is_open):
-    """Return log masses of a law that is cut to an interval, from those of all of it."""
-    lower, upper = part.cut or (0.0, math.inf)
-    first, last = _ends(part.law.owner.op, part.law.owner.op.dist_params(part.law.owner), "")
-    low, above = max(lower, first), upper + 1
-    log_whole = _log_tail(part.law, low) if low > first else pt.zeros(())
-    if above <= last:
-        beyond = _log_tail(part.law, above)
-        log_whole = log_whole + pt.log1mexp(beyond - log_whole)
-        if is_open and x[-1] < above:
-            tail = own[-1] + pt.log1mexp(beyond - own[-1])
-            own = pt.set_subtensor(own[-1], tail)
-    return pt.switch((x >= lower) & (x <= upper), own - log_whole, -np.inf)
-
-
 @singledispatch
 def log_tail(op, x, *parameters):
     """Return the chance of a value of x or more, and the ratio of the mass after x to that at x.
@@ -169,8 +158,8 @@ def _tail_of_geometric(op: ptr.GeometricRV, x, p):
     return pt.exp(max(x - 1.0, 0.0) * pt.log1p(-p)), 1.0 - p
 
 
-def _ends(law, parameters, name: str) -> tuple[float, float]:
-    """Return the smallest and the largest value of records of this name."""
+def _ends(law, parameters, name: str) -> list[tuple[float, float]]:
+    """Return the smallest and the largest value of records of this name, of each part of a law."""
 
     def known(at: int, least: bool = False) -> float:
         value = known_value(pt.as_tensor(parameters[at]))
@@ -185,23 +174,23 @@ def _ends(law, parameters, name: str) -> tuple[float, float]:
     match law:
         case MixtureLaw():
             _, own = law.split(parameters)
-            ends = [_ends(c, p, name) for c, p in zip(law.components, own, strict=True)]
-            return min(a for a, _ in ends), max(b for _, b in ends)
+            each = zip(law.components, own, strict=True)
+            return [ends for component, p in each for ends in _ends(component, p, name)]
         case TruncatedLaw():
-            first, last = _ends(law.law, parameters, name)
-            return max(first, law.lower), min(last, law.upper)
+            [(first, last)] = _ends(law.law, parameters, name)
+            return [(max(first, law.lower), min(last, law.upper))]
         case Atom():
-            return known(0, least=True), known(0)
+            return [(known(0, least=True), known(0))]
         case ptr.BernoulliRV():
-            return 0.0, 1.0
+            return [(0.0, 1.0)]
         case ptr.BinomialRV() | ptr.BetaBinomialRV():
-            return 0.0, known(0)
+            return [(0.0, known(0))]
         case ptr.HyperGeometricRV():
-            return 0.0, known(2)
+            return [(0.0, known(2))]
         case _ if isinstance(law, type(pm.DiscreteUniform.rv_op)):
-            return known(0, least=True), known(1)
+            return [(known(0, least=True), known(1))]
         case _ if is_registered(log_tail, law):
-            return float(isinstance(law, ptr.GeometricRV)), math.inf
+            return [(float(isinstance(law, ptr.GeometricRV)), math.inf)]
     follow = law_names([CensoredLaw if isinstance(law, CensoredLaw) else type(law)])
     raise Declined(
         f"the records {name!r} follow {follow}: of whole numbers, there are sums of Bernoulli, "
@@ -216,13 +205,15 @@ def on_lattice(summand: Summand, law, parameters, name: str) -> Summand:
     """Return what records of this name contribute, if they are whole numbers as a `Lattice`."""
     if summand.record.dtype.startswith("float"):
         return summand
-    first, last = _ends(law, parameters, name)
-    end = last if last < math.inf else _end(summand, first, name)
+    ends = np.array(_ends(law, parameters, name))
+    first, last = ends[:, 0].min(), ends[:, 1]
+    most = max(last[last < math.inf], default=first)
+    end = most if last.max() < math.inf else max(most, _end(summand, first, name))
     if end - first >= _MOST:
         raise Declined(f"the records {name!r} have more than {_MOST:,} values", near=1)
     values = _at(summand, first + np.arange(end - first + 1.0), name)
-    if last == math.inf:  # all of the last that are alike are one
-        values = values[: max(np.flatnonzero(values != values[-1]), default=-1) + 2]
+    # All of the last that are alike are one.
+    values = values[: max(np.flatnonzero(values != values[-1]), default=-1) + 2]
     step = reduce(_common, abs(np.diff(values)), 0.0) or 1.0
     origin = values[np.argmin(abs(values))]
     whole = np.round((values - origin) / step)
@@ -233,8 +224,8 @@ def on_lattice(summand: Summand, law, parameters, name: str) -> Summand:
             near=1,
         )
     return Lattice(
-        summand.record, summand.h, first=int(first), values=whole, step=float(step),
-        origin=float(origin), is_open=last == math.inf,
+        summand.record, summand.h, first=int(first), most=int(most), values=whole,
+        step=float(step), origin=float(origin),
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ class CensoredLaw:
 
 @dataclass(frozen=True)
 class TruncatedLaw:
-    """A law of counts that is cut to an interval."""
+    """A law of counts that is cut to an interval between whole numbers."""
 
     law: RandomVariable
     lower: float
@@ -141,7 +141,7 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
             if len(ends) < 2:
                 raise Declined(f"where the law of {rv.name!r} is cut is not known")
             params = op.base_rv_op.dist_params(op.base_rv_op.make_node(*own))
-            return TruncatedLaw(op.base_rv_op, *ends), list(params)
+            return TruncatedLaw(op.base_rv_op, np.ceil(ends[0]), np.floor(ends[1])), list(params)
         case RandomVariable() as op:
             return op, list(op.dist_params(node))
         case SymbolicRandomVariable() as op if hasattr(op, "rv_op"):
