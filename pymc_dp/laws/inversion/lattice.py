@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import reduce, singledispatch
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -15,11 +15,12 @@ from pymc.logprob.abstract import _logprob
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.kernels.inversion.lattice import lattice_release
+from pymc_dp.kernels.inversion.lattice import draw_lattice, lattice_release
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.count_sums import Atom, log_constant
 from pymc_dp.laws.inversion.ops import ReleaseDensity
-from pymc_dp.laws.inversion.parts import CensoredLaw, Part, TruncatedLaw
+from pymc_dp.laws.inversion.parts import CensoredLaw, Part, TruncatedLaw, of_each
+from pymc_dp.laws.inversion.quadrature import noise_parts
 from pymc_dp.laws.inversion.summand import Summand, breakpoints_of
 from pymc_dp.laws.mixture import MixtureLaw
 from pymc_dp.mechanisms.base import Mechanism, has_kink
@@ -70,17 +71,70 @@ class Lattice(Summand):
             k.append(pt.constant(self.values[np.minimum(x - self.first, last).astype("int64")]))
         return pt.concatenate(mass), pt.concatenate(k)
 
-    def log_density(self, parts, n, added, log_number, z, laplace, gaussian):
-        """See `quadrature.log_density_of_sum`; the last three and `added` are `in_steps`."""
+    priced_as: ClassVar[str | None] = "sum of whole numbers"
+    inverted: ClassVar[bool] = False
+
+    def noise_parts(self, mechanism):
+        """See `Summand.noise_parts`: discrete noise, too, see `excess`."""
+        return noise_parts(mechanism, whole=True)
+
+    def require(self, records, mechanism, factor, constant):
+        """See `Summand.require`: discrete noise does not fill the gaps between whole numbers."""
+        own = np.r_[self.step, self.origin][:, None] * np.ravel(factor)
+        between = np.r_[own.ravel(), np.ravel(constant)]
+        if mechanism.is_discrete and (abs(between - np.round(between)) > 1e-9).any():
+            raise Declined(
+                f"what is summed of the records {records.name!r} is no whole number, and "
+                f"{type(mechanism).__name__} adds whole numbers: release a sum of whole numbers"
+            )
+
+    def draw(self, rng, law, parameters, sizes):
+        """See `Summand.draw`."""
+        chance, h = self._chances(law, parameters)
+        chance = chance / chance.sum(axis=-1, keepdims=True)
+        rng, counts = pt.random.multinomial(sizes, chance, rng=rng, return_next_rng=True)
+        return rng, (counts * h).sum(axis=-1)
+
+    def mean_variance(self, law, parameters):
+        """See `Summand.mean_variance`."""
+        chance, h = self._chances(law, parameters)
+        mean = (chance * h).sum(axis=-1)
+        return mean, (chance * h**2).sum(axis=-1) - mean**2
+
+    def support_point(self, law, parameters):
+        """See `Summand.support_point`."""
+        mean, _ = self.mean_variance(law, parameters)
+        return self.origin + self.step * pt.round((mean - self.origin) / self.step)
+
+    def _chances(self, law, parameters):
+        """Return how likely each of what records add is, and what it is."""
+
+        def write(parts, n):
+            log_mass, k = self.masses(parts)
+            return [pt.exp(log_mass), self.origin + self.step * k]
+
+        return of_each(write, law, parameters, np.zeros(()))
+
+    def nodes(self, parts, n, *noisy):
+        """See `Summand.nodes`."""
+        log_mass, k = self.masses(parts)
+        return [log_mass, k + 0.0 * n]  # of each group
+
+    def draw_given(self, rng, law, n, *noisy):
+        """See `Summand.draw_given`."""
+        z, laplace, gaussian = noisy
+        step, origin = self.step, n * self.origin
+        noise = (z - origin) / step, laplace / step, gaussian / step
+        return origin + step * draw_lattice(rng, *law, n, *noise)
+
+    def log_density(self, parts, n, least, added, log_number, z, laplace, gaussian):
+        """See `Summand.log_density`."""
         log_mass, k = self.masses(parts)
         inputs = log_mass, k + added, pt.zeros_like(k), n, log_number, z, laplace, gaussian
         return LatticeDensity(0, plain=True, each=False)(*inputs)[0] - math.log(self.step)
 
     def in_steps(self, sizes, added, log_number, z, laplace, gaussian):
-        """Return what is added for each record, the release and its noise, in steps.
-
-        The release is less the part of it that is no whole number of steps for each record.
-        """
+        """See `Summand.in_steps`: in steps, the release less what is no whole number of them."""
         added = (self.origin + added) / self.step
         whole = np.round(added)
         between = np.where(abs(added - whole) < 1e-9, 0.0, added - whole)
@@ -267,9 +321,3 @@ def _end(summand: Summand, first: float, name: str) -> float:
     if end - first < _MOST and np.ptp(_at(summand, end - 1 + _TEST, name)) > 0:
         raise endless
     return end
-
-
-def chances(parts: list[Part], lattice: Lattice):
-    """Return how likely each whole number is, and these numbers."""
-    log_mass, k = lattice.masses(parts)
-    return pt.exp(log_mass), lattice.origin + lattice.step * k

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import plain_function
 
 P, K = 0.4, np.arange(400)
@@ -13,7 +14,7 @@ POISSON = stats.poisson(10 * P).pmf(K)
 
 
 def cut(mass, lower=0, upper=np.inf):
-    mass = np.where((lower <= K) & (K <= upper), mass, 0.0)
+    mass = np.where((lower <= K) & (upper >= K), mass, 0.0)
     return mass / mass.sum()
 
 
@@ -31,7 +32,9 @@ LAWS = {  # as written, and its masses
     ),
     "uniform": (lambda p: pm.DiscreteUniform.dist(1, 9), cut(np.ones(K.size), 1, 9)),
     "geometric": (lambda p: pm.Geometric.dist(p), stats.geom(P).pmf(K)),
-    "poisson, cut": (lambda p: pm.Truncated.dist(pm.Poisson.dist(10 * p), 2, 5), cut(POISSON, 2, 5)),
+    "poisson, cut": (
+        lambda p: pm.Truncated.dist(pm.Poisson.dist(10 * p), 2, 5), cut(POISSON, 2, 5),
+    ),
     "poisson, cut between whole numbers": (
         lambda p: pm.Truncated.dist(pm.Poisson.dist(10 * p), 0.5, 5.5), cut(POISSON, 1, 5),
     ),
@@ -74,3 +77,12 @@ def test_each_law(law):
     noise = stats.laplace.pdf(7.0, np.arange(of_three.size), 2.0)
     found = marginal(written, dp.LaplaceMechanism(2.0))
     assert found == pytest.approx(np.log(of_three @ noise), abs=1e-9)
+
+
+@pytest.mark.parametrize("of", [lambda x: 0.5 * x.clip(0, 6), lambda x: x.clip(0, 6) + 0.25])
+def test_discrete_noise_does_not_fill_gaps(of):
+    with pm.Model() as model:
+        x = pm.Poisson("x", pm.Exponential("rate", 1.0), shape=3)
+        dp.PrivateObservation("z", of(x).sum(), dp.GeometricMechanism(2.0), observed=7)
+    with pytest.raises(Declined, match="'x' is no whole number, and GeometricMechanism adds"):
+        dp.collapse(model, "marginal")
