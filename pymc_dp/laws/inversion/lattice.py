@@ -47,6 +47,8 @@ class Lattice(Summand):
     values: np.ndarray
     step: float
     origin: float
+    priced_as: ClassVar[str | None] = "sum of whole numbers"
+    inverted: ClassVar[bool] = False
 
     def masses(self, parts: list[Part]) -> tuple[Any, Any]:
         """Return log masses and the whole numbers that they are of."""
@@ -70,9 +72,6 @@ class Lattice(Summand):
             mass.append(share + own)
             k.append(pt.constant(self.values[np.minimum(x - self.first, last).astype("int64")]))
         return pt.concatenate(mass), pt.concatenate(k)
-
-    priced_as: ClassVar[str | None] = "sum of whole numbers"
-    inverted: ClassVar[bool] = False
 
     def noise_parts(self, mechanism):
         """See `Summand.noise_parts`: discrete noise, too, see `excess`."""
@@ -130,8 +129,11 @@ class Lattice(Summand):
     def log_density(self, parts, n, least, added, log_number, z, laplace, gaussian):
         """See `Summand.log_density`."""
         log_mass, k = self.masses(parts)
-        inputs = log_mass, k + added, pt.zeros_like(k), n, log_number, z, laplace, gaussian
-        return LatticeDensity(0, plain=True, each=False)(*inputs)[0] - math.log(self.step)
+        no_cut = pt.zeros_like(k)
+        logp, *_ = LatticeDensity()(
+            log_mass, k + added, no_cut, n, log_number, z, laplace, gaussian
+        )
+        return logp - math.log(self.step)
 
     def in_steps(self, sizes, added, log_number, z, laplace, gaussian):
         """See `Summand.in_steps`: in steps, the release less what is no whole number of them."""
@@ -149,6 +151,11 @@ class Lattice(Summand):
 
 class LatticeDensity(ReleaseDensity):
     """As `ReleaseDensity` for masses on whole numbers; see `kernels.inversion.lattice`."""
+
+    __props__ = ()
+
+    def __init__(self):
+        super().__init__(0, plain=True, each=False)
 
     def call(self):
         """See `KernelCall.call`."""
