@@ -152,7 +152,7 @@ class Lattice(Summand):
 class LatticeDensity(ReleaseDensity):
     """As `ReleaseDensity` for masses on whole numbers; see `kernels.inversion.lattice`."""
 
-    __props__ = ()
+    __props__ = ()  # type: ignore[assignment]
 
     def __init__(self):
         super().__init__(0, plain=True, each=False)
