@@ -24,8 +24,7 @@ from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import IntegratedReleaseRV, in_results, recovered
-from pymc_dp.laws.inversion.lattice import Lattice
-from pymc_dp.laws.inversion.law import draw_sums, noise_parts
+from pymc_dp.laws.inversion.law import draw_sums
 from pymc_dp.laws.moments.columns import Columns
 from pymc_dp.laws.moments.feasible import BoundedMoments, moment_noises, of_both
 from pymc_dp.laws.moments.one_column import OneColumn
@@ -274,7 +273,7 @@ def _totals(law: OfUnknownSize, posterior, rng, n, constant, slope, z, mechanism
         given = {numbers: np.maximum(n, 1), **given}
         drawn = _sampled(pair, row, n.shape[1:], posterior, rng, given)
         return np.where(alone, 0.0, drawn)
-    noise = noise_parts(mechanism, whole=isinstance(records.summand, Lattice))
+    noise = records.summand.noise_parts(mechanism)
     noisy = [(z - times[0]) / times[1], *(part / abs(times[1]) for part in noise)]
     doubles = [p.astype("float64") for p in record]
     return draw_sums(

@@ -86,8 +86,8 @@ class Selected(NamedTuple):
                 continue
             ends = [[known_value(self.at(e, k, zeros)) for k in (v, counts[0])] for e in summed]
             same = all(a is not None and b is not None and np.array_equal(a, b) for a, b in ends)
-            # A number that x is with probability zero stands for what is summed instead.
-            number = 0.0 if same else -1.0 - v
+            # A number that is no atom of x, nor of what is written, stands for what is summed.
+            number = 0.0 if same else -np.sqrt(2.0) - v
             laws.append(pm.DiracDelta.dist(number))
             if not same:
                 for e in summed:

@@ -20,7 +20,7 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.inversion.line import extent, log_total, power, tilted
-from pymc_dp.kernels.inversion.numbers import join
+from pymc_dp.kernels.inversion.numbers import mixed
 
 MOST = 1 << 20  # sums in a window
 _FAR = 50.0  # fall of the log of noise, or of a transform, beyond which it is left out
@@ -236,16 +236,13 @@ def lattice_release(lw, k, n, lp, z, b, sd):
     if z.size == 1:
         logp, slope, grad, by_number, _, _ = lattice_line(lw, k, n, lp, z[0], b[0], sd[0])
         return logp, np.full(1, slope), grad, by_number
-    total, slopes, by_number = -math.inf, np.zeros(lp.size), np.zeros(lp.size)
-    grad, known = np.zeros(lw.size), np.zeros(1)
-    for i in range(lp.size):
-        if lp[i] == -math.inf:
-            continue
-        logp, slope, own, _, _, _ = lattice_line(lw, k, n + i, known, z[i], b[i], sd[i])
-        of_z, of_number = np.zeros(lp.size), np.zeros(lp.size)
-        of_z[i], of_number[i] = slope, 1.0
-        total = join(total, (grad, slopes, by_number), logp + lp[i], (own, of_z, of_number))
-    return total, slopes, grad, by_number
+    each, slopes, grads = np.zeros(lp.size), np.zeros(lp.size), np.zeros((lp.size, lw.size))
+    [possible] = np.nonzero(lp > -math.inf)
+    for i in possible:
+        each[i], slopes[i], grads[i], _, _, _ = lattice_line(
+            lw, k, n + i, np.zeros(1), z[i], b[i], sd[i]
+        )
+    return mixed(lp, each, slopes, grads, np.arange(lp.size), np.zeros((0, 0)))
 
 
 @jit

@@ -150,9 +150,9 @@ def _each_number(log_weight, h, cut, few, n, lp, z, b, sg):
             logp, slope, grads = _at(log_weight, h, cut, few, n, z, b, sg, looked)
             each = to_all @ logp[: places.size]
             if np.abs(each[tests] - logp[places.size :]).max() < _SMOOTH:
-                return _mixed(lp, each, slope, grads, places, to_all)
+                return mixed(lp, each, slope, grads, places, to_all)
     logp, slope, grads = _at(log_weight, h, cut, few, n, z, b, sg, numbers)
-    return _mixed(lp, logp, slope, grads, numbers, np.eye(lp.size))
+    return mixed(lp, logp, slope, grads, numbers, np.zeros((0, 0)))
 
 
 @jit
@@ -169,19 +169,22 @@ def _at(log_weight, h, cut, few, n, z, b, sg, places):
 
 
 @jit
-def _mixed(lp, each, slope, grads, places, to_all):
-    """Add up the densities of all numbers, that are interpolated between those at some places."""
+def mixed(lp, each, slope, grads, places, to_all):
+    """Add up the densities of all numbers; derivatives are those at some places.
+
+    `to_all` interpolates between these; it is empty where all numbers are places.
+    """
     joint = each + lp
     top = joint.max()
-    chance = np.exp(joint - top)
+    chance = np.exp(joint - top) if top > -math.inf else np.zeros(lp.size)
     total = chance.sum()
-    chance /= total
-    of_place = chance @ to_all
+    chance /= max(total, 1.0)  # the largest is 1
+    of_place = chance @ to_all if to_all.size else chance
     slopes, grad = np.zeros(lp.size), np.zeros(grads.shape[1])
     for i in range(places.size):
         slopes[places[i]] += of_place[i] * slope[i]
         grad += of_place[i] * grads[i]
-    return top + math.log(total), slopes, grad, chance
+    return top + math.log(max(total, 1.0)), slopes, grad, chance
 
 
 @jit

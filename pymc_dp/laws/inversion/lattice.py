@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import reduce, singledispatch
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -15,11 +15,12 @@ from pymc.logprob.abstract import _logprob
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.kernels.inversion.lattice import lattice_release
+from pymc_dp.kernels.inversion.lattice import draw_lattice, lattice_release
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.count_sums import Atom, log_constant
 from pymc_dp.laws.inversion.ops import ReleaseDensity
-from pymc_dp.laws.inversion.parts import CensoredLaw, Part, TruncatedLaw
+from pymc_dp.laws.inversion.parts import CensoredLaw, Part, TruncatedLaw, of_each
+from pymc_dp.laws.inversion.quadrature import noise_parts
 from pymc_dp.laws.inversion.summand import Summand, breakpoints_of
 from pymc_dp.laws.mixture import MixtureLaw
 from pymc_dp.mechanisms.base import Mechanism, has_kink
@@ -36,47 +37,106 @@ class Lattice(Summand):
     Attributes
     ----------
     first : the smallest value of a record.
-    values : what the record's values from `first` on contribute: ``origin + step * values``.
-    is_open : whether the last is that of all values beyond.
+    most : the largest one of laws that have an end.
+    values : what the record's values from `first` on contribute: ``origin + step * values``; the
+        last is that of all values beyond.
     """
 
     first: int
+    most: int
     values: np.ndarray
     step: float
     origin: float
-    is_open: bool
+    priced_as: ClassVar[str | None] = "sum of whole numbers"
+    inverted: ClassVar[bool] = False
 
     def masses(self, parts: list[Part]) -> tuple[Any, Any]:
         """Return log masses and the whole numbers that they are of."""
-        mass, k = [], []
-        x = self.first + np.arange(self.values.size)
+        mass, k, last = [], [], self.values.size - 1
         for part in parts:
             share = 0.0 if part.share is None else pt.log(part.share.astype("float64"))
             if part.is_atom:
-                at = pt.clip(part.law - self.first, 0, x.size - 1).astype("int64")
+                at = pt.clip(part.law - self.first, 0, last).astype("int64")
                 mass.append(pt.atleast_1d(pt.as_tensor(share)))
                 k.append(pt.constant(self.values)[at][None])
                 continue
+            lower, upper = part.cut or (self.first, math.inf)
+            endless = upper == math.inf and is_registered(log_tail, part.law.owner.op)
+            end = max(self.first + last, lower) if endless else min(self.most, upper)
+            x = np.arange(max(self.first, lower), end + 1)
             own = _log_mass(part.law, pt.constant(x))
-            if self.is_open and is_registered(log_tail, part.law.owner.op):
+            if endless:
                 own = pt.set_subtensor(own[-1], _log_tail(part.law, x[-1]))
             if part.cut is not None:
-                own = _cut(part, own, x, self.is_open)
+                own = own - pt.logsumexp(own)
             mass.append(share + own)
-            k.append(pt.constant(self.values))
+            k.append(pt.constant(self.values[np.minimum(x - self.first, last).astype("int64")]))
         return pt.concatenate(mass), pt.concatenate(k)
 
-    def log_density(self, parts, n, added, log_number, z, laplace, gaussian):
-        """See `quadrature.log_density_of_sum`; the last three and `added` are `in_steps`."""
+    def noise_parts(self, mechanism):
+        """See `Summand.noise_parts`: discrete noise, too, see `excess`."""
+        return noise_parts(mechanism, whole=True)
+
+    def require(self, records, mechanism, factor, constant):
+        """See `Summand.require`: discrete noise does not fill the gaps between whole numbers."""
+        own = np.r_[self.step, self.origin][:, None] * np.ravel(factor)
+        between = np.r_[own.ravel(), np.ravel(constant)]
+        if mechanism.is_discrete and (abs(between - np.round(between)) > 1e-9).any():
+            raise Declined(
+                f"what is summed of the records {records.name!r} is no whole number, and "
+                f"{type(mechanism).__name__} adds whole numbers: release a sum of whole numbers"
+            )
+
+    def draw(self, rng, law, parameters, sizes):
+        """See `Summand.draw`."""
+        chance, h = self._chances(law, parameters)
+        chance = chance / chance.sum(axis=-1, keepdims=True)
+        rng, counts = pt.random.multinomial(sizes, chance, rng=rng, return_next_rng=True)
+        return rng, (counts * h).sum(axis=-1)
+
+    def mean_variance(self, law, parameters):
+        """See `Summand.mean_variance`."""
+        chance, h = self._chances(law, parameters)
+        mean = (chance * h).sum(axis=-1)
+        return mean, (chance * h**2).sum(axis=-1) - mean**2
+
+    def support_point(self, law, parameters):
+        """See `Summand.support_point`."""
+        mean, _ = self.mean_variance(law, parameters)
+        return self.origin + self.step * pt.round((mean - self.origin) / self.step)
+
+    def _chances(self, law, parameters):
+        """Return how likely each of what records add is, and what it is."""
+
+        def write(parts, n):
+            log_mass, k = self.masses(parts)
+            return [pt.exp(log_mass), self.origin + self.step * k]
+
+        return of_each(write, law, parameters, np.zeros(()))
+
+    def nodes(self, parts, n, *noisy):
+        """See `Summand.nodes`."""
         log_mass, k = self.masses(parts)
-        inputs = log_mass, k + added, pt.zeros_like(k), n, log_number, z, laplace, gaussian
-        return LatticeDensity(0, plain=True, each=False)(*inputs)[0] - math.log(self.step)
+        return [log_mass, k + 0.0 * n]  # of each group
+
+    def draw_given(self, rng, law, n, *noisy):
+        """See `Summand.draw_given`."""
+        z, laplace, gaussian = noisy
+        step, origin = self.step, n * self.origin
+        noise = (z - origin) / step, laplace / step, gaussian / step
+        return origin + step * draw_lattice(rng, *law, n, *noise)
+
+    def log_density(self, parts, n, least, added, log_number, z, laplace, gaussian):
+        """See `Summand.log_density`."""
+        log_mass, k = self.masses(parts)
+        no_cut = pt.zeros_like(k)
+        logp, *_ = LatticeDensity()(
+            log_mass, k + added, no_cut, n, log_number, z, laplace, gaussian
+        )
+        return logp - math.log(self.step)
 
     def in_steps(self, sizes, added, log_number, z, laplace, gaussian):
-        """Return what is added for each record, the release and its noise, in steps.
-
-        The release is less the part of it that is no whole number of steps for each record.
-        """
+        """See `Summand.in_steps`: in steps, the release less what is no whole number of them."""
         added = (self.origin + added) / self.step
         whole = np.round(added)
         between = np.where(abs(added - whole) < 1e-9, 0.0, added - whole)
@@ -91,6 +151,11 @@ class Lattice(Summand):
 
 class LatticeDensity(ReleaseDensity):
     """As `ReleaseDensity` for masses on whole numbers; see `kernels.inversion.lattice`."""
+
+    __props__ = ()  # type: ignore[assignment]
+
+    def __init__(self):
+        super().__init__(0, plain=True, each=False)
 
     def call(self):
         """See `KernelCall.call`."""
@@ -129,21 +194,6 @@ def _log_tail(law, x):
     return pt.switch(tail > _TINY, pt.log(pt.maximum(tail, _TINY)), far)
 
 
-def _cut(part: Part, own, x, is_open):
-    """Return log masses of a law that is cut to an interval, from those of all of it."""
-    lower, upper = part.cut or (0.0, math.inf)
-    first, last = _ends(part.law.owner.op, part.law.owner.op.dist_params(part.law.owner), "")
-    low, above = max(lower, first), upper + 1
-    log_whole = _log_tail(part.law, low) if low > first else pt.zeros(())
-    if above <= last:
-        beyond = _log_tail(part.law, above)
-        log_whole = log_whole + pt.log1mexp(beyond - log_whole)
-        if is_open and x[-1] < above:
-            tail = own[-1] + pt.log1mexp(beyond - own[-1])
-            own = pt.set_subtensor(own[-1], tail)
-    return pt.switch((x >= lower) & (x <= upper), own - log_whole, -np.inf)
-
-
 @singledispatch
 def log_tail(op, x, *parameters):
     """Return the chance of a value of x or more, and the ratio of the mass after x to that at x.
@@ -169,8 +219,8 @@ def _tail_of_geometric(op: ptr.GeometricRV, x, p):
     return pt.exp(max(x - 1.0, 0.0) * pt.log1p(-p)), 1.0 - p
 
 
-def _ends(law, parameters, name: str) -> tuple[float, float]:
-    """Return the smallest and the largest value of records of this name."""
+def _ends(law, parameters, name: str) -> list[tuple[float, float]]:
+    """Return the smallest and the largest value of records of this name, of each part of a law."""
 
     def known(at: int, least: bool = False) -> float:
         value = known_value(pt.as_tensor(parameters[at]))
@@ -185,23 +235,23 @@ def _ends(law, parameters, name: str) -> tuple[float, float]:
     match law:
         case MixtureLaw():
             _, own = law.split(parameters)
-            ends = [_ends(c, p, name) for c, p in zip(law.components, own, strict=True)]
-            return min(a for a, _ in ends), max(b for _, b in ends)
+            each = zip(law.components, own, strict=True)
+            return [ends for component, p in each for ends in _ends(component, p, name)]
         case TruncatedLaw():
-            first, last = _ends(law.law, parameters, name)
-            return max(first, law.lower), min(last, law.upper)
+            [(first, last)] = _ends(law.law, parameters, name)
+            return [(max(first, law.lower), min(last, law.upper))]
         case Atom():
-            return known(0, least=True), known(0)
+            return [(known(0, least=True), known(0))]
         case ptr.BernoulliRV():
-            return 0.0, 1.0
+            return [(0.0, 1.0)]
         case ptr.BinomialRV() | ptr.BetaBinomialRV():
-            return 0.0, known(0)
+            return [(0.0, known(0))]
         case ptr.HyperGeometricRV():
-            return 0.0, known(2)
+            return [(0.0, known(2))]
         case _ if isinstance(law, type(pm.DiscreteUniform.rv_op)):
-            return known(0, least=True), known(1)
+            return [(known(0, least=True), known(1))]
         case _ if is_registered(log_tail, law):
-            return float(isinstance(law, ptr.GeometricRV)), math.inf
+            return [(float(isinstance(law, ptr.GeometricRV)), math.inf)]
     follow = law_names([CensoredLaw if isinstance(law, CensoredLaw) else type(law)])
     raise Declined(
         f"the records {name!r} follow {follow}: of whole numbers, there are sums of Bernoulli, "
@@ -216,13 +266,15 @@ def on_lattice(summand: Summand, law, parameters, name: str) -> Summand:
     """Return what records of this name contribute, if they are whole numbers as a `Lattice`."""
     if summand.record.dtype.startswith("float"):
         return summand
-    first, last = _ends(law, parameters, name)
-    end = last if last < math.inf else _end(summand, first, name)
+    ends = np.array(_ends(law, parameters, name))
+    first, last = ends[:, 0].min(), ends[:, 1]
+    most = max(last[last < math.inf], default=first)
+    end = most if last.max() < math.inf else max(most, _end(summand, first, name))
     if end - first >= _MOST:
         raise Declined(f"the records {name!r} have more than {_MOST:,} values", near=1)
     values = _at(summand, first + np.arange(end - first + 1.0), name)
-    if last == math.inf:  # all of the last that are alike are one
-        values = values[: max(np.flatnonzero(values != values[-1]), default=-1) + 2]
+    # All of the last that are alike are one.
+    values = values[: max(np.flatnonzero(values != values[-1]), default=-1) + 2]
     step = reduce(_common, abs(np.diff(values)), 0.0) or 1.0
     origin = values[np.argmin(abs(values))]
     whole = np.round((values - origin) / step)
@@ -233,8 +285,8 @@ def on_lattice(summand: Summand, law, parameters, name: str) -> Summand:
             near=1,
         )
     return Lattice(
-        summand.record, summand.h, first=int(first), values=whole, step=float(step),
-        origin=float(origin), is_open=last == math.inf,
+        summand.record, summand.h, first=int(first), most=int(most), values=whole,
+        step=float(step), origin=float(origin),
     )  # fmt: skip
 
 
@@ -276,9 +328,3 @@ def _end(summand: Summand, first: float, name: str) -> float:
     if end - first < _MOST and np.ptp(_at(summand, end - 1 + _TEST, name)) > 0:
         raise endless
     return end
-
-
-def chances(parts: list[Part], lattice: Lattice):
-    """Return how likely each whole number is, and these numbers."""
-    log_mass, k = lattice.masses(parts)
-    return pt.exp(log_mass), lattice.origin + lattice.step * k

@@ -36,46 +36,29 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.distribution import _support_point
-from pytensor.graph.replace import graph_replace, vectorize_graph
-from pytensor.graph.traversal import ancestors
-from pytensor.raise_op import CheckAndRaise
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.kernels.inversion.draws import draw_sum
-from pymc_dp.kernels.inversion.lattice import draw_lattice
 from pymc_dp.laws.integrated import Integrated, in_results, recovered
-from pymc_dp.laws.inversion.lattice import Lattice, chances, excess
-from pymc_dp.laws.inversion.parts import parts_of
-from pymc_dp.laws.inversion.quadrature import (
-    law_of_sum,
-    log_density_of_sum,
-    panel_counts,
-)
+from pymc_dp.laws.inversion.lattice import excess
+from pymc_dp.laws.inversion.parts import of_each
 from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.laws.shown import Shown
-from pymc_dp.mechanisms.base import has_kink
-from pymc_dp.reading.record_sums import sum_of_first
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
-
-    from pymc_dp.mechanisms.base import Mechanism
-
-_QUANTILES = (np.arange(32) + 0.5) / 32  # of a record, at which its moments are guessed
 
 
 def log_densities(
     law, parameters, sizes, summand, z, laplace, gaussian, *, log_number=None, added=None
 ) -> TensorVariable:
-    """Log densities of noisy sums over groups of these sizes, each as `log_density_of_sum`.
+    """Log densities of noisy sums over groups of these sizes, each as `Summand.log_density`.
 
     Vectors with a number for each group; parameters and noise may be scalars, for all. With rows
     of log weights of a size, the next one, and so on, z and noise are rows, too, of one number for
@@ -86,75 +69,17 @@ def log_densities(
         z, laplace, gaussian = (pt.atleast_1d(part)[:, None] for part in (z, laplace, gaussian))
     added = np.zeros(1) if added is None else added
     least = typical(sizes, log_number)
-    if isinstance(summand, Lattice):
-        added, z, laplace, gaussian = summand.in_steps(
-            sizes, added, log_number, z, laplace, gaussian
-        )
+    added, *noisy = summand.in_steps(sizes, added, log_number, z, laplace, gaussian)
 
     def density(parts, n, *ones):
-        return log_density_of_sum(parts, n, least, summand, *ones)
+        return summand.log_density(parts, n, least, *ones)
 
-    vectors = log_number, z, laplace, gaussian
-    return of_each(density, law, parameters, sizes, added, *vectors)
+    return of_each(density, law, parameters, sizes, added, log_number, *noisy)
 
 
 def typical(sizes, log_number) -> int:
     """Return a number of records that the quadrature is to be fine enough for."""
     return int(sizes.min() + log_number.type.shape[1] // 3) if sizes.size else 1
-
-
-def of_each(write, law, parameters, sizes, *given):
-    """Return what is written for one group, vectorised over all."""
-    own = [pt.scalar(dtype="float64") for _ in parameters]
-    n, rows = pt.scalar(dtype="float64"), [pt.as_tensor(v) for v in given]
-    ones = [pt.TensorType(v.dtype, v.type.shape[1:])() for v in rows]
-    one = write(parts_of(law, own), n, *ones)
-    of_all = pt.as_tensor(sizes).astype("float64"), *rows, *parameters
-    return vectorize_graph(one, dict(zip((n, *ones, *own), of_all, strict=True)))
-
-
-def chances_of_record(law, parameters, summand: Lattice):
-    """Return how likely each of what records of whole numbers add is, and what it is."""
-    return of_each(lambda parts, n: [*chances(parts, summand)], law, parameters, np.zeros(()))
-
-
-def draw_counts(rng, law, parameters, summand: Lattice, sizes):
-    """Draw sums over numbers of records of whole numbers."""
-    chance, h = chances_of_record(law, parameters, summand)
-    chance = chance / chance.sum(axis=-1, keepdims=True)
-    sizes = pt.broadcast_to(sizes, chance.shape[:-1]) if chance.type.ndim > 1 else sizes
-    rng, counts = pt.random.multinomial(sizes, chance, rng=rng, return_next_rng=True)
-    return rng, (counts * h).sum(axis=-1)
-
-
-def moments_of_record(law, parameters, summand: Summand):
-    """Return the mean and the variance of what records add to sums; decline laws without icdf."""
-    like = pt.broadcast_arrays(*parameters)[-1]
-    if isinstance(summand, Lattice):
-        chance, h = chances_of_record(law, parameters, summand)
-        mean = (chance * h).sum(axis=-1)
-        return mean, (chance * h**2).sum(axis=-1) - mean**2
-    mean = square = pt.zeros_like(like, dtype="float64")
-    each = [pt.broadcast_to(p[..., None], (*p.shape, _QUANTILES.size)) for p in parameters]
-    for part in parts_of(law, each):
-        share = 1.0 if part.share is None else part.share[..., 0]
-        x = part.law if part.is_atom else _quantiles(part.law)
-        h = summand.at(pt.broadcast_to(part.clipped(x), (*like.shape, _QUANTILES.size)))
-        mean += share * h.mean(axis=-1)
-        square += share * (h**2).mean(axis=-1)
-    return mean, square - mean**2
-
-
-def _quantiles(record: TensorVariable) -> TensorVariable:
-    """Return values of a variable, each as likely as the others; NaN without a law."""
-    try:
-        x = pm.icdf(record, _QUANTILES)
-    except NotImplementedError:
-        raise Declined from None
-    # Parameters without a law have no mean; a check would raise an error.
-    checks = (v for v in ancestors([x]) if v.owner and isinstance(v.owner.op, CheckAndRaise))
-    [x] = graph_replace([x], {v: v.owner.inputs[0] for v in checks}, strict=False)
-    return pt.switch(x[..., -1:] >= x[..., :1], x, np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,9 +111,8 @@ class Inverted(Integrated):
 
     def cost(self, entries: int) -> dict[str, float]:
         """See `Integrated.cost`."""
-        if isinstance(self.summand, Lattice):
-            return {"sum of whole numbers": entries}
-        return {"inverted group": entries} if entries > 1 else {"inverted sum": 1.0}
+        name = "inverted group" if entries > 1 else "inverted sum"
+        return {self.summand.priced_as or name: entries}
 
     def given(self, parameters) -> tuple[list[TensorVariable], Summand]:
         """Return the parameters of the records' law, and the summand."""
@@ -202,19 +126,14 @@ class Inverted(Integrated):
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
         own, summand = self.given(parameters)
-        if isinstance(summand, Lattice):
-            rng, sums = draw_counts(rng, self.law, own, summand, self.sizes)
-            return rng, self.factor * sums + self.constant
         like = pt.broadcast_arrays(*own, pt.zeros(self.sizes.shape))[-1]
-        each, size = (p[..., None] for p in own), (*like.shape, int(self.sizes.max()))
-        rng, x = self.law(*each, size=size, rng=rng, return_next_rng=True)
-        sums = sum_of_first(summand.at, x, self.sizes)
+        rng, sums = summand.draw(rng, self.law, own, pt.broadcast_to(self.sizes, like.shape))
         return rng, self.factor * sums + self.constant
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: by quantiles of the records' law."""
         own, summand = self.given(parameters)
-        mean, variance = moments_of_record(self.law, own, summand)
+        mean, variance = summand.mean_variance(self.law, own)
         scale = self.sizes * self.factor
         return self.constant + scale * mean, scale * self.factor * variance
 
@@ -248,7 +167,7 @@ class Inverted(Integrated):
         )
         own_value, b, sd, *given = (
             pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
-            for p in (value, *noise_parts(mechanism, whole=isinstance(summand, Lattice)), *own)
+            for p in (value, *summand.noise_parts(mechanism), *own)
         )
         scale = abs(factor)
         noisy = (own_value - constant) / factor, b / scale, sd / scale
@@ -257,35 +176,9 @@ class Inverted(Integrated):
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""
         own, summand = self.given(parameters)
-        if isinstance(summand, Lattice):
-            return pt.broadcast_to(pt.round(self.mean_variance(*parameters)[0]), rv.shape)
-        x: Any = 0.0
-        for part in parts_of(self.law, own):
-            law, op = part.law, part.law.owner and part.law.owner.op
-            at = law if part.is_atom else _support_point(op, law, *law.owner.inputs)
-            x += part.clipped(at) * (1.0 if part.share is None else part.share)
-        x = pt.broadcast_to(x, self.sizes.shape)
-        return pt.broadcast_to(self.sizes * self.factor * summand.at(x) + self.constant, rv.shape)
-
-
-def noise_parts(
-    mechanism: Mechanism, *, whole: bool = False
-) -> tuple[TensorVariable, TensorVariable]:
-    r"""Laplace scale b and Gaussian standard deviation :math:`\sigma` of a mechanism's noise.
-
-    The noise has the characteristic function :math:`e^{-\sigma^2 w^2 / 2} / (1 + b^2 w^2)`; one of
-    them is zero. Of sums of whole numbers it may be discrete noise with these rates, see `excess`.
-    """
-    if mechanism.rates is None or (mechanism.is_discrete and not whole):
-        raise Declined(
-            f"no characteristic function is known of {type(mechanism).__name__}: LaplaceMechanism "
-            f"and GaussianMechanism have one, and others with continuous noise and `rates`"
-        )
-    assert mechanism.rates is not None
-    lam, tau = mechanism.rates
-    if has_kink(mechanism):
-        return 1.0 / lam, pt.zeros_like(lam)
-    return pt.zeros_like(tau), tau**-0.5
+        record = summand.support_point(self.law, own)
+        of_each = pt.broadcast_to(record, self.sizes.shape)
+        return pt.broadcast_to(self.sizes * self.factor * of_each + self.constant, rv.shape)
 
 
 def sum_given(name: str, rng, summand: Summand, law, n, *noisy) -> float:
@@ -295,12 +188,7 @@ def sum_given(name: str, rng, summand: Summand, law, n, *noisy) -> float:
     is integrated out: usually below 1e-11, and estimated to be below 1e-5.
     """
     n, z, laplace, gaussian = (float(x) for x in (n, *noisy))
-    if isinstance(summand, Lattice):
-        step, origin = summand.step, n * summand.origin
-        noise = (z - origin) / step, laplace / step, gaussian / step
-        drawn = origin + step * draw_lattice(rng, *law, n, *noise)
-    else:
-        drawn = draw_sum(rng, *law, n, z, laplace, gaussian)
+    drawn = summand.draw_given(rng, law, n, z, laplace, gaussian)
     if np.isnan(drawn):
         raise Declined(
             f"{name!r} cannot be drawn at a draw of the parameters: the density of the "
@@ -316,16 +204,8 @@ def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, giv
     `n` has a row for each draw of the posterior and a column for each group, as what is returned.
     Other variables that parameters and releases are of are `given`, see `each_draw`.
     """
-    size, counts = pt.vector(dtype="float64", shape=n.shape[1:]), panel_counts(1)[-1:]
-
-    def nodes(parts, n, *ones):
-        if isinstance(summand, Lattice):
-            log_mass, k = summand.masses(parts)
-            return [log_mass, k + 0.0 * n]  # of each group
-        [found] = law_of_sum(parts, n, counts, summand, *ones)
-        return list(found)
-
-    laws = of_each(nodes, law, parameters, size, *noisy)
+    size = pt.vector(dtype="float64", shape=n.shape[1:])
+    laws = of_each(summand.nodes, law, parameters, size, *noisy)
     found, given = np.zeros(n.shape), {size: np.maximum(n, 1.0), **(given or {})}
     for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], given)):
         for j, (*of_one, z, b, sd) in enumerate(zip(*of_all, strict=True)):

@@ -11,6 +11,7 @@ from pymc.distributions.censored import CensoredRV
 from pymc.distributions.distribution import DiracDeltaRV, SymbolicRandomVariable
 from pymc.distributions.mixture import _BaseMixtureRV
 from pymc.distributions.truncated import TruncatedRV
+from pytensor.graph.replace import vectorize_graph
 from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
@@ -51,7 +52,7 @@ class CensoredLaw:
 
 @dataclass(frozen=True)
 class TruncatedLaw:
-    """A law of counts that is cut to an interval."""
+    """A law of counts that is cut to an interval between whole numbers."""
 
     law: RandomVariable
     lower: float
@@ -141,9 +142,19 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
             if len(ends) < 2:
                 raise Declined(f"where the law of {rv.name!r} is cut is not known")
             params = op.base_rv_op.dist_params(op.base_rv_op.make_node(*own))
-            return TruncatedLaw(op.base_rv_op, *ends), list(params)
+            return TruncatedLaw(op.base_rv_op, np.ceil(ends[0]), np.floor(ends[1])), list(params)
         case RandomVariable() as op:
             return op, list(op.dist_params(node))
         case SymbolicRandomVariable() as op if hasattr(op, "rv_op"):
             return SymbolicLaw(op), list(op.dist_params(node))
     raise Declined(f"the law of {rv.name!r} is not known")
+
+
+def of_each(write, law, parameters, sizes, *given):
+    """Return what is written for one group, vectorised over all."""
+    own = [pt.scalar(dtype="float64") for _ in parameters]
+    n, rows = pt.scalar(dtype="float64"), [pt.as_tensor(v) for v in given]
+    ones = [pt.TensorType(v.dtype, v.type.shape[1:])() for v in rows]
+    one = write(parts_of(law, own), n, *ones)
+    of_all = pt.as_tensor(sizes).astype("float64"), *rows, *parameters
+    return vectorize_graph(one, dict(zip((n, *ones, *own), of_all, strict=True)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import singledispatch
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
@@ -20,10 +22,12 @@ from pymc_dp.graphs.questions import known_value, nearest_rvs
 from pymc_dp.kernels.inversion.nodes import DISTANCES, RULE, SAMPLES, WEIGHTS
 from pymc_dp.kernels.inversion.numbers import FEW
 from pymc_dp.laws import is_registered
-from pymc_dp.laws.inversion.lattice import Lattice
 from pymc_dp.laws.inversion.ops import Panels, Reaches, ReleaseDensity
 from pymc_dp.laws.inversion.parts import Part, parts_of
-from pymc_dp.laws.inversion.summand import Summand
+from pymc_dp.mechanisms.base import Mechanism, has_kink
+
+if TYPE_CHECKING:
+    from pymc_dp.laws.inversion.summand import Summand
 
 _EPS, _TINY = 2.0**-52, 1e-300
 
@@ -85,16 +89,30 @@ def starts_at_zero(law, parameters: Sequence[TensorVariable], name: str) -> bool
     return all(lower is not None and bool(known_value(lower) == 0) for lower in ends)
 
 
+def noise_parts(
+    mechanism: Mechanism, *, whole: bool = False
+) -> tuple[TensorVariable, TensorVariable]:
+    r"""Laplace scale b and Gaussian standard deviation :math:`\sigma` of a mechanism's noise.
+
+    The noise has the characteristic function :math:`e^{-\sigma^2 w^2 / 2} / (1 + b^2 w^2)`; one of
+    them is zero. Of sums of whole numbers it may be discrete noise with these rates, see `excess`.
+    """
+    if mechanism.rates is None or (mechanism.is_discrete and not whole):
+        raise Declined(
+            f"no characteristic function is known of {type(mechanism).__name__}: LaplaceMechanism "
+            f"and GaussianMechanism have one, and others with continuous noise and `rates`"
+        )
+    assert mechanism.rates is not None
+    lam, tau = mechanism.rates
+    if has_kink(mechanism):
+        return 1.0 / lam, pt.zeros_like(lam)
+    return pt.zeros_like(tau), tau**-0.5
+
+
 def log_density_of_sum(
     parts, n, least, summand, added, log_number, z, laplace, gaussian
 ) -> TensorVariable:
-    """Log density of a noisy sum over n records, `least` being a number that n is not below.
-
-    Vectors: the log weights of n, n + 1, ... records; z and noise for all of these or for each.
-    A number is added to each summand.
-    """
-    if isinstance(summand, Lattice):
-        return summand.log_density(parts, n, added, log_number, z, laplace, gaussian)
+    """See `Summand.log_density`."""
     chance = pt.special.softmax(log_number)
     mean = n + pt.dot(chance, pt.arange(log_number.shape[0]))
     at = [v[0] if v.type.shape == (1,) else pt.dot(chance, v) for v in (z, laplace, gaussian)]
@@ -145,7 +163,7 @@ def _of_part(part: Part, summand: Summand) -> Summand:
     ends = (end.astype("float64") for pair in part.ends for end in pair)
     given = {summand.record: part.clipped(summand.record)}
     [h] = graph_replace([summand.h], given, strict=False)
-    return Summand(summand.record, h, (*summand.breakpoints, *ends))
+    return replace(summand, h=h, breakpoints=(*summand.breakpoints, *ends))
 
 
 def _panels(part: Part, count: int, summand: Summand) -> int:

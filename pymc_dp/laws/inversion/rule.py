@@ -16,12 +16,12 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.inversion.lattice import Lattice, on_lattice
-from pymc_dp.laws.inversion.law import Inverted, noise_parts
+from pymc_dp.laws.inversion.lattice import on_lattice
+from pymc_dp.laws.inversion.law import Inverted
 from pymc_dp.laws.inversion.parts import parts_of
-from pymc_dp.laws.inversion.quadrature import starts_at_zero
+from pymc_dp.laws.inversion.quadrature import noise_parts, starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
-from pymc_dp.laws.inversion.summand import read_summand, require_smooth, summand_of
+from pymc_dp.laws.inversion.summand import read_summand, summand_of
 from pymc_dp.laws.inversion.trial import require_found, require_somewhere
 from pymc_dp.laws.shown import as_released, of_multiples, of_weights
 from pymc_dp.laws.sum_law import LAST_RESORTS, Change
@@ -137,7 +137,7 @@ def sum_of_all(
         ) from None
     with about(f"the release {name!r}"):
         summand = on_lattice(summand, law, parameters, str(records.name))
-        require_smooth(records, mechanism, summand)
+        summand.require(records, mechanism, 1.0, added)
     shown = as_released(release, 1)
     if found := summand.multiple:
         factor, of_each = np.array(found).reshape(2, 1)
@@ -179,7 +179,7 @@ def sums_by_group(
     with about(f"the release {release.rv.name!r}"):
         summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
         summand = on_lattice(summand, law, own, str(rv.name))
-        require_smooth(rv, mechanism, summand)
+        summand.require(rv, mechanism, factor, added)
     shown = as_released(release.rv, release.offset.size)
     if part is rv:
         of = f"{rv.name}_{release.rv.name}" if several else str(rv.name)
@@ -195,7 +195,7 @@ def require_bulk(release: TensorVariable, name: str) -> None:
     """
     mechanism, parameters = release.owner.op.split(release.owner.inputs)
     law = release.owner.op.law
-    if isinstance(law.summand, Lattice):
+    if not law.summand.inverted:
         return
     sizes, (_, *noise), given, summand = law.standardised(release, mechanism, parameters)
     if not sizes.size:

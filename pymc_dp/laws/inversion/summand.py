@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.distribution import _support_point
 from pytensor import scalar as ps
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
@@ -20,7 +24,16 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import keeps_values, known_value
+from pymc_dp.kernels.inversion.draws import draw_sum
+from pymc_dp.laws.inversion.parts import parts_of
+from pymc_dp.laws.inversion.quadrature import (
+    law_of_sum,
+    log_density_of_sum,
+    noise_parts,
+    panel_counts,
+)
 from pymc_dp.mechanisms.base import Mechanism, has_kink
+from pymc_dp.reading.record_sums import sum_of_first
 from pymc_dp.reading.statistic import stand_in_records
 from pymc_dp.reading.sums import additive, column_vectors
 
@@ -30,6 +43,7 @@ SMOOTH_FUNCTIONS: set[type] = {
     ps.Cos, ps.Tanh, ps.ArcTan, ps.math.Sigmoid, ps.math.Softplus, ps.math.Erf,
 }  # fmt: skip
 _COMPARISONS = (ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ)
+_QUANTILES = (np.arange(32) + 0.5) / 32  # of a record, at which its moments are guessed
 _EXTREMES = (ps.Maximum, ps.Minimum)
 _LOGICAL = (ps.AND, ps.OR, ps.XOR, ps.Invert)
 _SINGULAR_AT_ZERO = (ps.Log, ps.Log2, ps.Log10, ps.Sqrt, ps.Reciprocal)
@@ -71,6 +85,75 @@ class Summand:
             return None
         a, b = float(slopes[0, 0]), float(added[0])
         return (a, b) if a and np.array_equal(slopes, a * np.eye(2)) else None
+
+    priced_as: ClassVar[str | None] = None  # where all sums of this kind have one cost
+    inverted: ClassVar[bool] = True  # by quadrature, which may not find the density
+
+    def noise_parts(self, mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
+        """Return the parts of noise around sums of this, see `quadrature.noise_parts`."""
+        return noise_parts(mechanism)
+
+    def require(self, records: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
+        """Decline noise under which ``factor * sum + constant`` has no density that is found.
+
+        Here counts that are discrete but for noise whose density has a kink.
+        """
+        if has_kink(mechanism) and self.breakpoints and _steps(self) > 2:
+            raise Declined(
+                f"it counts the records {records.name!r} in more than two classes, which makes it "
+                f"discrete but for Laplace noise: release one count, or use GaussianMechanism"
+            )
+
+    def in_steps(self, sizes, added, log_number, z, laplace, gaussian):
+        """Return what is added for each record, the release and its noise, as densities are of."""
+        return added, z, laplace, gaussian
+
+    def log_density(self, parts, n, least, added, log_number, z, laplace, gaussian):
+        """Log density of a noisy sum over n records, `least` being a number that n is not below.
+
+        Vectors: the log weights of n, n + 1, ... records; z and noise for all of these or for each.
+        A number is added to each summand. All but the first three are as `in_steps` returns them.
+        """
+        return log_density_of_sum(
+            parts, n, least, self, added, log_number, z, laplace, gaussian
+        )  # fmt: skip
+
+    def nodes(self, parts, n, *noisy):
+        """Return what `draw_given` needs of the records' law."""
+        [found] = law_of_sum(parts, n, panel_counts(1)[-1:], self, *noisy)
+        return list(found)
+
+    def draw_given(self, rng, law, n: float, *noisy: float) -> float:
+        """Draw the sum of n records given its release, by the `nodes` of their law."""
+        return draw_sum(rng, *law, n, *noisy)
+
+    def draw(self, rng, law, parameters, sizes):
+        """Draw sums over groups of these sizes."""
+        each, most = (p[..., None] for p in parameters), pt.max(sizes)
+        rng, x = law(*each, size=(*sizes.shape, most), rng=rng, return_next_rng=True)
+        return rng, sum_of_first(self.at, x, sizes)
+
+    def mean_variance(self, law, parameters):
+        """Return the mean and the variance of what records add; decline laws without icdf."""
+        like = pt.broadcast_arrays(*parameters)[-1]
+        mean = square = pt.zeros_like(like, dtype="float64")
+        each = [pt.broadcast_to(p[..., None], (*p.shape, _QUANTILES.size)) for p in parameters]
+        for part in parts_of(law, each):
+            share = 1.0 if part.share is None else part.share[..., 0]
+            x = part.law if part.is_atom else _quantiles(part.law)
+            h = self.at(pt.broadcast_to(part.clipped(x), (*like.shape, _QUANTILES.size)))
+            mean += share * h.mean(axis=-1)
+            square += share * (h**2).mean(axis=-1)
+        return mean, square - mean**2
+
+    def support_point(self, law, parameters):
+        """Return what a record adds that is in the middle of its law."""
+        x: Any = 0.0
+        for part in parts_of(law, parameters):
+            variable, op = part.law, part.law.owner and part.law.owner.op
+            at = variable if part.is_atom else _support_point(op, variable, *variable.owner.inputs)
+            x += part.clipped(at) * (1.0 if part.share is None else part.share)
+        return self.at(x)
 
     def rewritten(self, rewrite: Callable) -> Summand:
         """Return a summand of rewritten graphs; all are rewritten at once."""
@@ -318,13 +401,16 @@ class _Breakpoints:
         return None
 
 
-def require_smooth(records: TensorVariable, mechanism: Mechanism, summand: Summand) -> None:
-    """Decline counts that are discrete but for noise whose density has a kink."""
-    if has_kink(mechanism) and summand.breakpoints and _steps(summand) > 2:
-        raise Declined(
-            f"it counts the records {records.name!r} in more than two classes, which makes it "
-            f"discrete but for Laplace noise: release one count, or use GaussianMechanism"
-        )
+def _quantiles(record: TensorVariable) -> TensorVariable:
+    """Return values of a variable, each as likely as the others; NaN without a law."""
+    try:
+        x = pm.icdf(record, _QUANTILES)
+    except NotImplementedError:
+        raise Declined from None
+    # Parameters without a law have no mean; a check would raise an error.
+    checks = (v for v in ancestors([x]) if v.owner and isinstance(v.owner.op, CheckAndRaise))
+    [x] = graph_replace([x], {v: v.owner.inputs[0] for v in checks}, strict=False)
+    return pt.switch(x[..., -1:] >= x[..., :1], x, np.nan)
 
 
 def _steps(summand: Summand) -> int:

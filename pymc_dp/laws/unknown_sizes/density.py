@@ -37,19 +37,13 @@ from pymc_dp.graphs.questions import noticed_function
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated
-from pymc_dp.laws.inversion.lattice import Lattice, excess
-from pymc_dp.laws.inversion.law import (
-    draw_counts,
-    log_densities,
-    moments_of_record,
-    noise_parts,
-)
+from pymc_dp.laws.inversion.lattice import excess
+from pymc_dp.laws.inversion.law import log_densities
 from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.reading.record_sums import sum_of_first
 
 _FAR = 20.0  # in log density: of what may be left out
 
@@ -138,18 +132,14 @@ class Records:
             law, own = sum_of(self.law, pt.maximum(n, 1), *parameters)
             rng, total = law(*own, rng=rng, return_next_rng=True)
             return rng, pt.switch(n > 0, total, 0)
-        if isinstance(self.summand, Lattice):
-            return draw_counts(rng, self.law, parameters, self.summand, n)
-        each = (p[..., None] for p in parameters)
-        rng, x = self.law(*each, size=(n.shape[0], pt.max(n)), rng=rng, return_next_rng=True)
-        return rng, sum_of_first(self.summand.at, x, n)
+        return self.summand.draw(rng, self.law, parameters, n)
 
     def mean_variance(self, parameters):
         """Return the mean and the variance of what is summed of a record; may be declined."""
         if self.summand is None:
             law, own = sum_of(self.law, 1, *parameters)
             return mean_variance(law, *own)
-        return moments_of_record(self.law, parameters, self.summand)
+        return self.summand.mean_variance(self.law, parameters)
 
     def log_sum(self, weights, sizes, z, mechanism, constant, slope, parameters):
         """Log of weights times the density of a noisy sum, added up over the sizes of each group.
@@ -181,13 +171,12 @@ class Records:
 
     def _inverted(self, weights, sizes, z, noise, offset, added, times, parameters):
         """`log_sum` of ``offset + times * sum`` with a number `added` to each summand."""
-        parts = (
-            part / abs(times)
-            for part in noise_parts(noise, whole=isinstance(self.summand, Lattice))
-        )
+        summand = self.summand
+        assert summand is not None
+        parts = (part / abs(times) for part in summand.noise_parts(noise))
         doubles = [p.astype("float64") for p in parameters]
         found = log_densities(
-            self.law, doubles, sizes[:, 0], self.summand, (z - offset) / times, *parts,
+            self.law, doubles, sizes[:, 0], summand, (z - offset) / times, *parts,
             log_number=weights, added=added,
         )  # fmt: skip
         found = found + pt.broadcast_to(excess(noise, z), z.shape)[:, 0]
@@ -277,9 +266,8 @@ class OfUnknownSize(Integrated):
             return {"histogram of unknown size": self.records.work(self.windows.sizes[0])}
         if self.records.summand is None:
             return {"unknown size": self.windows.sizes.size}
-        if isinstance(self.records.summand, Lattice):
-            return {"sum of whole numbers": len(self.windows.first)}
-        return {"inverted sum of unknown size": len(self.windows.first)}
+        name = self.records.summand.priced_as or "inverted sum of unknown size"
+        return {name: len(self.windows.first)}
 
     def split(self, parameters):
         """Return the parameters of the number and of a record, and the earlier releases."""

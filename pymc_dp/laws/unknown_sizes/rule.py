@@ -16,10 +16,7 @@ from pymc_dp.graphs.questions import is_itself, known_value, lengths, noticed_fu
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.inversion.lattice import Lattice
-from pymc_dp.laws.inversion.law import noise_parts
 from pymc_dp.laws.inversion.parts import parts_of
-from pymc_dp.laws.inversion.summand import require_smooth
 from pymc_dp.laws.inversion.trial import require_found, require_somewhere
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.shown import confidential, kind_of_sum
@@ -196,11 +193,10 @@ class UnknownSizes(SumLaw):
         for slope, constant in zip(*(v[entries.summed] for v in fixed), strict=True):
             require_multiples(release, mechanism, slope, constant)
         with about(f"the release {release.name!r}"):
-            if self.records.summand is not None:
-                whole = isinstance(self.records.summand, Lattice)
-                noise_parts(mechanism, whole=whole)
-                require_smooth(self.rvs[0], mechanism, self.records.summand)
-                if not whole:
+            if (summand := self.records.summand) is not None:
+                summand.noise_parts(mechanism)
+                summand.require(self.rvs[0], mechanism, 1.0, 0.0)
+                if summand.inverted:
                     self._require_found(release, mechanism, windows)
             else:
                 law, own = sum_of(self.records.law, 10, *self.parameters)
@@ -219,7 +215,8 @@ class UnknownSizes(SumLaw):
             return
         scaled = (pt.broadcast_to(p, entries.shape).ravel()[j] for p in mechanism.parameters)
         noise = [
-            part / abs(slope[j, 0]) for part in noise_parts(mechanism.with_parameters(*scaled))
+            part / abs(slope[j, 0])
+            for part in summand.noise_parts(mechanism.with_parameters(*scaled))
         ]
 
         def found_at(times):

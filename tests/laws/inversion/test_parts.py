@@ -258,6 +258,20 @@ def test_records_that_others_select(case):
 
 
 @pytest.mark.filterwarnings("ignore:No safe default transform")
+def test_selected_records_may_have_atoms():
+    """Wherever these are."""
+
+    def moved(by):
+        def write(psi, n):
+            x = pm.Censored("x", pm.Normal.dist(by, 1.0), by - 1.0, by + 4.0, shape=n)
+            return pt.switch(pm.Bernoulli("b", psi, shape=n), x - by + 3.0, 0.5).sum()
+
+        return marginal(selected(write, 9, GAUSSIAN, 14.0))
+
+    assert moved(0.0) == pytest.approx(moved(10.0), abs=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:No safe default transform")
 def test_selected_records_are_those_of_a_hurdle():
     """By groups of unknown numbers, of many records, and drawn."""
 
