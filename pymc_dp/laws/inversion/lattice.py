@@ -14,7 +14,7 @@ import pytensor.tensor.random.basic as ptr
 from pymc.logprob.abstract import _logprob
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.questions import known_value, public_data
 from pymc_dp.kernels.inversion.lattice import draw_lattice, lattice_release
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.count_sums import Atom, log_constant
@@ -266,6 +266,12 @@ def on_lattice(summand: Summand, law, parameters, name: str) -> Summand:
     """Return what records of this name contribute, if they are whole numbers as a `Lattice`."""
     if summand.record.dtype.startswith("float"):
         return summand
+    if data := public_data([summand.h]):
+        raise Declined(
+            f"what is summed of the records {name!r} is computed from {data[0].name!r}, which "
+            f"pm.set_data may change: write numbers in its place",
+            near=2,
+        )
     ends = np.array(_ends(law, parameters, name))
     first, last = ends[:, 0].min(), ends[:, 1]
     most = max(last[last < math.inf], default=first)
@@ -306,10 +312,8 @@ def _at(summand: Summand, x: np.ndarray, name: str) -> np.ndarray:
     except IndexError:
         raise Declined(f"a table has no entry for a value of the records {name!r}") from None
     if found is None or not np.isfinite(found).all():
-        raise Declined(
-            f"what is summed of the records {name!r} has to be a known number for each value",
-            near=1,
-        )
+        why = "has to be known for each value" if found is None else "is not finite for some value"
+        raise Declined(f"what is summed of the records {name!r} {why}", near=1)
     return np.asarray(found, dtype="float64")
 
 

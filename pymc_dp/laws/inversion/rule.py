@@ -11,6 +11,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
@@ -51,6 +52,11 @@ def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVa
     return records, list(mine)
 
 
+def _is_counted(records: TensorVariable) -> bool:
+    """Whether counts of the records' values say more of why there is no marginal."""
+    return isinstance(records.owner.op, BernoulliRV | CategoricalRV)
+
+
 @LAST_RESORTS.register("all records", order=1)
 def of_all_records(reading: Reading, group: Block) -> Change:
     """Integrate records of one law out of the release of a sum over all of them."""
@@ -60,7 +66,8 @@ def of_all_records(reading: Reading, group: Block) -> Change:
         found = sum_of_all(records, record_length(records), column, mine)
         require_bulk(found, name)
     except (Declined, ValueError) as error:
-        raise Declined(f"by inversion: {error}", near=getattr(error, "near", 1)) from None
+        near = -1 if _is_counted(records) else getattr(error, "near", 1)
+        raise Declined(f"by inversion: {error}", near=near) from None
     return Change(replaced={mine[0]: found})
 
 

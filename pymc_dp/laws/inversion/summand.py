@@ -205,7 +205,9 @@ def read_summand(
     h, offset = (pt.as_tensor(graph).astype("float64") for graph in (h, offset))
     centers = pt.zeros(len(form.columns), dtype="float64")
     given = {
-        v: record.astype(v.dtype) for v, j in column_vectors([h], records).items() if j == column
+        v: record.astype(v.dtype) if whole else record
+        for v, j in column_vectors([h], records).items()
+        if j == column
     }
     given[form.centers] = centers
     h, offset = clone_replace([h, offset], given, rebuild_strict=False)

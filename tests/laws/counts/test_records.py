@@ -118,7 +118,7 @@ def test_statistics_are_read_as_functions_of_counts(case, law):
         (lambda x: x[0] ** 2 + x[1], "some of the records by their position"),
         (lambda x: pt.exp(x[:3].sum()), "some of the records by their position"),
         (lambda x: pt.cumsum(x), "one value per record|`CumOp`"),
-        (lambda x: pt.log(x).sum(), "not finite for records of some value"),
+        (lambda x: pt.log(x).sum(), "not finite for (records of )?some value"),
         (lambda x: (x > pm.Data("t", 0.5)).sum(), "is computed from 't', .* write numbers"),
         (lambda x: x.sum() + pm.Normal("other"), "mixes the records 'x' with 'other'"),
     ],
@@ -137,7 +137,7 @@ def test_refuses_what_is_no_function_of_counts(statistic, match):
 
 def test_refuses_other_records():
     with pm.Model() as model:
-        x = pm.Categorical("x", np.full((3, 2), 0.5), shape=3)
+        x = pm.Categorical("x", [[0.5, 0.5], [0.5, 0.5], [0.4, 0.6]], shape=3)
         dp.PrivateObservation("z", x.sum(), LAPLACE(1.0), observed=1.0)
     match = "'x' are not identically distributed|records of 'x' with different parameters"
     refuses(model, match, "marginal", error=Declined)
@@ -481,4 +481,4 @@ def test_inversion_is_the_last_resort(monkeypatch):
     refuses(model, "not linear in 'x'", "statistics")
     table = categorical(20, histogram, LAPLACE(1.0), [3.0, 4, 5, 6])
     refuses(table, "are Categorical", "marginal")
-    assert len(asked) == 2
+    assert asked[2:] == [("x", 20, ["z"])]  # a sum of whole numbers may be one
