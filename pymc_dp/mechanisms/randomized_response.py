@@ -316,6 +316,7 @@ class ReportMatrix(Mechanism):
                 f"{name} has the shape {found.shape}: write a row for each category, and a column "
                 f"for each report, two or more of both"
             )
+        found[(found < 0) & (found > -1e-12)] = 0.0  # as rounded
         wrong = ~np.isfinite(found) | (found < 0)
         if wrong.any():
             k, z = np.argwhere(wrong)[0]
