@@ -134,7 +134,7 @@ class KernelCache(FunctionCache):
 
 @functools.cache
 def _say_that_it_compiles() -> None:
-    _log.info("Compiling, which takes some seconds once: the code is kept on disk")
+    _log.info("Compiling, once, for seconds or a few minutes: the code is kept on disk")
 
 
 @functools.cache

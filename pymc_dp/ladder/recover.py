@@ -148,7 +148,10 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
             if not set(rv.owner.op.law.names) & set(posterior):
                 yield rv, model.rvs_to_values[release]
     if not any_found:
-        raise ValueError("nothing was integrated out of this model: there is nothing to recover")
+        raise ValueError(
+            "nothing was integrated out of this model: there is nothing to recover, all of its "
+            "variables are in the result of dp.sample"
+        )
 
 
 def _moments_of_column(model: pm.Model, column: NormalColumn):

@@ -157,7 +157,7 @@ def make(function, number):
         return call(package, f"{start}print(make({made})(3.0))")
 
     functions = {"half, 1": 250.0, "twice, 1": 700.0, "half, 2": 350.0}
-    compiling = "Compiling, which takes some seconds once: the code is kept on disk\n"
+    compiling = "Compiling, once, for seconds or a few minutes: the code is kept on disk\n"
     for said in (compiling, ""):
         for made, value in functions.items():
             assert run(made) == (value, said)
