@@ -13,6 +13,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.dist_math import normal_lcdf
+from scipy.special import gammaln
 from scipy.stats import binom, poisson
 
 import pymc_dp as dp
@@ -283,6 +284,59 @@ def clinics(form, J, low=0.0, high=30.0):
     first, var = clamped_moments(theta, s, low, high)
     publish(form, "Laplace", 2.0, n, counts, "count")
     return pm.Potential("z", laplace_normal(sums - n * first, pt.sqrt(n * var), 60.0).sum())
+
+
+@row("revenue-two-arms", "psi mu", "CLT (approximate)", draws=(500, 1000), limit=200)
+def revenue(form, cap=60.0):
+    """Release visitors and clamped revenue of two arms of a test, one in eight buying.
+
+    By hand, the number is a real one and the revenue Normal, of moments in closed form.
+    """
+    rng = np.random.default_rng(22)
+    visitors, mean = rng.poisson(1200, 2), np.array([2.0, 2.3])
+    spent = [
+        (rng.random(k) < 0.125) * rng.lognormal(m, 0.8, k)
+        for k, m in zip(visitors, mean, strict=True)
+    ]
+    total = np.array([own.clip(0, cap).sum() for own in spent])
+    counts, sums = noisy(rng, "Laplace", 2.0, visitors), noisy(rng, "Laplace", 100.0, total)
+    psi, mu = pm.Beta("psi", 20, 140, shape=2), pm.Normal("mu", 2, 0.5, shape=2)
+    if form == OURS:
+        n = pm.Poisson("n", 1200, shape=2)
+        for j in range(2):
+            buys = pm.Bernoulli(f"buys{j}", psi[j], shape=n[j])
+            spend = pm.LogNormal(f"spend{j}", mu[j], 0.8, shape=n[j])
+            publish(form, "Laplace", 100.0, (buys * spend).clip(0, cap).sum(), sums[j], f"z{j}")
+        return publish(form, "Laplace", 2.0, n, counts, "count")
+    n = 1200 + np.sqrt(1200) * pm.Normal("of_n", shape=2)
+    top = (np.log(cap) - mu) / 0.8
+
+    def moment(k):
+        below = pt.exp(k * mu + 0.5 * (k * 0.8) ** 2) * pt.exp(normal_lcdf(0, 1, top - k * 0.8))
+        return psi * (below + cap**k * pt.exp(normal_lcdf(0, 1, -top)))
+
+    first = moment(1)
+    sd = pt.sqrt(n * (moment(2) - first**2))
+    publish(form, "Laplace", 2.0, n, counts, "count")
+    return pm.Potential("z", laplace_normal(sums - n * first, sd, 100.0).sum())
+
+
+@row("zero-inflated-200", "psi lam", "CLT (approximate)")
+def visits(form, n=200, most=8):
+    """Release the clipped sum of counts with many zeros. By hand it is Normal."""
+    rng = np.random.default_rng(23)
+    counts = (rng.random(n) < 0.6) * rng.poisson(3, n)
+    z = noisy(rng, "Laplace", 8.0, float(counts.clip(0, most).sum()))
+    psi, lam = pm.Beta("psi", 6, 4), pm.Gamma("lam", 6, 2)
+    if form == OURS:
+        x = pm.ZeroInflatedPoisson("x", psi, lam, shape=n)
+        return publish(form, "Laplace", 8.0, x.clip(0, most).sum(), z)
+    k = np.arange(most + 1)
+    chance = pt.exp(k * pt.log(lam) - lam - gammaln(k + 1.0))
+    chance = psi * pt.set_subtensor(chance[-1], 1 - chance[:-1].sum())
+    first, second = (chance * k).sum(), (chance * k**2).sum()
+    sd = pt.sqrt(n * (second - first**2))
+    return pm.Potential("z", laplace_normal(z - n * first, sd, 8.0))
 
 
 # Regression.

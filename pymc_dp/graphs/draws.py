@@ -14,13 +14,35 @@ import pymc as pm
 import xarray as xr
 from pymc.pytensorf import compile as pm_compile
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.questions import nearest_rvs
+
+
+class _Untraced(list):
+    """A stack trace that stays empty."""
+
+    def __add__(self, other):
+        """Return itself."""
+        return self
+
+
+def untraced(graphs: Sequence[TensorVariable]) -> Sequence[TensorVariable]:
+    """Return graphs whose constants keep no stack traces.
+
+    PyTensor has one constant in all compiled copies of a graph, and joins three traces to its own
+    where it takes ``switch(condition, 0, 0)`` to be zero: after twenty of these memory is full.
+    """
+    for variable in ancestors(graphs):
+        if isinstance(variable, Constant):
+            variable.tag.trace = _Untraced()
+    return graphs
+
 
 Given = Mapping[TensorVariable, np.ndarray]
 """Values of other variables, along their first axis one for each draw."""
@@ -36,7 +58,7 @@ def per_draw(
     values = {**_needed(posterior, [graph]), **given}
     batched = {rv: rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name) for rv in values}
     [output] = vectorize_graph([graph], batched)
-    function = pm.compile(list(batched.values()), output, on_unused_input="ignore")
+    function = pm.compile(list(batched.values()), *untraced([output]), on_unused_input="ignore")
     found = function(*values.values())
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     shape = found.shape[found.ndim - graph.type.ndim :]
@@ -48,7 +70,7 @@ def each_draw(
 ) -> Iterator[list[np.ndarray]]:
     """Evaluate graphs at one posterior draw after the other, so that those of one are held."""
     values = {**_needed(posterior, graphs), **given}
-    function = pm.compile(list(values), list(graphs), on_unused_input="ignore")
+    function = pm.compile(list(values), list(untraced(graphs)), on_unused_input="ignore")
     for i in range(posterior.sizes["chain"] * posterior.sizes["draw"]):
         yield function(*(v[i] for v in values.values()))
 
