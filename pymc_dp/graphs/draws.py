@@ -32,16 +32,16 @@ class _Untraced(list):
         return self
 
 
-def untraced(graphs: Sequence[TensorVariable]) -> Sequence[TensorVariable]:
-    """Return graphs whose constants keep no stack traces.
+def _compiled(inputs: Sequence[Variable], outputs: Any, **options: Any) -> Any:
+    """Compile graphs whose constants then keep no stack traces.
 
     PyTensor has one constant in all compiled copies of a graph, and joins three traces to its own
     where it takes ``switch(condition, 0, 0)`` to be zero: after twenty of these memory is full.
     """
-    for variable in ancestors(graphs):
+    for variable in ancestors([outputs] if isinstance(outputs, Variable) else outputs):
         if isinstance(variable, Constant):
             variable.tag.trace = _Untraced()
-    return graphs
+    return pm_compile(inputs, outputs, on_unused_input="ignore", **options)
 
 
 Given = Mapping[TensorVariable, np.ndarray]
@@ -58,7 +58,7 @@ def per_draw(
     values = {**_needed(posterior, [graph]), **given}
     batched = {rv: rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name) for rv in values}
     [output] = vectorize_graph([graph], batched)
-    function = pm.compile(list(batched.values()), *untraced([output]), on_unused_input="ignore")
+    function = _compiled(list(batched.values()), output)
     found = function(*values.values())
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     shape = found.shape[found.ndim - graph.type.ndim :]
@@ -70,7 +70,7 @@ def each_draw(
 ) -> Iterator[list[np.ndarray]]:
     """Evaluate graphs at one posterior draw after the other, so that those of one are held."""
     values = {**_needed(posterior, graphs), **given}
-    function = pm.compile(list(values), list(untraced(graphs)), on_unused_input="ignore")
+    function = _compiled(list(values), list(graphs))
     for i in range(posterior.sizes["chain"] * posterior.sizes["draw"]):
         yield function(*(v[i] for v in values.values()))
 
@@ -103,7 +103,7 @@ def compile_draws(
 ) -> tuple[Callable[..., Any], list[SharedVariable]]:
     """Compile a function that draws random variables; return it with its generators."""
     with python_is_meant():
-        function = pm_compile(inputs, outputs, on_unused_input="ignore", random_seed=0)
+        function = _compiled(inputs, outputs, random_seed=0)
     generators = [
         v for v in function.get_shared() if isinstance(v, SharedVariable)
         and isinstance(v.type, RandomType)

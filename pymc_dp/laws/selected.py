@@ -179,7 +179,7 @@ def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
     return found, graphs
 
 
-@LAST_RESORTS.register("selected records", order=3)
+@LAST_RESORTS.register("selected records", order=4)
 def of_selected(reading: Reading, group: Block) -> Change:
     """Integrate out records that others select, as those of a mixture."""
     model, mine = reading.model, releases_of(reading.model, group.records)

@@ -239,6 +239,8 @@ def require_own(
 def stand_in_records(n: int, dtype: str = "float64") -> TensorVariable:
     """Return records that stand for n of a model while a statistic of them is read."""
     rng = pt.random.shared_rng(seed=None)
+    if not dtype.startswith("float"):
+        return pt.random.poisson(1.0, size=(n,), rng=rng, return_next_rng=True)[1]
     return pt.random.normal(size=(n,), rng=rng, dtype=dtype, return_next_rng=True)[1]
 
 

@@ -96,8 +96,8 @@ def _by_roots(pi, k, n, omega, count, e, first):
             slope = slope * y + value
             value = value * y + omega[i]
         times = (1.0 if 2 * j in (0, count) else 2.0) / count
-        at, step = roots[(j * first) % count].conjugate(), roots[j].conjugate()
-        transform, h = complex(0.0, 0.0), own * value * times
+        step, h = roots[j].conjugate(), own * value * times
+        at = transform = complex(0.0, 0.0)
         for i in range(e.size):
             if i % 64 == 0:  # without what rounding adds up to
                 at = roots[(j * (first + i)) % count].conjugate()

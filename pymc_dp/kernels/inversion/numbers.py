@@ -19,7 +19,7 @@ _SMOOTH = 1e-10  # largest error of what is interpolated
 
 
 @jit
-def join(total, of_total, log_density, part):
+def _join(total, of_total, log_density, part):
     """Add a density to a total; the derivatives of the total's log by those of both logs."""
     if math.isnan(total) or math.isnan(log_density):
         return math.nan
@@ -61,7 +61,7 @@ def _few(log_weight, h, cut, few, n, lp, z, b, least):
         part = np.zeros(log_weight.size), np.full(1, slopes[own]), np.zeros(lp.size)
         part[0][first:last] = grads[own]
         part[2][k] = 1.0
-        total = join(total, (grad, slope, by_number), logp[own] + lp[k], part)
+        total = _join(total, (grad, slope, by_number), logp[own] + lp[k], part)
     return total, grad, slope, by_number
 
 
@@ -105,7 +105,7 @@ def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
             )
             slopes = np.full(1, slope)
             of_total = grad, slopes, by_number[first:last]
-            logp, slope = join(logp, of_total, own, (by_node, by_z, of_numbers)), slopes[0]
+            logp, slope = _join(logp, of_total, own, (by_node, by_z, of_numbers)), slopes[0]
         left_out = np.exp(lp[:first]).sum() + np.exp(lp[last:]).sum()
         left_out /= 2.0 * b if b > 0.0 else sg * math.sqrt(2.0 * math.pi)
         if left_out <= _LEFT_OUT * math.exp(logp) or last - first == lp.size:

@@ -114,9 +114,8 @@ class Summand:
         Vectors: the log weights of n, n + 1, ... records; z and noise for all of these or for each.
         A number is added to each summand. All but the first three are as `in_steps` returns them.
         """
-        return log_density_of_sum(
-            parts, n, least, self, added, log_number, z, laplace, gaussian
-        )  # fmt: skip
+        noisy = z, laplace, gaussian
+        return log_density_of_sum(parts, n, least, self, added, log_number, *noisy)
 
     def nodes(self, parts, n, *noisy):
         """Return what `draw_given` needs of the records' law."""
@@ -230,11 +229,7 @@ def breakpoints_of(h, record: TensorVariable, positive: bool | None) -> tuple:
 
 def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
     """Read a function of each of n records `rv` as one of a vector of records."""
-    alike = stand_in_records(n)
-    if not rv.dtype.startswith("float"):
-        alike = pt.random.poisson(1.0, size=(n,), rng=alike.owner.inputs[0], return_next_rng=True)[
-            1
-        ]
+    alike = stand_in_records(n, "float64" if rv.dtype.startswith("float") else "int64")
     stand_in = alike.type()  # a clone would copy what is drawn
     column = stand_in.dimshuffle(0, *["x"] * (rv.type.ndim - 1))
     [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)

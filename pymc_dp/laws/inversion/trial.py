@@ -55,7 +55,7 @@ def require_found(
     ----------
     name : of the records.
     parts, summand : of one record's law, and what it contributes; where the model starts.
-    laplace, gaussian : see `inversion.law.noise_parts`.
+    laplace, gaussian : see `quadrature.noise_parts`.
     fewest : records under Laplace noise; of fewer the density takes long.
     """
     noisy = [pt.dscalar() for _ in range(3)]
