@@ -18,11 +18,13 @@ from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.mechanisms import (
     BinomialMechanism,
+    CustomMechanism,
     DiscreteGaussianMechanism,
     GaussianMechanism,
     GeometricMechanism,
     LaplaceMechanism,
     RandomizedResponse,
+    RandomRounding,
 )
 from pymc_dp.mechanisms.sensitivity import regression_sensitivity
 from pymc_dp.models import poisson_factorization
@@ -56,6 +58,7 @@ __all__ = [
     "CellGibbs",
     "ConjugateGibbs",
     "CountGibbs",
+    "CustomMechanism",
     "DiscreteGaussian",
     "DiscreteGaussianMechanism",
     "DiscreteLaplace",
@@ -66,6 +69,7 @@ __all__ = [
     "LaplaceScaleMixtureGibbs",
     "Privacy",
     "PrivateObservation",
+    "RandomRounding",
     "RandomizedResponse",
     "RecordMetropolis",
     "RecordSums",

@@ -29,7 +29,13 @@ from pymc_dp.graphs.questions import (
 from pymc_dp.graphs.ranges import check_wraparound
 from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, placed, wrong_shape
+from pymc_dp.mechanisms.base import (
+    Mechanism,
+    check_attainable,
+    is_published,
+    placed,
+    wrong_shape,
+)
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
     FeasibleRegression,
@@ -396,14 +402,16 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
             f"{name!r}: observed has shape {value.shape}, the released statistic has shape "
             f"{expected}: give one published value for each entry of the statistic"
         )
-    if not np.all(np.isfinite(value)):
+    mechanism = rv.owner.op.mechanism
+    if not np.all(is_published(mechanism, value)):
         raise ValueError(
-            f"{name!r}: observed contains NaN, masked or infinite values: release the published "
-            f"entries, statistic[published], alone. Entries that were withheld because their noisy "
-            f"values were below a threshold tell of the statistic, too: add "
-            f'pm.Potential("{name}_withheld", '
-            f"mechanism.logcdf(threshold, statistic[withheld]).sum())"
+            f"{name!r}: observed contains NaN, masked or infinite values. Where entries were "
+            f"withheld, say by which rule, which tells of the statistic, too: "
+            f"{mechanism!r}.suppressed(below=threshold), or where= for a rule that does not look "
+            f"at the values. Infinite values are none that could be published"
         )
+    if isinstance(observed, np.ndarray) and np.isnan(value).any():
+        return pt.constant(value.astype("float64"))  # PyMC would draw what is NaN in an array
     return observed
 
 

@@ -336,9 +336,9 @@ MUTANTS = {
         "tests/routes/test_starts.py",
     ),
     "half a step of rounding": Mutant(
-        "pymc_dp/mechanisms/postprocessed.py",
-        "upper = self._from_index(last + 0.5)",
-        "upper = self._from_index(last + 0.49)",
+        "pymc_dp/mechanisms/grids.py",
+        "return index + 0.5",
+        "return index + 0.49",
         "tests/conformance/test_mechanisms.py",
     ),
     "normaliser of the geometric": Mutant(

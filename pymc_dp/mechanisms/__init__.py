@@ -9,30 +9,46 @@ from pymc_dp.mechanisms.base import (
     registered_mechanisms,
 )
 from pymc_dp.mechanisms.binomial import BinomialMechanism
+from pymc_dp.mechanisms.custom import CustomMechanism
 from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
+from pymc_dp.mechanisms.grids import (
+    CeiledMechanism,
+    FlooredMechanism,
+    RoundedMechanism,
+    TruncatedMechanism,
+)
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
-from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism
+from pymc_dp.mechanisms.random_rounding import RandomRounding
 from pymc_dp.mechanisms.randomized_response import (
     RandomizedResponse,
     RandomizedResponseCount,
     ReportMatrix,
 )
+from pymc_dp.mechanisms.suppressed import SuppressedMechanism, ThresholdedMechanism
 
 __all__ = [
     "BinomialMechanism",
+    "CeiledMechanism",
     "ClippedMechanism",
+    "CustomMechanism",
     "DiscreteGaussianMechanism",
+    "FlooredMechanism",
     "GaussianMechanism",
     "GeometricMechanism",
     "LaplaceMechanism",
     "Mechanism",
     "MechanismExample",
+    "RandomRounding",
     "RandomizedResponse",
     "RandomizedResponseCount",
     "ReportMatrix",
     "RoundedMechanism",
+    "SuppressedMechanism",
+    "ThresholdedMechanism",
+    "TruncatedMechanism",
     "mechanism_examples",
     "register_mechanism",
     "registered_mechanisms",

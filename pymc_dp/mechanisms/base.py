@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
+    from pymc_dp.mechanisms.grids import (
+        CeiledMechanism,
+        FlooredMechanism,
+        RoundedMechanism,
+        TruncatedMechanism,
+    )
+    from pymc_dp.mechanisms.postprocessed import ClippedMechanism
+    from pymc_dp.mechanisms.suppressed import SuppressedMechanism, ThresholdedMechanism
 
 
 POSTPROCESSED: Registry[str, Callable[..., Mechanism]] = Registry()
@@ -69,6 +76,21 @@ class Mechanism(ReleaseLaw):
         depend on s. There is one parameter, a scale b, and eta depends on (z - s) / b only.
         """
         return None
+
+    @property
+    def withholds(self) -> bool:
+        """Whether an entry may be published as withheld, which is NaN or a sentinel."""
+        return False
+
+    def is_withheld(self, value: TensorLike) -> TensorVariable:
+        """Whether a value says that the entry was withheld.
+
+        Parameters
+        ----------
+        value : tensor_like
+            Released value.
+        """
+        return pt.zeros_like(as_float(value), dtype="bool")
 
     @classmethod
     def from_fields(cls, **fields: Any) -> Self:
@@ -167,15 +189,88 @@ class Mechanism(ReleaseLaw):
         """
         return self._afterwards("clipped", lower, upper)
 
-    def rounded(self, digits: int = 0) -> RoundedMechanism:
+    def rounded(self, digits: int = 0, base: float | None = None) -> RoundedMechanism:
         """Return the mechanism whose release is afterwards rounded, as by `round(z, digits)`.
 
         Parameters
         ----------
         digits : int, default 0
             Decimal places; negative ones round to tens, hundreds, ...
+        base : float, optional
+            Step in the place of digits: 5 rounds to multiples of five.
         """
-        return self._afterwards("rounded", digits)
+        return self._afterwards("rounded", digits, base)
+
+    def truncated(self, base: float = 1) -> TruncatedMechanism:
+        """Return the mechanism whose release is afterwards cut toward zero, as by `int(z)`.
+
+        Parameters
+        ----------
+        base : float, default 1
+            Step of the values that are left.
+        """
+        return self._afterwards("truncated", base)
+
+    def floored(self, base: float = 1) -> FlooredMechanism:
+        """Return the mechanism whose release is afterwards rounded down.
+
+        Parameters
+        ----------
+        base : float, default 1
+            Step of the values that are left.
+        """
+        return self._afterwards("floored", base)
+
+    def ceiled(self, base: float = 1) -> CeiledMechanism:
+        """Return the mechanism whose release is afterwards rounded up.
+
+        Parameters
+        ----------
+        base : float, default 1
+            Step of the values that are left.
+        """
+        return self._afterwards("ceiled", base)
+
+    def suppressed(
+        self,
+        below: TensorLike | None = None,
+        above: TensorLike | None = None,
+        where: TensorLike | None = None,
+        *,
+        by: Mechanism | None = None,
+        empty: bool = False,
+        sentinel: float | None = None,
+    ) -> SuppressedMechanism:
+        """Return the mechanism whose release is afterwards withheld where a rule says so.
+
+        What is withheld is published as NaN: that it was is part of the likelihood. Each argument
+        is a reason of its own; see `SuppressedMechanism`.
+
+        Parameters
+        ----------
+        below, above : tensor_like, optional
+            Withheld if the noisy value is strictly below the one or above the other; with
+            ``above < below``, if it lies strictly between the two.
+        where : tensor_like of bool, optional
+            Entries that a public rule withholds, whatever they are.
+        by : Mechanism, optional
+            A second noisy value of the same statistic, not published, decides.
+        empty : bool, default False
+            A statistic of zero is withheld for sure: groups without members have no row.
+        sentinel : float, optional
+            What was printed where a value was withheld, if that is a number.
+        """
+        return self._afterwards("suppressed", below, above, where, by, empty, sentinel)
+
+    def thresholded(self, threshold: TensorLike) -> ThresholdedMechanism:
+        """Return the mechanism of which it is published only whether it reaches a threshold.
+
+        Parameters
+        ----------
+        threshold : tensor_like
+            The release is 1 where the noisy value is at least this, else 0.
+        """
+        return self._afterwards("thresholded", threshold)
 
     def _afterwards(self, how: str, *arguments: Any) -> Any:
         """Return the mechanism of what is done to the release; see `POSTPROCESSED`."""
@@ -314,6 +409,16 @@ def reordered(mechanism: Mechanism, at: Sequence[Sequence[int] | None]) -> Mecha
         return moved
 
     return mechanism.with_parameters(*map(entries, mechanism.parameters))
+
+
+def is_published(mechanism: Mechanism, value: np.ndarray) -> np.ndarray:
+    """Return which entries are numbers, or withheld by a mechanism that withholds."""
+    value = np.asarray(value, "float64")
+    good = np.isfinite(value)
+    if mechanism.withholds and not good.all():
+        withheld = known_value(mechanism.is_withheld(value))
+        good |= True if withheld is None else withheld
+    return good
 
 
 def check_attainable(name: str, mechanism: Mechanism, observed) -> None:

@@ -1,10 +1,10 @@
-"""Releases that the curator clipped or rounded before publishing them."""
+"""Releases that the curator changed before publishing them; here those that were clipped."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -12,7 +12,7 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.arguments import as_float, as_integer, as_parameter, just_met, show
+from pymc_dp.mechanisms.arguments import as_float, as_parameter, show
 from pymc_dp.mechanisms.base import (
     POSTPROCESSED,
     Mechanism,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
-
-_MAX_DIGITS = 22  # 10.0**22 is the largest power of ten that a double holds exactly.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,8 +59,26 @@ class PostProcessed(Mechanism):
 
     @property
     def log_concave(self) -> bool:
-        """That of `inner`: what is published of clipped and rounded releases are intervals."""
-        return self.inner.log_concave
+        """That of `inner`: what is published of clipped and rounded releases are intervals.
+
+        Of an inner release that may be withheld they can have a gap.
+        """
+        return self.inner.log_concave and not self.inner.withholds
+
+    @property
+    def withholds(self) -> bool:
+        """That of `inner`."""
+        return self.inner.withholds
+
+    def is_withheld(self, value: TensorLike) -> TensorVariable:
+        """See `Mechanism.is_withheld`; what is withheld stays so."""
+        return self.inner.is_withheld(value)
+
+    def _if_published(self, value: TensorVariable, published, withheld) -> TensorVariable:
+        """Choose by whether a release of `inner` is one that it published."""
+        if not self.inner.withholds:
+            return published
+        return pt.switch(self.inner.is_withheld(value), withheld, published)
 
     def _with(self, parameters: Sequence[TensorLike]) -> Self:
         own = dict(zip(self._own, parameters, strict=False))
@@ -178,11 +194,12 @@ class ClippedMechanism(PostProcessed):
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
         next_rng, draw = self.inner.noise_sample(rng, statistic)
+        clipped = draw
         if self.lower is not None:
-            draw = pt.maximum(draw, self.lower)
+            clipped = pt.maximum(clipped, self.lower)
         if self.upper is not None:
-            draw = pt.minimum(draw, self.upper)
-        return next_rng, draw
+            clipped = pt.minimum(clipped, self.upper)
+        return next_rng, self._if_published(draw, clipped, draw)
 
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log density with respect to the mixed measure; see the class and `Mechanism.logp`."""
@@ -196,7 +213,10 @@ class ClippedMechanism(PostProcessed):
         )
         within = (value > lower) & (value < upper)
         density = pt.switch(within, self.inner.logp(value, statistic), -np.inf)
-        return self._checked(pt.switch(at_lower | at_upper, tail, density))
+        result = self._checked(pt.switch(at_lower | at_upper, tail, density))
+        if not self.withholds:
+            return result
+        return self._if_published(value, result, self.inner.logp(value, statistic))
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -238,180 +258,6 @@ class ClippedMechanism(PostProcessed):
         return f"{self.inner!r}.clipped({', '.join(shown)})"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class RoundedMechanism(PostProcessed):
-    r"""Release of another mechanism, rounded to a number of decimal places.
-
-    With :math:`Z_0` the release of `inner` and :math:`h = 10^{-d} / 2`, the release is the
-    multiple of :math:`10^{-d}` next to :math:`Z_0`, with the mass
-
-    .. math::
-
-        \eta(z \mid s) = P(z - h \le Z_0 \le z + h \mid s), \qquad 10^d z \in \mathbb{Z}.
-
-    Where `inner` is discrete, so that it can fall halfway, the half goes to the even neighbour,
-    as with `round` and `numpy.round`.
-
-    ========  ==================================================
-    Support   multiples of :math:`10^{-d}`
-    Mean      within :math:`h` of that of `inner`
-    Variance  that of `inner`, plus about :math:`h^2 / 3`
-    ========  ==================================================
-
-    Parameters
-    ----------
-    inner : Mechanism
-        What was released before rounding. Its privacy loss is an upper bound for the rounded
-        release; ask ``mechanism.inner`` for it.
-    digits : int, default 0
-        Decimal places :math:`d`, from -22 to 22; -1 rounds to tens.
-
-    Raises
-    ------
-    TypeError
-        `digits` is no integer, or `inner` is no mechanism.
-    ValueError
-        `digits` out of range.
-
-    Notes
-    -----
-    A value counts as a multiple of :math:`10^{-d}` within the error of single precision, at most
-    a hundredth of a step; the log mass is that of the multiple. Any other value has log mass
-    -inf. The probability of a cell is never taken from a density at its middle, so steps that are
-    wide in units of the noise are right too. The grid must be one that doubles can show: the
-    width of a cell is right to one part in :math:`10^{16} / |10^d z|`.
-
-    Rounding after clipping equals clipping, to the rounded bounds, after rounding, and is
-    computed so: the mass at a bound belongs to the cell of that bound.
-
-    Examples
-    --------
-    >>> import pymc_dp as dp
-    >>> mechanism = dp.LaplaceMechanism(2.0).rounded(1)
-    >>> mechanism
-    LaplaceMechanism(scale=2.0).rounded(1)
-    >>> mechanism.logp([34.3, 34.35], 30.0).eval().round(4)
-    array([-5.8388,    -inf])
-    """
-
-    digits: int = 0
-
-    def __post_init__(self) -> None:
-        """Validate the number of digits."""
-        super().__post_init__()
-        digits = as_integer(self.digits, mechanism="RoundedMechanism", name="digits")
-        if abs(digits) > _MAX_DIGITS:
-            raise ValueError(
-                f"RoundedMechanism: digits must lie between -{_MAX_DIGITS} and {_MAX_DIGITS}, "
-                f"where powers of ten are exact, got {digits}. A release that fine can be modelled "
-                "without rounding."
-            )
-        object.__setattr__(self, "digits", digits)
-
-    @property
-    def spacing(self) -> float:
-        """Distance between neighbouring released values."""
-        return 10.0**-self.digits
-
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one release; see `Mechanism.noise_sample`."""
-        next_rng, draw = self.inner.noise_sample(rng, statistic)
-        return next_rng, self._round(as_float(draw))
-
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log mass of a release; see `Mechanism.logp`."""
-        index = self._to_index(as_float(value))
-        nearest = pt.round(index)
-        # Single precision has 24 bits. Past 1e13 the product itself may be off by more than 0.01.
-        size = pt.abs(index)
-        tolerance = pt.maximum(pt.minimum(1e-9 + 2e-7 * size, 0.01), 1e-15 * size)
-        on_grid = (pt.abs(index - nearest) <= tolerance) & ~pt.isinf(index)
-        nearest = pt.switch(on_grid, nearest, 0.0)
-        reordered = self._clipped_last()
-        if reordered is not None:
-            mass = reordered.logp(self._from_index(nearest), statistic)
-        else:
-            mass = self._log_cells(nearest, nearest, statistic)
-        return pt.switch(on_grid, mass, -np.inf)
-
-    def log_interval(
-        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
-    ) -> TensorVariable:
-        """Log probability of the grid points in an interval; see `Mechanism.log_interval`."""
-        reordered = self._clipped_last()
-        if reordered is not None:
-            # An end within rounding error of a bound must fall on the same side as its grid point.
-            first = self._from_index(self._index_of_end(lower, pt.ceil, -1.0))
-            last = self._from_index(self._index_of_end(upper, pt.floor, 1.0))
-            return reordered.log_interval(first, last, statistic)
-        first = self._index_of_end(lower, pt.ceil, -1.0)
-        last = self._index_of_end(upper, pt.floor, 1.0)
-        return self._log_cells(first, last, statistic)
-
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        reordered = self._clipped_last()
-        if reordered is not None:
-            return reordered.icdf(p, statistic)
-        p = as_float(p)
-        quantile = self._round(as_float(self.inner.icdf(p, statistic)))
-        # A probability that is just met by the grid point below may round to the one above.
-        below = self._from_index(pt.round(self._to_index(quantile)) - 1.0)
-        enough = self.logcdf(below, statistic) >= just_met(p)
-        return pt.switch(enough & ~pt.isinf(quantile), below, quantile)
-
-    def _to_index(self, x: TensorVariable) -> TensorVariable:
-        """Return the number of a value on the grid; the power of ten is always exact."""
-        power = 10.0 ** abs(self.digits)
-        return x * power if self.digits >= 0 else x / power
-
-    def _from_index(self, index: TensorVariable) -> TensorVariable:
-        power = 10.0 ** abs(self.digits)
-        return index / power if self.digits >= 0 else index * power
-
-    def _round(self, x: TensorVariable) -> TensorVariable:
-        return self._from_index(pt.round(self._to_index(x)))
-
-    def _index_of_end(self, end: TensorLike, to_integer: Any, sign: float) -> TensorVariable:
-        """Return the number of an interval's first or last grid point, with room for error."""
-        index = self._to_index(as_float(end))
-        infinite = pt.isinf(index)
-        safe = pt.switch(infinite, 0.0, index)
-        tolerance = 1e-9 + 1e-15 * pt.abs(safe)
-        return pt.switch(infinite, index, to_integer(safe + sign * tolerance))
-
-    def _log_cells(
-        self, first: TensorVariable, last: TensorVariable, statistic: TensorLike
-    ) -> TensorVariable:
-        """Log mass of the cells numbered first to last, as one interval of `inner`."""
-        lower = self._from_index(first - 0.5)
-        upper = self._from_index(last + 0.5)
-        atom_spacing = self.inner.spacing
-        if atom_spacing is not None:
-            # `inner` can fall on the border of two cells: it counts here if it is rounded to here.
-            # Division is correctly rounded, so the border is the very double that it releases.
-            shift = 1e-6 * atom_spacing
-            lower = pt.switch(pt.lt(pt.round(self._to_index(lower)), first), lower + shift, lower)
-            upper = pt.switch(pt.gt(pt.round(self._to_index(upper)), last), upper - shift, upper)
-        # Without a cell (first > last) the ends are reversed, or meet where there is no atom.
-        return self.inner.log_interval(lower, upper, statistic)
-
-    def _clipped_last(self) -> ClippedMechanism | None:
-        """Return the same release with clipping after rounding; None if `inner` does not clip.
-
-        Rounding is monotone, so it commutes with clipping once the bounds are rounded too.
-        """
-        inner = self.inner
-        if not isinstance(inner, ClippedMechanism):
-            return None
-        bounds = {name: self._round(as_float(bound)) for name, bound in inner._own.items()}
-        return inner._rebuilt(inner=self._rebuilt(inner=inner.inner), **bounds)
-
-    def __repr__(self) -> str:
-        """Return the expression that builds it."""
-        return f"{self.inner!r}.rounded({self.digits})"
-
-
 def _clipped_examples() -> Sequence[MechanismExample]:
     grid = np.arange(-400, 401)
     return [
@@ -438,21 +284,5 @@ def _clipped_examples() -> Sequence[MechanismExample]:
     ]
 
 
-def _rounded_examples() -> Sequence[MechanismExample]:
-    grid = np.arange(-400, 401)
-    return [
-        MechanismExample(LaplaceMechanism(0.3).rounded(1), 3.14, atoms=grid / 10),
-        MechanismExample(GaussianMechanism(30.0).rounded(-1), 12.0, atoms=grid * 10.0),
-        MechanismExample(GaussianMechanism(0.2).rounded(), 0.3, atoms=(-3, -2, -1, 0, 1, 2, 3)),
-        # The bound -2.5 is rounded to the even -2, the bound 3.5 to 4.
-        MechanismExample(
-            LaplaceMechanism(4.0).clipped(-2.5, 3.5).rounded(0), 1.0, atoms=(-2, -1, 0, 1, 2, 3, 4)
-        ),
-        MechanismExample(GaussianMechanism(0.8).rounded(1).rounded(0), 0.3, atoms=grid[380:421]),
-    ]
-
-
 POSTPROCESSED.add(ClippedMechanism, "clipped")
-POSTPROCESSED.add(RoundedMechanism, "rounded")
 register_mechanism(ClippedMechanism, examples=_clipped_examples)
-register_mechanism(RoundedMechanism, examples=_rounded_examples)

@@ -61,7 +61,7 @@ def decode(text: str, known: list[str]) -> dict[str, Any]:
         )
     del document["format"], document["version"]
     _check_fields("release", document, known, required=("value", "mechanism"))
-    document["value"] = _number("value", document["value"])
+    document["value"] = _number("value", document["value"], or_null=True)
     document["mechanism"] = _mechanism("mechanism", document["mechanism"])
     if document.get("privacy") is not None:
         privacy = _mapping("privacy", document["privacy"])
@@ -75,10 +75,12 @@ def _present(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(array: np.ndarray) -> Any:
-    """Return numbers as nested lists, infinite ones as text, which JSON has no number for."""
+    """Return numbers as nested lists, those that JSON lacks as text or, of NaN, null."""
     if array.ndim:
         return [_written(entry) for entry in array]
     number = array.item()
+    if np.isnan(number):
+        return None
     return str(number) if np.isinf(number) else number
 
 
@@ -152,11 +154,13 @@ def _mechanism(where: str, document: Any) -> Mechanism:
     return mechanism
 
 
-def _number(where: str, value: Any) -> Any:
+def _number(where: str, value: Any, *, or_null: bool = False) -> Any:
     """Return a number, or an array of numbers; integers stay integers."""
+    if value is None and or_null:  # an entry that was withheld
+        return np.nan
     if isinstance(value, list):
         try:
-            return np.asarray([_number(where, entry) for entry in value])
+            return np.asarray([_number(where, entry, or_null=or_null) for entry in value])
         except ValueError as error:
             if "inhomogeneous" not in str(error):
                 raise

@@ -13,7 +13,14 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.held import Coords, Held, held, positions
 from pymc_dp.mechanisms.arguments import refuse_unless
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, placed, reordered, wrong_shape
+from pymc_dp.mechanisms.base import (
+    Mechanism,
+    check_attainable,
+    is_published,
+    placed,
+    reordered,
+    wrong_shape,
+)
 from pymc_dp.published import encoding
 from pymc_dp.published.privacy import Privacy, check_text
 from pymc_dp.published.readers import Readers
@@ -30,7 +37,8 @@ class Release(Readers):
     Parameters
     ----------
     value : array_like
-        What was published: finite numbers, in a list, an array, a pandas or polars object, or an
+        What was published: finite numbers, and NaN where a mechanism with `.suppressed` withheld
+        an entry, in a list, an array, a pandas or polars object, or an
         xarray, whose dims and labels are taken where none are stated and put in order where they
         are. Whole numbers stay whole; True and False become 1, 0.
     mechanism : Mechanism
@@ -80,6 +88,16 @@ class Release(Readers):
                 f"{type(self.mechanism).__name__}"
             )
         own = _held(self.value)
+        refuse_unless(
+            is_published(self.mechanism, own.numbers),
+            own.numbers,
+            "Release",
+            "value",
+            "finite",
+            "Where entries were withheld (NaN, or masked), say by which rule: "
+            f"{self.mechanism!r}.suppressed(below=threshold), or where= for a rule that does not "
+            f"look at the values.",
+        )
         dims = _dims(own.dims if self.dims is None else self.dims, own.numbers.shape)
         coords = _coords(self.coords, dims, _placed(own, dims, {}).numbers.shape)
         own = _placed(own, dims, coords or {})
@@ -253,21 +271,11 @@ def _placed(own: Held, dims: tuple[str, ...] | None, coords: Labels) -> Held:
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
-    """Return the published value as int64 or float64, all of it finite."""
+    """Return the published value as int64 or float64."""
     kind = array.dtype.kind
     if kind == "u" and np.any(array > np.iinfo("int64").max):
         raise ValueError("Release: value has integers over 2**63 - 1; write it as float64")
-    array = np.array(array, dtype="float64" if kind == "f" else "int64")
-    refuse_unless(
-        np.isfinite(array),
-        array,
-        "Release",
-        "value",
-        "finite",
-        "Leave unpublished entries (NaN, or masked entries) out of the release, and of the "
-        "statistic. That one was withheld because it was below a threshold is news, too.",
-    )
-    return array
+    return np.array(array, dtype="float64" if kind == "f" else "int64")
 
 
 def _dims(dims: Any, shape: tuple[int, ...]) -> tuple[str, ...] | None:

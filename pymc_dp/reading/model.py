@@ -36,7 +36,7 @@ from pymc_dp.graphs.questions import (
     nearest_rvs,
     simplified,
 )
-from pymc_dp.mechanisms.base import Mechanism, check_attainable
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, is_published
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.record_sums import RecordSumsRV
 
@@ -308,7 +308,7 @@ def check_values(model: pm.Model) -> None:
         if value is not None and (
             value.ndim != len(shape)
             or any(e not in (None, s) for e, s in zip(shape, value.shape, strict=False))
-            or not np.all(np.isfinite(np.asarray(value, dtype="float64")))
+            or not np.all(is_published(release_mechanism(release), value))
         ):
             raise ValueError(
                 f"{release.name!r}: the observed value {value} is not a finite array of shape "

@@ -75,13 +75,13 @@ class TwoSidedGibbs(DPStep):
 
     def _read(self, reading, rv, initial_point):
         columns, n_noise, draw = latent_conditional(type(self), reading, rv)
+        withholds = any(release_mechanism(c).withholds for c in children(reading, rv))
         rows = point_function(reading.model, as_row(*columns))
-        return rows, n_noise, row_sampler(draw, len(columns))
+        return rows, n_noise, int(withholds), row_sampler(draw, len(columns))
 
-    def _draw(self, name, point, rows_at, n_noise, sample):
+    def _draw(self, name, point, rows_at, n_noise, first, sample):
         rows = rows_at(point)
-        # A mechanism's last parameter is the size of its noise.
-        if np.isnan(rows).any() or not (rows[n_noise] > 0).all():
+        if np.isnan(rows[first:]).any():  # the published value may be withheld
             raise unusable(name)
         if not (rows[n_noise + 1] < rows[n_noise + 2]).all():
             raise infeasible(name)
@@ -143,13 +143,14 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
     except NotImplementedError as error:
         raise Declined(str(error)) from None
     if is_itself(release_statistic(release), rv):
-        z, noise = reading.model.rvs_to_values[release], mechanism.parameters
+        z, noise = reading.model.rvs_to_values[release], _positive(mechanism)
     elif mechanism.rates is not None:
         z, scale, factor, constant = released_entries(reading.model, rv, release, mechanism)
         possible = _possible(rv, release, mechanism, factor, constant)
         if mechanism.is_discrete and possible is None:  # what was whole may not be in other data
             whole = [pt.eq(c, pt.round(c)).all() for c in (factor, constant)]
             z = pt.switch(pt.and_(*whole), z, np.nan)
+        scale = pt.switch(scale > 0, scale, np.nan)
         z, noise = (z - constant) / factor, (scale / pt.abs(factor),)
         if possible is not None:
             family = COUNT_LAWS[type(law)]
@@ -163,6 +164,18 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
         )
     columns = (z, *noise, low, high, *pair.parameters(*parameters))
     return columns, len(noise), pair.draw
+
+
+def _positive(mechanism: Mechanism) -> tuple[TensorVariable, ...]:
+    """Return the parameters, NaN where the noise that is added has no positive scale."""
+    added = mechanism
+    while hasattr(added, "inner"):
+        added = added.inner
+    scales = added.parameters if added.rates is not None else ()
+    return tuple(
+        pt.switch(p > 0, p, np.nan) if any(p is scale for scale in scales) else p
+        for p in mechanism.parameters
+    )
 
 
 def _possible(rv, release, mechanism, factor, constant):

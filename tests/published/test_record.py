@@ -38,7 +38,8 @@ def again(release):
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: repr(e.mechanism))
 def test_every_mechanism_round_trips(example):
-    value = 0.0 if "rounded" in repr(example.mechanism) else 1.0
+    atoms = list(example.atoms)
+    value = float(atoms[len(atoms) // 2]) if atoms else example.statistic
     release = dp.Release(value, example.mechanism)
     back = again(release)
     assert repr(back.mechanism) == repr(example.mechanism)
@@ -202,9 +203,13 @@ def privacy(**fields):
 
 
 REFUSED = [
-    (release(np.nan, LAPLACE), ValueError, r"value must be finite, got nan\. Leave unpublished"),
+    (
+        release(np.nan, LAPLACE),
+        ValueError,
+        r"finite, got nan\. .*\.suppressed\(below=",
+    ),
     (release([1.0, -np.inf], LAPLACE), ValueError, "got -inf at index 1"),
-    (release(np.ma.masked_array([1.0, 2.0], [0, 1]), LAPLACE), ValueError, "masked entries"),
+    (release(np.ma.masked_array([1.0, 2.0], [0, 1]), LAPLACE), ValueError, "or masked"),
     (release([], LAPLACE), ValueError, "value is empty"),
     (
         release("34.3", LAPLACE),

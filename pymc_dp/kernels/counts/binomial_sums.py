@@ -213,11 +213,11 @@ def _make_window(noise: CountNoise) -> Callable:
 
 
 @jit
-def _possible(z, trials, chance):
+def _possible(center, trials, chance):
     for n, p in zip(trials, chance):  # noqa: B905
         if not (0.0 <= p <= 1.0 and 0.0 <= n < math.inf and n == np.floor(n)):
             return False
-    return not math.isnan(z)
+    return not math.isnan(center)
 
 
 @jit
@@ -258,7 +258,7 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
     j; entry i has the noise ``unpack(rows[:, i])``. The derivatives by z and by the probabilities
     come along.
     """
-    slope, find_window = noise.slope, _make_window(noise)
+    slope, find_window, find_center = noise.slope, _make_window(noise), noise.center
 
     @jit
     def beside(z, p, trials, chance, log_p, more):
@@ -271,7 +271,7 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
     @jit
     def one_sum(z, p, trials, chance, by_chance):
         by_chance[:] = math.nan
-        if not _possible(z, trials, chance):
+        if not _possible(find_center(z, p), trials, chance):
             return math.nan, math.nan
         free, n, q, tilt, tilted, first, roots, transform, top, g = find_window(
             z, p, trials, chance, 0.0
@@ -312,7 +312,7 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
 
 def make_binomial_sum_draws(noise: CountNoise, unpack: Callable) -> Callable:
     """Make ``(rng, rows, z, trials, chance, entry)`` to exact draws of the sums of all entries."""
-    find_window = _make_window(noise)
+    find_window, find_center = _make_window(noise), noise.center
 
     @jit
     def draws(rng, rows, z, trials, chance, entry):
@@ -320,12 +320,10 @@ def make_binomial_sum_draws(noise: CountNoise, unpack: Callable) -> Callable:
         found = np.full(z.size, math.nan)
         for i in range(z.size):
             a, b = first[i], first[i + 1]
-            n, p = trials[a:b], chance[a:b]
-            if not _possible(z[i], n, p):
+            n, chances, p = trials[a:b], chance[a:b], unpack(rows[:, i])
+            if not _possible(find_center(z[i], p), n, chances):
                 continue
-            _, _, _, _, _, start, roots, transform, _, g = find_window(
-                z[i], unpack(rows[:, i]), n, p, 0.0
-            )
+            _, _, _, _, _, start, roots, transform, _, g = find_window(z[i], p, n, chances, 0.0)
             reached = np.cumsum(g * np.maximum(_masses(transform, roots), 0.0))
             if reached[-1] > 0.0:
                 left = reached[-1] * (1.0 - rng.random())

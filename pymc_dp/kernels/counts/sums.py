@@ -195,11 +195,12 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     valid, support, log_mass, growth = law.valid, law.support, law.log_mass, law.growth
     change, start, score, edge = law.change, law.start, law.score, law.edge
     log_noise, begin, slope = noise.log_noise, noise.begin, noise.slope
+    find_center = noise.center
     find_mode, (leap, ends) = _make_mode(law, noise), _make_walk(law, noise)
 
     @jit
     def count_sum(z, p, theta):
-        if not valid(theta) or math.isnan(z):
+        if not valid(theta) or math.isnan(find_center(z, p)):
             return (math.nan, math.nan, *score(math.nan, math.nan, theta))
         lo, hi = support(theta)
         mode = find_mode(z, p, theta, lo, hi)
@@ -257,12 +258,12 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
     have left these only; law and noise are walked through as ever, what lies between is skipped.
     """
     valid, support, log_mass, growth = law.valid, law.support, law.log_mass, law.growth
-    log_noise, begin = noise.log_noise, noise.begin
+    log_noise, begin, find_center = noise.log_noise, noise.begin, noise.center
     find_mode, (leap, ends) = _make_mode(law, noise), _make_walk(law, noise)
 
     @jit
     def count_draw(rng, z, p, theta, lo, hi, step=1.0, rest=0.0):
-        if not valid(theta) or math.isnan(z):
+        if not valid(theta) or math.isnan(find_center(z, p)):
             return math.nan
         low, high = support(theta)
         lo, hi = max(lo, low), min(hi, high)

@@ -1,0 +1,465 @@
+"""Releases of which some entries were withheld."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.mechanisms.arguments import as_float, as_parameter, show
+from pymc_dp.mechanisms.base import (
+    POSTPROCESSED,
+    Mechanism,
+    MechanismExample,
+    register_mechanism,
+)
+from pymc_dp.mechanisms.geometric import GeometricMechanism
+from pymc_dp.mechanisms.laplace import LaplaceMechanism
+from pymc_dp.mechanisms.postprocessed import PostProcessed
+
+if TYPE_CHECKING:
+    from pytensor.graph.basic import Variable
+    from pytensor.tensor import TensorLike
+    from pytensor.tensor.variable import TensorVariable
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SuppressedMechanism(PostProcessed):
+    r"""Release of another mechanism, withheld where a rule says so.
+
+    With :math:`Z_0` the release of `inner` and D the values that are withheld, the release is NaN
+    where :math:`Z_0 \in D` and :math:`Z_0` elsewhere. Its density is one with respect to a mixed
+    measure, that of `inner` plus a unit mass at NaN:
+
+    .. math::
+
+        \eta(\mathrm{NaN} \mid s) = P(Z_0 \in D \mid s), \qquad
+        \eta(z \mid s) = \eta_0(z \mid s)\, 1[z \notin D].
+
+    =================================  =======================================================
+    `below`                            :math:`D = (-\infty, \text{below})`
+    `above`                            :math:`D = (\text{above}, \infty)`
+    both, `above` < `below`            :math:`D = (\text{above}, \text{below})`: zeros are printed
+                                       and 1 to 9 are withheld with below=10, above=0
+    both, `above` >= `below`           the union of the two
+    `where`                            everything, at the entries that it names
+    =================================  =======================================================
+
+    Where a second noisy value :math:`Y` of the same statistic decides (`by`), which is not
+    published, :math:`P(Y \in D \mid s)` stands for the first and
+    :math:`\eta_0(z \mid s)\, P(Y \notin D \mid s)` for the second.
+
+    Where groups without members have no row at all (`empty`), as in a query that groups, the
+    entry of a statistic of zero is withheld with probability one.
+
+    Parameters
+    ----------
+    inner : Mechanism
+        What was released where it was not withheld. The privacy loss of a threshold on it is that
+        of `inner`; a threshold that hides which groups exist costs a delta of its own.
+    below, above : tensor_like, optional
+        Thresholds, in the units of the statistic. A value that equals one is published. They
+        broadcast against the statistic; -inf and inf stand for no threshold of an entry.
+    where : tensor_like of bool, optional
+        Entries that a public rule withholds, such as those of a small area. NaN says nothing about
+        the statistic there.
+    by : Mechanism, optional
+        How the value that decides was drawn. Its noise is independent of that of `inner`. One of
+        another statistic is a release of its own: see the notes.
+    empty : bool, default False
+        Whether a statistic of zero is always withheld. It is one that can be zero, such as a count.
+    sentinel : float, optional
+        A number that was printed in the place of a withheld value, such as -1; NaN is taken too.
+
+    Raises
+    ------
+    ValueError
+        No rule, a threshold that is NaN, `by` without a threshold, or a sentinel that could be a
+        published value.
+    TypeError
+        A rule that is a function, or depends on a random variable.
+
+    Notes
+    -----
+    Where a noisy number of members decided about sums or means, and was not published itself, the
+    decision is a release of the number, ``LaplaceMechanism(b).thresholded(tau)``. The sums then
+    have `where` their members were too few.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc_dp as dp
+    >>> mechanism = dp.GeometricMechanism(2.0).suppressed(below=10)
+    >>> mechanism
+    GeometricMechanism(scale=2.0).suppressed(below=10.0)
+    >>> mechanism.logp([np.nan, 9, 12], 9.0).eval().round(4)
+    array([-0.4741,    -inf, -2.907 ])
+    """
+
+    below: TensorLike | None = None
+    above: TensorLike | None = None
+    where: TensorLike | None = None
+    by: Mechanism | None = None
+    empty: bool = False
+    sentinel: float | None = None
+
+    _between: ClassVar[bool]  # of each object, found when it is made
+
+    parameter_names = ("below", "above", "where")
+
+    def __post_init__(self) -> None:
+        """Validate the rule and make its thresholds tensors."""
+        super().__post_init__()
+        name = "SuppressedMechanism"
+        if any(callable(rule) for rule in (self.below, self.above, self.where)):
+            raise TypeError(
+                f"{name}: a rule is no function here. Write below= or above= for values beyond a "
+                f"threshold, both with above < below for those between them, and where= for entries"
+            )
+        if not (self._own or self.empty):
+            raise ValueError(
+                f"{name}: without a rule nothing is withheld: write below= or above= (a threshold "
+                f"of the noisy value), where= (entries), or empty=True (rows of groups without "
+                f"members)."
+            )
+        for field in self._own:
+            self._keep(field, as_parameter)
+            value = known_value(getattr(self, field))
+            if value is not None and np.any(np.isnan(value)):
+                raise ValueError(f"{name}: {field} must be a number, got {value}.")
+        if self.by is not None and not isinstance(self.by, Mechanism):
+            raise TypeError(f"{name}: by must be a mechanism, got {self.by!r}")
+        if self.by is not None and self.below is None and self.above is None:
+            raise ValueError(f"{name}: by= decides by a threshold: write below= or above=, too.")
+        object.__setattr__(self, "empty", int(bool(self.empty)))
+        between = self._orders()
+        if between is not None and np.any(between) and not np.all(between):
+            raise ValueError(
+                f"{name}: above is smaller than below for some entries, where the values between "
+                f"are withheld, and not for others. Write two releases."
+            )
+        object.__setattr__(self, "_between", between is not None and bool(np.all(between)))
+        if self.sentinel is None:
+            return
+        object.__setattr__(self, "sentinel", float(self.sentinel))
+        as_published = self._of_published(
+            as_float(self.sentinel), self.inner.typical_statistic(self.sentinel)
+        )
+        possible = known_value(as_published > -np.inf)
+        if self.inner.is_discrete and possible is not None and np.any(possible):
+            raise ValueError(
+                f"{name}: {self.sentinel:g} can be a published value as well: write NaN where a "
+                f"value was withheld, and leave sentinel= out."
+            )
+
+    def _orders(self) -> np.ndarray | None:
+        """Return whether the values between two thresholds are withheld, as far as is known."""
+        if self.below is None or self.above is None:
+            return None
+        below, above = known_value(self.below), known_value(self.above)
+        return None if below is None or above is None else above < below
+
+    @property
+    def parameters(self) -> tuple[TensorVariable, ...]:
+        """The rule's, then those of `inner`, then those of `by`."""
+        return (*super().parameters, *(self.by.parameters if self.by is not None else ()))
+
+    def _with(self, parameters: Sequence[TensorLike]) -> Self:
+        if self.by is None:
+            return super()._with(parameters)
+        count = len(self.by.parameters)
+        cut = len(parameters) - count
+        new = super()._with(parameters[:cut])
+        return new._rebuilt(by=self.by.with_parameters(*parameters[cut:]))
+
+    def wrong_parameter(self) -> str | None:
+        """See `Mechanism.wrong_parameter`; thresholds may be any numbers."""
+        for name, parameter in self._own.items():
+            value = known_value(parameter)
+            if value is not None and np.any(np.isnan(value)):
+                return f"{name}={value} is not a number"
+        between = self._orders()
+        if between is not None and np.any(between != self._between):
+            return "below and above are in another order than they were"
+        return super().wrong_parameter() or (self.by.wrong_parameter() if self.by else None)
+
+    @property
+    def spacing(self) -> float | None:
+        """That of `inner`."""
+        return self.inner.spacing
+
+    @property
+    def withholds(self) -> bool:
+        """See `Mechanism.withholds`."""
+        return True
+
+    @property
+    def log_concave(self) -> bool:
+        """Where values beyond one threshold are withheld, or those between two."""
+        deciding = self.inner if self.by is None else self.by
+        beyond_both = self.below is not None and self.above is not None and not self._between
+        return (
+            self.inner.log_concave
+            and deciding.log_concave
+            and not (self.inner.withholds or deciding.withholds or beyond_both or self.empty)
+        )
+
+    def is_withheld(self, value: TensorLike) -> TensorVariable:
+        """See `Mechanism.is_withheld`."""
+        value = as_float(value)
+        withheld = pt.isnan(value) | self.inner.is_withheld(value)
+        return withheld if self.sentinel is None else withheld | pt.eq(value, self.sentinel)
+
+    def typical_statistic(self, value: TensorLike) -> TensorVariable:
+        """Return a statistic beyond the threshold for what was withheld."""
+        value = as_float(value)
+        step = self.spacing or 0.0
+        beyond = [as_float(0.0)]  # what an empty group and a public rule withhold
+        if self.below is not None:
+            beyond.append(as_float(self.below) - step)
+        if self.above is not None:
+            beyond.append(as_float(self.above) + step)
+        there = (beyond[1] + beyond[2]) / 2 if self._between else beyond[0 if self.empty else -1]
+        there = pt.switch(pt.isinf(there), 0.0, there)  # an infinite threshold withholds nothing
+        withheld = self.is_withheld(value)
+        found = self.inner.typical_statistic(pt.switch(withheld, there, value))
+        # What was printed is not of an empty group.
+        return pt.switch(pt.eq(found, 0) & ~withheld, 1.0, found) if self.empty else found
+
+    def why_unattainable(self, value: float) -> str:
+        """See `Mechanism.why_unattainable`."""
+        if known_value(self.is_withheld(value)):
+            return "the rule withholds nothing there: check below=, above= and where="
+        return "the rule withholds this value; " + super().why_unattainable(value)
+
+    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
+        """Draw one release; see `Mechanism.noise_sample`."""
+        rng, draw = self.inner.noise_sample(rng, statistic)
+        deciding = draw
+        if self.by is not None:
+            rng, deciding = self.by.noise_sample(rng, statistic)
+        withheld = self._in_rule(as_float(deciding)) | self._by_kind(statistic)
+        mark = np.nan if self.sentinel is None else self.sentinel
+        return rng, pt.switch(withheld, mark, as_float(draw))
+
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Log density with respect to the mixed measure; see the class and `Mechanism.logp`."""
+        value = as_float(value)
+        withheld = self.is_withheld(value)
+        # NaN must not meet any arithmetic, of which there are gradients.
+        there = pt.switch(withheld, self.typical_statistic(value), value)
+        return pt.switch(
+            withheld, self._log_withheld(statistic), self._of_published(there, statistic)
+        )
+
+    def _of_published(self, value: TensorVariable, statistic: TensorLike) -> TensorVariable:
+        """Log density of a value that was printed."""
+        density = self.inner.logp(value, statistic)
+        possible = ~self._by_kind(statistic)
+        if self.by is None:
+            possible &= ~self._in_rule(value)
+        else:
+            density = density + self._log_kept(self.by, -np.inf, np.inf, statistic)
+        return pt.switch(possible, density, -np.inf)
+
+    def log_interval(
+        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
+    ) -> TensorVariable:
+        """Log probability of a printed value in an interval; see `Mechanism.log_interval`."""
+        if self.by is None:
+            result = self._log_kept(self.inner, lower, upper, statistic)
+        else:
+            result = self.inner.log_interval(lower, upper, statistic)
+            result = result + self._log_kept(self.by, -np.inf, np.inf, statistic)
+        return pt.switch(self._by_kind(statistic), -np.inf, result)
+
+    def _by_kind(self, statistic: TensorLike) -> TensorVariable:
+        """Whether an entry is withheld whatever its noise is."""
+        statistic = as_float(statistic)
+        always = pt.zeros_like(statistic, dtype="bool")
+        if self.where is not None:
+            always = always | pt.neq(self.where, 0.0)
+        return always | pt.eq(statistic, 0.0) if self.empty else always
+
+    def _in_rule(self, value: TensorVariable) -> TensorVariable:
+        """Whether a noisy value is withheld by the thresholds."""
+        low = pt.zeros_like(value, dtype="bool") if self.below is None else value < self.below
+        high = pt.zeros_like(value, dtype="bool") if self.above is None else value > self.above
+        return low & high if self._between else low | high
+
+    def _ends(self, law: Mechanism) -> tuple[TensorVariable, TensorVariable]:
+        """Return the last value below and the first above the thresholds, of this law.
+
+        Values on a grid may miss a threshold by their rounding.
+        """
+        step = 1e-6 * (law.spacing or 0.0)
+        low = as_float(-np.inf if self.below is None else self.below)
+        high = as_float(np.inf if self.above is None else self.above)
+        return (
+            pt.switch(pt.isinf(low), low, low - _beside(low, step)),
+            pt.switch(pt.isinf(high), high, high + _beside(high, step)),
+        )
+
+    def _log_withheld(self, statistic: TensorLike) -> TensorVariable:
+        """Log probability that an entry is withheld."""
+        law = self.inner if self.by is None else self.by
+        last, first = self._ends(law)
+        if self._between:
+            result = law.log_interval(first, last, statistic)
+        else:
+            sides = []
+            if self.below is not None:
+                sides.append(law.log_interval(-np.inf, last, statistic))
+            if self.above is not None:
+                sides.append(law.log_interval(first, np.inf, statistic))
+            result = _either(sides) if sides else pt.full_like(as_float(statistic), -np.inf)
+        return pt.switch(self._by_kind(statistic), 0.0, result)
+
+    def _log_kept(
+        self, law: Mechanism, lower: TensorLike, upper: TensorLike, statistic: TensorLike
+    ) -> TensorVariable:
+        """Log probability of a value in an interval that is not withheld by the thresholds."""
+        lower, upper = as_float(lower), as_float(upper)
+        low = as_float(-np.inf if self.below is None else self.below)
+        high = as_float(np.inf if self.above is None else self.above)
+        if not self._between:
+            return law.log_interval(pt.maximum(lower, low), pt.minimum(upper, high), statistic)
+        sides = (lower, pt.minimum(upper, high)), (pt.maximum(lower, low), upper)
+        return _either([law.log_interval(*ends, statistic) for ends in sides])
+
+    def __repr__(self) -> str:
+        """Return the expression that builds it."""
+        shown = [f"{name}={show(parameter)}" for name, parameter in self._own.items()]
+        shown += [f"by={self.by!r}"] if self.by is not None else []
+        shown += ["empty=True"] if self.empty else []
+        shown += [] if self.sentinel is None else [f"sentinel={self.sentinel}"]
+        return f"{self.inner!r}.suppressed({', '.join(shown)})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ThresholdedMechanism(PostProcessed):
+    r"""Release whether the noisy value reaches a threshold, and nothing else.
+
+    The release is :math:`Z = 1[Z_0 \ge t]` with :math:`Z_0` that of `inner`. So are published which
+    groups of a table have a row, where the noisy number of members that decided is not, and the
+    answers of a sparse vector.
+
+    ========  ==========================================
+    Support   0, 1
+    Mean      :math:`p = P(Z_0 \ge t \mid s)`
+    Variance  :math:`p (1 - p)`
+    ========  ==========================================
+
+    Parameters
+    ----------
+    inner : Mechanism
+        How the value that decides was drawn.
+    threshold : tensor_like
+        In the units of the statistic. It broadcasts against the statistic.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> dp.LaplaceMechanism(2.0).thresholded(10.0).logp([0, 1], 12.0).eval().round(4)
+    array([-1.6931, -0.2032])
+    """
+
+    threshold: TensorLike
+
+    parameter_names = ("threshold",)
+
+    def __post_init__(self) -> None:
+        """Validate the threshold and make it a tensor."""
+        super().__post_init__()
+        self._keep("threshold", as_parameter)
+        value = known_value(self.threshold)
+        if value is not None and not np.all(np.isfinite(value)):
+            raise ValueError(f"ThresholdedMechanism: threshold must be finite, got {value}.")
+
+    @property
+    def spacing(self) -> float:
+        """Distance of the two releases."""
+        return 1.0
+
+    @property
+    def outcomes(self) -> np.ndarray:
+        """See `Mechanism.outcomes`."""
+        return np.array([0.0, 1.0])
+
+    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
+        """Draw one release; see `Mechanism.noise_sample`."""
+        next_rng, draw = self.inner.noise_sample(rng, statistic)
+        return next_rng, pt.ge(draw, self.threshold).astype("int64")
+
+    def typical_statistic(self, value: TensorLike) -> TensorVariable:
+        """Return one on the same side of the threshold."""
+        step = self.inner.spacing or 0.0
+        there = as_float(self.threshold) - pt.switch(pt.eq(value, 0), step, 0.0)
+        return self.inner.typical_statistic(there)
+
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Log mass of a release; see `Mechanism.logp`."""
+        return self.log_interval(value, value, statistic)
+
+    def log_interval(
+        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
+    ) -> TensorVariable:
+        """Log probability of an interval; see `Mechanism.log_interval`."""
+        lower, upper = as_float(lower), as_float(upper)
+        zero, one = (lower <= 0) & (upper >= 0), (lower <= 1) & (upper >= 1)
+        reached = as_float(self.threshold)
+        last = reached - _beside(reached, 1e-6 * (self.inner.spacing or 0.0))
+        return self.inner.log_interval(
+            pt.switch(zero, -np.inf, pt.switch(one, reached, np.inf)),
+            pt.switch(one, np.inf, pt.switch(zero, last, -np.inf)),
+            statistic,
+        )
+
+    def __repr__(self) -> str:
+        """Return the expression that builds it."""
+        return f"{self.inner!r}.thresholded({show(self.parameters[0])})"
+
+
+def _beside(threshold: TensorVariable, step: float) -> TensorVariable:
+    """Return a distance from a threshold that is more than rounding and less than a step."""
+    return pt.maximum(step, 2.0**-51 * pt.abs(threshold) + 2.0**-1074)
+
+
+def _either(sides: Sequence[TensorVariable]) -> TensorVariable:
+    """Log probability of either of some events that exclude each other."""
+    if len(sides) == 1:
+        return sides[0]
+    larger, smaller = pt.maximum(*sides), pt.minimum(*sides)
+    possible = larger > -np.inf
+    gap = pt.switch(possible & (smaller > -np.inf), smaller - larger, -1.0)
+    return larger + pt.switch(smaller > -np.inf, pt.log1p(pt.exp(gap)), 0.0)
+
+
+def _suppressed_examples() -> Sequence[MechanismExample]:
+    laplace, geometric = LaplaceMechanism(2.0), GeometricMechanism(2.0)
+    grid = np.arange(-80, 81)
+    return [
+        MechanismExample(laplace.suppressed(below=4.0), 5.0, pieces=(4.0, 5.0, 85.0)),
+        MechanismExample(geometric.suppressed(below=4), 5, atoms=grid[84:]),
+        MechanismExample(geometric.suppressed(above=0, below=3), 2, atoms=[*grid[:81], *grid[83:]]),
+        MechanismExample(
+            geometric.suppressed(below=4, by=GeometricMechanism(1.0), empty=True), 5, atoms=grid
+        ),
+    ]
+
+
+def _thresholded_examples() -> Sequence[MechanismExample]:
+    return [
+        MechanismExample(LaplaceMechanism(2.0).thresholded(4.0), 5.0, atoms=(0, 1)),
+        MechanismExample(GeometricMechanism(2.0).thresholded(4), 3, atoms=(0, 1)),
+    ]
+
+
+POSTPROCESSED.add(SuppressedMechanism, "suppressed")
+POSTPROCESSED.add(ThresholdedMechanism, "thresholded")
+register_mechanism(SuppressedMechanism, examples=_suppressed_examples)
+register_mechanism(ThresholdedMechanism, examples=_thresholded_examples)
