@@ -121,7 +121,7 @@ class CustomMechanism(Mechanism):
         self._support = None if support is None else _pair("support", support)
         # Of noise that is added, in units of the stated one: what has `rates` has one scale.
         self.scale = as_parameter(1.0, mechanism="CustomMechanism", name="scale")
-        self.parameter_names = () if rates is None else ("scale",)
+        vars(self)["parameter_names"] = () if rates is None else ("scale",)
         _try(self, [float(s) for s in tried_at])
 
     @property
@@ -152,7 +152,7 @@ class CustomMechanism(Mechanism):
         if self._rates is None:
             return None
         lam, tau = self._rates
-        return tuple(  # type: ignore[return-value]
+        return tuple(
             rate / self.scale**power if rate else pt.constant(0.0)
             for power, rate in ((1, lam), (2, tau))
         )

@@ -439,7 +439,9 @@ def _ceiled_examples() -> Sequence[MechanismExample]:
     grid = np.arange(-400, 401)
     return [
         MechanismExample(GaussianMechanism(3.0).ceiled(base=0.5), 0.4, atoms=grid[340:461] * 0.5),
-        MechanismExample(GeometricMechanism(1.0).ceiled(base=8), 11.0, atoms=grid * 8),
+        MechanismExample(
+            GeometricMechanism(2.0).ceiled(base=8), 11, atoms=grid * 8, smooth_in_statistic=False
+        ),
     ]
 
 
