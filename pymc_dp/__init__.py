@@ -27,7 +27,7 @@ from pymc_dp.mechanisms import (
 from pymc_dp.mechanisms.sensitivity import regression_sensitivity
 from pymc_dp.models import poisson_factorization
 from pymc_dp.observation import PrivateObservation
-from pymc_dp.published import Privacy, Release
+from pymc_dp.published import Privacy, Release, thresholds
 from pymc_dp.routes.explain import explain
 from pymc_dp.sampling import sample
 from pymc_dp.step_methods import (
@@ -86,6 +86,7 @@ __all__ = [
     "sample",
     "steps",
     "studies",
+    "thresholds",
 ]
 
 # Imported when they are first asked for: with them come matplotlib, nutpie and joblib.

@@ -25,6 +25,10 @@ TABLE = INTEGERS >> od.t.then_count_by_categories([1, 2, 3], null_category=False
 TABLE2 = INTEGERS >> od.t.then_count_by_categories(
     [1, 2, 3], null_category=False, MO=od.L2Distance[float]
 )
+MAPS = (
+    od.map_domain(od.atom_domain(T=str), od.atom_domain(T=int)),
+    od.l01inf_distance(od.absolute_distance(T=int)),
+)
 
 
 def scalar_noise(T, constructor, **arguments):
@@ -113,6 +117,50 @@ def test_randomized_response():
     assert math.isclose(release.privacy.epsilon, math.log(3))
 
 
+def test_randomized_response_of_categories_and_bits():
+    measurement = od.m.make_randomized_response(["x", "y", "z"], 0.6)
+    draws = [measurement("y") for _ in range(3000)]
+    release = dp.Release.from_opendp(measurement, draws)
+    assert repr(release.mechanism) == repr(dp.RandomizedResponse(0.6, 3))
+    assert np.all(np.abs(np.bincount(release.value) / 3000 - [0.2, 0.6, 0.2]) < 0.05)
+    bits = od.bitvector_domain(max_weight=4), od.discrete_distance()
+    measurement = bits >> od.m.then_randomized_response_bitvec(f=0.3)
+    draws = [measurement(np.packbits([1, 0, 0, 1, 0, 0, 0, 0]).tobytes()) for _ in range(3000)]
+    release = dp.Release.from_opendp(measurement, draws)
+    assert repr(release.mechanism) == repr(dp.RandomizedResponse(0.85))
+    expected = np.array([0.85, 0.15, 0.15, 0.85, 0.15, 0.15, 0.15, 0.15])
+    assert np.all(np.abs(release.value.mean(axis=0) - expected) < 0.03)
+    assert dp.Release.from_opendp(measurement, draws[0]).value.shape == (8,)
+
+
+def test_compositions_are_lists_of_releases():
+    count = INTEGERS >> od.t.then_count()
+    noise = od.atom_domain(T=int), od.absolute_distance(T=int)
+    both = od.c.make_composition([noise >> od.m.then_laplace(b) for b in (1.0, 2.0)])
+    releases = dp.Release.from_opendp(count >> both, [5, 6], d_in=1, dims=None)
+    assert [repr(one.mechanism) for one in releases] == [
+        repr(dp.GeometricMechanism(b)) for b in (1.0, 2.0)
+    ]
+    assert [int(one.value) for one in releases] == [5, 6]
+    assert np.allclose([one.privacy.epsilon for one in releases], [1.0, 0.5])
+
+
+@pytest.mark.skipif(not hasattr(dp.LaplaceMechanism, "suppressed"), reason="not here yet")
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_thresholds(noise):
+    measurement = MAPS >> getattr(od.m, f"then_{noise}_threshold")(2.0, 9)
+    draws = [measurement({"a": 8, "b": 12}) for _ in range(3000)]
+    release = dp.Release.from_opendp(measurement, draws[0], groups=["b", "a", "none"])
+    assert release.coords == {"group": ("b", "a", "none")}
+    assert np.isnan(release.value[2])
+    kept = np.array([one["a"] for one in draws if "a" in one])
+    assert kept.min() == 9  # a value at the threshold is kept
+    at = np.exp(release.mechanism.logp(np.array([np.nan, 9.0, 10.0]), 8.0).eval())
+    found = [1 - len(kept) / 3000, np.sum(kept == 9) / 3000, np.sum(kept == 10) / 3000]
+    assert np.all(np.abs(found - at) < 4.5 * np.sqrt(at / 3000))
+    assert np.exp(release.mechanism.logp(np.nan, 0.0).eval()) == 1.0
+
+
 def asking(data, loss, **options):
     """Return a context of two queries."""
     one, loss = od.unit_of(contributions=1), od.loss_of(**loss)
@@ -172,10 +220,12 @@ def test_context_query_of_approximate_privacy():
             3.0,
             "multiples of 2..-3",
         ),
+        (lambda: od.m.make_randomized_response([1, 2, 3], 0.5), 4, "4 is none of the categories"),
+        (lambda: MAPS >> od.m.then_laplace_threshold(2.0, 9), {"a": 9}, "groups= must name"),
         (
-            lambda: od.m.make_randomized_response([1, 2, 3], 0.5),
-            1,
-            "make_randomized_response is not read",
+            lambda: od.c.make_composition([COUNT >> od.m.then_laplace(2.0)]),
+            [3, 4],
+            "list of their 1",
         ),
     ],
 )
@@ -364,14 +414,13 @@ def test_a_mean_over_a_public_length_is_read_by_its_sum(law, whole, kind, by_tow
     rows = of_mean(law, 180.0, whole=whole)
     frame = BY_TOWN if by_town else pl.DataFrame({"x": [41.3125]})
     summary = summary_of(*rows, LEN) if by_town else summary_of(*rows)
-    with pytest.raises(ValueError, match=r"\(sum \+ noise\) / n for a public number") as caught:
+    advice = r"public number n of records.*lengths=" + (r"frame\['len'\]" if by_town else "...")
+    with pytest.raises(ValueError, match=advice):
         dp.Release.from_opendp_summary(summary, frame, "x")
-    _, number, written = str(caught.value).split("\n")
-    here = {"dp": dp, "frame": frame}
-    exec(number if by_town else number.replace("...", "80"), here)
-    exec(written, here)
-    assert here["release"].value.tolist() == ([1530.0, 910.0] if by_town else [3305.0])
-    assert repr(here["release"].mechanism) == repr(kind(180.0))
+    lengths = frame["len"] if by_town else 80
+    release = dp.Release.from_opendp_summary(summary, frame, "x", lengths=lengths)
+    assert release.value.tolist() == ([1530.0, 910.0] if by_town else 3305.0)
+    assert repr(release.mechanism) == repr(kind(180.0))
 
 
 @pytest.mark.parametrize(
@@ -433,3 +482,17 @@ def test_polars_groups_below_a_threshold_are_refused():
     query = polars_context(epsilon=2.0, delta=1e-6).query().group_by("town").agg(length())
     with pytest.raises(ValueError, match=r"groups whose noisy count was below .*with_keys"):
         dp.Release.from_opendp_summary(*asked(query), "len")
+
+
+@pytest.mark.skipif(not hasattr(dp.LaplaceMechanism, "suppressed"), reason="not here yet")
+def test_polars_groups_that_a_threshold_left_out():
+    summary = summary_of(("len", "Frame Length", "Integer Laplace", 1.0), ("x", *LEN[1:3], 2.0))
+    summary = summary.with_columns(threshold=pl.Series([17, None], dtype=pl.UInt32))
+    frame = BY_TOWN.with_columns(pl.col("len").cast(pl.UInt32), pl.col("x").cast(pl.Int64))
+    read = partial(dp.Release.from_opendp_summary, summary, frame, groups=["Aa", "Bo", "Ce"])
+    release = read("len")
+    np.testing.assert_array_equal(release.value, [20, 40, np.nan])
+    noise = dp.GeometricMechanism(1.0).suppressed(below=17, empty=True)
+    assert repr(release.mechanism) == repr(noise)
+    with pytest.raises(ValueError, match="'x' is there was decided by 'len'"):
+        read("x")
