@@ -153,7 +153,7 @@ def _among_labels(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
 
 
 def _exponential(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    rate = epsilon / float(mechanism.sensitivity) / (1 if mechanism.monotonic else 2)
+    rate = _rate(mechanism, epsilon)
     if mechanism.measure is not None:
         raise ValueError(
             f"from_diffprivlib: the candidates of this Exponential have a measure. Release "
@@ -161,6 +161,29 @@ def _exponential(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
             f"dp.ExponentialMechanism({rate:.17g}))"
         )
     return own.ExponentialMechanism(rate)
+
+
+def _permute_and_flip(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
+    return own.NoisyMax("exponential", 1 / _rate(mechanism, epsilon))
+
+
+def _rate(mechanism: Any, epsilon: float) -> float:
+    return (
+        epsilon
+        / _positive(mechanism, float(mechanism.sensitivity))
+        / (1 if mechanism.monotonic else 2)
+    )
+
+
+def _staircase(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
+    sensitivity = _positive(mechanism, float(mechanism.sensitivity))
+    return own.StaircaseMechanism(epsilon, sensitivity, float(mechanism.gamma))
+
+
+def _snapping(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
+    sensitivity = _positive(mechanism, float(mechanism.sensitivity))
+    bounds = float(mechanism.lower), float(mechanism.upper)
+    return own.SnappingMechanism.from_epsilon(epsilon, sensitivity, *bounds)
 
 
 def _labels(name: str, mechanism: Any) -> Any:
@@ -191,7 +214,10 @@ _READERS: dict[str, Callable[..., Mechanism]] = {
     "LaplaceFolded": _folded,
     "LaplaceBoundedDomain": _bounded_domain,
     "Uniform": _uniform,
+    "Staircase": _staircase,
+    "Snapping": _snapping,
     "Exponential": _exponential,
+    "PermuteAndFlip": _permute_and_flip,
     "ExponentialCategorical": _among_labels,
     "ExponentialHierarchical": _among_labels,
 }

@@ -44,6 +44,7 @@ _DISTRIBUTIONS = {
     for kind in ("Integer", "Float")
     for law in _LAWS.values()
 }
+_SELECTIONS = {"ExponentialMin": "MaxDivergence", "GumbelMin": "ZeroConcentratedDivergence"}
 _INSTEAD = "write dp.Release(value, mechanism) with the mechanism that was used"
 _COMPOSED = ("make_composition", "make_basic_composition")
 
@@ -118,13 +119,7 @@ def _composed(
 def _of_categories(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
     """Return k-ary randomized response, whose reports become the positions of their categories."""
     labels = list(arguments["categories"])
-    at = {label: k for k, label in enumerate(labels)}
-    found = np.asarray(value)
-    strange = [label for label in found.ravel().tolist() if label not in at]
-    if strange:
-        raise ValueError(f"from_opendp: {strange[0]!r} is none of the categories {labels}")
-    codes = np.array([at[label] for label in found.ravel().tolist()]).reshape(found.shape)
-    return RandomizedResponse(arguments["prob"], len(labels)), codes
+    return RandomizedResponse(arguments["prob"], len(labels)), _positions(labels, value)
 
 
 def _of_bits(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
@@ -151,7 +146,27 @@ def _selection(measure: str, scale: float) -> Mechanism:
     """Return the selection: OpenDP adds exponential noise, or Gumbel's under zCDP."""
     if "ZeroConcentrated" in measure:
         return own.ExponentialMechanism(1 / scale)
-    return own.NoisyMax(own.ExponentialMechanism(1 / scale))
+    return own.NoisyMax("exponential", scale)
+
+
+def _of_candidates(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
+    """Return the selection of a quantile, whose value becomes the position of the candidate."""
+    mechanism = _selection(str(arguments["output_measure"]), float(arguments["scale"]))
+    return mechanism, _positions(arguments["candidates"], value)
+
+
+def _of_canonical_noise(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
+    epsilon, delta = arguments["d_out"]
+    return own.TulapMechanism(epsilon, delta, arguments["d_in"]), value
+
+
+def _positions(labels: Any, value: Any) -> np.ndarray:
+    labels, found = list(labels), np.asarray(value)
+    at = {label: k for k, label in enumerate(labels)}
+    strange = [label for label in found.ravel().tolist() if label not in at]
+    if strange:
+        raise ValueError(f"from_opendp: {strange[0]!r} is none of {labels}")
+    return np.array([at[label] for label in found.ravel().tolist()]).reshape(found.shape)
 
 
 def _of_bool(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
@@ -164,6 +179,8 @@ _ANSWERS = {
     "make_randomized_response": _of_categories,
     "make_randomized_response_bitvec": _of_bits,
     "make_noisy_max": _of_scores,
+    "make_private_quantile": _of_candidates,
+    "make_canonical_noise": _of_canonical_noise,
 }
 
 
@@ -290,6 +307,7 @@ def read_summary(
     *,
     groups: Any = None,
     lengths: Any = None,
+    candidates: Any = None,
     **fields: Any,
 ) -> dict[str, Any]:
     """Read one column of a released data frame; see `Release.from_opendp_summary`."""
@@ -337,16 +355,22 @@ def read_summary(
     aggregates = " and ".join(str(row.get("aggregate")) for row in parts)
     what = f"from_opendp_summary: column {column!r} ({aggregates})"
     noise = " and ".join(str(row["distribution"]) for row in parts)
-    if any(row["distribution"] not in _DISTRIBUTIONS for row in parts):
-        median = "a median, " if aggregates == "0.5-Quantile" else ""
+    value, selected = np.asarray(frame[column].to_numpy()), noise in _SELECTIONS
+    if not selected and any(row["distribution"] not in _DISTRIBUTIONS for row in parts):
+        raise ValueError(f"{what} has {noise} noise, which is not read; {_INSTEAD}")
+    if selected and candidates is None:
         raise ValueError(
-            f"{what} is {median}drawn by {noise} from candidates: no release with additive noise, "
-            f"and not read. Release a histogram of the column, counts by group, instead"
+            f"{what} is a quantile, selected among candidates: candidates= must be those of the "
+            f"query. The release is the position of the published one among them, of the "
+            f"statistic -abs((1 - alpha) * (number below) - alpha * (number above)) of each"
         )
-    value = np.asarray(frame[column].to_numpy())
     scales = {row["aggregate"]: float(row["scale"]) for row in parts}
-    _check_noisy(what, max(scales.values()), value)
-    noisy: Mechanism = _DISTRIBUTIONS[parts[0]["distribution"]](float(parts[0]["scale"]))
+    if selected:
+        noisy: Mechanism = _selection(_SELECTIONS[noise], *scales.values())
+        value = _positions(candidates, value)
+    else:
+        _check_noisy(what, max(scales.values()), value)
+        noisy = _DISTRIBUTIONS[noise.split(" and ")[0]](float(parts[0]["scale"]))
     if len(parts) > 1:
         if list(scales) != ["Sum", "Length"] or scales["Length"] > 0:
             raise ValueError(

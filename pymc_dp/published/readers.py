@@ -32,7 +32,9 @@ class Readers:
         Laplace and Gaussian noise are read, on numbers (`LaplaceMechanism`, `GaussianMechanism`)
         or, for integers, on whole numbers (`GeometricMechanism`, `DiscreteGaussianMechanism`);
         `RandomizedResponse` of a bool, of categories, whose reports become their positions, and of
-        bits, packed or not; and the index of the largest of noisy scores (`make_noisy_max`).
+        bits, packed or not; canonical noise (`TulapMechanism`); and the index of the largest of
+        noisy scores (`make_noisy_max`), or of a quantile among its candidates (see
+        `from_opendp_summary` for its statistic).
         Unsigned integers saturate at zero, so that their noise is ``.clipped(lower=0)``; a
         threshold is ``.suppressed(below=threshold)``. OpenDP's `scale` is b, and for Gaussian noise
         the standard deviation. Of a composition, the list of releases is returned.
@@ -93,6 +95,7 @@ class Readers:
         *,
         groups: Sequence[Any] | None = None,
         lengths: ArrayLike | None = None,
+        candidates: Sequence[Any] | None = None,
         **described,
     ) -> Self:
         """Read one column of a data frame that an OpenDP Polars query released.
@@ -115,6 +118,10 @@ class Readers:
         lengths : array_like, optional
             Of a mean over a public number of records, that number, for each row. The release is
             then that of the **sum** of the records.
+        candidates : sequence, optional
+            Of a median or quantile, the candidates of the query. The release is the position among
+            them; its statistic is, for each candidate c, ``-abs((1 - alpha) * (x < c).sum() - alpha
+            * (x > c).sum())``.
         **described
             `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
 
@@ -129,7 +136,13 @@ class Readers:
         """
         return cls(
             **opendp.read_summary(
-                summary, frame, column, groups=groups, lengths=lengths, **described
+                summary,
+                frame,
+                column,
+                groups=groups,
+                lengths=lengths,
+                candidates=candidates,
+                **described,
             )
         )
 
@@ -148,8 +161,11 @@ class Readers:
         `GeometricTruncated`
         `LaplaceFolded`         `FoldedLaplaceMechanism`
         `LaplaceBoundedDomain`  `BoundedLaplaceMechanism`, with the larger scale that it needs
+        `Staircase`             `StaircaseMechanism`
+        `Snapping`              `SnappingMechanism`
         `Uniform`               `UniformMechanism`, half as wide as :math:`\Delta / \delta`
-        `Exponential`           `ExponentialMechanism`; the candidate becomes its position
+        `Exponential`,          `ExponentialMechanism`, `NoisyMax`; the candidate becomes its
+        `PermuteAndFlip`        position
         `Binary`                `RandomizedResponse`; its labels become 0 and 1
         `ExponentialCateg...`,  ``RandomizedResponse(matrix=...)``; the labels become their
         `ExponentialHier...`    positions among the object's

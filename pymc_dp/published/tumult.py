@@ -59,9 +59,7 @@ def read(
             f"records. Ask for counts below candidates, or by interval, and read these"
         )
     if not 0 < float(parameter) < math.inf:
-        raise ValueError(
-            f"{_WHO}: {name} with parameter {parameter} is no noise that says something"
-        )
+        raise ValueError(f"{_WHO}: {name} with parameter {parameter} is no noise")
     noise: Mechanism = _NOISE[name](float(parameter))
     described: dict[str, Any] = {"source": f"Tumult Analytics: {name}"}
     if hasattr(value, "columns"):

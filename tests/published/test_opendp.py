@@ -133,6 +133,36 @@ def test_randomized_response_of_categories_and_bits():
     assert dp.Release.from_opendp(measurement, draws[0]).value.shape == (8,)
 
 
+@pytest.mark.skipif(not hasattr(dp, "NoisyMax"), reason="needs selections")
+@pytest.mark.parametrize("measure", ["max_divergence", "zero_concentrated_divergence"])
+def test_selections(measure):
+    measure, pure = getattr(od, measure)(), measure == "max_divergence"
+    space = od.vector_domain(od.atom_domain(T=int)), od.linf_distance(T=int)
+    noisy_max = od.m.make_noisy_max(*space, measure, scale=1.5)
+    quantile = INTEGERS >> od.m.then_private_quantile(measure, [10, 20, 30], 0.25, scale=1.5)
+    records = np.array([3, 10, 14, 22, 40, 41])
+    below, above = ((f(records[:, None], [10, 20, 30])).sum(0) for f in (np.less, np.greater))
+    for measurement, data, utilities in (
+        (noisy_max, [1, 2, 4], [1.0, 2.0, 4.0]),
+        (quantile, records.tolist(), -abs(0.75 * below - 0.25 * above)),
+    ):
+        release = dp.Release.from_opendp(measurement, [measurement(data) for _ in range(3000)])
+        law = dp.NoisyMax("exponential", 1.5) if pure else dp.ExponentialMechanism(1 / 1.5)
+        assert repr(release.mechanism) == repr(law)
+        share = np.bincount(release.value, minlength=3) / 3000
+        expected = [np.exp(law.logp(i, utilities).eval()) for i in range(3)]
+        assert np.all(np.abs(share - expected) < 0.04)
+
+
+def test_canonical_noise():
+    space = od.atom_domain(T=float, nan=False), od.absolute_distance(T=float)
+    measurement = space >> od.m.then_canonical_noise(2.0, (0.7, 1e-3))
+    draws = np.sort([measurement(1.0) for _ in range(3000)])
+    release = dp.Release.from_opendp(measurement, draws)
+    cdf = known_law(release.mechanism, draws[::300], 1.0)
+    assert np.all(np.abs(cdf - np.arange(0, 3000, 300) / 3000) < 0.045)
+
+
 def test_compositions_are_lists_of_releases():
     count = INTEGERS >> od.t.then_count()
     noise = od.atom_domain(T=int), od.absolute_distance(T=int)
@@ -220,7 +250,7 @@ def test_context_query_of_approximate_privacy():
             3.0,
             "multiples of 2..-3",
         ),
-        (lambda: od.m.make_randomized_response([1, 2, 3], 0.5), 4, "4 is none of the categories"),
+        (lambda: od.m.make_randomized_response([1, 2, 3], 0.5), 4, "4 is none of"),
         (lambda: MAPS >> od.m.then_laplace_threshold(2.0, 9), {"a": 9}, "groups= must name"),
         (
             lambda: od.c.make_composition([COUNT >> od.m.then_laplace(2.0)]),
@@ -434,9 +464,9 @@ def test_a_mean_over_a_public_length_is_read_by_its_sum(law, whole, kind, by_tow
         (
             [("x", "0.5-Quantile", "ExponentialMin", 2.0)],
             50,
-            "is a median, drawn by Exp",
+            "is a quantile, selected among candidates",
         ),
-        ([("x", "0.25-Quantile", "ExponentialMin", 2.0)], 35, "0.25-Quantile. is drawn by Exp"),
+        ([("x", "0.25-Quantile", "ExponentialMin", 2.0)], 35, "0.25-Quantile. is a quantile"),
     ],
 )
 def test_what_has_no_additive_noise(rows, value, match):
@@ -444,6 +474,15 @@ def test_what_has_no_additive_noise(rows, value, match):
         dp.Release.from_opendp_summary(summary_of(*rows), pl.DataFrame({"x": [value]}))
     noisy_ratio = len(rows) == 2 and rows[1][3] > 0
     assert ("Of a mean, release the sum and the length" in str(caught.value)) == noisy_ratio
+
+
+@pytest.mark.skipif(not hasattr(dp, "NoisyMax"), reason="needs selections")
+def test_polars_quantiles_are_positions_of_candidates():
+    summary = summary_of(("x", "0.25-Quantile", "ExponentialMin", 2.0))
+    frame = pl.DataFrame({"x": [35]})
+    release = dp.Release.from_opendp_summary(summary, frame, candidates=[25, 35, 45])
+    assert release.value == 1
+    assert repr(release.mechanism) == repr(dp.NoisyMax("exponential", 2.0))
 
 
 def test_a_sized_mean_of_one_contribution_is_exact():

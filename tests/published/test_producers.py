@@ -123,7 +123,7 @@ def test_pipelinedp(case):
     draws, users = case["draws"], np.arange(60)
     statistics = {"count": 60, "privacy_id_count": 60, "sum": (users % 5).sum()}
     if "mean" in draws:
-        with pytest.raises(ValueError, match="beside a mean the sum is mean . count"):
+        with pytest.raises(ValueError, match=r"beside a mean the sum is mean . count"):
             read(results, "sum", case["report"])
         del statistics["sum"]
         statistics["mean"] = (users % 5 - 3.0).sum()
@@ -163,7 +163,7 @@ def test_tumult(case):
     pd = pytest.importorskip("pandas")
     frame, read = pd.DataFrame(case["rows"]), dp.Release.from_tumult
     if case["name"] in ("average", "median"):
-        match = "an average|An average" if case["name"] == "average" else "a quantile is drawn"
+        match = "An average" if case["name"] == "average" else "a quantile is drawn"
         with pytest.raises(ValueError, match=match):
             read(case["noise"], frame)
         return
@@ -179,9 +179,9 @@ def test_tumult(case):
 
 def test_tumult_refusals():
     noise = [{"noise_mechanism": "LAPLACE", "noise_parameter": 0}]
-    with pytest.raises(ValueError, match="is no noise that says something"):
+    with pytest.raises(ValueError, match="is no noise"):
         dp.Release.from_tumult(noise, 3.0)
-    with pytest.raises(TypeError, match="session._noise_info"):
+    with pytest.raises(TypeError, match=r"session\._noise_info"):
         dp.Release.from_tumult(3.0, 3.0)
 
 
