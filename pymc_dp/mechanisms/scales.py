@@ -41,7 +41,7 @@ class ScaleNoise(Mechanism):
         self._keep(name, positive_parameter, instead=self._instead)
 
     @classmethod
-    def from_sd(cls, sd: ArrayLike) -> Self:
+    def from_sd(cls, sd: ArrayLike, **fields: float) -> Self:
         """Build the mechanism from the standard deviation of its noise.
 
         Parameters
@@ -49,28 +49,33 @@ class ScaleNoise(Mechanism):
         sd : array_like
             Standard deviation of each component's noise, > 0, in the units of the statistic. For
             whole-number noise it is that of the noise itself, not of a density of its shape.
+        **fields
+            What else the noise has beside its scale: `df` of Student's t.
 
         Raises
         ------
         ValueError
             An argument that is not finite and positive, or noise that has no variance.
         """
-        return cls(labelled_like(cls._scale_of_sd(cls._argument("sd", sd)), sd))
+        scale = cls._scale_of_sd(cls._argument("sd", sd), **fields)
+        return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, sd)})
 
     @classmethod
-    def from_variance(cls, variance: ArrayLike) -> Self:
+    def from_variance(cls, variance: ArrayLike, **fields: float) -> Self:
         """Build the mechanism from the variance of its noise; see `from_sd`.
 
         Parameters
         ----------
         variance : array_like
             Variance of each component's noise, > 0.
+        **fields
+            As for `from_sd`.
         """
         sd = np.sqrt(cls._argument("variance", variance))
-        return cls(labelled_like(cls._scale_of_sd(sd), variance))
+        return cls.from_sd(labelled_like(sd, variance), **fields)
 
     @classmethod
-    def from_accuracy(cls, accuracy: ArrayLike, alpha: ArrayLike) -> Self:
+    def from_accuracy(cls, accuracy: ArrayLike, alpha: ArrayLike, **fields: float) -> Self:
         r"""Build the mechanism from a bound on its noise: :math:`P(|Z - s| \ge a) = \alpha`.
 
         Whole-number noise is defined as OpenDP does; see there for accuracies between whole
@@ -83,6 +88,8 @@ class ScaleNoise(Mechanism):
             the width of a central interval that holds the statistic with probability 1 - alpha.
         alpha : array_like
             Probability of noise that reaches the bound, 0 < alpha < 1.
+        **fields
+            As for `from_sd`.
 
         Raises
         ------
@@ -94,7 +101,8 @@ class ScaleNoise(Mechanism):
             instead = "Noise of whole numbers that is not 0 is at least 1: write that accuracy."
             refuse_unless(bound >= 1, bound, cls.__name__, "accuracy", "finite and >= 1", instead)
         pair = np.broadcast_arrays(bound, cls._argument("alpha", alpha, below=1.0))
-        return cls(labelled_like(cls._scale_of_accuracy(*pair), accuracy, alpha))
+        scale = labelled_like(cls._scale_of_accuracy(*pair, **fields), accuracy, alpha)
+        return cls(**fields, **{cls.parameter_names[0]: scale})
 
     @classmethod
     def _argument(cls, name: str, value: ArrayLike, below: float = np.inf) -> np.ndarray:
@@ -102,12 +110,14 @@ class ScaleNoise(Mechanism):
 
     @classmethod
     @abstractmethod
-    def _scale_of_sd(cls, sd: np.ndarray) -> np.ndarray:
+    def _scale_of_sd(cls, sd: np.ndarray, **fields: float) -> np.ndarray:
         """Return the scale of noise of this standard deviation."""
 
     @classmethod
     @abstractmethod
-    def _scale_of_accuracy(cls, accuracy: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    def _scale_of_accuracy(
+        cls, accuracy: np.ndarray, alpha: np.ndarray, **fields: float
+    ) -> np.ndarray:
         """Return the scale of noise that is as large with probability alpha, of one shape."""
 
     @property
