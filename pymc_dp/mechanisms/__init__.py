@@ -23,6 +23,7 @@ from pymc_dp.mechanisms.randomized_response import (
     RandomizedResponseCount,
     ReportMatrix,
 )
+from pymc_dp.mechanisms.snapping import SnappingMechanism
 from pymc_dp.mechanisms.staircase import StaircaseMechanism, TulapMechanism
 from pymc_dp.mechanisms.student_t import CauchyMechanism, StudentTMechanism
 from pymc_dp.mechanisms.uniform import UniformMechanism
@@ -43,6 +44,7 @@ __all__ = [
     "RandomizedResponseCount",
     "ReportMatrix",
     "RoundedMechanism",
+    "SnappingMechanism",
     "StaircaseMechanism",
     "StudentTMechanism",
     "TulapMechanism",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pytensor
@@ -41,7 +41,7 @@ class ScaleNoise(Mechanism):
         self._keep(name, positive_parameter, instead=self._instead)
 
     @classmethod
-    def from_sd(cls, sd: ArrayLike, **fields: float) -> Self:
+    def from_sd(cls, sd: ArrayLike, **fields: Any) -> Self:
         """Build the mechanism from the standard deviation of its noise.
 
         Parameters
@@ -61,7 +61,7 @@ class ScaleNoise(Mechanism):
         return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, sd)})
 
     @classmethod
-    def from_variance(cls, variance: ArrayLike, **fields: float) -> Self:
+    def from_variance(cls, variance: ArrayLike, **fields: Any) -> Self:
         """Build the mechanism from the variance of its noise; see `from_sd`.
 
         Parameters
@@ -71,11 +71,11 @@ class ScaleNoise(Mechanism):
         **fields
             As for `from_sd`.
         """
-        sd = np.sqrt(cls._argument("variance", variance))
-        return cls.from_sd(labelled_like(sd, variance), **fields)
+        scale = cls._scale_of_sd(np.sqrt(cls._argument("variance", variance)), **fields)
+        return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, variance)})
 
     @classmethod
-    def from_accuracy(cls, accuracy: ArrayLike, alpha: ArrayLike, **fields: float) -> Self:
+    def from_accuracy(cls, accuracy: ArrayLike, alpha: ArrayLike, **fields: Any) -> Self:
         r"""Build the mechanism from a bound on its noise: :math:`P(|Z - s| \ge a) = \alpha`.
 
         Whole-number noise is defined as OpenDP does; see there for accuracies between whole
@@ -110,15 +110,13 @@ class ScaleNoise(Mechanism):
 
     @classmethod
     @abstractmethod
-    def _scale_of_sd(cls, sd: np.ndarray, **fields: float) -> np.ndarray:
-        """Return the scale of noise of this standard deviation."""
+    def _scale_of_sd(cls, *args: Any, **fields: Any) -> np.ndarray:
+        """Return the scale of noise of standard deviations `sd`, and its other fields."""
 
     @classmethod
     @abstractmethod
-    def _scale_of_accuracy(
-        cls, accuracy: np.ndarray, alpha: np.ndarray, **fields: float
-    ) -> np.ndarray:
-        """Return the scale of noise that is as large with probability alpha, of one shape."""
+    def _scale_of_accuracy(cls, *args: Any, **fields: Any) -> np.ndarray:
+        """Return the scale from `accuracy` and `alpha`, of one shape, and the other fields."""
 
     @property
     def log_concave(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pytensor.tensor as pt
+from scipy import special
 
 from pymc_dp.graphs.held import labelled_like
 from pymc_dp.mechanisms.arguments import (
@@ -226,7 +227,7 @@ class StudentTMechanism(ScaleNoise):
         if not df > 2:
             raise ValueError(
                 "StudentTMechanism: the noise has a variance where df > 2 only, and df= must be "
-                "given. Write the scale, or StudentTMechanism.from_accuracy(accuracy, alpha, df=df)."
+                "given. Write the scale, or .from_accuracy(accuracy, alpha, df=df)."
             )
         return sd * np.sqrt((df - 2.0) / df)
 
