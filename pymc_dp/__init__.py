@@ -18,11 +18,19 @@ from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.mechanisms import (
     BinomialMechanism,
+    BoundedLaplaceMechanism,
+    CauchyMechanism,
     DiscreteGaussianMechanism,
+    FoldedLaplaceMechanism,
     GaussianMechanism,
     GeometricMechanism,
     LaplaceMechanism,
     RandomizedResponse,
+    SnappingMechanism,
+    StaircaseMechanism,
+    StudentTMechanism,
+    TulapMechanism,
+    UniformMechanism,
 )
 from pymc_dp.mechanisms.sensitivity import regression_sensitivity
 from pymc_dp.models import poisson_factorization
@@ -53,6 +61,8 @@ __version__ = version("pymc_dp")
 __all__ = [
     "Bessel",
     "BinomialMechanism",
+    "BoundedLaplaceMechanism",
+    "CauchyMechanism",
     "CellGibbs",
     "ConjugateGibbs",
     "CountGibbs",
@@ -60,6 +70,7 @@ __all__ = [
     "DiscreteGaussianMechanism",
     "DiscreteLaplace",
     "FactorizationGibbs",
+    "FoldedLaplaceMechanism",
     "GaussianMechanism",
     "GeometricMechanism",
     "LaplaceMechanism",
@@ -72,10 +83,15 @@ __all__ = [
     "Release",
     "Skellam",
     "SkellamBesselGibbs",
+    "SnappingMechanism",
+    "StaircaseMechanism",
+    "StudentTMechanism",
     "TableGibbs",
     "TruncatedGammaMixture",
     "TruncatedGammaMixtureGibbs",
+    "TulapMechanism",
     "TwoSidedGibbs",
+    "UniformMechanism",
     "collapse",
     "explain",
     "neural",

@@ -9,6 +9,10 @@ from pymc_dp.mechanisms.base import (
     registered_mechanisms,
 )
 from pymc_dp.mechanisms.binomial import BinomialMechanism
+from pymc_dp.mechanisms.bounded_laplace import (
+    BoundedLaplaceMechanism,
+    FoldedLaplaceMechanism,
+)
 from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
@@ -19,11 +23,18 @@ from pymc_dp.mechanisms.randomized_response import (
     RandomizedResponseCount,
     ReportMatrix,
 )
+from pymc_dp.mechanisms.snapping import SnappingMechanism
+from pymc_dp.mechanisms.staircase import StaircaseMechanism, TulapMechanism
+from pymc_dp.mechanisms.student_t import CauchyMechanism, StudentTMechanism
+from pymc_dp.mechanisms.uniform import UniformMechanism
 
 __all__ = [
     "BinomialMechanism",
+    "BoundedLaplaceMechanism",
+    "CauchyMechanism",
     "ClippedMechanism",
     "DiscreteGaussianMechanism",
+    "FoldedLaplaceMechanism",
     "GaussianMechanism",
     "GeometricMechanism",
     "LaplaceMechanism",
@@ -33,6 +44,11 @@ __all__ = [
     "RandomizedResponseCount",
     "ReportMatrix",
     "RoundedMechanism",
+    "SnappingMechanism",
+    "StaircaseMechanism",
+    "StudentTMechanism",
+    "TulapMechanism",
+    "UniformMechanism",
     "mechanism_examples",
     "register_mechanism",
     "registered_mechanisms",
