@@ -107,10 +107,7 @@ def test_smartnoise_refusals(case, match):
 
 
 def results_of(case):
-    return [
-        (key, namedtuple("MetricsTuple", row)(**row))  # noqa: PYI024
-        for key, row in case["results"].items()
-    ]
+    return [(key, namedtuple("MetricsTuple", row)(**row)) for key, row in case["results"].items()]
 
 
 @pytest.mark.parametrize("case", PIPELINEDP["cases"], ids=lambda c: f"{c['kind']}-{[*c['draws']]}")
