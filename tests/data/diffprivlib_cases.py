@@ -33,7 +33,7 @@ CASES = [
     ("LaplaceBoundedDomain", {"epsilon": 0.7, "sensitivity": 1, "lower": 0, "upper": 4}, 1.0),
     ("Uniform", {"delta": 0.1, "sensitivity": 1.5}, 1.0),
     ("Staircase", {"epsilon": 1.2, "sensitivity": 1.5}, 1.0),
-    ("Snapping", {"epsilon": 0.7, "sensitivity": 1.0, "lower": 0, "upper": 9}, 3.25),
+    ("Snapping", {"epsilon": 0.7, "sensitivity": 1.0, "lower": 0, "upper": 9}, 2.5),
     ("Binary", {"epsilon": 1.0, "value0": "no", "value1": "yes"}, "yes"),
 ]
 

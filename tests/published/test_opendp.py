@@ -178,7 +178,9 @@ def test_compositions_are_lists_of_releases():
 @pytest.mark.skipif(not hasattr(dp.LaplaceMechanism, "suppressed"), reason="not here yet")
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_thresholds(noise):
-    measurement = MAPS >> getattr(od.m, f"then_{noise}_threshold")(2.0, 9)
+    metric = {"laplace": od.l01inf_distance, "gaussian": od.l02inf_distance}[noise]
+    space = MAPS[0], metric(od.absolute_distance(T=int))
+    measurement = space >> getattr(od.m, f"then_{noise}_threshold")(2.0, 9)
     draws = [measurement({"a": 8, "b": 12}) for _ in range(3000)]
     release = dp.Release.from_opendp(measurement, draws[0], groups=["b", "a", "none"])
     assert release.coords == {"group": ("b", "a", "none")}

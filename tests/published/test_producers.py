@@ -119,6 +119,7 @@ def test_pipelinedp(case):
         return
     draws, users = case["draws"], np.arange(60)
     statistics = {"count": 60, "privacy_id_count": 60, "sum": (users % 5).sum()}
+    statistics = {name: x for name, x in statistics.items() if name in draws}
     if "mean" in draws:
         with pytest.raises(ValueError, match=r"beside a mean the sum is mean . count"):
             read(results, "sum", case["report"])
