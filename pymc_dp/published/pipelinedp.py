@@ -35,8 +35,8 @@ def read(
         ) from None
     lacking = [key for key, row in rows.items() if metric not in row]
     if lacking or not rows:
-        found = ", ".join(rows[lacking[0]]) if lacking else "no partitions"
-        raise ValueError(f"{_WHO}: there is no {metric!r} in the results, which have {found}")
+        there = ", ".join(rows[lacking[0]]) if lacking else "no partitions"
+        raise ValueError(f"{_WHO}: there is no {metric!r} in the results, which have {there}")
     report = noise.text() if hasattr(noise, "text") else str(getattr(noise, "value", noise))
     if "private partitions" in report:
         raise ValueError(
