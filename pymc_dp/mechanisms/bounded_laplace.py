@@ -196,7 +196,7 @@ class BoundedLaplaceMechanism(ConfinedNoise):
     >>> import pymc_dp as dp
     >>> mechanism = dp.BoundedLaplaceMechanism(2.0, lower=0.0, upper=10.0)
     >>> mechanism.logp([1.0, 3.0, -1.0], 1.0).eval().round(4)
-    array([-1.0178, -2.0178,    -inf])
+    array([-1.0169, -2.0169,    -inf])
     """
 
     @classmethod
@@ -304,7 +304,7 @@ class FoldedLaplaceMechanism(ConfinedNoise):
     >>> import pymc_dp as dp
     >>> mechanism = dp.FoldedLaplaceMechanism(2.0, lower=0.0, upper=10.0)
     >>> mechanism.logp([1.0, 3.0, -1.0], 1.0).eval().round(4)
-    array([-1.0727, -2.0725,    -inf])
+    array([-1.0729, -2.0721,    -inf])
     """
 
     @classmethod

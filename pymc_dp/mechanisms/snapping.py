@@ -71,7 +71,7 @@ class SnappingMechanism(BoundedNoise):
     >>> mechanism.step
     4.0
     >>> mechanism.logp([50.0, 54.0, 55.0], 50.0).eval().round(4)
-    array([-0.4587, -1.695 ,    -inf])
+    array([-0.4587, -1.8386,    -inf])
     """
 
     step: float | None = None

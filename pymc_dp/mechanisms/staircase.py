@@ -203,7 +203,7 @@ class StaircaseMechanism(StepNoise):
     >>> import pymc_dp as dp
     >>> mechanism = dp.StaircaseMechanism(epsilon=1.0, sensitivity=2.0, gamma=0.25)
     >>> mechanism.logp([10.4, 10.6, 12.6], 10.0).eval().round(4)
-    array([-1.2003, -2.2003, -3.2003])
+    array([-1.2023, -2.2023, -3.2023])
     """
 
     epsilon: TensorLike

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -27,13 +28,148 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_OPEN = np.array(1e140)  # an end in units of the scale that stands for an infinite one
+_OPEN = np.array(1e140)  # beyond, an end stands for an infinite one
 _MOST = 200.0  # degrees of freedom; tails of more underflow before their series holds
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CauchyMechanism(ScaleNoise):
+class HeavyNoise(ScaleNoise):
+    """Noise of Student's t law with `_df` degrees of freedom."""
+
+    @property
+    @abstractmethod
+    def _df(self) -> float:
+        """Degrees of freedom."""
+
+    @property
+    def log_concave(self) -> bool:
+        """The tails are too heavy."""
+        return False
+
+    @classmethod
+    def _scale_of_sd(cls, sd: np.ndarray, df: float = 1.0) -> np.ndarray:
+        if not df > 2:
+            raise ValueError(
+                f"{cls.__name__}: the noise has a variance where df= is given and > 2 only. Write "
+                "the scale, or use from_accuracy."
+            )
+        return sd * np.sqrt((df - 2.0) / df)
+
+    @classmethod
+    def _scale_of_accuracy(
+        cls, accuracy: np.ndarray, alpha: np.ndarray, df: float = 1.0
+    ) -> np.ndarray:
+        return -accuracy / special.stdtrit(df, 0.5 * alpha)
+
+    @classmethod
+    def from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike, **fields: Any) -> Self:
+        """Build the mechanism from its privacy loss, the inverse of `epsilon`.
+
+        Parameters
+        ----------
+        epsilon : array_like
+            Privacy loss, > 0.
+        sensitivity : array_like
+            Sensitivity, > 0, in the units of the statistic.
+        **fields
+            `df` of Student's t.
+        """
+        loss, size = cls._argument("epsilon", epsilon), cls._argument("sensitivity", sensitivity)
+        df = fields.get("df", 1.0)
+        scale = 0.5 * size / np.sqrt(df) / np.sinh(loss / (df + 1.0))
+        return cls(**fields, scale=labelled_like(scale, epsilon, sensitivity))
+
+    def epsilon(self, sensitivity: ArrayLike) -> np.ndarray:
+        """Privacy loss of each component; see the class.
+
+        Parameters
+        ----------
+        sensitivity : array_like
+            Sensitivity, > 0, in the units of the statistic.
+        """
+        return (self._df + 1.0) * np.arcsinh(0.5 * self._ratio(sensitivity) / np.sqrt(self._df))
+
+    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
+        """Draw one release; see `Mechanism.noise_sample`."""
+        s = as_float(statistic)
+        return pt.random.t(self._df, s, self._scale, rng=rng, return_next_rng=True)
+
+    @property
+    def _width(self) -> TensorVariable:
+        return as_float(self._scale) * np.sqrt(self._df)
+
+    @property
+    def _log_peak(self) -> float:
+        return -special.betaln(0.5 * self._df, 0.5)
+
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Log density of a release; see `Mechanism.logp`."""
+        x = (as_float(value) - as_float(statistic)) / self._width
+        fall = 0.5 * (self._df + 1.0) * _log_one_plus_square(x)
+        return self._checked(self._log_peak - pt.log(self._width) - fall)
+
+    def log_interval(
+        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
+    ) -> TensorVariable:
+        """Log probability of an interval; see `Mechanism.log_interval`."""
+        interval, df = standard_interval(lower, upper, statistic, self._width), self._df
+        reflect = interval.lower + interval.upper < 0
+        a = pt.switch(reflect, -interval.upper, interval.lower)
+        b = pt.switch(reflect, -interval.lower, interval.upper)
+        middle = 0.5 * (a + b)
+        size = pt.maximum(middle, 1.0)
+        # Narrow: quadrature of the density about the middle. Differences of tails would cancel.
+        narrow = (interval.width / size) * (df + 1.0) <= 1.0
+        w, m = pt.switch(narrow, interval.width, 0.5), pt.switch(narrow, middle, 0.0)
+        steps = [0.5 * float(node) * w for node in _NODES]
+        rises = [pt.log1p(step * (2.0 * m + step) / (1.0 + m * m)) for step in steps]
+        parts = [pt.exp(-0.5 * (df + 1.0) * rise) for rise in rises]
+        mean = sum(float(weight) * part for weight, part in zip(_WEIGHTS, parts, strict=True))
+        fall = 0.5 * (df + 1.0) * _log_one_plus_square(m)
+        inside = self._log_peak - fall + pt.log(0.5 * w) + pt.log(mean)
+        # Wide and on one side: the tail beyond the nearer end, less the one beyond the farther.
+        beside = ~narrow & (a >= 0)
+        near = self._log_tail(pt.switch(beside, a, 1.0))
+        outside = near + pt.log1mexp(self._log_tail(pt.switch(beside, b, 3.0)) - near)
+        # Wide and around the statistic: one less both tails.
+        around = ~narrow & (a < 0)
+        tails = [self._log_tail(pt.switch(around, x, 1.0)) for x in (-a, b)]
+        closed = (pt.abs(a) < _OPEN, b < _OPEN)
+        outer = [pt.switch(c, pt.exp(t), 0.0) for c, t in zip(closed, tails, strict=True)]
+        across = pt.log1p(-(outer[0] + outer[1]))
+        result = pt.switch(narrow, inside, pt.switch(beside, outside, across))
+        return self._checked(pt.switch(interval.possible, result, -np.inf))
+
+    def _log_tail(self, x: TensorVariable) -> TensorVariable:
+        """Log probability beyond x >= 0 in units of `_width`."""
+        half = 0.5 * self._df
+        far, farther = x > 1.0, x > 40.0
+        y = 1.0 / (1.0 + pt.switch(farther, 2.0, x) ** 2)
+        first, second = pt.switch(far, half, 0.5), pt.switch(far, 0.5, half)
+        part = pt.betainc(first, second, pt.switch(far, y, 1.0 - y))
+        tail = pt.switch(far, pt.log(part), pt.log1p(-part)) - np.log(2.0)
+        # Its series in y, each term by the one before; the first leaves out (1 - y)^(-1/2).
+        y = 1.0 / (1.0 + pt.switch(farther, x, 40.0) ** 2)
+        series, term = pt.ones_like(y), pt.ones_like(y)
+        for k in range(1, 6):
+            term = term * (k - 0.5) / k * y
+            series += term * half / (half + k)
+        tiny = self._log_peak - np.log(self._df) + half * pt.log(y) + pt.log(series)
+        return pt.switch(farther, tiny, tail)
+
+    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Quantile function; see `Mechanism.icdf`."""
+        p, half = as_float(p), 0.5 * self._df
+        tail = pt.minimum(p, 1.0 - p)
+        y, z = pt.betaincinv(half, 0.5, 2.0 * tail), pt.betaincinv(0.5, half, 1.0 - 2.0 * tail)
+        x = pt.sqrt(pt.switch(tail < 0.25, (1.0 - y) / y, z / (1.0 - z)))
+        quantile = as_float(statistic) + self._width * pt.switch(p < 0.5, -x, x)
+        return self._checked(nan_outside_unit(quantile, p))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CauchyMechanism(HeavyNoise):
     r"""Release a statistic with Cauchy noise added.
 
     Given the statistic :math:`s`, the release has the density
@@ -79,87 +215,13 @@ class CauchyMechanism(ScaleNoise):
     parameter_names = ("scale",)
     _instead = "Write the noise scale b, or CauchyMechanism.from_epsilon(epsilon, sensitivity)."
 
-    @classmethod
-    def from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
-        r"""Build the mechanism from its privacy loss: b = sensitivity / (2 sinh(epsilon / 2)).
-
-        Parameters
-        ----------
-        epsilon : array_like
-            Privacy loss, > 0.
-        sensitivity : array_like
-            Sensitivity, > 0, in the units of the statistic.
-        """
-        loss, size = cls._argument("epsilon", epsilon), cls._argument("sensitivity", sensitivity)
-        return cls(labelled_like(0.5 * size / np.sinh(0.5 * loss), epsilon, sensitivity))
-
-    def epsilon(self, sensitivity: ArrayLike) -> np.ndarray:
-        """Privacy loss of each component; see the class.
-
-        Parameters
-        ----------
-        sensitivity : array_like
-            Sensitivity, > 0, in the units of the statistic.
-        """
-        return 2.0 * np.arcsinh(0.5 * self._ratio(sensitivity))
-
-    @classmethod
-    def _scale_of_sd(cls, sd: np.ndarray) -> np.ndarray:
-        raise ValueError(
-            "CauchyMechanism: the noise has no variance. Write its scale, or "
-            "CauchyMechanism.from_accuracy(accuracy, alpha)."
-        )
-
-    @classmethod
-    def _scale_of_accuracy(cls, accuracy: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-        return accuracy * np.tan(0.5 * np.pi * alpha)
-
     @property
-    def log_concave(self) -> bool:
-        """The tails are too heavy."""
-        return False
-
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one release; see `Mechanism.noise_sample`."""
-        return pt.random.cauchy(as_float(statistic), self._scale, rng=rng, return_next_rng=True)
-
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log density of a release; see `Mechanism.logp`."""
-        x = (as_float(value) - as_float(statistic)) / self._scale
-        return self._checked(-_log_one_plus_square(x) - np.log(np.pi) - pt.log(self._scale))
-
-    def log_interval(
-        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
-    ) -> TensorVariable:
-        """Log probability of an interval, the angle in which it is seen; see `Mechanism`."""
-        interval = standard_interval(lower, upper, statistic, self._scale)
-        reflect = interval.lower + interval.upper < 0
-        a = pt.switch(reflect, -interval.upper, interval.lower)
-        b = pt.switch(reflect, -interval.lower, interval.upper)
-        far, around = a >= 1.0, a <= -1.0
-        # Off the middle the angle between the reciprocals, so that nothing overflows.
-        a_ = pt.switch(far, a, 1.0)
-        c = pt.switch(far, b, 2.0)
-        outside = pt.arctan2(interval.width / b / a_, 1.0 + 1.0 / c / a_)
-        a_ = pt.switch(far | around, 0.0, a)
-        inside = pt.arctan2(pt.switch(far | around, 1.0, interval.width), 1.0 + a_ * b)
-        a_, c = pt.switch(around, -a, 1.0), pt.switch(around, b, 1.0)
-        tails = sum(pt.switch(x < _OPEN, pt.arctan(1.0 / x), 0.0) for x in (a_, c))
-        across = pt.log1p(-tails / np.pi)
-        angle = pt.log(pt.switch(far, outside, inside)) - np.log(np.pi)
-        result = pt.switch(around, across, angle)
-        return self._checked(pt.switch(interval.possible, result, -np.inf))
-
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        p = as_float(p)
-        distance = self._scale / pt.tan(np.pi * pt.minimum(p, 1.0 - p))
-        quantile = as_float(statistic) + pt.switch(p < 0.5, -distance, distance)
-        return self._checked(nan_outside_unit(quantile, p))
+    def _df(self) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StudentTMechanism(ScaleNoise):
+class StudentTMechanism(HeavyNoise):
     r"""Release a statistic with Student t noise added.
 
     Given the statistic :math:`s`, the release has the density
@@ -222,114 +284,13 @@ class StudentTMechanism(ScaleNoise):
         object.__setattr__(self, "df", float(df))
         super().__post_init__()
 
-    @classmethod
-    def _scale_of_sd(cls, sd: np.ndarray, df: float = np.nan) -> np.ndarray:
-        if not df > 2:
-            raise ValueError(
-                "StudentTMechanism: the noise has a variance where df > 2 only, and df= must be "
-                "given. Write the scale, or .from_accuracy(accuracy, alpha, df=df)."
-            )
-        return sd * np.sqrt((df - 2.0) / df)
-
-    @classmethod
-    def _scale_of_accuracy(
-        cls, accuracy: np.ndarray, alpha: np.ndarray, df: float = np.nan
-    ) -> np.ndarray:
-        return -accuracy / special.stdtrit(df, 0.5 * alpha)
-
-    @property
-    def log_concave(self) -> bool:
-        """The tails are too heavy."""
-        return False
-
     def __repr__(self) -> str:
         """Return the expression that builds it."""
         return f"StudentTMechanism(df={self.df!r}, scale={show(self.scale)})"
 
-    def epsilon(self, sensitivity: ArrayLike) -> np.ndarray:
-        """Privacy loss of each component; see the class.
-
-        Parameters
-        ----------
-        sensitivity : array_like
-            Sensitivity, > 0, in the units of the statistic.
-        """
-        return (self.df + 1.0) * np.arcsinh(0.5 * self._ratio(sensitivity) / np.sqrt(self.df))
-
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one release; see `Mechanism.noise_sample`."""
-        s = as_float(statistic)
-        return pt.random.t(self.df, s, self.scale, rng=rng, return_next_rng=True)
-
     @property
-    def _width(self) -> TensorVariable:
-        return as_float(self.scale) * np.sqrt(self.df)
-
-    @property
-    def _log_peak(self) -> float:
-        return -special.betaln(0.5 * self.df, 0.5)
-
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log density of a release; see `Mechanism.logp`."""
-        x = (as_float(value) - as_float(statistic)) / self._width
-        fall = 0.5 * (self.df + 1.0) * _log_one_plus_square(x)
-        return self._checked(self._log_peak - pt.log(self._width) - fall)
-
-    def log_interval(
-        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
-    ) -> TensorVariable:
-        """Log probability of an interval; see `Mechanism.log_interval`."""
-        interval, df = standard_interval(lower, upper, statistic, self._width), self.df
-        reflect = interval.lower + interval.upper < 0
-        a = pt.switch(reflect, -interval.upper, interval.lower)
-        b = pt.switch(reflect, -interval.lower, interval.upper)
-        middle = 0.5 * (a + b)
-        size = pt.maximum(middle, 1.0)
-        # Narrow: quadrature of the density about the middle. Differences of tails would cancel.
-        narrow = (interval.width / size) * (df + 1.0) <= 1.0
-        w, m = pt.switch(narrow, interval.width, 0.5), pt.switch(narrow, middle, 0.0)
-        steps = [0.5 * float(node) * w for node in _NODES]
-        rises = [pt.log1p(step * (2.0 * m + step) / (1.0 + m * m)) for step in steps]
-        parts = [pt.exp(-0.5 * (df + 1.0) * rise) for rise in rises]
-        mean = sum(float(weight) * part for weight, part in zip(_WEIGHTS, parts, strict=True))
-        fall = 0.5 * (df + 1.0) * _log_one_plus_square(m)
-        inside = self._log_peak - fall + pt.log(0.5 * w) + pt.log(mean)
-        # Wide and on one side: the tail beyond the nearer end, less the one beyond the farther.
-        beside = ~narrow & (a >= 0)
-        near = self._log_tail(pt.switch(beside, a, 1.0))
-        outside = near + pt.log1mexp(self._log_tail(pt.switch(beside, b, 3.0)) - near)
-        # Wide and around the statistic: one less both tails.
-        around = ~narrow & (a < 0)
-        tails = [self._log_tail(pt.switch(around, x, 1.0)) for x in (-a, b)]
-        across = pt.log1p(-(pt.exp(tails[0]) + pt.exp(tails[1])))
-        result = pt.switch(narrow, inside, pt.switch(beside, outside, across))
-        return self._checked(pt.switch(interval.possible, result, -np.inf))
-
-    def _log_tail(self, x: TensorVariable) -> TensorVariable:
-        """Log probability beyond x >= 0 in units of `_width`."""
-        half = 0.5 * self.df
-        far, farther = x > 1.0, x > 40.0
-        y = 1.0 / (1.0 + pt.switch(farther, 2.0, x) ** 2)
-        first, second = pt.switch(far, half, 0.5), pt.switch(far, 0.5, half)
-        part = pt.betainc(first, second, pt.switch(far, y, 1.0 - y))
-        tail = pt.switch(far, pt.log(part), pt.log1p(-part)) - np.log(2.0)
-        # Its series in y, each term by the one before; the first leaves out (1 - y)^(-1/2).
-        y = 1.0 / (1.0 + pt.switch(farther, x, 40.0) ** 2)
-        series, term = pt.ones_like(y), pt.ones_like(y)
-        for k in range(1, 6):
-            term = term * (k - 0.5) / k * y
-            series += term * half / (half + k)
-        tiny = self._log_peak - np.log(self.df) + half * pt.log(y) + pt.log(series)
-        return pt.switch(farther, tiny, tail)
-
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        p, half = as_float(p), 0.5 * self.df
-        tail = pt.minimum(p, 1.0 - p)
-        y, z = pt.betaincinv(half, 0.5, 2.0 * tail), pt.betaincinv(0.5, half, 1.0 - 2.0 * tail)
-        x = pt.sqrt(pt.switch(tail < 0.25, (1.0 - y) / y, z / (1.0 - z)))
-        quantile = as_float(statistic) + self._width * pt.switch(p < 0.5, -x, x)
-        return self._checked(nan_outside_unit(quantile, p))
+    def _df(self) -> float:
+        return self.df
 
 
 def _log_one_plus_square(x: TensorVariable) -> TensorVariable:

@@ -155,3 +155,29 @@ def test_snapping_adds_up_cells():
         total = np.exp(np.append(found, ends)).sum()
         assert np.isneginf(ends[2])
         np.testing.assert_allclose(total, 1.0, rtol=1e-12)
+
+
+def test_published_size_and_loss():
+    """What was published of the noise gives it back; the Student t and Cauchy losses are exact."""
+    for cls, others in ((dp.UniformMechanism, {}), (dp.StudentTMechanism, {"df": 3.0})):
+        [name] = cls.parameter_names
+        m = cls.from_sd(2.0, **others)
+        low, high, middle = evaluate(m.icdf([0.05, 0.95, 0.5], 1.0))
+        for again in (cls.from_variance(4.0, **others), cls.from_accuracy(high - 1, 0.1, **others)):
+            np.testing.assert_allclose(getattr(again, name).data, getattr(m, name).data, rtol=1e-9)
+        np.testing.assert_allclose(low + high, 2.0 * middle, rtol=1e-12)
+    np.testing.assert_allclose(float(dp.UniformMechanism.from_sd(2.0).half_width), 2 * 3**0.5)
+    np.testing.assert_allclose(float(dp.StudentTMechanism.from_sd(2.0, df=4.0).scale), 2 * 0.5**0.5)
+    np.testing.assert_allclose(float(dp.CauchyMechanism.from_accuracy(3.0, 0.5).scale), 3.0)
+    for heavy in (dp.CauchyMechanism, dp.StudentTMechanism):
+        with pytest.raises(ValueError, match=f"{heavy.__name__}: the noise has a variance where"):
+            heavy.from_sd(1.0)
+    z = np.linspace(-5, 5, 200_001)
+    for m in (
+        dp.CauchyMechanism.from_epsilon(0.7, 2.0),
+        dp.StudentTMechanism.from_epsilon(0.7, 2.0, df=3.0),
+        dp.BoundedLaplaceMechanism.from_epsilon(0.7, 2.0, -5.0, 5.0),
+    ):
+        np.testing.assert_allclose(m.epsilon(2.0), 0.7, rtol=1e-12)
+        pairs = [np.subtract(*evaluate(m.logp(z, s), m.logp(z, s + 2.0))) for s in (-5.0, 0.0, 3.0)]
+        np.testing.assert_allclose(np.abs(pairs).max(), 0.7, rtol=1e-6)
