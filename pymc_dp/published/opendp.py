@@ -390,7 +390,8 @@ def read_summary(
     elif lengths is not None:
         raise ValueError(f"{what} is no mean: leave lengths= out")
     if column in thresholds:
-        noisy = noisy.suppressed(below=thresholds[column], empty=True)
+        # Counts are kept above the threshold, unlike those of make_laplace_threshold.
+        noisy = noisy.suppressed(below=thresholds[column] + 1, empty=True)
     elif value.dtype.kind == "u":
         noisy = noisy.clipped(lower=0)
     elif noisy.is_discrete and np.any(value == 0) and not np.any(value < 0):

@@ -525,6 +525,20 @@ def test_polars_groups_below_a_threshold_are_refused():
         dp.Release.from_opendp_summary(*asked(query), "len")
 
 
+@pytest.mark.nightly
+def test_polars_keeps_counts_above_the_threshold():
+    people = pl.LazyFrame({"town": [f"t{i}" for i in range(16) for _ in range(17)]})
+    margin = od.polars.Margin(by=["town"], max_length=1000, max_groups=20)
+    kept = []
+    for _ in range(4):
+        one, loss = od.unit_of(contributions=1), od.loss_of(epsilon=2.0, delta=1e-7)
+        ctx = od.Context.compositor(people, one, loss, split_evenly_over=2, margins=[margin])
+        summary, frame = asked(ctx.query().group_by("town").agg(length()))
+        kept += frame["len"].to_list()
+    assert summary["threshold"].to_list() == [17]
+    assert min(kept) == 18
+
+
 @pytest.mark.skipif(not hasattr(dp.LaplaceMechanism, "suppressed"), reason="not here yet")
 def test_polars_groups_that_a_threshold_left_out():
     summary = summary_of(("len", "Frame Length", "Integer Laplace", 1.0), ("x", *LEN[1:3], 2.0))
@@ -533,7 +547,7 @@ def test_polars_groups_that_a_threshold_left_out():
     read = partial(dp.Release.from_opendp_summary, summary, frame, groups=["Aa", "Bo", "Ce"])
     release = read("len")
     np.testing.assert_array_equal(release.value, [20, 40, np.nan])
-    noise = dp.GeometricMechanism(1.0).suppressed(below=17, empty=True)
+    noise = dp.GeometricMechanism(1.0).suppressed(below=18, empty=True)
     assert repr(release.mechanism) == repr(noise)
     with pytest.raises(ValueError, match="'x' is there was decided by 'len'"):
         read("x")
