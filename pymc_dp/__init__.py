@@ -18,18 +18,26 @@ from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.mechanisms import (
     BinomialMechanism,
+    BoundedLaplaceMechanism,
+    CauchyMechanism,
     CustomMechanism,
     DiscreteGaussianMechanism,
+    FoldedLaplaceMechanism,
     GaussianMechanism,
     GeometricMechanism,
     LaplaceMechanism,
     RandomizedResponse,
     RandomRounding,
+    SnappingMechanism,
+    StaircaseMechanism,
+    StudentTMechanism,
+    TulapMechanism,
+    UniformMechanism,
 )
 from pymc_dp.mechanisms.sensitivity import regression_sensitivity
 from pymc_dp.models import poisson_factorization
 from pymc_dp.observation import PrivateObservation
-from pymc_dp.published import Privacy, Release
+from pymc_dp.published import Privacy, Release, thresholds
 from pymc_dp.routes.explain import explain
 from pymc_dp.sampling import sample
 from pymc_dp.step_methods import (
@@ -55,6 +63,8 @@ __version__ = version("pymc_dp")
 __all__ = [
     "Bessel",
     "BinomialMechanism",
+    "BoundedLaplaceMechanism",
+    "CauchyMechanism",
     "CellGibbs",
     "ConjugateGibbs",
     "CountGibbs",
@@ -63,6 +73,7 @@ __all__ = [
     "DiscreteGaussianMechanism",
     "DiscreteLaplace",
     "FactorizationGibbs",
+    "FoldedLaplaceMechanism",
     "GaussianMechanism",
     "GeometricMechanism",
     "LaplaceMechanism",
@@ -76,10 +87,15 @@ __all__ = [
     "Release",
     "Skellam",
     "SkellamBesselGibbs",
+    "SnappingMechanism",
+    "StaircaseMechanism",
+    "StudentTMechanism",
     "TableGibbs",
     "TruncatedGammaMixture",
     "TruncatedGammaMixtureGibbs",
+    "TulapMechanism",
     "TwoSidedGibbs",
+    "UniformMechanism",
     "collapse",
     "explain",
     "neural",
@@ -90,6 +106,7 @@ __all__ = [
     "sample",
     "steps",
     "studies",
+    "thresholds",
 ]
 
 # Imported when they are first asked for: with them come matplotlib, nutpie and joblib.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -70,7 +71,9 @@ def publish(pressure: np.ndarray, epsilon: float) -> dict[str, str]:
             list(range(len(CLASSES))), null_category=False
         ).laplace(),
     }
-    described = {"histogram": {"dims": "class", "coords": {"class": CLASSES}}}
+    described: dict[str, dict[str, Any]] = {
+        "histogram": {"dims": "class", "coords": {"class": CLASSES}}
+    }
     return {
         name: dp.Release.from_opendp(
             query, query.release(), name=name, **described.get(name, {})

@@ -10,6 +10,10 @@ from pymc_dp.mechanisms.base import (
 )
 from pymc_dp.mechanisms.binomial import BinomialMechanism
 from pymc_dp.mechanisms.custom import CustomMechanism
+from pymc_dp.mechanisms.bounded_laplace import (
+    BoundedLaplaceMechanism,
+    FoldedLaplaceMechanism,
+)
 from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
@@ -32,10 +36,20 @@ from pymc_dp.mechanisms.suppressed import SuppressedMechanism, ThresholdedMechan
 __all__ = [
     "BinomialMechanism",
     "CeiledMechanism",
+from pymc_dp.mechanisms.snapping import SnappingMechanism
+from pymc_dp.mechanisms.staircase import StaircaseMechanism, TulapMechanism
+from pymc_dp.mechanisms.student_t import CauchyMechanism, StudentTMechanism
+from pymc_dp.mechanisms.uniform import UniformMechanism
+
+__all__ = [
+    "BinomialMechanism",
+    "BoundedLaplaceMechanism",
+    "CauchyMechanism",
     "ClippedMechanism",
     "CustomMechanism",
     "DiscreteGaussianMechanism",
     "FlooredMechanism",
+    "FoldedLaplaceMechanism",
     "GaussianMechanism",
     "GeometricMechanism",
     "LaplaceMechanism",
@@ -49,6 +63,11 @@ __all__ = [
     "SuppressedMechanism",
     "ThresholdedMechanism",
     "TruncatedMechanism",
+    "SnappingMechanism",
+    "StaircaseMechanism",
+    "StudentTMechanism",
+    "TulapMechanism",
+    "UniformMechanism",
     "mechanism_examples",
     "register_mechanism",
     "registered_mechanisms",

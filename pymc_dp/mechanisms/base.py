@@ -111,11 +111,7 @@ class Mechanism(ReleaseLaw):
         `pm.set_data` may have changed them after the mechanism was built. Scales are finite and
         positive; a mechanism with parameters of another kind overrides this.
         """
-        for name, parameter in zip(self.parameter_names, self.parameters, strict=True):
-            value = known_value(parameter)
-            if value is not None and not np.all((value > 0) & np.isfinite(value)):
-                return f"{name}={value} is not finite and positive"
-        return None
+        return wrong_scales(self, self.parameter_names)
 
     def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
         """Return the total pure-DP loss of a release of this shape, where the user stated one.
@@ -348,6 +344,15 @@ def mechanism_examples() -> Iterator[MechanismExample]:
     """Yield the examples of every registered mechanism."""
     for examples in MECHANISMS.values():
         yield from examples()
+
+
+def wrong_scales(mechanism: Mechanism, names: Sequence[str]) -> str | None:
+    """Say which of these parameters is not finite and positive now, as far as values are known."""
+    for name in names:
+        value = known_value(getattr(mechanism, name))
+        if value is not None and not np.all((value > 0) & np.isfinite(value)):
+            return f"{name}={value} is not finite and positive"
+    return None
 
 
 def wrong_shape(

@@ -18,7 +18,7 @@ from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.draws import discrete_gaussian as kernels
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
-from pymc_dp.mechanisms.scales import GaussianNoise
+from pymc_dp.mechanisms.scales import GaussianNoise, decreasing_root
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -122,6 +122,25 @@ class DiscreteGaussianMechanism(GaussianNoise, IntegerNoise):
             A sensitivity that is not finite and positive, or a symbolic sigma.
         """
         return 0.5 * self._ratio(sensitivity) ** 2
+
+    @classmethod
+    def _scale_of_sd(cls, sd: np.ndarray) -> np.ndarray:
+        def excess(sigma: np.ndarray) -> np.ndarray:
+            return sd - sigma * np.sqrt(np.vectorize(kernels.log_normaliser)(sigma)[1])
+
+        return decreasing_root(excess, sd, sd + 1.0)
+
+    @classmethod
+    def _scale_of_accuracy(cls, accuracy: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        # The greatest noise that does not reach the accuracy. The mass at 0 is at most that of a
+        # density, and the law is sub-Gaussian.
+        most = np.floor(accuracy) - 1.0
+
+        def excess(sigma: np.ndarray) -> np.ndarray:
+            return np.vectorize(kernels.log_between)(-most, most, sigma)[0] - np.log1p(-alpha)
+
+        widest = (2.0 * most + 1.0) / (np.sqrt(2.0 * np.pi) * (1.0 - alpha))
+        return decreasing_root(excess, np.sqrt(-0.5 / np.log(alpha / 2.0)) * (most + 1.0), widest)
 
     @property
     def noise_variance(self) -> TensorVariable:

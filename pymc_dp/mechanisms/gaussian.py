@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -13,7 +13,7 @@ from scipy import special
 from pymc_dp.graphs.held import labelled_like
 from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit, positive_argument
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
-from pymc_dp.mechanisms.scales import GaussianNoise, standard_interval
+from pymc_dp.mechanisms.scales import GaussianNoise, decreasing_root, standard_interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -210,8 +210,16 @@ class GaussianMechanism(GaussianNoise):
 
         upper = np.maximum(0.5 * t - special.ndtri(delta), 0.0)
         enough = excess(np.zeros_like(t)) <= 0
-        s = _decreasing_root(excess, np.zeros_like(t), upper)
+        s = decreasing_root(excess, np.zeros_like(t), upper)
         return np.where(enough, 0.0, s * t)[()]
+
+    @classmethod
+    def _scale_of_sd(cls, sd: np.ndarray) -> np.ndarray:
+        return sd
+
+    @classmethod
+    def _scale_of_accuracy(cls, accuracy: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        return accuracy / (_ROOT2 * special.erfcinv(alpha))
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
@@ -308,19 +316,6 @@ def _log_delta(u: np.ndarray, v: np.ndarray, t: np.ndarray) -> np.ndarray:
         return np.where(left, np.log1p(-missing), log_density + np.log(drop))
 
 
-def _decreasing_root(
-    function: Callable[[np.ndarray], np.ndarray], lower: np.ndarray, upper: np.ndarray
-) -> np.ndarray:
-    """Bisect a decreasing function, elementwise, until the bracket cannot shrink."""
-    for _ in range(200):
-        middle = 0.5 * (lower + upper)
-        positive = function(middle) > 0
-        lower, upper = np.where(positive, middle, lower), np.where(positive, upper, middle)
-        if np.all(upper - lower <= 1e-16 * np.abs(upper)):
-            break
-    return 0.5 * (lower + upper)
-
-
 def _ratio_for(epsilon: np.ndarray, delta: np.ndarray) -> np.ndarray:
     """Ratio t = sensitivity / sigma at which the mechanism is exactly (epsilon, delta)-private."""
     epsilon, delta = np.broadcast_arrays(epsilon, delta)
@@ -335,7 +330,7 @@ def _ratio_for(epsilon: np.ndarray, delta: np.ndarray) -> np.ndarray:
         return _log_delta(u, v, t) - np.log(delta)
 
     # delta < 1 - Phi(u) bounds u from above; 1 - delta < 2 Phi(u) for u < 0 bounds it from below.
-    u = _decreasing_root(excess, special.ndtri(0.5 * (1.0 - delta)), -special.ndtri(delta))
+    u = decreasing_root(excess, special.ndtri(0.5 * (1.0 - delta)), -special.ndtri(delta))
     return ends(u)[1]
 
 

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pymc_dp.mechanisms.arguments import just_met
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
-from pymc_dp.mechanisms.scales import LaplaceNoise
+from pymc_dp.mechanisms.scales import LaplaceNoise, decreasing_root
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -134,6 +134,22 @@ class GeometricMechanism(LaplaceNoise, IntegerNoise):
             A sensitivity that is not finite and positive, or a symbolic scale.
         """
         return self._ratio(sensitivity)
+
+    @classmethod
+    def _scale_of_sd(cls, sd: np.ndarray) -> np.ndarray:
+        # The variance is 1 / (2 sinh(1 / (2 b))^2).
+        return 0.5 / np.arcsinh(1.0 / (np.sqrt(2.0) * sd))
+
+    @classmethod
+    def _scale_of_accuracy(cls, accuracy: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        # P(|K| >= a) = 2 exp(-a r) / (1 + exp(-r)), r = 1 / b, at any a, as OpenDP has it.
+        log_alpha = np.log(alpha)
+
+        def excess(rate: np.ndarray) -> np.ndarray:
+            return -np.log1p(0.5 * np.expm1(-rate)) - accuracy * rate - log_alpha
+
+        steepest = (np.log(2.0) - log_alpha) / accuracy
+        return 1.0 / decreasing_root(excess, -log_alpha / accuracy, steepest)
 
     @property
     def noise_variance(self) -> TensorVariable:

@@ -119,6 +119,14 @@ class LaplaceMechanism(LaplaceNoise):
         """
         return self._ratio(sensitivity)
 
+    @classmethod
+    def _scale_of_sd(cls, sd: np.ndarray) -> np.ndarray:
+        return sd / np.sqrt(2.0)
+
+    @classmethod
+    def _scale_of_accuracy(cls, accuracy: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        return -accuracy / np.log(alpha)
+
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
         return pt.random.laplace(as_float(statistic), self._scale, rng=rng, return_next_rng=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pytensor
@@ -15,9 +17,11 @@ from pymc_dp.mechanisms.arguments import (
     check_positive,
     positive_argument,
     positive_parameter,
+    refuse_unless,
     required_value,
 )
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.lattice import IntegerNoise
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -35,6 +39,84 @@ class ScaleNoise(Mechanism):
         """Validate the scale and make it a tensor."""
         [name] = self.parameter_names
         self._keep(name, positive_parameter, instead=self._instead)
+
+    @classmethod
+    def from_sd(cls, sd: ArrayLike, **fields: Any) -> Self:
+        """Build the mechanism from the standard deviation of its noise.
+
+        Parameters
+        ----------
+        sd : array_like
+            Standard deviation of each component's noise, > 0, in the units of the statistic. For
+            whole-number noise it is that of the noise itself, not of a density of its shape.
+        **fields
+            What else the noise has beside its scale: `df` of Student's t.
+
+        Raises
+        ------
+        ValueError
+            An argument that is not finite and positive, or noise that has no variance.
+        """
+        scale = cls._scale_of_sd(cls._argument("sd", sd), **fields)
+        return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, sd)})
+
+    @classmethod
+    def from_variance(cls, variance: ArrayLike, **fields: Any) -> Self:
+        """Build the mechanism from the variance of its noise; see `from_sd`.
+
+        Parameters
+        ----------
+        variance : array_like
+            Variance of each component's noise, > 0.
+        **fields
+            As for `from_sd`.
+        """
+        scale = cls._scale_of_sd(np.sqrt(cls._argument("variance", variance)), **fields)
+        return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, variance)})
+
+    @classmethod
+    def from_accuracy(cls, accuracy: ArrayLike, alpha: ArrayLike, **fields: Any) -> Self:
+        r"""Build the mechanism from a bound on its noise: :math:`P(|Z - s| \ge a) = \alpha`.
+
+        Whole-number noise is defined as OpenDP does; see there for accuracies between whole
+        numbers.
+
+        Parameters
+        ----------
+        accuracy : array_like
+            The bound a, > 0, in the units of the statistic; at least 1 for whole-number noise. Half
+            the width of a central interval that holds the statistic with probability 1 - alpha.
+        alpha : array_like
+            Probability of noise that reaches the bound, 0 < alpha < 1.
+        **fields
+            As for `from_sd`.
+
+        Raises
+        ------
+        ValueError
+            An argument out of its range.
+        """
+        bound = cls._argument("accuracy", accuracy)
+        if issubclass(cls, IntegerNoise):
+            instead = "Noise of whole numbers that is not 0 is at least 1: write that accuracy."
+            refuse_unless(bound >= 1, bound, cls.__name__, "accuracy", "finite and >= 1", instead)
+        pair = np.broadcast_arrays(bound, cls._argument("alpha", alpha, below=1.0))
+        scale = labelled_like(cls._scale_of_accuracy(*pair, **fields), accuracy, alpha)
+        return cls(**fields, **{cls.parameter_names[0]: scale})
+
+    @classmethod
+    def _argument(cls, name: str, value: ArrayLike, below: float = np.inf) -> np.ndarray:
+        return positive_argument(value, mechanism=cls.__name__, name=name, below=below)
+
+    @classmethod
+    @abstractmethod
+    def _scale_of_sd(cls, *args: Any, **fields: Any) -> np.ndarray:
+        """Return the scale of noise of standard deviations `sd`, and its other fields."""
+
+    @classmethod
+    @abstractmethod
+    def _scale_of_accuracy(cls, *args: Any, **fields: Any) -> np.ndarray:
+        """Return the scale from `accuracy` and `alpha`, of one shape, and the other fields."""
 
     @property
     def log_concave(self) -> bool:
@@ -147,3 +229,16 @@ def standard_interval(
         pt.switch(possible, width, 2.0),
         possible,
     )
+
+
+def decreasing_root(
+    function: Callable[[np.ndarray], np.ndarray], lower: np.ndarray, upper: np.ndarray
+) -> np.ndarray:
+    """Bisect a decreasing function, elementwise, until the bracket cannot shrink."""
+    for _ in range(200):
+        middle = 0.5 * (lower + upper)
+        positive = function(middle) > 0
+        lower, upper = np.where(positive, middle, lower), np.where(positive, upper, middle)
+        if np.all(upper - lower <= 1e-16 * np.abs(upper)):
+            break
+    return 0.5 * (lower + upper)

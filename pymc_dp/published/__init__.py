@@ -1,6 +1,7 @@
 """What a curator published: the record of a release, its file, and readers of producers."""
 
+from pymc_dp.published import thresholds
 from pymc_dp.published.privacy import Privacy
 from pymc_dp.published.record import Release
 
-__all__ = ["Privacy", "Release"]
+__all__ = ["Privacy", "Release", "thresholds"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_dp import mechanisms as own
 from pymc_dp.mechanisms import (
     DiscreteGaussianMechanism,
     GaussianMechanism,
@@ -20,6 +21,7 @@ from pymc_dp.mechanisms import (
     RandomizedResponse,
 )
 from pymc_dp.published.privacy import Privacy
+from pymc_dp.published.tables import keyed
 
 # Combinators that leave the noise as it is, with the argument that holds the measurement.
 _AROUND = {
@@ -42,13 +44,24 @@ _DISTRIBUTIONS = {
     for kind in ("Integer", "Float")
     for law in _LAWS.values()
 }
+_SELECTIONS = {"ExponentialMin": "MaxDivergence", "GumbelMin": "ZeroConcentratedDivergence"}
 _INSTEAD = "write dp.Release(value, mechanism) with the mechanism that was used"
+_COMPOSED = ("make_composition", "make_basic_composition")
 
 
 def read(
-    made_by: Any, value: Any, *, d_in: Any = None, sensitivity: Any = None, **fields: Any
-) -> dict[str, Any]:
-    """Read the noise of a released value; see `Release.from_opendp`."""
+    made_by: Any,
+    value: Any,
+    *,
+    d_in: Any = None,
+    sensitivity: Any = None,
+    groups: Any = None,
+    **fields: Any,
+) -> dict[str, Any] | list:
+    """Read the noise of a released value; see `Release.from_opendp`.
+
+    Of a composition, return a list with what each of its measurements released.
+    """
     if hasattr(made_by, "summarize"):
         raise TypeError(
             "from_opendp: this is a Polars query; write dp.Release.from_opendp_summary("
@@ -63,20 +76,116 @@ def read(
             f"from_opendp: a measurement or a query of OpenDP is needed, got "
             f"{type(made_by).__name__}; {_INSTEAD}"
         )
-    function, arguments = _noise_of(measurement)
-    if function == "make_randomized_response_bool":
-        mechanism: Mechanism = RandomizedResponse(arguments["prob"])
+    function, arguments, d_mid = _noise_of(measurement, d_in)
+    if function in _COMPOSED:
+        return _composed(arguments["measurements"], value, d_mid, sensitivity, groups, fields)
+    privacy = None if d_in is None else _loss(measurement, d_in)
+    described: dict[str, Any] = {"privacy": privacy, "source": "OpenDP"}
+    if function in _ANSWERS:
+        mechanism, value = _ANSWERS[function](arguments, value)
+    elif function.endswith("_threshold"):
+        # Groups without members are not there before the noise is added.
+        if groups is None or not isinstance(value, Mapping):
+            raise ValueError(
+                f"from_opendp: {function} leaves groups out whose noisy value is below "
+                f"{arguments['threshold']}: the value must be the dict that was released, and "
+                f"groups= must name all groups that could be there, such as groups=['a', 'b']"
+            )
+        noisy = np.array([*value.values()]) if value else np.zeros(0, "int64")
+        mechanism = _additive(function.removesuffix("_threshold"), arguments, noisy)
+        mechanism = getattr(mechanism, "inner", mechanism)  # of unsigned numbers: none is below 0
+        mechanism = mechanism.suppressed(below=arguments["threshold"], empty=True)
+        value, found = keyed("from_opendp", {"group": [*value]}, noisy, groups)
+        described |= found
     else:
         mechanism = _additive(function, arguments, np.asarray(value))
-    privacy = None if d_in is None else _loss(measurement, d_in)
     if sensitivity is not None:
         _check_scale(mechanism, privacy, sensitivity, d_in)
-    own = {"value": value, "mechanism": mechanism, "privacy": privacy, "source": "OpenDP"}
-    return own | fields
+    return {"value": value, "mechanism": mechanism} | described | fields
 
 
-def _noise_of(measurement: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return the constructor of the noise, and its arguments.
+def _composed(
+    parts: Any, values: Any, d_in: Any, sensitivity: Any, groups: Any, fields: dict[str, Any]
+) -> list:
+    if sensitivity is not None or len(parts) != len(values):
+        raise ValueError(
+            f"from_opendp: this is a composition of {len(parts)} measurements; write the list of "
+            f"their {len(parts)} values, and leave sensitivity= out"
+        )
+    each = {"d_in": d_in, "groups": groups, **fields}
+    return [read(part, value, **each) for part, value in zip(parts, values, strict=True)]
+
+
+def _of_categories(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
+    """Return k-ary randomized response, whose reports become the positions of their categories."""
+    labels = list(arguments["categories"])
+    return RandomizedResponse(arguments["prob"], len(labels)), _positions(labels, value)
+
+
+def _of_bits(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
+    """Return randomized response of bits: with probability f each is one that was drawn."""
+    if isinstance(value, bytes):
+        value = np.unpackbits(np.frombuffer(value, dtype="uint8"))
+    elif all(isinstance(row, bytes) for row in np.ravel(value).tolist()):
+        value = [np.unpackbits(np.frombuffer(row, dtype="uint8")) for row in value]
+    return RandomizedResponse(1 - arguments["f"] / 2), np.asarray(value)
+
+
+def _of_scores(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
+    """Return the selection of the largest of noisy scores."""
+    mechanism = _selection(str(arguments["output_measure"]), float(arguments["scale"]))
+    if arguments["negate"]:
+        raise ValueError(
+            f"from_opendp: negate=True selects the smallest score. Release -scores in the model, "
+            f"and write dp.Release({value}, dp.{mechanism!r})"
+        )
+    return mechanism, value
+
+
+def _selection(measure: str, scale: float) -> Mechanism:
+    """Return the selection: OpenDP adds exponential noise, or Gumbel's under zCDP."""
+    if "ZeroConcentrated" in measure:
+        return own.ExponentialMechanism(1 / scale)
+    return own.NoisyMax("exponential", scale)
+
+
+def _of_candidates(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
+    """Return the selection of a quantile, whose value becomes the position of the candidate."""
+    mechanism = _selection(str(arguments["output_measure"]), float(arguments["scale"]))
+    return mechanism, _positions(arguments["candidates"], value)
+
+
+def _of_canonical_noise(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
+    epsilon, delta = arguments["d_out"]
+    return own.TulapMechanism(epsilon, delta, arguments["d_in"]), value
+
+
+def _positions(labels: Any, value: Any) -> np.ndarray:
+    labels, found = list(labels), np.asarray(value)
+    at = {label: k for k, label in enumerate(labels)}
+    strange = [label for label in found.ravel().tolist() if label not in at]
+    if strange:
+        raise ValueError(f"from_opendp: {strange[0]!r} is none of {labels}")
+    return np.array([at[label] for label in found.ravel().tolist()]).reshape(found.shape)
+
+
+def _of_bool(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
+    return RandomizedResponse(arguments["prob"]), value
+
+
+# What adds no noise to numbers, with the mechanism and the value as it is published here.
+_ANSWERS = {
+    "make_randomized_response_bool": _of_bool,
+    "make_randomized_response": _of_categories,
+    "make_randomized_response_bitvec": _of_bits,
+    "make_noisy_max": _of_scores,
+    "make_private_quantile": _of_candidates,
+    "make_canonical_noise": _of_canonical_noise,
+}
+
+
+def _noise_of(measurement: Any, d_in: Any) -> tuple[str, Mapping[str, Any], Any]:
+    """Return the constructor of the noise, its arguments, and the distance of what it is given.
 
     Every object of OpenDP keeps both, for `opendp.prelude.serialize`.
     """
@@ -90,7 +199,9 @@ def _noise_of(measurement: Any) -> tuple[str, Mapping[str, Any]]:
             )
         function, arguments = made["__function__"], made["__kwargs__"]
         if function not in _AROUND:
-            return function, arguments
+            return function, arguments, d_in
+        if function == "make_chain_mt" and d_in is not None:
+            d_in = arguments["transformation0"].map(d_in)
         measurement = arguments[_AROUND[function]]
 
 
@@ -190,7 +301,14 @@ def _check_scale(mechanism: Mechanism, privacy: Privacy | None, sensitivity: Any
 
 
 def read_summary(
-    summary: Any, frame: Any, column: str | None = None, **fields: Any
+    summary: Any,
+    frame: Any,
+    column: str | None = None,
+    *,
+    groups: Any = None,
+    lengths: Any = None,
+    candidates: Any = None,
+    **fields: Any,
 ) -> dict[str, Any]:
     """Read one column of a released data frame; see `Release.from_opendp_summary`."""
     for name, table in (("summary", summary), ("frame", frame)):
@@ -214,44 +332,67 @@ def read_summary(
             f"from_opendp_summary: column={column!r}: write one of the released columns "
             f"{', '.join(map(repr, released))}"
         )
-    cut = [row.get("threshold") for row in rows]  # None where there is none, NaN in pandas
-    thresholds = [number for number in cut if number is not None and number == number]
-    if thresholds:
-        raise ValueError(
-            f"from_opendp_summary: groups whose noisy count was below {thresholds[0]} were left "
-            f"out, and which ones are there depends on the data. State the groups in the query, "
-            f"with .with_keys(...) or Margin(by=..., invariant='keys')"
-        )
-    own = [row for row in rows if row["column"] == column]
-    aggregates = " and ".join(str(row.get("aggregate")) for row in own)
+    thresholds = {  # None where there is none, NaN in pandas
+        row["column"]: cut
+        for row in rows
+        if (cut := row.get("threshold")) is not None and cut == cut
+    }
+    for decides, cut in thresholds.items():
+        if groups is None:
+            raise ValueError(
+                f"from_opendp_summary: groups whose noisy count was below {cut} were left out, and "
+                f"which ones are there depends on the data. Name all that could be there, with "
+                f"groups=[...], or state them in the query, with .with_keys(...) or "
+                f"Margin(by=..., invariant='keys')"
+            )
+        if column not in thresholds:
+            raise ValueError(
+                f"from_opendp_summary: whether a row of {column!r} is there was decided by "
+                f"{decides!r}, another statistic. Read {decides!r}, and write dp.Release(values, "
+                f"mechanism.suppressed(where=np.isnan(values))) for {column!r}, NaN where absent"
+            )
+    parts = [row for row in rows if row["column"] == column]
+    aggregates = " and ".join(str(row.get("aggregate")) for row in parts)
     what = f"from_opendp_summary: column {column!r} ({aggregates})"
-    noise = " and ".join(str(row["distribution"]) for row in own)
-    if any(row["distribution"] not in _DISTRIBUTIONS for row in own):
-        median = "a median, " if aggregates == "0.5-Quantile" else ""
+    noise = " and ".join(str(row["distribution"]) for row in parts)
+    value, selected = np.asarray(frame[column].to_numpy()), noise in _SELECTIONS
+    if not selected and any(row["distribution"] not in _DISTRIBUTIONS for row in parts):
+        raise ValueError(f"{what} has {noise} noise, which is not read; {_INSTEAD}")
+    if selected and candidates is None:
         raise ValueError(
-            f"{what} is {median}drawn by {noise} from candidates: no release with additive noise, "
-            f"and not read. Release a histogram of the column, counts by group, instead"
+            f"{what} is a quantile, selected among candidates: candidates= must be those of the "
+            f"query. The release is the position of the published one among them, of the "
+            f"statistic -abs((1 - alpha) * (number below) - alpha * (number above)) of each"
         )
-    value = np.asarray(frame[column].to_numpy())
-    scales = {row["aggregate"]: float(row["scale"]) for row in own}
-    _check_noisy(what, max(scales.values()), value)
-    noisy: Mechanism = _DISTRIBUTIONS[own[0]["distribution"]](float(own[0]["scale"]))
-    if len(own) > 1:
+    scales = {row["aggregate"]: float(row["scale"]) for row in parts}
+    if selected:
+        noisy: Mechanism = _selection(_SELECTIONS[noise], *scales.values())
+        value = _positions(candidates, value)
+    else:
+        _check_noisy(what, max(scales.values()), value)
+        noisy = _DISTRIBUTIONS[noise.split(" and ")[0]](float(parts[0]["scale"]))
+    if len(parts) > 1:
         if list(scales) != ["Sum", "Length"] or scales["Length"] > 0:
             raise ValueError(
                 f"{what} is a ratio of numbers with {noise} noise, which is no release with "
                 f"additive noise. Of a mean, release the sum and the length"
             )
-        exact = [row["column"] for row in rows if row["scale"] == 0 and row["column"] != column]
-        length = f"frame[{exact[0]!r}]" if exact else "..."
-        whole = ".round()" if noisy.is_discrete else ""
-        raise ValueError(
-            f"{what} is (sum + noise) / n for a public number n of records. Release the sum of the "
-            f"records in the model, and write\n"
-            f"n = {length}  # the number of records of each row\n"
-            f"release = dp.Release((n * frame[{column!r}]){whole}, dp.{noisy!r})"
-        )
-    if value.dtype.kind == "u":
+        if lengths is None:
+            exact = [row["column"] for row in rows if row["scale"] == 0 and row["column"] != column]
+            length = f"frame[{exact[0]!r}]" if exact else "..."
+            raise ValueError(
+                f"{what} is (sum + noise) / n for a public number n of records. Release the sum of "
+                f"the records in the model, and say the number of records of each row: "
+                f"lengths={length}"
+            )
+        value = np.asarray(lengths) * value
+        value = np.round(value).astype("int64") if noisy.is_discrete else value
+    elif lengths is not None:
+        raise ValueError(f"{what} is no mean: leave lengths= out")
+    if column in thresholds:
+        # Counts are kept above the threshold, unlike those of make_laplace_threshold.
+        noisy = noisy.suppressed(below=thresholds[column] + 1, empty=True)
+    elif value.dtype.kind == "u":
         noisy = noisy.clipped(lower=0)
     elif noisy.is_discrete and np.any(value == 0) and not np.any(value < 0):
         raise ValueError(
@@ -263,10 +404,9 @@ def read_summary(
     keys = [name for name in frame.columns if name not in released]
     described: dict[str, Any] = {"name": column, "source": f"OpenDP Polars: {aggregates}"}
     if keys:
-        labels = list(zip(*(frame[key].to_list() for key in keys), strict=True))
-        dim = "_".join(keys)
-        named = [row[0] if len(keys) == 1 else ", ".join(map(str, row)) for row in labels]
-        described |= {"dims": dim, "coords": {dim: named}}
+        labels = {key: frame[key].to_list() for key in keys}
+        value, found = keyed("from_opendp_summary", labels, value, groups)
+        described |= found
     elif len(value) == 1:
         value = value[0]
     else:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from pymc_dp.published import census, diffprivlib, opendp
+from pymc_dp.published import census, diffprivlib, opendp, pipelinedp, smartnoise, tumult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import ArrayLike
@@ -23,15 +24,20 @@ class Readers:
         *,
         d_in: Any = None,
         sensitivity: Any = None,
+        groups: Sequence[Any] | None = None,
         **described,
-    ) -> Self:
+    ) -> Any:
         r"""Read the noise of a value that OpenDP released.
 
         Laplace and Gaussian noise are read, on numbers (`LaplaceMechanism`, `GaussianMechanism`)
-        or, for integers, on whole numbers (`GeometricMechanism`, `DiscreteGaussianMechanism`); and
-        `RandomizedResponse` of a bool. Unsigned integers saturate at zero, so that their noise is
-        ``.clipped(lower=0)``. OpenDP's `scale` is b, and for Gaussian noise the standard
-        deviation.
+        or, for integers, on whole numbers (`GeometricMechanism`, `DiscreteGaussianMechanism`);
+        `RandomizedResponse` of a bool, of categories, whose reports become their positions, and of
+        bits, packed or not; canonical noise (`TulapMechanism`); and the index of the largest of
+        noisy scores (`make_noisy_max`), or of a quantile among its candidates (see
+        `from_opendp_summary` for its statistic).
+        Unsigned integers saturate at zero, so that their noise is ``.clipped(lower=0)``; a
+        threshold is ``.suppressed(below=threshold)``. OpenDP's `scale` is b, and for Gaussian noise
+        the standard deviation. Of a composition, the list of releases is returned.
 
         Parameters
         ----------
@@ -49,6 +55,9 @@ class Readers:
             :math:`\Delta_1 / \varepsilon` or :math:`\Delta_2 / \sqrt{2 \rho}` within a relative
             1e-6 (OpenDP relaxes the sensitivity of floats by less), which it is not where `d_in`
             is not the distance that the loss was meant for. Needs `d_in`.
+        groups : sequence, optional
+            Where a threshold left groups out: all groups that could be there. The value is in their
+            order, NaN where one is not.
         **described
             `name`, `dims`, `coords`, `privacy` and `source` of the release.
 
@@ -67,11 +76,27 @@ class Readers:
         >>> query = context.query().clamp((0.0, 100.0)).sum().laplace()  # doctest: +SKIP
         >>> release = dp.Release.from_opendp(query, query.release())  # doctest: +SKIP
         """
-        return cls(**opendp.read(made_by, value, d_in=d_in, sensitivity=sensitivity, **described))
+        found = opendp.read(
+            made_by, value, d_in=d_in, sensitivity=sensitivity, groups=groups, **described
+        )
+        return cls._made(found)
+
+    @classmethod
+    def _made(cls, found: Any) -> Any:
+        """Return the release of these fields, or the list of those of each."""
+        return [cls._made(one) for one in found] if isinstance(found, list) else cls(**found)
 
     @classmethod
     def from_opendp_summary(
-        cls, summary: Any, frame: Any, column: str | None = None, **described
+        cls,
+        summary: Any,
+        frame: Any,
+        column: str | None = None,
+        *,
+        groups: Sequence[Any] | None = None,
+        lengths: ArrayLike | None = None,
+        candidates: Sequence[Any] | None = None,
+        **described,
     ) -> Self:
         """Read one column of a data frame that an OpenDP Polars query released.
 
@@ -87,24 +112,43 @@ class Readers:
             ``query.release().collect()``.
         column : str, optional
             Which column; may be left out where there is only one.
+        groups : sequence, optional
+            Where groups were left out whose noisy count was below a threshold: all groups that
+            could be there. The value is in their order, NaN where one is not.
+        lengths : array_like, optional
+            Of a mean over a public number of records, that number, for each row. The release is
+            then that of the **sum** of the records.
+        candidates : sequence, optional
+            Of a median or quantile, the candidates of the query. The release is the position among
+            them; its statistic is, for each candidate c, ``-abs((1 - alpha) * (x < c).sum() - alpha
+            * (x > c).sum())``.
         **described
             `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
 
         Raises
         ------
         ValueError
-            No such column; one that is computed from several numbers (a mean: of one over a public
-            number of records the error says how the sum is read), by another mechanism (a median),
-            or without noise; groups that were dropped because their noisy count was below a
-            threshold.
+            No such column; one that is computed from several noisy numbers (a mean), by another
+            mechanism (a median), or without noise; groups that were left out because a noisy
+            count, of this column or another, was below a threshold.
         TypeError
             A frame that is none, or was not collected.
         """
-        return cls(**opendp.read_summary(summary, frame, column, **described))
+        return cls(
+            **opendp.read_summary(
+                summary,
+                frame,
+                column,
+                groups=groups,
+                lengths=lengths,
+                candidates=candidates,
+                **described,
+            )
+        )
 
     @classmethod
     def from_diffprivlib(cls, mechanism: Any, value: ArrayLike, **described) -> Self:
-        r"""Read the noise of a value that a mechanism object of diffprivlib released.
+        r"""Read the noise of a value that a mechanism object or a tool of diffprivlib released.
 
         ======================  ===================================================================
         `Laplace`               `LaplaceMechanism`, :math:`b = \Delta / (\varepsilon -
@@ -115,26 +159,199 @@ class Readers:
         `GaussianDiscrete`      `DiscreteGaussianMechanism`, likewise
         `LaplaceTruncated`,     the same, ``.clipped(lower, upper)``
         `GeometricTruncated`
+        `LaplaceFolded`         `FoldedLaplaceMechanism`
+        `LaplaceBoundedDomain`  `BoundedLaplaceMechanism`, with the larger scale that it needs
+        `Staircase`             `StaircaseMechanism`
+        `Snapping`              `SnappingMechanism`
+        `Uniform`               `UniformMechanism`, half as wide as :math:`\Delta / \delta`
+        `Exponential`,          `ExponentialMechanism`, `NoisyMax`; the candidate becomes its
+        `PermuteAndFlip`        position
         `Binary`                `RandomizedResponse`; its labels become 0 and 1
+        `ExponentialCateg...`,  ``RandomizedResponse(matrix=...)``; the labels become their
+        `ExponentialHier...`    positions among the object's
+        ======================  ===================================================================
+
+        By name of a function of `diffprivlib.tools`, with the arguments it was called with:
+
+        ======================  ===================================================================
+        ``"mean"``              mean of the records clipped to the bounds; `LaplaceMechanism`,
+                                clipped to the bounds
+        ``"var"``               variance (over n) of the clipped records; `BoundedLaplaceMechanism`
+                                on :math:`[0, (u - l)^2 / 4]`
+        ``"sum"``               sum of the clipped records; `LaplaceMechanism` clipped to
+                                :math:`[n l, n u]`, or `GeometricMechanism` with an integer `dtype`
+        ``"count_nonzero"``     number of records; `GeometricMechanism` clipped to [0, n]
+        ``"histogram"``,        numbers of records; `GeometricMechanism`, clipped at 0
+        ``"histogramdd"``
         ======================  ===================================================================
 
         Parameters
         ----------
-        mechanism : object of diffprivlib.mechanisms
-            What `randomise` was called on. Functions of `diffprivlib.tools` return bare numbers:
-            for these, state the mechanism yourself.
+        mechanism : object of diffprivlib.mechanisms, or str
+            What `randomise` was called on, or the name of the function of `diffprivlib.tools`.
         value : array_like
-            What it returned, or an array of what several calls returned.
+            What it returned, or an array of what several calls returned. Of a function that was
+            given an axis, pass all that it returned at once: it splits epsilon among the entries.
         **described
-            `name`, `dims`, `coords`, `privacy` (by default the object's epsilon and delta) and
+            Of a function: `epsilon`, `bounds`, `n` (the number of records of each entry) and
+            `dtype`. `name`, `dims`, `coords`, `privacy` (by default the epsilon and delta) and
             `source` of the release.
 
         Raises
         ------
         ValueError
-            Another mechanism, or one without noise.
+            Another mechanism or function, or one without noise.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.Release.from_diffprivlib("mean", 4.5, epsilon=0.5, bounds=(0, 10), n=50).mechanism
+        LaplaceMechanism(scale=0.4).clipped(lower=0.0, upper=10.0)
         """
         return cls(**diffprivlib.read(mechanism, value, **described))
+
+    @classmethod
+    def from_smartnoise(
+        cls,
+        reader: Any,
+        query: str,
+        rows: Any,
+        column: str | None = None,
+        *,
+        groups: Sequence[Any] | None = None,
+        **described,
+    ) -> Self:
+        """Read one column of a query that SmartNoise SQL executed.
+
+        COUNT and SUM are read, under Laplace or Gaussian noise; what comes out as an integer was
+        cut toward zero by ``int()``, ``.truncated()``. The columns that were grouped by label the
+        entries. Where the metadata have `censor_dims`, as by default, rows with a noisy number of
+        individuals below tau were left out: ``.suppressed(below=tau)``; with `clamp_counts` counts
+        are ``.clipped(lower=0)``.
+
+        Parameters
+        ----------
+        reader : private reader of snsql
+            What ``snsql.from_df`` or ``from_connection`` returned, of version 1.0.
+        query : str
+            The query.
+        rows : list or data frame
+            ``reader.execute(query)`` or ``reader.execute_df(query)``.
+        column : str, optional
+            Which column; may be left out where only one is noisy.
+        groups : sequence, optional
+            All groups that could be there. The value is in their order, NaN where one is not:
+            groups without records have no row either. Needed with `censor_dims`.
+        **described
+            `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
+
+        Raises
+        ------
+        ValueError
+            A column computed from several (AVG), rows that were left out because of another column,
+            by HAVING or LIMIT, groups that are not named.
+        TypeError
+            Another reader, or rows without a header.
+
+        Examples
+        --------
+        >>> reader = snsql.from_df(frame, metadata=metadata, privacy=privacy)  # doctest: +SKIP
+        >>> query = "SELECT COUNT(*) AS n FROM S.T"  # doctest: +SKIP
+        >>> dp.Release.from_smartnoise(reader, query, reader.execute(query))  # doctest: +SKIP
+        """
+        return cls(**smartnoise.read(reader, query, rows, column, groups=groups, **described))
+
+    @classmethod
+    def from_pipelinedp(
+        cls,
+        results: Any,
+        metric: str,
+        noise: Any,
+        *,
+        partitions: Sequence[Any] | None = None,
+        **described,
+    ) -> Self:
+        r"""Read one metric of what PipelineDP aggregated over public partitions.
+
+        Its noise is Laplace or Gaussian. The results give a **standard deviation**, of which the
+        scale of Laplace noise is :math:`\text{sd} / \sqrt 2`; the report gives the scale itself. A
+        mean is middle + noisy sum / max(1, noisy count), where what was summed is (value - middle)
+        for the middle of the bounds. It is read as the release of that sum,
+        ``(x.clip(lower, upper) - middle).sum()`` in the model, and so needs the count beside it.
+
+        Parameters
+        ----------
+        results : list or dict
+            ``list(engine.aggregate(...))``.
+        metric : {"count", "privacy_id_count", "sum", "mean"}
+            Which metric.
+        noise : report, or {"laplace", "gaussian"}
+            ``pipeline_dp.ExplainComputationReport``, its text, or, where the results have
+            ``output_noise_stddev``, the `noise_kind`.
+        partitions : sequence, optional
+            The public partitions, in the order that the entries shall have.
+        **described
+            `name`, `dims`, `coords`, `privacy` and `source` of the release.
+
+        Raises
+        ------
+        ValueError
+            A metric without noise of its own (a variance, a percentile, a sum beside a mean),
+            without a count, or without its deviation; partitions that were selected privately.
+        TypeError
+            Results of another kind.
+        """
+        return cls(**pipelinedp.read(results, metric, noise, partitions=partitions, **described))
+
+    @classmethod
+    def from_tumult(
+        cls,
+        noise_info: Any,
+        value: Any,
+        column: str | None = None,
+        *,
+        groups: Sequence[Any] | None = None,
+        below: float | None = None,
+        **described,
+    ) -> Self:
+        """Read the answer of a query of Tumult Analytics.
+
+        Its parameter is a scale for Laplace and geometric noise, and the **variance** for Gaussian
+        and discrete Gaussian noise.
+
+        Parameters
+        ----------
+        noise_info : list of dict
+            ``session._noise_info(query, budget)``, asked before the query is evaluated, or the same
+            written down: ``[{"noise_mechanism": "GEOMETRIC", "noise_parameter": 2.0}]``.
+        value : array_like or data frame
+            The answer, of Spark or pandas, or the number in it.
+        column : str, optional
+            The noisy column; the others label the entries. May be left out where it is alone.
+        groups : sequence, optional
+            All groups of the KeySet, in the order that the entries shall have.
+        below : float, optional
+            Threshold of ``suppress(column, threshold)``, under which rows were left out.
+        **described
+            `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
+
+        Raises
+        ------
+        ValueError
+            An average, a variance or a quantile, which are no noisy numbers of their own.
+        TypeError
+            Another kind of noise information.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> noise = [{"noise_mechanism": "GAUSSIAN", "noise_parameter": 9.0}]
+        >>> dp.Release.from_tumult(noise, 285.2).mechanism
+        GaussianMechanism(sigma=3.0)
+        """
+        return cls(
+            **tumult.read(noise_info, value, column, groups=groups, below=below, **described)
+        )
 
     @classmethod
     def from_nmf(

@@ -2,6 +2,7 @@
 
 import mpmath
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
@@ -167,6 +168,76 @@ def test_stated_epsilon():
         assert mechanism.stated_epsilon((None,)) is None
         assert mechanism_class(2.0).stated_epsilon((2,)) is None
     assert DiscreteGaussianMechanism.from_rho([0.5, 2.0]).stated_epsilon((2,)) is None
+
+
+# --- Noise as it is published ---------------------------------------------------------------------
+
+SCALES = [0.05, 0.3, 1.0, 7.25, 1e6]
+
+
+def size_and_tail(mechanism_class, scale, bound):
+    """Standard deviation, and P(|noise| >= bound), by the exact laws."""
+    with mpmath.workdps(50):
+        b, a = mpmath.mpf(scale), mpmath.mpf(bound)
+        if mechanism_class is LaplaceMechanism:
+            return mpmath.sqrt(2) * b, mpmath.exp(-a / b)
+        if mechanism_class is GaussianMechanism:
+            return b, mpmath.erfc(a / b / mpmath.sqrt(2))
+        if mechanism_class is GeometricMechanism:
+            x = mpmath.exp(-1 / b)
+            return mpmath.sqrt(2 * x) / (1 - x), 2 * x**a / (1 + x)
+        if scale > 1e3:  # as the density, to all digits, but for its cells
+            return b, mpmath.erfc((mpmath.floor(a) - 0.5) / b / mpmath.sqrt(2))
+        mass = [mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * b * b)) for k in range(int(40 * b) + 10)]
+        all_ = 2 * mpmath.fsum(mass) - 1
+        variance = 2 * mpmath.fsum(k * k * m for k, m in enumerate(mass)) / all_
+        return mpmath.sqrt(variance), 2 * mpmath.fsum(mass[int(bound) :]) / all_
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_from_published_size(mechanism_class, scale):
+    for bound in (1.0, 2.0, 5.5, 1e6):
+        sd, tail = size_and_tail(mechanism_class, scale, bound)
+        found = [mechanism_class.from_sd(float(sd)), mechanism_class.from_variance(float(sd**2))]
+        # What is nearly certain, or underflows, says nothing of the scale.
+        if 1e-300 < tail < 0.9:
+            found.append(mechanism_class.from_accuracy(bound, float(tail)))
+        for mechanism in found:
+            np.testing.assert_allclose(mechanism.parameters[0].data, scale, rtol=1e-12)
+
+
+def test_published_size_keeps_labels(mechanism_class):
+    published = pd.Series([2.0, 4.0], index=["a", "b"])
+    of_accuracy = mechanism_class.from_accuracy(published, 0.1)
+    for mechanism in (mechanism_class.from_sd(published), of_accuracy):
+        [scale] = mechanism.parameters
+        assert scale.tag.held.labels == (("a", "b"),)
+        assert scale.data[1] > 1.9 * scale.data[0]
+    for bad, name in (((0.0, 0.1), "accuracy"), ((1.0, 1.0), "alpha"), ((1.0, np.nan), "alpha")):
+        with pytest.raises(ValueError, match=rf"{mechanism_class.__name__}: {name} must be .* got"):
+            mechanism_class.from_accuracy(*bad)
+    if mechanism_class(1.0).is_discrete:
+        with pytest.raises(ValueError, match=r"accuracy must be finite and >= 1.*at least 1"):
+            mechanism_class.from_accuracy(0.5, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("mechanism_class", "name"),
+    [
+        (LaplaceMechanism, "laplacian"),
+        (GaussianMechanism, "gaussian"),
+        (GeometricMechanism, "discrete_laplacian"),
+        (DiscreteGaussianMechanism, "discrete_gaussian"),
+    ],
+)
+def test_accuracy_is_that_of_opendp(mechanism_class, name):
+    opendp = pytest.importorskip("opendp.prelude", reason="needs the extra [opendp]")
+    opendp.enable_features("contrib")
+    for accuracy in (1.0, 1.5, 2.0, 7.5, 100.0):
+        for alpha in (0.01, 0.05, 0.5):
+            expected = getattr(opendp, f"accuracy_to_{name}_scale")(accuracy, alpha)
+            [scale] = mechanism_class.from_accuracy(accuracy, alpha).parameters
+            np.testing.assert_allclose(scale.data, expected, rtol=1e-12)
 
 
 # --- Noise with a density -----------------------------------------------------------------------

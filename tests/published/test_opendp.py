@@ -25,6 +25,10 @@ TABLE = INTEGERS >> od.t.then_count_by_categories([1, 2, 3], null_category=False
 TABLE2 = INTEGERS >> od.t.then_count_by_categories(
     [1, 2, 3], null_category=False, MO=od.L2Distance[float]
 )
+MAPS = (
+    od.map_domain(od.atom_domain(T=str), od.atom_domain(T=int)),
+    od.l01inf_distance(od.absolute_distance(T=int)),
+)
 
 
 def scalar_noise(T, constructor, **arguments):
@@ -113,6 +117,82 @@ def test_randomized_response():
     assert math.isclose(release.privacy.epsilon, math.log(3))
 
 
+def test_randomized_response_of_categories_and_bits():
+    measurement = od.m.make_randomized_response(["x", "y", "z"], 0.6)
+    draws = [measurement("y") for _ in range(3000)]
+    release = dp.Release.from_opendp(measurement, draws)
+    assert repr(release.mechanism) == repr(dp.RandomizedResponse(0.6, 3))
+    assert np.all(np.abs(np.bincount(release.value) / 3000 - [0.2, 0.6, 0.2]) < 0.05)
+    bits = od.bitvector_domain(max_weight=4), od.discrete_distance()
+    measurement = bits >> od.m.then_randomized_response_bitvec(f=0.3)
+    draws = [measurement(np.packbits([1, 0, 0, 1, 0, 0, 0, 0]).tobytes()) for _ in range(3000)]
+    release = dp.Release.from_opendp(measurement, draws)
+    assert repr(release.mechanism) == repr(dp.RandomizedResponse(0.85))
+    expected = np.array([0.85, 0.15, 0.15, 0.85, 0.15, 0.15, 0.15, 0.15])
+    assert np.all(np.abs(release.value.mean(axis=0) - expected) < 0.03)
+    assert dp.Release.from_opendp(measurement, draws[0]).value.shape == (8,)
+
+
+@pytest.mark.skipif(not hasattr(dp, "NoisyMax"), reason="needs selections")
+@pytest.mark.parametrize("measure", ["max_divergence", "zero_concentrated_divergence"])
+def test_selections(measure):
+    measure, pure = getattr(od, measure)(), measure == "max_divergence"
+    space = od.vector_domain(od.atom_domain(T=int)), od.linf_distance(T=int)
+    noisy_max = od.m.make_noisy_max(*space, measure, scale=1.5)
+    quantile = INTEGERS >> od.m.then_private_quantile(measure, [10, 20, 30], 0.25, scale=1.5)
+    records = np.array([3, 10, 14, 22, 40, 41])
+    below, above = ((f(records[:, None], [10, 20, 30])).sum(0) for f in (np.less, np.greater))
+    for measurement, data, utilities in (
+        (noisy_max, [1, 2, 4], [1.0, 2.0, 4.0]),
+        (quantile, records.tolist(), -abs(0.75 * below - 0.25 * above)),
+    ):
+        release = dp.Release.from_opendp(measurement, [measurement(data) for _ in range(3000)])
+        law = dp.NoisyMax("exponential", 1.5) if pure else dp.ExponentialMechanism(1 / 1.5)
+        assert repr(release.mechanism) == repr(law)
+        share = np.bincount(release.value, minlength=3) / 3000
+        expected = [np.exp(law.logp(i, utilities).eval()) for i in range(3)]
+        assert np.all(np.abs(share - expected) < 0.04)
+
+
+def test_canonical_noise():
+    space = od.atom_domain(T=float, nan=False), od.absolute_distance(T=float)
+    measurement = space >> od.m.then_canonical_noise(2.0, (0.7, 1e-3))
+    draws = np.sort([measurement(1.0) for _ in range(3000)])
+    release = dp.Release.from_opendp(measurement, draws)
+    cdf = known_law(release.mechanism, draws[::300], 1.0)
+    assert np.all(np.abs(cdf - np.arange(0, 3000, 300) / 3000) < 0.045)
+
+
+def test_compositions_are_lists_of_releases():
+    count = INTEGERS >> od.t.then_count()
+    noise = od.atom_domain(T=int), od.absolute_distance(T=int)
+    both = od.c.make_composition([noise >> od.m.then_laplace(b) for b in (1.0, 2.0)])
+    releases = dp.Release.from_opendp(count >> both, [5, 6], d_in=1, dims=None)
+    assert [repr(one.mechanism) for one in releases] == [
+        repr(dp.GeometricMechanism(b)) for b in (1.0, 2.0)
+    ]
+    assert [int(one.value) for one in releases] == [5, 6]
+    assert np.allclose([one.privacy.epsilon for one in releases], [1.0, 0.5])
+
+
+@pytest.mark.skipif(not hasattr(dp.LaplaceMechanism, "suppressed"), reason="not here yet")
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_thresholds(noise):
+    metric = {"laplace": od.l01inf_distance, "gaussian": od.l02inf_distance}[noise]
+    space = MAPS[0], metric(od.absolute_distance(T=int))
+    measurement = space >> getattr(od.m, f"then_{noise}_threshold")(2.0, 9)
+    draws = [measurement({"a": 8, "b": 12}) for _ in range(3000)]
+    release = dp.Release.from_opendp(measurement, draws[0], groups=["b", "a", "none"])
+    assert release.coords == {"group": ("b", "a", "none")}
+    assert np.isnan(release.value[2])
+    kept = np.array([one["a"] for one in draws if "a" in one])
+    assert kept.min() == 9  # a value at the threshold is kept
+    at = np.exp(release.mechanism.logp(np.array([np.nan, 9.0, 10.0]), 8.0).eval())
+    found = [1 - len(kept) / 3000, np.sum(kept == 9) / 3000, np.sum(kept == 10) / 3000]
+    assert np.all(np.abs(found - at) < 4.5 * np.sqrt(at / 3000))
+    assert np.exp(release.mechanism.logp(np.nan, 0.0).eval()) == 1.0
+
+
 def asking(data, loss, **options):
     """Return a context of two queries."""
     one, loss = od.unit_of(contributions=1), od.loss_of(**loss)
@@ -172,10 +252,12 @@ def test_context_query_of_approximate_privacy():
             3.0,
             "multiples of 2..-3",
         ),
+        (lambda: od.m.make_randomized_response([1, 2, 3], 0.5), 4, "4 is none of"),
+        (lambda: MAPS >> od.m.then_laplace_threshold(2.0, 9), {"a": 9}, "groups= must name"),
         (
-            lambda: od.m.make_randomized_response([1, 2, 3], 0.5),
-            1,
-            "make_randomized_response is not read",
+            lambda: od.c.make_composition([COUNT >> od.m.then_laplace(2.0)]),
+            [3, 4],
+            "list of their 1",
         ),
     ],
 )
@@ -364,14 +446,13 @@ def test_a_mean_over_a_public_length_is_read_by_its_sum(law, whole, kind, by_tow
     rows = of_mean(law, 180.0, whole=whole)
     frame = BY_TOWN if by_town else pl.DataFrame({"x": [41.3125]})
     summary = summary_of(*rows, LEN) if by_town else summary_of(*rows)
-    with pytest.raises(ValueError, match=r"\(sum \+ noise\) / n for a public number") as caught:
+    advice = r"public number n of records.*lengths=" + (r"frame\['len'\]" if by_town else "...")
+    with pytest.raises(ValueError, match=advice):
         dp.Release.from_opendp_summary(summary, frame, "x")
-    _, number, written = str(caught.value).split("\n")
-    here = {"dp": dp, "frame": frame}
-    exec(number if by_town else number.replace("...", "80"), here)
-    exec(written, here)
-    assert here["release"].value.tolist() == ([1530.0, 910.0] if by_town else [3305.0])
-    assert repr(here["release"].mechanism) == repr(kind(180.0))
+    lengths = frame["len"] if by_town else 80
+    release = dp.Release.from_opendp_summary(summary, frame, "x", lengths=lengths)
+    assert release.value.tolist() == ([1530.0, 910.0] if by_town else 3305.0)
+    assert repr(release.mechanism) == repr(kind(180.0))
 
 
 @pytest.mark.parametrize(
@@ -385,9 +466,9 @@ def test_a_mean_over_a_public_length_is_read_by_its_sum(law, whole, kind, by_tow
         (
             [("x", "0.5-Quantile", "ExponentialMin", 2.0)],
             50,
-            "is a median, drawn by Exp",
+            "is a quantile, selected among candidates",
         ),
-        ([("x", "0.25-Quantile", "ExponentialMin", 2.0)], 35, "0.25-Quantile. is drawn by Exp"),
+        ([("x", "0.25-Quantile", "ExponentialMin", 2.0)], 35, "0.25-Quantile. is a quantile"),
     ],
 )
 def test_what_has_no_additive_noise(rows, value, match):
@@ -395,6 +476,15 @@ def test_what_has_no_additive_noise(rows, value, match):
         dp.Release.from_opendp_summary(summary_of(*rows), pl.DataFrame({"x": [value]}))
     noisy_ratio = len(rows) == 2 and rows[1][3] > 0
     assert ("Of a mean, release the sum and the length" in str(caught.value)) == noisy_ratio
+
+
+@pytest.mark.skipif(not hasattr(dp, "NoisyMax"), reason="needs selections")
+def test_polars_quantiles_are_positions_of_candidates():
+    summary = summary_of(("x", "0.25-Quantile", "ExponentialMin", 2.0))
+    frame = pl.DataFrame({"x": [35]})
+    release = dp.Release.from_opendp_summary(summary, frame, candidates=[25, 35, 45])
+    assert release.value == 1
+    assert repr(release.mechanism) == repr(dp.NoisyMax("exponential", 2.0))
 
 
 def test_a_sized_mean_of_one_contribution_is_exact():
@@ -433,3 +523,31 @@ def test_polars_groups_below_a_threshold_are_refused():
     query = polars_context(epsilon=2.0, delta=1e-6).query().group_by("town").agg(length())
     with pytest.raises(ValueError, match=r"groups whose noisy count was below .*with_keys"):
         dp.Release.from_opendp_summary(*asked(query), "len")
+
+
+@pytest.mark.nightly
+def test_polars_keeps_counts_above_the_threshold():
+    people = pl.LazyFrame({"town": [f"t{i}" for i in range(16) for _ in range(17)]})
+    margin = od.polars.Margin(by=["town"], max_length=1000, max_groups=20)
+    kept = []
+    for _ in range(4):
+        one, loss = od.unit_of(contributions=1), od.loss_of(epsilon=2.0, delta=1e-7)
+        ctx = od.Context.compositor(people, one, loss, split_evenly_over=2, margins=[margin])
+        summary, frame = asked(ctx.query().group_by("town").agg(length()))
+        kept += frame["len"].to_list()
+    assert summary["threshold"].to_list() == [17]
+    assert min(kept) == 18
+
+
+@pytest.mark.skipif(not hasattr(dp.LaplaceMechanism, "suppressed"), reason="not here yet")
+def test_polars_groups_that_a_threshold_left_out():
+    summary = summary_of(("len", "Frame Length", "Integer Laplace", 1.0), ("x", *LEN[1:3], 2.0))
+    summary = summary.with_columns(threshold=pl.Series([17, None], dtype=pl.UInt32))
+    frame = BY_TOWN.with_columns(pl.col("len").cast(pl.UInt32), pl.col("x").cast(pl.Int64))
+    read = partial(dp.Release.from_opendp_summary, summary, frame, groups=["Aa", "Bo", "Ce"])
+    release = read("len")
+    np.testing.assert_array_equal(release.value, [20, 40, np.nan])
+    noise = dp.GeometricMechanism(1.0).suppressed(below=18, empty=True)
+    assert repr(release.mechanism) == repr(noise)
+    with pytest.raises(ValueError, match="'x' is there was decided by 'len'"):
+        read("x")
