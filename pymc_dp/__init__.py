@@ -19,6 +19,7 @@ from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.mechanisms import (
     BinomialMechanism,
     DiscreteGaussianMechanism,
+    ExponentialMechanism,
     GaussianMechanism,
     GeometricMechanism,
     LaplaceMechanism,
@@ -59,6 +60,7 @@ __all__ = [
     "DiscreteGaussian",
     "DiscreteGaussianMechanism",
     "DiscreteLaplace",
+    "ExponentialMechanism",
     "FactorizationGibbs",
     "GaussianMechanism",
     "GeometricMechanism",

@@ -19,11 +19,13 @@ from pymc_dp.mechanisms.randomized_response import (
     RandomizedResponseCount,
     ReportMatrix,
 )
+from pymc_dp.mechanisms.selection import ExponentialMechanism
 
 __all__ = [
     "BinomialMechanism",
     "ClippedMechanism",
     "DiscreteGaussianMechanism",
+    "ExponentialMechanism",
     "GaussianMechanism",
     "GeometricMechanism",
     "LaplaceMechanism",

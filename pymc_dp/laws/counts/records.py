@@ -24,7 +24,7 @@ from pymc_dp.laws.integrated import in_results, integrated_release, recovered
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.postprocessed import PostProcessed
-from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.mechanisms.release import apart, release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
     MOST_LISTED,
@@ -52,6 +52,7 @@ class CountedRecords(SumLaw):
     cells: int
     parameter: TensorVariable  # the probability of a one, or the vector of probabilities
     releases: dict[TensorVariable, CountStatistic]
+    selections = True
 
     @classmethod
     def named(cls):
@@ -122,7 +123,7 @@ class CountedRecords(SumLaw):
         """Build the release of functions of the number of ones, which is integrated out."""
         mechanism = release_mechanism(release)
         affine = statistic.affine
-        if affine is not None and len(affine[1]) == 1:
+        if affine is not None and len(affine[1]) == 1 and not mechanism.statistic_ndim:
             [[of_zero, of_one]], [constant] = affine
             factor, constant = float(of_one - of_zero), float(constant + self.n * of_zero)
             if factor and mechanism.log_concave and not leaves_gaps(release):
@@ -213,7 +214,7 @@ def _categorical_cells(op: CategoricalRV, records, j):
 
 
 def _read_release(release, records, n, cells, column) -> CountStatistic:
-    statistic = release_statistic(release)
+    statistic = apart(release_statistic(release))
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
         raise Declined(

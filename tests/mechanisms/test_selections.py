@@ -1,0 +1,162 @@
+"""Releases made of all entries of a statistic together, against enumeration and quadrature."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy.special import log_softmax, logsumexp
+
+import pymc_dp as dp
+from tests.agreement import counts_follow
+
+UTILITIES = {
+    "one": [3.0],
+    "ties": [2.0, 5.0, 5.0, 1.5],
+    "equal": [1.0] * 7,
+    "far": [-1e9, 1e9, 1e9 - 3.0, 0.0],
+}
+
+
+def softmax(rate):
+    return lambda u: log_softmax(rate * (np.asarray(u) - np.max(u)))
+
+
+INDEX = {
+    **{
+        f"exponential {rate:g}": (dp.ExponentialMechanism(rate), softmax(rate))
+        for rate in (1e-6, 0.7, 1e6)
+    },
+}
+
+
+@pytest.mark.parametrize("utilities", UTILITIES.values(), ids=UTILITIES)
+@pytest.mark.parametrize(("mechanism", "reference"), INDEX.values(), ids=INDEX)
+def test_masses(mechanism, reference, utilities):
+    k = len(utilities)
+    found = mechanism.logp(np.arange(-1, k + 1), np.tile(utilities, (k + 2, 1))).eval()
+    assert found[0] == found[-1] == -np.inf
+    np.testing.assert_allclose(found[1:-1], reference(utilities), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(logsumexp(found), 0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("mechanism", "reference"), INDEX.values(), ids=INDEX)
+def test_draws_have_the_mass(mechanism, reference):
+    scale = float(mechanism.parameters[0].eval())
+    u = np.array([0.0, 1.0, 2.5, 2.5]) / (scale if "rate" in mechanism.parameter_names else 1)
+    drawn = pm.draw(mechanism.dist(np.tile(u, (20_000, 1))), random_seed=1)
+    counts_follow(np.bincount(drawn.astype(int), minlength=4), np.exp(reference(u)))
+
+
+def small_model(kind, mechanism, observed=1):
+    """A model of few records, and its posterior mean of p by going through all counts."""
+    n = 6
+    with pm.Model() as model:
+        if kind == "binary":
+            p = pm.Beta("p", 1, 1)
+            x = pm.Bernoulli("x", p, shape=n)
+            u, cells = [2 * x.sum(), n - x.sum(), 3], 2
+        else:
+            p = pm.Dirichlet("p", np.ones(3))
+            x = pm.Categorical("x", p=p, shape=n)
+            u, cells = [-abs(pt.ge(x, k).sum() - 3) for k in range(3)], 3
+        dp.PrivateObservation("z", u, mechanism, observed=observed)
+    counts = [c for c in np.ndindex(*[n + 1] * cells) if sum(c) == n]  # equally likely
+    counts = np.array(counts, dtype=float)
+    if kind == "binary":
+        u = np.stack([2 * counts[:, 1], counts[:, 0], np.full(n + 1, 3.0)], axis=-1)
+    else:
+        u = -np.abs(np.cumsum(counts[:, ::-1], axis=1)[:, ::-1] - 3)
+    weight = np.exp(mechanism.logp(observed, u).eval())
+    mean = weight @ (counts + 1) / weight.sum() / (n + cells)
+    return model, mean[1] if kind == "binary" else mean
+
+
+RUNGS = [
+    ("binary", "records"), ("binary", "statistics"), ("binary", "marginal"),
+    ("categorical", "records"), ("categorical", "statistics"),
+]  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "rung"), RUNGS)
+def test_posterior_of_a_small_model(kind, rung):
+    model, mean = small_model(kind, dp.ExponentialMechanism(0.9))
+    drawn = dp.sample(
+        model, rung=rung, draws=2000, tune=300, chains=2, random_seed=1, progressbar=False
+    ).posterior["p"]
+    np.testing.assert_allclose(drawn.mean(("chain", "draw")), mean, atol=0.012)
+
+
+def test_marginal_is_the_sum_over_counts():
+    model, _ = small_model("binary", mechanism := dp.ExponentialMechanism(0.9))
+    on = dp.collapse(model)
+    c = np.arange(7)
+    law = pm.logp(pm.Binomial.dist(6, 0.3), c).eval()
+    u = np.stack([2.0 * c, 6.0 - c, np.full(7, 3.0)], axis=-1)
+    expected = logsumexp(law + mechanism.logp(1, u).eval())
+    found = on.compile_logp(vars=[on["z"]])({"p_logodds__": np.log(0.3 / 0.7)})
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_rows_and_json():
+    mechanism = dp.ExponentialMechanism.from_epsilon([1.0, 4.0], sensitivity=2)
+    assert np.allclose(mechanism.epsilon(2), [1.0, 4.0])
+    assert np.allclose(mechanism.epsilon(2, monotone=True), [0.5, 2.0])
+    u = [[0.0, 1.0, 2.0], [5.0, 3.0, 0.0]]
+    expected = [
+        log_softmax(np.array(v) * r)[i] for v, r, i in zip(u, (0.25, 1.0), (2, 1), strict=True)
+    ]
+    np.testing.assert_allclose(mechanism.logp([2, 1], u).eval(), expected)
+    release = dp.Release([2, 1], mechanism)
+    again = dp.Release.from_json(release.to_json())
+    assert again == release
+    with pm.Model() as model:
+        x = pm.Poisson("x", 3.0, shape=(2, 3))
+        dp.PrivateObservation("z", x, again)
+        assert pm.sample_prior_predictive(4, random_seed=1).prior_predictive["z"].shape == (1, 4, 2)
+    assert model["z"].type.shape == (2,)
+
+
+REFUSED = {
+    "out of range": (lambda x: [x.sum(), 1 - x.sum()], {"observed": 2}, "there are 2 candidates"),
+    "not whole": (lambda x: [x.sum(), 1], {"observed": 0.5}, "counted from 0"),
+    "a number": (lambda x: x.sum(), {"observed": 0}, "write a list, or a vector"),
+    "rows": (lambda x: [x.sum(), 1], {"observed": [0, 1]}, "observed has shape"),
+    "bounds": (lambda x: [x.sum(), 1], {"observed": 0, "bounds": (0, 1)}, "leave it out"),
+    "a law": (lambda x: pm.Poisson.dist(3, shape=2), {"observed": 0}, "register it with the model"),
+}
+
+
+@pytest.mark.parametrize(("statistic", "options", "said"), REFUSED.values(), ids=REFUSED)
+def test_refused(statistic, options, said):
+    with pm.Model():
+        x = pm.Bernoulli("x", 0.3, shape=5)
+        with pytest.raises(ValueError, match=f"'z': .*{said}"):
+            dp.PrivateObservation("z", statistic(x), dp.ExponentialMechanism(1.0), **options)
+
+
+def test_nothing_is_done_to_it_afterwards():
+    with pytest.raises(TypeError, match=r"leave .rounded\(\) out"):
+        dp.ExponentialMechanism(1.0).rounded()
+
+
+# Statistics that noise for each entry would have a law or a step for: none may read them so.
+READ_ELSEWHERE = {
+    "sums": lambda: [x := pm.Normal("x", 0, 1, shape=4), [x.sum(), (2 * x).sum()]][1],
+    "each": lambda: pm.Normal("x", 0, 1, shape=4),
+    "counts": lambda: pm.Poisson("x", 3, shape=4),
+    "table": lambda: pm.Multinomial("x", n=9, p=[0.2, 0.3, 0.5]).astype("float64"),
+    "latents": lambda: [pm.Gamma("x", 2, 1), pm.Gamma("y", 2, 1)],
+    "clipped": lambda: [x := pm.Exponential("x", 1, shape=4), [x.clip(0, 2).sum(), 4]][1],
+}
+
+
+@pytest.mark.parametrize("statistic", READ_ELSEWHERE.values(), ids=READ_ELSEWHERE)
+def test_nothing_reads_it_entry_by_entry(statistic):
+    with pm.Model() as model:
+        dp.PrivateObservation("z", statistic(), dp.ExponentialMechanism(1.0), observed=0)
+    for rung in ("statistics", "marginal"):
+        with pytest.raises((ValueError, NotImplementedError), match="z|no records"):
+            dp.collapse(model, rung)
+    names = {type(step).__name__ for step in dp.steps(model)} if "x" in model.named_vars else ()
+    assert names <= {"RecordMetropolis", "CountGibbs"}
