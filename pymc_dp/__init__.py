@@ -23,6 +23,7 @@ from pymc_dp.mechanisms import (
     GaussianMechanism,
     GeometricMechanism,
     LaplaceMechanism,
+    NoisyMax,
     RandomizedResponse,
 )
 from pymc_dp.mechanisms.sensitivity import regression_sensitivity
@@ -66,6 +67,7 @@ __all__ = [
     "GeometricMechanism",
     "LaplaceMechanism",
     "LaplaceScaleMixtureGibbs",
+    "NoisyMax",
     "Privacy",
     "PrivateObservation",
     "RandomizedResponse",

@@ -173,7 +173,7 @@ def PrivateObservation(
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name
         _check_records(name, model, rv)
-    observed = _check_observed(name, rv, observed)
+    observed = _check_observed(name, rv, observed, mechanism)
     check_attainable(name, mechanism, observed, statistic)
     _check_dims(name, rv, dims, coords, model)
     # Everything is checked: a refused release leaves nothing behind in the model.
@@ -388,7 +388,7 @@ def _held(name: str, observed) -> Held:
     return own if typed else replace(own, numbers=own.numbers.astype("float64"))
 
 
-def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
+def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanism) -> Any:
     if observed is None:
         return None
     if isinstance(observed, SharedVariable):
@@ -408,9 +408,13 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
     if len(value.shape) != len(expected) or any(
         e is not None and e != got for e, got in zip(expected, value.shape, strict=False)
     ):
+        each = "one published value for each entry of the statistic"
+        if mechanism.statistic_ndim:
+            each = "one release of all entries of the statistic"
+            each += ", [position, noisy value]" if mechanism.release_ndim else ""
         raise ValueError(
             f"{name!r}: observed has shape {value.shape}, the released statistic has shape "
-            f"{expected}: give one published value for each entry of the statistic"
+            f"{expected}: give {each}"
         )
     if not np.all(np.isfinite(value)):
         raise ValueError(

@@ -13,6 +13,7 @@ from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
+from pymc_dp.mechanisms.noisy_max import NoisyMax
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, RoundedMechanism
 from pymc_dp.mechanisms.randomized_response import (
     RandomizedResponse,
@@ -31,6 +32,7 @@ __all__ = [
     "LaplaceMechanism",
     "Mechanism",
     "MechanismExample",
+    "NoisyMax",
     "RandomizedResponse",
     "RandomizedResponseCount",
     "ReportMatrix",

@@ -32,6 +32,11 @@ class Selection(Mechanism):
 
     statistic_ndim: ClassVar[int] = 1
 
+    @property
+    def work(self) -> int:
+        """How many numbers for each candidate a density goes through."""
+        return 1
+
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> NoReturn:

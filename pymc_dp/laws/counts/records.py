@@ -134,7 +134,8 @@ class CountedRecords(SumLaw):
                     mechanism, factor, constant = OfMultiple(mechanism, factor, constant), 1.0, 0.0
                 piece = Piece(self.latent, law, 0, factor, constant)
                 return pieces_release([piece], release, mechanism)
-        if self.n > MOST_LISTED:
+        work = getattr(mechanism, "work", 1)  # of selections
+        if self.n * work > MOST_LISTED * min(work, 10):
             raise Declined(
                 f"the density of the release {release.name!r} is a sum over {self.n + 1} numbers "
                 f"of ones among {self.name!r}, and at most {MOST_LISTED} are gone through. For a "
