@@ -122,7 +122,8 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
             Declined(
                 f"the release {selection.name!r} is made by {kind} of all its statistic together: "
                 f"records {names} are integrated out of that where it is a function of how many "
-                f"have each of a few values, Bernoulli and Categorical ones",
+                f"have each of a few values, Bernoulli and Categorical ones, or of how many lie "
+                f"below public numbers, (x < c).sum()",
                 near=-1,
             )
         )

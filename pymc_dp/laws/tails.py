@@ -19,6 +19,7 @@ from pymc.logprob.basic import logccdf
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.laws import is_registered
+from pymc_dp.mechanisms.gaussian import GaussianMechanism
 
 _LOG_HALF = np.log(np.float64(0.5))
 _RESOLVED = np.log(np.float64(1e-9))  # 1 - p has seven digits there
@@ -60,6 +61,14 @@ def _normal(op: ptr.NormalRV, rv, tails):
     mu, sigma = op.dist_params(rv.owner)
     z = pt.ndtri_exp(pt.minimum(tails.below, tails.above))
     return mu + sigma * pt.where(tails.below < tails.above, z, -z)
+
+
+@log_tails.register
+def _normal_tails(op: ptr.NormalRV, rv, value):
+    # PyMC takes the root of 2 to single precision.
+    mu, sigma = op.dist_params(rv.owner)
+    noise = GaussianMechanism(1.0).with_parameters(sigma)
+    return Tails(noise.log_interval(-np.inf, value, mu), noise.log_interval(value, np.inf, mu))
 
 
 def _symmetric_tails(value, loc, less) -> Tails:

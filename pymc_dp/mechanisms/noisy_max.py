@@ -83,14 +83,15 @@ class NoisyMax(IndexSelection):
         value: bool = False,
     ) -> None:
         """Validate the arguments and keep the scale as a tensor."""
+        own: Any = noise
         if isinstance(noise, LaplaceMechanism) and scale is None:
-            noise, scale = "laplace", noise.scale
-        if noise not in _NOISES or scale is None:
+            own, scale = "laplace", noise.scale
+        if own not in _NOISES or scale is None:
             raise ValueError(
                 f"NoisyMax: got noise={noise!r}, scale={scale!r}: write dp.LaplaceMechanism(scale) "
                 f'for the noise, or "gumbel" or "exponential" with scale='
             )
-        object.__setattr__(self, "noise", noise)
+        object.__setattr__(self, "noise", own)
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "value", bool(value))
         self._keep("scale", positive_parameter)

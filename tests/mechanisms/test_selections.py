@@ -82,6 +82,11 @@ def small_model(kind, mechanism, observed=1):
             p = pm.Beta("p", 1, 1)
             x = pm.Bernoulli("x", p, shape=n)
             u, cells = [2 * x.sum(), n - x.sum(), 3], 2
+        elif kind == "cut":
+            p = pm.Beta("p", 1, 1)
+            x = pm.Normal("x", -pt.erfinv(2 * p - 1) * np.sqrt(2), 1, shape=n)
+            low = (x[:, None] < np.array([0.0])).sum(axis=0)[0]
+            u, cells = [2 * low, n - (x <= 0).sum(), 3], 2
         else:
             p = pm.Dirichlet("p", np.ones(3))
             x = pm.Categorical("x", p=p, shape=n)
@@ -89,18 +94,19 @@ def small_model(kind, mechanism, observed=1):
         dp.PrivateObservation("z", u, mechanism, observed=observed)
     counts = [c for c in np.ndindex(*[n + 1] * cells) if sum(c) == n]  # equally likely
     counts = np.array(counts, dtype=float)
-    if kind == "binary":
+    if kind != "categorical":
         u = np.stack([2 * counts[:, 1], counts[:, 0], np.full(n + 1, 3.0)], axis=-1)
     else:
         u = -np.abs(np.cumsum(counts[:, ::-1], axis=1)[:, ::-1] - 3)
     weight = np.exp(mechanism.logp(observed, u).eval())
     mean = weight @ (counts + 1) / weight.sum() / (n + cells)
-    return model, mean[1] if kind == "binary" else mean
+    return model, mean if kind == "categorical" else mean[1]
 
 
 RUNGS = [
     ("binary", "records"), ("binary", "statistics"), ("binary", "marginal"),
     ("categorical", "records"), ("categorical", "statistics"),
+    ("cut", "records"), ("cut", "statistics"), ("cut", "marginal"),
 ]  # fmt: skip
 
 
@@ -123,6 +129,37 @@ def test_marginal_is_the_sum_over_counts():
     expected = logsumexp(law + mechanism.logp(1, u).eval())
     found = on.compile_logp(vars=[on["z"]])({"p_logodds__": np.log(0.3 / 0.7)})
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_records_between_candidates():
+    cuts = np.array([-1.0, 0.5, 1.0])
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        x = pm.Normal("x", mu, 1.5, shape=10)
+        below = (x[:, None] < cuts).sum(axis=0)
+        dp.PrivateObservation(
+            "z", -abs(below - 5), mechanism := dp.ExponentialMechanism(1.0), observed=2
+        )
+        dp.PrivateObservation("y", [below[0] ** 2, 10 - (x < 3).sum()], mechanism, observed=0)
+    on = dp.collapse(model, "statistics")
+    found = on.compile_logp(vars=[on["x_counts"], on["z"], on["y"]])
+    counts = np.array([3, 1, 0, 4, 2])
+    p = np.diff(stats.norm.cdf([-np.inf, *cuts, 3.0, np.inf], 0.4, 1.5))
+    u = -np.abs(np.cumsum(counts)[:3] - 5.0)
+    expected = pm.logp(pm.Multinomial.dist(10, p), counts).eval()
+    expected += log_softmax(u)[2] + log_softmax([9.0, 2.0])[0]
+    np.testing.assert_allclose(found({"mu": 0.4, "x_counts": counts}), expected, rtol=1e-10)
+
+
+def test_marginal_of_records_between_candidates():
+    cut, binary = (
+        dp.collapse(small_model(kind, dp.NoisyMax("exponential", 0.9))[0])
+        for kind in ("cut", "binary")
+    )
+    a, b = (
+        on.compile_logp(vars=[on["z"]])({"p_logodds__": np.log(0.3 / 0.7)}) for on in (cut, binary)
+    )
+    np.testing.assert_allclose(a, b, rtol=1e-9)  # erfinv
 
 
 def test_rows_and_json():
@@ -183,7 +220,7 @@ def test_nothing_reads_it_entry_by_entry(statistic):
     with pm.Model() as model:
         dp.PrivateObservation("z", statistic(), dp.ExponentialMechanism(1.0), observed=0)
     for rung in ("statistics", "marginal"):
-        with pytest.raises((ValueError, NotImplementedError), match=r"z|no records"):
+        with pytest.raises((ValueError, NotImplementedError), match=r"'[zx]'|there|still has one"):
             dp.collapse(model, rung)
     names = {type(step).__name__ for step in dp.steps(model)} if "x" in model.named_vars else ()
     assert names <= {"RecordMetropolis", "CountGibbs"}

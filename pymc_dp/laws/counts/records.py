@@ -1,4 +1,8 @@
-"""The law of what was released of identically distributed records with finitely many values."""
+"""The law of what was released of identically distributed records with finitely many values.
+
+Of continuous records of which only counts between public numbers matter, as candidates of a private
+median are, the intervals are the values.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,23 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
+from pymc.distributions.distribution import DiracDeltaRV
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.questions import known_shape, nearest_rvs
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import in_results, integrated_release, recovered
+from pymc_dp.laws.inversion.summand import summand_of
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.unknown_sizes.histogram import Histogram
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.release import apart, release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
@@ -39,6 +47,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
+from pymc_dp.reading.sums import additive
 
 
 @SUM_LAWS.register(order=30)
@@ -63,11 +72,17 @@ class CountedRecords(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         [records, *others] = group.records
-        if others or not is_registered(read_cells, records.owner.op):
+        finite = is_registered(read_cells, records.owner.op)
+        mine = releases_of(reading.model, [records])
+        selected = any(r.owner.op.mechanism.statistic_ndim for r in mine)
+        if others or not (finite or (selected and _may_be_cut(records))):
             raise Declined
         check_transform(reading.model, records)
         n = record_length(records)
-        mine = releases_of(reading.model, [records])
+        if not finite:
+            parameter, found = _between_cuts(records, n, mine)
+            cells = 2 if parameter.type.ndim == 0 else parameter.type.shape[0]
+            return cls(records, str(records.name), n, cells, parameter, found)
         j, name = only_column(records, mine)
         parameter, cells = read_cells(records.owner.op, records, j)
         found = {release: _read_release(release, records, n, cells, j) for release in mine}
@@ -114,8 +129,8 @@ class CountedRecords(SumLaw):
         [(release, statistic)] = self.releases.items()
         if not self.binary:
             raise Declined(
-                f"the records {self.name!r} are Categorical: the counts of their {self.cells} "
-                f"values have no marginal. Use to='statistics'"
+                f"the records {self.name!r} have {self.cells} values, or intervals that are "
+                f"counted: these counts have no marginal. Use to='statistics'"
             )
         return Change(replaced={release: self._of_one_count(release, statistic)})
 
@@ -214,7 +229,51 @@ def _categorical_cells(op: CategoricalRV, records, j):
     return (p if p.type.ndim == 1 else p.reshape((cells,))), cells
 
 
-def _read_release(release, records, n, cells, column) -> CountStatistic:
+def _may_be_cut(records: TensorVariable) -> bool:
+    """Whether records are a vector of a continuous law without atoms."""
+    op = records.owner.op
+    plain = isinstance(op, RandomVariable) and not op.ndim_supp and not isinstance(op, DiracDeltaRV)
+    return plain and records.type.ndim == 1 and records.dtype.startswith("float")
+
+
+def _between_cuts(records, n: int, mine) -> tuple[TensorVariable, dict]:
+    """Return the probabilities of the intervals between the numbers at which statistics change.
+
+    Of two intervals, that of the second. With them come the statistics, in terms of the counts.
+    """
+    points: list[float] = []
+    for release in mine:
+        for summed in additive(apart(release_statistic(release)), {records: n}).maps:
+            for point in summand_of(summed, records, n, positive=False).breakpoints:
+                known = known_value(point, fixed=True)
+                if known is None:
+                    raise Declined(f"the release {release.name!r} counts up to what may change")
+                points.append(float(np.squeeze(known)))
+    edges = np.unique([p for p in points if np.isfinite(p)])
+    if not edges.size:
+        raise Declined(f"no release counts the records {records.name!r} below numbers")
+    ends = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
+    found = {}
+    for release in mine:
+        # What is the same at three points of each interval is taken for a step.
+        some = [
+            _read_release(release, records, n, edges.size + 1, 0, ends[:-1] + s * np.diff(ends))
+            for s in (0.2, 0.5, 0.9)
+        ]
+        if any(not np.array_equal(some[0].values, other.values) for other in some[1:]):
+            raise Declined(
+                f"the statistic of the release {release.name!r} is no function of the counts of "
+                f"{records.name!r} between numbers: (x < c).sum() for public c is one"
+            )
+        found[release] = some[0]
+    parameters = column_parameters(records, 0)
+    intervals = Histogram(records.owner.op, len(parameters), edges, np.arange(edges.size + 1))
+    chances = pt.special.softmax(intervals.log_chances(parameters))
+    chances = pt.specify_shape(chances, (edges.size + 1,))
+    return (chances[1] if edges.size == 1 else chances), found
+
+
+def _read_release(release, records, n, cells, column, codes=None) -> CountStatistic:
     statistic = apart(release_statistic(release))
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
@@ -223,7 +282,7 @@ def _read_release(release, records, n, cells, column) -> CountStatistic:
             f"{', '.join(repr(o.name) for o in others)}"
         )
     try:
-        return read_counts(statistic, records, n, cells, column)
+        return read_counts(statistic, records, n, cells, column, codes)
     except Declined as error:
         raise Declined(
             f"the statistic of the release {release.name!r} is no function of the counts of "
