@@ -6,6 +6,7 @@ by the probability above it. PyMC inverts probabilities from below; the laws her
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ import pytensor.tensor.random.basic as ptr
 from pymc.distributions.continuous import TruncatedNormalRV
 from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.basic import logccdf
+from pymc.math import logdiffexp
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.laws import is_registered
@@ -36,6 +39,20 @@ class Tails(NamedTuple):
 def log_tails(op, rv: TensorVariable, value: TensorVariable) -> Tails:
     """Return the log probabilities on both sides of a value; dispatched on the op of `rv`."""
     return Tails(pm.logcdf(rv, value, warn_rvs=False), logccdf(rv, value, warn_rvs=False))
+
+
+def log_between(
+    law: RandomVariable, parameters: Sequence[TensorVariable], edges: np.ndarray
+) -> TensorVariable:
+    """Return the log probabilities of the intervals of a continuous law between increasing edges.
+
+    The first and the last one have one edge.
+    """
+    rng = pt.random.shared_rng(seed=None)
+    _, record = law(*parameters, rng=rng, return_next_rng=True)
+    below, above = log_tails(law, record, pt.constant(edges))
+    between = [logdiffexp(below[1:], below[:-1])] if edges.size > 1 else []
+    return pt.concatenate([below[:1], *between, above[-1:]])
 
 
 @singledispatch

@@ -30,7 +30,7 @@ from pymc_dp.laws.integrated import in_results, integrated_release, recovered
 from pymc_dp.laws.inversion.summand import summand_of
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
-from pymc_dp.laws.unknown_sizes.histogram import Histogram
+from pymc_dp.laws.tails import log_between
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.release import apart, release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
@@ -267,8 +267,8 @@ def _between_cuts(records, n: int, mine) -> tuple[TensorVariable, dict]:
             )
         found[release] = some[0]
     parameters = column_parameters(records, 0)
-    intervals = Histogram(records.owner.op, len(parameters), edges, np.arange(edges.size + 1))
-    chances = pt.special.softmax(intervals.log_chances(parameters))
+    # A law that PyMC has no distribution function of is declined there.
+    chances = pt.special.softmax(log_between(records.owner.op, parameters, edges))
     chances = pt.specify_shape(chances, (edges.size + 1,))
     return (chances[1] if edges.size == 1 else chances), found
 
