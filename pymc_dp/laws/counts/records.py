@@ -15,9 +15,12 @@ import pytensor
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
 from pymc.distributions.distribution import DiracDeltaRV
+from pytensor import scalar as ps
+from pytensor.graph.traversal import toposort
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -27,7 +30,6 @@ from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import in_results, integrated_release, recovered
-from pymc_dp.laws.inversion.summand import summand_of
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.tails import log_between
@@ -241,36 +243,43 @@ def _between_cuts(records, n: int, mine) -> tuple[TensorVariable, dict]:
 
     Of two intervals, that of the second. With them come the statistics, in terms of the counts.
     """
-    points: list[float] = []
-    for release in mine:
-        for summed in additive(apart(release_statistic(release)), {records: n}).maps:
-            for point in summand_of(summed, records, n, positive=False).breakpoints:
-                known = known_value(point, fixed=True)
-                if known is None:
-                    raise Declined(f"the release {release.name!r} counts up to what may change")
-                points.append(float(np.squeeze(known)))
-    edges = np.unique([p for p in points if np.isfinite(p)])
+    edges = np.unique([c for r in mine for c in _cuts(apart(release_statistic(r)), records, n, r)])
     if not edges.size:
         raise Declined(f"no release counts the records {records.name!r} below numbers")
     ends = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
-    found = {}
-    for release in mine:
-        # What is the same at three points of each interval is taken for a step.
-        some = [
-            _read_release(release, records, n, edges.size + 1, 0, ends[:-1] + s * np.diff(ends))
-            for s in (0.2, 0.5, 0.9)
-        ]
-        if any(not np.array_equal(some[0].values, other.values) for other in some[1:]):
-            raise Declined(
-                f"the statistic of the release {release.name!r} is no function of the counts of "
-                f"{records.name!r} between numbers: (x < c).sum() for public c is one"
-            )
-        found[release] = some[0]
+    middle = (ends[:-1] + ends[1:]) / 2.0
+    found = {r: _read_release(r, records, n, edges.size + 1, 0, middle) for r in mine}
     parameters = column_parameters(records, 0)
     # A law that PyMC has no distribution function of is declined there.
     chances = pt.special.softmax(log_between(records.owner.op, parameters, edges))
     chances = pt.specify_shape(chances, (edges.size + 1,))
     return (chances[1] if edges.size == 1 else chances), found
+
+
+_COMPARED = (ps.LT, ps.LE, ps.GT, ps.GE)
+
+
+def _cuts(statistic: TensorVariable, records: TensorVariable, n: int, release) -> list[float]:
+    """Return the public numbers that a statistic compares records with, which is all it does."""
+    found: list[float] = []
+    for summed in additive(statistic, {records: n}).maps:
+        same: set = {records}  # the records themselves, in whatever shape
+        for node in toposort([summed], blockers=[records]):
+            mine = [i for i in node.inputs if i in same]
+            if isinstance(node.op, DimShuffle | Subtensor) and mine:
+                same.update(node.outputs)
+            elif mine:
+                numbers = [known_value(i, fixed=True) for i in node.inputs if i not in same]
+                compares = isinstance(
+                    getattr(node.op, "scalar_op", None), ps.LT | ps.LE | ps.GT | ps.GE
+                )
+                if not compares or len(numbers) != 1 or numbers[0] is None:
+                    raise Declined(
+                        f"the statistic of the release {release.name!r} is no function of the "
+                        f"counts of {records.name!r} between numbers: (x < c).sum() for public c is"
+                    )
+                found += [float(c) for c in np.unique(numbers[0]) if np.isfinite(c)]
+    return found
 
 
 def _read_release(release, records, n, cells, column, codes=None) -> CountStatistic:
