@@ -130,9 +130,10 @@ class CountedRecords(SumLaw):
             )
         [(release, statistic)] = self.releases.items()
         if not self.binary:
+            kind = "cut in intervals" if self.rv.dtype.startswith("float") else "Categorical"
             raise Declined(
-                f"the records {self.name!r} have {self.cells} values, or intervals that are "
-                f"counted: these counts have no marginal. Use to='statistics'"
+                f"the records {self.name!r} are {kind}: the counts of their {self.cells} "
+                f"values have no marginal. Use to='statistics'"
             )
         return Change(replaced={release: self._of_one_count(release, statistic)})
 
