@@ -157,6 +157,12 @@ def PrivateObservation(
 
     if is_random(statistic) and statistic not in model.named_vars.values():
         check_noise_shape(name, statistic, mechanism)
+        if mechanism.statistic_ndim:
+            raise ValueError(
+                f"{name!r}: {type(mechanism).__name__} releases one of the entries of its "
+                f"statistic, and a .dist(...) is integrated out entry by entry: register it with "
+                f"the model, x = pm...('x', ...), and release x"
+            )
         if bounds is not None:
             raise ValueError(
                 f"{name!r}: bounds= is a statement about records; a .dist(...) has none. "
@@ -173,8 +179,8 @@ def PrivateObservation(
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name
         _check_records(name, model, rv)
-    observed = _check_observed(name, rv, observed)
-    check_attainable(name, mechanism, observed)
+    observed = _check_observed(name, rv, observed, mechanism)
+    check_attainable(name, mechanism, observed, statistic)
     _check_dims(name, rv, dims, coords, model)
     # Everything is checked: a refused release leaves nothing behind in the model.
     model.add_coords(coords)
@@ -302,8 +308,13 @@ def _warn_of_one(name: str, statistic: TensorVariable) -> None:
 
 def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
     """Refuse noise parameters that do not broadcast against the statistic."""
-    shape = known_shape(statistic)
-    wrong = wrong_shape(mechanism, shape)
+    shape, axes = known_shape(statistic), mechanism.statistic_ndim
+    if axes > len(shape):
+        raise ValueError(
+            f"{name!r}: {type(mechanism).__name__} releases one of several entries of its "
+            f"statistic, which is a single number: write a list, or a vector"
+        )
+    wrong = wrong_shape(mechanism, shape, axes)
     if wrong is not None:
         raise ValueError(
             f"{name!r}: a noise parameter of shape {wrong} does not broadcast against the "
@@ -314,6 +325,11 @@ def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism
 def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
     if bounds is None:
         return release_rv(statistic, mechanism)
+    if mechanism.statistic_ndim:
+        raise ValueError(
+            f"{name!r}: bounds= is for noise that is added to a statistic, and "
+            f"{type(mechanism).__name__} adds none: leave it out"
+        )
     sources = [rv for rv in model.free_RVs if rv in nearest_rvs([statistic])]
     ends = _interval_ends(name, bounds, len(sources))
     if len(sources) == 1:
@@ -378,7 +394,7 @@ def _held(name: str, observed) -> Held:
     return own if typed else replace(own, numbers=own.numbers.astype("float64"))
 
 
-def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
+def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanism) -> Any:
     if observed is None:
         return None
     if isinstance(observed, SharedVariable):
@@ -398,9 +414,13 @@ def _check_observed(name: str, rv: TensorVariable, observed) -> Any:
     if len(value.shape) != len(expected) or any(
         e is not None and e != got for e, got in zip(expected, value.shape, strict=False)
     ):
+        each = "one published value for each entry of the statistic"
+        if mechanism.statistic_ndim:
+            each = "one release of all entries of the statistic"
+            each += ", [position, noisy value]" if mechanism.release_ndim else ""
         raise ValueError(
             f"{name!r}: observed has shape {value.shape}, the released statistic has shape "
-            f"{expected}: give one published value for each entry of the statistic"
+            f"{expected}: give {each}"
         )
     mechanism = rv.owner.op.mechanism
     if not np.all(is_published(mechanism, value)):

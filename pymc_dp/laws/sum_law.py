@@ -22,7 +22,7 @@ from pymc_dp.graphs.declined import Declined, nearest, once
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.laws import law_names
 from pymc_dp.reading.groups import Block, record_groups
-from pymc_dp.reading.model import Reading
+from pymc_dp.reading.model import Reading, releases_of
 
 Rung = Literal["statistics", "marginal"]
 
@@ -58,10 +58,12 @@ class SumLaw(ABC):
     ----------
     of : what records it is for, as an error says it; "" where it says nothing.
     approximate : whether it takes the arguments of an approximation.
+    selections : whether it reads releases that are made of all entries of a statistic together.
     """
 
     of: ClassVar[str] = ""
     approximate = False
+    selections: ClassVar[bool] = False
 
     @classmethod
     def named(cls) -> str:
@@ -105,14 +107,27 @@ LAST_RESORTS: Registry[str, Callable[[Reading, Block], Change]] = Registry()
 def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
     """Return the first law that reads some records; say why the one that came nearest does not."""
     reasons: list[Exception] = []
+    selection = _selection(reading, group)
     for law in SUM_LAWS:
-        if approximate and not law.approximate:
+        if (approximate and not law.approximate) or (selection is not None and not law.selections):
             continue
         try:
             return law.read(reading, group)
         except Declined as reason:
             reasons.append(reason)
     names = " and ".join(repr(rv.name) for rv in group.records)
+    if selection is not None:
+        kind = type(selection.owner.op.mechanism).__name__
+        reasons.append(
+            Declined(
+                f"the release {selection.name!r} is made by {kind} of all its statistic together: "
+                f"records {names} are integrated out of that where it is a function of how many "
+                f"have each of a few values, Bernoulli and Categorical ones, or of how many lie "
+                f"below public numbers, (x < c).sum()",
+                near=-1,
+            )
+        )
+        raise nearest(reasons)
     follow = law_names(type(rv.owner.op) for rv in group.records)
     known = ", ".join(filter(None, (law.named() for law in SUM_LAWS)))
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
@@ -150,6 +165,12 @@ def notes(reading: Reading) -> list[str]:
     return found
 
 
+def _selection(reading: Reading, group: Block) -> TensorVariable | None:
+    """Return a release of some records that is made of all entries of its statistic, if any."""
+    found = releases_of(reading.model, group.records)
+    return next((r for r in found if r.owner.op.mechanism.statistic_ndim), None)
+
+
 def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Change:
     """Return what a rung changes for some records; refuse by name what no law covers."""
     approximate, is_read = approximation.get("approximate") is not None, False
@@ -158,7 +179,7 @@ def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Ch
         options = approximation if approximate else {}
         return (law.latents if to == "statistics" else law.integrated)(**options)
     except Declined as reason:
-        if to == "statistics" or approximate:
+        if to == "statistics" or approximate or _selection(reading, group) is not None:
             raise
         reason.near = max(1, reason.near) if is_read else reason.near
         others: list[Exception] = []

@@ -6,6 +6,7 @@ by the probability above it. PyMC inverts probabilities from below; the laws her
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -16,9 +17,12 @@ import pytensor.tensor.random.basic as ptr
 from pymc.distributions.continuous import TruncatedNormalRV
 from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.basic import logccdf
+from pymc.math import logdiffexp
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.laws import is_registered
+from pymc_dp.mechanisms.gaussian import GaussianMechanism
 
 _LOG_HALF = np.log(np.float64(0.5))
 _RESOLVED = np.log(np.float64(1e-9))  # 1 - p has seven digits there
@@ -35,6 +39,20 @@ class Tails(NamedTuple):
 def log_tails(op, rv: TensorVariable, value: TensorVariable) -> Tails:
     """Return the log probabilities on both sides of a value; dispatched on the op of `rv`."""
     return Tails(pm.logcdf(rv, value, warn_rvs=False), logccdf(rv, value, warn_rvs=False))
+
+
+def log_between(
+    law: RandomVariable, parameters: Sequence[TensorVariable], edges: np.ndarray
+) -> TensorVariable:
+    """Return the log probabilities of the intervals of a continuous law between increasing edges.
+
+    The first and the last one have one edge.
+    """
+    rng = pt.random.shared_rng(seed=None)
+    _, record = law(*parameters, rng=rng, return_next_rng=True)
+    below, above = log_tails(law, record, pt.constant(edges))
+    between = [logdiffexp(below[1:], below[:-1])] if edges.size > 1 else []
+    return pt.concatenate([below[:1], *between, above[-1:]])
 
 
 @singledispatch
@@ -60,6 +78,14 @@ def _normal(op: ptr.NormalRV, rv, tails):
     mu, sigma = op.dist_params(rv.owner)
     z = pt.ndtri_exp(pt.minimum(tails.below, tails.above))
     return mu + sigma * pt.where(tails.below < tails.above, z, -z)
+
+
+@log_tails.register
+def _normal_tails(op: ptr.NormalRV, rv, value):
+    # PyMC takes the root of 2 to single precision.
+    mu, sigma = op.dist_params(rv.owner)
+    noise = GaussianMechanism(1.0).with_parameters(sigma)
+    return Tails(noise.log_interval(-np.inf, value, mu), noise.log_interval(value, np.inf, mu))
 
 
 def _symmetric_tails(value, loc, less) -> Tails:

@@ -9,11 +9,8 @@ from pymc_dp.mechanisms.base import (
     registered_mechanisms,
 )
 from pymc_dp.mechanisms.binomial import BinomialMechanism
+from pymc_dp.mechanisms.bounded_laplace import BoundedLaplaceMechanism, FoldedLaplaceMechanism
 from pymc_dp.mechanisms.custom import CustomMechanism
-from pymc_dp.mechanisms.bounded_laplace import (
-    BoundedLaplaceMechanism,
-    FoldedLaplaceMechanism,
-)
 from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
@@ -24,6 +21,7 @@ from pymc_dp.mechanisms.grids import (
     TruncatedMechanism,
 )
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
+from pymc_dp.mechanisms.noisy_max import NoisyMax
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 from pymc_dp.mechanisms.random_rounding import RandomRounding
 from pymc_dp.mechanisms.randomized_response import (
@@ -31,23 +29,22 @@ from pymc_dp.mechanisms.randomized_response import (
     RandomizedResponseCount,
     ReportMatrix,
 )
-from pymc_dp.mechanisms.suppressed import SuppressedMechanism, ThresholdedMechanism
-
-__all__ = [
-    "BinomialMechanism",
-    "CeiledMechanism",
+from pymc_dp.mechanisms.selection import ExponentialMechanism
 from pymc_dp.mechanisms.snapping import SnappingMechanism
 from pymc_dp.mechanisms.staircase import StaircaseMechanism, TulapMechanism
 from pymc_dp.mechanisms.student_t import CauchyMechanism, StudentTMechanism
+from pymc_dp.mechanisms.suppressed import SuppressedMechanism, ThresholdedMechanism
 from pymc_dp.mechanisms.uniform import UniformMechanism
 
 __all__ = [
     "BinomialMechanism",
     "BoundedLaplaceMechanism",
     "CauchyMechanism",
+    "CeiledMechanism",
     "ClippedMechanism",
     "CustomMechanism",
     "DiscreteGaussianMechanism",
+    "ExponentialMechanism",
     "FlooredMechanism",
     "FoldedLaplaceMechanism",
     "GaussianMechanism",
@@ -55,17 +52,18 @@ __all__ = [
     "LaplaceMechanism",
     "Mechanism",
     "MechanismExample",
+    "NoisyMax",
     "RandomRounding",
     "RandomizedResponse",
     "RandomizedResponseCount",
     "ReportMatrix",
     "RoundedMechanism",
-    "SuppressedMechanism",
-    "ThresholdedMechanism",
-    "TruncatedMechanism",
     "SnappingMechanism",
     "StaircaseMechanism",
     "StudentTMechanism",
+    "SuppressedMechanism",
+    "ThresholdedMechanism",
+    "TruncatedMechanism",
     "TulapMechanism",
     "UniformMechanism",
     "mechanism_examples",

@@ -146,6 +146,19 @@ class Mechanism(ReleaseLaw):
         """
         return as_float(value)
 
+    def check_released(self, name: str, value: np.ndarray, length: int | None) -> None:
+        """Refuse a value that is no release of a statistic with this many entries.
+
+        Parameters
+        ----------
+        name : str
+            Name of the release.
+        value : array
+            What was released.
+        length : int or None
+            Length of the statistic's last axis, if it is known.
+        """
+
     def why_unattainable(self, value: float) -> str:
         """Explain why no statistic can lead to this release, for an error message.
 
@@ -356,9 +369,13 @@ def wrong_scales(mechanism: Mechanism, names: Sequence[str]) -> str | None:
 
 
 def wrong_shape(
-    mechanism: Mechanism, shape: tuple[int | None, ...]
+    mechanism: Mechanism, shape: tuple[int | None, ...], axes: int = 0
 ) -> tuple[int | None, ...] | None:
-    """Return the shape of a parameter that does not broadcast against this one, if any."""
+    """Return the shape of a parameter that does not broadcast against this one, if any.
+
+    The last `axes` of the shape are of one release.
+    """
+    shape = shape[: len(shape) - axes]
     for parameter in mechanism.parameters:
         known = known_value(parameter)
         own = parameter.type.shape if known is None else known.shape
@@ -426,11 +443,18 @@ def is_published(mechanism: Mechanism, value: np.ndarray) -> np.ndarray:
     return good
 
 
-def check_attainable(name: str, mechanism: Mechanism, observed) -> None:
-    """Refuse a value that the mechanism cannot publish, whatever the statistic is."""
+def check_attainable(
+    name: str, mechanism: Mechanism, observed, statistic: TensorVariable | None = None
+) -> None:
+    """Refuse a value that the mechanism cannot publish, whatever the statistic is.
+
+    Of a `statistic` that is given, the shape counts.
+    """
     value = None if observed is None else known_value(pt.as_tensor(observed))
     if value is None:
         return
+    if statistic is not None and mechanism.statistic_ndim:
+        mechanism.check_released(name, value, statistic.type.shape[-1])
     attainable = known_value(mechanism.attainable(value))
     if attainable is not None and not np.all(attainable):
         where, at = first_bad(attainable)

@@ -23,6 +23,14 @@ class ReleaseLaw(ABC):
     parameter_names: ClassVar[tuple[str, ...]] = ()
     """Fields that hold the noise parameters, in the order of `parameters`."""
 
+    statistic_ndim: ClassVar[int] = 0
+    """Last axes of the statistic that one release is made of; 0 of noise for each entry."""
+
+    @property
+    def release_ndim(self) -> int:
+        """Last axes of the release that are one draw."""
+        return 0
+
     @property
     def spacing(self) -> float | None:
         """Distance between neighbouring atoms of a discrete release; None if it has a density."""
@@ -141,6 +149,10 @@ class ReleaseLaw(ABC):
             Confidential statistic.
         """
         raise NotImplementedError(f"{type(self).__name__} has no quantile function")
+
+    def support_point(self, statistic: TensorLike) -> TensorVariable:
+        """Return a release that is possible, where a free one may start."""
+        return pt.as_tensor(statistic)
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
         """Assert inside the graph what could not be verified when the mechanism was built."""

@@ -10,6 +10,10 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _icdf, _logcdf, _logprob
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.tensor.rewriting.basic import register_specialize
 
 from pymc_dp.graphs.questions import depends_on
 
@@ -94,6 +98,44 @@ class FeasibleRegression(NamedTuple):
         return law & inside & (cxx >= -slack) & (cxx * cyy - cxy**2 >= -slack * n)
 
 
+class Together(Op):
+    """A statistic of whose entries together one release is made, so that none is read alone.
+
+    No reader of statistics knows it: what takes them apart entry by entry declines. The density
+    is of the statistic itself.
+    """
+
+    __props__ = ()
+
+    def make_node(self, x):
+        """Return the node of a statistic."""
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, output_storage):
+        """Return the statistic."""
+        output_storage[0][0] = inputs[0].copy()
+
+    def infer_shape(self, node, shapes):
+        """Return the shape of the statistic."""
+        return shapes
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return the gradient of the statistic."""
+        return cotangents
+
+
+@register_specialize
+@node_rewriter([Together])
+def _evaluated(fgraph, node):
+    return node.inputs
+
+
+def apart(statistic: TensorVariable) -> TensorVariable:
+    """Return the statistic of a release as its density takes it."""
+    node = statistic.owner
+    return node.inputs[0] if node is not None and isinstance(node.op, Together) else statistic
+
+
 class PrivateReleaseRV(SymbolicRandomVariable):
     """A release: the mechanism's noise around a statistic of the confidential records.
 
@@ -113,7 +155,7 @@ class PrivateReleaseRV(SymbolicRandomVariable):
         _, statistic, *rest = inputs
         count = len(self.mechanism.parameters)
         moments = self.region(*rest[count:]) if self.region is not None else None
-        return statistic, self.mechanism.with_parameters(*rest[:count]), moments
+        return apart(statistic), self.mechanism.with_parameters(*rest[:count]), moments
 
 
 def release_rv(
@@ -125,7 +167,9 @@ def release_rv(
     n: int | None = None,
 ) -> TensorVariable:
     """Build the random variable of a release (not registered with any model)."""
-    statistic = pt.as_tensor(statistic).astype(pytensor.config.floatX)
+    statistic = apart(pt.as_tensor(statistic)).astype(pytensor.config.floatX)
+    if mechanism.statistic_ndim:
+        statistic = Together()(statistic)
     inputs: Sequence = [
         pt.random.shared_rng(seed=None),
         statistic,
@@ -140,10 +184,12 @@ def release_rv(
         assert bounds is not None
         assert n is not None
         draw = pt.switch(type(moments)(*rest[count:]).feasible(n, *bounds), draw, np.nan)
+    core = "(k)" if mechanism.statistic_ndim else "()"
+    own = "(pair)" if mechanism.release_ndim else "()"
     op = PrivateReleaseRV(
         dummies,
         [next_rng, draw],
-        extended_signature=f"[rng],{','.join(['()'] * (len(inputs) - 1))}->[rng],()",
+        extended_signature=f"[rng],{','.join([core, *['()'] * (len(inputs) - 2)])}->[rng],{own}",
     )
     op.mechanism, op.bounds, op.n = mechanism, bounds, n
     op.region = None if moments is None else type(moments)
@@ -198,5 +244,5 @@ def _release_icdf(op, value, *inputs, **kwargs):
 
 @_support_point.register(PrivateReleaseRV)
 def _release_support_point(op, rv, *inputs):
-    statistic, *_ = op.split(inputs)
-    return pt.broadcast_to(statistic, rv.shape)
+    statistic, mechanism, _ = op.split(inputs)
+    return pt.broadcast_to(mechanism.support_point(statistic), rv.shape)

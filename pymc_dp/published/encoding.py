@@ -96,7 +96,7 @@ def _written_mechanism(mechanism: Mechanism) -> dict[str, Any]:
         value = getattr(mechanism, field.name)
         if isinstance(value, Mechanism):
             document[field.name] = _written_mechanism(value)
-        elif isinstance(value, int) or value is None:
+        elif isinstance(value, int | str) or value is None:
             document[field.name] = value
         else:
             tensor = pt.as_tensor_variable(value)
@@ -141,6 +141,8 @@ def _mechanism(where: str, document: Any) -> Mechanism:
     values = {
         field: _mechanism(f"{where}.{field}", value)
         if isinstance(value, dict)
+        else value
+        if own[field].type in ("str", "bool") and type(value).__name__ == own[field].type
         else _number(f"{where}: {name}: {field}", value)
         for field, value in document.items()
         if value is not None

@@ -107,7 +107,7 @@ class Release(Readers):
         found = {dim: labels for dim, labels in named.items() if labels is not None}
         coords = _coords(found | dict(coords or {}) or None, dims, value.shape)
         mechanism = placed(self.mechanism, dims, coords or {}, self.name or "Release", own.labels)
-        wrong = wrong_shape(mechanism, value.shape)
+        wrong = wrong_shape(mechanism, value.shape, mechanism.release_ndim)
         if wrong is not None:
             raise ValueError(
                 f"Release: a parameter of shape {wrong} of {mechanism!r} does not broadcast "

@@ -107,11 +107,17 @@ def possible_counts(slope: float, constant: float) -> tuple[int, int] | None:
 
 
 def read_counts(
-    statistic: TensorVariable, records: TensorVariable, n: int, cells: int, column: int = 0
+    statistic: TensorVariable,
+    records: TensorVariable,
+    n: int,
+    cells: int,
+    column: int = 0,
+    codes: np.ndarray | None = None,
 ) -> CountStatistic:
     """Read a statistic of records with values 0, ..., cells - 1 as a function of their counts.
 
-    Nothing of size n is evaluated. `column` is the number of the records' column that it is of.
+    Nothing of size n is evaluated. `column` is the number of the records' column that it is of,
+    `codes` are the values where they are others.
 
     Raises
     ------
@@ -119,15 +125,16 @@ def read_counts(
         Naming the op that makes it something else than a function of sums over the records, or a
         sum that depends on the records' positions, on data that can change, or is not finite.
     """
+    codes = np.arange(cells) if codes is None else codes
     if n == 1:
-        return _of_one_record(statistic, records, cells, column)
+        return _of_one_record(statistic, records, codes, column)
     _check_positions(statistic, records)
     size = math.prod(1 if length is None else length for length in statistic.type.shape)
     if size > _MOST_ENTRIES:
         raise Declined(f"it has {size} entries; a function of counts has at most {_MOST_ENTRIES}")
     reading = additive(statistic, {records: n})
     # Every value twice, and as many as there are no records: positions would make a difference.
-    codes = np.tile(np.arange(cells), 3 if 2 * cells == n else 2)
+    codes = np.tile(codes, 3 if 2 * cells == n else 2)
     of_values = pt.constant(codes.astype(records.dtype))
     given = {v: of_values for v, j in column_vectors(reading.maps, records).items() if j == column}
     given[reading.centers] = pt.constant(np.zeros(len(reading.columns)))
@@ -137,16 +144,16 @@ def read_counts(
     return CountStatistic(values.reshape(len(reading.maps), cells), form, public)
 
 
-def _of_one_record(statistic, records, cells, column) -> CountStatistic:
+def _of_one_record(statistic, records, codes, column) -> CountStatistic:
     """Any function of a single record is linear in which value it has."""
-    width = known_shape(records)[1:]
+    width, cells = known_shape(records)[1:], len(codes)
 
-    def of_value(k: int) -> np.ndarray:
+    def of_value(k: float) -> np.ndarray:
         one = np.zeros((1, *(int(w or 1) for w in width)), dtype=records.dtype)
         one[..., column] = k
         return _number(statistic, {records: pt.constant(one)})
 
-    found = np.array([of_value(k) for k in range(cells)])
+    found = np.array([of_value(k) for k in codes])
     values = found.reshape(cells, -1).T
     if not np.all(np.isfinite(values)):
         raise Declined(f"it is not finite for records of some value: {values}")

@@ -319,7 +319,9 @@ def check_values(model: pm.Model) -> None:
             raise ValueError(
                 f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
             )
-        check_attainable(release.name, release_mechanism(release), published)
+        check_attainable(
+            release.name, release_mechanism(release), published, release_statistic(release)
+        )
 
 
 def as_published(value: TensorVariable) -> TensorVariable:

@@ -244,7 +244,7 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Co
         value = reading.model.rvs_to_values[release]
         given = substitute(statistic, {rv: latent})
         if len(found) == 1 and not binary and states is None:
-            lines = _lines(statistic, rv)
+            lines = _lines(release_statistic(release), rv)
             if lines is not None and len(lines[0]) > _FEW_ENTRIES:
                 slopes, constants = lines
                 shape = [statistic.shape[i] for i in range(statistic.type.ndim)]

@@ -118,7 +118,6 @@ def test_labels_become_positions():
     np.testing.assert_allclose(release.mechanism.matrix, [[2 / 3, 1 / 3], [0.2, 0.8]])
 
 
-@pytest.mark.skipif(not hasattr(dp, "NoisyMax"), reason="needs selections")
 @pytest.mark.parametrize("name", ["Exponential", "PermuteAndFlip"])
 def test_selections(name):
     said = {"epsilon": 1.0, "sensitivity": 0.5, "monotonic": False, "candidates": ["x", "y"]}

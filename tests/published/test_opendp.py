@@ -133,7 +133,6 @@ def test_randomized_response_of_categories_and_bits():
     assert dp.Release.from_opendp(measurement, draws[0]).value.shape == (8,)
 
 
-@pytest.mark.skipif(not hasattr(dp, "NoisyMax"), reason="needs selections")
 @pytest.mark.parametrize("measure", ["max_divergence", "zero_concentrated_divergence"])
 def test_selections(measure):
     measure, pure = getattr(od, measure)(), measure == "max_divergence"
@@ -175,7 +174,6 @@ def test_compositions_are_lists_of_releases():
     assert np.allclose([one.privacy.epsilon for one in releases], [1.0, 0.5])
 
 
-@pytest.mark.skipif(not hasattr(dp.LaplaceMechanism, "suppressed"), reason="not here yet")
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_thresholds(noise):
     metric = {"laplace": od.l01inf_distance, "gaussian": od.l02inf_distance}[noise]
@@ -478,7 +476,6 @@ def test_what_has_no_additive_noise(rows, value, match):
     assert ("Of a mean, release the sum and the length" in str(caught.value)) == noisy_ratio
 
 
-@pytest.mark.skipif(not hasattr(dp, "NoisyMax"), reason="needs selections")
 def test_polars_quantiles_are_positions_of_candidates():
     summary = summary_of(("x", "0.25-Quantile", "ExponentialMin", 2.0))
     frame = pl.DataFrame({"x": [35]})
@@ -539,7 +536,6 @@ def test_polars_keeps_counts_above_the_threshold():
     assert min(kept) == 18
 
 
-@pytest.mark.skipif(not hasattr(dp.LaplaceMechanism, "suppressed"), reason="not here yet")
 def test_polars_groups_that_a_threshold_left_out():
     summary = summary_of(("len", "Frame Length", "Integer Laplace", 1.0), ("x", *LEN[1:3], 2.0))
     summary = summary.with_columns(threshold=pl.Series([17, None], dtype=pl.UInt32))

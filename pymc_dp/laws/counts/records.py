@@ -1,4 +1,8 @@
-"""The law of what was released of identically distributed records with finitely many values."""
+"""The law of what was released of identically distributed records with finitely many values.
+
+Of continuous records of which only counts between public numbers matter, as candidates of a private
+median are, the intervals are the values.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,27 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
+from pymc.distributions.distribution import DiracDeltaRV
+from pytensor import scalar as ps
+from pytensor.graph.traversal import toposort
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.questions import known_shape, nearest_rvs
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import in_results, integrated_release, recovered
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.tails import log_between
 from pymc_dp.mechanisms.postprocessed import PostProcessed
-from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.mechanisms.release import apart, release_rv
 from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
     MOST_LISTED,
@@ -39,6 +49,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
+from pymc_dp.reading.sums import additive
 
 
 @SUM_LAWS.register(order=30)
@@ -52,6 +63,7 @@ class CountedRecords(SumLaw):
     cells: int
     parameter: TensorVariable  # the probability of a one, or the vector of probabilities
     releases: dict[TensorVariable, CountStatistic]
+    selections = True
 
     @classmethod
     def named(cls):
@@ -62,11 +74,17 @@ class CountedRecords(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         [records, *others] = group.records
-        if others or not is_registered(read_cells, records.owner.op):
+        finite = is_registered(read_cells, records.owner.op)
+        mine = releases_of(reading.model, [records])
+        selected = any(r.owner.op.mechanism.statistic_ndim for r in mine)
+        if others or not (finite or (selected and _may_be_cut(records))):
             raise Declined
         check_transform(reading.model, records)
         n = record_length(records)
-        mine = releases_of(reading.model, [records])
+        if not finite:
+            parameter, found = _between_cuts(records, n, mine)
+            cells = 2 if parameter.type.ndim == 0 else parameter.type.shape[0]
+            return cls(records, str(records.name), n, cells, parameter, found)
         j, name = only_column(records, mine)
         parameter, cells = read_cells(records.owner.op, records, j)
         found = {release: _read_release(release, records, n, cells, j) for release in mine}
@@ -112,8 +130,9 @@ class CountedRecords(SumLaw):
             )
         [(release, statistic)] = self.releases.items()
         if not self.binary:
+            kind = "cut in intervals" if self.rv.dtype.startswith("float") else "Categorical"
             raise Declined(
-                f"the records {self.name!r} are Categorical: the counts of their {self.cells} "
+                f"the records {self.name!r} are {kind}: the counts of their {self.cells} "
                 f"values have no marginal. Use to='statistics'"
             )
         return Change(replaced={release: self._of_one_count(release, statistic)})
@@ -122,7 +141,7 @@ class CountedRecords(SumLaw):
         """Build the release of functions of the number of ones, which is integrated out."""
         mechanism = release_mechanism(release)
         affine = statistic.affine
-        if affine is not None and len(affine[1]) == 1:
+        if affine is not None and len(affine[1]) == 1 and not mechanism.statistic_ndim:
             [[of_zero, of_one]], [constant] = affine
             factor, constant = float(of_one - of_zero), float(constant + self.n * of_zero)
             if factor and mechanism.log_concave and not leaves_gaps(release):
@@ -133,7 +152,8 @@ class CountedRecords(SumLaw):
                     mechanism, factor, constant = OfMultiple(mechanism, factor, constant), 1.0, 0.0
                 piece = Piece(self.latent, law, 0, factor, constant)
                 return pieces_release([piece], release, mechanism)
-        if self.n > MOST_LISTED:
+        work = getattr(mechanism, "work", 1)  # of selections
+        if self.n * work > MOST_LISTED * min(work, 10):
             raise Declined(
                 f"the density of the release {release.name!r} is a sum over {self.n + 1} numbers "
                 f"of ones among {self.name!r}, and at most {MOST_LISTED} are gone through. For a "
@@ -212,8 +232,59 @@ def _categorical_cells(op: CategoricalRV, records, j):
     return (p if p.type.ndim == 1 else p.reshape((cells,))), cells
 
 
-def _read_release(release, records, n, cells, column) -> CountStatistic:
-    statistic = release_statistic(release)
+def _may_be_cut(records: TensorVariable) -> bool:
+    """Whether records are a vector of a continuous law without atoms."""
+    op = records.owner.op
+    plain = isinstance(op, RandomVariable) and not op.ndim_supp and not isinstance(op, DiracDeltaRV)
+    return plain and records.type.ndim == 1 and records.dtype.startswith("float")
+
+
+def _between_cuts(records, n: int, mine) -> tuple[TensorVariable, dict]:
+    """Return the probabilities of the intervals between the numbers at which statistics change.
+
+    Of two intervals, that of the second. With them come the statistics, in terms of the counts.
+    """
+    edges = np.unique([c for r in mine for c in _cuts(apart(release_statistic(r)), records, n, r)])
+    if not edges.size:
+        raise Declined(f"no release counts the records {records.name!r} below numbers")
+    ends = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
+    middle = (ends[:-1] + ends[1:]) / 2.0
+    found = {r: _read_release(r, records, n, edges.size + 1, 0, middle) for r in mine}
+    parameters = column_parameters(records, 0)
+    # A law that PyMC has no distribution function of is declined there.
+    chances = pt.special.softmax(log_between(records.owner.op, parameters, edges))
+    chances = pt.specify_shape(chances, (edges.size + 1,))
+    return (chances[1] if edges.size == 1 else chances), found
+
+
+_COMPARED = (ps.LT, ps.LE, ps.GT, ps.GE)
+
+
+def _cuts(statistic: TensorVariable, records: TensorVariable, n: int, release) -> list[float]:
+    """Return the public numbers that a statistic compares records with, which is all it does."""
+    found: list[float] = []
+    for summed in additive(statistic, {records: n}).maps:
+        same: set = {records}  # the records themselves, in whatever shape
+        for node in toposort([summed], blockers=[records]):
+            mine = [i for i in node.inputs if i in same]
+            if isinstance(node.op, DimShuffle | Subtensor) and mine:
+                same.update(node.outputs)
+            elif mine:
+                numbers = [known_value(i, fixed=True) for i in node.inputs if i not in same]
+                compares = isinstance(
+                    getattr(node.op, "scalar_op", None), ps.LT | ps.LE | ps.GT | ps.GE
+                )
+                if not compares or len(numbers) != 1 or numbers[0] is None:
+                    raise Declined(
+                        f"the statistic of the release {release.name!r} is no function of the "
+                        f"counts of {records.name!r} between numbers: (x < c).sum() for public c is"
+                    )
+                found += [float(c) for c in np.unique(numbers[0]) if np.isfinite(c)]
+    return found
+
+
+def _read_release(release, records, n, cells, column, codes=None) -> CountStatistic:
+    statistic = apart(release_statistic(release))
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
         raise Declined(
@@ -221,7 +292,7 @@ def _read_release(release, records, n, cells, column) -> CountStatistic:
             f"{', '.join(repr(o.name) for o in others)}"
         )
     try:
-        return read_counts(statistic, records, n, cells, column)
+        return read_counts(statistic, records, n, cells, column, codes)
     except Declined as error:
         raise Declined(
             f"the statistic of the release {release.name!r} is no function of the counts of "

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
-from pymc.math import log1mexp, logdiffexp
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.laws.counts.marginal import log_sum
+from pymc_dp.laws.tails import log_between
 
 _NEVER = np.float64(-1e300)  # log of what is impossible, kept out of NaN
 _LEAST = np.log(1e-290)  # of a chance
@@ -61,12 +60,7 @@ class Histogram:
             if isinstance(self.law, BernoulliRV):
                 each = pt.stack([pt.log1p(-parameters[0]), each])
         else:
-            rng = pt.random.shared_rng(seed=None)
-            _, record = self.law(*parameters, rng=rng, return_next_rng=True)
-            below = pm.logcdf(record, self.edges)
-            between = [logdiffexp(below[1:], below[:-1])] if self.edges.size > 1 else []
-            last = log1mexp(below[-1:])
-            each = pt.concatenate([below[:1], *between, last])
+            each = log_between(self.law, parameters, self.edges)
         each = pt.maximum(each, _LEAST)
         return pt.stack(
             [log_sum(each[np.flatnonzero(self.classes == k)]) for k in range(self.size)]
