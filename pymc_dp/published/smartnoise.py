@@ -102,7 +102,7 @@ def _censored(
     """Return the mechanism where rows with few individuals were left out."""
     key = next(name for name, symbol in noisy.items() if symbol.is_key_count)
     decides = noise[key]
-    how = {"below": float(decides.threshold), "empty": by_group}
+    how: dict[str, Any] = {"below": float(decides.threshold), "empty": by_group}
     if own == key:
         return law.suppressed(**how)
     if own == "count_star" and decides.max_contrib == 1:
