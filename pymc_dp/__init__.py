@@ -39,7 +39,7 @@ from pymc_dp.mechanisms import (
 from pymc_dp.mechanisms.sensitivity import regression_sensitivity
 from pymc_dp.models import poisson_factorization
 from pymc_dp.observation import PrivateObservation
-from pymc_dp.published import Privacy, Release, thresholds
+from pymc_dp.published import Privacy, Release, decorrelate, from_table, thresholds
 from pymc_dp.routes.explain import explain
 from pymc_dp.sampling import sample
 from pymc_dp.step_methods import (
@@ -101,7 +101,9 @@ __all__ = [
     "TwoSidedGibbs",
     "UniformMechanism",
     "collapse",
+    "decorrelate",
     "explain",
+    "from_table",
     "neural",
     "poisson_factorization",
     "predict_records",

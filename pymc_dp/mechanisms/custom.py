@@ -92,7 +92,7 @@ class CustomMechanism(Mechanism):
     ...     return rng.laplace(statistic, 1 + 0.1 * np.abs(statistic), size)
     >>> mechanism = dp.CustomMechanism(logp, random)
     >>> mechanism.logp(30.0, [20.0, 40.0]).eval().round(4)
-    array([-5.1253, -4.3026])
+    array([-5.1251, -4.3026])
     """
 
     def __init__(

@@ -12,6 +12,8 @@ def columns_of(who: str, rows: Any) -> dict[str, list]:
     """Return the columns of a data frame, a mapping, or of rows with a header."""
     if hasattr(rows, "columns") and not hasattr(rows, "collect"):
         return {str(name): list(rows[name].to_list()) for name in rows.columns}
+    if isinstance(rows, Mapping):
+        return {str(name): list(column) for name, column in rows.items()}
     if isinstance(rows, Sequence) and rows and isinstance(rows[0], list | tuple):
         names, *body = (list(row) for row in rows)
         return {str(name): [row[at] for row in body] for at, name in enumerate(names)}
