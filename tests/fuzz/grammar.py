@@ -258,6 +258,58 @@ def _rounded(z, s):
         return np.log(stats.norm.cdf(z + 0.05, s, 0.7) - stats.norm.cdf(z - 0.05, s, 0.7))
 
 
+def _log_cell(law, low, high):
+    """Log probability of a half-open cell by the nearer tail; the noise has no atoms."""
+    with np.errstate(divide="ignore"):
+        return np.log(
+            np.where(
+                np.abs(low) < np.abs(high),
+                law.sf(low) - law.sf(high),
+                law.cdf(high) - law.cdf(low),
+            )
+        )
+
+
+def _truncated(z, s):
+    low, high = np.where(z > 0, z, z - 1), np.where(z < 0, z, z + 1)
+    return _log_cell(stats.norm(scale=0.7), low - s, high - s)
+
+
+def _ceiled(z, s):
+    return _log_cell(stats.laplace(), z - 2 - s, z - s)
+
+
+def _withheld(z, s):
+    """Laplace noise, withheld below 1."""
+    value = np.where(np.isnan(z), 1.0, z)
+    return np.where(np.isnan(z), stats.laplace.logcdf(1, s), stats.laplace.logpdf(value, s))
+
+
+def _between(z, s):
+    """Geometric noise of which 1 and 2 are withheld."""
+    value = np.where(np.isnan(z), 0.0, z)
+    both = np.logaddexp(_geometric(1.0, s), _geometric(2.0, s))
+    return np.where(np.isnan(z), both, _geometric(value, s))
+
+
+def _random_rounding(z, s):
+    with np.errstate(divide="ignore"):
+        return np.log(np.maximum(0.0, 1 - np.abs(z - s) / 3))
+
+
+def _own():
+    def logp(value, statistic):
+        return pm.logp(pm.Logistic.dist(statistic, 1.0), value)
+
+    def random(statistic, rng=None, size=None):
+        return rng.logistic(statistic, 1.0, size)
+
+    return dp.CustomMechanism(logp, random, log_concave=True)
+
+
+_geometric = _whole(lambda k: np.log((1 - _A) / (1 + _A)) - np.abs(k) / 2.0)
+
+
 # The mechanism, scipy's log density, draws.
 MECHANISMS = {
     "Laplace(1)": (
@@ -282,7 +334,7 @@ MECHANISMS = {
     ),
     "Geometric(2)": (
         lambda: dp.GeometricMechanism(2.0),
-        _whole(lambda k: np.log((1 - _A) / (1 + _A)) - np.abs(k) / 2.0),
+        _geometric,
         lambda rng, s: s + rng.geometric(1 - _A, np.shape(s)) - rng.geometric(1 - _A, np.shape(s)),
     ),
     "DiscreteGaussian(1.5)": (
@@ -290,8 +342,50 @@ MECHANISMS = {
         _whole(lambda k: -(k**2) / 2 / 1.5**2 - _NORMALISER),
         lambda rng, s: s + np.round(rng.normal(0, 1.5, np.shape(s))),  # near it: only a value
     ),
+    "Gaussian(.7).truncated()": (
+        lambda: dp.GaussianMechanism(0.7).truncated(),
+        _truncated,
+        lambda rng, s: np.trunc(s + rng.normal(0, 0.7, np.shape(s))),
+    ),
+    "Laplace(1).ceiled(2)": (
+        lambda: dp.LaplaceMechanism(1.0).ceiled(base=2),
+        _ceiled,
+        lambda rng, s: 2 * np.ceil((s + rng.laplace(0, 1.0, np.shape(s))) / 2),
+    ),
+    "Laplace(1).suppressed(1)": (
+        lambda: dp.LaplaceMechanism(1.0).suppressed(below=1.0),
+        _withheld,
+        lambda rng, s: (lambda z: np.where(z < 1, np.nan, z))(s + rng.laplace(0, 1, np.shape(s))),
+    ),
+    "Geometric(2).suppressed(1, 2)": (
+        lambda: dp.GeometricMechanism(2.0).suppressed(above=0, below=3),
+        _between,
+        lambda rng, s: (lambda z: np.where((z > 0.5) & (z < 2.5), np.nan, z))(
+            np.round(s + rng.laplace(0, 2.0, np.shape(s)))
+        ),
+    ),
+    "RandomRounding(3)": (
+        lambda: dp.RandomRounding(3),
+        _random_rounding,
+        lambda rng, s: 3 * np.floor(s / 3 + rng.random(np.shape(s))),
+    ),
+    "StudentT(3, 1)": (
+        lambda: dp.StudentTMechanism(3, 1.0),
+        lambda z, s: stats.t.logpdf(z, 3, s),
+        lambda rng, s: s + rng.standard_t(3, np.shape(s)),
+    ),
+    "Uniform(2)": (
+        lambda: dp.UniformMechanism(2.0),
+        lambda z, s: stats.uniform.logpdf(z, s - 2, 4),
+        lambda rng, s: s + rng.uniform(-2, 2, np.shape(s)),
+    ),
+    "Custom(logistic)": (
+        _own,
+        lambda z, s: stats.logistic.logpdf(z, s),
+        lambda rng, s: rng.logistic(s, 1.0, np.shape(s)),
+    ),
 }
-WHOLE_NOISE = ("Geometric(2)", "DiscreteGaussian(1.5)")
+WHOLE_NOISE = ("Geometric(2)", "DiscreteGaussian(1.5)", "Geometric(2).suppressed(1, 2)")
 # Of these statistics of binary records only: reports of each, and their number.
 REPORTS = "RandomizedResponse(.8)"
 MECHANISMS[REPORTS] = (
