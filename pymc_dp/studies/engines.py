@@ -25,7 +25,12 @@ from pymc_dp.graphs.draws import compile_draws
 from pymc_dp.graphs.questions import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.mechanisms.base import check_attainable, has_continuous_rates
+from pymc_dp.mechanisms.base import (
+    Mechanism,
+    check_attainable,
+    has_continuous_rates,
+    is_published,
+)
 from pymc_dp.reading.model import (
     Reading,
     is_tagged,
@@ -48,13 +53,20 @@ _TRIES = 10_000
 
 
 def anything_released(model: pm.Model) -> Released:
-    """Return zeros in the place of what will be released."""
-    return {rv.name: np.zeros(rv.shape.eval(), rv.dtype) for rv in all_releases(model)}
+    """Return zeros in the place of what will be released, NaN where these would be withheld."""
+    found = {}
+    for rv in all_releases(model):
+        value, mechanism = np.zeros(rv.shape.eval(), rv.dtype), rv.owner.op.mechanism
+        if mechanism.withholds:
+            value[~np.broadcast_to(mechanism.attainable(value).eval(), value.shape)] = np.nan
+        found[rv.name] = value
+    return found
 
 
 def with_anything_released(model: pm.Model) -> Reading:
     """Read a model before its releases have values."""
-    return Reading(pm.observe(model, anything_released(model)))
+    anything = anything_released(model)
+    return Reading(pm.observe(model, {name: pt.constant(v) for name, v in anything.items()}))
 
 
 def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
@@ -103,8 +115,9 @@ class ModelSimulator:
         truth: Mapping[str, Any],
         kernel: Compiled | None = None,
     ):
-        wanted = tuple(rv.name for rv in all_releases(model))
-        self._release: Release = partial(_possible, wanted)
+        mechanisms = {rv.name: rv.owner.op.mechanism for rv in all_releases(model)}
+        wanted: tuple[str, ...] = tuple(mechanisms)
+        self._release: Release = partial(_possible, mechanisms)
         # A kernel simulates from its own parameters only.
         if kernel is not None and kernel.release is not None and set(truth) <= {*kernel.needed}:
             wanted, self._release = kernel.needed, kernel.release
@@ -151,11 +164,12 @@ class ModelSimulator:
 
 
 def _possible(
-    names: Sequence[str], values: Mapping[str, Any], _: np.random.Generator
+    mechanisms: Mapping[str, Mechanism], values: Mapping[str, Any], _: np.random.Generator
 ) -> Released | None:
     """Return the releases among what was drawn, None where bounds= exclude one (NaN)."""
-    released = {name: values[name] for name in names}
-    return released if all(np.all(np.isfinite(v)) for v in released.values()) else None
+    released = {name: values[name] for name in mechanisms}
+    possible = all(is_published(mechanisms[name], v).all() for name, v in released.items())
+    return released if possible else None
 
 
 def flat_truth(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
@@ -219,7 +233,7 @@ def _checked_release(rv: TensorVariable) -> Callable[[Any], np.ndarray]:
             raise ValueError(
                 f"simulate= returned {name!r} of shape {value.shape}; the release has {shape}"
             )
-        if not np.isfinite(value).all():
+        if not is_published(mechanism, value).all():
             raise ValueError(f"simulate= returned {name!r} = {value}, not all finite")
         if attainable is not None and not attainable(value):
             check_attainable(name, mechanism, value)
@@ -278,7 +292,8 @@ def model_sampler(model: pm.Model, names: Sequence[str], settings: Settings) -> 
     kwargs |= {"compute_convergence_checks": False} | settings.size | settings.sampler
 
     def draw(released: Released, rng: np.random.Generator) -> np.ndarray:
-        observed = {k: v.astype(model[k].dtype) for k, v in released.items()}
+        # PyMC would draw what is NaN in an array, a withheld entry.
+        observed = {k: pt.constant(v.astype(model[k].dtype)) for k, v in released.items()}
         with _one_at_a_time:
             tree = sample(
                 pm.observe(model, observed), random_seed=int(rng.integers(2**31)), **kwargs
