@@ -476,12 +476,34 @@ def test_what_has_no_additive_noise(rows, value, match):
     assert ("Of a mean, release the sum and the length" in str(caught.value)) == noisy_ratio
 
 
-def test_polars_quantiles_are_positions_of_candidates():
-    summary = summary_of(("x", "0.25-Quantile", "ExponentialMin", 2.0))
-    frame = pl.DataFrame({"x": [35]})
-    release = dp.Release.from_opendp_summary(summary, frame, candidates=[25, 35, 45])
-    assert release.value == 1
+@pytest.mark.parametrize("position", [0, 1])
+def test_polars_quantiles_are_positions_of_candidates(position):
+    summary, candidates = summary_of(("x", "0.25-Quantile", "ExponentialMin", 2.0)), [25, 35, 45]
+    frame = pl.DataFrame({"x": [candidates[position]]})
+    release = dp.Release.from_opendp_summary(summary, frame, candidates=candidates)
+    assert release.value == position
     assert repr(release.mechanism) == repr(dp.NoisyMax("exponential", 2.0))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("loss", [{"epsilon": 8.0}, {"rho": 2.0}], ids=str)
+def test_polars_quantiles_have_the_law_of_their_utilities(loss):
+    candidates, ages = [10, 20, 35, 50], np.array([20, 35, 70, 41] * 4)
+    people, alpha = pl.LazyFrame({"age": ages}), 0.25
+    margins = [od.polars.Margin(invariant="lengths", max_length=16)]
+    one, runs = od.unit_of(contributions=1), 300
+    ctx = od.Context.compositor(
+        people, one, od.loss_of(**{k: x * runs / 8 for k, x in loss.items()}),
+        split_evenly_over=runs, margins=margins,
+    )  # fmt: skip
+    query = ctx.query().select(pl.col.age.fill_null(0).dp.quantile(alpha, candidates))
+    read = partial(dp.Release.from_opendp_summary, candidates=candidates)
+    found = [read(*asked(query)) for _ in range(runs)]
+    below, above = (f(ages[:, None], candidates).sum(0) for f in (np.less, np.greater))
+    utilities = -abs((1 - alpha) * below - alpha * above)
+    expected = [np.exp(found[0].mechanism.logp(i, utilities).eval()) for i in range(4)]
+    share = np.bincount([one.value for one in found], minlength=4) / runs
+    assert np.all(np.abs(share - expected) < 4.5 * np.sqrt(0.25 / runs))
 
 
 def test_a_sized_mean_of_one_contribution_is_exact():
