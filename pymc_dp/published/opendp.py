@@ -43,11 +43,8 @@ _LAWS = {
     "MaxDivergence": "Laplace",
     "ZeroConcentratedDivergence": "Gaussian",
 }
-# The noise of a selection, by its name in Polars and by the law of its measure.
-_SELECTIONS: dict[str, Callable[[float], Mechanism]] = {
-    "ExponentialMin": lambda scale: own.NoisyMax("exponential", scale),
-    "GumbelMin": lambda scale: own.ExponentialMechanism(1 / scale),
-}
+# Selections, by their name in Polars and by the measure.
+_PURE, _SELECTIONS = ("ExponentialMin", "MaxDivergence"), ("ExponentialMin", "GumbelMin")
 _INSTEAD = "write dp.Release(value, mechanism) with the mechanism that was used"
 
 
@@ -157,15 +154,22 @@ def from_opendp(
     return cls(**{"value": value, "mechanism": mechanism} | found | described)
 
 
-def _selection(arguments: Mapping[str, Any]) -> Mechanism:
+def _selection(what: str, kind: str, scale: float) -> Mechanism:
     """Return the selection: OpenDP adds exponential noise, or Gumbel's under zCDP."""
-    pure = _LAWS[str(arguments["output_measure"])] == "Laplace"
-    return _SELECTIONS["ExponentialMin" if pure else "GumbelMin"](float(arguments["scale"]))
+    _check_noisy(what, scale, 0.0)
+    if kind in _PURE:
+        return own.NoisyMax("exponential", scale)
+    return own.ExponentialMechanism(1 / scale)
+
+
+def _of_measure(arguments: Mapping[str, Any]) -> Mechanism:
+    kind, scale = str(arguments["output_measure"]), float(arguments["scale"])
+    return _selection(f"{_WHO}: the selection", kind, scale)
 
 
 def _of_scores(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
     """Return the selection of the largest of noisy scores."""
-    mechanism = _selection(arguments)
+    mechanism = _of_measure(arguments)
     if arguments["negate"]:
         raise ValueError(
             f"{_WHO}: negate=True selects the smallest score. Release -scores in the model, and "
@@ -191,7 +195,7 @@ _ANSWERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[Mechanism, Any]]] =
     ),
     "make_randomized_response_bitvec": lambda a, z: (RandomizedResponse(1 - a["f"] / 2), _bits(z)),
     "make_noisy_max": _of_scores,
-    "make_private_quantile": lambda a, z: (_selection(a), positions(_WHO, a["candidates"], z)),
+    "make_private_quantile": lambda a, z: (_of_measure(a), positions(_WHO, a["candidates"], z)),
     "make_canonical_noise": lambda a, z: (own.TulapMechanism(*a["d_out"], a["d_in"]), z),
 }
 
@@ -397,7 +401,7 @@ def from_opendp_summary(
     if lengths is not None and len(parts) == 1:
         raise ValueError(f"{what} is no mean: leave lengths= out")
     if noise in _SELECTIONS:
-        noisy = _SELECTIONS[noise](float(parts[0]["scale"]))
+        noisy = _selection(what, noise, float(parts[0]["scale"]))
         value = positions(_POLARS, candidates or (), value)
     elif any(row["distribution"] not in _NOISE for row in parts):
         raise ValueError(f"{what} has {noise} noise, which is not read; {_INSTEAD}")
