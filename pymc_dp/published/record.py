@@ -121,14 +121,9 @@ class Release:
             raise TypeError(
                 f"Release: privacy must be a dp.Privacy, got {type(self.privacy).__name__}"
             )
-        kept: dict[str, Any] = {
-            "value": value,
-            "mechanism": mechanism,
-            "dims": dims,
-            "coords": coords,
-        }
-        kept["_labels"] = own.labels if dims is None else (None,) * value.ndim
-        for name, field in kept.items():
+        labels = own.labels if dims is None else (None,) * value.ndim
+        kept = {"value": value, "mechanism": mechanism, "dims": dims, "coords": coords}
+        for name, field in (kept | {"_labels": labels}).items():
             object.__setattr__(self, name, field)
 
     from_opendp = classmethod(opendp.from_opendp)

@@ -1,5 +1,6 @@
 """Every release that a reader makes in these tests is written and read again."""
 
+import numpy as np
 import pytest
 
 import pymc_dp as dp
@@ -12,9 +13,11 @@ def read_again(read):
         made = read(*arguments, **options)
         for one in made if isinstance(made, list) else [made]:
             again = dp.Release.from_json(one.to_json())
-            assert again == one
+            # Two releases are equal if their texts are, which may both lack something.
+            for field in ("name", "dims", "coords", "privacy", "source"):
+                assert getattr(again, field) == getattr(one, field), field
             assert repr(again.mechanism) == repr(one.mechanism)
-            assert (again.value.dtype, again.value.shape) == (one.value.dtype, one.value.shape)
+            np.testing.assert_array_equal(again.value, one.value, strict=True)
         return made
 
     return checked
