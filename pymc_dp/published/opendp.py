@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -401,7 +402,9 @@ def from_opendp_summary(
     if lengths is not None and len(parts) == 1:
         raise ValueError(f"{what} is no mean: leave lengths= out")
     if noise in _SELECTIONS:
-        noisy = _selection(what, noise, float(parts[0]["scale"]))
+        # The scores there are whole numbers: multiples by the denominator of alpha as a float.
+        alpha = Fraction(float(aggregates.removesuffix("-Quantile")))
+        noisy = _selection(what, noise, float(parts[0]["scale"]) / alpha.denominator)
         value = positions(_POLARS, candidates or (), value)
     elif any(row["distribution"] not in _NOISE for row in parts):
         raise ValueError(f"{what} has {noise} noise, which is not read; {_INSTEAD}")
