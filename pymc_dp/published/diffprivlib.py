@@ -233,10 +233,7 @@ def _of_tool(
 ) -> dict[str, Any]:
     """Read what a function of `diffprivlib.tools` returned."""
     if density:
-        raise ValueError(
-            f"{_WHO}: with density=True the noisy counts were divided by their sum; release the "
-            f"counts"
-        )
+        raise ValueError(f"{_WHO}: density=True divides the noisy counts; release the counts")
     if name.startswith("histogram"):
         noise: Mechanism = GeometricMechanism(1 / epsilon).clipped(lower=0)
     else:

@@ -436,9 +436,7 @@ def from_opendp_summary(
     elif len(value) == 1:
         value = value[0]
     else:
-        raise ValueError(
-            f"{_POLARS}: the frame has {len(value)} rows and no column that labels them"
-        )
+        raise ValueError(f"{_POLARS}: {len(value)} rows, and no column that labels them")
     return cls(**made | {"value": value, "mechanism": noisy} | described)
 
 

@@ -97,10 +97,7 @@ def from_pipelinedp(
         )
     value, found = keyed(_WHO, {"partition": list(rows)}, values, partitions)
     if np.isnan(value).any():
-        raise ValueError(
-            f"{_WHO}: the results lack some of the partitions; public ones are all there, also "
-            f"those without records"
-        )
+        raise ValueError(f"{_WHO}: public partitions are all there, but the results lack some")
     name = "normalized_sum" if metric == "mean" else metric
     made = {"value": value, "mechanism": mechanism, "source": f"PipelineDP: {metric}"}
     return cls(**made | {"name": name} | found | described)

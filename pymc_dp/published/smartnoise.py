@@ -96,10 +96,7 @@ def from_smartnoise(
         )
     kind = type(noise[own]).__name__
     if kind not in _NOISE:
-        raise ValueError(
-            f"{_WHO}: {kind} noise, that of {column!r}, is not read; write dp.Release(value, "
-            f"mechanism)"
-        )
+        raise ValueError(f"{_WHO}: {kind} noise is not read; write dp.Release(value, mechanism)")
     law, decided = _NOISE[kind](float(noise[own].scale)), ""
     if outer.censor_dims:
         decides = noise[key := next(name for name in noisy if noisy[name].is_key_count)]
