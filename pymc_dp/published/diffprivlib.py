@@ -115,11 +115,8 @@ def from_diffprivlib(
     try:
         with np.errstate(all="ignore"):  # the mechanisms refuse scales of 0, inf and nan
             noise = _MECHANISMS[name](mechanism)
-        labels = (
-            [mechanism.value0, mechanism.value1]
-            if name == "Binary"
-            else getattr(mechanism, "candidates", None) or getattr(mechanism, "_domain_values", ())
-        )
+        listed = getattr(mechanism, "candidates", None) or getattr(mechanism, "_domain_values", ())
+        labels = [mechanism.value0, mechanism.value1] if name == "Binary" else listed
     except AttributeError as error:
         raise ValueError(
             f"{_WHO}: this {name} is not that of diffprivlib 0.6 ({error}); write "
