@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,11 +11,52 @@ from pymc_dp.mechanisms import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.arguments import refuse_unless
 from pymc_dp.published.privacy import Privacy
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def read(
-    rows: Any, *, value: str, variance: str, label: str | None, **fields: Any
-) -> dict[str, Any]:
-    """Read rows of a file or a data frame; see `Release.from_nmf`."""
+    from pymc_dp.published.record import Release
+
+
+def from_nmf(
+    cls: type[Release],
+    rows: str | Path | Any,
+    *,
+    value: str = "value",
+    variance: str = "variance",
+    label: str | None = None,
+    **described: Any,
+) -> Release:
+    r"""Read rows of a Census noisy measurement file: counts with discrete Gaussian noise.
+
+    The file gives the **variance** of the noise; the mechanism is
+    ``DiscreteGaussianMechanism(sigma)`` with :math:`\sigma = \sqrt{\text{variance}}`. (The
+    variance of the discrete Gaussian is :math:`\sigma^2` within a relative 1e-6 from
+    :math:`\sigma = 1` on.) Noisy measurements are what the statistic plus noise gave, negative
+    ones included. Published census tables are not: they were made consistent and non-negative,
+    and are no releases.
+
+    Parameters
+    ----------
+    rows : path, or polars or pandas data frame
+        A parquet file or folder, or the rows themselves. Pass a data frame to take some rows of
+        a file: one query at one level of geography, say.
+    value, variance : str
+        Columns of the noisy count and of the variance of its noise, as your file names them.
+        Where a row holds the counts of a whole query, they must be as many in every row; the
+        value then has one row for each.
+    label : str, optional
+        Column that labels the rows. It becomes the first dimension.
+    **described
+        `name`, `dims`, `coords`, `privacy` and `source` of the release.
+
+    Raises
+    ------
+    ValueError
+        No such column, no rows, a count that is not whole, or a variance that is not positive:
+        a variance of zero marks an invariant, which was published without noise.
+    ImportError
+        A path without pandas and pyarrow, the extra ``[parquet]``.
+    """
     columns = [value, variance, *([label] if label else [])]
     if isinstance(rows, str | PathLike):
         rows = _parquet(rows)
@@ -49,15 +90,16 @@ def read(
     )
     sigma = np.sqrt(noise)
     sigma = sigma[0] if np.all(sigma == sigma[0]) else sigma.reshape(-1, *[1] * (counts.ndim - 1))
-    described: dict[str, Any] = {
+    made: dict[str, Any] = {
+        "value": counts.astype("int64"),
+        "mechanism": DiscreteGaussianMechanism(sigma),
         "source": "Census noisy measurement file",
         "privacy": Privacy(neighbouring="replace one record", measure="zero-concentrated"),
     }
-    if label and "dims" not in fields:
+    if label and "dims" not in described:
         inner = tuple(f"{value}_{axis}" for axis in range(1, counts.ndim))
-        described |= {"dims": (label, *inner), "coords": {label: rows[label].to_list()}}
-    mechanism = DiscreteGaussianMechanism(sigma)
-    return {"value": counts.astype("int64"), "mechanism": mechanism, **(described | fields)}
+        made |= {"dims": (label, *inner), "coords": {label: rows[label].to_list()}}
+    return cls(**made | described)
 
 
 def _parquet(path: Any) -> Any:

@@ -6,24 +6,27 @@ The library itself is never imported.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from pymc_dp import mechanisms as own
-from pymc_dp.mechanisms import (
-    DiscreteGaussianMechanism,
-    GaussianMechanism,
-    GeometricMechanism,
-    LaplaceMechanism,
-    Mechanism,
-    RandomizedResponse,
-)
+from pymc_dp.mechanisms import GaussianMechanism, GeometricMechanism, LaplaceMechanism, Mechanism
 from pymc_dp.published.privacy import Privacy
+from pymc_dp.published.tables import positions
 
-# What has no reader, and what to write.
-_NOT_READ = {
+if TYPE_CHECKING:
+    from pymc_dp.published.record import Release
+
+_WHO = "from_diffprivlib"
+_QUANTILE = (
+    "it is drawn from the intervals between the sorted records. Release counts of the records by "
+    "interval, with tools.histogram"
+)
+# What is not read, and what to write.
+_INSTEAD = {
     "LaplaceBoundedNoise": "its noise is Laplace, drawn again until it is within the object's "
     "_noise_bound: write dp.CustomMechanism with that density",
     "GeometricFolded": "its whole numbers are reflected at the bounds: write dp.CustomMechanism "
@@ -31,93 +34,129 @@ _NOT_READ = {
     "Bingham": "it releases a direction drawn around an eigenvector, no noisy number",
     "Vector": "it adds a random linear term to an objective function: the parameters that were "
     "fitted are no noisy number",
+    "std": 'it is the root of a noisy variance: read dp.Release.from_diffprivlib("var", value**2, '
+    "...), and release the variance in the model",
+    **dict.fromkeys(("quantile", "percentile", "median"), _QUANTILE),
 }
+_TOOLS = ("mean", "var", "sum", "count_nonzero", "histogram", "histogramdd", "histogram2d")
 
 
-def read(mechanism: Any, value: Any, **fields: Any) -> dict[str, Any]:
-    """Read the noise of a released value; see `Release.from_diffprivlib`."""
-    if isinstance(mechanism, str):
-        return _read_tool(mechanism, value, **fields)
-    name = type(mechanism).__name__
-    if name not in _READERS:
-        why = _NOT_READ.get(
-            name, "where this package has the mechanism, write dp.Release(value, mechanism)"
-        )
-        raise ValueError(
-            f"from_diffprivlib: {name} is not read: {why}. What is read: {', '.join(_READERS)}"
-        )
-    epsilon, delta = float(mechanism.epsilon), float(getattr(mechanism, "delta", 0.0))
-    labels = _labels(name, mechanism)
-    if labels is not None:
-        value = _codes(name, labels, value)
+def from_diffprivlib(
+    cls: type[Release], mechanism: Any, value: ArrayLike, **described: Any
+) -> Release:
+    r"""Read the noise of a value that a mechanism object or a tool of diffprivlib released.
+
+    ======================  ===================================================================
+    `Laplace`               `LaplaceMechanism`, :math:`b = \Delta / (\varepsilon -
+                            \log(1 - \delta))`
+    `Geometric`             `GeometricMechanism`, :math:`b = \Delta / \varepsilon`
+    `Gaussian`,             `GaussianMechanism`, with the standard deviation that the object
+    `GaussianAnalytic`      found for :math:`(\varepsilon, \delta)`
+    `GaussianDiscrete`      `DiscreteGaussianMechanism`, likewise
+    `LaplaceTruncated`,     the same, ``.clipped(lower, upper)``
+    `GeometricTruncated`
+    `LaplaceFolded`         `FoldedLaplaceMechanism`
+    `LaplaceBoundedDomain`  `BoundedLaplaceMechanism`, with the larger scale that it needs
+    `Staircase`             `StaircaseMechanism`
+    `Snapping`              `SnappingMechanism`
+    `Uniform`               `UniformMechanism`, half as wide as :math:`\Delta / \delta`
+    `Exponential`,          `ExponentialMechanism`, `NoisyMax`; the candidate becomes its
+    `PermuteAndFlip`        position
+    `Binary`                `RandomizedResponse`; its labels become 0 and 1
+    `ExponentialCateg...`,  ``RandomizedResponse(matrix=...)``; the labels become their
+    `ExponentialHier...`    positions among the object's
+    ======================  ===================================================================
+
+    By name of a function of `diffprivlib.tools`, with the arguments it was called with:
+
+    ======================  ===================================================================
+    ``"mean"``              mean of the records clipped to the bounds; `LaplaceMechanism`,
+                            clipped to the bounds
+    ``"var"``               variance (over n) of the clipped records; `BoundedLaplaceMechanism`
+                            on :math:`[0, (u - l)^2 / 4]`
+    ``"sum"``               sum of the clipped records; `LaplaceMechanism` clipped to
+                            :math:`[n l, n u]`, or `GeometricMechanism` with an integer `dtype`
+    ``"count_nonzero"``     number of records; `GeometricMechanism` clipped to [0, n]
+    ``"histogram"``,        numbers of records; `GeometricMechanism`, clipped at 0
+    ``"histogramdd"``
+    ======================  ===================================================================
+
+    Parameters
+    ----------
+    mechanism : object of diffprivlib.mechanisms, or str
+        What `randomise` was called on, or the name of the function of `diffprivlib.tools`.
+    value : array_like
+        What it returned, or an array of what several calls returned. Of a function that was
+        given an axis, pass all that it returned at once: it splits epsilon among the entries.
+    **described
+        Of a function: `epsilon`, `bounds`, `n` (the number of records of each entry) and
+        `dtype`. `name`, `dims`, `coords`, `privacy` (by default the epsilon and delta) and
+        `source` of the release.
+
+    Raises
+    ------
+    ValueError
+        Another mechanism or function, or one without noise.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> dp.Release.from_diffprivlib("mean", 4.5, epsilon=0.5, bounds=(0, 10), n=50).mechanism
+    LaplaceMechanism(scale=0.4).clipped(lower=0.0, upper=10.0)
+    """
+    is_tool = isinstance(mechanism, str)
+    name = mechanism.removeprefix("nan") if is_tool else type(mechanism).__name__
+    known = _TOOLS if is_tool else _MECHANISMS
+    if name not in known:
+        why = _INSTEAD.get(name, "where there is its mechanism, write dp.Release(value, mechanism)")
+        raise ValueError(f"{_WHO}: {name} is not read: {why}. What is read: {', '.join(known)}")
+    if is_tool:
+        return cls(**_of_tool(name, np.asarray(value), **described))
     try:
-        noise = _READERS[name](mechanism, epsilon, delta)
+        with np.errstate(all="ignore"):  # the mechanisms refuse scales of 0, inf and nan
+            noise = _MECHANISMS[name](mechanism)
+        listed = getattr(mechanism, "candidates", None) or getattr(mechanism, "_domain_values", ())
+        labels = [mechanism.value0, mechanism.value1] if name == "Binary" else listed
     except AttributeError as error:
         raise ValueError(
-            f"from_diffprivlib: this {name} is not that of diffprivlib 0.6 ({error}); write "
+            f"{_WHO}: this {name} is not that of diffprivlib 0.6 ({error}); write "
             f"dp.Release(value, mechanism)"
         ) from None
-    privacy = None
+    epsilon, delta = float(mechanism.epsilon), _delta(mechanism)
+    measure, privacy = "approximate" if delta else "pure", None
     if 0 < epsilon < np.inf:  # else all of the loss is in delta
-        measure = "approximate" if delta else "pure"
         privacy = Privacy(measure=measure, epsilon=epsilon, delta=delta or None)
-    source = f"diffprivlib {name}"
-    own = {"value": value, "mechanism": noise, "privacy": privacy, "source": source}
-    return own | fields
+    made = {"value": positions(_WHO, labels, value) if labels else value, "mechanism": noise}
+    return cls(**made | {"privacy": privacy, "source": f"diffprivlib {name}"} | described)
 
 
-def _positive(mechanism: Any, scale: float) -> float:
-    if not 0 < scale < np.inf:
-        raise ValueError(
-            f"from_diffprivlib: {type(mechanism).__name__} has noise of scale {scale}: without "
-            f"noise, or with nothing but noise, there is no release to model"
-        )
-    return scale
+def _delta(m: Any) -> float:
+    return float(getattr(m, "delta", 0.0))
 
 
-def _laplace(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    with np.errstate(divide="ignore"):  # delta = 1 stands for no noise
-        return LaplaceMechanism(
-            _positive(mechanism, float(mechanism.sensitivity) / (epsilon - np.log1p(-delta)))
-        )
+def _scale(m: Any) -> np.float64:
+    return np.float64(m.sensitivity) / (m.epsilon - np.log1p(-_delta(m)))
 
 
-def _geometric(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    return GeometricMechanism(_positive(mechanism, float(mechanism.sensitivity) / epsilon))
+def _rate(m: Any) -> np.float64:
+    return np.float64(m.epsilon) / np.float64(m.sensitivity) / (1 if m.monotonic else 2)
 
 
-# How the standard deviation follows from the losses differs between the three classes and is
-# solved for numerically in two, so that the number they draw with is the one to take.
-def _gaussian(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    return GaussianMechanism(_positive(mechanism, float(mechanism._scale)))
+def _binary(m: Any) -> Mechanism:
+    if not _delta(m):
+        return own.RandomizedResponse.from_epsilon(m.epsilon)
+    return own.RandomizedResponse((np.exp(m.epsilon) + m.delta) / (np.exp(m.epsilon) + 1))
 
 
-def _discrete_gaussian(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    return DiscreteGaussianMechanism(_positive(mechanism, float(mechanism._scale)))
+def _among_labels(m: Any) -> Mechanism:
+    labels = m._domain_values
+    chance = np.array([[m._get_prob(k, z) for z in labels] for k in labels])
+    return own.RandomizedResponse(matrix=chance / chance.sum(axis=1, keepdims=True))
 
 
-def _binary(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    if delta == 0:
-        return RandomizedResponse.from_epsilon(epsilon)
-    return RandomizedResponse((np.exp(epsilon) + delta) / (np.exp(epsilon) + 1))
-
-
-def _truncated(reader: Callable[..., Mechanism]) -> Callable[..., Mechanism]:
-    def read_truncated(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-        return reader(mechanism, epsilon, delta).clipped(mechanism.lower, mechanism.upper)
-
-    return read_truncated
-
-
-def _folded(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    scale = _laplace(mechanism, epsilon, delta).parameters[0]
-    return own.FoldedLaplaceMechanism(scale, mechanism.lower, mechanism.upper)
-
-
-def _bounded_domain(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    lower, upper = float(mechanism.lower), float(mechanism.upper)
-    scale = bounded_scale(epsilon, delta, float(mechanism.sensitivity), upper - lower)
-    return own.BoundedLaplaceMechanism(_positive(mechanism, scale), lower, upper)
+def _bounded(m: Any) -> Mechanism:
+    scale = bounded_scale(m.epsilon, _delta(m), m.sensitivity, m.upper - m.lower)
+    return own.BoundedLaplaceMechanism(scale, m.lower, m.upper)
 
 
 def bounded_scale(epsilon: float, delta: float, sensitivity: float, width: float) -> float:
@@ -133,7 +172,7 @@ def bounded_scale(epsilon: float, delta: float, sensitivity: float, width: float
         change = np.log(at_ends / -np.expm1(-width / scale))
         return sensitivity - scale * (epsilon - change - np.log1p(-delta))
 
-    least = sensitivity / (epsilon - np.log1p(-delta))
+    least = np.float64(sensitivity) / (epsilon - np.log1p(-delta))
     if not 0 < least < np.inf or short(least) <= 0:
         return least
     most = 2 * least
@@ -142,106 +181,45 @@ def bounded_scale(epsilon: float, delta: float, sensitivity: float, width: float
     return float(brentq(short, least, most, xtol=1e-300, rtol=1e-14))
 
 
-def _uniform(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    return own.UniformMechanism(_positive(mechanism, float(mechanism.sensitivity) / delta / 2))
-
-
-def _among_labels(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    labels = mechanism._domain_values
-    chance = np.array([[mechanism._get_prob(k, z) for z in labels] for k in labels])
-    return RandomizedResponse(matrix=chance / chance.sum(axis=1, keepdims=True))
-
-
-def _exponential(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    rate = _rate(mechanism, epsilon)
-    if mechanism.measure is not None:
+def _exponential(m: Any) -> Mechanism:
+    rate = _rate(m)
+    if m.measure is not None:
         raise ValueError(
-            f"from_diffprivlib: the candidates of this Exponential have a measure. Release "
-            f"utilities + log(measure) / {rate:.17g} in the model, and write dp.Release(index, "
+            f"{_WHO}: the candidates of this Exponential have a measure. Release utilities + "
+            f"log(measure) / {rate:.17g} in the model, and write dp.Release(index, "
             f"dp.ExponentialMechanism({rate:.17g}))"
         )
     return own.ExponentialMechanism(rate)
 
 
-def _permute_and_flip(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    return own.NoisyMax("exponential", 1 / _rate(mechanism, epsilon))
-
-
-def _rate(mechanism: Any, epsilon: float) -> float:
-    return (
-        epsilon
-        / _positive(mechanism, float(mechanism.sensitivity))
-        / (1 if mechanism.monotonic else 2)
-    )
-
-
-def _staircase(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    sensitivity = _positive(mechanism, float(mechanism.sensitivity))
-    return own.StaircaseMechanism(epsilon, sensitivity, float(mechanism.gamma))
-
-
-def _snapping(mechanism: Any, epsilon: float, delta: float) -> Mechanism:
-    sensitivity = _positive(mechanism, float(mechanism.sensitivity))
-    bounds = float(mechanism.lower), float(mechanism.upper)
-    return own.SnappingMechanism.from_epsilon(epsilon, sensitivity, *bounds)
-
-
-def _labels(name: str, mechanism: Any) -> Any:
-    """Return the labels of what is released, where it is one of these."""
-    if name == "Binary":
-        return mechanism.value0, mechanism.value1
-    return getattr(mechanism, "candidates", None) or getattr(mechanism, "_domain_values", None)
-
-
-def _codes(name: str, labels: Any, value: Any) -> np.ndarray:
-    found = np.asarray(value)[..., None] == np.array(labels)
-    if not np.all(found.any(axis=-1)):
-        raise ValueError(
-            f"from_diffprivlib: {name} releases {' and '.join(map(repr, labels))}, got {value!r}"
-        )
-    return found.argmax(axis=-1)
-
-
-_READERS: dict[str, Callable[..., Mechanism]] = {
-    "Laplace": _laplace,
-    "LaplaceTruncated": _truncated(_laplace),
-    "Geometric": _geometric,
-    "GeometricTruncated": _truncated(_geometric),
-    "Gaussian": _gaussian,
-    "GaussianAnalytic": _gaussian,
-    "GaussianDiscrete": _discrete_gaussian,
+# How the standard deviation follows from the losses differs between the classes of Gaussian noise
+# and is solved for numerically in two: the number that they draw with is the one to take.
+_MECHANISMS: dict[str, Callable[[Any], Mechanism]] = {
+    "Laplace": lambda m: LaplaceMechanism(_scale(m)),
+    "LaplaceTruncated": lambda m: LaplaceMechanism(_scale(m)).clipped(m.lower, m.upper),
+    "Geometric": lambda m: GeometricMechanism(_scale(m)),
+    "GeometricTruncated": lambda m: GeometricMechanism(_scale(m)).clipped(m.lower, m.upper),
+    "Gaussian": lambda m: GaussianMechanism(m._scale),
+    "GaussianAnalytic": lambda m: GaussianMechanism(m._scale),
+    "GaussianDiscrete": lambda m: own.DiscreteGaussianMechanism(m._scale),
     "Binary": _binary,
-    "LaplaceFolded": _folded,
-    "LaplaceBoundedDomain": _bounded_domain,
-    "Uniform": _uniform,
-    "Staircase": _staircase,
-    "Snapping": _snapping,
+    "LaplaceFolded": lambda m: own.FoldedLaplaceMechanism(_scale(m), m.lower, m.upper),
+    "LaplaceBoundedDomain": _bounded,
+    "Uniform": lambda m: own.UniformMechanism(np.float64(m.sensitivity) / m.delta / 2),
+    "Staircase": lambda m: own.StaircaseMechanism(m.epsilon, m.sensitivity, m.gamma),
+    "Snapping": lambda m: own.SnappingMechanism.from_epsilon(
+        m.epsilon, m.sensitivity, m.lower, m.upper
+    ),
     "Exponential": _exponential,
-    "PermuteAndFlip": _permute_and_flip,
+    "PermuteAndFlip": lambda m: own.NoisyMax("exponential", 1 / _rate(m)),
     "ExponentialCategorical": _among_labels,
     "ExponentialHierarchical": _among_labels,
 }
 
 
-# --- Functions of diffprivlib.tools -------------------------------------------------------------
-
-_QUANTILE = (
-    "it is drawn from the intervals between the sorted records. Release counts of the records by "
-    "interval, with tools.histogram"
-)
-_TOOLS_NOT_READ = {
-    "std": 'it is the root of a noisy variance: read dp.Release.from_diffprivlib("var", value**2, '
-    "...), and release the variance in the model",
-    "quantile": _QUANTILE,
-    "percentile": _QUANTILE,
-    "median": _QUANTILE,
-}
-_HISTOGRAMS = ("histogram", "histogramdd", "histogram2d")
-
-
-def _read_tool(
+def _of_tool(
     name: str,
-    value: Any,
+    value: np.ndarray,
     *,
     epsilon: float,
     bounds: Any = None,
@@ -250,45 +228,23 @@ def _read_tool(
     density: bool | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    tool = name.removeprefix("nan")
-    if tool not in (*_HISTOGRAMS, "count_nonzero", "mean", "sum", "var"):
-        why = _TOOLS_NOT_READ.get(tool, "it is no function of diffprivlib.tools that is known")
-        raise ValueError(f"from_diffprivlib: {name!r} is not read: {why}")
-    value = np.asarray(value)
-    if tool in _HISTOGRAMS:
-        if density:
-            raise ValueError(
-                "from_diffprivlib: with density=True the noisy counts were divided by their sum; "
-                "release the counts"
-            )
+    """Read what a function of `diffprivlib.tools` returned."""
+    if density:
+        raise ValueError(f"{_WHO}: density=True divides the noisy counts; release the counts")
+    if name.startswith("histogram"):
         noise: Mechanism = GeometricMechanism(1 / epsilon).clipped(lower=0)
     else:
-        lower, upper = _bounds(name, (0, 1) if tool == "count_nonzero" else bounds)
-        if n is None or n < 1:
+        bounds = (0, 1) if name == "count_nonzero" else bounds
+        if bounds is None or not n:
             raise ValueError(
-                f"from_diffprivlib: {name} needs n=, the number of records, which is public there"
+                f"{_WHO}: {name} needs bounds=, without which it takes the least and the largest "
+                f"record and is not private, and n=, the number of records, which is public there"
             )
         # With an axis, every entry has its share.
-        noise = _of_records(tool, epsilon / value.size, lower, upper, n, dtype)
-    own_fields = {
-        "value": value,
-        "mechanism": noise,
-        "privacy": Privacy(measure="pure", epsilon=epsilon),
-        "source": f"diffprivlib tools.{name}",
-    }
-    return own_fields | fields
-
-
-def _bounds(name: str, bounds: Any) -> tuple[Any, Any]:
-    if bounds is None:
-        raise ValueError(
-            f"from_diffprivlib: {name} needs bounds=. Without them it takes the least and the "
-            f"largest record, and is not private"
-        )
-    lower, upper = (np.asarray(bound, dtype="float64") for bound in bounds)
-    if not np.all(lower < upper):
-        raise ValueError(f"from_diffprivlib: bounds={bounds!r} must be (lower, upper)")
-    return lower[()], upper[()]
+        lower, upper = (np.asarray(bound, dtype="float64")[()] for bound in bounds)
+        noise = _of_records(name, epsilon / value.size, lower, upper, n, dtype)
+    made = {"value": value, "mechanism": noise, "source": f"diffprivlib tools.{name}"}
+    return made | {"privacy": Privacy(measure="pure", epsilon=epsilon)} | fields
 
 
 def _of_records(tool: str, epsilon: float, lower: Any, upper: Any, n: int, dtype: Any) -> Mechanism:

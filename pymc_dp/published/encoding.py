@@ -184,10 +184,7 @@ def _mapping(where: str, document: Any) -> dict[str, Any]:
 
 
 def _check_fields(
-    where: str,
-    document: Mapping[str, Any],
-    known: Sequence[str],
-    required: Collection[str] = (),
+    where: str, document: Mapping[str, Any], known: Sequence[str], required: Collection[str] = ()
 ) -> None:
     unknown = [name for name in document if name not in known]
     if unknown:

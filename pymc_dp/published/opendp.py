@@ -6,23 +6,22 @@ OpenDP itself is never imported: all that is read hangs on the objects that the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pymc_dp import mechanisms as own
-from pymc_dp.mechanisms import (
-    DiscreteGaussianMechanism,
-    GaussianMechanism,
-    GeometricMechanism,
-    LaplaceMechanism,
-    Mechanism,
-    RandomizedResponse,
-)
+from pymc_dp.mechanisms import Mechanism, RandomizedResponse
 from pymc_dp.published.privacy import Privacy
-from pymc_dp.published.tables import keyed
+from pymc_dp.published.tables import chosen, keyed, positions
 
+if TYPE_CHECKING:
+    from pymc_dp.published.record import Release
+
+_WHO, _POLARS = "from_opendp", "from_opendp_summary"
 # Combinators that leave the noise as it is, with the argument that holds the measurement.
 _AROUND = {
     "make_chain_mt": "measurement1",
@@ -31,63 +30,115 @@ _AROUND = {
     "make_pureDP_to_zCDP": "measurement",
     "make_zCDP_to_approxDP": "measurement",
 }
-# The law of the noise, and whether it is on whole numbers.
-_NOISE: dict[tuple[str, bool], type[LaplaceMechanism | GaussianMechanism | Any]] = {
-    ("laplace", False): LaplaceMechanism,
-    ("laplace", True): GeometricMechanism,
-    ("gaussian", False): GaussianMechanism,
-    ("gaussian", True): DiscreteGaussianMechanism,
+# The noise by the words of Polars summaries, and the law by constructors and measures.
+_NOISE: dict[str, Any] = {
+    "Float Laplace": own.LaplaceMechanism,
+    "Integer Laplace": own.GeometricMechanism,
+    "Float Gaussian": own.GaussianMechanism,
+    "Integer Gaussian": own.DiscreteGaussianMechanism,
 }
-_LAWS = {"MaxDivergence": "laplace", "ZeroConcentratedDivergence": "gaussian"}
-_DISTRIBUTIONS = {
-    f"{kind} {law.capitalize()}": _NOISE[law, kind == "Integer"]
-    for kind in ("Integer", "Float")
-    for law in _LAWS.values()
+_LAWS = {
+    "make_laplace": "Laplace",
+    "make_geometric": "Laplace",
+    "make_gaussian": "Gaussian",
+    "MaxDivergence": "Laplace",
+    "ZeroConcentratedDivergence": "Gaussian",
 }
-_SELECTIONS = {"ExponentialMin": "MaxDivergence", "GumbelMin": "ZeroConcentratedDivergence"}
+# Selections, by their name in Polars and by the measure.
+_PURE, _SELECTIONS = ("ExponentialMin", "MaxDivergence"), ("ExponentialMin", "GumbelMin")
 _INSTEAD = "write dp.Release(value, mechanism) with the mechanism that was used"
-_COMPOSED = ("make_composition", "make_basic_composition")
 
 
-def read(
+def from_opendp(
+    cls: type[Release],
     made_by: Any,
-    value: Any,
+    value: ArrayLike,
     *,
     d_in: Any = None,
     sensitivity: Any = None,
-    groups: Any = None,
-    **fields: Any,
-) -> dict[str, Any] | list:
-    """Read the noise of a released value; see `Release.from_opendp`.
+    groups: Sequence[Any] | None = None,
+    **described: Any,
+) -> Any:
+    r"""Read the noise of a value that OpenDP released.
 
-    Of a composition, return a list with what each of its measurements released.
+    Laplace and Gaussian noise are read, on numbers (`LaplaceMechanism`, `GaussianMechanism`)
+    or, for integers, on whole numbers (`GeometricMechanism`, `DiscreteGaussianMechanism`);
+    `RandomizedResponse` of a bool, of categories, whose reports become their positions, and of
+    bits, packed or not; canonical noise (`TulapMechanism`); and the index of the largest of
+    noisy scores (`make_noisy_max`), or of a quantile among its candidates (see
+    `from_opendp_summary` for its statistic).
+    Unsigned integers saturate at zero, so that their noise is ``.clipped(lower=0)``; a
+    threshold is ``.suppressed(below=threshold)``. OpenDP's `scale` is b, and for Gaussian noise
+    the standard deviation. Of a composition, the list of releases is returned.
+
+    Parameters
+    ----------
+    made_by : opendp query or measurement
+        The query of the Context API that was released (`query.release()` may have been called
+        or not), or the measurement that was invoked. For a Polars query take
+        `from_opendp_summary`.
+    value : array_like
+        What it released.
+    d_in : optional
+        Distance of neighbouring data sets, for the privacy loss that is kept with the release.
+        A query knows its own.
+    sensitivity : float or opendp transformation, optional
+        Sensitivity of the statistic, only to check by: with it, the scale must be
+        :math:`\Delta_1 / \varepsilon` or :math:`\Delta_2 / \sqrt{2 \rho}` within a relative
+        1e-6 (OpenDP relaxes the sensitivity of floats by less), which it is not where `d_in`
+        is not the distance that the loss was meant for. Needs `d_in`.
+    groups : sequence, optional
+        Where a threshold left groups out: all groups that could be there. The value is in their
+        order, NaN where one is not.
+    **described
+        `name`, `dims`, `coords`, `privacy` and `source` of the release.
+
+    Raises
+    ------
+    ValueError
+        A measurement whose noise is not among these, is followed by post-processing, is coarse
+        or is none, of a scale below 1e-9 of the value; a scale that contradicts the
+        sensitivity; a value of another kind.
+    TypeError
+        Not a query or measurement of OpenDP.
+
+    Examples
+    --------
+    >>> import opendp.prelude as od  # doctest: +SKIP
+    >>> query = context.query().clamp((0.0, 100.0)).sum().laplace()  # doctest: +SKIP
+    >>> release = dp.Release.from_opendp(query, query.release())  # doctest: +SKIP
     """
     if hasattr(made_by, "summarize"):
         raise TypeError(
-            "from_opendp: this is a Polars query; write dp.Release.from_opendp_summary("
-            "query.summarize(), query.release().collect(), column)"
+            f"{_WHO}: this is a Polars query; write dp.Release.from_opendp_summary("
+            f"query.summarize(), query.release().collect(), column)"
         )
-    measurement = made_by
-    if hasattr(made_by, "resolve"):
-        measurement = made_by.resolve()
-        d_in = getattr(made_by, "_d_in", None) if d_in is None else d_in
+    measurement = made_by.resolve() if hasattr(made_by, "resolve") else made_by
+    d_in = getattr(made_by, "_d_in", None) if d_in is None else d_in
     if not (hasattr(measurement, "output_measure") and hasattr(measurement, "map")):
         raise TypeError(
-            f"from_opendp: a measurement or a query of OpenDP is needed, got "
-            f"{type(made_by).__name__}; {_INSTEAD}"
+            f"{_WHO}: a measurement or a query of OpenDP is needed, got {type(made_by).__name__}; "
+            f"{_INSTEAD}"
         )
     function, arguments, d_mid = _noise_of(measurement, d_in)
-    if function in _COMPOSED:
-        return _composed(arguments["measurements"], value, d_mid, sensitivity, groups, fields)
+    if function in ("make_composition", "make_basic_composition"):
+        parts: Any = arguments["measurements"]
+        if sensitivity is not None or len(parts) != len(value):  # type: ignore[arg-type]
+            raise ValueError(
+                f"{_WHO}: this is a composition of {len(parts)} measurements; write the list of "
+                f"their {len(parts)} values, and leave sensitivity= out"
+            )
+        each = {"d_in": d_mid, "groups": groups, **described}
+        return [from_opendp(cls, *one, **each) for one in zip(parts, value, strict=True)]  # type: ignore[arg-type]
     privacy = None if d_in is None else _loss(measurement, d_in)
-    described: dict[str, Any] = {"privacy": privacy, "source": "OpenDP"}
+    found: dict[str, Any] = {"privacy": privacy, "source": "OpenDP"}
     if function in _ANSWERS:
         mechanism, value = _ANSWERS[function](arguments, value)
     elif function.endswith("_threshold"):
         # Groups without members are not there before the noise is added.
         if groups is None or not isinstance(value, Mapping):
             raise ValueError(
-                f"from_opendp: {function} leaves groups out whose noisy value is below "
+                f"{_WHO}: {function} leaves groups out whose noisy value is below "
                 f"{arguments['threshold']}: the value must be the dict that was released, and "
                 f"groups= must name all groups that could be there, such as groups=['a', 'b']"
             )
@@ -95,92 +146,58 @@ def read(
         mechanism = _additive(function.removesuffix("_threshold"), arguments, noisy)
         mechanism = getattr(mechanism, "inner", mechanism)  # of unsigned numbers: none is below 0
         mechanism = mechanism.suppressed(below=arguments["threshold"], empty=True)
-        value, found = keyed("from_opendp", {"group": [*value]}, noisy, groups)
-        described |= found
+        value, labels = keyed(_WHO, {"group": [*value]}, noisy, groups)
+        found |= labels
     else:
         mechanism = _additive(function, arguments, np.asarray(value))
     if sensitivity is not None:
         _check_scale(mechanism, privacy, sensitivity, d_in)
-    return {"value": value, "mechanism": mechanism} | described | fields
+    return cls(**{"value": value, "mechanism": mechanism} | found | described)
 
 
-def _composed(
-    parts: Any, values: Any, d_in: Any, sensitivity: Any, groups: Any, fields: dict[str, Any]
-) -> list:
-    if sensitivity is not None or len(parts) != len(values):
-        raise ValueError(
-            f"from_opendp: this is a composition of {len(parts)} measurements; write the list of "
-            f"their {len(parts)} values, and leave sensitivity= out"
-        )
-    each = {"d_in": d_in, "groups": groups, **fields}
-    return [read(part, value, **each) for part, value in zip(parts, values, strict=True)]
+def _selection(what: str, kind: str, scale: float) -> Mechanism:
+    """Return the selection: OpenDP adds exponential noise, or Gumbel's under zCDP."""
+    _check_noisy(what, scale, 0.0)
+    if kind in _PURE:
+        return own.NoisyMax("exponential", scale)
+    return own.ExponentialMechanism(1 / scale)
 
 
-def _of_categories(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
-    """Return k-ary randomized response, whose reports become the positions of their categories."""
-    labels = list(arguments["categories"])
-    return RandomizedResponse(arguments["prob"], len(labels)), _positions(labels, value)
-
-
-def _of_bits(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
-    """Return randomized response of bits: with probability f each is one that was drawn."""
-    if isinstance(value, bytes):
-        value = np.unpackbits(np.frombuffer(value, dtype="uint8"))
-    elif all(isinstance(row, bytes) for row in np.ravel(value).tolist()):
-        value = [np.unpackbits(np.frombuffer(row, dtype="uint8")) for row in value]
-    return RandomizedResponse(1 - arguments["f"] / 2), np.asarray(value)
+def _of_measure(arguments: Mapping[str, Any]) -> Mechanism:
+    kind, scale = str(arguments["output_measure"]), float(arguments["scale"])
+    return _selection(f"{_WHO}: the selection", kind, scale)
 
 
 def _of_scores(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
     """Return the selection of the largest of noisy scores."""
-    mechanism = _selection(str(arguments["output_measure"]), float(arguments["scale"]))
+    mechanism = _of_measure(arguments)
     if arguments["negate"]:
         raise ValueError(
-            f"from_opendp: negate=True selects the smallest score. Release -scores in the model, "
-            f"and write dp.Release({value}, dp.{mechanism!r})"
+            f"{_WHO}: negate=True selects the smallest score. Release -scores in the model, and "
+            f"write dp.Release({value}, dp.{mechanism!r})"
         )
     return mechanism, value
 
 
-def _selection(measure: str, scale: float) -> Mechanism:
-    """Return the selection: OpenDP adds exponential noise, or Gumbel's under zCDP."""
-    if "ZeroConcentrated" in measure:
-        return own.ExponentialMechanism(1 / scale)
-    return own.NoisyMax("exponential", scale)
+def _bits(value: Any) -> np.ndarray:
+    """Return reports of bits, which may be packed in bytes."""
+    if isinstance(value, bytes):
+        return np.unpackbits(np.frombuffer(value, dtype="uint8"))
+    return np.array([_bits(row) if isinstance(row, bytes) else row for row in value])
 
 
-def _of_candidates(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
-    """Return the selection of a quantile, whose value becomes the position of the candidate."""
-    mechanism = _selection(str(arguments["output_measure"]), float(arguments["scale"]))
-    return mechanism, _positions(arguments["candidates"], value)
-
-
-def _of_canonical_noise(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
-    epsilon, delta = arguments["d_out"]
-    return own.TulapMechanism(epsilon, delta, arguments["d_in"]), value
-
-
-def _positions(labels: Any, value: Any) -> np.ndarray:
-    labels, found = list(labels), np.asarray(value)
-    at = {label: k for k, label in enumerate(labels)}
-    strange = [label for label in found.ravel().tolist() if label not in at]
-    if strange:
-        raise ValueError(f"from_opendp: {strange[0]!r} is none of {labels}")
-    return np.array([at[label] for label in found.ravel().tolist()]).reshape(found.shape)
-
-
-def _of_bool(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
-    return RandomizedResponse(arguments["prob"]), value
-
-
-# What adds no noise to numbers, with the mechanism and the value as it is published here.
-_ANSWERS = {
-    "make_randomized_response_bool": _of_bool,
-    "make_randomized_response": _of_categories,
-    "make_randomized_response_bitvec": _of_bits,
+# What adds no noise to numbers, with the mechanism and the value as it is published here: labels
+# become positions. Of bits each is with probability f one that was drawn.
+_ANSWERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[Mechanism, Any]]] = {
+    "make_randomized_response_bool": lambda a, z: (RandomizedResponse(a["prob"]), z),
+    "make_randomized_response": lambda a, z: (
+        RandomizedResponse(a["prob"], len(a["categories"])),
+        positions(_WHO, a["categories"], z),
+    ),
+    "make_randomized_response_bitvec": lambda a, z: (RandomizedResponse(1 - a["f"] / 2), _bits(z)),
     "make_noisy_max": _of_scores,
-    "make_private_quantile": _of_candidates,
-    "make_canonical_noise": _of_canonical_noise,
+    "make_private_quantile": lambda a, z: (_of_measure(a), positions(_WHO, a["candidates"], z)),
+    "make_canonical_noise": lambda a, z: (own.TulapMechanism(*a["d_out"], a["d_in"]), z),
 }
 
 
@@ -193,7 +210,7 @@ def _noise_of(measurement: Any, d_in: Any) -> tuple[str, Mapping[str, Any], Any]
         made = getattr(measurement, "__opendp_dict__", None)
         if made is None:
             raise ValueError(
-                f"from_opendp: this version of OpenDP does not say how the measurement was made; "
+                f"{_WHO}: this version of OpenDP does not say how the measurement was made; "
                 f"{_INSTEAD}, whose scale is sensitivity / epsilon for Laplace noise and "
                 f"sensitivity / sqrt(2 rho) for Gaussian noise"
             )
@@ -206,42 +223,33 @@ def _noise_of(measurement: Any, d_in: Any) -> tuple[str, Mapping[str, Any], Any]
 
 
 def _additive(function: str, arguments: Mapping[str, Any], value: np.ndarray) -> Mechanism:
-    law = {
-        "make_laplace": "laplace",
-        "make_geometric": "laplace",
-        "make_gaussian": "gaussian",
-        "make_noise": _LAWS.get(str(arguments.get("output_measure"))),
-    }.get(function)
+    law = _LAWS.get(str(arguments.get("output_measure")) if function == "make_noise" else function)
     if law is None:
-        why = (
+        changed = (
             ": the noisy value was changed afterwards. If it was only clipped or rounded, use "
             "mechanism.clipped(lower, upper) or .rounded(digits)"
-            if function == "make_chain_pm"
-            else ""
         )
-        raise ValueError(f"from_opendp: {function} is not read{why}; {_INSTEAD}, if there is one")
+        why = changed if function == "make_chain_pm" else ""
+        raise ValueError(f"{_WHO}: {function} is not read{why}; {_INSTEAD}, if there is one")
     atom = str(arguments["input_domain"].type).rstrip(">").split("<")[-1]
     whole, scale, k = atom[0] in "iu", float(arguments["scale"]), arguments.get("k")
-    if whole and value.dtype.kind not in "iu":
+    if value.dtype.kind not in ("iu" if whole else "f"):
+        numbers = "whole numbers" if whole else "floats"
         raise ValueError(
-            f"from_opendp: the measurement releases whole numbers ({atom}); got the value {value}"
+            f"{_WHO}: the measurement releases {numbers} ({atom}); got the value {value}: pass "
+            f"what was released, as it is"
         )
-    if not whole and value.dtype.kind != "f":
-        raise ValueError(
-            f"from_opendp: the measurement releases floats ({atom}); got the value {value}: pass "
-            f"what was released, not rounded"
-        )
-    _check_noisy("from_opendp: the value", scale, value)
+    _check_noisy(f"{_WHO}: the value", scale, value)
     if k is not None and (k > 0 if whole else 2.0**k > 1e-6 * scale):
         raise ValueError(
-            f"from_opendp: the noise is on multiples of 2**{k}, a grid too coarse to be left out; "
+            f"{_WHO}: the noise is on multiples of 2**{k}, a grid too coarse to be left out; "
             f"{_INSTEAD}, if there is one"
         )
-    mechanism = _NOISE[law, whole](scale)
+    mechanism: Mechanism = _NOISE[f"{'Integer' if whole else 'Float'} {law}"](scale)
     if arguments.get("bounds") is not None:
         lower, upper = arguments["bounds"]
         raise ValueError(
-            f"from_opendp: {function} with bounds clamps the count before the noise is added, and "
+            f"{_WHO}: {function} with bounds clamps the count before the noise is added, and "
             f"after. Write dp.Release(value, {mechanism!r}.clipped({lower}, {upper})), and in the "
             f"model release statistic.clip({lower}, {upper})"
         )
@@ -282,10 +290,10 @@ def _loss(measurement: Any, d_in: Any) -> Privacy:
 
 def _check_scale(mechanism: Mechanism, privacy: Privacy | None, sensitivity: Any, d_in: Any):
     if privacy is None:
-        raise ValueError("from_opendp: sensitivity= is checked against the loss at d_in; give d_in")
+        raise ValueError(f"{_WHO}: sensitivity= is checked against the loss at d_in; give d_in")
     if privacy.delta is not None or (privacy.epsilon is None and privacy.rho is None):
         raise ValueError(
-            f"from_opendp: a sensitivity can be checked under pure and zero-concentrated privacy "
+            f"{_WHO}: a sensitivity can be checked under pure and zero-concentrated privacy "
             f"only; the measurement has {privacy}. Leave sensitivity= out"
         )
     size = float(sensitivity.map(d_in) if hasattr(sensitivity, "map") else sensitivity)
@@ -294,125 +302,155 @@ def _check_scale(mechanism: Mechanism, privacy: Privacy | None, sensitivity: Any
     [scale] = (float(p.eval()) for p in getattr(mechanism, "inner", mechanism).parameters)
     if not math.isclose(scale, expected, rel_tol=1e-6):
         raise ValueError(
-            f"from_opendp: the scale is {scale:.8g}, but sensitivity {size:.8g} and the loss "
+            f"{_WHO}: the scale is {scale:.8g}, but sensitivity {size:.8g} and the loss "
             f"{epsilon if rho is None else rho:.8g} at d_in={d_in} make it {expected:.8g}. Where "
             f"the number of records is fixed, replacing one is d_in=2 under SymmetricDistance"
         )
 
 
-def read_summary(
+def from_opendp_summary(
+    cls: type[Release],
     summary: Any,
     frame: Any,
     column: str | None = None,
     *,
-    groups: Any = None,
-    lengths: Any = None,
-    candidates: Any = None,
-    **fields: Any,
-) -> dict[str, Any]:
-    """Read one column of a released data frame; see `Release.from_opendp_summary`."""
+    groups: Sequence[Any] | None = None,
+    lengths: ArrayLike | None = None,
+    candidates: Sequence[Any] | None = None,
+    **described: Any,
+) -> Release:
+    """Read one column of a data frame that an OpenDP Polars query released.
+
+    Columns of unsigned integers, such as those of ``dp.len()`` by default, are clamped at zero,
+    and their noise is ``.clipped(lower=0)``. In a grouped query the other columns label the
+    entries, in the order of the frame's rows: they become dims and coords.
+
+    Parameters
+    ----------
+    summary : polars or pandas data frame
+        ``query.summarize()``.
+    frame : polars or pandas data frame
+        ``query.release().collect()``.
+    column : str, optional
+        Which column; may be left out where there is only one.
+    groups : sequence, optional
+        Where groups were left out whose noisy count was below a threshold: all groups that
+        could be there. The value is in their order, NaN where one is not.
+    lengths : array_like, optional
+        Of a mean over a public number of records, that number, for each row. The release is
+        then that of the **sum** of the records.
+    candidates : sequence, optional
+        Of a median or quantile, the candidates of the query. The release is the position among
+        them; its statistic is, for each candidate c, ``-abs((1 - alpha) * (x < c).sum() - alpha
+        * (x > c).sum())``.
+    **described
+        `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
+
+    Raises
+    ------
+    ValueError
+        No such column; one that is computed from several noisy numbers (a mean), by another
+        mechanism (a median), or without noise; groups that were left out because a noisy
+        count, of this column or another, was below a threshold.
+    TypeError
+        A frame that is none, or was not collected.
+    """
     for name, table in (("summary", summary), ("frame", frame)):
         if not hasattr(table, "columns") or hasattr(table, "collect"):
             raise TypeError(
-                f"from_opendp_summary: {name} must be a data frame, got {type(table).__name__}: "
+                f"{_POLARS}: {name} must be a data frame, got {type(table).__name__}: "
                 f"write query.summarize() for the summary and query.release().collect() for the "
                 f"frame"
             )
     rows = summary.to_dicts() if hasattr(summary, "to_dicts") else summary.to_dict("records")
     if not {"column", "distribution", "scale"} <= set(summary.columns):
         raise ValueError(
-            f"from_opendp_summary: the summary has the columns {list(summary.columns)}; it must be "
-            f"what query.summarize() returns"
+            f"{_POLARS}: the summary has the columns {list(summary.columns)}; it must be what "
+            f"query.summarize() returns"
         )
     released = list(dict.fromkeys(row["column"] for row in rows))
-    if column is None and len(released) == 1:
-        [column] = released
-    if column not in released or column not in frame.columns:
+    column = chosen(_POLARS, column, [name for name in released if name in frame.columns])
+    # There is none where it is None or, in pandas, NaN.
+    cuts = {row["column"]: row.get("threshold") for row in rows}
+    cuts = {name: cut for name, cut in cuts.items() if cut is not None and cut == cut}
+    decides = next(iter(cuts), None)
+    if cuts and groups is None:
         raise ValueError(
-            f"from_opendp_summary: column={column!r}: write one of the released columns "
-            f"{', '.join(map(repr, released))}"
+            f"{_POLARS}: groups whose noisy count was below {cuts[decides]} were left out, "
+            f"and which ones are there depends on the data. Name all that could be there, with "
+            f"groups=[...], or state them in the query, with .with_keys(...) or Margin(by=..., "
+            f"invariant='keys')"
         )
-    thresholds = {  # None where there is none, NaN in pandas
-        row["column"]: cut
-        for row in rows
-        if (cut := row.get("threshold")) is not None and cut == cut
-    }
-    for decides, cut in thresholds.items():
-        if groups is None:
-            raise ValueError(
-                f"from_opendp_summary: groups whose noisy count was below {cut} were left out, and "
-                f"which ones are there depends on the data. Name all that could be there, with "
-                f"groups=[...], or state them in the query, with .with_keys(...) or "
-                f"Margin(by=..., invariant='keys')"
-            )
-        if column not in thresholds:
-            raise ValueError(
-                f"from_opendp_summary: whether a row of {column!r} is there was decided by "
-                f"{decides!r}, another statistic. Read {decides!r}, and write dp.Release(values, "
-                f"mechanism.suppressed(where=np.isnan(values))) for {column!r}, NaN where absent"
-            )
+    if cuts and column not in cuts:
+        raise ValueError(
+            f"{_POLARS}: whether a row of {column!r} is there was decided by {decides!r}, "
+            f"another statistic. Read {decides!r}, and write dp.Release(values, "
+            f"mechanism.suppressed(where=np.isnan(values))) for {column!r}, NaN where absent"
+        )
     parts = [row for row in rows if row["column"] == column]
-    aggregates = " and ".join(str(row.get("aggregate")) for row in parts)
-    what = f"from_opendp_summary: column {column!r} ({aggregates})"
-    noise = " and ".join(str(row["distribution"]) for row in parts)
-    value, selected = np.asarray(frame[column].to_numpy()), noise in _SELECTIONS
-    if not selected and any(row["distribution"] not in _DISTRIBUTIONS for row in parts):
-        raise ValueError(f"{what} has {noise} noise, which is not read; {_INSTEAD}")
-    if selected and candidates is None:
+    aggregates, noise = (
+        " and ".join(str(row.get(key)) for row in parts) for key in ("aggregate", "distribution")
+    )
+    what = f"{_POLARS}: column {column!r} ({aggregates})"
+    value = np.asarray(frame[column].to_numpy())
+    if noise in _SELECTIONS and candidates is None:
         raise ValueError(
             f"{what} is a quantile, selected among candidates: candidates= must be those of the "
             f"query. The release is the position of the published one among them, of the "
             f"statistic -abs((1 - alpha) * (number below) - alpha * (number above)) of each"
         )
-    scales = {row["aggregate"]: float(row["scale"]) for row in parts}
-    if selected:
-        noisy: Mechanism = _selection(_SELECTIONS[noise], *scales.values())
-        value = _positions(candidates, value)
+    if lengths is not None and len(parts) == 1:
+        raise ValueError(f"{what} is no mean: leave lengths= out")
+    if noise in _SELECTIONS:
+        # The scores there are whole numbers: multiples by the denominator of alpha as a float.
+        alpha = Fraction(float(aggregates.removesuffix("-Quantile")))
+        noisy = _selection(what, noise, float(parts[0]["scale"]) / alpha.denominator)
+        value = positions(_POLARS, candidates or (), value)
+    elif any(row["distribution"] not in _NOISE for row in parts):
+        raise ValueError(f"{what} has {noise} noise, which is not read; {_INSTEAD}")
     else:
-        _check_noisy(what, max(scales.values()), value)
-        noisy = _DISTRIBUTIONS[noise.split(" and ")[0]](float(parts[0]["scale"]))
-    if len(parts) > 1:
-        if list(scales) != ["Sum", "Length"] or scales["Length"] > 0:
-            raise ValueError(
-                f"{what} is a ratio of numbers with {noise} noise, which is no release with "
-                f"additive noise. Of a mean, release the sum and the length"
-            )
-        if lengths is None:
+        _check_noisy(what, max(float(row["scale"]) for row in parts), value)
+        noisy = _NOISE[parts[0]["distribution"]](float(parts[0]["scale"]))
+        if len(parts) > 1:
             exact = [row["column"] for row in rows if row["scale"] == 0 and row["column"] != column]
             length = f"frame[{exact[0]!r}]" if exact else "..."
+            value = _sum_of_mean(what, parts, value, lengths, length)
+            value = np.round(value).astype("int64") if noisy.is_discrete else value
+        if column in cuts:
+            # Counts are kept above the threshold, unlike those of make_laplace_threshold.
+            noisy = noisy.suppressed(below=cuts[column] + 1, empty=True)
+        elif value.dtype.kind == "u":
+            noisy = noisy.clipped(lower=0)
+        elif noisy.is_discrete and np.any(value == 0) and not np.any(value < 0):
             raise ValueError(
-                f"{what} is (sum + noise) / n for a public number n of records. Release the sum of "
-                f"the records in the model, and say the number of records of each row: "
-                f"lengths={length}"
+                f"{_POLARS}: the zeros of {column!r} ({aggregates}) were cut there if its numbers "
+                f"were unsigned, which csv files and pandas forget. Pass the Polars frame or a "
+                f"parquet file of it, or say which: frame.cast({{{column!r}: pl.UInt32}}) if they "
+                f"were; dp.Release(frame[{column!r}], dp.{noisy!r}) if not"
             )
-        value = np.asarray(lengths) * value
-        value = np.round(value).astype("int64") if noisy.is_discrete else value
-    elif lengths is not None:
-        raise ValueError(f"{what} is no mean: leave lengths= out")
-    if column in thresholds:
-        # Counts are kept above the threshold, unlike those of make_laplace_threshold.
-        noisy = noisy.suppressed(below=thresholds[column] + 1, empty=True)
-    elif value.dtype.kind == "u":
-        noisy = noisy.clipped(lower=0)
-    elif noisy.is_discrete and np.any(value == 0) and not np.any(value < 0):
-        raise ValueError(
-            f"from_opendp_summary: the zeros of {column!r} ({aggregates}) were cut there if its "
-            f"numbers were unsigned, which csv files and pandas forget. Pass the Polars frame or a "
-            f"parquet file of it, or say which: frame.cast({{{column!r}: pl.UInt32}}) if they "
-            f"were; dp.Release(frame[{column!r}], dp.{noisy!r}) if not"
-        )
-    keys = [name for name in frame.columns if name not in released]
-    described: dict[str, Any] = {"name": column, "source": f"OpenDP Polars: {aggregates}"}
+    keys = {name: frame[name].to_list() for name in frame.columns if name not in released}
+    made: dict[str, Any] = {"name": column, "source": f"OpenDP Polars: {aggregates}"}
     if keys:
-        labels = {key: frame[key].to_list() for key in keys}
-        value, found = keyed("from_opendp_summary", labels, value, groups)
-        described |= found
+        value, found = keyed(_POLARS, keys, value, groups)
+        made |= {"dims": found["dims"]} if "dims" in described else found
     elif len(value) == 1:
         value = value[0]
     else:
+        raise ValueError(f"{_POLARS}: {len(value)} rows, and no column that labels them")
+    return cls(**made | {"value": value, "mechanism": noisy} | described)
+
+
+def _sum_of_mean(what: str, parts: Any, mean: Any, lengths: Any, length: str) -> np.ndarray:
+    """Return the noisy sum that was divided by a public number of records."""
+    noise = {row["aggregate"]: row["scale"] for row in parts}
+    if [*noise] != ["Sum", "Length"] or noise["Length"] > 0:
         raise ValueError(
-            f"from_opendp_summary: the frame has {len(value)} rows and no column that labels them"
+            f"{what} is a ratio of noisy numbers, which is no release with additive noise. Of a "
+            f"mean, release the sum and the length"
         )
-    if "dims" in fields and "coords" not in fields:
-        described.pop("coords", None)
-    return {"value": value, "mechanism": noisy, **(described | fields)}
+    if lengths is None:
+        raise ValueError(
+            f"{what} is (sum + noise) / n for a public number n of records. Release the sum of the "
+            f"records in the model, and say the number of records of each row: lengths={length}"
+        )
+    return np.asarray(lengths) * mean

@@ -4,22 +4,62 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
-from pymc_dp.published.tables import keyed
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
+from pymc_dp.published.tables import keyed, stated_apart
+
+if TYPE_CHECKING:
+    from pymc_dp.published.record import Release
 
 _WHO = "from_pipelinedp"
 _METRICS = ("count", "privacy_id_count", "sum", "mean")
+_LAWS = {"laplace": LaplaceMechanism, "gaussian": GaussianMechanism}
 _NUMBER = r"([-+.\deE]+)"
 
 
-def read(
-    results: Any, metric: str, noise: Any, *, partitions: Any = None, **fields: Any
-) -> dict[str, Any]:
-    """Read one metric of the partitions; see `Release.from_pipelinedp`."""
+def from_pipelinedp(
+    cls: type[Release],
+    results: Any,
+    metric: str,
+    noise: Any,
+    *,
+    partitions: Sequence[Any] | None = None,
+    **described: Any,
+) -> Release:
+    r"""Read one metric of what PipelineDP aggregated over public partitions.
+
+    Its noise is Laplace or Gaussian. The results give a **standard deviation**, of which the
+    scale of Laplace noise is :math:`\text{sd} / \sqrt 2`; the report gives the scale itself. A
+    mean is middle + noisy sum / max(1, noisy count), where what was summed is (value - middle)
+    for the middle of the bounds. It is read as the release of that sum,
+    ``(x.clip(lower, upper) - middle).sum()`` in the model, and so needs the count beside it.
+
+    Parameters
+    ----------
+    results : list or dict
+        ``list(engine.aggregate(...))``.
+    metric : {"count", "privacy_id_count", "sum", "mean"}
+        Which metric.
+    noise : report, or {"laplace", "gaussian"}
+        ``pipeline_dp.ExplainComputationReport``, its text, or, where the results have
+        ``output_noise_stddev``, the `noise_kind`.
+    partitions : sequence, optional
+        The public partitions, in the order that the entries shall have.
+    **described
+        `name`, `dims`, `coords`, `privacy` and `source` of the release.
+
+    Raises
+    ------
+    ValueError
+        A metric without noise of its own (a variance, a percentile, a sum beside a mean),
+        without a count, or without its deviation; partitions that were selected privately.
+    TypeError
+        Results of another kind.
+    """
     if metric not in _METRICS:
         raise ValueError(
             f"{_WHO}: metric={metric!r} is not read; it reads {', '.join(map(repr, _METRICS))}. A "
@@ -33,66 +73,57 @@ def read(
             f"{_WHO}: results must be list(engine.aggregate(...)), pairs of a partition and its "
             f"metrics; got {type(results).__name__}"
         ) from None
-    lacking = [key for key, row in rows.items() if metric not in row]
-    if lacking or not rows:
-        there = ", ".join(rows[lacking[0]]) if lacking else "no partitions"
-        raise ValueError(f"{_WHO}: there is no {metric!r} in the results, which have {there}")
+    for needed in [metric, "count"] if metric == "mean" else [metric]:
+        if not rows or any(needed not in row for row in rows.values()):
+            raise ValueError(
+                f"{_WHO}: there is no {needed!r} in the results, which have "
+                f"{', '.join(next(iter(rows.values()), ())) or 'no partitions'}. A mean needs the "
+                f"count that was divided by: ask for Metrics.COUNT beside Metrics.MEAN"
+            )
     report = noise.text() if hasattr(noise, "text") else str(getattr(noise, "value", noise))
-    if "private partitions" in report:
-        raise ValueError(
-            f"{_WHO}: the partitions were selected by noise of their own, and which ones are there "
-            f"depends on the data. Ask for public_partitions=, or state all that could be there in "
-            f"dp.Release(values, mechanism.suppressed(below=threshold, by=noise, empty=True)), NaN "
-            f"where absent, with noise, threshold = dp.thresholds.pipelinedp(epsilon, delta, "
-            f"max_partitions). Selection by truncated geometric has no threshold"
-        )
-    mechanism, middle = _from_report(report, metric) or _from_deviations(report, metric, rows)
-    values = [row[metric] for row in rows.values()]
-    described: dict[str, Any] = {"name": metric, "source": f"PipelineDP: {metric}"}
+    law, scale, middle = _from_report(report, metric) or _from_deviations(report, metric, rows)
+    values = np.array([row[metric] for row in rows.values()])
     if metric == "mean":
         # The published mean is middle + noisy sum / max(1, noisy count).
-        if any("count" not in row for row in rows.values()):
-            raise ValueError(
-                f"{_WHO}: a mean is read by its sum, mean - middle times the noisy count that was "
-                f"divided by: ask for Metrics.COUNT beside Metrics.MEAN"
-            )
-        counts = np.array([row["count"] for row in rows.values()])
-        values = list((np.array(values) - middle) * np.maximum(1.0, counts))
-        described["name"] = "normalized_sum"
+        values = (values - middle) * np.maximum(1.0, [row["count"] for row in rows.values()])
+    mechanism = law(scale)
+    if "private partitions" in report:
+        apart = stated_apart("noise.thresholded(threshold)", mechanism, "privacy ids")
+        raise ValueError(
+            f"{_WHO}: the partitions were selected by noise of their own, and which ones are there "
+            f"depends on the data. Ask for public_partitions=, or with noise, threshold = "
+            f"dp.thresholds.pipelinedp(epsilon, delta, max_partitions) {apart}. Selection by "
+            f"truncated geometric, the default, has no threshold"
+        )
     value, found = keyed(_WHO, {"partition": list(rows)}, values, partitions)
     if np.isnan(value).any():
-        raise ValueError(
-            f"{_WHO}: the results lack some of the partitions; public ones are all there, also "
-            f"those without records"
-        )
-    return {"value": value, "mechanism": mechanism} | described | found | fields
+        raise ValueError(f"{_WHO}: public partitions are all there, but the results lack some")
+    name = "normalized_sum" if metric == "mean" else metric
+    made = {"value": value, "mechanism": mechanism, "source": f"PipelineDP: {metric}"}
+    return cls(**made | {"name": name} | found | described)
 
 
-def _from_report(report: str, metric: str) -> tuple[Mechanism, float] | None:
-    """Return the noise of a metric by the text of a report, and the middle of a mean's bounds."""
+def _from_report(report: str, metric: str) -> tuple[Any, Any, float] | None:
+    """Return the law and scale of a metric's noise, and the middle of a mean's bounds."""
     if "Computation graph" not in report:
         return None
     of_mean = re.search(rf"'normalized_sum' = sum of \(value - {_NUMBER}\)", report)
     what = "'normalized_sum'" if metric == "mean" else rf"'{metric}'"
     text = rf"(?:DP {metric} with|Applied to {what})\s+(Laplace|Gaussian) mechanism:\s+"
     found = re.search(rf"{text}parameter={_NUMBER}", report)
-    if found is None and of_mean and metric == "sum":
-        raise ValueError(
-            f"{_WHO}: beside a mean the sum is mean * count, which has no noise of its own. Read "
-            f"'mean', whose release is the noisy sum of (value - {of_mean[1]})"
-        )
     if found is None:
         raise ValueError(
-            f"{_WHO}: the report has no line on the noise of {metric!r}; give it after "
-            f"accountant.compute_budgets() and list(results)"
+            f"{_WHO}: the report has no line on the noise of {metric!r}. Give it after "
+            f"accountant.compute_budgets() and list(results). Beside a mean the sum is mean * "
+            f"count, which has no noise of its own: read 'mean', whose release is the noisy sum of "
+            f"(value - {of_mean[1] if of_mean else 'middle'})"
         )
-    law = LaplaceMechanism if found[1] == "Laplace" else GaussianMechanism
-    return law(float(found[2])), float(of_mean[1]) if of_mean else 0.0
+    return _LAWS[found[1].lower()], float(found[2]), float(of_mean[1]) if of_mean else 0.0
 
 
-def _from_deviations(kind: str, metric: str, rows: dict[Any, dict]) -> tuple[Mechanism, float]:
-    """Return the noise of a metric by the standard deviations beside it."""
-    if kind not in ("laplace", "gaussian"):
+def _from_deviations(kind: str, metric: str, rows: dict[Any, dict]) -> tuple[Any, Any, float]:
+    """Return the law of a metric's noise, and its scale by the standard deviations beside it."""
+    if kind not in _LAWS:
         raise ValueError(
             f"{_WHO}: noise must be the report of the computation, its text, or the noise_kind, "
             f"'laplace' or 'gaussian'; got {kind!r}"
@@ -104,7 +135,5 @@ def _from_deviations(kind: str, metric: str, rows: dict[Any, dict]) -> tuple[Mec
             f"pipeline_dp.ExplainComputationReport, in the place of {kind!r}"
             + ("" if metric == "mean" else ", or ask for output_noise_stddev=True")
         )
-    sd = np.array(deviations, dtype="float64")
-    sd = sd[0] if np.all(sd == sd[0]) else sd
-    mechanism = LaplaceMechanism(sd / math.sqrt(2)) if kind == "laplace" else GaussianMechanism(sd)
-    return mechanism, 0.0
+    sd = np.array(deviations, dtype="float64") / (math.sqrt(2) if kind == "laplace" else 1.0)
+    return _LAWS[kind], sd[0] if np.all(sd == sd[0]) else sd, 0.0

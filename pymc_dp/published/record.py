@@ -21,15 +21,14 @@ from pymc_dp.mechanisms.base import (
     reordered,
     wrong_shape,
 )
-from pymc_dp.published import encoding
+from pymc_dp.published import census, diffprivlib, encoding, opendp, pipelinedp, smartnoise, tumult
 from pymc_dp.published.privacy import Privacy, check_text
-from pymc_dp.published.readers import Readers
 
 Labels = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Release(Readers):
+class Release:
     """A published value together with the mechanism that produced it.
 
     Pass it to `PrivateObservation` in the place of the mechanism; `observed=` is then left out.
@@ -122,15 +121,18 @@ class Release(Readers):
             raise TypeError(
                 f"Release: privacy must be a dp.Privacy, got {type(self.privacy).__name__}"
             )
-        kept: dict[str, Any] = {
-            "value": value,
-            "mechanism": mechanism,
-            "dims": dims,
-            "coords": coords,
-        }
-        kept["_labels"] = own.labels if dims is None else (None,) * value.ndim
-        for name, field in kept.items():
+        labels = own.labels if dims is None else (None,) * value.ndim
+        kept = {"value": value, "mechanism": mechanism, "dims": dims, "coords": coords}
+        for name, field in (kept | {"_labels": labels}).items():
             object.__setattr__(self, name, field)
+
+    from_opendp = classmethod(opendp.from_opendp)
+    from_opendp_summary = classmethod(opendp.from_opendp_summary)
+    from_diffprivlib = classmethod(diffprivlib.from_diffprivlib)
+    from_smartnoise = classmethod(smartnoise.from_smartnoise)
+    from_pipelinedp = classmethod(pipelinedp.from_pipelinedp)
+    from_tumult = classmethod(tumult.from_tumult)
+    from_nmf = classmethod(census.from_nmf)
 
     @property
     def held(self) -> Held:

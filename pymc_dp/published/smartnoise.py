@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
+from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.published.privacy import Privacy
-from pymc_dp.published.tables import columns_of, keyed
+from pymc_dp.published.tables import chosen, columns_of, keyed, stated_apart
+
+if TYPE_CHECKING:
+    from pymc_dp.published.record import Release
 
 _WHO = "from_smartnoise"
 # The library draws continuous noise for "geometric" and "discrete_laplace" as well.
-_NOISE = {"Laplace": LaplaceMechanism, "Gaussian": GaussianMechanism}
+_NOISE: dict[str, Any] = {"Laplace": LaplaceMechanism, "Gaussian": GaussianMechanism}
 
 
-def read(
+def from_smartnoise(
+    cls: type[Release],
     reader: Any,
     query: str,
     rows: Any,
     column: str | None = None,
     *,
-    groups: Any = None,
-    **fields: Any,
-) -> dict[str, Any]:
-    """Read one column of a query's result; see `Release.from_smartnoise`."""
+    groups: Sequence[Any] | None = None,
+    **described: Any,
+) -> Release:
+    """Read one column of a query that SmartNoise SQL executed.
+
+    COUNT and SUM are read, under Laplace or Gaussian noise; what comes out as an integer was
+    cut toward zero by ``int()``, ``.truncated()``. The columns that were grouped by label the
+    entries. Where the metadata have `censor_dims`, as by default, rows with a noisy number of
+    individuals below tau were left out: ``.suppressed(below=tau)``; with `clamp_counts` counts
+    are ``.clipped(lower=0)``.
+
+    Parameters
+    ----------
+    reader : private reader of snsql
+        What ``snsql.from_df`` or ``from_connection`` returned, of version 1.0.
+    query : str
+        The query.
+    rows : list or data frame
+        ``reader.execute(query)`` or ``reader.execute_df(query)``.
+    column : str, optional
+        Which column; may be left out where only one is noisy.
+    groups : sequence, optional
+        All groups that could be there. The value is in their order, NaN where one is not:
+        groups without records have no row either. Needed with `censor_dims`.
+    **described
+        `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
+
+    Raises
+    ------
+    ValueError
+        A column computed from several (AVG), rows that were left out because of another column,
+        by HAVING or LIMIT, groups that are not named.
+    TypeError
+        Another reader, or rows without a header.
+
+    Examples
+    --------
+    >>> reader = snsql.from_df(frame, metadata=metadata, privacy=privacy)  # doctest: +SKIP
+    >>> query = "SELECT COUNT(*) AS n FROM S.T"  # doctest: +SKIP
+    >>> dp.Release.from_smartnoise(reader, query, reader.execute(query))  # doctest: +SKIP
+    """
     if not (hasattr(reader, "_rewrite") and hasattr(reader, "_get_mechanisms")):
         raise TypeError(
             f"{_WHO}: the reader that executed the query is needed, of smartnoise-sql 1.0; got "
@@ -37,79 +79,56 @@ def read(
             f"{_WHO}: HAVING and LIMIT leave rows out by noisy values; execute the query without, "
             f"and select from the results of the analysis"
         )
-    noisy = dict(zip((s.name for s in inner._select_symbols), inner._select_symbols, strict=True))
+    noisy = {symbol.name: symbol for symbol in inner._select_symbols}
     noise = dict(zip(noisy, reader._get_mechanisms(inner), strict=True))
     # Of each column that comes out, what it is computed from.
-    made = dict(
-        zip(columns, [str(e.expression) for e in outer.select.namedExpressions], strict=True)
-    )
-    source = {name: text.strip("() ") for name, text in made.items()}
+    texts = [str(one.expression).strip("() ") for one in outer.select.namedExpressions]
+    source = dict(zip(columns, texts, strict=True))
     types = dict(zip(columns, (s.expression.type() for s in outer._select_symbols), strict=True))
-    keys = [name for name in columns if source[name] in noise and noise[source[name]] is None]
-    released = [name for name in columns if name not in keys]
-    if column is None and len(released) == 1:
-        [column] = released
-    if column not in released:
-        raise ValueError(
-            f"{_WHO}: column={column!r}: write one of the noisy columns "
-            f"{', '.join(map(repr, released))}"
-        )
+    keys = {name: columns[name] for name in columns if noise.get(source[name], 0) is None}
+    column = chosen(_WHO, column, [name for name in columns if name not in keys])
     own = source[column]
     if own not in noise:
         raise ValueError(
-            f"{_WHO}: {column!r} is {made[column]}, computed from several noisy numbers (an AVG is "
-            f"SUM / COUNT), and no release with additive noise: select the SUM and the COUNT, and "
-            f"read these"
+            f"{_WHO}: {column!r} is {own}, computed from several noisy numbers (an AVG is SUM / "
+            f"COUNT), and no release with additive noise: select the SUM and the COUNT, and read "
+            f"these"
         )
-    mechanism = noise[own]
-    if type(mechanism).__name__ not in _NOISE:
-        raise ValueError(
-            f"{_WHO}: {column!r} has {type(mechanism).__name__} noise, which is not read; write "
-            f"dp.Release(value, mechanism)"
-        )
-    law: Mechanism = _NOISE[type(mechanism).__name__](float(mechanism.scale))
+    kind = type(noise[own]).__name__
+    if kind not in _NOISE:
+        raise ValueError(f"{_WHO}: {kind} noise is not read; write dp.Release(value, mechanism)")
+    law, decided = _NOISE[kind](float(noise[own].scale)), ""
     if outer.censor_dims:
-        law = _censored(law, column, own, noisy, noise, bool(keys))
+        decides = noise[key := next(name for name in noisy if noisy[name].is_key_count)]
+        by, tau = _NOISE[type(decides).__name__](float(decides.scale)), float(decides.threshold)
+        if own == key:
+            law = law.suppressed(below=tau, empty=bool(keys))
+        elif own == "count_star" and decides.max_contrib == 1:
+            # One row an individual: both count the same.
+            law = law.suppressed(below=tau, by=by, empty=bool(keys))
+        else:
+            decided = f"dp.{by!r}.thresholded({tau:.17g})"
     elif groups is not None:
         law = law.suppressed(empty=True)
+    if outer.clamp_counts and noisy[own].is_count:
+        law = law.clipped(lower=0)
+    law = law.truncated() if types[column] == "int" else law  # by int()
+    if decided:
+        raise ValueError(
+            f"{_WHO}: whether a row of {column!r} is there was decided by {key}, the noisy number "
+            f"of individuals, which is another statistic. Set censor_dims: False in the metadata "
+            f"with groups that are public, or read COUNT(DISTINCT ...), or "
+            f"{stated_apart(decided, law, 'individuals')}"
+        )
     if outer.censor_dims and keys and groups is None:
         raise ValueError(
             f"{_WHO}: groups whose noisy number of individuals was below tau were left out "
             f"(censor_dims): groups= must name all groups that could be there"
         )
-    if outer.clamp_counts and noisy[own].is_count:
-        law = law.clipped(lower=0)
-    values = columns[column]
-    if types[column] == "int":
-        law = law.truncated()  # by int()
-    delta = float(mechanism.delta)
-    described: dict[str, Any] = {
-        "name": column,
-        "source": f"SmartNoise SQL: {own}",
-        "privacy": Privacy(epsilon=float(mechanism.epsilon), delta=delta or None),
-    }
+    found: dict[str, Any] = {}
+    value: Any = columns[column][0] if columns[column] else np.nan
     if keys:
-        value, found = keyed(_WHO, {key: columns[key] for key in keys}, values, groups)
-        described |= found
-    else:
-        value = np.asarray(values[0] if values else np.nan)
-    return {"value": value, "mechanism": law} | described | fields
-
-
-def _censored(
-    law: Mechanism, column: str, own: str, noisy: Any, noise: Any, by_group: bool
-) -> Mechanism:
-    """Return the mechanism where rows with few individuals were left out."""
-    key = next(name for name, symbol in noisy.items() if symbol.is_key_count)
-    decides = noise[key]
-    how: dict[str, Any] = {"below": float(decides.threshold), "empty": by_group}
-    if own == key:
-        return law.suppressed(**how)
-    if own == "count_star" and decides.max_contrib == 1:
-        # One row an individual: both count the same.
-        return law.suppressed(by=_NOISE[type(decides).__name__](float(decides.scale)), **how)
-    raise ValueError(
-        f"{_WHO}: whether a row of {column!r} is there was decided by {key}, the noisy number of "
-        f"individuals (above {how['below']:.6g}), which is another statistic. Set censor_dims: "
-        f"False in the metadata with groups that are public, or read COUNT(DISTINCT ...)"
-    )
+        value, found = keyed(_WHO, keys, columns[column], groups)
+    privacy = Privacy(epsilon=float(noise[own].epsilon), delta=float(noise[own].delta) or None)
+    made = {"value": value, "mechanism": law, "privacy": privacy, "name": column}
+    return cls(**made | {"source": f"SmartNoise SQL: {own}"} | found | described)

@@ -9,18 +9,37 @@ import numpy as np
 
 
 def columns_of(who: str, rows: Any) -> dict[str, list]:
-    """Return the columns of a data frame, a mapping, or of rows with a header."""
+    """Return the columns of a data frame, or of rows with a header."""
     if hasattr(rows, "columns") and not hasattr(rows, "collect"):
         return {str(name): list(rows[name].to_list()) for name in rows.columns}
     if isinstance(rows, Mapping):
         return {str(name): list(column) for name, column in rows.items()}
     if isinstance(rows, Sequence) and rows and isinstance(rows[0], list | tuple):
-        names, *body = (list(row) for row in rows)
+        names, *body = rows
         return {str(name): [row[at] for row in body] for at, name in enumerate(names)}
     raise TypeError(
         f"{who}: a data frame, or rows with a header as reader.execute returns them, is needed; "
         f"got {type(rows).__name__}"
     )
+
+
+def chosen(who: str, column: str | None, released: Sequence[str]) -> str:
+    """Return the column that is meant among those that were released."""
+    if column is None and len(released) == 1:
+        return released[0]
+    if column is None or column not in released:
+        columns = ", ".join(map(repr, released))
+        raise ValueError(f"{who}: column={column!r}: write one of the noisy columns {columns}")
+    return column
+
+
+def positions(who: str, labels: Sequence[Any], value: Any) -> np.ndarray:
+    """Return where published labels are among all of them."""
+    at, found = {label: k for k, label in enumerate(labels)}, np.asarray(value, dtype=object)
+    strange = [label for label in found.ravel() if label not in at]
+    if strange:
+        raise ValueError(f"{who}: {strange[0]!r} is none of {', '.join(map(repr, labels))}")
+    return np.array([at[label] for label in found.ravel()], dtype="int64").reshape(found.shape)
 
 
 def keyed(
@@ -35,15 +54,23 @@ def keyed(
     if groups is None:
         return values, {"dims": dim, "coords": {dim: labels}}
     named = [_label(group if isinstance(group, tuple | list) else (group,)) for group in groups]
-    at = {label: i for i, label in enumerate(named)}
-    strange = [label for label in labels if label not in at]
-    if strange or len(at) < len(named) or len(set(labels)) < len(labels):
-        what = f"{strange[0]!r} is none of them" if strange else "a label is there twice"
-        raise ValueError(f"{who}: groups= must name all groups that could be there: {what}")
+    at = positions(f"{who}: groups= must name all groups that could be there", named, labels)
+    if len(set(named)) < len(named) or len(set(labels)) < len(labels):
+        raise ValueError(f"{who}: groups= must name each group once, and the rows be of one each")
     full = np.full(len(named), np.nan)
-    full[[at[label] for label in labels]] = values
+    full[at] = values
     full = full if np.isnan(full).any() else full.astype(values.dtype)
     return full, {"dims": dim, "coords": {dim: named}}
+
+
+def stated_apart(decides: str, mechanism: Any, members: str) -> str:
+    """Return what to write where a noisy number of members decided which rows are there."""
+    return (
+        f"state both. With values of all groups that could be there, NaN where a row is absent, "
+        f"and absent = np.isnan(values): dp.Release(1 - absent, {decides}) is released of "
+        f"pt.switch(n > 0, n, -np.inf), n the number of {members} of each group, and "
+        f"dp.Release(values, dp.{mechanism!r}.suppressed(where=absent)) of the statistic"
+    )
 
 
 def _label(row: Sequence[Any]) -> Any:

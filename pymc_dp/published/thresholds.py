@@ -35,7 +35,7 @@ def smartnoise(
     sigma : float, optional
         Standard deviation of the noise where it is Gaussian, `mechanism.scale`.
     """
-    _check("smartnoise", epsilon, delta, max_contrib)
+    _check(epsilon, delta, max_contrib)
     if sigma is not None:
         quantile = ndtri((1 - delta / 2) ** (1 / max_contrib))
         return GaussianMechanism(sigma), float(1 + sigma * quantile)
@@ -55,7 +55,7 @@ def tumult(epsilon: float, delta: float, max_rows: int = 1) -> tuple[Noisy, floa
     max_rows : int, default 1
         Rows that are protected: 1 of `AddOneRow`, the number of `AddMaxRows`.
     """
-    _check("tumult", epsilon, delta, max_rows)
+    _check(epsilon, delta, max_rows)
     epsilon /= max_rows
     delta /= max_rows * math.exp(max_rows * epsilon) if max_rows > 1 else 1.0
     # P(noise > k) = e^{-(k + 1) epsilon} / (1 + e^{-epsilon}) for k >= 0.
@@ -64,12 +64,7 @@ def tumult(epsilon: float, delta: float, max_rows: int = 1) -> tuple[Noisy, floa
 
 
 def pipelinedp(
-    epsilon: float,
-    delta: float,
-    max_partitions: int = 1,
-    *,
-    gaussian: bool = False,
-    pre_threshold: int | None = None,
+    epsilon: float, delta: float, max_partitions: int = 1, *, gaussian: bool = False
 ) -> tuple[Noisy, float]:
     r"""Threshold of PipelineDP on the number of privacy ids of a partition.
 
@@ -86,18 +81,14 @@ def pipelinedp(
         `max_partitions_contributed`, m.
     gaussian : bool, default False
         `GAUSSIAN_THRESHOLDING` instead of `LAPLACE_THRESHOLDING`.
-    pre_threshold : int, optional
-        Partitions with fewer ids are dropped before, and the rest counted from there: what is left
-        of the statistic is then ``ids - pre_threshold + 1``, and nothing below 1.
+
+    Notes
+    -----
+    With a `pre_threshold` partitions with fewer ids are dropped for sure, and the number that
+    decides is counted from there: in the model release ``(ids - pre_threshold + 1).clip(0,
+    np.inf)``, suppressed with ``empty=True``.
     """
-    _check("pipelinedp", epsilon, delta, max_partitions)
-    if pre_threshold is not None:
-        raise ValueError(
-            "thresholds.pipelinedp: with a pre_threshold the number that decides is ids - "
-            "pre_threshold + 1, and partitions with fewer ids are dropped for sure: leave it out "
-            "here, and in the model release (ids - pre_threshold + 1).clip(0, np.inf), suppressed "
-            "with empty=True"
-        )
+    _check(epsilon, delta, max_partitions)
     left = delta / 2 if gaussian else delta
     each = -math.expm1(math.log1p(-left) / max_partitions)
     if gaussian:
@@ -107,11 +98,9 @@ def pipelinedp(
     return LaplaceMechanism(scale), 1 - scale * math.log(2 * each)
 
 
-def _check(name: str, epsilon: float, delta: float, most: int) -> None:
-    for what, wrong, wanted in (
-        ("epsilon", not 0 < epsilon < math.inf, "finite and > 0"),
-        ("delta", not 0 < delta < 0.5, "> 0 and < 0.5"),
-        ("the number of contributions", int(most) != most or most < 1, "a whole number >= 1"),
-    ):
-        if wrong:
-            raise ValueError(f"thresholds.{name}: {what} must be {wanted}")
+def _check(epsilon: float, delta: float, most: int) -> None:
+    if not (0 < epsilon < math.inf and 0 < delta < 0.5 and most >= 1 and int(most) == most):
+        raise ValueError(
+            f"dp.thresholds: epsilon must be finite and > 0, delta > 0 and < 0.5, contributions a "
+            f"whole number >= 1; got {epsilon}, {delta}, {most}"
+        )

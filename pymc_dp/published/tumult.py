@@ -2,100 +2,120 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_dp.mechanisms import (
-    DiscreteGaussianMechanism,
-    GaussianMechanism,
-    GeometricMechanism,
-    LaplaceMechanism,
-    Mechanism,
-)
-from pymc_dp.published.tables import columns_of, keyed
+from pymc_dp import mechanisms as own
+from pymc_dp.published.tables import chosen, columns_of, keyed
 
+if TYPE_CHECKING:
+    from pymc_dp.published.record import Release
+
+_WHO = "from_tumult"
 # Its parameter is the scale of Laplace and geometric noise, but the variance of Gaussian noise.
 _NOISE: dict[str, Any] = {
-    "LAPLACE": LaplaceMechanism,
-    "GEOMETRIC": GeometricMechanism,
-    "GAUSSIAN": lambda variance: GaussianMechanism(math.sqrt(variance)),
-    "DISCRETE_GAUSSIAN": lambda variance: DiscreteGaussianMechanism(math.sqrt(variance)),
+    "LAPLACE": own.LaplaceMechanism,
+    "GEOMETRIC": own.GeometricMechanism,
+    "GAUSSIAN": lambda variance: own.GaussianMechanism(np.sqrt(variance)),
+    "DISCRETE_GAUSSIAN": lambda variance: own.DiscreteGaussianMechanism(np.sqrt(variance)),
 }
-_WHO = "from_tumult"
+# What is not read, and what to write.
+_INSTEAD = {
+    "EXPONENTIAL": "a quantile is drawn from the intervals between the records. Ask for counts "
+    "below candidates, or by interval, and read these",
+    "": "groups of get_groups are selected with the noise and threshold of "
+    "dp.thresholds.tumult(epsilon, delta)",
+}
+_RATIO = (
+    "it is no noisy number of its own. An average is a middle + noisy sum of deviations / noisy "
+    "count, a variance likewise: ask for count() and sum(), and read these"
+)
 
 
-def read(
+def from_tumult(
+    cls: type[Release],
     noise_info: Any,
     value: Any,
     column: str | None = None,
     *,
-    groups: Any = None,
+    groups: Sequence[Any] | None = None,
     below: float | None = None,
-    **fields: Any,
-) -> dict[str, Any]:
-    """Read the noise of a query's answer; see `Release.from_tumult`."""
+    **described: Any,
+) -> Release:
+    """Read the answer of a query of Tumult Analytics.
+
+    Its parameter is a scale for Laplace and geometric noise, and the **variance** for Gaussian
+    and discrete Gaussian noise.
+
+    Parameters
+    ----------
+    noise_info : list of dict
+        ``session._noise_info(query, budget)``, asked before the query is evaluated, or the same
+        written down: ``[{"noise_mechanism": "GEOMETRIC", "noise_parameter": 2.0}]``.
+    value : array_like or data frame
+        The answer, of Spark or pandas, or the number in it.
+    column : str, optional
+        The noisy column; the others label the entries. May be left out where it is alone.
+    groups : sequence, optional
+        All groups of the KeySet, in the order that the entries shall have.
+    below : float, optional
+        Threshold of ``suppress(column, threshold)``, under which rows were left out.
+    **described
+        `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
+
+    Raises
+    ------
+    ValueError
+        An average, a variance or a quantile, which are no noisy numbers of their own.
+    TypeError
+        Another kind of noise information.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> noise = [{"noise_mechanism": "GAUSSIAN", "noise_parameter": 9.0}]
+    >>> dp.Release.from_tumult(noise, 285.2).mechanism
+    GaussianMechanism(sigma=3.0)
+    """
     try:
-        named = [(_name(one["noise_mechanism"]), one["noise_parameter"]) for one in noise_info]
+        # In an answer of the library the names are members of an enumeration.
+        named = [
+            (str(getattr(law := one["noise_mechanism"], "name", law)), one["noise_parameter"])
+            for one in noise_info
+        ]
     except (TypeError, KeyError):
         raise TypeError(
             f"{_WHO}: the noise is what session._noise_info(query, budget) returns before the "
             f"query is evaluated, a list of {{'noise_mechanism': ..., 'noise_parameter': ...}}; "
             f"got {noise_info!r}"
         ) from None
-    what = " and ".join(name for name, _ in named) or "no noise"
-    if len(named) != 1:
-        raise ValueError(
-            f"{_WHO}: the answer has {what} in it, and is no noisy number of its own. An average "
-            f"is a middle + noisy sum of deviations / noisy count, a variance likewise: ask for "
-            f"count() and sum(), and read these. Groups of get_groups are selected with the noise "
-            f"and threshold of dp.thresholds.tumult(epsilon, delta)"
-        )
-    [(name, parameter)] = named
-    if name not in _NOISE:
-        raise ValueError(
-            f"{_WHO}: {what} is not read: a quantile is drawn from the intervals between the "
-            f"records. Ask for counts below candidates, or by interval, and read these"
-        )
-    if not 0 < float(parameter) < math.inf:
-        raise ValueError(f"{_WHO}: {name} with parameter {parameter} is no noise")
-    noise: Mechanism = _NOISE[name](float(parameter))
-    described: dict[str, Any] = {"source": f"Tumult Analytics: {name}"}
+    what = " and ".join(name for name, _ in named)
+    if what not in _NOISE:
+        why = _INSTEAD.get(what, _RATIO)
+        raise ValueError(f"{_WHO}: an answer with {what or 'no'} noise is not read: {why}")
+    noise = _NOISE[what](float(named[0][1]))
+    found: dict[str, Any] = {}
     if hasattr(value, "columns"):
         value, found = _of_frame(value, column, groups, below)
-        described |= found
     elif groups is not None or column is not None:
         raise TypeError(f"{_WHO}: column= and groups= are of a data frame; write df.toPandas()")
-    if below is not None:
-        noise = noise.suppressed(below=below)
-    return {"value": value, "mechanism": noise} | described | fields
-
-
-def _name(mechanism: Any) -> str:
-    return str(getattr(mechanism, "name", mechanism))
+    noise = noise if below is None else noise.suppressed(below=below)
+    made = {"value": value, "mechanism": noise, "source": f"Tumult Analytics: {what}"}
+    return cls(**made | found | described)
 
 
 def _of_frame(frame: Any, column: Any, groups: Any, below: Any) -> tuple[Any, dict[str, Any]]:
     columns = columns_of(_WHO, frame.toPandas() if hasattr(frame, "toPandas") else frame)
-    if column is None and len(columns) == 1:
-        [column] = columns
-    if column not in columns:
-        raise ValueError(
-            f"{_WHO}: column={column!r}: write which of {', '.join(map(repr, columns))} was noisy; "
-            f"the others label the rows"
-        )
+    column = chosen(_WHO, column, list(columns))
     values = np.asarray(columns.pop(column))
-    if not columns and len(values) == 1:
-        return values[0], {"name": column}
-    if below is not None and groups is None:
+    if not columns:
+        return (values[0] if len(values) else np.nan), {"name": column}
+    value, found = keyed(_WHO, columns, values, groups)
+    if (groups is None and below is not None) or (below is None and np.any(value != value)):
         raise ValueError(
-            f"{_WHO}: rows below {below} were left out: groups= must name all groups of the KeySet"
+            f"{_WHO}: the groups of a KeySet are all there, unless suppress() left out those below "
+            f"a threshold: state it with below=, and name all of them with groups="
         )
-    values, found = keyed(_WHO, columns, values, groups)
-    if below is None and np.isnan(values.astype("float64")).any():
-        raise ValueError(
-            f"{_WHO}: {column!r} lacks some of the groups. Those of a KeySet are all there, unless "
-            f"suppress() left out those below a threshold: state it with below="
-        )
-    return values, {"name": column, **found}
+    return value, {"name": column, **found}

@@ -47,6 +47,7 @@ BY_TOWN = {
     "count": EMPTY.count(),
     "sum": EMPTY.sum("age", 0, 100),
     "pay": EMPTY.sum("pay", 0.0, 10.0),
+    "suppressed": EMPTY.count().suppress(1),
 }
 SELECTIONS = [(1.0, 1e-5, 1), (0.7, 1e-3, 1), (0.7, 1e-3, 3), (3.0, 0.3, 1)]
 

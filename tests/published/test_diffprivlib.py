@@ -99,9 +99,9 @@ def test_an_axis_splits_epsilon():
     [
         ("std", {}, "read dp.Release.from_diffprivlib.*value..2"),
         ("median", {}, "intervals between the sorted records"),
-        ("cumsum", {}, "no function of diffprivlib.tools"),
+        ("cumsum", {}, "cumsum is not read: .*What is read: mean, var"),
         ("mean", {"n": 3}, "needs bounds="),
-        ("sum", {"bounds": (0, 1)}, "needs n="),
+        ("sum", {"bounds": (0, 1)}, "sum needs bounds=.*and n="),
         ("histogram", {"density": True}, "release the counts"),
     ],
 )
@@ -148,10 +148,10 @@ def test_binary_with_delta():
     [
         (stand_in("GeometricFolded", epsilon=1.0), "is not read: its whole .* What is read: Lap"),
         (stand_in("Vector", epsilon=1.0), "Vector is not read: it adds a random linear term"),
-        (stand_in("Laplace", epsilon=1.0, delta=0.0, sensitivity=0.0), "noise of scale 0"),
-        (stand_in("Laplace", epsilon=np.inf, delta=0.0, sensitivity=1.0), "noise of scale 0"),
+        (stand_in("Laplace", epsilon=1.0, delta=0.0, sensitivity=0.0), "finite and > 0, got 0"),
+        (stand_in("Laplace", epsilon=np.inf, delta=0.0, sensitivity=1.0), "finite and > 0, got 0"),
         (stand_in("Gaussian", epsilon=1.0, delta=0.1), "not that of diffprivlib 0.6 .*_scale"),
-        (stand_in("Binary", epsilon=1.0, value0="a", value1="b"), "releases 'a' and 'b', got 1.0"),
+        (stand_in("Binary", epsilon=1.0, value0="a", value1="b"), "1.0 is none of 'a', 'b'"),
     ],
 )
 def test_refusals(mechanism, match):

@@ -138,12 +138,12 @@ def test_selections(measure):
     measure, pure = getattr(od, measure)(), measure == "max_divergence"
     space = od.vector_domain(od.atom_domain(T=int)), od.linf_distance(T=int)
     noisy_max = od.m.make_noisy_max(*space, measure, scale=1.5)
-    quantile = INTEGERS >> od.m.then_private_quantile(measure, [10, 20, 30], 0.25, scale=1.5)
+    quantile = INTEGERS >> od.m.then_private_quantile(measure, [10, 20, 30], 0.3, scale=1.5)
     records = np.array([3, 10, 14, 22, 40, 41])
     below, above = ((f(records[:, None], [10, 20, 30])).sum(0) for f in (np.less, np.greater))
     for measurement, data, utilities in (
         (noisy_max, [1, 2, 4], [1.0, 2.0, 4.0]),
-        (quantile, records.tolist(), -abs(0.75 * below - 0.25 * above)),
+        (quantile, records.tolist(), -abs(0.7 * below - 0.3 * above)),
     ):
         release = dp.Release.from_opendp(measurement, [measurement(data) for _ in range(3000)])
         law = dp.NoisyMax("exponential", 1.5) if pure else dp.ExponentialMechanism(1 / 1.5)
@@ -467,21 +467,44 @@ def test_a_mean_over_a_public_length_is_read_by_its_sum(law, whole, kind, by_tow
             "is a quantile, selected among candidates",
         ),
         ([("x", "0.25-Quantile", "ExponentialMin", 2.0)], 35, "0.25-Quantile. is a quantile"),
+        ([("x", "0.25-Quantile", "GumbelMin", 0.0)], 35, "0.25-Quantile. is exact"),
     ],
 )
 def test_what_has_no_additive_noise(rows, value, match):
+    asked = {"candidates": [35]} if "exact" in match else {}
     with pytest.raises(ValueError, match=match) as caught:
-        dp.Release.from_opendp_summary(summary_of(*rows), pl.DataFrame({"x": [value]}))
+        dp.Release.from_opendp_summary(summary_of(*rows), pl.DataFrame({"x": [value]}), **asked)
     noisy_ratio = len(rows) == 2 and rows[1][3] > 0
     assert ("Of a mean, release the sum and the length" in str(caught.value)) == noisy_ratio
 
 
-def test_polars_quantiles_are_positions_of_candidates():
-    summary = summary_of(("x", "0.25-Quantile", "ExponentialMin", 2.0))
-    frame = pl.DataFrame({"x": [35]})
-    release = dp.Release.from_opendp_summary(summary, frame, candidates=[25, 35, 45])
-    assert release.value == 1
-    assert repr(release.mechanism) == repr(dp.NoisyMax("exponential", 2.0))
+@pytest.mark.parametrize("position", [0, 1])
+def test_polars_quantiles_are_positions_of_candidates(position):
+    summary, candidates = summary_of(("x", "0.25-Quantile", "ExponentialMin", 2.0)), [25, 35, 45]
+    frame = pl.DataFrame({"x": [candidates[position]]})
+    release = dp.Release.from_opendp_summary(summary, frame, candidates=candidates)
+    assert release.value == position
+    # Its scores are 4 times those of the statistic.
+    assert repr(release.mechanism) == repr(dp.NoisyMax("exponential", 0.5))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("loss", "alpha"), [({"epsilon": 1.0}, 0.25), ({"rho": 0.1}, 0.3)])
+def test_polars_quantiles_have_the_law_of_their_utilities(loss, alpha):
+    candidates, ages, towns = [10, 20, 35, 50], np.array([20, 35, 70, 41] * 4), 400
+    people = pl.LazyFrame({"age": np.tile(ages, towns), "town": np.repeat(range(towns), len(ages))})
+    margin = od.polars.Margin(by=["town"], invariant="lengths", max_length=16, max_groups=towns)
+    two, loss = od.unit_of(contributions=2), od.loss_of(**loss)
+    ctx = od.Context.compositor(people, two, loss, split_evenly_over=1, margins=[margin])
+    query = ctx.query().group_by("town").agg(AGE.dp.quantile(alpha, candidates))
+    release = dp.Release.from_opendp_summary(*asked(query), "age", candidates=candidates)
+    assert sorted(release.coords["town"]) == list(range(towns))
+    below, above = (f(ages[:, None], candidates).sum(0) for f in (np.less, np.greater))
+    utilities = -abs((1 - alpha) * below - alpha * above)
+    expected = [np.exp(release.mechanism.logp(i, utilities).eval()) for i in range(4)]
+    share = np.bincount(release.value, minlength=4) / towns
+    assert np.all(np.abs(share - expected) < 4.5 * np.sqrt(0.25 / towns))
+    assert 0.05 < max(expected) < 0.95
 
 
 def test_a_sized_mean_of_one_contribution_is_exact():
