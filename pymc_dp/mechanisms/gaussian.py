@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 from scipy import special
 
 from pymc_dp.graphs.held import labelled_like
-from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit, positive_argument
+from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import GaussianNoise, decreasing_root, standard_interval
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_NAME = "GaussianMechanism"
 _LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
 _ROOT2 = np.sqrt(2.0)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
@@ -135,9 +134,8 @@ class GaussianMechanism(GaussianNoise):
         ValueError
             An argument out of its range.
         """
-        loss = positive_argument(epsilon, mechanism=_NAME, name="epsilon")
-        failure = positive_argument(delta, mechanism=_NAME, name="delta", below=1.0)
-        size = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
+        loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
+        failure = cls._argument("delta", delta, below=1.0)
         sigma = size / _ratio_for(loss, failure)
         return cls(labelled_like(sigma, epsilon, delta, sensitivity))
 
@@ -177,7 +175,7 @@ class GaussianMechanism(GaussianNoise):
         ValueError
             An argument out of its range, or a symbolic sigma.
         """
-        epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
+        epsilon = self._argument("epsilon", epsilon, zero_ok=True)
         t = self._ratio(sensitivity)
         u, v = epsilon / t - 0.5 * t, epsilon / t + 0.5 * t
         return np.exp(_log_delta(u, v, t))[()]
@@ -199,7 +197,7 @@ class GaussianMechanism(GaussianNoise):
         ValueError
             An argument out of its range, or a symbolic sigma.
         """
-        delta = positive_argument(delta, mechanism=_NAME, name="delta", below=1.0)
+        delta = self._argument("delta", delta, below=1.0)
         t = self._ratio(sensitivity)
         t, delta = np.broadcast_arrays(t, delta)
 
