@@ -38,6 +38,11 @@ class PostProcessed(Mechanism):
             )
 
     @property
+    def spacing(self) -> float | None:
+        """That of `inner`; atoms at bounds need not lie on its lattice."""
+        return self.inner.spacing
+
+    @property
     def _own(self) -> dict[str, TensorVariable]:
         """The step's own parameters by name, those that are there."""
         own = {name: getattr(self, name) for name in self.parameter_names}
@@ -195,11 +200,6 @@ class ClippedMechanism(PostProcessed):
         if not all(fine):
             return f"lower={lower} is not below upper={upper}"
         return super().wrong_parameter()
-
-    @property
-    def spacing(self) -> float | None:
-        """That of `inner`; the atoms at the bounds need not lie on its lattice."""
-        return self.inner.spacing
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""

@@ -244,9 +244,13 @@ class StandardInterval:
 
 
 def standard_interval(
-    lower: TensorLike, upper: TensorLike, location: TensorLike, scale: TensorVariable
+    lower: TensorLike,
+    upper: TensorLike,
+    location: TensorLike,
+    scale: TensorVariable,
+    most: TensorLike | None = None,
 ) -> StandardInterval:
-    """Standardise an interval under a location-scale law with a density.
+    """Standardise an interval under a location-scale law, of noise of at most `most` scales.
 
     Whatever is not finite is replaced before it meets any arithmetic, because the gradient of
     `switch` multiplies the unused branch by zero and 0 * inf is NaN.
@@ -262,6 +266,9 @@ def standard_interval(
     a = pt.switch(open_lower, -big, (low - location) / scale)
     b = pt.switch(open_upper, big, (high - location) / scale)
     width = pt.switch(open_lower | open_upper, big, (high - low) / scale)
+    if most is not None:
+        inside, a, b = (a >= -most) & (b <= most), pt.maximum(a, -most), pt.minimum(b, most)
+        width = pt.switch(inside, width, b - a)
     # Ends may differ by less than the scale can show.
     possible = possible & (width > 0)
     return StandardInterval(

@@ -104,16 +104,12 @@ class StepNoise(SymmetricNoise):
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
-        interval = standard_interval(lower, upper, statistic, self._unit)
         end = pt.minimum(self._distance(pt.constant(0.0)), _FAR)
-        a, b = pt.maximum(interval.lower, -end), pt.minimum(interval.upper, end)
-        whole = (interval.lower >= -end) & (interval.upper <= end)
-        width = pt.switch(whole, interval.width, b - a)
-        possible = interval.possible & (width > 0)
-        a, b, width = (pt.switch(possible, x, y) for x, y in ((a, -1.0), (b, 1.0), (width, 2.0)))
+        interval = standard_interval(lower, upper, statistic, self._unit, most=end)
+        a, b = interval.lower, interval.upper
         around = (a < 0) & (b > 0)
         near = pt.switch(around, 0.0, pt.maximum(a, -b))
-        beside = self._log_beside(near, pt.switch(around, 1.0, pt.maximum(b, -a)), width)
+        beside = self._log_beside(near, pt.switch(around, 1.0, pt.maximum(b, -a)), interval.width)
         # Around the statistic: one less what is cut off, or else the two sides.
         ends = [pt.switch(around, x, 1.0) for x in (-a, b)]
         sides = sum(pt.exp(self._log_beside(pt.zeros_like(x), x, x)) for x in ends)
@@ -121,7 +117,7 @@ class StepNoise(SymmetricNoise):
         out = pt.maximum(tails - self._cut, 0.0) / (1.0 - self._cut)
         across = unless_nearly_all(out, pt.log(sides) - pt.log1p(-self._cut))
         result = pt.switch(around, across, beside - pt.log1p(-self._cut))
-        return self._checked(pt.switch(possible, result, -np.inf))
+        return self._checked(pt.switch(interval.possible, result, -np.inf))
 
     def _distance(self, tail: TensorVariable) -> TensorVariable:
         eps, tail = as_float(self.epsilon), tail * (1.0 - self._cut) + 0.5 * self._cut

@@ -180,11 +180,6 @@ class SuppressedMechanism(PostProcessed):
         return super().wrong_parameter() or (self.by.wrong_parameter() if self.by else None)
 
     @property
-    def spacing(self) -> float | None:
-        """That of `inner`."""
-        return self.inner.spacing
-
-    @property
     def withholds(self) -> bool:
         """See `Mechanism.withholds`."""
         return True

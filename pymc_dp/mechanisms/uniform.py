@@ -126,13 +126,10 @@ class UniformMechanism(SymmetricNoise, ScaleNoise):
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
-        interval = standard_interval(lower, upper, statistic, self._unit)
-        a, b = pt.maximum(interval.lower, -1.0), pt.minimum(interval.upper, 1.0)
-        inside = (interval.lower >= -1.0) & (interval.upper <= 1.0)
-        possible = interval.possible & (a < b)
-        width = pt.switch(inside, interval.width, pt.switch(possible, b - a, 1.0))
-        log_mass = unless_nearly_all(0.5 * ((1.0 - b) + (a + 1.0)), pt.log(0.5 * width))
-        return self._checked(pt.switch(possible, log_mass, -np.inf))
+        interval = standard_interval(lower, upper, statistic, self._unit, most=1.0)
+        out = 0.5 * ((1.0 - interval.upper) + (interval.lower + 1.0))
+        log_mass = unless_nearly_all(out, pt.log(0.5 * interval.width))
+        return self._checked(pt.switch(interval.possible, log_mass, -np.inf))
 
 
 def _examples() -> Sequence[MechanismExample]:

@@ -78,3 +78,15 @@ def test_one_after_the_other(row):
     for a, b in zip(evaluate(*graphs), expected, strict=True):
         np.testing.assert_allclose(np.exp(a), b, rtol=1e-10, atol=1e-50)
     assert np.all(np.isneginf(evaluate(mechanism.logp(z + 0.3, s))))
+
+
+def test_another_value_decides_and_empty_groups_have_no_row():
+    (z, p), decides, s = enumerated(G, 2), dp.GeometricMechanism(1.0), np.array([2, 0])
+    mechanism = G.suppressed(below=1, above=-2, by=decides, empty=True)
+    y, q = enumerated(decides, 2)
+    kept = q[(y <= -2) | (y >= 1)].sum()
+    logp, between = mechanism.logp(z[:, None], s), mechanism.log_interval(0, 3, s)
+    found = np.exp(np.vstack(evaluate(logp, between, mechanism.logp(np.nan, s))))
+    expected = [*(p * kept), kept * p[(z >= 0) & (z <= 3)].sum(), 1 - kept]
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-10, atol=1e-50)
+    np.testing.assert_array_equal(found[:, 1], np.arange(len(z) + 2) > len(z))

@@ -59,7 +59,7 @@ def staircase(m):
 LAWS = {
     dp.UniformMechanism: (uniform, [{}], "half_width"),
     dp.CauchyMechanism: (cauchy, [{}], "scale"),
-    dp.StudentTMechanism: (student_t, [{"df": d} for d in (0.5, 3.0, 40.0, 200.0)], "scale"),
+    dp.StudentTMechanism: (student_t, [{"df": d} for d in (0.01, 3.0, 40.0, 200.0)], "scale"),
     dp.StaircaseMechanism: (
         staircase,
         [{"epsilon": e, "gamma": g} for e, g in ((0.01, 0.3), (1.0, 0.0), (2.0, 1.0), (30.0, 0.4))],
@@ -181,3 +181,14 @@ def test_published_size_and_loss():
         np.testing.assert_allclose(m.epsilon(2.0), 0.7, rtol=1e-12)
         pairs = [np.subtract(*evaluate(m.logp(z, s), m.logp(z, s + 2.0))) for s in (-5.0, 0.0, 3.0)]
         np.testing.assert_allclose(np.abs(pairs).max(), 0.7, rtol=1e-6)
+
+
+def test_defaults_are_those_of_diffprivlib():
+    """The staircase's first step has the least mean size; a snapping step is a power of two."""
+    epsilon = np.array([0.1, 1.0, 4.0])
+    gamma = dp.StaircaseMechanism(epsilon, 1.0).gamma.data
+    np.testing.assert_allclose(gamma, 1 / (1 + np.exp(epsilon / 2)), rtol=1e-14)
+    assert [dp.SnappingMechanism(b, 0, 9).step for b in (0.5, 0.51, 3.0)] == [0.5, 1.0, 4.0]
+    mechanism = dp.SnappingMechanism.from_epsilon(0.3, 2.0, 0.0, 100.0)
+    assert mechanism.step == 8.0
+    np.testing.assert_allclose(mechanism.epsilon(2.0), 0.3, rtol=1e-14)
