@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -176,6 +177,7 @@ class ReleaseLaw(ABC):
 
     def __repr__(self) -> str:
         """Class and fields, or parameters; one without a fixed value shows as its name."""
-        names = getattr(self, "__dataclass_fields__", self.parameter_names)
+        own = [field.name for field in fields(self)] if is_dataclass(self) else ()
+        names = own or self.parameter_names
         shown = (f"{name}={show(getattr(self, name))}" for name in names)
         return f"{type(self).__name__}({', '.join(shown)})"
