@@ -284,7 +284,7 @@ class FlooredMechanism(_OneWay):
     --------
     >>> import pymc_dp as dp
     >>> dp.GaussianMechanism(2.0).floored().logp([-1, 0], 0.0).eval().round(4)
-    array([-1.6526, -1.6526])
+    array([-1.6531, -1.6531])
     """
 
     _how = "floored"

@@ -67,7 +67,7 @@ class NoisyMax(IndexSelection):
     --------
     >>> import pymc_dp as dp
     >>> dp.NoisyMax(dp.LaplaceMechanism(2.0)).logp(1, [3.0, 5.0]).eval().round(4)
-    np.float64(-0.3221)
+    np.float64(-0.3228)
     """
 
     noise: str

@@ -92,7 +92,7 @@ class SuppressedMechanism(PostProcessed):
     >>> mechanism
     GeometricMechanism(scale=2.0).suppressed(below=10.0)
     >>> mechanism.logp([np.nan, 9, 12], 9.0).eval().round(4)
-    array([-0.4741,    -inf, -2.907 ])
+    array([-0.4741,    -inf, -2.9068])
     """
 
     below: TensorLike | None = None
@@ -344,7 +344,7 @@ class ThresholdedMechanism(PostProcessed):
     --------
     >>> import pymc_dp as dp
     >>> dp.LaplaceMechanism(2.0).thresholded(10.0).logp([0, 1], 12.0).eval().round(4)
-    array([-1.6931, -0.2032])
+    array([-1.6931, -0.2033])
     """
 
     threshold: TensorLike
