@@ -338,7 +338,7 @@ class FoldedLaplaceMechanism(ConfinedNoise):
 
 
 def _examples_of(cls: type[ConfinedNoise]) -> Sequence[MechanismExample]:
-    cases = ((2.0, 0.0, 10.0, 3.0), (0.7, -3.0, -1.0, -1.0), (5.0, 2.0, 3.0, 2.25))
+    cases = ((2.0, 0.0, 10.0, 3.0), (0.7, -3.0, -1.0, -1.5), (5.0, 2.0, 3.0, 2.25))
     return [
         MechanismExample(cls(b, low, high), s, pieces=np.unique([low, s, high]))
         for b, low, high, s in cases

@@ -275,7 +275,7 @@ def _staircases() -> Sequence[MechanismExample]:
 
 
 def _tulaps() -> Sequence[MechanismExample]:
-    cases = (TulapMechanism(0.7, 0.05, 3.0), 5.0), (TulapMechanism(3.0, 1e-4), -2.0)
+    cases = (TulapMechanism(0.7, 0.05, 3.0), 5.0), (TulapMechanism(3.0, 0.01), -2.0)
     return [_example(m, s, float(m._distance(0.0).eval()), smooth=False) for m, s in cases]
 
 
