@@ -337,9 +337,45 @@ MUTANTS = {
     ),
     "half a step of rounding": Mutant(
         "pymc_dp/mechanisms/grids.py",
-        "return index + 0.5",
-        "return index + 0.49",
-        "tests/conformance/test_mechanisms.py",
+        "index - 0.5, index + 0.5",
+        "index - 0.5, index + 0.49",
+        "tests/mechanisms/test_enumerated.py",
+    ),
+    "atom on the border of two cells": Mutant(
+        "pymc_dp/mechanisms/grids.py",
+        "self.inner.is_discrete or isinstance(self.inner, PostProcessed)",
+        "self.inner.is_discrete",
+        "tests/mechanisms/test_enumerated.py",
+    ),
+    "value at a threshold": Mutant(
+        "pymc_dp/mechanisms/suppressed.py",
+        "value < self.below",
+        "value <= self.below",
+        "tests/mechanisms/test_enumerated.py",
+    ),
+    "noise that decides": Mutant(
+        "pymc_dp/mechanisms/suppressed.py",
+        "self.inner if self.by is None else self.by, as_float(np.inf)",
+        "self.inner, as_float(np.inf)",
+        "tests/mechanisms/test_enumerated.py",
+    ),
+    "quantile at which noise is cut": Mutant(
+        "pymc_dp/mechanisms/staircase.py",
+        "+ 0.5 * self._cut",
+        "+ self._cut",
+        "tests/mechanisms/test_more_noise.py",
+    ),
+    "mirror image": Mutant(
+        "pymc_dp/mechanisms/bounded_laplace.py",
+        "(a - self.lower) + (s - self.lower), b - a",
+        "(a - self.lower) + (self.upper - s), b - a",
+        "tests/mechanisms/test_more_noise.py",
+    ),
+    "standard deviation of heavy noise": Mutant(
+        "pymc_dp/mechanisms/student_t.py",
+        "sd * np.sqrt((df - 2.0) / df)",
+        "sd * np.sqrt(df / (df + 2.0))",
+        "tests/mechanisms/test_more_noise.py",
     ),
     "normaliser of the geometric": Mutant(
         "pymc_dp/mechanisms/geometric.py",

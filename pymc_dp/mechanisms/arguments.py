@@ -251,9 +251,11 @@ def check_positive(
     )
 
 
-def show(tensor: Variable) -> str:
-    """Short text of a parameter: its value where it has one, else its name."""
-    if isinstance(tensor, Variable) and not isinstance(tensor, Constant) and tensor.name:
+def show(tensor: Any) -> str:
+    """Short text of a field: the value of a parameter where it has one, else its name."""
+    if not isinstance(tensor, Variable):
+        return repr(tensor)
+    if not isinstance(tensor, Constant) and tensor.name:
         return str(tensor.name)
     value = known_value(tensor)
     if value is None:

@@ -44,8 +44,8 @@ class Mechanism(ReleaseLaw):
 
     To add a mechanism, write one module with a subclass that names its parameter fields in
     `parameter_names`, implements `noise_sample`, `logp` and `log_interval` (and `icdf` where it
-    exists), and calls `register_mechanism`. No existing file changes; the conformance tests
-    then cover it.
+    exists, which may draw as well), and calls `register_mechanism`. No existing file changes; the
+    conformance tests then cover it.
     """
 
     @property
@@ -332,7 +332,10 @@ def has_kink(mechanism: Mechanism) -> bool:
 
 
 def register_mechanism(
-    cls: type[Mechanism], *, examples: Callable[[], Sequence[MechanismExample]]
+    cls: type[Mechanism],
+    *,
+    examples: Callable[[], Sequence[MechanismExample]],
+    how: str | None = None,
 ) -> None:
     """Register a mechanism class with the examples that its conformance tests run on.
 
@@ -342,10 +345,14 @@ def register_mechanism(
         Subclass of `Mechanism`.
     examples : callable
         Returns the examples. It is called by the tests only, so importing stays cheap.
+    how : str, optional
+        Method of `Mechanism` that returns one, of what is done to a release.
     """
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
         raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")
     MECHANISMS.add(examples, cls)
+    if how is not None:
+        POSTPROCESSED.add(cls, how)
 
 
 def registered_mechanisms() -> tuple[type[Mechanism], ...]:

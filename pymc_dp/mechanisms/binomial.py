@@ -14,9 +14,7 @@ from pytensor.raise_op import Assert
 
 from pymc_dp.mechanisms.arguments import (
     as_float,
-    positive_argument,
     positive_parameter,
-    required_value,
 )
 from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import not_whole, whole_parameter
@@ -134,11 +132,8 @@ class BinomialMechanism(Mechanism):
         ValueError
             A sensitivity that is not finite and positive, or a symbolic parameter.
         """
-        sensitivity = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
-        draws, pseudo_count, _ = self.parameters
-        n = required_value(draws, mechanism=_NAME, name="draws")
-        m = required_value(pseudo_count, mechanism=_NAME, name="pseudo_count")
-        return n * np.log1p(sensitivity / m)
+        ratio = self._argument("sensitivity", sensitivity) / self._value("pseudo_count")
+        return self._value("draws") * np.log1p(ratio)
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`."""
@@ -159,10 +154,6 @@ class BinomialMechanism(Mechanism):
         s = Assert(message)(s, pt.all((s >= 0) & (s <= population)))
         probability = (s + pseudo_count) / (population + 2.0 * pseudo_count)
         return pt.random.binomial(draws.astype("int64"), probability, rng=rng, return_next_rng=True)
-
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log mass of a release; see `Mechanism.logp`."""
-        return self.log_interval(value, value, statistic)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0

@@ -15,23 +15,10 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.held import labelled_like
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    as_parameter,
-    check_positive,
-    nan_outside_unit,
-    positive_argument,
-    positive_parameter,
-    required_value,
-)
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    MechanismExample,
-    register_mechanism,
-    wrong_scales,
-)
+from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
+from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
-from pymc_dp.mechanisms.scales import decreasing_root
+from pymc_dp.mechanisms.scales import PositiveNoise, decreasing_root, unless_nearly_all
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -41,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BoundedNoise(Mechanism):
+class BoundedNoise(PositiveNoise):
     """Laplace noise of one scale, of which no release is outside [lower, upper]."""
 
     scale: TensorLike
@@ -49,11 +36,12 @@ class BoundedNoise(Mechanism):
     upper: TensorLike
 
     parameter_names = ("scale", "lower", "upper")
+    _instead = "Write the noise scale b, or {}.from_epsilon(...)."
+    _others = ("lower", "upper")
 
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""
-        instead = f"Write the noise scale b, or {type(self).__name__}.from_epsilon(...)."
-        self._keep("scale", positive_parameter, instead=instead)
+        super().__post_init__()
         self._keep("lower", as_parameter)
         self._keep("upper", as_parameter)
         wrong = self.wrong_parameter()
@@ -68,10 +56,10 @@ class BoundedNoise(Mechanism):
                 return f"{name}={bound} is not finite"
         if lower is not None and upper is not None and not np.all(lower < upper):
             return f"lower={lower} is not below upper={upper}"
-        return wrong_scales(self, ("scale",))
+        return super().wrong_parameter()
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
-        expression = check_positive(expression, self.scale, "scale")
+        expression = super()._checked(expression)
         if isinstance(self.lower, Constant) and isinstance(self.upper, Constant):
             return expression
         return check_parameters(expression, self.lower < self.upper, msg="lower < upper")
@@ -95,14 +83,8 @@ class BoundedNoise(Mechanism):
         sensitivity : array_like
             L1 sensitivity, > 0, in the units of the statistic.
         """
-        name = type(self).__name__
-        size = positive_argument(sensitivity, mechanism=name, name="sensitivity")
-        known = (
-            required_value(p, mechanism=name, name=n)
-            for p, n in zip(self.parameters, self.parameter_names, strict=True)
-        )
-        scale, lower, upper = known
-        return self._loss(size, scale, upper - lower)
+        scale, lower, upper = map(self._value, self.parameter_names)
+        return self._loss(self._argument("sensitivity", sensitivity), scale, upper - lower)
 
     @staticmethod
     @abstractmethod
@@ -115,37 +97,39 @@ class ConfinedNoise(BoundedNoise):
     """Bounded noise with a density; a subclass gives it and the masses between two points."""
 
     @abstractmethod
+    def _inward(self, s: TensorVariable) -> TensorVariable:
+        """Return the statistic within the bounds that has the same law."""
+
+    @abstractmethod
     def _log_density(self, z: TensorVariable, s: TensorVariable) -> TensorVariable:
-        """Log density within the bounds."""
+        """Log density within the bounds, of a statistic that is."""
 
     @abstractmethod
     def _log_mass(self, a: TensorVariable, b: TensorVariable, s: TensorVariable) -> TensorVariable:
-        """Log probability from a to b, lower <= a <= b <= upper."""
+        """Log probability from a to b, lower <= a < b <= upper."""
 
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log density of a release; see `Mechanism.logp`."""
         z = as_float(value)
         inside = (z >= self.lower) & (z <= self.upper)
-        density = self._log_density(self._clamped(z), as_float(statistic))
+        density = self._log_density(self._clamped(z), self._inward(as_float(statistic)))
         return self._checked(pt.switch(inside, density, -np.inf))
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
-        s, low, high = as_float(statistic), as_float(self.lower), as_float(self.upper)
-        a, b = self._clamped(lower), self._clamped(upper)
+        low, high = as_float(self.lower), as_float(self.upper)
+        s, a, b = self._inward(as_float(statistic)), self._clamped(lower), self._clamped(upper)
+
+        def log_mass(a: TensorVariable, b: TensorVariable) -> TensorVariable:
+            some = a < b
+            mass = self._log_mass(pt.switch(some, a, low), pt.switch(some, b, high), s)
+            return pt.switch(some, mass, -np.inf)
+
+        out = pt.exp(log_mass(low, a)) + pt.exp(log_mass(b, high))
+        result = unless_nearly_all(out, log_mass(a, b))
         possible = (as_float(lower) < as_float(upper)) & (a < b)
-        a, b = pt.switch(possible, a, low), pt.switch(possible, b, 0.5 * (low + high))
-        inside = self._log_mass(a, b, s)
-        # Of an interval that holds nearly all, what it leaves out.
-        out = pt.zeros_like(inside)
-        for x, y in ((low, a), (b, high)):
-            some = x < y
-            x, y = pt.switch(some, x, low), pt.switch(some, y, high)
-            out += pt.switch(some, pt.exp(self._log_mass(x, y, s)), 0.0)
-        small = out < 0.5
-        result = pt.switch(small, pt.log1p(-pt.switch(small, out, 0.0)), inside)
         return self._checked(pt.switch(possible, result, -np.inf))
 
 
@@ -219,14 +203,9 @@ class BoundedLaplaceMechanism(ConfinedNoise):
         delta : array_like, default 0
             Failure probability, >= 0 and < 1.
         """
-        name = cls.__name__
-        loss = positive_argument(epsilon, mechanism=name, name="epsilon")
-        size = positive_argument(sensitivity, mechanism=name, name="sensitivity")
-        failure = positive_argument(delta, mechanism=name, name="delta", below=1.0, zero_ok=True)
-        bounds = cls(1.0, lower, upper)
-        low, high = (
-            required_value(p, mechanism=name, name="a bound") for p in bounds.parameters[1:]
-        )
+        loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
+        failure = cls._argument("delta", delta, below=1.0, zero_ok=True)
+        low, high = map(cls(1.0, lower, upper)._value, ("lower", "upper"))
         size, loss, length = np.broadcast_arrays(size, loss - np.log1p(-failure), high - low)
         scale = decreasing_root(
             lambda b: cls._loss(size, b, length) - loss, size / loss, 2 * size / loss
@@ -238,25 +217,20 @@ class BoundedLaplaceMechanism(ConfinedNoise):
         t, d = np.minimum(size, length) / scale, length / scale
         return t + np.log((np.expm1(-t) + np.expm1(t - d)) / np.expm1(-d))
 
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one release; see `Mechanism.noise_sample`."""
-        zero = as_float(statistic) * 0.0 + self.scale * 0.0 + self.lower * 0.0 + self.upper * 0.0
-        next_rng, p = pt.random.uniform(zero, 1.0, rng=rng, return_next_rng=True)
-        return next_rng, self.icdf(p, statistic)
+    def _inward(self, s: TensorVariable) -> TensorVariable:
+        return self._clamped(s)
 
     def _log_density(self, z: TensorVariable, s: TensorVariable) -> TensorVariable:
-        return self._laplace.logp(z, self._clamped(s)) - self._log_whole(s)
+        return self._laplace.logp(z, s) - self._laplace.log_interval(self.lower, self.upper, s)
 
     def _log_mass(self, a: TensorVariable, b: TensorVariable, s: TensorVariable) -> TensorVariable:
-        return self._laplace.log_interval(a, b, self._clamped(s)) - self._log_whole(s)
-
-    def _log_whole(self, s: TensorVariable) -> TensorVariable:
-        return self._laplace.log_interval(self.lower, self.upper, self._clamped(s))
+        whole = self._laplace.log_interval(self.lower, self.upper, s)
+        return self._laplace.log_interval(a, b, s) - whole
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function; see `Mechanism.icdf`."""
         p, s = as_float(p), self._clamped(statistic)
-        whole = pt.exp(self._log_whole(s))
+        whole = pt.exp(self._laplace.log_interval(self.lower, self.upper, s))
         below = 0.5 * pt.exp((self.lower - s) / self.scale) + p * whole
         above = 0.5 * pt.exp((s - self.upper) / self.scale) + (1.0 - p) * whole
         distance = self.scale * pt.log(2.0 * pt.minimum(below, above))
@@ -320,8 +294,7 @@ class FoldedLaplaceMechanism(ConfinedNoise):
         lower, upper : tensor_like
             Public bounds, finite.
         """
-        loss = positive_argument(epsilon, mechanism=cls.__name__, name="epsilon")
-        size = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
+        loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         return cls(labelled_like(size / loss, epsilon, sensitivity), lower, upper)
 
     @staticmethod
@@ -331,45 +304,41 @@ class FoldedLaplaceMechanism(ConfinedNoise):
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
         s = as_float(statistic) + 0.0 * self.lower + 0.0 * self.upper
-        next_rng, draw = pt.random.laplace(s, self.scale, rng=rng, return_next_rng=True)
-        return next_rng, self._folded(draw)
+        next_rng, draw = self._laplace.noise_sample(rng, s)
+        return next_rng, self._inward(draw)
 
-    def _folded(self, x: TensorVariable) -> TensorVariable:
-        turn = 2.0 * (self.upper - self.lower)
-        beyond = pt.mod(x - self.lower, turn)
-        return self._clamped(self.lower + pt.minimum(beyond, turn - beyond))
+    @property
+    def _turn(self) -> TensorVariable:
+        return 2.0 * (self.upper - self.lower)
+
+    def _inward(self, s: TensorVariable) -> TensorVariable:
+        beyond = pt.mod(s - self.lower, self._turn)
+        return self._clamped(self.lower + pt.minimum(beyond, self._turn - beyond))
 
     def _log_density(self, z: TensorVariable, s: TensorVariable) -> TensorVariable:
-        b, s = self.scale, self._folded(s)
-        turn = 2.0 * (self.upper - self.lower)
-        near, mirrored = pt.abs(z - s), (z - self.lower) + (s - self.lower)
-        others = [turn - near, mirrored, turn - mirrored]
+        b, near, mirrored = self.scale, pt.abs(z - s), (z - self.lower) + (s - self.lower)
+        others = [self._turn - near, mirrored, self._turn - mirrored]
         images = 1.0 + sum(pt.exp((near - other) / b) for other in others)
-        return pt.log(images) - near / b - pt.log(2.0 * b) - pt.log1mexp(-turn / b)
+        return pt.log(images) - near / b - pt.log(2.0 * b) - pt.log1mexp(-self._turn / b)
 
     def _log_mass(self, a: TensorVariable, b: TensorVariable, s: TensorVariable) -> TensorVariable:
-        s = self._folded(s)
-        turn = 2.0 * (self.upper - self.lower)
         nearest = pt.maximum(pt.maximum(a - s, s - b), 0.0)
         # The parts right and left of the statistic, and the mirrored interval: how far from it,
         # and how wide. Noise goes round to each in both directions.
         right, left = (pt.maximum(a, s), pt.maximum(b, s)), (pt.minimum(a, s), pt.minimum(b, s))
         parts = [(right[0] - s, right[1] - right[0]), (s - left[1], left[1] - left[0])]
         parts.append(((a - self.lower) + (s - self.lower), b - a))
-        mass = sum(
-            -pt.expm1(-width / self.scale)
-            * (
-                pt.exp((nearest - pt.maximum(off, nearest)) / self.scale)
-                + pt.exp((nearest - (turn - off - width)) / self.scale)
-            )
-            for off, width in parts
-        )
-        whole = np.log(2.0) + pt.log1mexp(-turn / self.scale)
+        mass = pt.constant(0.0)
+        for off, width in parts:
+            near, far = nearest - pt.maximum(off, nearest), nearest - (self._turn - off - width)
+            ways = pt.exp(near / self.scale) + pt.exp(far / self.scale)
+            mass = mass - pt.expm1(-width / self.scale) * ways
+        whole = np.log(2.0) + pt.log1mexp(-self._turn / self.scale)
         return pt.log(mass) - nearest / self.scale - whole
 
 
 def _examples_of(cls: type[ConfinedNoise]) -> Sequence[MechanismExample]:
-    cases = ((2.0, 0.0, 10.0, 3.0), (0.7, -3.0, -1.0, -1.0), (5.0, 2.0, 3.0, 2.25))
+    cases = ((2.0, 0.0, 10.0, 3.0), (0.7, -3.0, -1.0, -1.5), (5.0, 2.0, 3.0, 2.25))
     return [
         MechanismExample(cls(b, low, high), s, pieces=np.unique([low, s, high]))
         for b, low, high, s in cases

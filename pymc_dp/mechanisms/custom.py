@@ -113,7 +113,7 @@ class CustomMechanism(Mechanism):
             if not (callable(function) or (function is None and name in ("icdf", "logcdf"))):
                 raise TypeError(
                     f"CustomMechanism: {name} must be a function, got {function!r}: write "
-                    f"def {name}({_ARGUMENTS[name]}): ..."
+                    f"def {name}({_ARGUMENTS.get(name, 'value, statistic')}): ..."
                 )
         self._functions: dict[str, Any] = stated
         self._discrete, self._concave = discrete, log_concave
@@ -231,12 +231,7 @@ class CustomMechanism(Mechanism):
         return f"CustomMechanism({', '.join(names)})"
 
 
-_ARGUMENTS = {
-    "logp": "value, statistic",
-    "random": "statistic, rng=None, size=None",
-    "icdf": "p, statistic",
-    "logcdf": "value, statistic",
-}
+_ARGUMENTS = {"random": "statistic, rng=None, size=None", "icdf": "p, statistic"}
 
 
 def _pair(name: str, value: Any) -> tuple[float, float]:

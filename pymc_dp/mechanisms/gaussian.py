@@ -11,9 +11,14 @@ import pytensor.tensor as pt
 from scipy import special
 
 from pymc_dp.graphs.held import labelled_like
-from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit, positive_argument
+from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
-from pymc_dp.mechanisms.scales import GaussianNoise, decreasing_root, standard_interval
+from pymc_dp.mechanisms.scales import (
+    GaussianNoise,
+    SymmetricNoise,
+    decreasing_root,
+    standard_interval,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -21,14 +26,13 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_NAME = "GaussianMechanism"
 _LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
 _ROOT2 = np.sqrt(2.0)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GaussianMechanism(GaussianNoise):
+class GaussianMechanism(SymmetricNoise, GaussianNoise):
     r"""Release a statistic with Gaussian noise added.
 
     Given the statistic :math:`s`, the release :math:`Z` has the density
@@ -135,9 +139,8 @@ class GaussianMechanism(GaussianNoise):
         ValueError
             An argument out of its range.
         """
-        loss = positive_argument(epsilon, mechanism=_NAME, name="epsilon")
-        failure = positive_argument(delta, mechanism=_NAME, name="delta", below=1.0)
-        size = positive_argument(sensitivity, mechanism=_NAME, name="sensitivity")
+        loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
+        failure = cls._argument("delta", delta, below=1.0)
         sigma = size / _ratio_for(loss, failure)
         return cls(labelled_like(sigma, epsilon, delta, sensitivity))
 
@@ -177,7 +180,7 @@ class GaussianMechanism(GaussianNoise):
         ValueError
             An argument out of its range, or a symbolic sigma.
         """
-        epsilon = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
+        epsilon = self._argument("epsilon", epsilon, zero_ok=True)
         t = self._ratio(sensitivity)
         u, v = epsilon / t - 0.5 * t, epsilon / t + 0.5 * t
         return np.exp(_log_delta(u, v, t))[()]
@@ -199,7 +202,7 @@ class GaussianMechanism(GaussianNoise):
         ValueError
             An argument out of its range, or a symbolic sigma.
         """
-        delta = positive_argument(delta, mechanism=_NAME, name="delta", below=1.0)
+        delta = self._argument("delta", delta, below=1.0)
         t = self._ratio(sensitivity)
         t, delta = np.broadcast_arrays(t, delta)
 
@@ -225,11 +228,8 @@ class GaussianMechanism(GaussianNoise):
         """Draw one release; see `Mechanism.noise_sample`."""
         return pt.random.normal(as_float(statistic), self._scale, rng=rng, return_next_rng=True)
 
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log density of a release; see `Mechanism.logp`."""
-        sigma = self._scale
-        z = (as_float(value) - as_float(statistic)) / sigma
-        return self._checked(-0.5 * pt.sqr(z) - pt.log(sigma) - _LOG_ROOT_2PI)
+    def _log_density(self, x: TensorVariable) -> TensorVariable:
+        return -0.5 * pt.sqr(x) - _LOG_ROOT_2PI
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -268,11 +268,8 @@ class GaussianMechanism(GaussianNoise):
         result = pt.switch(narrow, inside, pt.switch(beside, outside, across))
         return self._checked(pt.switch(interval.possible, result, -np.inf))
 
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        p = as_float(p)
-        quantile = as_float(statistic) - _ROOT2 * self._scale * pt.erfcinv(2.0 * p)
-        return self._checked(nan_outside_unit(quantile, p))
+    def _distance(self, tail: TensorVariable) -> TensorVariable:
+        return _ROOT2 * pt.erfcinv(2.0 * tail)
 
 
 # --- Privacy profile ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,11 +11,11 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_dp.mechanisms.arguments import as_float, as_integer, just_met
-from pymc_dp.mechanisms.base import POSTPROCESSED, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
-from pymc_dp.mechanisms.postprocessed import ClippedMechanism, PostProcessed
+from pymc_dp.mechanisms.postprocessed import PostProcessed, next_to
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -30,48 +30,45 @@ def _slack(index: TensorVariable) -> TensorVariable:
     return pt.minimum(1e-9 + 1e-15 * pt.abs(index), 0.25)
 
 
-def _step(base: Any, mechanism: str) -> int | float:
-    """Convert the step of a grid, a number."""
-    try:
-        step = float(base)
-    except (TypeError, ValueError):
-        step = np.nan
-    if isinstance(base, bool) or not 0 < step < np.inf:
-        raise ValueError(
-            f"{mechanism}: base must be one number > 0, got {base!r}. Write the distance of "
-            "neighbouring values, such as 5."
-        )
-    return int(step) if step == int(step) else step
-
-
 class OntoGrid(PostProcessed):
     r"""Release of another mechanism, moved to multiples of a step by a monotone function.
 
     With :math:`Z_0` the release of `inner`, the mass of a multiple is the probability that
-    :math:`Z_0` lies in its cell. A subclass says which cells these are, by `_whole`, `_begin` and
-    `_end`, in units of the step.
+    :math:`Z_0` lies in its cell. A subclass says which cells these are, by `_whole` and `_cell`, in
+    units of the step.
 
     It is never taken from a density at the middle, so steps that are wide in units of the noise
     are right too. A value counts as a multiple within the error of single precision, at most a
     hundredth of a step; the log mass is that of the multiple. Any other value has log mass -inf.
-
-    What is monotone commutes with clipping: the mass at a bound belongs to the cell of that bound.
     """
 
-    _power: ClassVar[float] = 1.0
+    base: float | None
+
+    _power: float
+    """The step, or what it divides one into if it is `_fine`: a power of ten, which is exact."""
     _fine: ClassVar[bool] = False
+
+    def _keep_base(self) -> None:
+        """Validate the step, a number."""
+        try:
+            step = 0.0 if isinstance(self.base, bool) else float(self.base)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            step = 0.0
+        if not 0 < step < np.inf:
+            raise ValueError(
+                f"{type(self).__name__}: base must be one number > 0, got {self.base!r}. Write the "
+                "distance of neighbouring values, such as 5."
+            )
+        object.__setattr__(self, "_power", step)
+        object.__setattr__(self, "base", int(step) if step == int(step) else step)
 
     @abstractmethod
     def _whole(self, index: TensorVariable) -> TensorVariable:
         """Return the number of the multiple to which a value goes."""
 
     @abstractmethod
-    def _begin(self, index: TensorVariable) -> TensorVariable:
-        """Return where the cell of a multiple begins."""
-
-    @abstractmethod
-    def _end(self, index: TensorVariable) -> TensorVariable:
-        """Return where the cell of a multiple ends."""
+    def _cell(self, index: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+        """Return where the cell of a multiple begins, and where it ends."""
 
     @property
     def spacing(self) -> float:
@@ -94,35 +91,19 @@ class OntoGrid(PostProcessed):
         tolerance = pt.maximum(pt.minimum(1e-9 + 2e-7 * size, 0.01), 1e-15 * size)
         on_grid = (pt.abs(index - nearest) <= tolerance) & ~pt.isinf(index)
         nearest = pt.switch(on_grid, nearest, 0.0)
-        reordered = self._clipped_last()
-        if reordered is not None:
-            mass = reordered.logp(self._from_index(nearest), statistic)
-        else:
-            mass = self._log_cells(nearest, nearest, statistic)
-        mass = pt.switch(on_grid, mass, -np.inf)
-        if not self.withholds:
-            return mass
-        return self._if_published(value, mass, self.inner.logp(value, statistic))
+        mass = self._log_cells(nearest, nearest, statistic)
+        return self._of_published(value, pt.switch(on_grid, mass, -np.inf), statistic)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of the grid points in an interval; see `Mechanism.log_interval`."""
-        reordered = self._clipped_last()
-        if reordered is not None:
-            # An end within rounding error of a bound must fall on the same side as its grid point.
-            first = self._from_index(self._index_of_end(lower, pt.ceil, -1.0))
-            last = self._from_index(self._index_of_end(upper, pt.floor, 1.0))
-            return reordered.log_interval(first, last, statistic)
         first = self._index_of_end(lower, pt.ceil, -1.0)
         last = self._index_of_end(upper, pt.floor, 1.0)
         return self._log_cells(first, last, statistic)
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function; see `Mechanism.icdf`."""
-        reordered = self._clipped_last()
-        if reordered is not None:
-            return reordered.icdf(p, statistic)
         p = as_float(p)
         quantile = self._round(as_float(self.inner.icdf(p, statistic)))
         # A probability that is just met by the grid point below may round to the one above.
@@ -131,7 +112,7 @@ class OntoGrid(PostProcessed):
         return pt.switch(enough & ~pt.isinf(quantile), below, quantile)
 
     def _to_index(self, x: TensorVariable) -> TensorVariable:
-        """Return a value in units of the step; a power of ten is always exact."""
+        """Return a value in units of the step."""
         return x * self._power if self._fine else x / self._power
 
     def _from_index(self, index: TensorVariable) -> TensorVariable:
@@ -151,27 +132,16 @@ class OntoGrid(PostProcessed):
         self, first: TensorVariable, last: TensorVariable, statistic: TensorLike
     ) -> TensorVariable:
         """Log mass of the cells numbered first to last, as one interval of `inner`."""
-        lower = self._from_index(self._begin(first))
-        upper = self._from_index(self._end(last))
-        atom_spacing = self.inner.spacing
-        if atom_spacing is not None:
+        lower = self._from_index(self._cell(first)[0])
+        upper = self._from_index(self._cell(last)[1])
+        if self.inner.is_discrete or isinstance(self.inner, PostProcessed):
             # `inner` can fall on the border of two cells: it counts here if it goes here.
             # Division is correctly rounded, so the border is the very double that it releases.
-            shift = 1e-6 * atom_spacing
-            lower = pt.switch(
-                pt.lt(self._whole(self._to_index(lower)), first), lower + shift, lower
-            )
-            upper = pt.switch(pt.gt(self._whole(self._to_index(upper)), last), upper - shift, upper)
+            goes = [self._whole(self._to_index(end)) for end in (lower, upper)]
+            lower = pt.switch(pt.lt(goes[0], first), next_to(lower, self.inner, 1.0), lower)
+            upper = pt.switch(pt.gt(goes[1], last), next_to(upper, self.inner, -1.0), upper)
         # Without a cell (first > last) the ends are reversed, or meet where there is no atom.
         return self.inner.log_interval(lower, upper, statistic)
-
-    def _clipped_last(self) -> ClippedMechanism | None:
-        """Return the same release with clipping last; None if `inner` does not clip."""
-        inner = self.inner
-        if not isinstance(inner, ClippedMechanism):
-            return None
-        bounds = {name: self._round(as_float(bound)) for name, bound in inner._own.items()}
-        return inner._rebuilt(inner=self._rebuilt(inner=inner.inner), **bounds)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -240,6 +210,8 @@ class RoundedMechanism(OntoGrid):
                 "without rounding."
             )
         object.__setattr__(self, "digits", digits)
+        object.__setattr__(self, "_power", 10.0 ** abs(digits))
+        object.__setattr__(self, "_fine", self.base is None and digits >= 0)
         if self.base is None:
             return
         if digits:
@@ -247,24 +219,13 @@ class RoundedMechanism(OntoGrid):
                 f"RoundedMechanism: got digits={digits} and base={self.base!r}; write the one that "
                 "the curator rounded to."
             )
-        object.__setattr__(self, "base", _step(self.base, "RoundedMechanism"))
-
-    @property
-    def _power(self) -> float:  # type: ignore[override]
-        return 10.0 ** abs(self.digits) if self.base is None else float(self.base)
-
-    @property
-    def _fine(self) -> bool:  # type: ignore[override]
-        return self.base is None and self.digits >= 0
+        self._keep_base()
 
     def _whole(self, index: TensorVariable) -> TensorVariable:
         return pt.round(index)
 
-    def _begin(self, index: TensorVariable) -> TensorVariable:
-        return index - 0.5
-
-    def _end(self, index: TensorVariable) -> TensorVariable:
-        return index + 0.5
+    def _cell(self, index: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+        return index - 0.5, index + 0.5
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
@@ -279,15 +240,22 @@ class _OneWay(OntoGrid):
     base: float = 1
 
     _how: ClassVar[str]
+    _side: ClassVar[Callable]
+    """On which side of a multiple lies what goes there: 1 for above, -1 below, 0 for both."""
 
     def __post_init__(self) -> None:
         """Validate the base."""
         super().__post_init__()
-        object.__setattr__(self, "base", _step(self.base, type(self).__name__))
+        self._keep_base()
 
-    @property
-    def _power(self) -> float:  # type: ignore[override]
-        return float(self.base)
+    def _whole(self, index: TensorVariable) -> TensorVariable:
+        side = self._side(index)
+        index = index + side * _slack(index)
+        return pt.switch(side > 0, pt.floor(index), pt.ceil(index))
+
+    def _cell(self, index: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+        side = self._side(index)
+        return index - (side <= 0), index + (side >= 0)
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
@@ -320,15 +288,7 @@ class FlooredMechanism(_OneWay):
     """
 
     _how = "floored"
-
-    def _whole(self, index: TensorVariable) -> TensorVariable:
-        return pt.floor(index + _slack(index))
-
-    def _begin(self, index: TensorVariable) -> TensorVariable:
-        return index
-
-    def _end(self, index: TensorVariable) -> TensorVariable:
-        return index + 1.0
+    _side = staticmethod(pt.ones_like)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -358,15 +318,7 @@ class CeiledMechanism(_OneWay):
     """
 
     _how = "ceiled"
-
-    def _whole(self, index: TensorVariable) -> TensorVariable:
-        return pt.ceil(index - _slack(index))
-
-    def _begin(self, index: TensorVariable) -> TensorVariable:
-        return index - 1.0
-
-    def _end(self, index: TensorVariable) -> TensorVariable:
-        return index
+    _side = staticmethod(lambda index: -pt.ones_like(index))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -401,15 +353,7 @@ class TruncatedMechanism(_OneWay):
     """
 
     _how = "truncated"
-
-    def _whole(self, index: TensorVariable) -> TensorVariable:
-        return pt.trunc(index + pt.sign(index) * _slack(index))
-
-    def _begin(self, index: TensorVariable) -> TensorVariable:
-        return pt.switch(index > 0, index, index - 1.0)
-
-    def _end(self, index: TensorVariable) -> TensorVariable:
-        return pt.switch(index < 0, index, index + 1.0)
+    _side = staticmethod(pt.sign)
 
 
 def _rounded_examples() -> Sequence[MechanismExample]:
@@ -417,11 +361,9 @@ def _rounded_examples() -> Sequence[MechanismExample]:
     return [
         MechanismExample(LaplaceMechanism(0.3).rounded(1), 3.14, atoms=grid / 10),
         MechanismExample(GaussianMechanism(30.0).rounded(-1), 12.0, atoms=grid * 10.0),
-        MechanismExample(GaussianMechanism(0.2).rounded(), 0.3, atoms=(-3, -2, -1, 0, 1, 2, 3)),
+        MechanismExample(GaussianMechanism(0.2).rounded(), 0.3, atoms=grid[397:404]),
         # The bound -2.5 is rounded to the even -2, the bound 3.5 to 4.
-        MechanismExample(
-            LaplaceMechanism(4.0).clipped(-2.5, 3.5).rounded(0), 1.0, atoms=(-2, -1, 0, 1, 2, 3, 4)
-        ),
+        MechanismExample(LaplaceMechanism(4.0).clipped(-2.5, 3.5).rounded(0), 1, (), grid[398:405]),
         MechanismExample(GaussianMechanism(0.8).rounded(1).rounded(0), 0.3, atoms=grid[380:421]),
         MechanismExample(GeometricMechanism(2.0).rounded(base=5), 7.0, atoms=grid * 5.0),
     ]
@@ -429,38 +371,31 @@ def _rounded_examples() -> Sequence[MechanismExample]:
 
 def _floored_examples() -> Sequence[MechanismExample]:
     grid = np.arange(-400, 401)
+    geometric = GeometricMechanism(2.0).floored(base=3)
     return [
         MechanismExample(LaplaceMechanism(1.5).floored(), 0.4, atoms=grid),
-        MechanismExample(GeometricMechanism(2.0).floored(base=3), -4.0, atoms=grid * 3),
+        MechanismExample(geometric, -4.0, atoms=grid * 3),
     ]
 
 
 def _ceiled_examples() -> Sequence[MechanismExample]:
-    grid = np.arange(-400, 401)
+    grid, geometric = np.arange(-400, 401), GeometricMechanism(2.0).ceiled(base=8)
     return [
         MechanismExample(GaussianMechanism(3.0).ceiled(base=0.5), 0.4, atoms=grid[340:461] * 0.5),
-        MechanismExample(
-            GeometricMechanism(2.0).ceiled(base=8), 11, atoms=grid * 8, smooth_in_statistic=False
-        ),
+        MechanismExample(geometric, 11, atoms=grid * 8, smooth_in_statistic=False),
     ]
 
 
 def _truncated_examples() -> Sequence[MechanismExample]:
-    grid = np.arange(-400, 401)
+    grid, laplace = np.arange(-400, 401), LaplaceMechanism(2.0)
     return [
         MechanismExample(LaplaceMechanism(1.5).truncated(), 0.4, atoms=grid),
-        MechanismExample(
-            LaplaceMechanism(2.0).clipped(lower=-0.5).truncated(), 1, atoms=grid[400:]
-        ),
+        MechanismExample(laplace.clipped(lower=-0.5).truncated(), 1, atoms=grid[400:]),
         MechanismExample(LaplaceMechanism(1.0).rounded(1).truncated(), -2.0, atoms=grid[300:501]),
     ]
 
 
-for _cls, _how, _examples in (
-    (RoundedMechanism, "rounded", _rounded_examples),
-    (FlooredMechanism, "floored", _floored_examples),
-    (CeiledMechanism, "ceiled", _ceiled_examples),
-    (TruncatedMechanism, "truncated", _truncated_examples),
-):
-    POSTPROCESSED.add(_cls, _how)
-    register_mechanism(_cls, examples=_examples)
+register_mechanism(RoundedMechanism, examples=_rounded_examples, how="rounded")
+register_mechanism(FlooredMechanism, examples=_floored_examples, how="floored")
+register_mechanism(CeiledMechanism, examples=_ceiled_examples, how="ceiled")
+register_mechanism(TruncatedMechanism, examples=_truncated_examples, how="truncated")

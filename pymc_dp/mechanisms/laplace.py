@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit
+from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
-from pymc_dp.mechanisms.scales import LaplaceNoise, standard_interval
+from pymc_dp.mechanisms.scales import (
+    LaplaceNoise,
+    SymmetricNoise,
+    standard_interval,
+    unless_nearly_all,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LaplaceMechanism(LaplaceNoise):
+class LaplaceMechanism(SymmetricNoise, LaplaceNoise):
     r"""Release a statistic with Laplace noise added.
 
     Given the statistic :math:`s`, the release :math:`Z = s + b\,(E_1 - E_2)`, with independent
@@ -131,11 +136,8 @@ class LaplaceMechanism(LaplaceNoise):
         """Draw one release; see `Mechanism.noise_sample`."""
         return pt.random.laplace(as_float(statistic), self._scale, rng=rng, return_next_rng=True)
 
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log density of a release; see `Mechanism.logp`."""
-        scale = self._scale
-        distance = pt.abs(as_float(value) - as_float(statistic)) / scale
-        return self._checked(-np.log(2.0) - pt.log(scale) - distance)
+    def _log_density(self, x: TensorVariable) -> TensorVariable:
+        return -np.log(2.0) - x
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -151,25 +153,13 @@ class LaplaceMechanism(LaplaceNoise):
         # two parts, which are positive.
         around = (a < 0) & (b > 0)
         a, b = pt.switch(around, a, -1.0), pt.switch(around, b, 1.0)
-        tails = 0.5 * (pt.exp(a) + pt.exp(-b))
-        small = tails < 0.5
         parts = -0.5 * (pt.expm1(a) + pt.expm1(-b))
-        across = pt.switch(
-            small,
-            pt.log1p(-pt.switch(small, tails, 0.25)),
-            pt.log(pt.switch(small, 0.5, parts)),
-        )
+        across = unless_nearly_all(0.5 * (pt.exp(a) + pt.exp(-b)), pt.log(parts))
         result = pt.switch(interval.possible, pt.switch(around, across, beside), -np.inf)
         return self._checked(result)
 
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        p = as_float(p)
-        below = p <= 0.5
-        tail = pt.switch(below, p, 1.0 - p)
-        distance = self._scale * pt.log(2.0 * tail)
-        quantile = as_float(statistic) + pt.switch(below, distance, -distance)
-        return self._checked(nan_outside_unit(quantile, p))
+    def _distance(self, tail: TensorVariable) -> TensorVariable:
+        return -pt.log(2.0 * tail)
 
 
 def _examples() -> Sequence[MechanismExample]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.mechanisms.arguments import show
+from pymc_dp.mechanisms.arguments import as_float, positive_argument, required_value, show
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -69,6 +70,20 @@ class ReleaseLaw(ABC):
         tensor = convert(getattr(self, name), mechanism=type(self).__name__, name=name, **rule)
         object.__setattr__(self, name, tensor)
 
+    @classmethod
+    def _argument(cls, name: str, value: Any, **rule: Any) -> np.ndarray:
+        """Validate one number of a privacy calculation; see `positive_argument`."""
+        return positive_argument(value, mechanism=cls.__name__, name=name, **rule)
+
+    @classmethod
+    def _arguments(cls, **values: Any) -> list[np.ndarray]:
+        """Validate some that are finite and positive, by name."""
+        return [cls._argument(name, value) for name, value in values.items()]
+
+    def _value(self, name: str) -> np.ndarray:
+        """Value of a parameter for such a calculation."""
+        return required_value(getattr(self, name), mechanism=type(self).__name__, name=name)
+
     def _rebuilt(self, **fields: Any) -> Self:
         """Copy with some fields replaced, past `__init__` and so past the user's validation."""
         new = object.__new__(type(self))
@@ -78,9 +93,8 @@ class ReleaseLaw(ABC):
         new.__dict__.update(self.__dict__ | fields)
         return new
 
-    @abstractmethod
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one release given the statistic, as a graph.
+        """Draw one release given the statistic, as a graph; by `icdf`, if it is not overridden.
 
         Parameters
         ----------
@@ -95,8 +109,10 @@ class ReleaseLaw(ABC):
             The generator after the draw, and a release of the shape to which the statistic and
             the parameters broadcast.
         """
+        shape = sum((pt.zeros_like(p) for p in self.parameters), pt.zeros_like(as_float(statistic)))
+        next_rng, p = pt.random.uniform(shape, 1.0, rng=rng, return_next_rng=True)
+        return next_rng, self.icdf(p, statistic)
 
-    @abstractmethod
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         r"""Log density or log mass :math:`\log \eta(z \mid s)` of a release.
 
@@ -107,6 +123,7 @@ class ReleaseLaw(ABC):
         statistic : tensor_like, default 0
             Confidential statistic :math:`s`.
         """
+        return self.log_interval(value, value, statistic)  # of a release with atoms only
 
     @abstractmethod
     def log_interval(
@@ -159,9 +176,8 @@ class ReleaseLaw(ABC):
         return expression
 
     def __repr__(self) -> str:
-        """Class and parameters; a parameter without a fixed value shows as its name."""
-        shown = (
-            f"{name}={show(parameter)}"
-            for name, parameter in zip(self.parameter_names, self.parameters, strict=True)
-        )
+        """Class and fields, or parameters; one without a fixed value shows as its name."""
+        own = [field.name for field in fields(self)] if is_dataclass(self) else ()
+        names = own or self.parameter_names
+        shown = (f"{name}={show(getattr(self, name))}" for name in names)
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -10,7 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 
-from pymc_dp.mechanisms.arguments import as_float, positive_argument, positive_parameter, show
+from pymc_dp.mechanisms.arguments import as_float, positive_parameter, show
 from pymc_dp.mechanisms.base import register_mechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.selection import ExponentialMechanism, IndexSelection, at
@@ -67,7 +67,7 @@ class NoisyMax(IndexSelection):
     --------
     >>> import pymc_dp as dp
     >>> dp.NoisyMax(dp.LaplaceMechanism(2.0)).logp(1, [3.0, 5.0]).eval().round(4)
-    np.float64(-0.3221)
+    np.float64(-0.3228)
     """
 
     noise: str
@@ -115,10 +115,7 @@ class NoisyMax(IndexSelection):
         monotone : bool, default False
             Whether a record that is added changes no utility downwards.
         """
-        loss, most = (
-            positive_argument(v, mechanism=cls.__name__, name=name)
-            for v, name in ((epsilon, "epsilon"), (sensitivity, "sensitivity"))
-        )
+        loss, most = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         return cls(noise, (1.0 if monotone else 2.0) * most / loss)
 
     @property

@@ -13,12 +13,7 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, show
-from pymc_dp.mechanisms.base import (
-    POSTPROCESSED,
-    Mechanism,
-    MechanismExample,
-    register_mechanism,
-)
+from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 
@@ -41,6 +36,11 @@ class PostProcessed(Mechanism):
                 f"{type(self).__name__}: the first argument must be a mechanism, such as "
                 f"LaplaceMechanism(scale); got {self.inner!r}"
             )
+
+    @property
+    def spacing(self) -> float | None:
+        """That of `inner`; atoms at bounds need not lie on its lattice."""
+        return self.inner.spacing
 
     @property
     def _own(self) -> dict[str, TensorVariable]:
@@ -80,6 +80,14 @@ class PostProcessed(Mechanism):
             return published
         return pt.switch(self.inner.is_withheld(value), withheld, published)
 
+    def _of_published(
+        self, value: TensorVariable, log_density: TensorVariable, statistic: TensorLike
+    ) -> TensorVariable:
+        """Log density of a release, given that of one that `inner` published."""
+        if not self.inner.withholds:
+            return log_density
+        return self._if_published(value, log_density, self.inner.logp(value, statistic))
+
     def _with(self, parameters: Sequence[TensorLike]) -> Self:
         own = dict(zip(self._own, parameters, strict=False))
         return self._rebuilt(**own, inner=self.inner.with_parameters(*parameters[len(own) :]))
@@ -93,6 +101,13 @@ class PostProcessed(Mechanism):
         possible = known_value(self.inner.attainable(value))
         by_inner = possible is not None and not np.any(possible)
         return self.inner.why_unattainable(value) if by_inner else super().why_unattainable(value)
+
+
+def next_to(value: TensorLike, law: Mechanism, sign: float) -> TensorVariable:
+    """Return a value that is more than rounding away on one side, and less than a step of a law."""
+    value, step = as_float(value), 1e-6 * (law.spacing or 0.0)
+    size = pt.switch(pt.isinf(value), 0.0, pt.abs(value))
+    return value + sign * pt.maximum(step, 2.0**-51 * size + 2.0**-1074)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -186,11 +201,6 @@ class ClippedMechanism(PostProcessed):
             return f"lower={lower} is not below upper={upper}"
         return super().wrong_parameter()
 
-    @property
-    def spacing(self) -> float | None:
-        """That of `inner`; the atoms at the bounds need not lie on its lattice."""
-        return self.inner.spacing
-
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
         next_rng, draw = self.inner.noise_sample(rng, statistic)
@@ -214,9 +224,7 @@ class ClippedMechanism(PostProcessed):
         within = (value > lower) & (value < upper)
         density = pt.switch(within, self.inner.logp(value, statistic), -np.inf)
         result = self._checked(pt.switch(at_lower | at_upper, tail, density))
-        if not self.withholds:
-            return result
-        return self._if_published(value, result, self.inner.logp(value, statistic))
+        return self._of_published(value, result, statistic)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -259,30 +267,16 @@ class ClippedMechanism(PostProcessed):
 
 
 def _clipped_examples() -> Sequence[MechanismExample]:
-    grid = np.arange(-400, 401)
+    grid = np.arange(-2, 201)
+    laplace, gaussian = LaplaceMechanism(2.0), GaussianMechanism(1.5)
+    rounded, twice = LaplaceMechanism(4.0).rounded(0), laplace.clipped(lower=0.0).clipped(upper=2.0)
     return [
-        MechanismExample(
-            LaplaceMechanism(2.0).clipped(-1.0, 4.5), 0.5, pieces=(-1.0, 0.5, 4.5), atoms=(-1, 4.5)
-        ),
-        MechanismExample(
-            GaussianMechanism(1.5).clipped(lower=0.0), 1.0, pieces=(0.0, 14.0), atoms=(0.0,)
-        ),
-        MechanismExample(
-            LaplaceMechanism(1.0).clipped(upper=3.0), 30.0, pieces=(-10.0, 3.0), atoms=(3.0,)
-        ),
-        MechanismExample(
-            LaplaceMechanism(4.0).rounded(0).clipped(-2.5, 200.0),
-            3.2,
-            atoms=(-2.5, *grid[(grid > -2.5) & (grid <= 200)]),
-        ),
-        MechanismExample(
-            LaplaceMechanism(2.0).clipped(lower=0.0).clipped(upper=2.0),
-            1.0,
-            pieces=(0.0, 1.0, 2.0),
-            atoms=(0.0, 2.0),
-        ),
+        MechanismExample(laplace.clipped(-1.0, 4.5), 0.5, (-1.0, 0.5, 4.5), (-1, 4.5)),
+        MechanismExample(gaussian.clipped(lower=0.0), 1.0, (0.0, 14.0), (0.0,)),
+        MechanismExample(LaplaceMechanism(1.0).clipped(upper=3.0), 30.0, (-10.0, 3.0), (3.0,)),
+        MechanismExample(rounded.clipped(-2.5, 200.0), 3.2, atoms=(-2.5, *grid)),
+        MechanismExample(twice, 1.0, (0.0, 1.0, 2.0), (0.0, 2.0)),
     ]
 
 
-POSTPROCESSED.add(ClippedMechanism, "clipped")
-register_mechanism(ClippedMechanism, examples=_clipped_examples)
+register_mechanism(ClippedMechanism, examples=_clipped_examples, how="clipped")

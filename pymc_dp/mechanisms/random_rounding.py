@@ -88,10 +88,6 @@ class RandomRounding(Mechanism):
         rng, u = pt.random.uniform(pt.zeros_like(share), 1.0, rng=rng, return_next_rng=True)
         return rng, (self.base * pt.floor(share + u)).astype("int64")
 
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log mass of a release; see `Mechanism.logp`."""
-        return self.log_interval(value, value, statistic)
-
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:

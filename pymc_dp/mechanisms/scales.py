@@ -15,12 +15,11 @@ from pymc_dp.graphs.held import labelled_like
 from pymc_dp.mechanisms.arguments import (
     as_float,
     check_positive,
-    positive_argument,
+    nan_outside_unit,
     positive_parameter,
     refuse_unless,
-    required_value,
 )
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, wrong_scales
 from pymc_dp.mechanisms.lattice import IntegerNoise
 
 if TYPE_CHECKING:
@@ -29,16 +28,66 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 
-class ScaleNoise(Mechanism):
-    """Adds independent noise of one scale, its only parameter, with a log-concave law."""
+class PositiveNoise(Mechanism):
+    """Noise with parameters that are finite and positive, and perhaps others."""
 
     _instead: ClassVar[str]
-    """What to write instead of a bad scale, as a sentence."""
+    """What to write instead of a bad one, as a sentence; {} is the class."""
+
+    _others: ClassVar[tuple[str, ...]] = ()
+    """Parameters of another kind."""
+
+    @property
+    def _positive(self) -> list[str]:
+        return [name for name in self.parameter_names if name not in self._others]
 
     def __post_init__(self) -> None:
-        """Validate the scale and make it a tensor."""
-        [name] = self.parameter_names
-        self._keep(name, positive_parameter, instead=self._instead)
+        """Validate the parameters and make them tensors."""
+        instead = self._instead.format(type(self).__name__)
+        for name in self._positive:
+            self._keep(name, positive_parameter, instead=instead)
+
+    def wrong_parameter(self) -> str | None:
+        """See `Mechanism.wrong_parameter`."""
+        return wrong_scales(self, self._positive)
+
+    def _checked(self, expression: TensorVariable) -> TensorVariable:
+        for name in self._positive:
+            expression = check_positive(expression, getattr(self, name), name)
+        return expression
+
+
+class SymmetricNoise(PositiveNoise):
+    """Adds independent noise with a symmetric density, whatever the statistic is."""
+
+    @property
+    def _unit(self) -> TensorVariable:
+        """What distances are divided by."""
+        return as_float(self.parameters[0])
+
+    @abstractmethod
+    def _log_density(self, x: TensorVariable) -> TensorVariable:
+        """Log density at a distance x >= 0, which may be infinite."""
+
+    @abstractmethod
+    def _distance(self, tail: TensorVariable) -> TensorVariable:
+        """Distance beyond which, on one side, there is a probability of `tail` <= 1/2."""
+
+    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Log density of a release; see `Mechanism.logp`."""
+        x = pt.abs(as_float(value) - as_float(statistic)) / self._unit
+        return self._checked(self._log_density(x) - pt.log(self._unit))
+
+    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
+        """Quantile function; see `Mechanism.icdf`."""
+        p = as_float(p)
+        distance = self._unit * self._distance(pt.minimum(p, 1.0 - p))
+        quantile = as_float(statistic) + pt.switch(p < 0.5, -distance, distance)
+        return self._checked(nan_outside_unit(quantile, p))
+
+
+class ScaleNoise(PositiveNoise):
+    """Adds independent noise of one scale, its only parameter, with a log-concave law."""
 
     @classmethod
     def from_sd(cls, sd: ArrayLike, **fields: Any) -> Self:
@@ -57,8 +106,7 @@ class ScaleNoise(Mechanism):
         ValueError
             An argument that is not finite and positive, or noise that has no variance.
         """
-        scale = cls._scale_of_sd(cls._argument("sd", sd), **fields)
-        return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, sd)})
+        return cls._of_scale(cls._scale_of_sd(cls._argument("sd", sd), **fields), fields, sd)
 
     @classmethod
     def from_variance(cls, variance: ArrayLike, **fields: Any) -> Self:
@@ -71,8 +119,8 @@ class ScaleNoise(Mechanism):
         **fields
             As for `from_sd`.
         """
-        scale = cls._scale_of_sd(np.sqrt(cls._argument("variance", variance)), **fields)
-        return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, variance)})
+        sd = np.sqrt(cls._argument("variance", variance))
+        return cls._of_scale(cls._scale_of_sd(sd, **fields), fields, variance)
 
     @classmethod
     def from_accuracy(cls, accuracy: ArrayLike, alpha: ArrayLike, **fields: Any) -> Self:
@@ -101,12 +149,12 @@ class ScaleNoise(Mechanism):
             instead = "Noise of whole numbers that is not 0 is at least 1: write that accuracy."
             refuse_unless(bound >= 1, bound, cls.__name__, "accuracy", "finite and >= 1", instead)
         pair = np.broadcast_arrays(bound, cls._argument("alpha", alpha, below=1.0))
-        scale = labelled_like(cls._scale_of_accuracy(*pair, **fields), accuracy, alpha)
-        return cls(**fields, **{cls.parameter_names[0]: scale})
+        return cls._of_scale(cls._scale_of_accuracy(*pair, **fields), fields, accuracy, alpha)
 
     @classmethod
-    def _argument(cls, name: str, value: ArrayLike, below: float = np.inf) -> np.ndarray:
-        return positive_argument(value, mechanism=cls.__name__, name=name, below=below)
+    def _of_scale(cls, scale: np.ndarray, fields: dict[str, Any], *written: ArrayLike) -> Self:
+        """Build it from a scale that was computed from what was `written`, with its labels."""
+        return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, *written)})
 
     @classmethod
     @abstractmethod
@@ -128,14 +176,9 @@ class ScaleNoise(Mechanism):
         [scale] = self.parameters
         return scale
 
-    def _checked(self, expression: TensorVariable) -> TensorVariable:
-        return check_positive(expression, self._scale, self.parameter_names[0])
-
     def _ratio(self, sensitivity: ArrayLike) -> np.ndarray:
         """Sensitivity over scale, on which every privacy loss depends."""
-        mechanism, [name] = type(self).__name__, self.parameter_names
-        sensitivity = positive_argument(sensitivity, mechanism=mechanism, name="sensitivity")
-        return sensitivity / required_value(self._scale, mechanism=mechanism, name=name)
+        return self._argument("sensitivity", sensitivity) / self._value(self.parameter_names[0])
 
 
 class LaplaceNoise(ScaleNoise):
@@ -145,8 +188,7 @@ class LaplaceNoise(ScaleNoise):
 
     @classmethod
     def _from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
-        loss = positive_argument(epsilon, mechanism=cls.__name__, name="epsilon")
-        size = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
+        loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         mechanism = cls(labelled_like(size / loss, epsilon, sensitivity))
         object.__setattr__(mechanism, "_stated", loss)
         return mechanism
@@ -172,8 +214,7 @@ class GaussianNoise(ScaleNoise):
 
     @classmethod
     def _from_rho(cls, rho: ArrayLike, sensitivity: ArrayLike) -> Self:
-        loss = positive_argument(rho, mechanism=cls.__name__, name="rho")
-        size = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
+        loss, size = cls._arguments(rho=rho, sensitivity=sensitivity)
         return cls(labelled_like(size / np.sqrt(2.0 * loss), rho, sensitivity))
 
     @property
@@ -203,9 +244,13 @@ class StandardInterval:
 
 
 def standard_interval(
-    lower: TensorLike, upper: TensorLike, location: TensorLike, scale: TensorVariable
+    lower: TensorLike,
+    upper: TensorLike,
+    location: TensorLike,
+    scale: TensorVariable,
+    most: TensorLike | None = None,
 ) -> StandardInterval:
-    """Standardise an interval under a location-scale law with a density.
+    """Standardise an interval under a location-scale law, of noise of at most `most` scales.
 
     Whatever is not finite is replaced before it meets any arithmetic, because the gradient of
     `switch` multiplies the unused branch by zero and 0 * inf is NaN.
@@ -221,6 +266,9 @@ def standard_interval(
     a = pt.switch(open_lower, -big, (low - location) / scale)
     b = pt.switch(open_upper, big, (high - location) / scale)
     width = pt.switch(open_lower | open_upper, big, (high - low) / scale)
+    if most is not None:
+        inside, a, b = (a >= -most) & (b <= most), pt.maximum(a, -most), pt.minimum(b, most)
+        width = pt.switch(inside, width, b - a)
     # Ends may differ by less than the scale can show.
     possible = possible & (width > 0)
     return StandardInterval(
@@ -229,6 +277,12 @@ def standard_interval(
         pt.switch(possible, width, 2.0),
         possible,
     )
+
+
+def unless_nearly_all(out: TensorVariable, log_mass: TensorVariable) -> TensorVariable:
+    """Log of a probability: of one of more than a half, from what it leaves `out`."""
+    small = out < 0.5
+    return pt.switch(small, pt.log1p(-pt.switch(small, out, 0.0)), log_mass)
 
 
 def decreasing_root(

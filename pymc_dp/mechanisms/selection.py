@@ -11,9 +11,7 @@ from pytensor.gradient import disconnected_grad
 
 from pymc_dp.mechanisms.arguments import (
     as_float,
-    positive_argument,
     positive_parameter,
-    required_value,
 )
 from pymc_dp.mechanisms.base import Mechanism, register_mechanism
 
@@ -138,10 +136,7 @@ class ExponentialMechanism(IndexSelection):
         monotone : bool, default False
             Whether a record that is added changes no utility downwards.
         """
-        loss, most = (
-            positive_argument(v, mechanism=cls.__name__, name=name)
-            for v, name in ((epsilon, "epsilon"), (sensitivity, "sensitivity"))
-        )
+        loss, most = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         return cls(loss / (most if monotone else 2.0 * most))
 
     def epsilon(self, sensitivity: ArrayLike, monotone: bool = False) -> np.ndarray:
@@ -154,9 +149,7 @@ class ExponentialMechanism(IndexSelection):
         monotone : bool, default False
             Whether a record that is added changes no utility downwards.
         """
-        own = type(self).__name__
-        most = positive_argument(sensitivity, mechanism=own, name="sensitivity")
-        rate = required_value(self.rate, mechanism=own, name="rate")
+        most, rate = self._argument("sensitivity", sensitivity), self._value("rate")
         return rate * (most if monotone else 2.0 * most)
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.arguments import as_float, positive_argument, refuse_unless, show
+from pymc_dp.mechanisms.arguments import as_float, refuse_unless
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.bounded_laplace import BoundedNoise
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
+
+    from pymc_dp.mechanisms.grids import RoundedMechanism
 
 _UNIT = np.finfo(float).epsneg
 
@@ -83,13 +85,9 @@ class SnappingMechanism(BoundedNoise):
         if step is None:
             steps = np.unique(_power_of_two(np.array([]) if scale is None else scale))
             instead = "Scales that differ, or are symbolic, need the step= that was used."
-            refuse_unless(
-                np.asarray(steps.size == 1), np.asarray(None), name, "step", "given", instead
-            )
+            refuse_unless(np.array(steps.size == 1), np.array(None), name, "step", "given", instead)
             step = steps[0]
-        object.__setattr__(
-            self, "step", float(positive_argument(step, mechanism=name, name="step"))
-        )
+        object.__setattr__(self, "step", float(self._argument("step", step)))
 
     @classmethod
     def from_epsilon(
@@ -104,10 +102,8 @@ class SnappingMechanism(BoundedNoise):
         lower, upper : float
             Public bounds, finite.
         """
-        loss = positive_argument(epsilon, mechanism=cls.__name__, name="epsilon")
-        size = positive_argument(sensitivity, mechanism=cls.__name__, name="sensitivity")
-        rule = "more than 2**-52"
-        refuse_unless(loss > 2 * _UNIT, loss, cls.__name__, "epsilon", rule, "")
+        loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
+        refuse_unless(loss > 2 * _UNIT, loss, cls.__name__, "epsilon", "more than 2**-52", "")
         length = np.asarray(upper, dtype=float) - np.asarray(lower, dtype=float)
         noise = (1.0 + 6.0 * length / size * _UNIT) / (loss - 2.0 * _UNIT)
         return cls(size * noise, lower, upper, float(size) * float(_power_of_two(noise)))
@@ -122,40 +118,31 @@ class SnappingMechanism(BoundedNoise):
         assert self.step is not None
         return self.step
 
+    @property
+    def _middle(self) -> TensorVariable:
+        return 0.5 * (as_float(self.lower) + as_float(self.upper))
+
+    @property
+    def _rounded(self) -> RoundedMechanism:
+        return self._laplace.rounded(base=self.spacing)
+
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
-        s = self._clamped(statistic)
-        next_rng, draw = pt.random.laplace(s, self.scale, rng=rng, return_next_rng=True)
-        index = pt.floor((draw - self._middle) / self.spacing + 0.5)
-        return next_rng, self._clamped(self._middle + self.spacing * index)
-
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log mass of a release; see `Mechanism.logp`."""
-        return self.log_interval(value, value, statistic)
+        next_rng, draw = self._rounded.noise_sample(rng, self._clamped(statistic) - self._middle)
+        return next_rng, self._clamped(self._middle + draw)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of the releases in an interval; see `Mechanism.log_interval`."""
         low, high, slack = as_float(lower), as_float(upper), 1e-9 * self.spacing
-        # A bound stands for all that is beyond it. Every other end is put between two cells.
+        # Clipped with room for rounding: a bound stands for all that is beyond it.
         below, above = low <= self.lower + slack, high >= self.upper - slack
         empty = (low > high) | (low > self.upper + slack) | (high < self.lower - slack)
-        first = self._middle + self.spacing * (pt.ceil(self._index(low)) - 0.5)
-        last = self._middle + self.spacing * (pt.floor(self._index(high)) + 0.5)
-        first, last = pt.switch(below, -np.inf, first), pt.switch(above, np.inf, last)
-        mass = self._laplace.log_interval(first, last, self._clamped(statistic))
+        first = pt.switch(below, -np.inf, self._clamped(low) - self._middle)
+        last = pt.switch(above, np.inf, self._clamped(high) - self._middle)
+        mass = self._rounded.log_interval(first, last, self._clamped(statistic) - self._middle)
         return self._checked(pt.switch(empty, -np.inf, mass))
-
-    @property
-    def _middle(self) -> TensorVariable:
-        return 0.5 * (as_float(self.lower) + as_float(self.upper))
-
-    def _index(self, end: TensorVariable) -> TensorVariable:
-        """Return the number of an end on the grid, whole if it is but for rounding."""
-        index = (self._clamped(end) - self._middle) / self.spacing
-        whole = pt.round(index)
-        return pt.switch(pt.abs(index - whole) <= 1e-9 * (1.0 + pt.abs(whole)), whole, index)
 
     def why_unattainable(self, value: float) -> str:
         """Explain why a value cannot be published; see `Mechanism.why_unattainable`."""
@@ -163,12 +150,6 @@ class SnappingMechanism(BoundedNoise):
             f"SnappingMechanism releases its bounds, and between them multiples of {self.step} "
             "from the middle: check lower, upper and step, which `from_epsilon` finds"
         )
-
-    def __repr__(self) -> str:
-        """Return the expression that builds it."""
-        shown = zip(self.parameter_names, map(show, self.parameters), strict=True)
-        own = ", ".join(f"{name}={text}" for name, text in shown)
-        return f"SnappingMechanism({own}, step={self.step!r})"
 
 
 def _power_of_two(x: np.ndarray) -> np.ndarray:

@@ -5,158 +5,126 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
-from scipy import special
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    check_positive,
-    checked_parameter,
-    nan_outside_unit,
-    positive_parameter,
+from pymc_dp.mechanisms.arguments import as_float, checked_parameter
+from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.scales import (
+    PositiveNoise,
+    SymmetricNoise,
+    standard_interval,
+    unless_nearly_all,
 )
-from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism, wrong_scales
-from pymc_dp.mechanisms.scales import standard_interval
 
 if TYPE_CHECKING:
-    from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
 _FAR = np.array(1e150)  # steps
 
 
-class _Steps(NamedTuple):
-    """Noise in units of its steps: of height a e^(-j eps) at j - 1 + gamma <= |x| < j + gamma."""
+class StepNoise(SymmetricNoise):
+    """Noise of height a e^(-j eps) at j - 1 + gamma <= x < j + gamma, x in units of sensitivity.
 
-    epsilon: TensorVariable
-    gamma: TensorVariable
-
-    @property
-    def log_height(self) -> TensorVariable:
-        """Log of a."""
-        return pt.log(-pt.expm1(-self.epsilon)) + pt.log(self.beyond)
-
-    @property
-    def beyond(self) -> TensorVariable:
-        """What a e^(-j eps) is multiplied by for the mass from the step's lower end on."""
-        return 0.5 / (self.gamma + pt.exp(-self.epsilon) * (1.0 - self.gamma))
-
-    def log_density(self, distance: TensorVariable) -> TensorVariable:
-        return self.log_height - pt.floor(distance + (1.0 - self.gamma)) * self.epsilon
-
-    def log_beside(
-        self, near: TensorVariable, far: TensorVariable, width: TensorVariable
-    ) -> TensorVariable:
-        """Log mass on one side, of 0 <= near < far; a sum of positive parts of steps."""
-        eps, gamma = self
-        first, last = pt.floor(near + (1.0 - gamma)), pt.floor(far + (1.0 - gamma))
-        steps = last - first
-        whole = pt.exp(-eps) * pt.expm1(-(pt.maximum(steps, 1.0) - 1.0) * eps) / pt.expm1(-eps)
-        parts = first + gamma - near + pt.exp(-steps * eps) * (far - (last - 1.0 + gamma))
-        return self.log_height - first * eps + pt.log(pt.switch(steps > 0, parts + whole, width))
-
-    def distance(self, tail: TensorVariable) -> TensorVariable:
-        """Return x with P(X > x) = tail <= 1/2."""
-        eps, gamma = self
-        some = pt.switch(tail > 0, tail, 0.5)
-        j = pt.maximum(pt.ceil(pt.log(self.beyond / some) / eps) - 1.0, 0.0)
-        rest = (some * pt.exp(j * eps) / self.beyond - pt.exp(-eps)) / -pt.expm1(-eps)
-        return pt.switch(tail > 0, j + gamma - rest, np.inf)
-
-
-class StepNoise(Mechanism):
-    """Adds independent noise with a density that falls in steps."""
-
-    _share: ClassVar[str]
-    """Parameter beside the privacy loss and the sensitivity; it is in [0, 1]."""
+    It may be cut at a quantile.
+    """
 
     epsilon: TensorLike
     sensitivity: TensorLike
 
+    _instead = "Write the privacy loss, and the sensitivity: the width of a step."
+
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""
-        width = "Write the sensitivity of the statistic: the width of a step."
-        self._keep("epsilon", positive_parameter, instead="Write the privacy loss.")
-        self._keep("sensitivity", positive_parameter, instead=width)
-        self._keep(self._share, checked_parameter, good=_is_share, rule="in [0, 1]")
+        super().__post_init__()
+        [name] = self._others
+        self._keep(name, checked_parameter, good=_is_share, rule="in [0, 1]")
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`."""
-        share = known_value(getattr(self, self._share))
+        [name] = self._others
+        share = known_value(getattr(self, name))
         if share is not None and not np.all(_is_share(share)):
-            return f"{self._share}={share} is not in [0, 1]"
-        return wrong_scales(self, ("epsilon", "sensitivity"))
+            return f"{name}={share} is not in [0, 1]"
+        return super().wrong_parameter()
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
-        for name in ("epsilon", "sensitivity"):
-            expression = check_positive(expression, getattr(self, name), name)
-        share = getattr(self, self._share)
+        [name], expression = self._others, super()._checked(expression)
+        share = getattr(self, name)
         if isinstance(share, Constant):
             return expression
-        return check_parameters(expression, share >= 0, share <= 1, msg=f"0 <= {self._share} <= 1")
+        return check_parameters(expression, _is_share(share), msg=f"0 <= {name} <= 1")
 
     @property
     @abstractmethod
-    def _steps(self) -> _Steps:
-        """The noise in units of the sensitivity, before it is cut."""
+    def _gamma(self) -> TensorVariable:
+        """Share of a step that is the first."""
 
     @property
     def _cut(self) -> TensorVariable:
         """Probability of the steps that is cut off, half of it on either side."""
         return pt.constant(0.0)
 
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one release; see `Mechanism.noise_sample`."""
-        shape = sum((pt.zeros_like(p) for p in self.parameters), pt.zeros_like(as_float(statistic)))
-        next_rng, p = pt.random.uniform(shape, 1.0, rng=rng, return_next_rng=True)
-        return next_rng, self.icdf(p, statistic)
+    @property
+    def _unit(self) -> TensorVariable:
+        return as_float(self.sensitivity)
 
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log density of a release; see `Mechanism.logp`."""
-        x = pt.abs(as_float(value) - as_float(statistic)) / self.sensitivity
-        inside = (x <= self._steps.distance(0.5 * self._cut)) & (x < np.inf)
-        density = self._steps.log_density(pt.switch(inside, x, 0.0))
-        density = density - pt.log(self.sensitivity) - pt.log1p(-self._cut)
-        return self._checked(pt.switch(inside, density, -np.inf))
+    @property
+    def _beyond(self) -> TensorVariable:
+        """What a e^(-j eps) is multiplied by for the mass from the step's lower end on."""
+        return 0.5 / (self._gamma + pt.exp(-as_float(self.epsilon)) * (1.0 - self._gamma))
+
+    def _log_height(self, j: TensorVariable) -> TensorVariable:
+        eps = as_float(self.epsilon)
+        return pt.log(-pt.expm1(-eps)) + pt.log(self._beyond) - j * eps
+
+    def _log_density(self, x: TensorVariable) -> TensorVariable:
+        inside = (x <= self._distance(pt.constant(0.0))) & (x < np.inf)
+        height = self._log_height(pt.floor(pt.switch(inside, x, 0.0) + (1.0 - self._gamma)))
+        return pt.switch(inside, height - pt.log1p(-self._cut), -np.inf)
+
+    def _log_beside(
+        self, near: TensorVariable, far: TensorVariable, width: TensorVariable
+    ) -> TensorVariable:
+        """Log mass on one side, of 0 <= near < far; a sum of positive parts of steps."""
+        eps, gamma = as_float(self.epsilon), self._gamma
+        first, last = pt.floor(near + (1.0 - gamma)), pt.floor(far + (1.0 - gamma))
+        steps = last - first
+        whole = pt.exp(-eps) * pt.expm1(-(pt.maximum(steps, 1.0) - 1.0) * eps) / pt.expm1(-eps)
+        parts = first + gamma - near + pt.exp(-steps * eps) * (far - (last - 1.0 + gamma))
+        return self._log_height(first) + pt.log(pt.switch(steps > 0, parts + whole, width))
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
-        interval, steps = standard_interval(lower, upper, statistic, self.sensitivity), self._steps
-        end = pt.minimum(steps.distance(0.5 * self._cut), _FAR)
-        a, b = pt.maximum(interval.lower, -end), pt.minimum(interval.upper, end)
-        whole = (interval.lower >= -end) & (interval.upper <= end)
-        width = pt.switch(whole, interval.width, b - a)
-        possible = interval.possible & (width > 0)
-        a, b, width = (pt.switch(possible, x, y) for x, y in ((a, -1.0), (b, 1.0), (width, 2.0)))
+        end = pt.minimum(self._distance(pt.constant(0.0)), _FAR)
+        interval = standard_interval(lower, upper, statistic, self._unit, most=end)
+        a, b = interval.lower, interval.upper
         around = (a < 0) & (b > 0)
         near = pt.switch(around, 0.0, pt.maximum(a, -b))
-        beside = steps.log_beside(near, pt.switch(around, 1.0, pt.maximum(b, -a)), width)
-        # Around the statistic: one less both tails where those are small, else the two sides.
+        beside = self._log_beside(near, pt.switch(around, 1.0, pt.maximum(b, -a)), interval.width)
+        # Around the statistic: one less what is cut off, or else the two sides.
         ends = [pt.switch(around, x, 1.0) for x in (-a, b)]
-        tails = sum(pt.exp(steps.log_beside(x, pt.constant(_FAR), x)) for x in ends)
-        sides = sum(pt.exp(steps.log_beside(pt.zeros_like(x), x, x)) for x in ends)
-        small = tails < 0.5
-        across = pt.switch(small, pt.log1p(-pt.switch(small, tails, 0.25)), pt.log(sides))
-        result = pt.switch(around, across, beside) - pt.log1p(-self._cut)
-        result = pt.switch(around & pt.ge(b, end) & pt.le(a, -end), 0.0, result)
-        return self._checked(pt.switch(possible, result, -np.inf))
+        sides = sum(pt.exp(self._log_beside(pt.zeros_like(x), x, x)) for x in ends)
+        tails = sum(pt.exp(self._log_beside(x, pt.constant(_FAR), x)) for x in ends)
+        out = pt.maximum(tails - self._cut, 0.0) / (1.0 - self._cut)
+        across = unless_nearly_all(out, pt.log(sides) - pt.log1p(-self._cut))
+        result = pt.switch(around, across, beside - pt.log1p(-self._cut))
+        return self._checked(pt.switch(interval.possible, result, -np.inf))
 
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        p, cut = as_float(p), self._cut
-        tail = pt.minimum(p, 1.0 - p) * (1.0 - cut) + 0.5 * cut
-        distance = self.sensitivity * self._steps.distance(tail)
-        quantile = as_float(statistic) + pt.switch(p < 0.5, -distance, distance)
-        return self._checked(nan_outside_unit(quantile, p))
+    def _distance(self, tail: TensorVariable) -> TensorVariable:
+        eps, tail = as_float(self.epsilon), tail * (1.0 - self._cut) + 0.5 * self._cut
+        some = pt.switch(tail > 0, tail, 0.5)
+        j = pt.maximum(pt.ceil(pt.log(self._beyond / some) / eps) - 1.0, 0.0)
+        rest = (some * pt.exp(j * eps) / self._beyond - pt.exp(-eps)) / -pt.expm1(-eps)
+        return pt.switch(tail > 0, j + self._gamma - rest, np.inf)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -211,22 +179,19 @@ class StaircaseMechanism(StepNoise):
     gamma: TensorLike | None = None
 
     parameter_names = ("epsilon", "sensitivity", "gamma")
-
-    _share = "gamma"
+    _others = ("gamma",)
 
     def __post_init__(self) -> None:
         """Fill in gamma; validate the parameters and make them tensors."""
         if self.gamma is None:
-            self._keep("epsilon", positive_parameter, instead="Write the privacy loss.")
-            epsilon = self.epsilon
-            value = known_value(epsilon) if isinstance(epsilon, Constant) else None
-            least = pt.sigmoid(-0.5 * epsilon) if value is None else special.expit(-0.5 * value)
-            object.__setattr__(self, "gamma", least)
+            PositiveNoise.__post_init__(self)
+            known, least = isinstance(self.epsilon, Constant), pt.sigmoid(-0.5 * self.epsilon)
+            object.__setattr__(self, "gamma", known_value(least) if known else least)
         super().__post_init__()
 
     @property
-    def _steps(self) -> _Steps:
-        return _Steps(as_float(self.epsilon), as_float(self.gamma))
+    def _gamma(self) -> TensorVariable:
+        return as_float(self.gamma)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -281,11 +246,11 @@ class TulapMechanism(StepNoise):
     sensitivity: TensorLike = 1.0
 
     parameter_names = ("epsilon", "delta", "sensitivity")
-    _share = "delta"
+    _others = ("delta",)
 
     @property
-    def _steps(self) -> _Steps:
-        return _Steps(as_float(self.epsilon), pt.constant(0.5))
+    def _gamma(self) -> TensorVariable:
+        return pt.constant(0.5)
 
     @property
     def _cut(self) -> TensorVariable:
@@ -294,30 +259,24 @@ class TulapMechanism(StepNoise):
         return 2.0 * delta / (2.0 * delta + pt.expm1(epsilon))
 
 
-def _is_share(x: np.ndarray) -> np.ndarray:
+def _is_share(x: Any) -> Any:
     return (x >= 0) & (x <= 1)
 
 
-def _pieces(mechanism: StepNoise, statistic: float, gamma: float, last: float) -> np.ndarray:
-    ends = np.append(np.arange(gamma, last), last)
-    return statistic + float(mechanism.sensitivity) * np.concatenate([-ends[::-1], ends])
+def _example(mechanism: StepNoise, s: float, last: float, smooth: bool = True) -> MechanismExample:
+    ends = np.append(np.arange(float(mechanism._gamma.eval()), last), last)
+    pieces = s + float(mechanism._unit.eval()) * np.concatenate([-ends[::-1], ends])
+    return MechanismExample(mechanism, s, pieces, smooth_in_statistic=smooth)
 
 
 def _staircases() -> Sequence[MechanismExample]:
     wide, narrow = StaircaseMechanism(4.0, 2.0), StaircaseMechanism(5.0, 0.01, 0.75)
-    return [
-        MechanismExample(wide, 3.0, pieces=_pieces(wide, 3.0, special.expit(-2.0), 8)),
-        MechanismExample(narrow, -7.0, pieces=_pieces(narrow, -7.0, 0.75, 7)),
-    ]
+    return [_example(wide, 3.0, 8), _example(narrow, -7.0, 7)]
 
 
 def _tulaps() -> Sequence[MechanismExample]:
-    examples = []
-    for mechanism, s in ((TulapMechanism(0.7, 0.05, 3.0), 5.0), (TulapMechanism(3.0, 1e-4), -2.0)):
-        end = float(mechanism._steps.distance(0.5 * mechanism._cut).eval())
-        pieces = _pieces(mechanism, s, 0.5, end)
-        examples.append(MechanismExample(mechanism, s, pieces=pieces, smooth_in_statistic=False))
-    return examples
+    cases = (TulapMechanism(0.7, 0.05, 3.0), 5.0), (TulapMechanism(3.0, 0.01), -2.0)
+    return [_example(m, s, float(m._distance(0.0).eval()), smooth=False) for m, s in cases]
 
 
 register_mechanism(StaircaseMechanism, examples=_staircases)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -11,16 +10,9 @@ import numpy as np
 import pytensor.tensor as pt
 from scipy import special
 
-from pymc_dp.graphs.held import labelled_like
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    nan_outside_unit,
-    positive_argument,
-    refuse_unless,
-    show,
-)
+from pymc_dp.mechanisms.arguments import as_float, refuse_unless
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
-from pymc_dp.mechanisms.scales import ScaleNoise, standard_interval
+from pymc_dp.mechanisms.scales import ScaleNoise, SymmetricNoise, standard_interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -33,14 +25,13 @@ _MOST = 200.0  # degrees of freedom; tails of more underflow before their series
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class HeavyNoise(ScaleNoise):
-    """Noise of Student's t law with `_df` degrees of freedom."""
+class HeavyNoise(SymmetricNoise, ScaleNoise):
+    """Noise of Student's t law with `df` degrees of freedom."""
 
-    @property
-    @abstractmethod
-    def _df(self) -> float:
-        """Degrees of freedom."""
+    df: float
+    scale: TensorLike
+
+    parameter_names = ("scale",)
 
     @property
     def log_concave(self) -> bool:
@@ -75,10 +66,10 @@ class HeavyNoise(ScaleNoise):
         **fields
             `df` of Student's t.
         """
-        loss, size = cls._argument("epsilon", epsilon), cls._argument("sensitivity", sensitivity)
+        loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         df = fields.get("df", 1.0)
         scale = 0.5 * size / np.sqrt(df) / np.sinh(loss / (df + 1.0))
-        return cls(**fields, scale=labelled_like(scale, epsilon, sensitivity))
+        return cls._of_scale(scale, fields, epsilon, sensitivity)
 
     def epsilon(self, sensitivity: ArrayLike) -> np.ndarray:
         """Privacy loss of each component; see the class.
@@ -88,62 +79,52 @@ class HeavyNoise(ScaleNoise):
         sensitivity : array_like
             Sensitivity, > 0, in the units of the statistic.
         """
-        return (self._df + 1.0) * np.arcsinh(0.5 * self._ratio(sensitivity) / np.sqrt(self._df))
+        return (self.df + 1.0) * np.arcsinh(0.5 * self._ratio(sensitivity) / np.sqrt(self.df))
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
         s = as_float(statistic)
-        return pt.random.t(self._df, s, self._scale, rng=rng, return_next_rng=True)
+        return pt.random.t(self.df, s, self._scale, rng=rng, return_next_rng=True)
 
     @property
-    def _width(self) -> TensorVariable:
-        return as_float(self._scale) * np.sqrt(self._df)
+    def _unit(self) -> TensorVariable:
+        return as_float(self.scale) * np.sqrt(self.df)
 
-    @property
-    def _log_peak(self) -> float:
-        return -special.betaln(0.5 * self._df, 0.5)
-
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log density of a release; see `Mechanism.logp`."""
-        x = (as_float(value) - as_float(statistic)) / self._width
-        fall = 0.5 * (self._df + 1.0) * _log_one_plus_square(x)
-        return self._checked(self._log_peak - pt.log(self._width) - fall)
+    def _log_density(self, x: TensorVariable) -> TensorVariable:
+        # The logarithm of 1 + x^2, also where the square overflows.
+        log_square = pt.log1p(pt.minimum(x, _OPEN) ** 2) + 2.0 * pt.log(pt.maximum(x / _OPEN, 1.0))
+        return -special.betaln(0.5 * self.df, 0.5) - 0.5 * (self.df + 1.0) * log_square
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
-        interval, df = standard_interval(lower, upper, statistic, self._width), self._df
+        interval = standard_interval(lower, upper, statistic, self._unit)
         reflect = interval.lower + interval.upper < 0
         a = pt.switch(reflect, -interval.upper, interval.lower)
         b = pt.switch(reflect, -interval.lower, interval.upper)
         middle = 0.5 * (a + b)
-        size = pt.maximum(middle, 1.0)
         # Narrow: quadrature of the density about the middle. Differences of tails would cancel.
-        narrow = (interval.width / size) * (df + 1.0) <= 1.0
+        narrow = interval.width / pt.maximum(middle, 1.0) * (self.df + 1.0) <= 1.0
         w, m = pt.switch(narrow, interval.width, 0.5), pt.switch(narrow, middle, 0.0)
-        steps = [0.5 * float(node) * w for node in _NODES]
-        rises = [pt.log1p(step * (2.0 * m + step) / (1.0 + m * m)) for step in steps]
-        parts = [pt.exp(-0.5 * (df + 1.0) * rise) for rise in rises]
+        steps = (0.5 * float(node) * w for node in _NODES)
+        rises = (pt.log1p(step * (2.0 * m + step) / (1.0 + m * m)) for step in steps)
+        parts = (pt.exp(-0.5 * (self.df + 1.0) * rise) for rise in rises)
         mean = sum(float(weight) * part for weight, part in zip(_WEIGHTS, parts, strict=True))
-        fall = 0.5 * (df + 1.0) * _log_one_plus_square(m)
-        inside = self._log_peak - fall + pt.log(0.5 * w) + pt.log(mean)
+        inside = self._log_density(m) + pt.log(0.5 * w) + pt.log(mean)
         # Wide and on one side: the tail beyond the nearer end, less the one beyond the farther.
         beside = ~narrow & (a >= 0)
         near = self._log_tail(pt.switch(beside, a, 1.0))
         outside = near + pt.log1mexp(self._log_tail(pt.switch(beside, b, 3.0)) - near)
         # Wide and around the statistic: one less both tails.
         around = ~narrow & (a < 0)
-        tails = [self._log_tail(pt.switch(around, x, 1.0)) for x in (-a, b)]
-        closed = (pt.abs(a) < _OPEN, b < _OPEN)
-        outer = [pt.switch(c, pt.exp(t), 0.0) for c, t in zip(closed, tails, strict=True)]
-        across = pt.log1p(-(outer[0] + outer[1]))
-        result = pt.switch(narrow, inside, pt.switch(beside, outside, across))
+        tails = (pt.exp(self._log_tail(pt.switch(around, x, 1.0))) for x in (-a, b))
+        result = pt.switch(narrow, inside, pt.switch(beside, outside, pt.log1p(-sum(tails))))
         return self._checked(pt.switch(interval.possible, result, -np.inf))
 
     def _log_tail(self, x: TensorVariable) -> TensorVariable:
-        """Log probability beyond x >= 0 in units of `_width`."""
-        half = 0.5 * self._df
+        """Log probability beyond x >= 0 in units of `_unit`."""
+        half = 0.5 * self.df
         far, farther = x > 1.0, x > 40.0
         y = 1.0 / (1.0 + pt.switch(farther, 2.0, x) ** 2)
         first, second = pt.switch(far, half, 0.5), pt.switch(far, 0.5, half)
@@ -155,17 +136,13 @@ class HeavyNoise(ScaleNoise):
         for k in range(1, 6):
             term = term * (k - 0.5) / k * y
             series += term * half / (half + k)
-        tiny = self._log_peak - np.log(self._df) + half * pt.log(y) + pt.log(series)
-        return pt.switch(farther, tiny, tail)
+        tiny = half * pt.log(y) + pt.log(series) - special.betaln(half, 0.5) - np.log(self.df)
+        return pt.switch(x < _OPEN, pt.switch(farther, tiny, tail), -np.inf)
 
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        p, half = as_float(p), 0.5 * self._df
-        tail = pt.minimum(p, 1.0 - p)
+    def _distance(self, tail: TensorVariable) -> TensorVariable:
+        half = 0.5 * self.df
         y, z = pt.betaincinv(half, 0.5, 2.0 * tail), pt.betaincinv(0.5, half, 1.0 - 2.0 * tail)
-        x = pt.sqrt(pt.switch(tail < 0.25, (1.0 - y) / y, z / (1.0 - z)))
-        quantile = as_float(statistic) + self._width * pt.switch(p < 0.5, -x, x)
-        return self._checked(nan_outside_unit(quantile, p))
+        return pt.sqrt(pt.switch(tail < 0.25, (1.0 - y) / y, z / (1.0 - z)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -212,12 +189,8 @@ class CauchyMechanism(HeavyNoise):
 
     scale: TensorLike
 
-    parameter_names = ("scale",)
-    _instead = "Write the noise scale b, or CauchyMechanism.from_epsilon(epsilon, sensitivity)."
-
-    @property
-    def _df(self) -> float:
-        return 1.0
+    df = 1.0
+    _instead = "Write the noise scale b, or {}.from_epsilon(epsilon, sensitivity)."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -273,32 +246,15 @@ class StudentTMechanism(HeavyNoise):
     df: float
     scale: TensorLike
 
-    parameter_names = ("scale",)
-    _instead = "Write the noise scale b, or StudentTMechanism.from_sd(sd, df=...)."
+    _instead = "Write the noise scale b, or {}.from_sd(sd, df=...)."
 
     def __post_init__(self) -> None:
         """Validate the parameters."""
-        name, close = type(self).__name__, "More are close to GaussianMechanism(scale)."
-        df = positive_argument(self.df, mechanism=name, name="df")
-        refuse_unless((df <= _MOST) & (df.ndim == 0), df, name, "df", f"one, <= {_MOST:g}", close)
+        df, close = self._argument("df", self.df), "More are close to GaussianMechanism(scale)."
+        rule = ("StudentTMechanism", "df", f"one, <= {_MOST:g}", close)
+        refuse_unless((df <= _MOST) & (df.ndim == 0), df, *rule)
         object.__setattr__(self, "df", float(df))
         super().__post_init__()
-
-    def __repr__(self) -> str:
-        """Return the expression that builds it."""
-        return f"StudentTMechanism(df={self.df!r}, scale={show(self.scale)})"
-
-    @property
-    def _df(self) -> float:
-        return self.df
-
-
-def _log_one_plus_square(x: TensorVariable) -> TensorVariable:
-    """Return log(1 + x^2), also where the square overflows."""
-    x = pt.abs(x)
-    far = x > 1e8
-    near, log_far = pt.switch(far, 0.0, x), 2.0 * pt.log(pt.switch(far, x, 1.0))
-    return pt.switch(far, log_far, pt.log1p(near**2))
 
 
 def _cauchys() -> Sequence[MechanismExample]:

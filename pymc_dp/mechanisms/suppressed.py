@@ -11,15 +11,10 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, show
-from pymc_dp.mechanisms.base import (
-    POSTPROCESSED,
-    Mechanism,
-    MechanismExample,
-    register_mechanism,
-)
+from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
-from pymc_dp.mechanisms.postprocessed import PostProcessed
+from pymc_dp.mechanisms.postprocessed import PostProcessed, next_to
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -145,11 +140,10 @@ class SuppressedMechanism(PostProcessed):
         object.__setattr__(self, "_between", between is not None and bool(np.all(between)))
         if self.sentinel is None:
             return
-        object.__setattr__(self, "sentinel", float(self.sentinel))
-        as_published = self._of_published(
-            as_float(self.sentinel), self.inner.typical_statistic(self.sentinel)
-        )
-        possible = known_value(as_published > -np.inf)
+        mark = float(self.sentinel)
+        object.__setattr__(self, "sentinel", mark)
+        as_printed = self._of_printed(as_float(mark), self.inner.typical_statistic(mark))
+        possible = known_value(as_printed > -np.inf)
         if self.inner.is_discrete and possible is not None and np.any(possible):
             raise ValueError(
                 f"{name}: {self.sentinel:g} can be a published value as well: write NaN where a "
@@ -158,10 +152,8 @@ class SuppressedMechanism(PostProcessed):
 
     def _orders(self) -> np.ndarray | None:
         """Return whether the values between two thresholds are withheld, as far as is known."""
-        if self.below is None or self.above is None:
-            return None
-        below, above = known_value(self.below), known_value(self.above)
-        return None if below is None or above is None else above < below
+        known = [None if t is None else known_value(t) for t in (self.below, self.above)]
+        return None if known[0] is None or known[1] is None else known[1] < known[0]
 
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
@@ -186,11 +178,6 @@ class SuppressedMechanism(PostProcessed):
         if between is not None and np.any(between != self._between):
             return "below and above are in another order than they were"
         return super().wrong_parameter() or (self.by.wrong_parameter() if self.by else None)
-
-    @property
-    def spacing(self) -> float | None:
-        """That of `inner`."""
-        return self.inner.spacing
 
     @property
     def withholds(self) -> bool:
@@ -219,10 +206,8 @@ class SuppressedMechanism(PostProcessed):
         value = as_float(value)
         step = self.spacing or 0.0
         beyond = [as_float(0.0)]  # what an empty group and a public rule withhold
-        if self.below is not None:
-            beyond.append(as_float(self.below) - step)
-        if self.above is not None:
-            beyond.append(as_float(self.above) + step)
+        beyond += [] if self.below is None else [as_float(self.below) - step]
+        beyond += [] if self.above is None else [as_float(self.above) + step]
         there = (beyond[1] + beyond[2]) / 2 if self._between else beyond[0 if self.empty else -1]
         there = pt.switch(pt.isinf(there), 0.0, there)  # an infinite threshold withholds nothing
         withheld = self.is_withheld(value)
@@ -253,17 +238,17 @@ class SuppressedMechanism(PostProcessed):
         # NaN must not meet any arithmetic, of which there are gradients.
         there = pt.switch(withheld, self.typical_statistic(value), value)
         return pt.switch(
-            withheld, self._log_withheld(statistic), self._of_published(there, statistic)
+            withheld, self._log_withheld(statistic), self._of_printed(there, statistic)
         )
 
-    def _of_published(self, value: TensorVariable, statistic: TensorLike) -> TensorVariable:
+    def _of_printed(self, value: TensorVariable, statistic: TensorLike) -> TensorVariable:
         """Log density of a value that was printed."""
         density = self.inner.logp(value, statistic)
         possible = ~self._by_kind(statistic)
         if self.by is None:
             possible &= ~self._in_rule(value)
         else:
-            density = density + self._log_kept(self.by, -np.inf, np.inf, statistic)
+            density = density + self._log_mass(self.by, self._kept, statistic)
         return pt.switch(possible, density, -np.inf)
 
     def log_interval(
@@ -271,10 +256,12 @@ class SuppressedMechanism(PostProcessed):
     ) -> TensorVariable:
         """Log probability of a printed value in an interval; see `Mechanism.log_interval`."""
         if self.by is None:
-            result = self._log_kept(self.inner, lower, upper, statistic)
+            lower, upper = as_float(lower), as_float(upper)
+            parts = [(pt.maximum(lower, a), pt.minimum(upper, b)) for a, b in self._kept]
+            result = self._log_mass(self.inner, parts, statistic)
         else:
             result = self.inner.log_interval(lower, upper, statistic)
-            result = result + self._log_kept(self.by, -np.inf, np.inf, statistic)
+            result = result + self._log_mass(self.by, self._kept, statistic)
         return pt.switch(self._by_kind(statistic), -np.inf, result)
 
     def _by_kind(self, statistic: TensorLike) -> TensorVariable:
@@ -291,45 +278,37 @@ class SuppressedMechanism(PostProcessed):
         high = pt.zeros_like(value, dtype="bool") if self.above is None else value > self.above
         return low & high if self._between else low | high
 
-    def _ends(self, law: Mechanism) -> tuple[TensorVariable, TensorVariable]:
-        """Return the last value below and the first above the thresholds, of this law.
-
-        Values on a grid may miss a threshold by their rounding.
-        """
-        step = 1e-6 * (law.spacing or 0.0)
+    @property
+    def _kept(self) -> list[tuple[TensorVariable, TensorVariable]]:
+        """Intervals of noisy values that the thresholds do not withhold."""
         low = as_float(-np.inf if self.below is None else self.below)
         high = as_float(np.inf if self.above is None else self.above)
         return (
-            pt.switch(pt.isinf(low), low, low - _beside(low, step)),
-            pt.switch(pt.isinf(high), high, high + _beside(high, step)),
+            [(as_float(-np.inf), high), (low, as_float(np.inf))] if self._between else [(low, high)]
         )
 
     def _log_withheld(self, statistic: TensorLike) -> TensorVariable:
         """Log probability that an entry is withheld."""
-        law = self.inner if self.by is None else self.by
-        last, first = self._ends(law)
-        if self._between:
-            result = law.log_interval(first, last, statistic)
-        else:
-            sides = []
-            if self.below is not None:
-                sides.append(law.log_interval(-np.inf, last, statistic))
-            if self.above is not None:
-                sides.append(law.log_interval(first, np.inf, statistic))
-            result = _either(sides) if sides else pt.full_like(as_float(statistic), -np.inf)
+        law, infinity = self.inner if self.by is None else self.by, as_float(np.inf)
+        last = None if self.below is None else next_to(self.below, law, -1.0)
+        first = None if self.above is None else next_to(self.above, law, 1.0)
+        parts = [(-infinity, last)] if last is not None else []
+        parts += [(first, infinity)] if first is not None else []
+        result = self._log_mass(law, [(first, last)] if self._between else parts, statistic)
         return pt.switch(self._by_kind(statistic), 0.0, result)
 
-    def _log_kept(
-        self, law: Mechanism, lower: TensorLike, upper: TensorLike, statistic: TensorLike
-    ) -> TensorVariable:
-        """Log probability of a value in an interval that is not withheld by the thresholds."""
-        lower, upper = as_float(lower), as_float(upper)
-        low = as_float(-np.inf if self.below is None else self.below)
-        high = as_float(np.inf if self.above is None else self.above)
-        if not self._between:
-            return law.log_interval(pt.maximum(lower, low), pt.minimum(upper, high), statistic)
-        sides = (lower, pt.minimum(upper, high)), (pt.maximum(lower, low), upper)
-        return _either([law.log_interval(*ends, statistic) for ends in sides])
+    def _log_mass(self, law: Mechanism, parts: Sequence, statistic: TensorLike) -> TensorVariable:
+        """Log probability of a value in either of at most two intervals without common values."""
+        if not parts:
+            return pt.full_like(as_float(statistic), -np.inf)
+        sides = [law.log_interval(*ends, statistic) for ends in parts]
+        if len(sides) == 1:
+            return sides[0]
+        larger, smaller = pt.maximum(*sides), pt.minimum(*sides)
+        both = smaller > -np.inf
+        return larger + pt.switch(
+            both, pt.log1p(pt.exp(pt.switch(both, smaller - larger, -1.0))), 0.0
+        )
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
@@ -401,18 +380,13 @@ class ThresholdedMechanism(PostProcessed):
         there = as_float(self.threshold) - pt.switch(pt.eq(value, 0), step, 0.0)
         return self.inner.typical_statistic(there)
 
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log mass of a release; see `Mechanism.logp`."""
-        return self.log_interval(value, value, statistic)
-
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
         lower, upper = as_float(lower), as_float(upper)
         zero, one = (lower <= 0) & (upper >= 0), (lower <= 1) & (upper >= 1)
-        reached = as_float(self.threshold)
-        last = reached - _beside(reached, 1e-6 * (self.inner.spacing or 0.0))
+        reached, last = as_float(self.threshold), next_to(self.threshold, self.inner, -1.0)
         return self.inner.log_interval(
             pt.switch(zero, -np.inf, pt.switch(one, reached, np.inf)),
             pt.switch(one, np.inf, pt.switch(zero, last, -np.inf)),
@@ -424,31 +398,14 @@ class ThresholdedMechanism(PostProcessed):
         return f"{self.inner!r}.thresholded({show(self.parameters[0])})"
 
 
-def _beside(threshold: TensorVariable, step: float) -> TensorVariable:
-    """Return a distance from a threshold that is more than rounding and less than a step."""
-    return pt.maximum(step, 2.0**-51 * pt.abs(threshold) + 2.0**-1074)
-
-
-def _either(sides: Sequence[TensorVariable]) -> TensorVariable:
-    """Log probability of either of some events that exclude each other."""
-    if len(sides) == 1:
-        return sides[0]
-    larger, smaller = pt.maximum(*sides), pt.minimum(*sides)
-    possible = larger > -np.inf
-    gap = pt.switch(possible & (smaller > -np.inf), smaller - larger, -1.0)
-    return larger + pt.switch(smaller > -np.inf, pt.log1p(pt.exp(gap)), 0.0)
-
-
 def _suppressed_examples() -> Sequence[MechanismExample]:
-    laplace, geometric = LaplaceMechanism(2.0), GeometricMechanism(2.0)
-    grid = np.arange(-80, 81)
+    laplace, geometric, grid = LaplaceMechanism(2.0), GeometricMechanism(2.0), np.arange(-80, 81)
+    decided = geometric.suppressed(below=4, by=GeometricMechanism(1.0), empty=True)
     return [
         MechanismExample(laplace.suppressed(below=4.0), 5.0, pieces=(4.0, 5.0, 85.0)),
         MechanismExample(geometric.suppressed(below=4), 5, atoms=grid[84:]),
         MechanismExample(geometric.suppressed(above=0, below=3), 2, atoms=[*grid[:81], *grid[83:]]),
-        MechanismExample(
-            geometric.suppressed(below=4, by=GeometricMechanism(1.0), empty=True), 5, atoms=grid
-        ),
+        MechanismExample(decided, 5, atoms=grid),
     ]
 
 
@@ -459,7 +416,5 @@ def _thresholded_examples() -> Sequence[MechanismExample]:
     ]
 
 
-POSTPROCESSED.add(SuppressedMechanism, "suppressed")
-POSTPROCESSED.add(ThresholdedMechanism, "thresholded")
-register_mechanism(SuppressedMechanism, examples=_suppressed_examples)
-register_mechanism(ThresholdedMechanism, examples=_thresholded_examples)
+register_mechanism(SuppressedMechanism, examples=_suppressed_examples, how="suppressed")
+register_mechanism(ThresholdedMechanism, examples=_thresholded_examples, how="thresholded")

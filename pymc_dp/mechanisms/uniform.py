@@ -10,19 +10,22 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_dp.graphs.held import labelled_like
-from pymc_dp.mechanisms.arguments import as_float, nan_outside_unit
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
-from pymc_dp.mechanisms.scales import ScaleNoise, standard_interval
+from pymc_dp.mechanisms.scales import (
+    ScaleNoise,
+    SymmetricNoise,
+    standard_interval,
+    unless_nearly_all,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-    from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class UniformMechanism(ScaleNoise):
+class UniformMechanism(SymmetricNoise, ScaleNoise):
     r"""Release a statistic with uniform noise added.
 
     Given the statistic :math:`s`, the release is uniform on :math:`[s - w, s + w]`.
@@ -68,7 +71,7 @@ class UniformMechanism(ScaleNoise):
     half_width: TensorLike
 
     parameter_names = ("half_width",)
-    _instead = "Write the half-width, or UniformMechanism.from_delta(delta, sensitivity)."
+    _instead = "Write the half-width, or {}.from_delta(delta, sensitivity)."
 
     @classmethod
     def from_delta(cls, delta: ArrayLike, sensitivity: ArrayLike) -> Self:
@@ -113,48 +116,28 @@ class UniformMechanism(ScaleNoise):
     def _scale_of_accuracy(cls, accuracy: np.ndarray, alpha: np.ndarray) -> np.ndarray:
         return accuracy / (1.0 - alpha)
 
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one release; see `Mechanism.noise_sample`."""
-        s, w = as_float(statistic), self._scale
-        return pt.random.uniform(s - w, s + w, rng=rng, return_next_rng=True)
+    def _log_density(self, x: TensorVariable) -> TensorVariable:
+        return pt.switch(x <= 1.0, -np.log(2.0), -np.inf)
 
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log density of a release; see `Mechanism.logp`."""
-        inside = pt.abs(as_float(value) - as_float(statistic)) <= self._scale
-        return self._checked(pt.switch(inside, -np.log(2.0) - pt.log(self._scale), -np.inf))
+    def _distance(self, tail: TensorVariable) -> TensorVariable:
+        return 1.0 - 2.0 * tail
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:
         """Log probability of an interval; see `Mechanism.log_interval`."""
-        interval = standard_interval(lower, upper, statistic, self._scale)
-        a, b = pt.maximum(interval.lower, -1.0), pt.minimum(interval.upper, 1.0)
-        inside = (interval.lower >= -1.0) & (interval.upper <= 1.0)
-        possible = interval.possible & (a < b)
-        width = pt.switch(inside, interval.width, pt.switch(possible, b - a, 1.0))
-        # Of an interval that holds nearly all, what it leaves out.
-        out = 0.5 * ((1.0 - b) + (a + 1.0))
-        small = possible & (out < 0.25)
-        log_mass = pt.switch(small, pt.log1p(-pt.switch(small, out, 0.0)), pt.log(0.5 * width))
-        return self._checked(pt.switch(possible, log_mass, -np.inf))
-
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        p = as_float(p)
-        quantile = as_float(statistic) + (2.0 * p - 1.0) * self._scale
-        return self._checked(nan_outside_unit(quantile, p))
+        interval = standard_interval(lower, upper, statistic, self._unit, most=1.0)
+        out = 0.5 * ((1.0 - interval.upper) + (interval.lower + 1.0))
+        log_mass = unless_nearly_all(out, pt.log(0.5 * interval.width))
+        return self._checked(pt.switch(interval.possible, log_mass, -np.inf))
 
 
 def _examples() -> Sequence[MechanismExample]:
-    return [
-        MechanismExample(
-            UniformMechanism.from_delta(0.1, sensitivity=w / 5.0),
-            s,
-            pieces=(s - w, s, s + w),
-            smooth_in_statistic=False,
-        )
-        for w, s in ((2.5, 1.5), (0.125, -30.0))
-    ]
+    def example(w: float, s: float) -> MechanismExample:
+        mechanism = UniformMechanism.from_delta(0.1, sensitivity=w / 5.0)
+        return MechanismExample(mechanism, s, (s - w, s, s + w), smooth_in_statistic=False)
+
+    return [example(2.5, 1.5), example(0.125, -30.0)]
 
 
 register_mechanism(UniformMechanism, examples=_examples)

@@ -1,7 +1,5 @@
 """Densities and interval probabilities of the less usual noise, against mpmath."""
 
-import itertools
-
 import mpmath as mp
 import numpy as np
 import pytest
@@ -59,7 +57,7 @@ def staircase(m):
 LAWS = {
     dp.UniformMechanism: (uniform, [{}], "half_width"),
     dp.CauchyMechanism: (cauchy, [{}], "scale"),
-    dp.StudentTMechanism: (student_t, [{"df": d} for d in (0.5, 3.0, 40.0, 200.0)], "scale"),
+    dp.StudentTMechanism: (student_t, [{"df": d} for d in (0.01, 3.0, 40.0, 200.0)], "scale"),
     dp.StaircaseMechanism: (
         staircase,
         [{"epsilon": e, "gamma": g} for e, g in ((0.01, 0.3), (1.0, 0.0), (2.0, 1.0), (30.0, 0.4))],
@@ -82,24 +80,29 @@ def mass(tail, a, c):
     return tail(-c) - tail(-a) if c <= 0 else 1 - tail(-a) - tail(c)
 
 
-def compare(mechanism, s, z, ends, density, probability):
-    expected = [density(mp.mpf(float(x))) for x in z]
-    expected += [probability(mp.mpf(float(a)), mp.mpf(float(c))) for a, c in ends]
-    logs = np.array([float(mp.log(p)) if p > 0 else -np.inf for p in expected])
-    low, high = np.array(ends, dtype=float).T
-    found = evaluate(mechanism.logp(np.array(z), s), mechanism.log_interval(low, high, s))
-    np.testing.assert_allclose(np.concatenate(found), logs, rtol=1e-10, atol=1e-10)
+def compare(mechanism, s, z, low, high, laws):
+    """Of each row, values by a density, and intervals by their probabilities."""
+    expected = []
+    for (density, probability), *row in zip(laws, z, low, high, strict=True):
+        points, lower, upper = ([mp.mpf(float(x)) for x in part] for part in row)
+        p = [*map(density, points), *map(probability, lower, upper)]
+        expected.append([float(mp.log(x)) if x > 0 else -np.inf for x in p])
+    found = np.hstack(evaluate(mechanism.logp(z, s), mechanism.log_interval(low, high, s)))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("cls", LAWS, ids=lambda cls: cls.__name__)
 def test_added_noise(cls):
     law, fields, unit = LAWS[cls]
+    b = np.array(SCALES)[:, None]
+    s, (low, high) = 0.3 * b, np.transpose(ENDS)
     with mp.workdps(60):
-        for scale, others in itertools.product(SCALES, fields):
-            mechanism, s = cls(**others, **{unit: scale}), 0.3 * scale
-            z = [s + x * scale for x in VALUES]
-            ends = [(s + a * scale, s + c * scale) for a, c in ENDS]
-            compare(mechanism, s, z, ends, *added(law(mechanism), mp.mpf(scale), mp.mpf(s)))
+        for others in fields:
+            mechanism = cls(**others, **{unit: b})
+            laws = [
+                added(law(mechanism), mp.mpf(x), mp.mpf(y)) for [x], [y] in zip(b, s, strict=True)
+            ]
+            compare(mechanism, s, s + np.array(VALUES) * b, s + low * b, s + high * b, laws)
 
 
 def added(law, b, s):
@@ -117,7 +120,7 @@ def within(cls, b, s, low, high):
     if cls is dp.BoundedLaplaceMechanism:
         whole = probability(low, high)
     else:
-        turns = [2 * k * span for k in range(-int(140 * b / span) - 2, int(140 * b / span) + 3)]
+        turns = [2 * k * span for k in range(-int(40 * b / span) - 2, int(40 * b / span) + 3)]
         images = [lambda z, t=t: z + t for t in turns]
         images += [lambda z, t=t: 2 * low - z + t for t in turns]
 
@@ -130,17 +133,19 @@ def within(cls, b, s, low, high):
 
 
 @pytest.mark.parametrize("cls", [dp.BoundedLaplaceMechanism, dp.FoldedLaplaceMechanism])
-@pytest.mark.parametrize(("lower", "upper"), [(0.0, 10.0), (-0.6, 0.9), (-3.0, 4000.0)])
-def test_noise_within_bounds(cls, lower, upper):
+@pytest.mark.parametrize(("low", "high"), [(0.0, 10.0), (-0.6, 0.9), (-3.0, 4000.0)])
+def test_noise_within_bounds(cls, low, high):
+    rows = [(b, low * b, high * b) for b in SCALES]
+    rows = [(b, low + x * (high - low), low, high) for b, low, high in rows for x in (0, 0.3, 1)]
+    scale, s, low, high = np.transpose(rows)[..., None]
+    ends = [(0, 0.2), (0.4, 0.4 + 2.0**-30), (-1, 0.99), (-INF, INF), (0.2, 0.8)]
+    z, left, right = (
+        low + np.array(part) * (high - low) for part in ([-1, 0, 0.1, 0.5, 1], *np.transpose(ends))
+    )
+    z[:, -1:] = high
     with mp.workdps(60):
-        for scale, share in itertools.product(SCALES, (0.0, 0.3, 1.0)):
-            low, high = lower * scale, upper * scale
-            s, span = low + share * (high - low), high - low
-            law = within(cls, *map(mp.mpf, (scale, s, low, high)))
-            z = [low - span, low, low + 0.1 * span, low + 0.5 * span, high]
-            parts = [(0, 0.2), (0.4, 0.4 + 2.0**-30), (-1, 0.99), (-INF, INF), (0.2, 0.8)]
-            ends = [(low + x * span, low + y * span) for x, y in parts]
-            compare(cls(scale, low, high), s, z, ends, *law)
+        laws = [within(cls, *map(mp.mpf, row)) for row in rows]
+        compare(cls(scale, low, high), s, z, left, right, laws)
 
 
 def test_snapping_adds_up_cells():
@@ -181,3 +186,14 @@ def test_published_size_and_loss():
         np.testing.assert_allclose(m.epsilon(2.0), 0.7, rtol=1e-12)
         pairs = [np.subtract(*evaluate(m.logp(z, s), m.logp(z, s + 2.0))) for s in (-5.0, 0.0, 3.0)]
         np.testing.assert_allclose(np.abs(pairs).max(), 0.7, rtol=1e-6)
+
+
+def test_defaults_are_those_of_diffprivlib():
+    """The staircase's first step has the least mean size; a snapping step is a power of two."""
+    epsilon = np.array([0.1, 1.0, 4.0])
+    gamma = dp.StaircaseMechanism(epsilon, 1.0).gamma.data
+    np.testing.assert_allclose(gamma, 1 / (1 + np.exp(epsilon / 2)), rtol=1e-14)
+    assert [dp.SnappingMechanism(b, 0, 9).step for b in (0.5, 0.51, 3.0)] == [0.5, 1.0, 4.0]
+    mechanism = dp.SnappingMechanism.from_epsilon(0.3, 2.0, 0.0, 100.0)
+    assert mechanism.step == 8.0
+    np.testing.assert_allclose(mechanism.epsilon(2.0), 0.3, rtol=1e-14)
