@@ -32,10 +32,9 @@ class Selection(Mechanism):
 
     statistic_ndim: ClassVar[int] = 1
 
-    @property
-    def work(self) -> int:
-        """How many numbers for each candidate a density goes through."""
-        return 1
+    def work(self, candidates: int) -> int:
+        """How many numbers a density goes through, of this many candidates."""
+        return candidates
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -54,6 +53,14 @@ class IndexSelection(Selection):
     def spacing(self) -> float | None:
         """Distance between neighbouring positions."""
         return 1.0
+
+    @property
+    def log_concave(self) -> bool:
+        """See `Mechanism.log_concave`: whichever has the largest sum of a utility and noise.
+
+        The noise is log-concave, and that one is the largest is a convex condition.
+        """
+        return True
 
     def attainable(self, value: TensorLike) -> TensorVariable:
         """See `Mechanism.attainable`; for what the number of candidates rules out `logp` is."""

@@ -225,18 +225,12 @@ _READERS: dict[str, Callable[..., Mechanism]] = {
 
 # --- Functions of diffprivlib.tools -------------------------------------------------------------
 
-_QUANTILE = (
-    "it is drawn from the intervals between the sorted records. Release counts of the records by "
-    "interval, with tools.histogram"
-)
 _TOOLS_NOT_READ = {
     "std": 'it is the root of a noisy variance: read dp.Release.from_diffprivlib("var", value**2, '
     "...), and release the variance in the model",
-    "quantile": _QUANTILE,
-    "percentile": _QUANTILE,
-    "median": _QUANTILE,
 }
 _HISTOGRAMS = ("histogram", "histogramdd", "histogram2d")
+_QUANTILES = {"median": None, "quantile": "quant", "percentile": "percent"}
 
 
 def _read_tool(
@@ -251,7 +245,7 @@ def _read_tool(
     **fields: Any,
 ) -> dict[str, Any]:
     tool = name.removeprefix("nan")
-    if tool not in (*_HISTOGRAMS, "count_nonzero", "mean", "sum", "var"):
+    if tool not in (*_HISTOGRAMS, *_QUANTILES, "count_nonzero", "mean", "sum", "var"):
         why = _TOOLS_NOT_READ.get(tool, "it is no function of diffprivlib.tools that is known")
         raise ValueError(f"from_diffprivlib: {name!r} is not read: {why}")
     value = np.asarray(value)
@@ -262,6 +256,19 @@ def _read_tool(
                 "release the counts"
             )
         noise: Mechanism = GeometricMechanism(1 / epsilon).clipped(lower=0)
+    elif tool in _QUANTILES:
+        quantile: Any = 0.5
+        if (argument := _QUANTILES[tool]) is not None:
+            if argument not in fields:
+                raise ValueError(f"from_diffprivlib: {name} needs {argument}=, as it was called")
+            quantile = np.asarray(fields.pop(argument)) / (100 if tool == "percentile" else 1)
+            if quantile.size > 1:  # those of one axis come first
+                quantile = quantile.reshape(-1, *[1] * (value.ndim - 1))
+        noise = own.PrivateQuantile.from_epsilon(
+            np.squeeze(quantile) if np.size(quantile) == 1 else quantile,
+            epsilon / value.size,
+            *_bounds(name, bounds),
+        )
     else:
         lower, upper = _bounds(name, (0, 1) if tool == "count_nonzero" else bounds)
         if n is None or n < 1:

@@ -183,6 +183,9 @@ class Readers:
         ``"count_nonzero"``     number of records; `GeometricMechanism` clipped to [0, n]
         ``"histogram"``,        numbers of records; `GeometricMechanism`, clipped at 0
         ``"histogramdd"``
+        ``"median"``,           the records themselves, in a vector, or in a row for each of several
+        ``"quantile"``,         quantiles; `PrivateQuantile`
+        ``"percentile"``
         ======================  ===================================================================
 
         Parameters
@@ -193,9 +196,9 @@ class Readers:
             What it returned, or an array of what several calls returned. Of a function that was
             given an axis, pass all that it returned at once: it splits epsilon among the entries.
         **described
-            Of a function: `epsilon`, `bounds`, `n` (the number of records of each entry) and
-            `dtype`. `name`, `dims`, `coords`, `privacy` (by default the epsilon and delta) and
-            `source` of the release.
+            Of a function: `epsilon`, `bounds`, `n` (the number of records of each entry),
+            `quant` or `percent`, and `dtype`. `name`, `dims`, `coords`, `privacy` (by default the
+            epsilon and delta) and `source` of the release.
 
         Raises
         ------

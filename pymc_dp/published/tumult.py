@@ -56,7 +56,8 @@ def read(
     if name not in _NOISE:
         raise ValueError(
             f"{_WHO}: {what} is not read: a quantile is drawn from the intervals between the "
-            f"records. Ask for counts below candidates, or by interval, and read these"
+            f"records: write dp.Release(value, dp.PrivateQuantile(q, rate, lower, upper)), with "
+            f"rate=epsilon / (2 * max(q, 1 - q))"
         )
     if not 0 < float(parameter) < math.inf:
         raise ValueError(f"{_WHO}: {name} with parameter {parameter} is no noise")
