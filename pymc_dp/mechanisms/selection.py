@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -41,9 +41,6 @@ class Selection(Mechanism):
     ) -> NoReturn:
         """Candidates have no order; see `ReleaseLaw.log_interval`."""
         raise NotImplementedError(f"{type(self).__name__} has no probabilities of intervals")
-
-    def _afterwards(self, how: str, *arguments: Any) -> NoReturn:
-        raise TypeError(f"{type(self).__name__}: what it releases is not {how}: leave .{how}() out")
 
 
 class IndexSelection(Selection):
