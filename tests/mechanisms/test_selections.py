@@ -91,21 +91,25 @@ def small_model(kind, mechanism, observed=1):
             p = pm.Dirichlet("p", np.ones(3))
             x = pm.Categorical("x", p=p, shape=n)
             u, cells = [-abs(pt.ge(x, k).sum() - 3) for k in range(3)], 3
+            if kind == "linear":  # of more candidates than a step has to look at one by one
+                u = [m * pt.eq(x, k).sum() for m in (1, 2, 3, 4) for k in range(3)]
         dp.PrivateObservation("z", u, mechanism, observed=observed)
     counts = [c for c in np.ndindex(*[n + 1] * cells) if sum(c) == n]  # equally likely
     counts = np.array(counts, dtype=float)
-    if kind != "categorical":
+    if kind == "linear":
+        u = np.concatenate([m * counts for m in (1, 2, 3, 4)], axis=-1)
+    elif kind != "categorical":
         u = np.stack([2 * counts[:, 1], counts[:, 0], np.full(n + 1, 3.0)], axis=-1)
     else:
         u = -np.abs(np.cumsum(counts[:, ::-1], axis=1)[:, ::-1] - 3)
     weight = np.exp(mechanism.logp(observed, u).eval())
     mean = weight @ (counts + 1) / weight.sum() / (n + cells)
-    return model, mean if kind == "categorical" else mean[1]
+    return model, mean if cells == 3 else mean[1]
 
 
 RUNGS = [
     ("binary", "records"), ("binary", "statistics"), ("binary", "marginal"),
-    ("categorical", "records"), ("categorical", "statistics"),
+    ("categorical", "records"), ("categorical", "statistics"), ("linear", "statistics"),
     ("cut", "records"), ("cut", "statistics"), ("cut", "marginal"),
 ]  # fmt: skip
 
