@@ -23,6 +23,7 @@ from pymc_dp.mechanisms.grids import (
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.noisy_max import NoisyMax
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
+from pymc_dp.mechanisms.private_quantile import PrivateQuantile
 from pymc_dp.mechanisms.random_rounding import RandomRounding
 from pymc_dp.mechanisms.randomized_response import (
     RandomizedResponse,
@@ -53,6 +54,7 @@ __all__ = [
     "Mechanism",
     "MechanismExample",
     "NoisyMax",
+    "PrivateQuantile",
     "RandomRounding",
     "RandomizedResponse",
     "RandomizedResponseCount",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 _NOISES = ("laplace", "gumbel", "exponential")
-_FAR = 45.0  # exp(-45) is less than the rounding of one
+_FAR = 36.0  # exp(-36) is the rounding of one
 _PANEL, _NODES = 1.5, 12
 
 
@@ -128,10 +128,12 @@ class NoisyMax(IndexSelection):
         """Distance between neighbouring positions; None of pairs."""
         return None if self.value else 1.0
 
-    @property
-    def work(self) -> int:
+    def work(self, candidates: int) -> int:
         """See `Selection.work`."""
-        return 1 if self.value or self.noise == "gumbel" else 1000
+        if self.value or self.noise == "gumbel":
+            return candidates
+        inside = _NODES * (2 * _FAR / _PANEL + candidates) if self.noise == "laplace" else 0
+        return int(candidates * (inside + candidates / 2 + 1))
 
     def attainable(self, value: TensorLike) -> TensorVariable:
         """See `Mechanism.attainable`."""
@@ -200,13 +202,17 @@ class NoisyMax(IndexSelection):
 
     def _of_index(self, u: TensorVariable, chosen: TensorVariable) -> TensorVariable:
         """Log probability of a position, by Gauss-Legendre quadrature over the largest value."""
-        x, w = np.polynomial.legendre.leggauss(_NODES)
-        x, w = (x + 1.0) / 2.0, w / 2.0
+        x, w = _rule(_NODES)
         steps = np.arange(0.0, _FAR + _PANEL, _PANEL)
         # Above the largest utility nothing has a kink.
         points = (steps[:-1, None] + _PANEL * x).ravel()
+        weight = np.tile(_PANEL * w, len(steps) - 1)
+        k = u.type.shape[-1]
+        if k is not None and k < points.size:  # in exp(-v) it is a polynomial of degree k - 1
+            t, weight = _rule((k + 1) // 2)
+            points, weight = -np.log(t), weight / t
         terms = [pt.sum(self._each(points[:, None] - u[..., None, :], chosen[..., None, :]), -1)]
-        weights = [np.tile(_PANEL * w, len(steps) - 1) + pt.zeros_like(terms[0])]
+        weights = [weight + pt.zeros_like(terms[0])]
         if self.noise == "laplace":
             # From far below the second largest, where the density falls at least as exp(v), to far
             # above it: after that the others are below with certainty, up to the largest.
@@ -239,6 +245,12 @@ class NoisyMax(IndexSelection):
         if self.noise == "laplace":
             return f"NoisyMax(LaplaceMechanism(scale={show(self.scale)}){more})"
         return f"NoisyMax({self.noise!r}, scale={show(self.scale)}{more})"
+
+
+def _rule(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of Gauss-Legendre quadrature from 0 to 1."""
+    x, w = np.polynomial.legendre.leggauss(nodes)
+    return (x + 1.0) / 2.0, w / 2.0
 
 
 register_mechanism(NoisyMax, examples=tuple)

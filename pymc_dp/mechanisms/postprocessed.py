@@ -36,6 +36,12 @@ class PostProcessed(Mechanism):
                 f"{type(self).__name__}: the first argument must be a mechanism, such as "
                 f"LaplaceMechanism(scale); got {self.inner!r}"
             )
+        for part in (self.inner, getattr(self, "by", None)):
+            if isinstance(part, Mechanism) and part.statistic_ndim:
+                raise TypeError(
+                    f"{type(self).__name__}: {part!r} makes one release of all its statistic, "
+                    f"which is neither rounded, clipped nor withheld afterwards: leave that out"
+                )
 
     @property
     def spacing(self) -> float | None:

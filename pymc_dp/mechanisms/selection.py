@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -30,19 +30,15 @@ class Selection(Mechanism):
 
     statistic_ndim: ClassVar[int] = 1
 
-    @property
-    def work(self) -> int:
-        """How many numbers for each candidate a density goes through."""
-        return 1
+    def work(self, candidates: int) -> int:
+        """How many numbers a density goes through, of this many candidates."""
+        return candidates
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> NoReturn:
         """Candidates have no order; see `ReleaseLaw.log_interval`."""
         raise NotImplementedError(f"{type(self).__name__} has no probabilities of intervals")
-
-    def _afterwards(self, how: str, *arguments: Any) -> NoReturn:
-        raise TypeError(f"{type(self).__name__}: what it releases is not {how}: leave .{how}() out")
 
 
 class IndexSelection(Selection):
@@ -52,6 +48,14 @@ class IndexSelection(Selection):
     def spacing(self) -> float | None:
         """Distance between neighbouring positions."""
         return 1.0
+
+    @property
+    def log_concave(self) -> bool:
+        """See `Mechanism.log_concave`: whichever has the largest sum of a utility and noise.
+
+        The noise is log-concave, and that one is the largest is a convex condition.
+        """
+        return True
 
     def attainable(self, value: TensorLike) -> TensorVariable:
         """See `Mechanism.attainable`; for what the number of candidates rules out `logp` is."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
 from pymc_dp import mechanisms as own
 from pymc_dp.mechanisms import GaussianMechanism, GeometricMechanism, LaplaceMechanism, Mechanism
@@ -21,10 +20,7 @@ if TYPE_CHECKING:
     from pymc_dp.published.record import Release
 
 _WHO = "from_diffprivlib"
-_QUANTILE = (
-    "it is drawn from the intervals between the sorted records. Release counts of the records by "
-    "interval, with tools.histogram"
-)
+_QUANTILES = {"median": None, "quantile": "quant", "percentile": "percent"}
 # What is not read, and what to write.
 _INSTEAD = {
     "LaplaceBoundedNoise": "its noise is Laplace, drawn again until it is within the object's "
@@ -36,9 +32,11 @@ _INSTEAD = {
     "fitted are no noisy number",
     "std": 'it is the root of a noisy variance: read dp.Release.from_diffprivlib("var", value**2, '
     "...), and release the variance in the model",
-    **dict.fromkeys(("quantile", "percentile", "median"), _QUANTILE),
 }
-_TOOLS = ("mean", "var", "sum", "count_nonzero", "histogram", "histogramdd", "histogram2d")
+_TOOLS = (
+    *("mean", "var", "sum", "count_nonzero", "histogram", "histogramdd", "histogram2d"),
+    *_QUANTILES,
+)
 
 
 def from_diffprivlib(
@@ -79,6 +77,9 @@ def from_diffprivlib(
     ``"count_nonzero"``     number of records; `GeometricMechanism` clipped to [0, n]
     ``"histogram"``,        numbers of records; `GeometricMechanism`, clipped at 0
     ``"histogramdd"``
+    ``"median"``,           the records themselves, in a vector, or in a row for each of several
+    ``"quantile"``,         quantiles; `PrivateQuantile`
+    ``"percentile"``
     ======================  ===================================================================
 
     Parameters
@@ -89,9 +90,9 @@ def from_diffprivlib(
         What it returned, or an array of what several calls returned. Of a function that was
         given an axis, pass all that it returned at once: it splits epsilon among the entries.
     **described
-        Of a function: `epsilon`, `bounds`, `n` (the number of records of each entry) and
-        `dtype`. `name`, `dims`, `coords`, `privacy` (by default the epsilon and delta) and
-        `source` of the release.
+        Of a function: `epsilon`, `bounds`, `n` (the number of records of each entry), `quant` or
+        `percent`, and `dtype`. `name`, `dims`, `coords`, `privacy` (by default the epsilon and
+        delta) and `source` of the release.
 
     Raises
     ------
@@ -155,30 +156,9 @@ def _among_labels(m: Any) -> Mechanism:
 
 
 def _bounded(m: Any) -> Mechanism:
-    scale = bounded_scale(m.epsilon, _delta(m), m.sensitivity, m.upper - m.lower)
-    return own.BoundedLaplaceMechanism(scale, m.lower, m.upper)
-
-
-def bounded_scale(epsilon: float, delta: float, sensitivity: float, width: float) -> float:
-    """Return the scale of Laplace noise that is drawn again until the result is in an interval.
-
-    The normaliser depends on the statistic, so that it is larger than sensitivity / epsilon:
-    N. Holohan, S. Antonatos, S. Braghin, P. Mac Aonghusa (2020). The bounded Laplace mechanism in
-    differential privacy. Journal of Privacy and Confidentiality 10(1).
-    """
-
-    def short(scale: float) -> float:
-        at_ends = -np.expm1(-sensitivity / scale) - np.expm1((sensitivity - width) / scale)
-        change = np.log(at_ends / -np.expm1(-width / scale))
-        return sensitivity - scale * (epsilon - change - np.log1p(-delta))
-
-    least = np.float64(sensitivity) / (epsilon - np.log1p(-delta))
-    if not 0 < least < np.inf or short(least) <= 0:
-        return least
-    most = 2 * least
-    while short(most) > 0:
-        most *= 2
-    return float(brentq(short, least, most, xtol=1e-300, rtol=1e-14))
+    return own.BoundedLaplaceMechanism.from_epsilon(
+        m.epsilon, m.sensitivity, m.lower, m.upper, _delta(m)
+    )
 
 
 def _exponential(m: Any) -> Mechanism:
@@ -234,15 +214,27 @@ def _of_tool(
     if name.startswith("histogram"):
         noise: Mechanism = GeometricMechanism(1 / epsilon).clipped(lower=0)
     else:
+        argument = _QUANTILES.get(name)
         bounds = (0, 1) if name == "count_nonzero" else bounds
-        if bounds is None or not n:
+        if bounds is None or not (n or name in _QUANTILES) or (argument and argument not in fields):
+            also = f"{argument}=, as it was called" if argument else "n=, the number of records"
             raise ValueError(
                 f"{_WHO}: {name} needs bounds=, without which it takes the least and the largest "
-                f"record and is not private, and n=, the number of records, which is public there"
+                f"record and is not private, and {also}, which is public there"
             )
         # With an axis, every entry has its share.
         lower, upper = (np.asarray(bound, dtype="float64")[()] for bound in bounds)
-        noise = _of_records(name, epsilon / value.size, lower, upper, n, dtype)
+        if name in _QUANTILES:
+            q = np.asarray(fields.pop(argument) if argument else 0.5) / (
+                100 if name == "percentile" else 1
+            )
+            if q.size > 1:  # those of one axis come first
+                q = q.reshape(-1, *[1] * (value.ndim - 1))
+            noise = own.PrivateQuantile.from_epsilon(
+                q if q.size > 1 else q.item(), epsilon / value.size, lower, upper
+            )
+        else:
+            noise = _of_records(name, epsilon / value.size, lower, upper, n or 1, dtype)
     made = {"value": value, "mechanism": noise, "source": f"diffprivlib tools.{name}"}
     return made | {"privacy": Privacy(measure="pure", epsilon=epsilon)} | fields
 
@@ -252,9 +244,8 @@ def _of_records(tool: str, epsilon: float, lower: Any, upper: Any, n: int, dtype
     if tool == "mean":
         return LaplaceMechanism(width / n / epsilon).clipped(lower, upper)
     if tool == "var":
-        most, sensitivity = width**2 / 4, (width / n) ** 2 * (n - 1)
-        scales = np.vectorize(bounded_scale)(epsilon, 0.0, sensitivity, most)[()]
-        return own.BoundedLaplaceMechanism(scales, 0.0, most)
+        sensitivity = (width / n) ** 2 * (n - 1)
+        return own.BoundedLaplaceMechanism.from_epsilon(epsilon, sensitivity, 0.0, width**2 / 4)
     whole = tool == "count_nonzero" or (dtype is not None and np.issubdtype(dtype, np.integer))
     law = GeometricMechanism if whole else LaplaceMechanism
     return law(width / epsilon).clipped(lower * n, upper * n)

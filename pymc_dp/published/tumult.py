@@ -23,8 +23,9 @@ _NOISE: dict[str, Any] = {
 }
 # What is not read, and what to write.
 _INSTEAD = {
-    "EXPONENTIAL": "a quantile is drawn from the intervals between the records. Ask for counts "
-    "below candidates, or by interval, and read these",
+    "EXPONENTIAL": "a quantile is drawn from the intervals between the records: write "
+    "dp.Release(value, dp.PrivateQuantile(q, rate, lower, upper)), with rate=epsilon / (2 * max(q, "
+    "1 - q))",
     "": "groups of get_groups are selected with the noise and threshold of "
     "dp.thresholds.tumult(epsilon, delta)",
 }

@@ -25,6 +25,7 @@ from pymc_dp.graphs.questions import (
     substitute,
 )
 from pymc_dp.laws.counts.density import CompiledNoise, compile_noise
+from pymc_dp.mechanisms.release import apart
 from pymc_dp.reading.counts import MOST_LISTED
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import (
@@ -194,7 +195,7 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     states = _states(total, cells, gaps[0]) if gaps and not binary else None
     noise = _noise(reading, rv, binary, cells, states)
     mechanisms = [release.owner.op.mechanism for release in found]
-    concave = all(_slopes(release_statistic(release), rv) is not None for release in found)
+    concave = all(_slopes(apart(release_statistic(r)), rv) is not None for r in found)
     concave = concave and not gaps and all(m.log_concave for m in mechanisms)
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))

@@ -91,21 +91,25 @@ def small_model(kind, mechanism, observed=1):
             p = pm.Dirichlet("p", np.ones(3))
             x = pm.Categorical("x", p=p, shape=n)
             u, cells = [-abs(pt.ge(x, k).sum() - 3) for k in range(3)], 3
+            if kind == "linear":  # of more candidates than a step has to look at one by one
+                u = [m * pt.eq(x, k).sum() for m in (1, 2, 3, 4) for k in range(3)]
         dp.PrivateObservation("z", u, mechanism, observed=observed)
     counts = [c for c in np.ndindex(*[n + 1] * cells) if sum(c) == n]  # equally likely
     counts = np.array(counts, dtype=float)
-    if kind != "categorical":
+    if kind == "linear":
+        u = np.concatenate([m * counts for m in (1, 2, 3, 4)], axis=-1)
+    elif kind != "categorical":
         u = np.stack([2 * counts[:, 1], counts[:, 0], np.full(n + 1, 3.0)], axis=-1)
     else:
         u = -np.abs(np.cumsum(counts[:, ::-1], axis=1)[:, ::-1] - 3)
     weight = np.exp(mechanism.logp(observed, u).eval())
     mean = weight @ (counts + 1) / weight.sum() / (n + cells)
-    return model, mean if kind == "categorical" else mean[1]
+    return model, mean if cells == 3 else mean[1]
 
 
 RUNGS = [
     ("binary", "records"), ("binary", "statistics"), ("binary", "marginal"),
-    ("categorical", "records"), ("categorical", "statistics"),
+    ("categorical", "records"), ("categorical", "statistics"), ("linear", "statistics"),
     ("cut", "records"), ("cut", "statistics"), ("cut", "marginal"),
 ]  # fmt: skip
 
@@ -199,9 +203,41 @@ def test_refused(statistic, options, said):
             dp.PrivateObservation("z", statistic(x), dp.ExponentialMechanism(1.0), **options)
 
 
-def test_nothing_is_done_to_it_afterwards():
-    with pytest.raises(TypeError, match=r"leave .rounded\(\) out"):
-        dp.ExponentialMechanism(1.0).rounded()
+AFTERWARDS = {
+    "clipped": (0, 1), "rounded": (), "truncated": (), "floored": (), "ceiled": (),
+    "suppressed": (0,), "thresholded": (1,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "arguments"), AFTERWARDS.items(), ids=AFTERWARDS)
+def test_nothing_is_done_to_it_afterwards(how, arguments):
+    for mechanism in (
+        dp.ExponentialMechanism(1.0),
+        dp.NoisyMax("gumbel", 1.0),
+        dp.PrivateQuantile(0.5, 1.0, 0, 1),
+    ):
+        said = rf"(?i){how}Mechanism: {type(mechanism).__name__}.* leave that out"
+        with pytest.raises(TypeError, match=said):
+            getattr(mechanism, how)(*arguments)
+        with pytest.raises(TypeError, match=r"SuppressedMechanism: .* leave that out"):
+            dp.LaplaceMechanism(1.0).suppressed(below=0, by=mechanism)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        dp.ExponentialMechanism(1.0), dp.NoisyMax(dp.LaplaceMechanism(3.0)),
+        dp.NoisyMax("exponential", 3.0), dp.NoisyMax("gumbel", 3.0, value=True),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_masses_are_log_concave_in_the_utilities(mechanism):
+    """Counts are drawn by that; all of the values of a pair of cells would be slow."""
+    assert mechanism.log_concave
+    value = [1, 20.0] if mechanism.release_ndim else 1
+    u = np.random.default_rng(0).normal(0, 9, (2, 50, 4))
+    ends = mechanism.logp(value, np.stack([*u, u.mean(axis=0)])).eval()
+    assert np.all(ends[2] >= ends[:2].mean(axis=0) - 1e-9)
 
 
 # Statistics that noise for each entry would have a law or a step for: none may read them so.
@@ -211,6 +247,7 @@ READ_ELSEWHERE = {
     "counts": lambda: pm.Poisson("x", 3, shape=4),
     "table": lambda: pm.Multinomial("x", n=9, p=[0.2, 0.3, 0.5]).astype("float64"),
     "latents": lambda: [pm.Gamma("x", 2, 1), pm.Gamma("y", 2, 1)],
+    "multiples": lambda: [x := pm.Bernoulli("x", 0.3, shape=4), 2.0 * x][1],
     "clipped": lambda: [x := pm.Exponential("x", 1, shape=4), [x.clip(0, 2).sum(), 4]][1],
 }
 
@@ -274,3 +311,101 @@ def test_gradient(noise, u):
 def test_noise_of_noisy_max_is_one_that_is_known():
     with pytest.raises(ValueError, match=r"write dp.LaplaceMechanism"):
         dp.NoisyMax(dp.GaussianMechanism(1.0))
+
+
+# --- Quantiles on the intervals between records ---------------------------------------------------
+
+ENDS = {
+    "plain": [30.0, 60.0, 40.0],
+    "ties": [30.0, 150.0, 30.0],
+    "at ends": [-5.0, 0.0, 200.0, 7.0],
+}
+
+
+def of_quantile(q, rate, records):
+    """Weights and ends of the intervals of records from 0 to 100, as they are defined."""
+    points = np.sort(np.clip([0.0, 100.0, *records], 0, 100))
+    weight = np.exp(-rate * np.abs(np.arange(len(records) + 1) - q * len(records)))
+    return weight, points
+
+
+@pytest.mark.parametrize("records", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(("q", "rate"), [(0.5, 0.5), (0.0, 1e-6), (0.9, 3.0), (1.0, 1e6)])
+def test_density_and_draws_of_a_quantile(records, q, rate):
+    mechanism = dp.PrivateQuantile(q, rate, 0.0, 100.0)
+    _, points = of_quantile(q, rate, records)
+    z = np.array([-1e-9, 0.0, 3.0, 30.0, 50.0, 99.0, 100.0, 101.0])
+    found = mechanism.logp(z, np.tile(records, (len(z), 1))).eval()
+    at = np.minimum(np.searchsorted(points, z, "right") - 1, len(records))
+    while np.any(empty := np.diff(points)[at] == 0):  # where records are clipped to the end
+        at = at - empty
+    rank = np.abs(np.arange(len(records) + 1) - q * len(records))
+    least = rank[np.diff(points) > 0].min()
+    total = np.diff(points) @ np.exp(-rate * np.maximum(rank - least, 0))
+    expected = -rate * (rank[at] - least) - np.log(total)
+    assert found[0] == found[-1] == -np.inf
+    np.testing.assert_allclose(found[1:-1], expected[1:-1], rtol=1e-12, atol=1e-12)
+    drawn = pm.draw(mechanism.dist(np.tile(records, (20_000, 1))), random_seed=1)
+    edges = np.unique(np.concatenate([points, [45.0]]))
+    share = np.exp(
+        mechanism.logp((edges[1:] + edges[:-1]) / 2, [records] * (len(edges) - 1)).eval()
+    )
+    counts_follow(np.histogram(drawn, edges)[0], share * np.diff(edges))
+
+
+def test_quantiles_are_those_of_diffprivlib():
+    """20,000 results of its 0.6.6: `quantile` once, and two of `percentile` at once."""
+    records, at = [-5.0, 1.0, 2.0, 2.0, 7.5, 30.0], [0.5, 1, 1.5, 2, 4, 7, 7.5, 9]
+    share = [0.0927, 0.18395, 0.3139, 0.4471, 0.60695, 0.8481, 0.89005, 0.95555]
+    later = [0.005666666666666667, 0.013, 0.026, 0.04, 0.252, 0.5676666666666667, 0.619, 0.854]
+    said = {"epsilon": 1.2, "bounds": (0, 10)}
+    one = dp.Release.from_diffprivlib("quantile", 3.0, quant=0.3, **said).mechanism
+    said["epsilon"] = 2.4
+    two = dp.Release.from_diffprivlib("percentile", [3.0, 8.0], percent=[30, 80], **said).mechanism
+    for mechanism, row, found, n in ((one, None, share, 20_000), (two, 1, later, 3000)):
+        z = (np.arange(10_000) + 0.5) / 1000
+        if row is not None:
+            mechanism = mechanism.with_parameters(
+                *(p[row] if p.type.ndim else p for p in mechanism.parameters)
+            )
+        density = np.exp(mechanism.logp(z, np.tile(records, (z.size, 1))).eval())
+        cdf = np.cumsum(density)[(np.array(at) * 1000).astype(int) - 1] / 1000
+        assert np.all(np.abs(cdf - found) < 4.5 * np.sqrt(cdf * (1 - cdf) / n))
+
+
+@pytest.mark.nightly
+def test_posterior_given_a_quantile():
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 40, 20)
+        x = pm.Normal("x", mu, 15, shape=4)
+        dp.PrivateObservation("z", x, dp.PrivateQuantile(0.5, 1.0, 0, 100), observed=66.0)
+    rng = np.random.default_rng(0)
+    mean = rng.normal(40, 20, 200_000)
+    records = np.sort(rng.normal(mean[:, None], 15, (200_000, 4)).clip(0, 100))
+    weight, _ = of_quantile(0.5, 1.0, [1.0] * 4)
+    lengths = np.diff(np.pad(records, ((0, 0), (1, 1)), constant_values=(0, 100)), axis=1)
+    likely = weight[(records <= 66).sum(axis=1)] / (lengths @ weight)
+    expected = likely @ mean / likely.sum()
+    drawn = dp.sample(model, draws=1000, tune=200, chains=2, random_seed=1, progressbar=False)
+    np.testing.assert_allclose(drawn.posterior["mu"].mean(), expected, atol=1.5)
+
+
+def test_parameters_of_a_quantile():
+    for arguments, said in (
+        ((1.5, 1.0, 0, 1), "quantile must be from 0 to 1"),
+        ((0.5, 0.0, 0, 1), "rate must be finite and > 0"),
+        ((0.5, 1.0, 1, 0), "lower=1.0 is not below upper=0.0. Write both"),
+        ((0.5, 1.0, 0, np.inf), "upper must be finite"),
+    ):
+        with pytest.raises(ValueError, match=f"PrivateQuantile: {said}"):
+            dp.PrivateQuantile(*arguments)
+    mechanism = dp.PrivateQuantile.from_epsilon([0.25, 0.5], 1.0, 0, 10)
+    release = dp.Release([1, 2], mechanism)
+    assert dp.Release.from_json(release.to_json()) == release
+    with pm.Model():
+        x = pm.Normal("x", 0, 1, shape=9)
+        with pytest.raises(ValueError, match=r"'z': .* a number from lower to upper"):
+            dp.PrivateObservation("z", x, dp.PrivateQuantile(0.5, 1.0, 0, 10), observed=11.0)
+        dp.PrivateObservation("y", [x, x], release)
+        with pytest.raises(NotImplementedError, match=r"'y' is no function of the counts of 'x'"):
+            dp.collapse()

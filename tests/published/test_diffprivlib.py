@@ -98,7 +98,8 @@ def test_an_axis_splits_epsilon():
     ("name", "arguments", "match"),
     [
         ("std", {}, "read dp.Release.from_diffprivlib.*value..2"),
-        ("median", {}, "intervals between the sorted records"),
+        ("median", {}, "needs bounds="),
+        ("quantile", {"bounds": (0, 1)}, "quantile needs .*quant="),
         ("cumsum", {}, "cumsum is not read: .*What is read: mean, var"),
         ("mean", {"n": 3}, "needs bounds="),
         ("sum", {"bounds": (0, 1)}, "sum needs bounds=.*and n="),

@@ -140,8 +140,10 @@ class CauchyMechanism(Mechanism):
         (lambda c: c[9:], CauchyMechanism(), False),
         (lambda c: c[9:] - c[8], dp.GeometricMechanism(1.0), True),
         (lambda c: c[9:], GAUSS(1.0).rounded().clipped(lower=0.0), True),
+        (lambda c: c[:10].reshape((2, 5)), dp.NoisyMax("exponential", 1.0), True),
+        (lambda c: abs(c[:10].reshape((2, 5)) - 3), dp.NoisyMax("exponential", 1.0), False),
     ],
-    ids=["itself", "square", "Cauchy", "difference", "rounded"],
+    ids=["itself", "square", "Cauchy", "difference", "rounded", "selection", "distances"],
 )
 @pytest.mark.by_day("itself", "square")
 def test_what_is_not_known_to_be_log_concave_is_listed(statistic, mechanism, concave):

@@ -6,6 +6,7 @@ median are, the intervals are the values.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -35,6 +36,7 @@ from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.tails import log_between
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.release import apart, release_rv
+from pymc_dp.mechanisms.selection import Selection
 from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
     MOST_LISTED,
@@ -152,11 +154,13 @@ class CountedRecords(SumLaw):
                     mechanism, factor, constant = OfMultiple(mechanism, factor, constant), 1.0, 0.0
                 piece = Piece(self.latent, law, 0, factor, constant)
                 return pieces_release([piece], release, mechanism)
-        work = getattr(mechanism, "work", 1)  # of selections
-        if self.n * work > MOST_LISTED * min(work, 10):
+        most = MOST_LISTED
+        if isinstance(mechanism, Selection):
+            most = min(most, 50 * most // mechanism.work(math.prod(statistic.shape)))
+        if self.n > most:
             raise Declined(
                 f"the density of the release {release.name!r} is a sum over {self.n + 1} numbers "
-                f"of ones among {self.name!r}, and at most {MOST_LISTED} are gone through. For a "
+                f"of ones among {self.name!r}, and at most {most} are gone through. For a "
                 f"single sum or mean under noise that says it is log-concave (the property "
                 f"`log_concave` of a mechanism), only those that matter are. Use to='statistics'"
             )
@@ -263,7 +267,15 @@ _COMPARED = (ps.LT, ps.LE, ps.GT, ps.GE)
 def _cuts(statistic: TensorVariable, records: TensorVariable, n: int, release) -> list[float]:
     """Return the public numbers that a statistic compares records with, which is all it does."""
     found: list[float] = []
-    for summed in additive(statistic, {records: n}).maps:
+    other = Declined(
+        f"the statistic of the release {release.name!r} is no function of the counts of "
+        f"{records.name!r} between numbers: (x < c).sum() for public c is"
+    )
+    try:
+        maps = additive(statistic, {records: n}).maps
+    except Declined:
+        raise other from None
+    for summed in maps:
         same: set = {records}  # the records themselves, in whatever shape
         for node in toposort([summed], blockers=[records]):
             mine = [i for i in node.inputs if i in same]
@@ -271,14 +283,9 @@ def _cuts(statistic: TensorVariable, records: TensorVariable, n: int, release) -
                 same.update(node.outputs)
             elif mine:
                 numbers = [known_value(i, fixed=True) for i in node.inputs if i not in same]
-                compares = isinstance(
-                    getattr(node.op, "scalar_op", None), ps.LT | ps.LE | ps.GT | ps.GE
-                )
+                compares = isinstance(getattr(node.op, "scalar_op", None), _COMPARED)
                 if not compares or len(numbers) != 1 or numbers[0] is None:
-                    raise Declined(
-                        f"the statistic of the release {release.name!r} is no function of the "
-                        f"counts of {records.name!r} between numbers: (x < c).sum() for public c is"
-                    )
+                    raise other
                 found += [float(c) for c in np.unique(numbers[0]) if np.isfinite(c)]
     return found
 
