@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -130,6 +131,10 @@ class SuppressedMechanism(PostProcessed):
             raise TypeError(f"{name}: by must be a mechanism, got {self.by!r}")
         if self.by is not None and self.below is None and self.above is None:
             raise ValueError(f"{name}: by= decides by a threshold: write below= or above=, too.")
+        if self.by is not None and (self.by.withholds or self.inner.withholds):
+            raise ValueError(
+                f"{name}: by= and the release itself are noise that withholds nothing."
+            )
         object.__setattr__(self, "empty", int(bool(self.empty)))
         between = self._orders()
         if between is not None and np.any(between) and not np.all(between):
@@ -295,20 +300,14 @@ class SuppressedMechanism(PostProcessed):
         parts = [(-infinity, last)] if last is not None else []
         parts += [(first, infinity)] if first is not None else []
         result = self._log_mass(law, [(first, last)] if self._between else parts, statistic)
+        if self.inner.withholds:  # what is withheld already stays so
+            result = _either(result, self.inner.logp(np.nan, statistic))
         return pt.switch(self._by_kind(statistic), 0.0, result)
 
     def _log_mass(self, law: Mechanism, parts: Sequence, statistic: TensorLike) -> TensorVariable:
-        """Log probability of a value in either of at most two intervals without common values."""
-        if not parts:
-            return pt.full_like(as_float(statistic), -np.inf)
+        """Log probability of a value in either of some intervals without common values."""
         sides = [law.log_interval(*ends, statistic) for ends in parts]
-        if len(sides) == 1:
-            return sides[0]
-        larger, smaller = pt.maximum(*sides), pt.minimum(*sides)
-        both = smaller > -np.inf
-        return larger + pt.switch(
-            both, pt.log1p(pt.exp(pt.switch(both, smaller - larger, -1.0))), 0.0
-        )
+        return reduce(_either, sides) if sides else pt.full_like(as_float(statistic), -np.inf)
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
@@ -317,6 +316,13 @@ class SuppressedMechanism(PostProcessed):
         shown += ["empty=True"] if self.empty else []
         shown += [] if self.sentinel is None else [f"sentinel={self.sentinel}"]
         return f"{self.inner!r}.suppressed({', '.join(shown)})"
+
+
+def _either(one: TensorVariable, other: TensorVariable) -> TensorVariable:
+    """Log probability of either of two events that exclude each other."""
+    larger, smaller = pt.maximum(one, other), pt.minimum(one, other)
+    both = smaller > -np.inf
+    return larger + pt.switch(both, pt.log1p(pt.exp(pt.switch(both, smaller - larger, -1.0))), 0.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -354,6 +360,11 @@ class ThresholdedMechanism(PostProcessed):
     def __post_init__(self) -> None:
         """Validate the threshold and make it a tensor."""
         super().__post_init__()
+        if self.inner.withholds:
+            raise ValueError(
+                f"ThresholdedMechanism: {self.inner!r} withholds values, and only whether it does "
+                f"can be published of it: write .thresholded(...) of the noise that decides."
+            )
         self._keep("threshold", as_parameter)
         value = known_value(self.threshold)
         if value is not None and not np.all(np.isfinite(value)):

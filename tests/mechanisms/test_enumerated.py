@@ -53,6 +53,7 @@ ROWS = [
     (G, -3, "suppressed", {"below": -5, "above": 2}, "floored", THREE, "ceiled", {"base": 2}),
     (G, 0, "suppressed", {"below": THRESHOLDS}, "truncated", {"base": 2}),
     (G, 1, "suppressed", {"above": THRESHOLDS}),
+    (G, 1, "suppressed", {"below": -2}, "rounded", THREE, "suppressed", {"above": 4}),
     (dp.RandomRounding(5), 8, "suppressed", {"below": 10}),
     (dp.RandomRounding(5), -8, "clipped", {"lower": -7}, "suppressed", {"above": -7}),
 ]
