@@ -91,7 +91,7 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
     if not all(isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots):
         return None
     if any(isinstance(r, SharedVariable) for r in roots):
-        notice(*_valued(graph))
+        notice(*valued(graph))
     if isinstance(graph, Constant):
         return np.asarray(graph.data)
     if isinstance(graph, SharedVariable):
@@ -113,7 +113,7 @@ def noticed_function(inputs: Sequence[Variable], outputs) -> Callable:
     return plain_function(inputs, outputs)
 
 
-def _valued(graph: Variable) -> list[SharedVariable]:
+def valued(graph: Variable) -> list[SharedVariable]:
     """Return the shared variables of which a graph takes more than the shape."""
 
     def expand(variable: Variable):

@@ -722,6 +722,10 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
         lambda x, y: [x.sum(), y.sum()], "'x' with different parameters",
     ),
     "of pm.Data": (normal(), lambda x: pm.Data("w", X) @ x, "'w', which pm.set_data may change"),
+    "each times pm.Data": (
+        lambda: (pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N),),
+        lambda x: pm.Data("w", 2.0) * x, "'w', which pm.set_data may change",
+    ),
     "unequal weights": (
         exponential(), lambda x: MEMBER * np.arange(1, N + 1) @ x, "weighs the records 'x' uneq", S,
     ),

@@ -162,7 +162,9 @@ class Densities:
         """
         # Counts are often equal in two draws, and noise as likely on both sides of a value.
         (drawn, _) = self.draw(rng, point, 100)
-        first = [d[0] for d in drawn]
+        # What has no density hides what it depends on.
+        start = np.argmax(np.isfinite(self.logp(*point, *drawn)).sum(axis=1))
+        first = [d[start] for d in drawn]
         rows, of = [first], []
         for i, value in enumerate(first):
             for place, at in enumerate(np.ndindex(value.shape)):

@@ -286,10 +286,11 @@ def _withheld(z, s):
 
 
 def _between(z, s):
-    """Geometric noise of which 1 and 2 are withheld."""
+    """Geometric noise, withheld between 0 and 3; it is on the whole numbers from s."""
+    rest = s - np.floor(s)
+    found = [np.where(rest + i > 0, _geometric(rest + i, s), -np.inf) for i in range(3)]
     value = np.where(np.isnan(z), 0.0, z)
-    both = np.logaddexp(_geometric(1.0, s), _geometric(2.0, s))
-    return np.where(np.isnan(z), both, _geometric(value, s))
+    return np.where(np.isnan(z), np.logaddexp.reduce(found), _geometric(value, s))
 
 
 def _random_rounding(z, s):

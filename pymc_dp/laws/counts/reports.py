@@ -36,8 +36,9 @@ from pymc_dp.graphs.questions import (
     leaves,
     lengths,
     nearest_rvs,
-    noticed_function,
+    plain_function,
     substitute,
+    valued,
 )
 from pymc_dp.laws.counts.marginal import _NEVER, _TINY, log_sum
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
@@ -504,7 +505,13 @@ class _Rows:
                 f"itself"
             )
         dummies = {rv: rv.type() for rv in used}
-        function = noticed_function([*dummies.values()], substitute(statistic, dummies))
+        plain = substitute(statistic, dummies)
+        if data := valued(plain):
+            raise Declined(
+                f"the release {release.name!r} is computed from the `pm.Data` {data[0].name!r}, "
+                f"which may change: write its numbers, and the records are summed out"
+            )
+        function = plain_function([*dummies.values()], plain)
         vectors = [rv for rv in used if rv in self.vectors]
         states = self.states() if vectors else [{}]
         if len(states) * len(values) * where.size > _MOST_ENTRIES:
