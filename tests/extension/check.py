@@ -71,7 +71,7 @@ def normal(noise):
     dp.PrivateObservation("z", [x[:9].sum(), x[9:].sum()], noise, observed=[9.0, 12.0])
 
 
-for noise in (dp_acme.RandomRounding(), dp_acme.CauchyMechanism([0.7, 2.0])):
+for noise in (dp_acme.RoundingToThree(), dp_acme.CauchyMechanism([0.7, 2.0])):
     for build in (poisson, bernoulli, table, counts, factorization, normal):
         if build is factorization and not noise.log_concave:
             continue  # its counts have no marginal, which is refused where they are released

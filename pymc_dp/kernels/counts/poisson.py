@@ -27,6 +27,7 @@ from pymc_dp.kernels.functions.gamma_ratio import g_parts, h_parts
 
 _sum = make_count_sum(POISSON, ADDITIVE)
 _STEEP = 0.2  # rate of the noise beyond which a sum over all counts is short
+_STEEPEST = 100.0  # beyond which the sums on one side of z underflow beside those on the other
 _FEW = 400.0  # counts up to which sums are shorter than quadrature
 _LISTED_MODE = 150.0  # up to which adding up the masses around the mode beats rejection
 LISTED = 512  # masses on either side of such a mode above 1e-17 of their sum, and more
@@ -78,7 +79,7 @@ def poisson_two_sided(k, lam, delta, mu):
         # A count of one is nearer to z or not; the first term alone is left.
         slope = math.exp(-lam * (abs(k + delta - 1.0) - (k + delta))) - 1.0
         return -lam * (k + delta), -lam, slope
-    if k > _FEW and lam > _STEEP:
+    if lam > (_STEEP if k > _FEW else _STEEPEST):
         return _sum(k + delta, (lam, 0.0), (mu,))
     # Masses relative to exp(top), and derivatives by mu relative to it.
     here = log_poisson(k, mu)

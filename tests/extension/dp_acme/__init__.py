@@ -5,7 +5,7 @@ from dp_acme.cauchy import CauchyMechanism
 from dp_acme.prior_route import ROUTE
 from dp_acme.prior_step import PriorGibbs
 from dp_acme.reader import read
-from dp_acme.rounding import RandomRounding
+from dp_acme.rounding import RoundingToThree
 from dp_acme.uniform import UNIFORM_LAPLACE
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "UNIFORM_LAPLACE",
     "CauchyMechanism",
     "PriorGibbs",
-    "RandomRounding",
+    "RoundingToThree",
     "read",
     "rice",
     "wald",

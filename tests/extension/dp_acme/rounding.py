@@ -10,7 +10,7 @@ from pymc_dp.mechanisms.arguments import as_float
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class RandomRounding(Mechanism):
+class RoundingToThree(Mechanism):
     """A count becomes one of the multiples of 3 around it, the nearer one more often."""
 
     spacing = 3.0
@@ -35,10 +35,10 @@ class RandomRounding(Mechanism):
 
 
 register_mechanism(
-    RandomRounding,
+    RoundingToThree,
     examples=lambda: [
         MechanismExample(
-            RandomRounding(), statistic=7.0, atoms=[6.0, 9.0], smooth_in_statistic=False
+            RoundingToThree(), statistic=7.0, atoms=[6.0, 9.0], smooth_in_statistic=False
         )
     ],
 )

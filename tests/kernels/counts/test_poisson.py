@@ -69,6 +69,17 @@ def test_extremes_are_finite(k, lam):
         assert poisson_two_sided(k, lam, 0.0, 2.5)[0] == pytest.approx(expected, rel=1e-13)
 
 
+@pytest.mark.parametrize("delta", [0.0, 0.0004, 0.5, 0.9992])
+@pytest.mark.parametrize("lam", [99.0, 101.0, 700.0, 1e3, 1e6])
+def test_between_counts_with_hardly_any_noise(lam, delta):
+    """The nearer of two counts alone is left; its term underflows beside none."""
+    for k, mu in ((0, 1e-3), (4, 4.0), (399, 350.0)):
+        terms = [y * mp.log(mu) - mp.loggamma(y + 1) - lam * abs(k + delta - y) for y in (k, k + 1)]
+        expected = float(mp.log(sum(map(mp.exp, terms))) - mu)
+        found = poisson_two_sided(float(k), lam, delta, mu)[0]
+        assert abs(found - expected) <= 1e-12 * max(1, abs(expected), lam * 1e-4), (k, mu)
+
+
 def test_draws_with_hardly_any_noise():
     """The tilted rate is beyond the integers there; the count is the release."""
     rng = np.random.default_rng(1)
