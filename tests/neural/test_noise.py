@@ -171,5 +171,5 @@ def test_more_dimensions_than_sobol_nets_have(caplog):
 
 def test_entries_that_are_withheld_or_chosen_are_refused():
     for mechanism in (dp.LaplaceMechanism(1.0).suppressed(below=2), dp.ExponentialMechanism(1.0)):
-        with pytest.raises(NotImplementedError, match="'z': .* neural estimation takes noise of"):
+        with pytest.raises(NotImplementedError, match=r"'z': .* neural estimation takes noise of"):
             Channel("z", mechanism, (2,))
