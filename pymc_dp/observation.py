@@ -422,7 +422,6 @@ def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanis
             f"{name!r}: observed has shape {value.shape}, the released statistic has shape "
             f"{expected}: give {each}"
         )
-    mechanism = rv.owner.op.mechanism
     if not np.all(is_published(mechanism, value)):
         raise ValueError(
             f"{name!r}: observed contains NaN, masked or infinite values. Where entries were "

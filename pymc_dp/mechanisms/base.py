@@ -77,11 +77,6 @@ class Mechanism(ReleaseLaw):
         """
         return None
 
-    @property
-    def withholds(self) -> bool:
-        """Whether an entry may be published as withheld, which is NaN or a sentinel."""
-        return False
-
     def is_withheld(self, value: TensorLike) -> TensorVariable:
         """Whether a value says that the entry was withheld.
 

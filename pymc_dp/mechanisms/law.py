@@ -43,6 +43,11 @@ class ReleaseLaw(ABC):
         return self.spacing is not None
 
     @property
+    def withholds(self) -> bool:
+        """Whether an entry may be published as withheld, which is NaN or a sentinel."""
+        return False
+
+    @property
     def parameters(self) -> tuple[TensorVariable, ...]:
         """The noise parameters as tensors, in a fixed order."""
         return tuple(getattr(self, name) for name in self.parameter_names)

@@ -10,12 +10,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    checked_parameter,
-    positive_argument,
-    positive_parameter,
-)
+from pymc_dp.mechanisms.arguments import as_float, checked_parameter, positive_parameter
 from pymc_dp.mechanisms.base import register_mechanism, wrong_scales
 from pymc_dp.mechanisms.selection import Selection
 
@@ -97,8 +92,7 @@ class PrivateQuantile(Selection):
         epsilon : array_like
             Privacy loss of one quantile, > 0. The rate is half of it.
         """
-        loss = positive_argument(epsilon, mechanism=cls.__name__, name="epsilon")
-        return cls(quantile, loss / 2.0, lower, upper)
+        return cls(quantile, cls._argument("epsilon", epsilon) / 2.0, lower, upper)
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`."""

@@ -110,10 +110,6 @@ class RandomRounding(Mechanism):
         quantile = pt.switch(p <= 1.0 - (share - below) + 1e-15, below, below + 1.0)
         return nan_outside_unit(self.base * quantile, p)
 
-    def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return the release where it is a multiple; no statistic leads to another."""
-        return as_float(value)
-
     def why_unattainable(self, value: float) -> str:
         """See `Mechanism.why_unattainable`."""
         return f"all its releases are multiples of {self.base}"

@@ -141,7 +141,8 @@ class PrivateReleaseRV(SymbolicRandomVariable):
 
     Inputs are the rng, the statistic, the mechanism's parameters and, where the records are
     publicly bounded, the entries of `FeasibleMoments` or `FeasibleRegression`. The log density is
-    the mechanism's, plus log 1[moments feasible]; a draw outside the feasible region is NaN.
+    the mechanism's, plus log 1[moments feasible]; a draw outside the feasible region is NaN, or
+    infinite where NaN is what was withheld.
     """
 
     _print_name = ("PrivateRelease", "\\operatorname{PrivateRelease}")
@@ -183,7 +184,8 @@ def release_rv(
     if moments is not None:
         assert bounds is not None
         assert n is not None
-        draw = pt.switch(type(moments)(*rest[count:]).feasible(n, *bounds), draw, np.nan)
+        outside = np.inf if mechanism.withholds else np.nan  # a withheld one is NaN
+        draw = pt.switch(type(moments)(*rest[count:]).feasible(n, *bounds), draw, outside)
     core = "(k)" if mechanism.statistic_ndim else "()"
     own = "(pair)" if mechanism.release_ndim else "()"
     op = PrivateReleaseRV(

@@ -9,10 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 
-from pymc_dp.mechanisms.arguments import (
-    as_float,
-    positive_parameter,
-)
+from pymc_dp.mechanisms.arguments import as_float, positive_parameter
 from pymc_dp.mechanisms.base import Mechanism, register_mechanism
 
 if TYPE_CHECKING:

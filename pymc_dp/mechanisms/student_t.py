@@ -125,11 +125,14 @@ class HeavyNoise(SymmetricNoise, ScaleNoise):
     def _log_tail(self, x: TensorVariable) -> TensorVariable:
         """Log probability beyond x >= 0 in units of `_unit`."""
         half = 0.5 * self.df
-        far, farther = x > 1.0, x > 40.0
-        y = 1.0 / (1.0 + pt.switch(farther, 2.0, x) ** 2)
+        close, far, farther = x < 1e-8, x > 1.0, x > 40.0
+        y = 1.0 / (1.0 + pt.switch(close | farther, 2.0, x) ** 2)
         first, second = pt.switch(far, half, 0.5), pt.switch(far, 0.5, half)
         part = pt.betainc(first, second, pt.switch(far, y, 1.0 - y))
         tail = pt.switch(far, pt.log(part), pt.log1p(-part)) - np.log(2.0)
+        # Close to the statistic it is a line, where the derivative of betainc is infinite.
+        line = pt.log1p(-2.0 * np.exp(-special.betaln(half, 0.5)) * pt.switch(close, x, 0.0))
+        tail = pt.switch(close, line - np.log(2.0), tail)
         # Its series in y, each term by the one before; the first leaves out (1 - y)^(-1/2).
         y = 1.0 / (1.0 + pt.switch(farther, x, 40.0) ** 2)
         series, term = pt.ones_like(y), pt.ones_like(y)

@@ -191,14 +191,15 @@ class SuppressedMechanism(PostProcessed):
 
     @property
     def log_concave(self) -> bool:
-        """Where values beyond one threshold are withheld, or those between two."""
+        """Where values beyond one threshold are withheld, or those between two.
+
+        Not where another value that is beyond either of two decides, for or against.
+        """
+        two = self.below is not None and self.above is not None
+        apart = two and not (self._between and self.by is None)
         deciding = self.inner if self.by is None else self.by
-        beyond_both = self.below is not None and self.above is not None and not self._between
-        return (
-            self.inner.log_concave
-            and deciding.log_concave
-            and not (self.inner.withholds or deciding.withholds or beyond_both or self.empty)
-        )
+        concave = self.inner.log_concave and deciding.log_concave
+        return concave and not (self.inner.withholds or apart or self.empty)
 
     def is_withheld(self, value: TensorLike) -> TensorVariable:
         """See `Mechanism.is_withheld`."""

@@ -82,6 +82,15 @@ class Channel:
     mechanism: Mechanism
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """Refuse a mechanism of which a release is no number for each entry."""
+        if self.mechanism.statistic_ndim or self.mechanism.withholds:
+            some = "withholds" if self.mechanism.withholds else "releases one of"
+            raise NotImplementedError(
+                f"{self.name!r}: {type(self.mechanism).__name__} {some} entries of its statistic, "
+                f"and neural estimation takes noise of each: state the model without method="
+            )
+
     @property
     def size(self) -> int:
         """Number of released values."""

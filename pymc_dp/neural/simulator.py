@@ -369,12 +369,6 @@ def model_problem(
                 f"the release {release.name!r} has no observed value: write observed=, or "
                 f"pm.observe(model, {{{release.name!r}: ...}})"
             )
-        if release.owner.op.mechanism.statistic_ndim:
-            raise NotImplementedError(
-                f"{release.name!r}: {type(release.owner.op.mechanism).__name__} releases one of "
-                f"the entries of its statistic, and neural estimation takes noise of each entry: "
-                f"leave method= out"
-            )
         if release.owner.op.bounds is not None:
             raise NotImplementedError(
                 f"{release.name!r}: bounds= confines the parameters and the records, and a "

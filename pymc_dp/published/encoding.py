@@ -38,7 +38,8 @@ def encode(release: Any) -> str:
         "privacy": None if release.privacy is None else _present(asdict(release.privacy)),
         "source": release.source,
     }
-    return json.dumps(_present(document), ensure_ascii=False, allow_nan=False)
+    document = _present(document) | {"value": document["value"]}  # null where it was withheld
+    return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
 def decode(text: str, known: list[str]) -> dict[str, Any]:
@@ -60,7 +61,9 @@ def decode(text: str, known: list[str]) -> dict[str, Any]:
             f"{VERSION}"
         )
     del document["format"], document["version"]
-    _check_fields("release", document, known, required=("value", "mechanism"))
+    # A value of null, alone, was withheld.
+    required = ("mechanism", *(("value",) if "value" not in document else ()))
+    _check_fields("release", document, known, required)
     document["value"] = _number("value", document["value"], or_null=True)
     document["mechanism"] = _mechanism("mechanism", document["mechanism"])
     if document.get("privacy") is not None:

@@ -68,7 +68,7 @@ def stated_apart(decides: str, mechanism: Any, members: str) -> str:
     return (
         f"state both. With values of all groups that could be there, NaN where a row is absent, "
         f"and absent = np.isnan(values): dp.Release(1 - absent, {decides}) is released of "
-        f"pt.switch(n > 0, n, -np.inf), n the number of {members} of each group, and "
+        f"pt.switch(n > 0, n, -1e9), n the number of {members} of each group, and "
         f"dp.Release(values, dp.{mechanism!r}.suppressed(where=absent)) of the statistic"
     )
 

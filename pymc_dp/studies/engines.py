@@ -166,7 +166,7 @@ class ModelSimulator:
 def _possible(
     mechanisms: Mapping[str, Mechanism], values: Mapping[str, Any], _: np.random.Generator
 ) -> Released | None:
-    """Return the releases among what was drawn, None where bounds= exclude one (NaN)."""
+    """Return the releases among what was drawn, None where bounds= exclude one."""
     released = {name: values[name] for name in mechanisms}
     possible = all(is_published(mechanisms[name], v).all() for name, v in released.items())
     return released if possible else None

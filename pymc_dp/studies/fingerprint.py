@@ -17,6 +17,8 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.random.type import RandomType
 
+from pymc_dp.mechanisms.base import Mechanism
+
 
 def without_addresses(text: str) -> str:
     """Drop what names an object by its place in memory."""
@@ -101,8 +103,8 @@ def _graph(outputs: list[Variable], say) -> None:
 
     for node in toposort(outputs):
         inner = getattr(node.op, "fgraph", None)
-        mechanism = getattr(node.op, "mechanism", None)
-        say(type(node.op).__name__, str(node.op) if inner is None else "", type(mechanism).__name__)
+        say(type(node.op).__name__, str(node.op) if inner is None else "")
+        _object(getattr(node.op, "mechanism", None), say)
         say(getattr(node.op, "bounds", None), [place(v) for v in node.inputs])
         for owner in (vars(type(node.op)), vars(node.op)):
             for name, value in sorted(owner.items()):
@@ -141,7 +143,7 @@ def _object(value: Any, say, depth: int = 4) -> None:
             _object(item, say, depth - 1)
     elif isinstance(value, int | float | str | bytes | np.ndarray | None):
         say(_value(value))
-    elif isinstance(value, Transform) and depth > 0:
+    elif isinstance(value, Transform | Mechanism) and depth > 0:
         for name, item in sorted(vars(value).items()):
             say(name)
             _object(item, say, depth - 1)

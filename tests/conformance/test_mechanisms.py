@@ -420,6 +420,11 @@ def test_repr_builds_it_again(example):
 
 
 COUNTED = [MechanismExample(RandomizedResponse(t).counted(30), 15.0) for t in (0.05, 0.5, 0.8)]
+RULES = ({"below": 5}, {"above": 5}, {"below": 8, "above": 2}, {"below": 2, "above": 8})
+COUNTED += [
+    MechanismExample(LaplaceMechanism(4.0).suppressed(**rule, by=by, empty=empty), 4.0)
+    for rule, by, empty in itertools.product(RULES, (None, LaplaceMechanism(0.5)), (False, True))
+]
 
 
 @pytest.mark.parametrize("example", [*EXAMPLES, *COUNTED], ids=lambda e: repr(e.mechanism))
@@ -464,3 +469,5 @@ def test_log_concavity_is_not_taken_for_granted():
     assert not Cauchy().clipped(0, 1).log_concave
     assert not RandomizedResponse(0.8, 3).log_concave
     assert LaplaceMechanism(1.0).clipped(lower=0).rounded(1).log_concave
+    claimed = [e.mechanism.log_concave for e in COUNTED[3:]]
+    assert claimed == [bool(k in (0, 2, 4, 6, 8)) for k in range(16)]

@@ -1,9 +1,11 @@
 """What is done to releases one after the other, against an enumeration of the first."""
 
 import numpy as np
+import pymc as pm
 import pytest
 
 import pymc_dp as dp
+from pymc_dp.mechanisms.base import is_published
 from tests.mechanisms.noise import evaluate
 
 INF = np.inf
@@ -91,3 +93,13 @@ def test_another_value_decides_and_empty_groups_have_no_row():
     expected = [*(p * kept), kept * p[(z >= 0) & (z <= 3)].sum(), 1 - kept]
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-10, atol=1e-50)
     np.testing.assert_array_equal(found[:, 1], np.arange(len(z) + 2) > len(z))
+
+
+def test_what_bounds_exclude_is_not_withheld():
+    with pm.Model():
+        mean, mechanism = pm.Uniform("mean", -1, 1), dp.LaplaceMechanism(1.0).suppressed(below=0)
+        x = pm.Normal("x", mean, 0.1, shape=3)
+        z = dp.PrivateObservation("z", x.mean(), mechanism, bounds=(0, 1))
+    m, draws = pm.draw([mean, z], 200, random_seed=1)
+    assert not is_published(mechanism, draws[m < 0]).any()
+    assert 0.2 < np.isnan(draws[m > 0.4]).mean() < 0.5

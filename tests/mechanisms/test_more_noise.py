@@ -2,9 +2,12 @@
 
 import mpmath as mp
 import numpy as np
+import pytensor
+import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
+from pymc_dp.graphs.questions import PLAIN_MODE
 from tests.mechanisms.noise import evaluate
 
 INF = float("inf")
@@ -197,3 +200,14 @@ def test_defaults_are_those_of_diffprivlib():
     mechanism = dp.SnappingMechanism.from_epsilon(0.3, 2.0, 0.0, 100.0)
     assert mechanism.step == 8.0
     np.testing.assert_allclose(mechanism.epsilon(2.0), 0.3, rtol=1e-14)
+
+
+@pytest.mark.parametrize("mechanism", [dp.CauchyMechanism(2.0), dp.StudentTMechanism(3.0, 2.0)])
+def test_tail_from_the_statistic_on_has_a_gradient(mechanism):
+    s = pt.dscalar()
+    for end in (0.0, 1e-9, -1e-9):
+        tail = mechanism.clipped(lower=end).logp(end, s)
+        own = pt.exp(mechanism.logp(end, s) - mechanism.log_interval(-np.inf, end, s))
+        found = pytensor.function([s], [pytensor.grad(tail, s), -own, tail], mode=PLAIN_MODE)(0.0)
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-7)
+        np.testing.assert_allclose(found[2], np.log(0.5), rtol=1e-7)

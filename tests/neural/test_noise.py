@@ -167,3 +167,9 @@ def test_more_dimensions_than_sobol_nets_have(caplog):
     assert "'z': Sobol nets have at most 21201 dimensions" in caplog.text
     z = noise.draw(np.zeros((1, channel.size)))
     assert abs(z.var() - 2) < 0.2
+
+
+def test_entries_that_are_withheld_or_chosen_are_refused():
+    for mechanism in (dp.LaplaceMechanism(1.0).suppressed(below=2), dp.ExponentialMechanism(1.0)):
+        with pytest.raises(NotImplementedError, match=r"'z': .* neural estimation takes noise of"):
+            Channel("z", mechanism, (2,))

@@ -48,6 +48,12 @@ def test_every_mechanism_round_trips(example):
         assert known_value(ours) == known_value(theirs)
 
 
+@pytest.mark.parametrize("value", [np.nan, [np.nan, 4.0]])
+def test_what_was_withheld_round_trips(value):
+    back = again(dp.Release(value, LAPLACE.suppressed(below=3)))
+    np.testing.assert_array_equal(back.value, value)
+
+
 def test_array_parameters_round_trip():
     mechanisms = [
         dp.GaussianMechanism([0.1, 1 / 3]),
@@ -99,7 +105,7 @@ VALUES = [
     ({"format": "pickle"}, 'no "format": "pymc_dp release"'),
     ({"version": 2}, "of version 2; this package reads version 1"),
     ({"version": True}, "of version True"),
-    ({"value": None}, "release: the field 'value' is missing"),
+    ({"value": None}, "Release: value must be finite, got nan"),
     ({"value": [[1, 2], [3]]}, "value: rows of different length"),
     ({"value": ["inf", 1]}, "value must be finite, got inf at index 0"),
     ({"privacy": {"epsilon": 1, "eps": 2}}, "privacy: unknown field 'eps'; known are unit"),
@@ -154,6 +160,8 @@ TEXT = FULL.to_json()
 NO_JSON = [
     ("release.json", r"no JSON text.*Path\(file\)\.read_text"),
     (TEXT.replace('"value"', '"value": 1, "value"', 1), "the field 'value' is there twice"),
+    (TEXT.replace('"value"', '"values"', 1), "release: unknown field 'values'"),
+    (re.sub(r'"value": .*?\]\], ', "", TEXT), "release: the field 'value' is missing"),
     (TEXT.replace("-2", "NaN", 1), "NaN is no JSON number"),
     (TEXT.replace("-2", "Infinity", 1), "Infinity is no JSON number"),
     ("[]", "this is no release"),

@@ -153,6 +153,21 @@ def test_what_is_not_known_to_be_log_concave_is_listed(statistic, mechanism, con
     assert CountGibbs([c], model=model)._tables[0].concave is concave
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "z"), [(dp.RandomRounding(5), 5), (dp.UniformMechanism(2.5), 7.3)], ids=str
+)
+def test_noise_with_ends_from_every_start(mechanism, z):
+    """Where the start is impossible, and where what is tried on either side of it is."""
+    with pm.Model() as model:
+        c = pm.Binomial("c", 30, 0.3)
+        dp.PrivateObservation("z", c, mechanism, observed=z)
+    step, counts = CountGibbs([c], model=model), np.arange(31)
+    draws = [step.step({"c": np.array(k)})[0]["c"] for k in counts[::3] for _ in range(40)]
+    log_noise = mechanism.logp(z, counts.astype(float)).eval()
+    p = special.softmax(stats.binom.logpmf(counts, 30, 0.3) + log_noise)
+    counts_follow(np.bincount(draws, minlength=31), p)
+
+
 @pytest.mark.parametrize("noise", ["histogram", "margins"])
 @pytest.mark.nightly
 def test_many_cells(noise):

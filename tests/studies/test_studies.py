@@ -643,6 +643,24 @@ def test_dask_loses_a_worker_and_no_number(tmp_path):
     assert sum(b - a for a, b in covered) == 30
 
 
+def test_fingerprints_tell_own_densities_apart():
+    """Those of the same draws, also where something is done to the release."""
+
+    def model(constant):
+        def logp(value, statistic):
+            return -abs(value - statistic) - np.log(2) + constant
+
+        def random(statistic, rng=None, size=None):
+            return rng.laplace(statistic, 1.0, size)
+
+        with pm.Model() as found:
+            own = dp.CustomMechanism(logp, random).suppressed(where=[False, True])
+            dp.PrivateObservation("z", pm.Normal("x", shape=2), own, observed=[0.1, np.nan])
+        return fingerprint(found)
+
+    assert model(0.0) == model(0.0) != model(1e-9)
+
+
 def test_fingerprints_tell_functions_and_long_arrays_apart():
     first, second = np.zeros(2401), np.zeros(2401)
     second[1200] = 1.0

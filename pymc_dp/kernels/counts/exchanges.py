@@ -26,6 +26,7 @@ from pymc_dp.kernels.draws.listed import draw_listed
 from pymc_dp.kernels.functions.count_masses import log_binomial, stirling_error
 
 _TINY_LOG = -1e300  # of a probability that is zero in double precision
+_MOST = 1e6  # states that are listed to find a possible one
 
 
 @jit
@@ -119,19 +120,23 @@ def make_table_sweep(log_eta: Callable) -> Callable:
         return prior + log_eta(counts, rows, *data)
 
     @part
-    def rises(c, *args):
-        """Whether the mass of c + 1 is larger than that of c."""
-        return log_mass(c + 1.0, *args) > log_mass(c, *args)
+    def rises(c, start, *args):
+        """Whether the mass of c + 1 is larger than that of c, or there is none down there."""
+        here = log_mass(c, *args)
+        return (here == -math.inf and c < start) or log_mass(c + 1.0, *args) > here
 
     @part
     def find_mode(start, total, *args):
-        """First c at which a log-concave mass does not rise any more: gallop, then bisect."""
+        """First c at which a log-concave mass does not rise any more: gallop, then bisect.
+
+        Of a start without a mass, which does not show the way, it is any.
+        """
         step = 1.0
-        if start < total and rises(start, *args):
+        if start < total and rises(start, start, *args):
             low = start
             while True:
                 high = min(low + step, total)
-                if high == total or not rises(high, *args):
+                if high == total or not rises(high, start, *args):
                     break
                 low, step = high, 2.0 * step
         else:
@@ -141,12 +146,12 @@ def make_table_sweep(log_eta: Callable) -> Callable:
                 if low < 0.0:
                     low = -1.0
                     break
-                if rises(low, *args):
+                if rises(low, start, *args):
                     break
                 high, step = low, 2.0 * step
         while high - low > 1.0:
             middle = math.floor(0.5 * (low + high))
-            if rises(middle, *args):
+            if rises(middle, start, *args):
                 low = middle
             else:
                 high = middle
@@ -179,10 +184,20 @@ def make_table_sweep(log_eta: Callable) -> Callable:
         return far, height, -rise / (far - half)
 
     @part
+    def draw_any(rng, total, *args):
+        """Draw from any mass by listing all of it; -1 if it is zero or NaN."""
+        values = np.empty(int(total) + 1)
+        for c in range(values.size):
+            values[c] = log_mass(float(c), *args)
+        return float(draw_listed(rng, values))
+
+    @part
     def draw_concave(rng, start, total, *args):
         """Draw from a log-concave mass by rejection; -1 if it is zero or NaN."""
         mode = find_mode(start, total, *args)
         top = log_mass(mode, *args)
+        if top == -math.inf and total <= _MOST:
+            return draw_any(rng, total, *args)
         if not abs(top) < math.inf:
             return -1.0
         right, right_height, right_slope = find_tail(mode, top, 1.0, total - mode, *args)
@@ -206,14 +221,6 @@ def make_table_sweep(log_eta: Callable) -> Callable:
                 continue
             if math.log(1.0 - rng.random()) + height <= log_mass(c, *args) - top:
                 return c
-
-    @part
-    def draw_any(rng, total, *args):
-        """Draw from any mass by listing all of it; -1 if it is zero or NaN."""
-        values = np.empty(int(total) + 1)
-        for c in range(values.size):
-            values[c] = log_mass(float(c), *args)
-        return float(draw_listed(rng, values))
 
     @part
     def draw_pair(rng, counts, rows, j, k, weights, integrated, concave, data):
