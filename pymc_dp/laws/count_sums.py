@@ -77,8 +77,8 @@ def _noise(mechanism: Mechanism) -> NoiseOfCounts:
     if not mechanism.log_concave:
         raise Declined(
             f"the probability of a release of {type(mechanism).__name__} is not known to be "
-            f"log-concave in the count, so that a sum over counts may miss some. If it is, say so "
-            f"in the class: its property `log_concave` returns True"
+            f"log-concave in the count, so that a sum over counts may miss some. If it is, say so: "
+            f"its property `log_concave` returns True, or CustomMechanism(..., log_concave=True)"
         )
     z, y = pt.dscalars("z", "y")
     parameters = [pt.dscalar() for _ in mechanism.parameters]

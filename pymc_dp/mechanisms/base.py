@@ -69,6 +69,11 @@ class Mechanism(ReleaseLaw):
         return False
 
     @property
+    def has_gap(self) -> bool:
+        """Whether values between two that can be published cannot be, as they are withheld."""
+        return False
+
+    @property
     def rates(self) -> tuple[TensorVariable, TensorVariable] | None:
         r"""Rate and precision :math:`(\lambda, \tau)` of noise that is added, None of other noise.
 

@@ -310,6 +310,41 @@ def _try(mechanism: CustomMechanism, statistics: list[float]) -> None:
                     f"{where}, rates=({lam:g}, {tau:g}) are not those of logp: they say that logp "
                     f"is c - lambda |z - s| - tau (z - s)^2 / 2"
                 )
+        _try_others(mechanism, s, draws, where)
+
+
+def _try_others(mechanism: CustomMechanism, s: float, draws: np.ndarray, where: str) -> None:
+    """Refuse a distribution function, quantiles and a log-concavity that contradict the rest."""
+    levels = np.linspace(0.1, 0.9, 9)
+    at = np.quantile(draws, levels, method="lower")
+    error = 6 * np.sqrt(0.25 / _TRIED) + _OFF
+    if mechanism._functions["logcdf"] is not None:
+        found = np.exp(mechanism.logcdf(at, s).eval(mode=PLAIN_MODE))
+        share = (draws[:, None] <= at).mean(axis=0)
+        if not np.all(np.abs(found - share) < error):
+            worst = int(np.argmax(np.abs(found - share)))
+            raise ValueError(
+                f"{where}, logcdf is that of another law: {share[worst]:.3f} of random draws are "
+                f"up to {at[worst]:.6g}, where it makes it {found[worst]:.3f}"
+            )
+    if mechanism._functions["icdf"] is not None:
+        found = mechanism.icdf(levels, s).eval(mode=PLAIN_MODE)
+        below, up_to = (draws[:, None] < found).mean(axis=0), (draws[:, None] <= found).mean(axis=0)
+        if not np.all((below < levels + error) & (up_to > levels - error)):
+            raise ValueError(f"{where}, icdf is that of another law than random")
+    if mechanism.log_concave:
+        step = np.ceil(np.std(at) / 4) if mechanism.is_discrete else np.std(at) / 4
+        others = s + step * np.arange(-20.0, 21.0)
+        log_density = mechanism.logp(at[:, None], others).eval(mode=PLAIN_MODE)
+        with np.errstate(invalid="ignore"):
+            bend = log_density[:, 2:] + log_density[:, :-2] - 2 * log_density[:, 1:-1]
+            bent = bend > 1e-7 * (1 + np.abs(log_density[:, 1:-1]))
+        if np.any(bent):
+            i, k = np.argwhere(bent)[0]
+            raise ValueError(
+                f"CustomMechanism: log_concave=True is not so: in the statistic, logp of the value "
+                f"{at[i]:.6g} bends upwards around {others[k + 1]:.6g}. Leave log_concave= out"
+            )
 
 
 def _listed(draws: np.ndarray, density: Callable) -> tuple[np.ndarray, np.ndarray]:

@@ -36,6 +36,12 @@ class PostProcessed(Mechanism):
                 f"{type(self).__name__}: the first argument must be a mechanism, such as "
                 f"LaplaceMechanism(scale); got {self.inner!r}"
             )
+        if getattr(self.inner, "sentinel", None) is not None:
+            raise ValueError(
+                f"{type(self).__name__}: {self.inner!r} prints a sentinel, which what is done to "
+                f"the release afterwards might make of a value as well: leave sentinel= out, and "
+                f"write NaN where a value was withheld"
+            )
         for part in (self.inner, getattr(self, "by", None)):
             if isinstance(part, Mechanism) and part.statistic_ndim:
                 raise TypeError(
@@ -67,9 +73,14 @@ class PostProcessed(Mechanism):
     def log_concave(self) -> bool:
         """That of `inner`: what is published of clipped and rounded releases are intervals.
 
-        Of an inner release that may be withheld they can have a gap.
+        Where values between two are withheld before, these have a gap.
         """
-        return self.inner.log_concave and not self.inner.withholds
+        return self.inner.log_concave and not self.inner.has_gap
+
+    @property
+    def has_gap(self) -> bool:
+        """That of `inner`."""
+        return self.inner.has_gap
 
     @property
     def withholds(self) -> bool:

@@ -201,6 +201,11 @@ class SuppressedMechanism(PostProcessed):
         concave = self.inner.log_concave and deciding.log_concave
         return concave and not (self.inner.withholds or apart or self.empty)
 
+    @property
+    def has_gap(self) -> bool:
+        """See `Mechanism.has_gap`."""
+        return self.inner.has_gap or (self._between and self.by is None)
+
     def is_withheld(self, value: TensorLike) -> TensorVariable:
         """See `Mechanism.is_withheld`."""
         value = as_float(value)

@@ -101,11 +101,14 @@ def decorrelate(
         )
     if strategy is None:
         try:
+            if not np.allclose(stated, stated.T, rtol=1e-10):
+                raise np.linalg.LinAlgError
             factor = np.linalg.inv(np.linalg.cholesky(stated))
         except np.linalg.LinAlgError:
             raise ValueError(
-                "decorrelate: covariance is not positive definite: write the covariance matrix of "
-                "the noise of `value`, and leave entries out that are sums of others"
+                "decorrelate: covariance is not symmetric and positive definite: write the "
+                "covariance matrix of the noise of `value`, and leave entries out that are sums of "
+                "others"
             ) from None
     else:
         factor = np.linalg.qr(stated, mode="r") if len(stated) >= k else np.zeros((k, k))

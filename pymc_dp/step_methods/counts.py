@@ -139,6 +139,7 @@ class _Table:
     parameter: str | None
     draw: Callable | None  # of the parameter's value
     listed: int | None  # the total of the tables that are listed, if they are
+    toward: tuple[np.ndarray, PointFunction] | None  # slopes and aims of a linear statistic
 
     def update(self, rng, point):
         total, *weights = self.weights(point)
@@ -164,7 +165,12 @@ class _Table:
         assert noise is not None
         try:
             data = noise.read(point)
-            drew = noise.draw(rng, counts, weights, integrated, self.concave, data, _ROUNDS)
+            how = weights, integrated, self.concave, data, _ROUNDS
+            drew = noise.draw(rng, counts, *how)
+            if not drew and self.toward is not None:  # where counts start, noise may have no mass
+                slopes, aims = self.toward
+                _approach(counts, slopes, np.concatenate([np.ravel(aim) for aim in aims(point)]))
+                drew = noise.draw(rng, counts, *how)
         except ParameterValueError:  # of the mechanism: a pm.Data has changed
             drew = False
         if not drew:
@@ -189,13 +195,15 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     name = reading.model.rvs_to_values[rv].name
     if not binary and overlaps(reading, rv):
         lattice = make_table(reading, (rv,), point, None if parameter is None else weights)
-        return _Table(name, None, lattice, True, row, binary, value, draw, None)
+        return _Table(name, None, lattice, True, row, binary, value, draw, None, None)
     found = children(reading, rv)
     gaps = [release for release in found if leaves_gaps(release)]
     states = _states(total, cells, gaps[0]) if gaps and not binary else None
     noise = _noise(reading, rv, binary, cells, states)
     mechanisms = [release.owner.op.mechanism for release in found]
-    concave = all(_slopes(apart(release_statistic(r)), rv) is not None for r in found)
+    maps = [_slopes(apart(release_statistic(r)), rv) for r in found]
+    concave = all(slopes is not None for slopes in maps)
+    toward = _aims(reading, rv, found, maps) if concave and states is None else None
     concave = concave and not gaps and all(m.log_concave for m in mechanisms)
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))
@@ -207,10 +215,41 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
             f"property `log_concave`)"
         )
     listed = None if states is None else total
-    table = _Table(name, noise, None, concave, row, binary, value, draw, listed)
+    table = _Table(name, noise, None, concave, row, binary, value, draw, listed, toward)
     with suppress(ValueError):  # compiled once, before the chains' processes start
         table.update(np.random.default_rng(0), point)
     return table
+
+
+def _aims(reading: Reading, rv, found, maps) -> tuple[np.ndarray, PointFunction]:
+    """Return the slopes of linear statistics of counts, and what these should come to."""
+    slopes = np.vstack(maps)
+    if slopes.shape[1] == 1:  # of a Binomial: zeros and ones
+        slopes = np.hstack([np.zeros_like(slopes), slopes])
+    zeros, aims = pt.zeros(known_shape(rv), dtype=rv.dtype), []
+    for release in found:
+        statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        value = reading.model.rvs_to_values[release]
+        aims.append(mechanism.typical_statistic(value) - substitute(statistic, {rv: zeros}))
+    return slopes, point_function(reading.model, aims)
+
+
+def _approach(counts: np.ndarray, slopes: np.ndarray, aims: np.ndarray) -> None:
+    """Move counts from cell to cell while that brings their statistics nearer to the aims."""
+    gap = aims - slopes @ counts
+    apart = ((slopes[:, :, None] - slopes[:, None]) ** 2).sum(axis=0)
+    for _ in range(100 * counts.size):
+        pull = slopes.T @ gap
+        along = pull - pull[:, None]  # of a move from the row's cell to the column's
+        with np.errstate(all="ignore"):
+            size = np.clip(np.round(np.nan_to_num(along / apart)), 0, counts[:, None])
+        gain = size * (2 * along - size * apart)
+        j, k = np.unravel_index(np.argmax(gain), gain.shape)
+        if not gain[j, k] > 0:
+            return
+        counts[j] -= size[j, k]
+        counts[k] += size[j, k]
+        gap = aims - slopes @ counts
 
 
 def _draw_parameter(draw, write, rng, natural):

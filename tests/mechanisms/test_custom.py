@@ -99,6 +99,17 @@ WRONG = {
         {"discrete": True},
         "different laws",
     ),
+    "another distribution function": (
+        *LAPLACE[:2],
+        {"logcdf": dp.LaplaceMechanism(2.5).logcdf},
+        "logcdf is that of another law",
+    ),
+    "another quantile function": (
+        *LAPLACE[:2],
+        {"icdf": dp.LaplaceMechanism(2.5).icdf},
+        "icdf is that of another law",
+    ),
+    "no log-concave noise": (*RIGHT["cauchy"][:2], {"log_concave": True}, "bends upwards"),
     "support": (*LAPLACE[:2], {"support": (3, 1)}, "support must be"),
 }
 

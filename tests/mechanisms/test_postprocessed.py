@@ -207,6 +207,14 @@ def test_bad_digits():
     assert LaplaceMechanism(1.0).rounded(np.int64(2)).digits == 2
 
 
+def test_nothing_is_done_after_a_sentinel():
+    """It might be made of a value as well."""
+    withheld = LaplaceMechanism(2.0).suppressed(below=3, sentinel=-1)
+    for how in ("rounded", "truncated", "thresholded", "suppressed"):
+        with pytest.raises(ValueError, match="leave sentinel= out, and write NaN"):
+            getattr(withheld, how)(*[1] * (how in ("thresholded", "suppressed")))
+
+
 def test_repr_is_the_expression():
     mechanism = LaplaceMechanism([2.0, 3.0]).rounded(1).clipped(0).rounded(-1)
     assert (

@@ -36,7 +36,8 @@ def test_it_says_the_same(stated):
         ({"strategy": STRATEGY[:, :2], "sigma": 1.0}, r"matrix of shape \(5, 2\)"),
         ({"strategy": STRATEGY[:2], "sigma": 1.0}, "has not the rank 3"),
         ({"strategy": STRATEGY[[0, 0, 1, 2]] * [1, 0, 1], "sigma": 1.0}, "has not the rank 3"),
-        ({"covariance": np.ones((3, 3))}, "not positive definite"),
+        ({"covariance": np.ones((3, 3))}, "not symmetric and positive definite"),
+        ({"covariance": np.triu(COVARIANCE)}, "not symmetric and positive definite"),
     ],
 )
 def test_refused(stated, match):

@@ -168,6 +168,24 @@ def test_noise_with_ends_from_every_start(mechanism, z):
     counts_follow(np.bincount(draws, minlength=31), p)
 
 
+def test_a_table_with_a_known_total_rounded_at_random():
+    """Where counts start, most cells are impossible, and moves of two cells lead nowhere."""
+    chances, total, z = [0.3, 0.3, 0.4], 9, np.array([9, 0, 0])
+    with pm.Model() as model:
+        c = pm.Multinomial("c", total, chances)
+        dp.PrivateObservation("z", c, dp.RandomRounding(3), observed=z)
+    step, point = CountGibbs([c], model=model, rng=1), model.initial_point()
+    draws = []
+    for _ in range(6000):
+        point = step.step(point)[0]
+        draws.append(point["c"] @ [100, 10, 1])
+    tables = [t for t in itertools.product(range(10), repeat=3) if sum(t) == total]
+    p = stats.multinomial.pmf(tables, total, chances)
+    p *= np.maximum(0, 1 - np.abs(z - np.array(tables)) / 3).prod(axis=1)
+    for value, share in zip(np.array(tables) @ [100, 10, 1], p / p.sum(), strict=True):
+        assert abs(np.mean(np.array(draws) == value) - share) < 0.03
+
+
 @pytest.mark.parametrize("noise", ["histogram", "margins"])
 @pytest.mark.nightly
 def test_many_cells(noise):
