@@ -167,13 +167,14 @@ class Densities:
         first = [d[start] for d in drawn]
         rows, of = [first], []
         for i, value in enumerate(first):
-            for place, at in enumerate(np.ndindex(value.shape)):
+            core = getattr(self.latents[i].owner.op, "ndim_supp", 0)  # those are not independent
+            for at in np.ndindex(value.shape):
                 others = np.unique(drawn[i][(slice(None), *at)])
                 for other in others[others != value[at]][:_OTHERS]:
                     changed = np.array(value)
                     changed[at] = other
                     rows.append([*first[:i], changed, *first[i + 1 :]])
-                    of.append((i, place))
+                    of.append((i, at[: len(at) - core]))
         logs = self.logp(*point, *map(np.array, zip(*rows, strict=True)))
         changes = np.nan_to_num(logs[1:]) != np.nan_to_num(logs[0])
         moved = [changes[[entry == one for one in of]].any(axis=0) for entry in dict.fromkeys(of)]
