@@ -241,7 +241,7 @@ MUTANTS = {
     ),
     "data that an answer was found from": Mutant(
         "pymc_dp/graphs/questions.py",
-        "        notice(*_valued(graph))\n",
+        "        notice(*valued(graph))\n",
         "        pass\n",
         "tests/routes/test_kept.py",
     ),
