@@ -31,6 +31,7 @@ from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
 from pymc_dp.mechanisms.base import (
     Mechanism,
+    by_which_rule,
     check_attainable,
     is_published,
     placed,
@@ -425,9 +426,8 @@ def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanis
     if not np.all(is_published(mechanism, value)):
         raise ValueError(
             f"{name!r}: observed contains NaN, masked or infinite values. Where entries were "
-            f"withheld, say by which rule, which tells of the statistic, too: "
-            f"{mechanism!r}.suppressed(below=threshold), or where= for a rule that does not look "
-            f"at the values. Infinite values are none that could be published"
+            f"withheld, {by_which_rule(mechanism)}. Infinite values are none that could be "
+            f"published"
         )
     if isinstance(observed, np.ndarray) and np.isnan(value).any():
         return pt.constant(value.astype("float64"))  # PyMC would draw what is NaN in an array

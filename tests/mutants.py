@@ -349,8 +349,8 @@ MUTANTS = {
     ),
     "value at a threshold": Mutant(
         "pymc_dp/mechanisms/suppressed.py",
-        "value < self.below",
-        "value <= self.below",
+        "(value >= a)",
+        "(value > a)",
         "tests/mechanisms/test_enumerated.py",
     ),
     "noise that decides": Mutant(

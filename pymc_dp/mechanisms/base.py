@@ -450,6 +450,15 @@ def is_published(mechanism: Mechanism, value: np.ndarray) -> np.ndarray:
     return good
 
 
+def by_which_rule(mechanism: Mechanism) -> str:
+    """Say what to write where entries were withheld and the mechanism does not withhold."""
+    return (
+        f"say by which rule, which tells of the statistic, too: "
+        f"{mechanism!r}.suppressed(below=threshold), or where= for a rule that does not look at "
+        f"the values"
+    )
+
+
 def check_attainable(
     name: str, mechanism: Mechanism, observed, statistic: TensorVariable | None = None
 ) -> None:

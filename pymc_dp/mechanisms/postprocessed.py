@@ -120,6 +120,14 @@ class PostProcessed(Mechanism):
         return self.inner.why_unattainable(value) if by_inner else super().why_unattainable(value)
 
 
+def layers(mechanism: Mechanism) -> list[Mechanism]:
+    """Return a mechanism and what it postprocesses, the noise last."""
+    found = [mechanism]
+    while isinstance(found[-1], PostProcessed):
+        found.append(found[-1].inner)
+    return found
+
+
 def next_to(value: TensorLike, law: Mechanism, sign: float) -> TensorVariable:
     """Return a value that is more than rounding away on one side, and less than a step of a law."""
     value, step = as_float(value), 1e-6 * (law.spacing or 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -285,9 +286,7 @@ class SuppressedMechanism(PostProcessed):
 
     def _in_rule(self, value: TensorVariable) -> TensorVariable:
         """Whether a noisy value is withheld by the thresholds."""
-        low = pt.zeros_like(value, dtype="bool") if self.below is None else value < self.below
-        high = pt.zeros_like(value, dtype="bool") if self.above is None else value > self.above
-        return low & high if self._between else low | high
+        return ~reduce(operator.or_, [(value >= a) & (value <= b) for a, b in self._kept])
 
     @property
     def _kept(self) -> list[tuple[TensorVariable, TensorVariable]]:

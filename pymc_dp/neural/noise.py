@@ -26,7 +26,7 @@ from pymc_dp.kernels.functions.reported_counts import binomial_quantiles
 from pymc_dp.mechanisms import BinomialMechanism
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
-from pymc_dp.mechanisms.postprocessed import ClippedMechanism, PostProcessed
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism, layers
 from pymc_dp.neural.standard import Standard
 
 _log = logging.getLogger("pymc.dp")
@@ -117,26 +117,18 @@ def spans(channels: Sequence[Channel]) -> Iterator[tuple[Channel, slice]]:
         yield channel, slice(end - channel.size, end)
 
 
-def _layers(mechanism: Mechanism) -> list[Mechanism]:
-    """Return a mechanism and what it postprocesses, the noise last."""
-    layers = [mechanism]
-    while isinstance(layers[-1], PostProcessed):
-        layers.append(layers[-1].inner)
-    return layers
-
-
 def has_atoms(channel: Channel) -> bool:
     """Whether a clipped release has a mass at its bounds that a density cannot follow.
 
     It is one step of the lattice wide: nothing beside a noise of a few steps.
     """
-    layers = _layers(channel.flat())
-    clipped = any(isinstance(layer, ClippedMechanism) for layer in layers)
+    parts = layers(channel.flat())
+    clipped = any(isinstance(layer, ClippedMechanism) for layer in parts)
     spacing = channel.mechanism.spacing
     if not clipped or spacing is None:
         return clipped
     typical = np.zeros((1000, channel.size))
-    noise = _sampler(layers[-1])(np.random.default_rng(0), typical).std(axis=0)
+    noise = _sampler(parts[-1])(np.random.default_rng(0), typical).std(axis=0)
     return bool(np.any(spacing < noise / 3))
 
 
@@ -146,7 +138,7 @@ def check_statistic(channel: Channel, statistic: np.ndarray) -> None:
     Its sampler knows, and the quantile function does not.
     """
     mechanism = channel.flat()
-    if _layers(mechanism)[-1].spacing is None:
+    if layers(mechanism)[-1].spacing is None:
         return  # continuous noise is added to any number
     try:
         _sampler(mechanism, mode=PLAIN_MODE)(np.random.default_rng(0), statistic)

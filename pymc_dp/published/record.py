@@ -15,6 +15,7 @@ from pymc_dp.graphs.held import Coords, Held, held, positions
 from pymc_dp.mechanisms.arguments import refuse_unless
 from pymc_dp.mechanisms.base import (
     Mechanism,
+    by_which_rule,
     check_attainable,
     is_published,
     placed,
@@ -93,9 +94,7 @@ class Release:
             "Release",
             "value",
             "finite",
-            "Where entries were withheld (NaN, or masked), say by which rule: "
-            f"{self.mechanism!r}.suppressed(below=threshold), or where= for a rule that does not "
-            f"look at the values.",
+            f"Where entries were withheld (NaN, or masked), {by_which_rule(self.mechanism)}.",
         )
         dims = _dims(own.dims if self.dims is None else self.dims, own.numbers.shape)
         coords = _coords(self.coords, dims, _placed(own, dims, {}).numbers.shape)

@@ -37,6 +37,7 @@ from pymc_dp.graphs.questions import (
     simplified,
 )
 from pymc_dp.mechanisms.base import Mechanism, check_attainable, is_published
+from pymc_dp.mechanisms.postprocessed import layers
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.record_sums import RecordSumsRV
 
@@ -426,10 +427,7 @@ def release_mechanism(release: TensorVariable) -> Mechanism:
 
 def takes_whole(release: TensorVariable) -> bool:
     """Whether the noise of a release is of whole numbers, before any rounding or clipping."""
-    mechanism = release.owner.op.mechanism
-    while hasattr(mechanism, "inner"):
-        mechanism = mechanism.inner
-    return mechanism.takes_whole
+    return layers(release.owner.op.mechanism)[-1].takes_whole
 
 
 def leaves_gaps(release: TensorVariable) -> bool:

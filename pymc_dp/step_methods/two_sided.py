@@ -27,6 +27,7 @@ from pymc_dp.laws import find_pair, require_pair, row_sampler
 from pymc_dp.laws.count_sums import COUNT_LAWS, count_draw, noise_of
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.postprocessed import layers
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
@@ -168,9 +169,7 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
 
 def _positive(mechanism: Mechanism) -> tuple[TensorVariable, ...]:
     """Return the parameters, NaN where the noise that is added has no positive scale."""
-    added = mechanism
-    while hasattr(added, "inner"):
-        added = added.inner
+    added = layers(mechanism)[-1]
     scales = added.parameters if added.rates is not None else ()
     return tuple(
         pt.switch(p > 0, p, np.nan) if any(p is scale for scale in scales) else p
