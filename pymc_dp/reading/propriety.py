@@ -8,19 +8,28 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
+import numpy as np
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, entry_of, nearest_rvs, power_law
+from pymc_dp.graphs.questions import (
+    PLAIN_MODE,
+    depends_on,
+    entry_of,
+    known_value,
+    nearest_rvs,
+    power_law,
+)
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
-from pymc_dp.mechanisms.postprocessed import ClippedMechanism
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism, layers
 from pymc_dp.mechanisms.release import record_bounds
+from pymc_dp.mechanisms.suppressed import ThresholdedMechanism
+from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Link, Rows
-from pymc_dp.reading.model import Reading, check_transform, children
+from pymc_dp.reading.model import Reading, as_published, check_transform, children
 from pymc_dp.reading.normal_column import NormalColumn
 from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_polynomial
 
@@ -35,13 +44,25 @@ def check_proper(reading: Reading, read: NormalColumn) -> None:
     _check(reading, read, complete=True)
 
 
-def _is_clipped(mechanism) -> bool:
-    """Whether a mechanism clips, at any level of post-processing."""
-    while mechanism is not None:
-        if isinstance(mechanism, ClippedMechanism):
-            return True
-        mechanism = getattr(mechanism, "inner", None)
-    return False
+def _told(reading: Reading, release: RowRelease) -> set[str]:
+    """Return of which moments noisy numbers were printed: not clipped, and not withheld."""
+    mechanism = release.op.mechanism
+    cut = (ClippedMechanism, ThresholdedMechanism)
+    if any(isinstance(layer, cut) for layer in layers(mechanism)):
+        return set()
+    value = reading.model.rvs_to_values.get(release.rv)
+    known = known_value(as_published(value)) if mechanism.withholds and value is not None else None
+    withheld = np.zeros(1, bool)
+    if known is not None:
+        withheld = np.ravel(mechanism.is_withheld(known).eval(mode=PLAIN_MODE))
+    both = {"mean", "variance"}
+    try:
+        entries = release.mean_and_variance()
+    except Declined:  # another function of both
+        return set() if withheld.all() else both
+    gone = np.broadcast_to(withheld, len(entries))
+    seen = [entry for entry, is_gone in zip(entries, gone, strict=True) if not is_gone]
+    return {which for which in both if any(getattr(entry, which) for entry in seen)}
 
 
 def _check(reading: Reading, read: NormalColumn, *, complete: bool) -> None:
@@ -49,16 +70,14 @@ def _check(reading: Reading, read: NormalColumn, *, complete: bool) -> None:
 
     For v -> 0 the likelihood tends to a positive constant. For v -> inf it falls like
     v^(-d/2), d = n - 1 for a released variance, one more for a released mean if the mean has a
-    proper prior; clipped releases do not fall at all and do not count. A flat prior on w,
-    v = c w^k, has density v^(1/k - 1) in v.
+    proper prior; what was clipped or withheld does not fall at all and does not count. A flat prior
+    on w, v = c w^k, has density v^(1/k - 1) in v.
 
     Other data on a parameter may make its posterior proper: it counts as a proper prior then.
     """
     known = {read.rv, read.mean, *(release.rv for release in read.releases)}
-
-    unclipped = tuple(r for r in read.releases if not _is_clipped(r.op.mechanism))
-    told = replace(read, releases=unclipped)
-    uses_mean, uses_variance = told.uses("mean"), told.uses("variance")
+    told = set().union(*(_told(reading, release) for release in read.releases))
+    uses_mean, uses_variance = "mean" in told, "variance" in told
 
     def has_other_data(parameter):
         return any(child not in known for child in children(reading, parameter))

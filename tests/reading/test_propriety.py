@@ -118,6 +118,30 @@ def test_a_flat_mean_needs_a_released_mean():
     assert dp.steps(model)
 
 
+WITHHELD = ONE.suppressed(below=3.0)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "observed", "proper"),
+    [
+        (WITHHELD, [np.nan, 4.0], False),
+        (WITHHELD, [4.0, np.nan], True),
+        (WITHHELD, [4.0, 4.0], True),
+        (ONE.suppressed(where=[True, False]), [np.nan, 4.0], False),
+        (ONE.thresholded(3.0), [1.0, 1.0], False),
+    ],
+    ids=str,
+)
+def test_a_flat_mean_needs_a_mean_that_was_printed(mechanism, observed, proper):
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Flat("mu"), 2.0, shape=20)
+        dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], mechanism, observed=observed)
+    if proper:
+        dp.collapse(model, "statistics")
+    else:
+        refused(model, r"improper: 'mu' has a flat prior and no release of 'x'.*pm\.Normal")
+
+
 def test_a_flat_variance_needs_a_released_variance():
     with pm.Model() as model:
         release(50, "flat variance", what="mean")
