@@ -3,6 +3,7 @@
     python3 run.py example [ARGS]   the worked blood-lead example
     python3 run.py test             lint, format and type checks, then the tests of the day
     python3 run.py test ARGS        only pytest, with these arguments
+    python3 run.py docs             the site, into docs/_build/html: open index.html there
     python3 run.py bench [ROW ...]  the benchmark: all models or those named; --report, its table
     python3 run.py python [ARGS]    the Python of the environment
 
@@ -12,8 +13,9 @@
 
 The first call makes `.venv` beside this file. A call installs the pinned packages that its command
 needs and that are not there yet: those of requirements.lock, for `test` those of
-requirements-test.lock, for --neural those of requirements-neural.lock. Later calls start at once,
-until one of these files or pyproject.toml changes.
+requirements-test.lock, for `docs` those of requirements-docs.lock, for --neural those of
+requirements-neural.lock. Later calls start at once, until one of these files or pyproject.toml
+changes.
 """
 
 # Standard library only, and no syntax newer than Python 3.8: an interpreter too old for the
@@ -32,7 +34,9 @@ from subprocess import DEVNULL, PIPE, STDOUT
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-RUN, TEST, NEURAL = ("requirements.lock", "requirements-test.lock", "requirements-neural.lock")
+RUN, TEST, DOCS, NEURAL = (
+    "requirements%s.lock" % part for part in ("", "-test", "-docs", "-neural")
+)
 OPTIONS = ("--night", "--neural", "--test")  # of ours, beside the commands
 WINDOWS = os.name == "nt"
 PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
@@ -260,10 +264,19 @@ def test(args: list[str], night: bool, neural: bool) -> int:
     return first
 
 
+def docs(args: list[str]) -> int:
+    """Build the site, and follow the links within it."""
+    site = ROOT / "docs" / "_build" / "html"
+    build = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--jobs", "2"]
+    return call([*build, *args, str(ROOT / "docs"), str(site)]) or call(
+        [str(ROOT / "docs" / "links.py"), str(site)]
+    )
+
+
 def main(argv: list[str]) -> int:
     """Run one of the commands in the module's description."""
     command, args = (argv[0], argv[1:]) if argv else ("", [])
-    if command not in ("example", "test", "bench", "python"):
+    if command not in ("example", "test", "docs", "bench", "python"):
         if command not in ("", "-h", "--help", "help"):
             say("run.py: there is no command %r\n" % command)
         print(__doc__)
@@ -279,6 +292,8 @@ def main(argv: list[str]) -> int:
     locks = [RUN]
     if testing or "--test" in own:
         locks.append(TEST)
+    if command == "docs":
+        locks.append(DOCS)
     neural = night or "--neural" in own
     if neural:
         locks.append(NEURAL)
@@ -290,6 +305,8 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("MPLBACKEND", "Agg")  # no window, and no display needed
     if command == "example":
         return call(["-m", "pymc_dp.examples.blood_lead", *args])
+    if command == "docs":
+        return docs(args)
     if command == "bench":
         return call(["-m", "benchmarks", *args], cwd=ROOT)
     return test(args, night, neural)

@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"^(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?:<!-- needs: (\w+) -->\n)?```(?:python|\{code-cell\})\n(?::.*\n)*\n?(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 EXTRAS = {"neural": ("torch", "sbi"), "opendp": ("opendp",)}
 BY_DAY = ("README.md", "releases.md")  # seconds; the others take up to minutes
 ELSEWHERE = ("extending.md",)  # what it registers is for a process of its own: test_extension
+FOLDERS = (".", "howto", "papers", "reference")  # what the site makes or copies is tested elsewhere
 PAGES = [
     pytest.param(page, marks=() if page.name in BY_DAY else pytest.mark.nightly)
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    if "```python" in page.read_text() and page.name not in ELSEWHERE
+    for page in [
+        ROOT / "README.md",
+        *sorted(p for f in FOLDERS for p in (ROOT / "docs" / f).glob("*.md")),
+    ]
+    if BLOCK.search(page.read_text()) and page.name not in ELSEWHERE
 ]
 
 
@@ -25,7 +32,7 @@ def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     blocks = list(BLOCK.finditer(text))
-    assert len(blocks) == text.count("```python")
+    assert len(blocks) == len(re.findall(r"^```(?:python|\{code-cell\})$", text, re.MULTILINE))
 
     namespace, missing = {"__name__": "__main__"}, set()
     for block in blocks:
