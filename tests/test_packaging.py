@@ -1,0 +1,54 @@
+"""What is written twice for a release says the same: versions, and what is needed."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+BUILD = PYPROJECT["build-system"]["requires"]
+
+
+def first(pattern, file):
+    """Return what the pattern's group is at its first place in a file."""
+    return re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)[1]
+
+
+def recipe(section):
+    """Return the packages of a section of the recipe as pyproject.toml writes them."""
+    lines = first(rf"^  {section}:\n((?:    - .+\n)+)", "conda/recipe.yaml")
+    # conda-forge's matplotlib brings Qt, too.
+    lines = lines.replace("matplotlib-base", "matplotlib").splitlines()
+    return [line.strip(" -").replace(" ", "") for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "file"),
+    [
+        (r"^version: (.+)$", "CITATION.cff"),
+        (r'^  version: "(.+)"$', "conda/recipe.yaml"),
+        (r'^fallback-version = "(.+)\.dev0"$', "pyproject.toml"),
+    ],
+)
+def test_version_is_the_changelogs(pattern, file):
+    assert first(pattern, file) == first(r"^## \[(.+)\] - ", "CHANGELOG.md")
+
+
+@pytest.mark.parametrize(
+    ("section", "needed"),
+    [
+        ("run", ["python" + PROJECT["requires-python"], *PROJECT["dependencies"]]),
+        ("host", ["python" + PROJECT["requires-python"], "pip", *BUILD]),
+    ],
+)
+def test_recipe_needs_what_the_package_needs(section, needed):
+    assert sorted(recipe(section)) == sorted(needed)
+
+
+def test_run_py_installs_with_what_builds():
+    assert PYPROJECT["dependency-groups"]["build"] == BUILD
+    locked = re.findall(r"^([\w-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert {re.split("[<>=]", need)[0] for need in BUILD} <= set(locked)
