@@ -17,6 +17,8 @@ ROOT = HERE.parent
 sys.path.insert(0, str(HERE))  # the gallery is made by a module beside this one
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")  # for the pages that are run, too
 
+import make_gallery  # noqa: E402
+
 project, author = "pymc_dp", "pymc_dp developers"
 copyright = f"2026, {author}"
 version = release = pymc_dp.__version__
@@ -28,7 +30,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "README.md"]
+exclude_patterns = ["_build", "gallery/text"]
 templates_path = ["_templates"]
 
 # Pages with code cells are run, and what they gave is kept until their code changes.
@@ -72,7 +74,8 @@ BESIDE = {
 
 
 def _bring(app) -> None:
-    """Copy what lies beside; notebooks get code cells in place of blocks of Python."""
+    """Make the gallery, and copy what lies beside; blocks of notebooks become code cells."""
+    make_gallery.make()
     for here, there in BESIDE.items():
         text = (ROOT / here).read_text()
         if here.startswith("notebooks/"):

@@ -1,0 +1,259 @@
+"""Pages of the gallery: one for each mechanism, step and law of sums that is registered.
+
+A page is put together from the item's docstring, its text in docs/gallery/text, and for mechanisms
+a picture of what `PICTURES` says. What has no text or no picture fails a test.
+"""
+
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+import pymc_dp as dp
+from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.laws.sum_law import SUM_LAWS
+from pymc_dp.laws.sums import FAMILIES
+from pymc_dp.mechanisms import registered_mechanisms
+from pymc_dp.step_methods import STEPS
+
+GALLERY = Path(__file__).parent / "gallery"
+TEXT = GALLERY / "text"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is drawn of a mechanism.
+
+    Attributes
+    ----------
+    versions : three of them, as one writes them.
+    values : of the release, in the order in which they are drawn.
+    statistic, neighbour : the confidential value, and what it is after one record has changed.
+    atoms : values with a mass of their own, beside a density.
+    names : of the values, where they are choices.
+    """
+
+    versions: tuple[str, ...]
+    values: np.ndarray
+    statistic: object = 0.0
+    neighbour: object = 1.0
+    atoms: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def _each(how: str, *scales) -> tuple[str, ...]:
+    return tuple(f"dp.{how.format(scale)}" for scale in scales)
+
+
+LINE, WHOLE = np.linspace(-10, 10, 801), np.arange(-10, 11)
+LAPLACE = "dp.LaplaceMechanism(2)"
+POSITIVE = np.linspace(-2, 12, 801)
+CANDIDATES = ("A", "B", "C", "D")
+PICTURES = {
+    "LaplaceMechanism": Picture(_each("LaplaceMechanism({})", 1, 2, 4), LINE),
+    "GaussianMechanism": Picture(_each("GaussianMechanism({})", 1, 2, 4), LINE),
+    "GeometricMechanism": Picture(_each("GeometricMechanism({})", 1, 2, 4), WHOLE),
+    "DiscreteGaussianMechanism": Picture(_each("DiscreteGaussianMechanism({})", 1, 2, 4), WHOLE),
+    "UniformMechanism": Picture(_each("UniformMechanism({})", 2, 4, 8), LINE),
+    "CauchyMechanism": Picture(_each("CauchyMechanism({})", 1, 2, 4), LINE),
+    "StudentTMechanism": Picture(_each("StudentTMechanism({}, 2)", 2, 4, 16), LINE),
+    "StaircaseMechanism": Picture(_each("StaircaseMechanism({}, 2)", 0.5, 1, 2), LINE),
+    "TulapMechanism": Picture(_each("TulapMechanism({}, 0.01, 1)", 0.25, 0.5, 1), LINE),
+    "SnappingMechanism": Picture(
+        _each("SnappingMechanism({}, -8, 8, 2)", 1, 2, 4), np.arange(-8, 9, 2)
+    ),
+    "BoundedLaplaceMechanism": Picture(
+        _each("BoundedLaplaceMechanism({}, 0, 10)", 1, 2, 4), np.linspace(0, 10, 801), 2.0, 3.0
+    ),
+    "FoldedLaplaceMechanism": Picture(
+        _each("FoldedLaplaceMechanism({}, 0, 10)", 1, 2, 4), np.linspace(0, 10, 801), 2.0, 3.0
+    ),
+    "ClippedMechanism": Picture(
+        _each("LaplaceMechanism({}).clipped(lower=0)", 1, 2, 4), POSITIVE, 2.0, 3.0, atoms=(0.0,)
+    ),
+    "RoundedMechanism": Picture(
+        _each("LaplaceMechanism({}).rounded(base=2)", 1, 2, 4), np.arange(-10, 11, 2)
+    ),
+    "FlooredMechanism": Picture(_each("LaplaceMechanism({}).floored()", 1, 2, 4), WHOLE),
+    "CeiledMechanism": Picture(
+        _each("LaplaceMechanism({}).ceiled(base=2)", 1, 2, 4), np.arange(-10, 11, 2)
+    ),
+    "TruncatedMechanism": Picture(_each("LaplaceMechanism({}).truncated()", 1, 2, 4), WHOLE),
+    "SuppressedMechanism": Picture(
+        _each("GeometricMechanism({}).suppressed(below=5)", 1, 2, 4),
+        np.array([np.nan, *range(5, 19)]), 8, 9,
+        names=("withheld", *map(str, range(5, 19))),
+    ),
+    "ThresholdedMechanism": Picture(
+        _each("LaplaceMechanism({}).thresholded(5)", 1, 2, 4), np.arange(2), 7.0, 8.0,
+        names=("below 5", "5 or more"),
+    ),
+    "RandomRounding": Picture(_each("RandomRounding({})", 3, 5, 10), np.arange(0, 31), 13, 14),
+    "BinomialMechanism": Picture(
+        _each("BinomialMechanism(20, {}, 100)", 1, 10, 100), np.arange(21), 30, 31
+    ),
+    "RandomizedResponse": Picture(
+        _each("RandomizedResponse({}, 3)", 0.5, 0.7, 0.9), np.arange(3), 0, 1, names=("0", "1", "2")
+    ),
+    "ReportMatrix": Picture(
+        _each(
+            "RandomizedResponse(matrix=[{}, [0.1, 0.9]])", [0.5, 0.5], [0.7, 0.3], [0.9, 0.1]
+        ),
+        np.arange(2), 0, 1, names=("no", "yes"),
+    ),
+    "RandomizedResponseCount": Picture(
+        _each("RandomizedResponse({}).counted(30)", 0.6, 0.75, 0.9), np.arange(31), 10, 11
+    ),
+    "ExponentialMechanism": Picture(
+        _each("ExponentialMechanism({})", 0.25, 0.5, 1), np.arange(4), [4.0, 6.0, 1.0, 5.0],
+        [5.0, 5.0, 2.0, 4.0], names=CANDIDATES,
+    ),
+    "NoisyMax": Picture(
+        _each("NoisyMax(dp.LaplaceMechanism({}))", 4, 2, 1), np.arange(4), [4.0, 6.0, 1.0, 5.0],
+        [5.0, 5.0, 2.0, 4.0], names=CANDIDATES,
+    ),
+    "PrivateQuantile": Picture(
+        _each("PrivateQuantile(0.5, {}, 0, 10)", 0.5, 1, 4), np.linspace(0.01, 9.99, 801),
+        [1.0, 3.0, 4.0, 5.0, 8.0], [1.0, 3.0, 7.0, 5.0, 8.0],
+    ),
+}  # fmt: skip
+
+
+def log_probabilities(mechanism, values, statistic) -> np.ndarray:
+    """Return the log densities or masses of values, one by one."""
+    statistic = np.asarray(statistic)
+    if not statistic.ndim:
+        return mechanism.logp(values, np.full(np.shape(values), statistic)).eval()
+    value = pt.scalar("value", dtype=np.asarray(values).dtype)  # one, of the whole vector
+    one = pytensor.function([value], mechanism.logp(value, statistic), mode=PLAIN_MODE)
+    return np.array([one(v) for v in values], float)
+
+
+def draw(picture: Picture) -> plt.Figure:
+    """Draw the law of the release, and the privacy loss of one changed record."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+    smooth = len(picture.values) > 100
+    values = np.arange(len(picture.names)) if picture.names else picture.values
+    width = 0.25 * (values[1] - values[0])
+    for j, code in enumerate(picture.versions):
+        look = {"color": f"C{j}", "label": code.replace("dp.", "")}
+        mechanism = eval(code, {"dp": dp})
+        here, there = (
+            log_probabilities(mechanism, picture.values, statistic)
+            for statistic in (picture.statistic, picture.neighbour)
+        )
+        atom = np.isin(picture.values, picture.atoms)
+        with np.errstate(invalid="ignore"):
+            loss = np.where(atom, np.nan, np.abs(here - there))
+        if smooth:
+            left.plot(values, np.where(atom, np.nan, np.exp(here)), **look)
+            left.vlines(values[atom], 0, np.exp(here[atom]), color=f"C{j}")
+            left.plot(values[atom], np.exp(here[atom]), "o", color=f"C{j}")
+            right.plot(values, loss, **look)
+        else:
+            left.bar(values + (j - 1) * width, np.exp(here), width, **look)
+            right.plot(values + (j - 1) * width, loss, "o", ms=4, **look)
+    for ax in (left, right):
+        ax.set(xlabel="release", ylim=(0, None))
+        if picture.names:
+            ax.set_xticks(values, picture.names, rotation=60 if len(values) > 8 else 0)
+    right.set(ylabel="privacy loss", xlim=left.get_xlim())
+    left.set(
+        ylabel=("density" if smooth else "probability") + ", dot: probability" * bool(picture.atoms)
+    )
+    longest = max(map(len, picture.versions))
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3 if longest < 38 else 1)
+    return figure
+
+
+def text_of(item: type) -> str | None:
+    """Return what is written by hand of an item, or None."""
+    path = TEXT / f"{item.__name__}.md"
+    return path.read_text() if path.exists() else None
+
+
+def summary(item: type) -> str:
+    """Return the first line of a docstring, as Markdown."""
+    [line, *_] = inspect.getdoc(item).splitlines()
+    return re.sub(r":math:`([^`]*)`", r"$\1$", line)
+
+
+def _reference(item: type) -> str:
+    if not hasattr(dp, item.__name__):
+        return ""
+    where = f"{{py:class}}`pymc_dp.{item.__name__}`"
+    return f"Formulas, arguments, errors and source: {where}.\n"
+
+
+def mechanism_page(item: type) -> str:
+    """Return the page of a mechanism; its picture lies beside it."""
+    name, picture = item.__name__, PICTURES.get(item.__name__)
+    parts = [f"# {name}", summary(item)]
+    if picture is not None:
+        parts += [
+            f"![The law of a release, and its privacy loss]({name}.svg)",
+            f"Left: the release where the confidential value is {picture.statistic}. Right: how "
+            f"much a release tells of one changed record, which makes it {picture.neighbour}: the "
+            "difference of the two log probabilities. Where nothing is drawn, only one of the two "
+            "values can lead to that release.",
+        ]
+    return "\n\n".join([*parts, text_of(item) or "", _reference(item)])
+
+
+def run_page(item: type) -> str:
+    """Return the page of a step or of a law of sums, whose text has cells to run."""
+    head = "---\nfile_format: mystnb\nkernelspec: {name: python3}\n---"
+    text = text_of(item) or ""
+    return "\n\n".join([head, f"# {item.__name__}", summary(item), text, _reference(item)])
+
+
+def laws_of_sums() -> list[type]:
+    """Return the registered laws of what is released of many records, families first."""
+    return [*FAMILIES, *(law for law in SUM_LAWS if law.__name__ != "OfSums")]
+
+
+KINDS = {
+    "mechanisms": ("Mechanisms", registered_mechanisms, mechanism_page),
+    "steps": ("Steps", lambda: tuple(STEPS), run_page),
+    "sums": ("Laws of what was released of many records", laws_of_sums, run_page),
+}
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text, if it is another one than is there."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def is_stale(drawn: Path, item: type) -> bool:
+    """Tell whether a picture is missing, or older than what it is made from."""
+    sources = (Path(__file__), Path(inspect.getfile(item)))
+    return not drawn.exists() or drawn.stat().st_mtime < max(s.stat().st_mtime for s in sources)
+
+
+def make() -> None:
+    """Write all pages, and draw what has changed since it was drawn."""
+    for folder, (title, items, page) in KINDS.items():
+        (GALLERY / folder).mkdir(exist_ok=True)
+        cards = []
+        for item in items():
+            name = item.__name__
+            write(GALLERY / folder / f"{name}.md", page(item))
+            cards += [f":::{{grid-item-card}} {name}", f":link: {name}", ":link-type: doc"]
+            if folder == "mechanisms" and name in PICTURES:
+                cards.append(f":img-bottom: {name}.svg")
+                drawn = GALLERY / folder / f"{name}.svg"
+                if is_stale(drawn, item):
+                    figure = draw(PICTURES[name])
+                    figure.savefig(drawn)
+                    plt.close(figure)
+            cards += [summary(item), ":::"]
+        tree = ["```{toctree}", ":hidden:", *(item.__name__ for item in items()), "```"]
+        grid = ["::::{grid} 1 2 2 3", ":gutter: 2", *cards, "::::"]
+        write(GALLERY / folder / "index.md", "\n".join([f"# {title}", "", *grid, "", *tree, ""]))

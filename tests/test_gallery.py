@@ -1,0 +1,59 @@
+"""Every registered mechanism, step and law of sums has its page in the gallery, and none else."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+sys.path.insert(0, str(DOCS))
+import make_gallery as gallery  # noqa: E402
+
+sys.path.pop(0)
+OURS = {
+    folder: [item for item in items() if item.__module__.startswith("pymc_dp.")]
+    for folder, (_, items, _) in gallery.KINDS.items()
+}
+ITEMS = [pytest.param(item, id=item.__name__) for item in OURS["mechanisms"]]
+MECHANISMS = [pytest.param(item, id=item.__name__) for item in OURS["mechanisms"]]
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_an_item_has_a_text(item):
+    text = gallery.text_of(item)
+    assert text is not None, f"write docs/gallery/text/{item.__name__}.md"
+    assert "```" in text
+
+
+def test_a_text_or_picture_has_an_item():
+    names = {item.__name__ for items in OURS.values() for item in items}
+    assert {path.stem for path in gallery.TEXT.glob("*.md")} <= names
+    assert set(gallery.PICTURES) <= names
+
+
+@pytest.mark.parametrize("item", MECHANISMS)
+def test_a_mechanism_has_a_picture_of_its_law(item):
+    picture = gallery.PICTURES[item.__name__]
+    mechanism = eval(picture.versions[0], {"dp": gallery.dp})
+    assert type(mechanism) is item
+    mass = np.exp(gallery.log_probabilities(mechanism, picture.values, picture.statistic))
+    assert np.all(mass >= 0)
+    if len(picture.values) > 100:  # a density, which is not cut so that most of it is lost
+        atom = np.isin(picture.values, picture.atoms)
+        total = np.trapezoid(np.where(atom, 0, mass), picture.values) + mass[atom].sum()
+        assert 0.9 < total < 1.05
+    else:
+        assert 0.9 < mass.sum() < 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("item", MECHANISMS)
+def test_the_model_of_a_mechanism_has_a_density(item):
+    text = gallery.text_of(item)
+    assert all(f"**{part}**" in text for part in ("Added to", "Used by", "Privacy loss"))
+    [code] = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    exec(code, found := {})
+    model = found["model"]
+    densities = model.point_logps(model.initial_point())
+    assert not np.isnan(list(densities.values())).any()
