@@ -136,6 +136,11 @@ def apart(statistic: TensorVariable) -> TensorVariable:
     return node.inputs[0] if node is not None and isinstance(node.op, Together) else statistic
 
 
+def in_print(label: str) -> tuple[str, str]:
+    """Return how PyMC prints a law, as text and in LaTeX."""
+    return label, rf"\operatorname{{{label}}}"
+
+
 class PrivateReleaseRV(SymbolicRandomVariable):
     """A release: the mechanism's noise around a statistic of the confidential records.
 
@@ -157,6 +162,11 @@ class PrivateReleaseRV(SymbolicRandomVariable):
         count = len(self.mechanism.parameters)
         moments = self.region(*rest[count:]) if self.region is not None else None
         return apart(statistic), self.mechanism.with_parameters(*rest[:count]), moments
+
+    def dist_params(self, node):
+        """Return what a printed model shows: the statistic and the parameters of the noise."""
+        statistic, *rest = node.inputs[1:]
+        return apart(statistic), *rest[: len(self.mechanism.parameters)]
 
 
 def release_rv(
@@ -194,6 +204,7 @@ def release_rv(
         extended_signature=f"[rng],{','.join([core, *['()'] * (len(inputs) - 2)])}->[rng],{own}",
     )
     op.mechanism, op.bounds, op.n = mechanism, bounds, n
+    op.name, op._print_name = mechanism.label, in_print(mechanism.label)
     op.region = None if moments is None else type(moments)
     return op(*inputs)
 

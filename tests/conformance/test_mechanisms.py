@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 from functools import cache
+from xml.etree import ElementTree
 
 import cloudpickle
 import numpy as np
@@ -428,6 +429,27 @@ COUNTED += [
 
 
 @pytest.mark.parametrize("example", [*EXAMPLES, *COUNTED], ids=lambda e: repr(e.mechanism))
+def test_html(example):
+    """It is well-formed, names the class, and says what repr says."""
+    mechanism = example.mechanism
+    table = ElementTree.fromstring(mechanism._repr_html_())
+    assert table.find("caption").text == type(mechanism).__name__
+    rows = [[cell.text for cell in row] for row in table.iter("tr")]
+    text = repr(mechanism)
+    for name, value in rows:
+        if name == "then":
+            assert f".{value}" in text
+        elif name == "noise":
+            assert value in registered_names()
+        elif " at sensitivity" not in name and name not in ("epsilon", "written"):
+            assert f"{name}={value}" in text
+    assert "color" not in mechanism._repr_html_()
+
+
+def registered_names():
+    return {cls.__name__ for cls in registered_mechanisms()}
+
+
 def test_log_concave_in_the_statistic(example):
     """Where the mechanism says so."""
     mechanism, middle = example.mechanism, example.statistic
