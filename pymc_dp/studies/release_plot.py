@@ -1,0 +1,244 @@
+"""A picture of releases: what was published beside what the model makes of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import arviz_base
+import numpy as np
+import pymc as pm
+import xarray as xr
+from arviz_plots import PlotCollection, visuals
+from arviz_plots.plot_collection import backend_from_object
+from xarray import DataTree
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import per_draw
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.ladder.collapse import collapsed
+from pymc_dp.laws.integrated import all_releases
+from pymc_dp.reading.kept import kept
+from pymc_dp.reading.model import release_statistic, releases
+
+# From top to bottom within a row, with the color of each.
+_KINDS = {
+    "prior predictive": (0.3, "gray"),
+    "posterior predictive": (0.1, "C0"),
+    "confidential": (-0.1, "C1"),
+    "published": (0.0, "C3"),
+}
+
+
+def plot_release(
+    idata: DataTree,
+    *,
+    model: pm.Model | None = None,
+    var_names: str | Sequence[str] | None = None,
+    coords: Mapping[str, Any] | None = None,
+    prob: float | None = None,
+    most: int = 60,
+    backend: str | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    r"""Draw published values beside what a model says of them, a row for each entry.
+
+    A diamond is the published value :math:`z`; "(withheld)" stands beside the label of an entry
+    that was not published. Lines are central intervals, with a dot at the median, of
+
+    - the prior predictive :math:`p(z)`, of group ``prior_predictive``;
+    - the posterior predictive :math:`p(\tilde z \mid z)`, of group ``posterior_predictive``;
+    - the confidential value that noise was added to, :math:`p(s \mid z)`, of group ``posterior``.
+
+    What `idata` does not hold is not drawn. The predictive of an entry that may be withheld is
+    that of the values that are published.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Result of `sample`, with ``observed_data``.
+    model : pm.Model, optional
+        The model that was sampled. It says which variables are releases, and what the confidential
+        value is where `recover` has statistics of the records, ``x_mean`` say. Without it all that
+        was observed is drawn, and ``<release>_confidential``.
+    var_names : str or sequence of str, optional
+        Releases to draw; all of them by default.
+    coords : mapping, optional
+        Labels of some dims, those to draw.
+    prob : float, optional
+        Mass of the intervals; ArviZ's ``rcParams["stats.ci_prob"]`` by default.
+    most : int, default 60
+        Most entries that are drawn.
+    backend : str, optional
+        Plotting backend of ArviZ.
+    **pc_kwargs
+        Further arguments of `arviz_plots.PlotCollection.grid`.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+        A panel for each release, in the units of its values.
+
+    Raises
+    ------
+    ValueError
+        There is nothing to draw, a release that is not there, or too many entries.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", pm.Normal("mu", 50, 10), 8, shape=100)
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=47.9)
+    >>> idata = dp.sample(model, random_seed=1, progressbar=False)  # doctest: +SKIP
+    >>> with model:
+    ...     pm.sample_posterior_predictive(idata, extend_inferencedata=True)  # doctest: +SKIP
+    >>> dp.plot_release(dp.recover(model, idata), model=model)  # doctest: +SKIP
+    """
+    prob = arviz_base.rcParams["stats.ci_prob"] if prob is None else prob
+    if not 0 < prob < 1:
+        raise ValueError(f"prob={prob}: the mass of an interval is between 0 and 1")
+    withheld, statistics = _of_model(model, idata)
+    observed = idata["observed_data"].to_dataset() if "observed_data" in idata.children else {}
+    names = [name for name in map(str, observed) if model is None or name in withheld]
+    if var_names is not None:
+        wanted = [var_names] if isinstance(var_names, str) else list(var_names)
+        unknown = [name for name in wanted if name not in names]
+        if unknown:
+            known = ", ".join(map(repr, names)) or "none"
+            raise ValueError(f"var_names: there is no release {unknown[0]!r} in idata, but {known}")
+        names = wanted
+    if not names:
+        raise ValueError(
+            "idata has no published values: its group observed_data, as dp.sample makes it, has to "
+            "hold a release"
+        )
+    drawn: dict[str, xr.Dataset] = {}
+    for name in names:
+        value = observed[name]
+        found = xr.Dataset(_intervals(idata, name, value, statistics.get(name), prob))
+        hidden = value.copy(data=withheld.get(name, np.isnan(value.to_numpy())))
+        found = found.assign({"published": value.where(~hidden), "withheld": hidden})
+        here = {dim: label for dim, label in (coords or {}).items() if dim in value.dims}
+        drawn[name] = found.sel({d: [x] if np.ndim(x) == 0 else x for d, x in here.items()})
+    count = sum(found["published"].size for found in drawn.values())
+    if count > most:
+        raise ValueError(
+            f"{count} entries are more than most={most}: choose some by var_names= or "
+            f"coords={{dim: labels}}, or write most={count}"
+        )
+    kinds = [kind for kind in _KINDS if any(kind in found for found in drawn.values())]
+    if kinds == ["published"]:
+        raise ValueError(
+            f"idata has no more than the published values of {', '.join(map(repr, names))}. Add "
+            f"what is drawn beside them: pm.sample_posterior_predictive(idata, model=model, "
+            f"extend_inferencedata=True), or idata = dp.recover(model, idata), and write "
+            f"model=model, which says of what records a statistic is"
+        )
+    return _picture(drawn, kinds, backend, pc_kwargs)
+
+
+def _of_model(
+    model: pm.Model | None, idata: DataTree
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return which entries were withheld, and draws of what noise was added to, by release."""
+    withheld: dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
+    if model is None:
+        return withheld, found
+    for rv in all_releases(model):
+        value = known_value(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
+        if value is not None:
+            hidden = known_value(rv.owner.op.mechanism.is_withheld(value))
+            withheld[str(rv.name)] = np.zeros(value.shape, bool) if hidden is None else hidden
+    posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else None
+    if posterior is None:
+        return withheld, found
+    with kept(model) as reading:
+        rungs = [reading]
+        with suppress(Declined, ValueError):  # it has no such rung
+            rungs.append(collapsed(reading, "statistics"))
+        for rv in (rv for rung in rungs for rv in releases(rung.model)):
+            with suppress(ValueError):  # what it is computed from is not in the posterior
+                if not rv.owner.op.mechanism.statistic_ndim:
+                    found[str(rv.name)] = per_draw(posterior, release_statistic(rv))
+    return withheld, found
+
+
+def _intervals(
+    idata: DataTree, name: str, value: xr.DataArray, statistic: np.ndarray | None, prob: float
+) -> dict[str, xr.DataArray]:
+    """Return the ends of intervals and the medians, by kind."""
+    draws: dict[str, np.ndarray] = {} if statistic is None else {"confidential": statistic}
+    for kind, group, variable in (
+        ("prior predictive", "prior_predictive", name),
+        ("posterior predictive", "posterior_predictive", name),
+        ("confidential", "posterior", f"{name}_confidential"),
+    ):
+        if group in idata.children and variable in idata[group]:
+            draws[kind] = idata[group][variable].to_numpy()
+    found = {}
+    for kind, own in draws.items():
+        own = own.reshape(-1, *value.shape).astype("float64")
+        with warnings.catch_warnings():  # all draws of an entry may be withheld
+            warnings.filterwarnings("ignore", message="All-NaN")
+            ends = np.nanquantile(own, [(1 - prob) / 2, 0.5, (1 + prob) / 2], axis=0)
+        found[kind] = xr.DataArray(ends, value.coords, ("end", *value.dims))
+    return found
+
+
+def _picture(
+    drawn: dict[str, xr.Dataset], kinds: list[str], backend: str | None, pc_kwargs: dict[str, Any]
+) -> PlotCollection:
+    lines, points, sizes = {}, {}, []
+    for name, found in drawn.items():
+        row = -np.arange(found["published"].size, dtype="float64")
+        sizes.append(row.size + 1)
+        nothing = np.full((3, row.size), np.nan)
+        line, point = np.full((2, len(kinds), 2, 3 * row.size), np.nan)
+        for i, kind in enumerate(kinds):
+            own = found[kind].to_numpy().reshape(-1, row.size) if kind in found else nothing
+            low, middle, high = own if len(own) == 3 else (nothing[0], own[0], nothing[0])
+            height = row + _KINDS[kind][0]
+            # One line for all entries, with gaps.
+            line[i] = [
+                np.stack([a, b, c], 1).ravel()
+                for a, b, c in ((low, high, nothing[0]), (height,) * 3)
+            ]
+            point[i, :, : row.size] = middle, height
+        dims = ("kind", "plot_axis", f"{name}_point")
+        lines[name], points[name] = xr.DataArray(line, dims=dims), xr.DataArray(point, dims=dims)
+    axes = {"kind": kinds, "plot_axis": ["x", "y"]}
+    line, point = (xr.Dataset(found, axes) for found in (lines, points))
+    figure = {"height_ratios": sizes, "figsize": (7.0, 1.0 + 0.35 * sum(sizes))}
+    figure |= pc_kwargs.pop("figure_kwargs", {})
+    pc_kwargs = {"aes": {"color": ["kind"]}, "color": [_KINDS[k][1] for k in kinds]} | pc_kwargs
+    pc = PlotCollection.grid(
+        line, rows=["__variable__"], backend=backend, figure_kwargs=figure, **pc_kwargs
+    )
+    pc.map(visuals.line_xy, "interval", data=line, width=2)
+    pc.map(visuals.scatter_xy, "median", data=point.sel(kind=kinds[:-1]))
+    pc.map(visuals.scatter_xy, "published", data=point.sel(kind=kinds[-1:]), marker="D")
+    for name, found in drawn.items():
+        target = pc.get_target(name, {})
+        plot = backend_from_object(target)
+        labels = _labels(found)
+        plot.yticks(-np.arange(len(labels)), labels, target)
+        plot.ylim((0.6 - len(labels), 0.6), target)
+        plot.title(name, target)
+    pc.add_legend("kind", title="")
+    return pc
+
+
+def _labels(found: xr.Dataset) -> list[str]:
+    """Return the labels of a release's entries."""
+    value, hidden = found["published"], found["withheld"].to_numpy()
+    axes = [value[dim].to_numpy() for dim in value.dims]
+    return [
+        ", ".join(str(axis[i]) for axis, i in zip(axes, at, strict=True))
+        + (" (withheld)" if hidden[at] else "")
+        for at in np.ndindex(*value.shape)
+    ]
