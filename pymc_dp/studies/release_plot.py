@@ -18,8 +18,10 @@ from xarray import DataTree
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import known_value
-from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.integrated import all_releases
+from pymc_dp.laws.sum_law import change
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.kept import kept
 from pymc_dp.reading.model import release_statistic, releases
 
@@ -66,7 +68,7 @@ def plot_release(
     var_names : str or sequence of str, optional
         Releases to draw; all of them by default.
     coords : mapping, optional
-        Labels of some dims, those to draw.
+        Labels of some dims, those to draw: entries of one scale, say.
     prob : float, optional
         Mass of the intervals; ArviZ's ``rcParams["stats.ci_prob"]`` by default.
     most : int, default 60
@@ -116,6 +118,10 @@ def plot_release(
             "idata has no published values: its group observed_data, as dp.sample makes it, has to "
             "hold a release"
         )
+    known_dims = {dim for name in names for dim in observed[name].dims}
+    if unknown := [dim for dim in coords or {} if dim not in known_dims]:
+        known = ", ".join(sorted(map(repr, known_dims))) or "none"
+        raise ValueError(f"coords: the releases have no dim {unknown[0]!r}, but {known}")
     drawn: dict[str, xr.Dataset] = {}
     for name in names:
         value = observed[name]
@@ -158,13 +164,18 @@ def _of_model(
     if posterior is None:
         return withheld, found
     with kept(model) as reading:
-        rungs = [reading]
-        with suppress(Declined, ValueError):  # it has no such rung
-            rungs.append(collapsed(reading, "statistics"))
-        for rv in (rv for rung in rungs for rv in releases(rung.model)):
-            with suppress(ValueError):  # what it is computed from is not in the posterior
-                if not rv.owner.op.mechanism.statistic_ndim:
-                    found[str(rv.name)] = per_draw(posterior, release_statistic(rv))
+        written = [(rv.name, rv) for rv in releases(reading.model)]
+        for group in record_groups(reading):
+            with suppress(Declined, ValueError):  # these records have no statistics of such names
+                on = change(reading, group, "statistics")
+                for name, (rv, _) in {**on.transforms, **on.added}.items():
+                    rv.name = name
+                written += [(old.name, rv) for old, rv in on.replaced.items()]
+        for name, rv in written:
+            op = rv.owner.op
+            if isinstance(op, PrivateReleaseRV) and not op.mechanism.statistic_ndim:
+                with suppress(ValueError):  # what it is computed from is not in the posterior
+                    found[name] = per_draw(posterior, release_statistic(rv))
     return withheld, found
 
 
@@ -193,42 +204,45 @@ def _intervals(
 def _picture(
     drawn: dict[str, xr.Dataset], kinds: list[str], backend: str | None, pc_kwargs: dict[str, Any]
 ) -> PlotCollection:
-    lines, points, sizes = {}, {}, []
+    axes = {"kind": kinds, "plot_axis": ["x", "y"]}
+    lines, points, sizes = xr.Dataset(coords=axes), xr.Dataset(coords=axes), []
     for name, found in drawn.items():
         row = -np.arange(found["published"].size, dtype="float64")
         sizes.append(row.size + 1)
-        nothing = np.full((3, row.size), np.nan)
-        line, point = np.full((2, len(kinds), 2, 3 * row.size), np.nan)
+        gap = np.full(row.size, np.nan)
+        line = np.full((len(kinds), 2, 3 * row.size), np.nan)
+        point = np.full((len(kinds), 2, row.size), np.nan)
         for i, kind in enumerate(kinds):
-            own = found[kind].to_numpy().reshape(-1, row.size) if kind in found else nothing
-            low, middle, high = own if len(own) == 3 else (nothing[0], own[0], nothing[0])
-            height = row + _KINDS[kind][0]
-            # One line for all entries, with gaps.
-            line[i] = [
-                np.stack([a, b, c], 1).ravel()
-                for a, b, c in ((low, high, nothing[0]), (height,) * 3)
-            ]
-            point[i, :, : row.size] = middle, height
-        dims = ("kind", "plot_axis", f"{name}_point")
-        lines[name], points[name] = xr.DataArray(line, dims=dims), xr.DataArray(point, dims=dims)
-    axes = {"kind": kinds, "plot_axis": ["x", "y"]}
-    line, point = (xr.Dataset(found, axes) for found in (lines, points))
-    figure = {"height_ratios": sizes, "figsize": (7.0, 1.0 + 0.35 * sum(sizes))}
-    figure |= pc_kwargs.pop("figure_kwargs", {})
-    pc_kwargs = {"aes": {"color": ["kind"]}, "color": [_KINDS[k][1] for k in kinds]} | pc_kwargs
-    pc = PlotCollection.grid(
-        line, rows=["__variable__"], backend=backend, figure_kwargs=figure, **pc_kwargs
-    )
-    pc.map(visuals.line_xy, "interval", data=line, width=2)
-    pc.map(visuals.scatter_xy, "median", data=point.sel(kind=kinds[:-1]))
-    pc.map(visuals.scatter_xy, "published", data=point.sel(kind=kinds[-1:]), marker="D")
+            if kind in found:
+                ends = found[kind].to_numpy().reshape(-1, row.size)
+                low, middle, high = (gap, *ends, gap) if kind == "published" else ends
+                height = row + _KINDS[kind][0]
+                # One line for all entries, with gaps.
+                line[i] = np.stack([low, high, gap], 1).ravel(), height.repeat(3)
+                point[i] = middle, height
+        lines[name] = ("kind", "plot_axis", f"{name} line"), line
+        points[name] = ("kind", "plot_axis", f"{name} point"), point
+    figure = {"height_ratios": sizes, "figsize": (8.0, 1.0 + 0.35 * sum(sizes))}
+    if (backend or arviz_base.rcParams["plot.backend"]) == "matplotlib":
+        figure["layout"] = "constrained"  # its legends are put outside
+    look = {
+        "aes": {"color": ["kind"], "marker": ["kind"]},
+        "color": [_KINDS[kind][1] for kind in kinds],
+        "marker": ["D" if kind == "published" else "o" for kind in kinds],
+        "figure_kwargs": figure | pc_kwargs.pop("figure_kwargs", {}),
+    }
+    pc = PlotCollection.grid(lines, rows=["__variable__"], backend=backend, **(look | pc_kwargs))
+    pc.map(visuals.line_xy, "interval", data=lines, width=2, ignore_aes={"marker"})
+    pc.map(visuals.scatter_xy, "point", data=points)
     for name, found in drawn.items():
         target = pc.get_target(name, {})
         plot = backend_from_object(target)
-        labels = _labels(found)
-        plot.yticks(-np.arange(len(labels)), labels, target)
+        labels, dims = _labels(found), map(str, found["published"].dims)
+        named = ", ".join(dim for dim in dims if not dim.startswith(f"{name}_dim_"))
+        at = [i for i, label in enumerate(labels) if label]
+        plot.yticks([-i for i in at], [labels[i] for i in at], target)
         plot.ylim((0.6 - len(labels), 0.6), target)
-        plot.title(name, target)
+        plot.title(f"{name} ({named})" if named else name, target)
     pc.add_legend("kind", title="")
     return pc
 
