@@ -15,7 +15,7 @@ from pymc.distributions.distribution import SymbolicRandomVariable, _support_poi
 from pymc.logprob.abstract import _logprob
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.mechanisms.release import PrivateReleaseRV, in_print
+from pymc_dp.mechanisms.release import PrivateReleaseRV
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -108,7 +108,7 @@ def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> Te
     )
     op.law, op.mechanism = law, mechanism
     op.name = f"Integrated{mechanism.label}"
-    op._print_name = in_print(op.name)
+    op._print_name = op.name, rf"\operatorname{{{op.name}}}"
     return op(*inputs)
 
 

@@ -21,13 +21,11 @@ def html_table(title: str, rows: Iterable[Sequence[str]], columns: Sequence[str]
 
     def line(cells: Sequence[str], headings: int) -> str:
         # Jupyter sets cells to the right; what is wrapped by hand stays so.
-        tags = ["th"] * headings + ["td"] * (len(cells) - headings)
         style = "text-align: left; white-space: pre-wrap"
-        return "".join(
-            f'<{tag} style="{style}">{escape(cell)}</{tag}>'
-            for tag, cell in zip(tags, cells, strict=True)
-        )
+        tags = ["th" if i < headings else "td" for i in range(len(cells))]
+        own = (f'<{t} style="{style}">{escape(c)}</{t}>' for t, c in zip(tags, cells, strict=True))
+        return f"<tr>{''.join(own)}</tr>"
 
-    head = f"<thead><tr>{line(columns, len(columns))}</tr></thead>" if columns else ""
-    body = "".join(f"<tr>{line(row, 0 if columns else 1)}</tr>" for row in rows)
+    head = f"<thead>{line(columns, len(columns))}</thead>" if columns else ""
+    body = "".join(line(row, 0 if columns else 1) for row in rows)
     return f"<table><caption>{escape(title)}</caption>{head}<tbody>{body}</tbody></table>"

@@ -136,11 +136,6 @@ def apart(statistic: TensorVariable) -> TensorVariable:
     return node.inputs[0] if node is not None and isinstance(node.op, Together) else statistic
 
 
-def in_print(label: str) -> tuple[str, str]:
-    """Return how PyMC prints a law, as text and in LaTeX."""
-    return label, rf"\operatorname{{{label}}}"
-
-
 class PrivateReleaseRV(SymbolicRandomVariable):
     """A release: the mechanism's noise around a statistic of the confidential records.
 
@@ -204,7 +199,8 @@ def release_rv(
         extended_signature=f"[rng],{','.join([core, *['()'] * (len(inputs) - 2)])}->[rng],{own}",
     )
     op.mechanism, op.bounds, op.n = mechanism, bounds, n
-    op.name, op._print_name = mechanism.label, in_print(mechanism.label)
+    op.name = mechanism.label
+    op._print_name = op.name, rf"\operatorname{{{op.name}}}"
     op.region = None if moments is None else type(moments)
     return op(*inputs)
 

@@ -199,11 +199,9 @@ class Release:
         if self.mechanism.withholds and withheld is not None:
             rows.append(("withheld", f"{int(withheld.sum())} of {self.value.size}"))
         for dim, labels in (self.coords or {}).items():
-            more = ", …" if len(labels) > 8 else ""
-            rows.append((dim, ", ".join(map(str, labels[:8])) + more))
+            rows.append((dim, ", ".join([*map(str, labels[:8]), *["…"] * (len(labels) > 8)])))
         if self.privacy is not None:
-            stated = ", ".join(f"{name}={text}" for name, text in self.privacy._rows())
-            rows.append(("privacy", stated))
+            rows.append(("privacy", ", ".join(map("=".join, self.privacy._rows()))))
         rows += [("source", self.source)] if self.source else []
         return html_table("Release" if self.name is None else f"Release {self.name}", rows)
 

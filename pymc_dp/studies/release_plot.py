@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -103,8 +104,11 @@ def plot_release(
     prob = arviz_base.rcParams["stats.ci_prob"] if prob is None else prob
     if not 0 < prob < 1:
         raise ValueError(f"prob={prob}: the mass of an interval is between 0 and 1")
-    withheld, statistics = _of_model(model, idata)
-    observed = idata["observed_data"].to_dataset() if "observed_data" in idata.children else {}
+    held = {str(group): node.to_dataset() for group, node in idata.children.items()}
+    observed = held.get("observed_data", xr.Dataset())
+    withheld = {} if model is None else _withheld(model)
+    read = model is not None and "posterior" in held
+    statistics = _statistics(model, held["posterior"]) if read else {}
     names = [name for name in map(str, observed) if model is None or name in withheld]
     if var_names is not None:
         wanted = [var_names] if isinstance(var_names, str) else list(var_names)
@@ -125,7 +129,7 @@ def plot_release(
     drawn: dict[str, xr.Dataset] = {}
     for name in names:
         value = observed[name]
-        found = xr.Dataset(_intervals(idata, name, value, statistics.get(name), prob))
+        found = xr.Dataset(_intervals(held, name, value, statistics.get(name), prob))
         hidden = value.copy(data=withheld.get(name, np.isnan(value.to_numpy())))
         found = found.assign({"published": value.where(~hidden), "withheld": hidden})
         here = {dim: label for dim, label in (coords or {}).items() if dim in value.dims}
@@ -147,22 +151,20 @@ def plot_release(
     return _picture(drawn, kinds, backend, pc_kwargs)
 
 
-def _of_model(
-    model: pm.Model | None, idata: DataTree
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return which entries were withheld, and draws of what noise was added to, by release."""
-    withheld: dict[str, np.ndarray] = {}
+def _withheld(model: pm.Model) -> dict[str, np.ndarray]:
+    """Return which entries of releases were withheld."""
+    mine = [rv for rv in all_releases(model) if rv in model.observed_RVs]
+    values = {rv: known_value(model.rvs_to_values[rv]) for rv in mine}
+    return {
+        str(rv.name): np.full(v.shape, known_value(rv.owner.op.mechanism.is_withheld(v)), bool)
+        for rv, v in values.items()
+        if v is not None
+    }
+
+
+def _statistics(model: pm.Model, posterior: xr.Dataset) -> dict[str, np.ndarray]:
+    """Return draws of what noise was added to, by release."""
     found: dict[str, np.ndarray] = {}
-    if model is None:
-        return withheld, found
-    for rv in all_releases(model):
-        value = known_value(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
-        if value is not None:
-            hidden = known_value(rv.owner.op.mechanism.is_withheld(value))
-            withheld[str(rv.name)] = np.zeros(value.shape, bool) if hidden is None else hidden
-    posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else None
-    if posterior is None:
-        return withheld, found
     with kept(model) as reading:
         written = [(rv.name, rv) for rv in releases(reading.model)]
         for group in record_groups(reading):
@@ -176,11 +178,15 @@ def _of_model(
             if isinstance(op, PrivateReleaseRV) and not op.mechanism.statistic_ndim:
                 with suppress(ValueError):  # what it is computed from is not in the posterior
                     found[name] = per_draw(posterior, release_statistic(rv))
-    return withheld, found
+    return found
 
 
 def _intervals(
-    idata: DataTree, name: str, value: xr.DataArray, statistic: np.ndarray | None, prob: float
+    held: dict[str, xr.Dataset],
+    name: str,
+    value: xr.DataArray,
+    statistic: np.ndarray | None,
+    prob: float,
 ) -> dict[str, xr.DataArray]:
     """Return the ends of intervals and the medians, by kind."""
     draws: dict[str, np.ndarray] = {} if statistic is None else {"confidential": statistic}
@@ -189,8 +195,8 @@ def _intervals(
         ("posterior predictive", "posterior_predictive", name),
         ("confidential", "posterior", f"{name}_confidential"),
     ):
-        if group in idata.children and variable in idata[group]:
-            draws[kind] = idata[group][variable].to_numpy()
+        if variable in held.get(group, ()):
+            draws[kind] = held[group][variable].to_numpy()
     found = {}
     for kind, own in draws.items():
         own = own.reshape(-1, *value.shape).astype("float64")
@@ -222,7 +228,7 @@ def _picture(
                 point[i] = middle, height
         lines[name] = ("kind", "plot_axis", f"{name} line"), line
         points[name] = ("kind", "plot_axis", f"{name} point"), point
-    figure = {"height_ratios": sizes, "figsize": (8.0, 1.0 + 0.35 * sum(sizes))}
+    figure: dict[str, Any] = {"height_ratios": sizes, "figsize": (8.0, 1.0 + 0.35 * sum(sizes))}
     if (backend or arviz_base.rcParams["plot.backend"]) == "matplotlib":
         figure["layout"] = "constrained"  # its legends are put outside
     look = {
@@ -237,11 +243,11 @@ def _picture(
     for name, found in drawn.items():
         target = pc.get_target(name, {})
         plot = backend_from_object(target)
-        labels, dims = _labels(found), map(str, found["published"].dims)
+        dims = map(str, found["published"].dims)
         named = ", ".join(dim for dim in dims if not dim.startswith(f"{name}_dim_"))
-        at = [i for i, label in enumerate(labels) if label]
-        plot.yticks([-i for i in at], [labels[i] for i in at], target)
-        plot.ylim((0.6 - len(labels), 0.6), target)
+        ticks = {-i: label for i, label in enumerate(_labels(found)) if label}
+        plot.yticks(list(ticks), list(ticks.values()), target)
+        plot.ylim((0.6 - found["published"].size, 0.6), target)
         plot.title(f"{name} ({named})" if named else name, target)
     pc.add_legend("kind", title="")
     return pc
@@ -249,10 +255,7 @@ def _picture(
 
 def _labels(found: xr.Dataset) -> list[str]:
     """Return the labels of a release's entries."""
-    value, hidden = found["published"], found["withheld"].to_numpy()
-    axes = [value[dim].to_numpy() for dim in value.dims]
-    return [
-        ", ".join(str(axis[i]) for axis, i in zip(axes, at, strict=True))
-        + (" (withheld)" if hidden[at] else "")
-        for at in np.ndindex(*value.shape)
-    ]
+    hidden = found["withheld"]
+    entries = itertools.product(*(hidden[dim].to_numpy() for dim in hidden.dims))
+    marks = np.where(hidden.to_numpy().ravel(), " (withheld)", "")
+    return [", ".join(map(str, e)) + mark for e, mark in zip(entries, marks, strict=True)]

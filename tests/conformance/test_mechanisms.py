@@ -431,23 +431,12 @@ COUNTED += [
 @pytest.mark.parametrize("example", [*EXAMPLES, *COUNTED], ids=lambda e: repr(e.mechanism))
 def test_html(example):
     """It is well-formed, names the class, and says what repr says."""
-    mechanism = example.mechanism
-    table = ElementTree.fromstring(mechanism._repr_html_())
-    assert table.find("caption").text == type(mechanism).__name__
-    rows = [[cell.text for cell in row] for row in table.iter("tr")]
-    text = repr(mechanism)
-    for name, value in rows:
-        if name == "then":
-            assert f".{value}" in text
-        elif name == "noise":
-            assert value in registered_names()
-        elif " at sensitivity" not in name and name not in ("epsilon", "written"):
-            assert f"{name}={value}" in text
-    assert "color" not in mechanism._repr_html_()
-
-
-def registered_names():
-    return {cls.__name__ for cls in registered_mechanisms()}
+    table = ElementTree.fromstring(example.mechanism._repr_html_())
+    assert table.find("caption").text == type(example.mechanism).__name__
+    text = repr(example.mechanism)
+    for name, value in ([cell.text for cell in row] for row in table.iter("tr")):
+        own = f".{value}" if name == "then" else value if name == "noise" else f"{name}={value}"
+        assert own in text or "at sensitivity 1" in name or name in ("epsilon", "written")
 
 
 def test_log_concave_in_the_statistic(example):
