@@ -2,8 +2,7 @@
 
 from importlib import import_module
 from importlib.metadata import version
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pymc_dp.graphs.to_jax  # noqa: F401 (from here on JAX knows the package's ops)
 from pymc_dp.distributions import (
@@ -60,6 +59,8 @@ from pymc_dp.step_methods import (
 
 if TYPE_CHECKING:
     from pymc_dp import neural, studies
+    from pymc_dp.studies.plots import plot_privacy
+    from pymc_dp.studies.release_plot import plot_release
 
 __version__ = version("pymc_dp")
 
@@ -107,6 +108,8 @@ __all__ = [
     "explain",
     "from_table",
     "neural",
+    "plot_privacy",
+    "plot_release",
     "poisson_factorization",
     "predict_records",
     "recover",
@@ -118,12 +121,18 @@ __all__ = [
 ]
 
 # Imported when they are first asked for: with them come matplotlib, nutpie and joblib.
-_LAZY = ("neural", "studies")
+_LAZY = {
+    "neural": "neural",
+    "plot_privacy": "studies.plots",
+    "plot_release": "studies.release_plot",
+    "studies": "studies",
+}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return import_module(f"{__name__}.{name}")
+        module = import_module(f"{__name__}.{_LAZY[name]}")
+        return getattr(module, name, module)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -107,6 +107,8 @@ def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> Te
         extended_signature=f"[rng],{cores}->[rng],{core(draw)}",
     )
     op.law, op.mechanism = law, mechanism
+    op.name = f"Integrated{mechanism.label}"
+    op._print_name = op.name, rf"\operatorname{{{op.name}}}"
     return op(*inputs)
 
 

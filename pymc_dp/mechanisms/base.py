@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,6 +16,7 @@ from pymc_dp.graphs.held import Coords
 from pymc_dp.graphs.questions import known_value, may_broadcast
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.mechanisms.arguments import as_float, as_number, first_bad
+from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.law import ReleaseLaw
 from pymc_dp.mechanisms.release import release_rv
 
@@ -280,6 +283,28 @@ class Mechanism(ReleaseLaw):
             The release is 1 where the noisy value is at least this, else 0.
         """
         return self._afterwards("thresholded", threshold)
+
+    def _repr_html_(self) -> str:
+        """Return parameters, privacy loss and what was done afterwards, as Jupyter shows them."""
+        return html_table(type(self).__name__, self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return headings and texts of `_repr_html_`."""
+        if type(self).__repr__ is ReleaseLaw.__repr__:
+            rows = list(self._shown().items())
+        else:  # its fields are not what its user wrote
+            rows = [("written", repr(self))]
+        for loss in ("epsilon", "rho", "delta"):
+            # Staircase noise has its loss as a parameter; a Gaussian's delta is one of an epsilon.
+            of: Any = getattr(self, loss, None)
+            takes = set(signature(of).parameters) if callable(of) else {loss}
+            if takes - {"sensitivity", "monotone"}:
+                continue
+            at, when = ([1.0], " at sensitivity 1") if takes else ([], "")
+            with suppress(ValueError):  # a parameter is symbolic
+                found = np.array2string(np.asarray(of(*at)), precision=4, threshold=8)
+                rows.append((f"{loss}{when}", found))
+        return rows
 
     def _afterwards(self, how: str, *arguments: Any) -> Any:
         """Return the mechanism of what is done to the release; see `POSTPROCESSED`."""

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 
+_OTHERS = ("Binomial", "Exponential", "Geometric", "StudentT", "Uniform")
+"""Names that are taken: laws of PyMC with other arguments."""
+
+
 class ReleaseLaw(ABC):
     r"""The law of a release :math:`Z` given a statistic :math:`s`, with tensors for parameters."""
 
@@ -182,7 +186,17 @@ class ReleaseLaw(ABC):
 
     def __repr__(self) -> str:
         """Class and fields, or parameters; one without a fixed value shows as its name."""
-        own = [field.name for field in fields(self)] if is_dataclass(self) else ()
-        names = own or self.parameter_names
-        shown = (f"{name}={show(getattr(self, name))}" for name in names)
+        shown = (f"{name}={value}" for name, value in self._shown().items())
         return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _shown(self) -> dict[str, str]:
+        """Return the values of fields, or parameters, as text; see `__repr__`."""
+        own = [field.name for field in fields(self)] if is_dataclass(self) else ()
+        return {name: show(getattr(self, name)) for name in own or self.parameter_names}
+
+    @property
+    def label(self) -> str:
+        """Name of the law where a model is printed."""
+        own = type(self).__name__
+        short = own.removesuffix("Mechanism")
+        return own if short in _OTHERS else short

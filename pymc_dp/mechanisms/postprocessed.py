@@ -109,6 +109,18 @@ class PostProcessed(Mechanism):
         own = dict(zip(self._own, parameters, strict=False))
         return self._rebuilt(**own, inner=self.inner.with_parameters(*parameters[len(own) :]))
 
+    @property
+    def label(self) -> str:
+        """What was done last comes first, as in RoundedClippedLaplace."""
+        own, inner = super().label, self.inner.label
+        return own if inner in own else own + inner
+
+    def _rows(self) -> list[tuple[str, str]]:
+        noise = (
+            [] if isinstance(self.inner, PostProcessed) else [("noise", type(self.inner).__name__)]
+        )
+        return [*noise, *self.inner._rows(), ("then", repr(self).removeprefix(f"{self.inner!r}."))]
+
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
         """Return one for `inner`; see `Mechanism.typical_statistic`."""
         return self.inner.typical_statistic(value)

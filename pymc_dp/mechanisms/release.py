@@ -158,6 +158,11 @@ class PrivateReleaseRV(SymbolicRandomVariable):
         moments = self.region(*rest[count:]) if self.region is not None else None
         return apart(statistic), self.mechanism.with_parameters(*rest[:count]), moments
 
+    def dist_params(self, node):
+        """Return what a printed model shows: the statistic and the parameters of the noise."""
+        statistic, *rest = node.inputs[1:]
+        return apart(statistic), *rest[: len(self.mechanism.parameters)]
+
 
 def release_rv(
     statistic,
@@ -194,6 +199,8 @@ def release_rv(
         extended_signature=f"[rng],{','.join([core, *['()'] * (len(inputs) - 2)])}->[rng],{own}",
     )
     op.mechanism, op.bounds, op.n = mechanism, bounds, n
+    op.name = mechanism.label
+    op._print_name = op.name, rf"\operatorname{{{op.name}}}"
     op.region = None if moments is None else type(moments)
     return op(*inputs)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+
+from pymc_dp.mechanisms.html import html_table
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,14 @@ class Privacy:
             raise ValueError(
                 f"Privacy: delta={self.delta} belongs to a loss: write epsilon= or rho= beside it"
             )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        stated = {field.name: getattr(self, field.name) for field in fields(self)}
+        return [(name, str(value)) for name, value in stated.items() if value is not None]
+
+    def _repr_html_(self) -> str:
+        """Return what was stated, as Jupyter shows it."""
+        return html_table("Privacy", self._rows() or [("stated", "nothing")])
 
 
 def check_text(owner: str, name: str, text: Any) -> None:

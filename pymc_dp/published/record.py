@@ -12,6 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.held import Coords, Held, held, positions
+from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import refuse_unless
 from pymc_dp.mechanisms.base import (
     Mechanism,
@@ -22,6 +23,7 @@ from pymc_dp.mechanisms.base import (
     reordered,
     wrong_shape,
 )
+from pymc_dp.mechanisms.html import html_table
 from pymc_dp.published import census, diffprivlib, encoding, opendp, pipelinedp, smartnoise, tumult
 from pymc_dp.published.privacy import Privacy, check_text
 
@@ -184,6 +186,24 @@ class Release:
         return replace(
             self, value=value, mechanism=reordered(self.mechanism, index), coords={**own, **wanted}
         )
+
+    def _repr_html_(self) -> str:
+        """Return name, value, noise and privacy, as Jupyter shows them."""
+        value = np.array2string(self.value, separator=", ", precision=6, threshold=8)
+        rows = [("value", value), ("mechanism", repr(self.mechanism))]
+        if self.value.size > 1:
+            dims = self.dims or [""] * self.value.ndim
+            axes = zip(dims, self.value.shape, strict=True)
+            rows.insert(1, ("entries", " × ".join(f"{dim} {n}".strip() for dim, n in axes)))
+        withheld = known_value(self.mechanism.is_withheld(self.value))
+        if self.mechanism.withholds and withheld is not None:
+            rows.append(("withheld", f"{int(withheld.sum())} of {self.value.size}"))
+        for dim, labels in (self.coords or {}).items():
+            rows.append((dim, ", ".join([*map(str, labels[:8]), *["…"] * (len(labels) > 8)])))
+        if self.privacy is not None:
+            rows.append(("privacy", ", ".join(map("=".join, self.privacy._rows()))))
+        rows += [("source", self.source)] if self.source else []
+        return html_table("Release" if self.name is None else f"Release {self.name}", rows)
 
     def __eq__(self, other: object) -> bool:
         """Whether two releases say the same."""

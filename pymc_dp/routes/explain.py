@@ -17,6 +17,7 @@ from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.ladder.collapse import collapsed, dropped_deterministics, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.sum_law import law_of, notes
+from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.groups import blocks, read_block, record_groups
@@ -74,17 +75,7 @@ class Explanation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        parts = []
-        for title, columns, rows in self.tables:
-            head = "".join(f"<th>{escape(c)}</th>" for c in columns)
-            body = "".join(
-                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-                for row in rows
-            )
-            parts.append(
-                f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead>"
-                f"<tbody>{body}</tbody></table>"
-            )
+        parts = [html_table(title, rows, columns) for title, columns, rows in self.tables]
         return "".join(parts + [f"<p>{escape(note)}</p>" for note in self.notes])
 
 

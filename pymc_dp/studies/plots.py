@@ -121,19 +121,33 @@ def plot_coverage(
     return pc
 
 
-def plot_privacy_utility(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
-    """Draw posterior width, error and coverage against the level of privacy.
+def plot_privacy(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
+    """Draw interval width, error and coverage against the level of privacy.
 
     Parameters
     ----------
     study : xarray.Dataset
-        Of `privacy_utility`.
+        Of `dp.studies.privacy_utility`.
     **kwargs
-        As for `plot_coverage`.
+        As for `dp.studies.plot_coverage`.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+        A row for each quantity and a column for each parameter.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> study = dp.studies.privacy_utility(build, [0.1, 1, 10])  # doctest: +SKIP
+    >>> dp.plot_privacy(study, quantities=["length", "coverage"])  # doctest: +SKIP
     """
     kwargs.setdefault("x", study.attrs.get("level"))
-    kwargs.setdefault("quantities", ("posterior_sd", "rmse", "coverage"))
+    kwargs.setdefault("quantities", ("length", "rmse", "coverage"))
     return plot_coverage(study, **kwargs)
+
+
+plot_privacy_utility = plot_privacy
 
 
 def plot_calibration(study: xr.Dataset, **kwargs: Any) -> PlotCollection:

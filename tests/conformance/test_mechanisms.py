@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 from functools import cache
+from xml.etree import ElementTree
 
 import cloudpickle
 import numpy as np
@@ -428,6 +429,16 @@ COUNTED += [
 
 
 @pytest.mark.parametrize("example", [*EXAMPLES, *COUNTED], ids=lambda e: repr(e.mechanism))
+def test_html(example):
+    """It is well-formed, names the class, and says what repr says."""
+    table = ElementTree.fromstring(example.mechanism._repr_html_())
+    assert table.find("caption").text == type(example.mechanism).__name__
+    text = repr(example.mechanism)
+    for name, value in ([cell.text for cell in row] for row in table.iter("tr")):
+        own = f".{value}" if name == "then" else value if name == "noise" else f"{name}={value}"
+        assert own in text or "at sensitivity 1" in name or name in ("epsilon", "written")
+
+
 def test_log_concave_in_the_statistic(example):
     """Where the mechanism says so."""
     mechanism, middle = example.mechanism, example.statistic

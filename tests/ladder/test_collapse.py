@@ -498,7 +498,7 @@ def test_explain(model):
     assert "TwoSidedGibbs" in console.file.getvalue()
     html = explained._repr_html_()
     assert html.count("<table>") == 3
-    assert "<td>TwoSidedGibbs</td>" in html
+    assert ">TwoSidedGibbs</td>" in html
     steps = {(r[0], r[1]): r[2] for r in explained.tables[2][2]}
     assert steps["statistics", "before"] == "NUTS"
     assert steps["records", "lead"] == "RecordMetropolis"

@@ -37,8 +37,8 @@ def drawn(collection, quantity, parameter):
 
 
 def test_curves_are_those_of_the_study(study):
-    collection = dp.studies.plot_privacy_utility(study)
-    for quantity in ("posterior_sd", "rmse", "coverage"):
+    collection = dp.plot_privacy(study)
+    for quantity in ("length", "rmse", "coverage"):
         for parameter in ("mu", "sigma2"):
             axes, lines = drawn(collection, quantity, parameter)
             wanted = study[quantity].sel(parameter=parameter).transpose("n", "epsilon").to_numpy()
