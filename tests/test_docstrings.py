@@ -22,8 +22,8 @@ from pymc_dp.mechanisms.base import Mechanism
 # In the order of numpydoc.
 SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "Notes", "References", "Examples"]
 HEADER = re.compile(r"^(\w+)\n-{3,}$", re.MULTILINE)
-# What examples need beside the package, and what readers are given, which nobody can make here.
-NEEDS = {"neural": ("torch", "sbi"), "from_opendp": ("opendp",), "from_nmf": ("pandas",)}
+# What examples need beside the package.
+NEEDS = {"neural": ("torch", "sbi"), "from_nmf": ("pandas",), "from_opendp": ("opendp", "polars")}
 # Of PyMC's and not for users: who builds a step or a variable passes them on.
 PASSED_ON = {"args", "kwargs", "rng", "initial_point", "compile_kwargs", "blocked"}
 PYMC = {"name", "dims", "initval", "observed", "total_size", "transform", "default_transform"}
