@@ -83,7 +83,8 @@ def amortise(
     ImportError
         torch or sbi are not installed.
     TypeError
-        A `mechanism` that is no function of the level, or returns none; a simulator without `shape`.
+        A `mechanism` that is no function of the level, or returns none; a simulator without
+        `shape`.
     ValueError
         A range that is none, and what `sppe` refuses.
     NotImplementedError

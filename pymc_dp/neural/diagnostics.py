@@ -263,9 +263,8 @@ def compare(
     >>> import numpy as np
     >>> import pymc_dp as dp
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
-    >>> first, second = (
-    ...     DataTree.from_dict({"posterior": Dataset({"mu": (("chain", "draw"), x)})}) for x in draws
-    ... )
+    >>> found = (Dataset({"mu": (("chain", "draw"), x)}) for x in draws)
+    >>> first, second = (DataTree.from_dict({"posterior": x}) for x in found)
     >>> sorted(dp.neural.compare(first, second, random_seed=2))
     ['c2st', 'mmd']
     """

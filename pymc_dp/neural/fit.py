@@ -195,8 +195,9 @@ def sple(
 
     Parameters
     ----------
-    model, simulator, prior, mechanism, observed, var_names, rounds, simulations, noise_draws, \
-    estimator, qmc, training, earlier, random_seed, device, progressbar
+    model, simulator, prior, mechanism, observed, var_names, rounds, simulations
+        As for `sppe`.
+    noise_draws, estimator, qmc, training, earlier, random_seed, device, progressbar
         As for `sppe`.
     draws, tune, chains : int
         Of `pm.sample`. It takes minutes, too: each step evaluates the network.

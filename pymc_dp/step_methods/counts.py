@@ -72,7 +72,8 @@ class CountGibbs(DPStep):
     Given the counts, their probabilities would move by :math:`n^{-1/2}` only, however little the
     releases tell. So where they have a Beta, Uniform(0, 1) or Dirichlet prior and no other child,
     and are among `vars`, the counts are drawn with them integrated out [1]_ (beta-binomial,
-    Dirichlet-multinomial), and they are drawn after the counts: together one draw from the joint conditional.
+    Dirichlet-multinomial), and they are drawn after the counts: together one draw from the joint
+    conditional.
 
     Parameters
     ----------

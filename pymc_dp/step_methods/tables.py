@@ -58,10 +58,10 @@ class TableGibbs(DPStep):
         p(y_i \mid \ldots) \propto f(y_i) \prod_m \eta_m(z_m \mid S_m),
 
     which is drawn from exactly, by a walk outwards from its mode. The cells of a multinomial table
-    are drawn two at a time given their sum, so that its total is kept in every draw [1]_; with a batch
-    of tables, each keeps its own. Poisson tables are drawn both ways: single cells move the sums,
-    pairs move where the sums are known well. The cost of a sweep grows with the number of cells, of
-    releases that a cell is in, and with the width of the conditionals.
+    are drawn two at a time given their sum, so that its total is kept in every draw [1]_; with a
+    batch of tables, each keeps its own. Poisson tables are drawn both ways: single cells move the
+    sums, pairs move where the sums are known well. The cost of a sweep grows with the number of
+    cells, of releases that a cell is in, and with the width of the conditionals.
 
     Where whole-number noise is added to a statistic that is not whole for all counts, as half a
     count or the mean of Poisson counts, the other counts are impossible: cells are drawn over those

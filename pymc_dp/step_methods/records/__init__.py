@@ -74,11 +74,11 @@ class RecordMetropolisState(DPStepState):
 class RecordMetropolis(DPStep):
     r"""Update confidential records one by one, and move their parameters along with them.
 
-    Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability
-    :math:`\min\{1, \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels [1]_. Where the log density of the releases is a function of sums over the records, whatever
-    the statistic, a proposal costs O(1); else the statistic is computed afresh, O(n), still
-    exact. Variables with one entry for each record (a row :math:`x_i`, :math:`y_i \mid x_i`) are
-    proposed together.
+    Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability :math:`\min\{1,
+    \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels [1]_. Where the log density of the
+    releases is a function of sums over the records, whatever the statistic, a proposal costs O(1);
+    else the statistic is computed afresh, O(n), still exact. Variables with one entry for each
+    record (a row :math:`x_i`, :math:`y_i \mid x_i`) are proposed together.
 
     After each sweep the continuous parameters move by random walks that hold the noise behind the
     records fixed (interweaving [2]_), tuned during warm-up: they keep the chain
