@@ -19,10 +19,10 @@ from pymc_dp.step_methods.tables import TableGibbs, read_table, together
 class CellGibbs(RecordMetropolis):
     r"""Draw Poisson or Binomial counts of cells that share noisy sums, as in :math:`X'y`.
 
-    After the moves of `RecordMetropolis` [1]_ [2]_, whose records are here the cells: where the noise is
-    large, they move the parameters along with the counts, which given the counts would move by the
-    width of a posterior without noise. Where it is small, the draws of `TableGibbs` move the counts
-    along the directions in which what was released leaves them room.
+    After the moves of `RecordMetropolis` [1]_ [2]_, whose records are here the cells: where the
+    noise is large, they move the parameters along with the counts, which given the counts would
+    move by the width of a posterior without noise. Where it is small, the draws of `TableGibbs`
+    move the counts along the directions in which what was released leaves them room.
 
     Parameters
     ----------
