@@ -256,6 +256,17 @@ class FactorizationGibbs(DPStep):
     ----------
     .. [1] A. Schein, Z. S. Wu, A. Schofield, M. Zhou, H. Wallach (2019). Locally private Bayesian
        inference for count models. ICML.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc_dp as dp
+    >>> released = np.array([[3, -1, 12], [0, 4, 2], [7, 1, 25], [-2, 0, 3]])
+    >>> model = dp.poisson_factorization(released, 2, dp.GeometricMechanism(1.0))
+    >>> step = dp.FactorizationGibbs([model["theta"], model["phi"]], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> point["theta_log__"].shape, point["phi_log__"].shape
+    ((4, 2), (2, 3))
     """
 
     name = "dp_factorization"
