@@ -44,7 +44,7 @@ def algorithm_1(z, b, n, variance, iterations, rng):
 def main():
     rng = np.random.default_rng(1)
     z, b = np.array([0.657, -2.73, 12.337, -10.409, 5.275]), 5.0
-    draws, projected = algorithm_1(z, b, 10, 0.04, 300_000, rng)
+    draws, projected = algorithm_1(z, b, 10, 0.04, 200_000, rng)
     batches = draws[: len(draws) // 30 * 30].reshape(30, -1, 3)
     found = {
         "about": "made by bernstein_sheldon.py; orders: theta0, theta1, sigma2",
@@ -53,7 +53,7 @@ def main():
             "sd": draws.std(axis=0).tolist(),
             "sd_error": (batches.std(axis=1).std(axis=0, ddof=1) / 30**0.5).tolist(),
             "mean_error": (batches.mean(axis=1).std(axis=0, ddof=1) / 30**0.5).tolist(),
-            "slope": np.round(draws[::90, 1], 3).tolist(),
+            "slope": np.round(draws[::60, 1], 3).tolist(),
             "projected": projected,
         },
     }
