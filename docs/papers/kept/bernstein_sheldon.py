@@ -26,7 +26,11 @@ def algorithm_1(z, b, n, variance, iterations, rng):
         V[2:, 2:] += sigma2 * np.array([[1, 0, 2 * a], [0, e2, 2 * c],
             [2 * a, 2 * c, 2 * sigma2 + 4 * (t0**2 + t1**2 * e2)]])  # fmt: skip
         s = rng.multivariate_normal(n * mean, n * V, method="cholesky", check_valid="ignore")
-        s += n * V @ np.linalg.solve(n * V + np.diag(omega2), z - s - np.sqrt(omega2) * rng.normal(size=5))
+        s += (
+            n
+            * V
+            @ np.linalg.solve(n * V + np.diag(omega2), z - s - np.sqrt(omega2) * rng.normal(size=5))
+        )
         B = np.array([[n, s[0], s[2]], [s[0], s[1], s[3]], [s[2], s[3], s[4]]])
         values, vectors = np.linalg.eigh(B)
         if values[0] < 0:
@@ -35,13 +39,16 @@ def algorithm_1(z, b, n, variance, iterations, rng):
         lam = B[:2, :2] + lam0
         m = np.linalg.solve(lam, B[:2, 2])
         sigma2 = (0.5 + max(B[2, 2] - m @ lam @ m, 0) / 2) / rng.gamma(20 + n / 2)
-        t0, t1 = m + np.sqrt(sigma2) * np.linalg.solve(np.linalg.cholesky(lam).T, rng.normal(size=2))
+        t0, t1 = m + np.sqrt(sigma2) * np.linalg.solve(
+            np.linalg.cholesky(lam).T, rng.normal(size=2)
+        )
         omega2 = 1 / rng.wald(1 / (b * np.maximum(abs(z - s), 1e-12)), 1 / b**2)
         kept.append((t0, t1, sigma2))
     return np.array(kept[iterations // 10 :]), projected / iterations
 
 
 def main():
+    """Sample and write."""
     rng = np.random.default_rng(1)
     z, b = np.array([0.657, -2.73, 12.337, -10.409, 5.275]), 5.0
     draws, projected = algorithm_1(z, b, 10, 0.04, 200_000, rng)
