@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pymc.step_methods.state import dataclass_state
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot
@@ -163,6 +164,9 @@ def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Facto
 
 
 def _product(rate: TensorVariable) -> list[TensorVariable] | None:
+    if isinstance(getattr(rate.owner, "op", None), Alloc):  # shape= was written, too
+        within = rate.owner.inputs[0]
+        return _product(within) if within.type.broadcastable == rate.type.broadcastable else None
     op = getattr(rate.owner, "op", None)
     core = op.core_op if isinstance(op, Blockwise) else op
     return list(rate.owner.inputs) if isinstance(core, Dot) else None
