@@ -70,6 +70,7 @@ BESIDE = {
     **{f"notebooks/{path.name}": f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*.md")},
     "benchmarks/results.md": "speed.md",
     "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
 }
 
 

@@ -115,13 +115,24 @@ def PrivateObservation(
     TensorVariable
         The release, registered with the model.
 
+    Raises
+    ------
+    ValueError
+        Naming the release: a value, noise, dims or coords whose shape or labels do not fit the
+        statistic, a value that the mechanism cannot publish, a statistic that depends on no random
+        variable, impossible bounds, no value beside a `Release`.
+    TypeError
+        A mechanism or statistic of another kind, noise that depends on a random variable.
+
     Examples
     --------
     >>> import pymc as pm, pymc_dp as dp
-    >>> with pm.Model():
+    >>> with pm.Model() as model:
     ...     mu = pm.Normal("mu", 30, 20)
     ...     lead = pm.Normal("lead", mu, 17, shape=43)
     ...     z = dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
+    >>> [rv.name for rv in model.observed_RVs], z.type.shape
+    (['z'], ())
     """
     model = pm.modelcontext(None)
     coords: dict[str, Sequence[Any]] = {}

@@ -92,6 +92,38 @@ def sample(
         The groups of `pm.sample`. Vectors of records are left out of it unless `var_names` names
         them; confidential statistics that were integrated out come back with `dp.recover`.
         Interrupted by Ctrl-C, it has the draws so far, if there are any.
+
+    Raises
+    ------
+    ValueError
+        An argument with another value than these, or one that no open route takes; no private
+        release in the model; no open route. It names the reasons.
+    NotImplementedError
+        Naming the variable without a density, an improper prior of a model without data.
+
+    Notes
+    -----
+    On the records the sampler is that of [1]_; ``approximate="clt"`` takes the law of [2]_. On the
+    other rungs the records are integrated out, and the posterior is the same.
+
+    References
+    ----------
+    .. [1] N. Ju, J. Awan, R. Gong, V. Rao (2022). Data augmentation MCMC for Bayesian inference
+       from privatized data. NeurIPS 35.
+    .. [2] G. Bernstein, D. Sheldon (2019). Differentially private Bayesian linear regression.
+       NeurIPS 32.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     lead = pm.Normal("lead", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", lead.mean(), dp.GaussianMechanism(9.3), observed=34.3)
+    >>> short = {"draws": 100, "tune": 100, "chains": 2, "progressbar": False}
+    >>> idata = dp.sample(model, random_seed=1, **short)
+    >>> dict(idata["posterior"]["mu"].sizes)
+    {'chain': 2, 'draw': 100}
     """
     model = as_model(model, "dp.sample(model, draws=..., ...)")
     if method not in (None, *NEURAL):

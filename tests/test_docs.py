@@ -11,7 +11,7 @@ import pymc_dp as dp
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
-    r"^(?:<!-- needs: (\w+) -->\n)?```(?:python|\{code-cell\})\n(?::.*\n)*\n?(.*?)^```$",
+    r"^(?:<!-- needs: (\w+) -->\n)?```(?:python|\{code-cell\})\n(?::[^\n]*\n)*\n?(.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 EXTRAS = {"neural": ("torch", "sbi"), "opendp": ("opendp",)}

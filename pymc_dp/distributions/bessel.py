@@ -81,6 +81,11 @@ class Bessel(Discrete):
     a : tensor_like of float
         Argument (> 0).
 
+    Raises
+    ------
+    ParameterValueError
+        `pm.logp` at an order below 0, or an argument that is not positive.
+
     References
     ----------
     .. [1] Yuan, L., Kalbfleisch, J. D. (2000). On the Bessel distribution and related problems.
@@ -91,8 +96,12 @@ class Bessel(Discrete):
     Examples
     --------
     >>> import pymc as pm
-    >>> from pymc_dp.distributions import Bessel
-    >>> draws = pm.draw(Bessel.dist(nu=3, a=10.0), draws=1000, random_seed=1)
+    >>> import pymc_dp as dp
+    >>> law = dp.Bessel.dist(nu=3, a=10.0)
+    >>> pm.logp(law, [2, 3]).eval().round(4)
+    array([-1.6867, -1.3582])
+    >>> pm.draw(law, draws=1000, random_seed=1).mean().round()
+    np.float64(3.0)
     """
 
     rv_op = bessel

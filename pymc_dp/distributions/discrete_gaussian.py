@@ -53,9 +53,9 @@ class DiscreteGaussian(IntegerNoiseLaw):
     Examples
     --------
     >>> import pymc as pm
-    >>> from pymc_dp.distributions import DiscreteGaussian
-    >>> float(pm.logp(DiscreteGaussian.dist(mu=3, sigma=2.0), 5).eval().round(6))
-    -2.112086
+    >>> import pymc_dp as dp
+    >>> pm.logp(dp.DiscreteGaussian.dist(mu=3, sigma=2.0), [3, 5]).eval().round(4)
+    array([-1.6121, -2.1121])
     """
 
     rv_type = DiscreteGaussianRV

@@ -53,9 +53,9 @@ class DiscreteLaplace(IntegerNoiseLaw):
     Examples
     --------
     >>> import pymc as pm
-    >>> from pymc_dp.distributions import DiscreteLaplace
-    >>> float(pm.logp(DiscreteLaplace.dist(mu=3, scale=2.0), 5).eval().round(6))
-    -2.406829
+    >>> import pymc_dp as dp
+    >>> pm.logp(dp.DiscreteLaplace.dist(mu=3, scale=2.0), [3, 5]).eval().round(4)
+    array([-1.4068, -2.4068])
     """
 
     rv_type = DiscreteLaplaceRV

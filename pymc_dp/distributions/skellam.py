@@ -79,9 +79,9 @@ class Skellam(Discrete):
     Examples
     --------
     >>> import pymc as pm
-    >>> from pymc_dp.distributions import Skellam
-    >>> float(pm.logp(Skellam.dist(mu1=3.0, mu2=1.5), -2).eval().round(6))
-    -3.300836
+    >>> import pymc_dp as dp
+    >>> pm.logp(dp.Skellam.dist(mu1=3.0, mu2=1.5), [-2, 0]).eval().round(4)
+    array([-3.0872, -1.8644])
     """
 
     rv_op = skellam

@@ -79,9 +79,10 @@ class TruncatedGammaMixture(PositiveContinuous):
     Examples
     --------
     >>> import pymc as pm
-    >>> from pymc_dp.distributions import TruncatedGammaMixture
-    >>> law = TruncatedGammaMixture.dist(alpha=21.0, beta=0.01, lam=0.02, tau=2224.8)
-    >>> draws = pm.draw(law, draws=1000, random_seed=1)
+    >>> import pymc_dp as dp
+    >>> law = dp.TruncatedGammaMixture.dist(alpha=21.0, beta=0.01, lam=0.02, tau=2224.8)
+    >>> pm.logp(law, [2000.0, 2224.8, -1.0]).eval().round(4)
+    array([-8.976 , -4.5976,    -inf])
     """
 
     rv_op = truncated_gamma_mixture

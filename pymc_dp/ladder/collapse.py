@@ -72,7 +72,7 @@ def collapse(
         records.
     approximate : "clt", optional
         Replaces the exact law of the sums over rows by the Normal law with the same mean and
-        covariance (Bernstein & Sheldon, 2019). The covariates then may follow other laws than the
+        covariance [1]_. The covariates then may follow other laws than the
         Normal, and to="marginal" integrates the sums out: under Laplace noise its scale-mixture
         variances stay, as ``<release>_noise_variance``.
     moments : array or "released", optional
@@ -93,6 +93,23 @@ def collapse(
         Naming the variable and the reason: another child of the records, a statistic that is no
         function of the sufficient ones, two releases of the same statistic (marginal), no closed
         form (marginal), an improper posterior.
+
+    References
+    ----------
+    .. [1] G. Bernstein, D. Sheldon (2019). Differentially private Bayesian linear regression.
+       NeurIPS 32.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     lead = pm.Normal("lead", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
+    >>> dp.collapse(model).free_RVs  # the mean is integrated out
+    [mu]
+    >>> dp.collapse(model, to="statistics").free_RVs
+    [mu, lead_mean]
     """
     reading = read(model, "dp.collapse(model, to=...)")
     if to not in ("statistics", "marginal"):

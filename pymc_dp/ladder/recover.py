@@ -75,6 +75,26 @@ def recover(
         A copy of `idata` with these in its posterior; of records of unknown number, with this
         number too. Dims, coords and integer types are those of the records, or of the release
         whose entries they are.
+
+    Raises
+    ------
+    ValueError
+        No result; a model of which nothing was integrated out; a result without the parameters, or
+        the statistics, that are needed.
+    NotImplementedError
+        Naming the statistic that cannot be drawn, and why.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     lead = pm.Normal("lead", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", lead.mean(), dp.GaussianMechanism(9.3), observed=34.3)
+    >>> short = {"draws": 100, "tune": 100, "chains": 2, "progressbar": False}
+    >>> idata = dp.sample(model, random_seed=1, **short)
+    >>> sorted(dp.recover(model, idata, random_seed=2)["posterior"].data_vars)
+    ['lead_mean', 'mu']
     """
     reading = read(model, "dp.recover(model, idata)")
     if idata is None:
@@ -342,6 +362,26 @@ def predict_records(
         Without bounds the records are Normal, with bounds a Normal truncated to them at each draw.
         For rows of several variables, a dataset with such an array for each variable that is drawn;
         those that are given are coordinates.
+
+    Raises
+    ------
+    ValueError
+        No result; a `size` below 1; not one vector of records, or rows of them; values in `given`
+        that do not fit, or leave nothing to draw.
+    NotImplementedError
+        Records that are not Normal.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     lead = pm.Normal("lead", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", lead.mean(), dp.GaussianMechanism(9.3), observed=34.3)
+    >>> short = {"draws": 100, "tune": 100, "chains": 2, "progressbar": False}
+    >>> idata = dp.sample(model, random_seed=1, **short)
+    >>> dp.predict_records(model, idata, size=3, random_seed=2).shape  # chain, draw, new_record
+    (2, 100, 3)
     """
     reading = read(model, "dp.predict_records(model, idata)")
     if idata is None:

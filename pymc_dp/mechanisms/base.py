@@ -49,6 +49,19 @@ class Mechanism(ReleaseLaw):
     `parameter_names`, implements `noise_sample`, `logp` and `log_interval` (and `icdf` where it
     exists, which may draw as well), and calls `register_mechanism`. No existing file changes; the
     conformance tests then cover it.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> mechanism = dp.LaplaceMechanism(2.0).clipped(lower=0.0).rounded()
+    >>> mechanism
+    LaplaceMechanism(scale=2.0).clipped(lower=0.0).rounded(0)
+    >>> mechanism.logp([0.0, 1.0], 3.0).eval().round(4)
+    array([-1.9431, -2.3759])
+    >>> mechanism.log_interval(0.0, 1.0, 3.0).eval().round(4)
+    np.float64(-1.4431)
+    >>> mechanism.dist(pt.zeros(5)).eval().shape
+    (5,)
     """
 
     @property
@@ -105,6 +118,12 @@ class Mechanism(ReleaseLaw):
         ----------
         **fields
             Numbers, arrays, mechanisms or None, by field. They are validated as the user's are.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.LaplaceMechanism.from_fields(scale=2.0)
+        LaplaceMechanism(scale=2.0)
         """
         return cls(**fields)
 
@@ -121,6 +140,11 @@ class Mechanism(ReleaseLaw):
 
         The losses of the entries add up, which is an upper bound where one loss was stated for
         the whole release.
+
+        Parameters
+        ----------
+        shape : tuple of int or None
+            Shape of the release; None is a length that is not known.
         """
         return None
 
@@ -186,6 +210,18 @@ class Mechanism(ReleaseLaw):
             Confidential statistic: a number, an array or an expression of random variables.
         **kwargs
             Passed to `pymc_dp.mechanisms.release.release_rv`.
+
+        Returns
+        -------
+        TensorVariable
+            The release, of the shape to which the statistic and the parameters broadcast.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> z = dp.GeometricMechanism(2.0).dist([10, 20, 30])
+        >>> pm.logp(z, [12, 20, 30]).eval().round(4)
+        array([-2.4068, -1.4068, -1.4068])
         """
         return release_rv(statistic, self, **kwargs)
 
@@ -198,6 +234,13 @@ class Mechanism(ReleaseLaw):
         ----------
         lower, upper : tensor_like, optional
             Clipping bounds; None leaves that side alone.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> clipped = dp.LaplaceMechanism(2.0).clipped(lower=0.0)
+        >>> np.exp(clipped.logp(0.0, 3.0).eval()).round(4)  # all of the noise below -3
+        np.float64(0.1116)
         """
         return self._afterwards("clipped", lower, upper)
 
@@ -210,6 +253,13 @@ class Mechanism(ReleaseLaw):
             Decimal places; negative ones round to tens, hundreds, ...
         base : float, optional
             Step in the place of digits: 5 rounds to multiples of five.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> rounded = dp.LaplaceMechanism(2.0).rounded(base=5)
+        >>> np.exp(rounded.logp([0, 5, 7], 3.0).eval()).round(4)
+        array([0.3574, 0.5579, 0.    ])
         """
         return self._afterwards("rounded", digits, base)
 
@@ -220,6 +270,12 @@ class Mechanism(ReleaseLaw):
         ----------
         base : float, default 1
             Step of the values that are left.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> np.exp(dp.LaplaceMechanism(2.0).truncated().logp([0, 1], 0.0).eval()).round(4)
+        array([0.3935, 0.1193])
         """
         return self._afterwards("truncated", base)
 
@@ -230,6 +286,12 @@ class Mechanism(ReleaseLaw):
         ----------
         base : float, default 1
             Step of the values that are left.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> np.exp(dp.LaplaceMechanism(2.0).floored().logp([-1, 0], 0.0).eval()).round(4)
+        array([0.1967, 0.1967])
         """
         return self._afterwards("floored", base)
 
@@ -240,6 +302,12 @@ class Mechanism(ReleaseLaw):
         ----------
         base : float, default 1
             Step of the values that are left.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> np.exp(dp.LaplaceMechanism(2.0).ceiled().logp([0, 1], 0.0).eval()).round(4)
+        array([0.1967, 0.1967])
         """
         return self._afterwards("ceiled", base)
 
@@ -271,6 +339,13 @@ class Mechanism(ReleaseLaw):
             A statistic of zero is withheld for sure: groups without members have no row.
         sentinel : float, optional
             What was printed where a value was withheld, if that is a number.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> kept = dp.GeometricMechanism(2.0).suppressed(below=5)
+        >>> np.exp(kept.logp([6.0, np.nan], 7).eval()).round(4)  # published, and withheld
+        array([0.1486, 0.1389])
         """
         return self._afterwards("suppressed", below, above, where, by, empty, sentinel)
 
@@ -281,6 +356,13 @@ class Mechanism(ReleaseLaw):
         ----------
         threshold : tensor_like
             The release is 1 where the noisy value is at least this, else 0.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> reaches = dp.LaplaceMechanism(2.0).thresholded(10.0)
+        >>> np.exp(reaches.logp([0, 1], 10.0).eval()).round(4)
+        array([0.5, 0.5])
         """
         return self._afterwards("thresholded", threshold)
 

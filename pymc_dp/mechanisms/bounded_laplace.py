@@ -202,6 +202,18 @@ class BoundedLaplaceMechanism(ConfinedNoise):
             Public bounds, finite.
         delta : array_like, default 0
             Failure probability, >= 0 and < 1.
+
+        Raises
+        ------
+        ValueError
+            An argument out of its range.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> mechanism = dp.BoundedLaplaceMechanism.from_epsilon(1.0, 1.0, lower=0.0, upper=10.0)
+        >>> mechanism.scale.eval().round(4)  # not 1: the normaliser depends on the statistic
+        np.float64(1.6116)
         """
         loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         failure = cls._argument("delta", delta, below=1.0, zero_ok=True)
@@ -293,6 +305,17 @@ class FoldedLaplaceMechanism(ConfinedNoise):
             Privacy loss and L1 sensitivity, > 0.
         lower, upper : tensor_like
             Public bounds, finite.
+
+        Raises
+        ------
+        ValueError
+            An argument out of its range.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.FoldedLaplaceMechanism.from_epsilon(0.5, 1.0, lower=0.0, upper=10.0)
+        FoldedLaplaceMechanism(scale=2.0, lower=0.0, upper=10.0)
         """
         loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         return cls(labelled_like(size / loss, epsilon, sensitivity), lower, upper)

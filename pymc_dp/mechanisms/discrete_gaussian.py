@@ -103,6 +103,12 @@ class DiscreteGaussianMechanism(GaussianNoise, IntegerNoise):
         ------
         ValueError
             An argument that is not finite and positive.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.DiscreteGaussianMechanism.from_rho(0.5, sensitivity=2)
+        DiscreteGaussianMechanism(sigma=2.0)
         """
         return cls._from_rho(rho, sensitivity)
 

@@ -112,6 +112,12 @@ class GaussianMechanism(SymmetricNoise, GaussianNoise):
         ------
         ValueError
             An argument that is not finite and positive.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.GaussianMechanism.from_rho(0.125, sensitivity=1.0)
+        GaussianMechanism(sigma=2.0)
         """
         return cls._from_rho(rho, sensitivity)
 
@@ -138,6 +144,13 @@ class GaussianMechanism(SymmetricNoise, GaussianNoise):
         ------
         ValueError
             An argument out of its range.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> mechanism = dp.GaussianMechanism.from_epsilon_delta(1.0, 1e-6, sensitivity=1.0)
+        >>> mechanism.sigma.eval().round(4)
+        np.float64(4.2247)
         """
         loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         failure = cls._argument("delta", delta, below=1.0)

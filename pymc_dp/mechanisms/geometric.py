@@ -109,6 +109,12 @@ class GeometricMechanism(LaplaceNoise, IntegerNoise):
         ------
         ValueError
             An argument that is not finite and positive.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.GeometricMechanism.from_epsilon([0.5, 0.25], sensitivity=1)
+        GeometricMechanism(scale=[2., 4.])
         """
         return cls._from_epsilon(epsilon, sensitivity)
 

@@ -98,6 +98,12 @@ class LaplaceMechanism(SymmetricNoise, LaplaceNoise):
         ------
         ValueError
             An argument that is not finite and positive.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.LaplaceMechanism.from_epsilon(0.5, sensitivity=[1.0, 3.0])
+        LaplaceMechanism(scale=[2., 6.])
         """
         return cls._from_epsilon(epsilon, sensitivity)
 

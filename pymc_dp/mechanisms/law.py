@@ -63,6 +63,11 @@ class ReleaseLaw(ABC):
         ----------
         *parameters : tensor_like
             One for each of `parameters`, in that order. Any symbolic variable will do.
+
+        Raises
+        ------
+        ValueError
+            Another number of parameters than the mechanism has.
         """
         if len(parameters) != len(self.parameters):
             raise ValueError(
@@ -131,6 +136,11 @@ class ReleaseLaw(ABC):
             Released value :math:`z`.
         statistic : tensor_like, default 0
             Confidential statistic :math:`s`.
+
+        Returns
+        -------
+        TensorVariable
+            Of the shape to which the value, the statistic and the parameters broadcast.
         """
         return self.log_interval(value, value, statistic)  # of a release with atoms only
 
@@ -173,11 +183,22 @@ class ReleaseLaw(ABC):
             Probability; NaN comes back outside [0, 1].
         statistic : tensor_like, default 0
             Confidential statistic.
+
+        Raises
+        ------
+        NotImplementedError
+            A mechanism without a quantile function.
         """
         raise NotImplementedError(f"{type(self).__name__} has no quantile function")
 
     def support_point(self, statistic: TensorLike) -> TensorVariable:
-        """Return a release that is possible, where a free one may start."""
+        """Return a release that is possible, where a free one may start.
+
+        Parameters
+        ----------
+        statistic : tensor_like
+            Confidential statistic.
+        """
         return pt.as_tensor(statistic)
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:

@@ -53,10 +53,20 @@ class NoisyMax(IndexSelection):
     value : bool, default False
         Whether the noisy value was published, too. The release then is the pair (i, v).
 
+    Raises
+    ------
+    ValueError
+        Another kind of noise, a scale that is missing, or not finite and positive.
+    TypeError
+        A scale that depends on a random variable, or is not numeric.
+
     Notes
     -----
     OpenDP's ``make_noisy_max`` draws exponential noise under ``max_divergence()`` and Gumbel noise
     under ``zero_concentrated_divergence()``, of the scale that it is given.
+    The index alone is :math:`\varepsilon`-differentially private for
+    :math:`\varepsilon = 2 \Delta / b`, and for :math:`\Delta / b` where utilities are monotone; see
+    `from_epsilon`.
 
     References
     ----------
@@ -114,6 +124,17 @@ class NoisyMax(IndexSelection):
             What one record changes each utility by at most, > 0.
         monotone : bool, default False
             Whether a record that is added changes no utility downwards.
+
+        Raises
+        ------
+        ValueError
+            Another kind of noise, or an argument that is not finite and positive.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.NoisyMax.from_epsilon("gumbel", 1.0, sensitivity=1.0)
+        NoisyMax('gumbel', scale=2.0)
         """
         loss, most = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         return cls(noise, (1.0 if monotone else 2.0) * most / loss)

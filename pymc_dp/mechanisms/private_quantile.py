@@ -46,8 +46,20 @@ class PrivateQuantile(Selection):
     lower, upper : tensor_like of float
         Public ends l < u.
 
+    Raises
+    ------
+    ValueError
+        A quantile outside [0, 1], a rate that is not finite and positive, ends that are not in
+        order.
+    TypeError
+        A parameter that depends on a random variable, or is not numeric.
+
     Notes
     -----
+    With the number of records public, it is :math:`\varepsilon`-differentially private for
+    :math:`\varepsilon = 2 r` where one record is replaced: :math:`|i - q n|` then moves by at most
+    1.
+
     The functions ``quantile``, ``percentile`` and ``median`` of diffprivlib have the rate
     :math:`\varepsilon / 2`, quantiles of Tumult :math:`\varepsilon / (2 \max(q, 1 - q))`.
 
@@ -91,6 +103,17 @@ class PrivateQuantile(Selection):
             As of the class.
         epsilon : array_like
             Privacy loss of one quantile, > 0. The rate is half of it.
+
+        Raises
+        ------
+        ValueError
+            An argument out of its range.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.PrivateQuantile.from_epsilon(0.25, 1.0, lower=0.0, upper=100.0)
+        PrivateQuantile(quantile=0.25, rate=0.5, lower=0.0, upper=100.0)
         """
         return cls(quantile, cls._argument("epsilon", epsilon) / 2.0, lower, upper)
 

@@ -160,6 +160,14 @@ class RandomizedResponse(Mechanism):
         ------
         ValueError
             An epsilon that is not finite or negative, or fewer than two categories.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.RandomizedResponse.from_epsilon(np.log(3.0)).truth_probability.eval().round(4)
+        np.float64(0.75)
+        >>> dp.RandomizedResponse.from_epsilon(1.0, categories=5).epsilon().round(4)
+        np.float64(1.0)
         """
         loss = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
         return cls.from_fields(log_ratio=labelled_like(loss, epsilon), categories=categories)
@@ -227,6 +235,13 @@ class RandomizedResponse(Mechanism):
         ------
         NotImplementedError
             More than two categories.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> reported = dp.RandomizedResponse(0.75).counted(population=100)
+        >>> reported.logp([40, 30], 20).eval().round(4)
+        array([-3.0716, -3.0268])
         """
         return RandomizedResponseCount(self, population)
 

@@ -105,6 +105,14 @@ class ScaleNoise(PositiveNoise):
         ------
         ValueError
             An argument that is not finite and positive, or noise that has no variance.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.LaplaceMechanism.from_sd(np.sqrt(2.0))
+        LaplaceMechanism(scale=1.0)
+        >>> dp.StudentTMechanism.from_sd(3.0, df=6.0).scale.eval().round(4)
+        np.float64(2.4495)
         """
         return cls._of_scale(cls._scale_of_sd(cls._argument("sd", sd), **fields), fields, sd)
 
@@ -118,6 +126,17 @@ class ScaleNoise(PositiveNoise):
             Variance of each component's noise, > 0.
         **fields
             As for `from_sd`.
+
+        Raises
+        ------
+        ValueError
+            An argument that is not finite and positive, or noise that has no variance.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.GaussianMechanism.from_variance([4.0, 9.0])
+        GaussianMechanism(sigma=[2., 3.])
         """
         sd = np.sqrt(cls._argument("variance", variance))
         return cls._of_scale(cls._scale_of_sd(sd, **fields), fields, variance)
@@ -143,6 +162,12 @@ class ScaleNoise(PositiveNoise):
         ------
         ValueError
             An argument out of its range.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.GaussianMechanism.from_accuracy(1.96, alpha=0.05).sigma.eval().round(4)
+        np.float64(1.0)
         """
         bound = cls._argument("accuracy", accuracy)
         if issubclass(cls, IntegerNoise):

@@ -28,7 +28,13 @@ class Selection(Mechanism):
     statistic_ndim: ClassVar[int] = 1
 
     def work(self, candidates: int) -> int:
-        """How many numbers a density goes through, of this many candidates."""
+        """How many numbers a density goes through, of this many candidates.
+
+        Parameters
+        ----------
+        candidates : int
+            Length of the statistic's last axis.
+        """
         return candidates
 
     def log_interval(
@@ -103,6 +109,13 @@ class ExponentialMechanism(IndexSelection):
     rate : tensor_like of float
         Rate r, positive. Of a matrix of utilities, one for each row or one for all.
 
+    Raises
+    ------
+    ValueError
+        A rate that is not finite and positive.
+    TypeError
+        A rate that depends on a random variable, or is not numeric.
+
     References
     ----------
     .. [1] F. McSherry, K. Talwar (2007). Mechanism design via differential privacy. FOCS, 94-103.
@@ -136,6 +149,19 @@ class ExponentialMechanism(IndexSelection):
             What one record changes each utility by at most, > 0.
         monotone : bool, default False
             Whether a record that is added changes no utility downwards.
+
+        Raises
+        ------
+        ValueError
+            An argument that is not finite and positive.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.ExponentialMechanism.from_epsilon(1.0, sensitivity=2.0)
+        ExponentialMechanism(rate=0.25)
+        >>> dp.ExponentialMechanism.from_epsilon(1.0, sensitivity=2.0, monotone=True)
+        ExponentialMechanism(rate=0.5)
         """
         loss, most = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         return cls(loss / (most if monotone else 2.0 * most))
@@ -149,6 +175,11 @@ class ExponentialMechanism(IndexSelection):
             What one record changes each utility by at most, > 0.
         monotone : bool, default False
             Whether a record that is added changes no utility downwards.
+
+        Raises
+        ------
+        ValueError
+            A sensitivity that is not finite and positive, or a symbolic rate.
         """
         most, rate = self._argument("sensitivity", sensitivity), self._value("rate")
         return rate * (most if monotone else 2.0 * most)

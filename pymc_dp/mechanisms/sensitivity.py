@@ -54,11 +54,17 @@ def regression_sensitivity(
         Laplace noise of scale ``sensitivity.sum() / epsilon`` on each is epsilon-private, and so is
         noise of scale ``len(sensitivity) * sensitivity / epsilon``, which splits epsilon evenly.
 
+    Raises
+    ------
+    ValueError
+        Bounds that are no pair, not finite or not in order; another word for `neighbours`.
+
     Examples
     --------
-    >>> regression_sensitivity([(0, 1)], (0, 1))
+    >>> import pymc_dp as dp
+    >>> dp.regression_sensitivity([(0, 1)], (0, 1))
     array([1., 1., 1., 1., 1.])
-    >>> regression_sensitivity([(5, 6)], (-1, 1))
+    >>> dp.regression_sensitivity([(5, 6)], (-1, 1))
     array([ 1., 11.,  2., 12.,  1.])
     """
     if neighbours not in _NEIGHBOURS:

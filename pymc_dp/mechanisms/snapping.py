@@ -101,6 +101,19 @@ class SnappingMechanism(BoundedNoise):
             Privacy loss and sensitivity, > 0.
         lower, upper : float
             Public bounds, finite.
+
+        Raises
+        ------
+        ValueError
+            An epsilon of 2**-52 or less, a sensitivity that is not finite and positive, or bounds
+            that are not in order.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> mechanism = dp.SnappingMechanism.from_epsilon(0.5, 10.0, lower=0.0, upper=100.0)
+        >>> mechanism.scale.eval().round(4), mechanism.step
+        (np.float64(20.0), 40.0)
         """
         loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         refuse_unless(loss > 2 * _UNIT, loss, cls.__name__, "epsilon", "more than 2**-52", "")

@@ -65,6 +65,18 @@ class HeavyNoise(SymmetricNoise, ScaleNoise):
             Sensitivity, > 0, in the units of the statistic.
         **fields
             `df` of Student's t.
+
+        Raises
+        ------
+        ValueError
+            An argument that is not finite and positive.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> mechanism = dp.StudentTMechanism.from_epsilon(1.0, sensitivity=1.0, df=3.0)
+        >>> mechanism.scale.eval().round(4), mechanism.epsilon(1.0).round(4)
+        (np.float64(1.1428), np.float64(1.0))
         """
         loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         df = fields.get("df", 1.0)
@@ -78,6 +90,11 @@ class HeavyNoise(SymmetricNoise, ScaleNoise):
         ----------
         sensitivity : array_like
             Sensitivity, > 0, in the units of the statistic.
+
+        Raises
+        ------
+        ValueError
+            A sensitivity that is not finite and positive, or a symbolic scale.
         """
         return (self.df + 1.0) * np.arcsinh(0.5 * self._ratio(sensitivity) / np.sqrt(self.df))
 

@@ -88,6 +88,12 @@ class UniformMechanism(SymmetricNoise, ScaleNoise):
         ------
         ValueError
             An argument out of its range.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> dp.UniformMechanism.from_delta(0.05, sensitivity=1.0)
+        UniformMechanism(half_width=10.0)
         """
         failure = cls._argument("delta", delta, below=1.0)
         size = cls._argument("sensitivity", sensitivity)

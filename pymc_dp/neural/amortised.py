@@ -76,6 +76,37 @@ def amortise(
     Returns
     -------
     AmortisedPosterior
+        The network, which draws for any release at any level of the range.
+
+    Raises
+    ------
+    ImportError
+        torch or sbi are not installed.
+    TypeError
+        A `mechanism` that is no function of the level, or returns none; a simulator without
+        `shape`.
+    ValueError
+        A range that is none, and what `sppe` refuses.
+    NotImplementedError
+        A model with several releases, and what `sppe` does not cover.
+
+    Examples
+    --------
+    Far too few simulations for a result, but fast:
+
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 1)
+    ...     x = pm.Normal("x", mu, 1, shape=20)
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.3), observed=0.4)
+    >>> fast = dp.neural.Training(hidden_features=8, epoch_steps=5, max_epochs=2, last_epochs=4)
+    >>> few = {"simulations": 100, "training": fast, "random_seed": 1, "progressbar": False}
+    >>> def mechanism(epsilon):
+    ...     return dp.LaplaceMechanism.from_epsilon(epsilon, 0.3)
+    >>> levels = (0.5, 20.0)
+    >>> posterior = dp.neural.amortise(model, mechanism=mechanism, epsilon=levels, **few)
+    >>> posterior.sample(1.0, draws=50, chains=2, random_seed=2)["posterior"]["mu"].shape
+    (2, 50)
     """
     try:
         low, high = (float(e) for e in epsilon)
@@ -139,13 +170,36 @@ class AmortisedPosterior:
     problem : Problem
         Prior, simulator and release.
     noise : GradedNoise
+        What it releases at each level of the range.
     density : Density
         The network, with its units.
     training_time : float
         Seconds, simulations included.
     simulations : Simulations
+        Those that it was trained on.
     losses : list of pairs of arrays
         Training and validation loss by epoch.
+
+    Examples
+    --------
+    Far too few simulations for a result, but fast:
+
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 1)
+    ...     x = pm.Normal("x", mu, 1, shape=20)
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.3), observed=0.4)
+    >>> fast = dp.neural.Training(hidden_features=8, epoch_steps=5, max_epochs=2, last_epochs=4)
+    >>> few = {"simulations": 100, "training": fast, "random_seed": 1, "progressbar": False}
+    >>> def mechanism(epsilon):
+    ...     return dp.LaplaceMechanism.from_epsilon(epsilon, 0.3)
+    >>> levels = (0.5, 20.0)
+    >>> posterior = dp.neural.amortise(model, mechanism=mechanism, epsilon=levels, **few)
+    >>> posterior.sample(1.0, draws=50, chains=2, random_seed=2)["posterior"]["mu"].shape
+    (2, 50)
+    >>> costs = posterior.privacy_utility([1.0, 10.0], replicates=5, draws=50, random_seed=3)
+    >>> costs["sd"].sizes["epsilon"]
+    2
     """
 
     problem: Problem
@@ -161,7 +215,13 @@ class AmortisedPosterior:
         return entry_labels(self.problem.prior.shapes)
 
     def entries(self, theta: np.ndarray) -> np.ndarray:
-        """Return the entries of the parameters, (..., count), in the order of `labels`."""
+        """Return the entries of the parameters, (..., count), in the order of `labels`.
+
+        Parameters
+        ----------
+        theta : ndarray of shape (..., width)
+            Unconstrained parameters.
+        """
         found = self.problem.prior.natural(theta).values()
         return np.concatenate([v.reshape(*theta.shape[:-1], -1) for v in found], axis=-1)
 
@@ -192,6 +252,13 @@ class AmortisedPosterior:
         xarray.DataTree
             Groups posterior, sample_stats (lp, the log density of the unconstrained parameters)
             and observed_data. The attribute ``leakage`` of the posterior is that of `sppe`.
+
+        Raises
+        ------
+        ValueError
+            A level outside the range, a release of another shape, or none where the model has none.
+        TypeError
+            A release that is not numeric.
         """
         if np.ndim(epsilon):
             raise ValueError(f"epsilon={epsilon!r}: write the level of the release, one number")
@@ -272,7 +339,17 @@ class AmortisedPosterior:
     def log_density(
         self, theta: np.ndarray, released: np.ndarray, epsilon: np.ndarray
     ) -> np.ndarray:
-        """Log density of unconstrained parameters, one for each release; (count,)."""
+        """Log density of unconstrained parameters, one for each release; (count,).
+
+        Parameters
+        ----------
+        theta : ndarray of shape (count, width)
+            Unconstrained parameters.
+        released : ndarray of shape (count, size)
+            A release for each.
+        epsilon : ndarray of shape (count,)
+            Its level.
+        """
         condition = self.noise.condition(released, epsilon)
         rows = max(_HELD // (theta.shape[1] + condition.shape[1]), 1)
         parts = [slice(at, at + rows) for at in range(0, len(theta), rows)]

@@ -42,6 +42,7 @@ def calibration(
     Parameters
     ----------
     posterior : AmortisedPosterior
+        What `amortise` returned.
     epsilon : float, optional
         The level of all releases; log-uniform on the range of the network if None.
     simulations, draws : int
@@ -59,6 +60,35 @@ def calibration(
         accuracy of a classifier (``c2st``, 0.5 is best) of the shares against uniform ones, by sbi;
         ``negative_log_density``, the mean of :math:`-\log q(\theta \mid z)` of the
         truth on the unconstrained scale.
+
+    Raises
+    ------
+    TypeError
+        Another result than that of `amortise`.
+    ValueError
+        A level outside the range.
+
+    References
+    ----------
+    .. [1] S. Talts, M. Betancourt, D. Simpson, A. Vehtari, A. Gelman (2018). Validating Bayesian
+       inference algorithms with simulation-based calibration.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 1)
+    ...     x = pm.Normal("x", mu, 1, shape=20)
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.3), observed=0.4)
+    >>> fast = dp.neural.Training(hidden_features=8, epoch_steps=5, max_epochs=2, last_epochs=4)
+    >>> few = {"simulations": 100, "training": fast, "random_seed": 1, "progressbar": False}
+    >>> def mechanism(epsilon):
+    ...     return dp.LaplaceMechanism.from_epsilon(epsilon, 0.3)
+    >>> levels = (0.5, 20.0)
+    >>> posterior = dp.neural.amortise(model, mechanism=mechanism, epsilon=levels, **few)
+    >>> checks = dp.neural.calibration(posterior, simulations=50, draws=50, random_seed=2)
+    >>> sorted(checks.children)
+    ['checks', 'coverage', 'prior_sbc']
     """
     if not hasattr(posterior, "noise"):
         raise TypeError(
@@ -152,6 +182,26 @@ def predict(
         A copy with the group ``posterior_predictive``, its attribute ``log_median_distance`` the
         logarithm of the median Euclidean distance to what was observed: less is better. It is in
         the units of the releases, so that those with the largest spread count the most.
+
+    Raises
+    ------
+    ImportError, TypeError, ValueError, NotImplementedError
+        As `sppe`.
+
+    Examples
+    --------
+    >>> from xarray import DataTree, Dataset
+    >>> import numpy as np
+    >>> import pymc as pm, pymc_dp as dp
+    >>> draws = np.random.default_rng(1).normal(size=(4, 500))
+    >>> tree = DataTree.from_dict({"posterior": Dataset({"mu": (("chain", "draw"), draws)})})
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 1)
+    ...     x = pm.Normal("x", mu, 1, shape=20)
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.3), observed=0.4)
+    >>> new = dp.neural.predict(tree, model, draws=100, random_seed=2)
+    >>> new["posterior_predictive"]["z"].shape
+    (1, 100)
     """
     check_counts(draws=draws)
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
@@ -199,6 +249,24 @@ def compare(
         (none can) to 1; half a standard deviation between the means gives 0.6. ``mmd``: the square
         of the maximum mean discrepancy of the standardised draws, without bias: it may be negative.
         Entries of which all draws of both are equal, such as a fixed parameter, are left out.
+
+    Raises
+    ------
+    ImportError
+        torch or sbi are not installed.
+    ValueError
+        No parameter in common, shapes that differ, or draws that are all equal.
+
+    Examples
+    --------
+    >>> from xarray import DataTree, Dataset
+    >>> import numpy as np
+    >>> import pymc_dp as dp
+    >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
+    >>> found = (Dataset({"mu": (("chain", "draw"), x)}) for x in draws)
+    >>> first, second = (DataTree.from_dict({"posterior": x}) for x in found)
+    >>> sorted(dp.neural.compare(first, second, random_seed=2))
+    ['c2st', 'mmd']
     """
     check_installed()
     import torch
@@ -233,8 +301,31 @@ def negative_log_density(tree: DataTree, truth: Mapping[str, ArrayLike]) -> floa
     Parameters
     ----------
     tree : DataTree
+        A result with the parameters in its posterior.
     truth : dict
         Values of the parameters by name; parameters that are left out are integrated out.
+
+    Returns
+    -------
+    float
+        Minus the log density, in nats; it depends on the units of the parameters.
+
+    Raises
+    ------
+    ValueError
+        A parameter that the posterior has not, of another shape, or draws that lie on a line or a
+        plane.
+
+    Examples
+    --------
+    >>> from xarray import DataTree, Dataset
+    >>> import numpy as np
+    >>> import pymc as pm, pymc_dp as dp
+    >>> draws = np.random.default_rng(1).normal(size=(4, 500))
+    >>> tree = DataTree.from_dict({"posterior": Dataset({"mu": (("chain", "draw"), draws)})})
+    >>> near, far = (dp.neural.negative_log_density(tree, {"mu": at}) for at in (0.0, 2.0))
+    >>> round(near, 1), near < far
+    (0.9, True)
     """
     posterior = tree["posterior"].to_dataset()
     unknown = [name for name in truth if name not in posterior]

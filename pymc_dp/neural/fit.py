@@ -129,6 +129,21 @@ def sppe(
     ----------
     .. [1] Y. Xiong, N. P. Ju, S. Zhang. Conditional density estimations from privacy-protected
        data.
+
+    Examples
+    --------
+    Far too few simulations for a result, but fast:
+
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 1)
+    ...     x = pm.Normal("x", mu, 1, shape=20)
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.3), observed=0.4)
+    >>> fast = dp.neural.Training(hidden_features=8, epoch_steps=5, max_epochs=2, last_epochs=4)
+    >>> few = {"simulations": 100, "training": fast, "random_seed": 1, "progressbar": False}
+    >>> tree = dp.neural.sppe(model, rounds=2, draws=50, chains=2, **few)
+    >>> tree["posterior"]["mu"].shape
+    (2, 50)
     """
     problem = read_problem(model, simulator, prior, mechanism, observed, var_names)
     check_counts(draws=draws, chains=chains)
@@ -180,8 +195,9 @@ def sple(
 
     Parameters
     ----------
-    model, simulator, prior, mechanism, observed, var_names, rounds, simulations, noise_draws, \
-    estimator, qmc, training, earlier, random_seed, device, progressbar
+    model, simulator, prior, mechanism, observed, var_names, rounds, simulations
+        As for `sppe`.
+    noise_draws, estimator, qmc, training, earlier, random_seed, device, progressbar
         As for `sppe`.
     draws, tune, chains : int
         Of `pm.sample`. It takes minutes, too: each step evaluates the network.
@@ -199,15 +215,36 @@ def sple(
 
     Raises
     ------
-    ImportError, ValueError, NotImplementedError
-        As `sppe`; also for a clipped release, unless it is on a lattice that is not fine beside the
-        noise: a flow cannot follow its atoms.
+    ImportError, TypeError, ValueError, NotImplementedError
+        As `sppe`; an argument of `pm.sample` that it does not take; a clipped release, unless it is
+        on a lattice that is not fine beside the noise: a flow cannot follow its atoms.
 
     Notes
     -----
     Of whole-number releases, which get uniform noise one step wide when the network is trained, it
     learns a density whose integral over a step is about their probability; that blurs the posterior
     where a step is wide beside the spread of the releases.
+
+    References
+    ----------
+    .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Simulation-based Bayesian inference from
+       privacy-protected data.
+
+    Examples
+    --------
+    Far too few simulations for a result, but fast:
+
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 1)
+    ...     x = pm.Normal("x", mu, 1, shape=20)
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(0.3), observed=0.4)
+    >>> fast = dp.neural.Training(hidden_features=8, epoch_steps=5, max_epochs=2, last_epochs=4)
+    >>> few = {"simulations": 100, "training": fast, "random_seed": 1, "progressbar": False}
+    >>> few["compute_convergence_checks"] = False
+    >>> tree = dp.neural.sple(model, rounds=2, draws=20, tune=20, chains=2, **few)
+    >>> tree["posterior"]["mu"].shape
+    (2, 20)
     """
     wrong = [name for name in _NOT_TAKEN if name in kwargs]
     if wrong:

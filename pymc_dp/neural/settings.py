@@ -49,6 +49,25 @@ class Training:
         The least fall of the validation loss that counts for it.
     averaging : float
         Decay of the exponential average of the weights, for each step; 0 takes the last ones.
+
+    Raises
+    ------
+    ValueError
+        Naming the setting that is out of its range.
+
+    References
+    ----------
+    .. [1] G. Papamakarios, T. Pavlakou, I. Murray (2017). Masked autoregressive flow for density
+       estimation. NeurIPS 30.
+    .. [2] C. Durkan, A. Bekasov, I. Murray, G. Papamakarios (2019). Neural spline flows.
+       NeurIPS 32.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> settings = dp.neural.Training(estimator="nsf", max_epochs=50)
+    >>> settings.estimator, settings.hidden_features
+    ('nsf', 50)
     """
 
     estimator: Literal["maf", "nsf"] = "maf"

@@ -54,8 +54,19 @@ def from_nmf(
     ValueError
         No such column, no rows, a count that is not whole, or a variance that is not positive:
         a variance of zero marks an invariant, which was published without noise.
+    TypeError
+        Neither a path nor a data frame.
     ImportError
         A path without pandas and pyarrow, the extra ``[parquet]``.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import pymc_dp as dp
+    >>> rows = pd.DataFrame({"geocode": ["01", "02"], "value": [12, -3], "variance": [4.0, 6.25]})
+    >>> release = dp.Release.from_nmf(rows, label="geocode")
+    >>> release.mechanism, release.value
+    (DiscreteGaussianMechanism(sigma=[2. , 2.5]), array([12, -3]))
     """
     columns = [value, variance, *([label] if label else [])]
     if isinstance(rows, str | PathLike):

@@ -104,9 +104,14 @@ def from_opendp(
 
     Examples
     --------
-    >>> import opendp.prelude as od  # doctest: +SKIP
-    >>> query = context.query().clamp((0.0, 100.0)).sum().laplace()  # doctest: +SKIP
-    >>> release = dp.Release.from_opendp(query, query.release())  # doctest: +SKIP
+    >>> import opendp.prelude as od
+    >>> import pymc_dp as dp
+    >>> od.enable_features("contrib")
+    >>> numbers = od.atom_domain(T=float, nan=False), od.absolute_distance(T=float)
+    >>> measurement = od.m.make_laplace(*numbers, scale=2.0)
+    >>> release = dp.Release.from_opendp(measurement, 12.3, d_in=1.0)  # measurement(data) gave 12.3
+    >>> release.mechanism, release.privacy.epsilon
+    (LaplaceMechanism(scale=2.0), 0.5)
     """
     if hasattr(made_by, "summarize"):
         raise TypeError(
@@ -354,6 +359,18 @@ def from_opendp_summary(
         count, of this column or another, was below a threshold.
     TypeError
         A frame that is none, or was not collected.
+
+    Examples
+    --------
+    As ``query.summarize()`` and ``query.release().collect()`` return them:
+
+    >>> import polars as pl
+    >>> import pymc_dp as dp
+    >>> said = {"column": ["n"], "aggregate": ["Frame Length"], "distribution": ["Integer Laplace"]}
+    >>> summary = pl.DataFrame({**said, "scale": [2.0]})
+    >>> frame = pl.DataFrame({"n": [41]}, schema={"n": pl.UInt32})
+    >>> dp.Release.from_opendp_summary(summary, frame).mechanism
+    GeometricMechanism(scale=2.0).clipped(lower=0.0)
     """
     for name, table in (("summary", summary), ("frame", frame)):
         if not hasattr(table, "columns") or hasattr(table, "collect"):

@@ -59,6 +59,16 @@ def from_pipelinedp(
         without a count, or without its deviation; partitions that were selected privately.
     TypeError
         Results of another kind.
+
+    Examples
+    --------
+    >>> from collections import namedtuple
+    >>> import pymc_dp as dp
+    >>> Metrics = namedtuple("MetricsTuple", ["count", "count_noise_stddev"])  # as PipelineDP's own
+    >>> results = [("Aa", Metrics(41.2, 2.0)), ("Bo", Metrics(7.9, 2.0))]
+    >>> release = dp.Release.from_pipelinedp(results, "count", "gaussian")
+    >>> release.mechanism, release.coords
+    (GaussianMechanism(sigma=2.0), {'partition': ('Aa', 'Bo')})
     """
     if metric not in _METRICS:
         raise ValueError(

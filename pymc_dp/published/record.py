@@ -227,12 +227,25 @@ class Release:
 
         Numbers keep all their digits. See `from_json` for the layout.
 
+        Returns
+        -------
+        str
+            The text, of one line.
+
         Raises
         ------
         ValueError
             A parameter of the mechanism is symbolic, so that no number can be written.
         TypeError
             The mechanism is of a class that is not registered.
+
+        Examples
+        --------
+        >>> import json
+        >>> import pymc_dp as dp
+        >>> text = dp.Release(34, dp.GeometricMechanism(2.0)).to_json()
+        >>> json.loads(text)["mechanism"]
+        {'class': 'GeometricMechanism', 'scale': 2.0}
         """
         return encoding.encode(self)
 
@@ -257,6 +270,10 @@ class Release:
         text : str
             The text itself; read a file with ``Path(file).read_text()``.
 
+        Returns
+        -------
+        Release
+
         Raises
         ------
         ValueError
@@ -264,6 +281,14 @@ class Release:
             field, or an unknown mechanism; a variance where a scale is meant; NaN.
         TypeError
             A field of the wrong kind.
+
+        Examples
+        --------
+        >>> import pymc_dp as dp
+        >>> text = dp.Release([34, -1], dp.GeometricMechanism(2.0), name="cases").to_json()
+        >>> release = dp.Release.from_json(text)
+        >>> release.name, release.value, release.mechanism
+        ('cases', array([34, -1]), GeometricMechanism(scale=2.0))
         """
         return cls(**encoding.decode(text, [field.name for field in fields(cls)]))
 

@@ -34,6 +34,26 @@ def smartnoise(
         `max_ids` of the table, m.
     sigma : float, optional
         Standard deviation of the noise where it is Gaussian, `mechanism.scale`.
+
+    Returns
+    -------
+    mechanism, float
+        The noise of the number that decides, and the threshold, in the units of that number.
+
+    Raises
+    ------
+    ValueError
+        An epsilon that is not finite and positive, a delta that is not > 0 and < 0.5, contributions
+        that are no whole number of at least 1.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> noise, tau = dp.thresholds.smartnoise(epsilon=1.0, delta=1e-5)
+    >>> noise, round(tau, 4)
+    (LaplaceMechanism(scale=1.0), 11.8198)
+    >>> noise.suppressed(below=round(tau, 4), empty=True)
+    LaplaceMechanism(scale=1.0).suppressed(below=11.8198, empty=True)
     """
     _check(epsilon, delta, max_contrib)
     if sigma is not None:
@@ -54,6 +74,23 @@ def tumult(epsilon: float, delta: float, max_rows: int = 1) -> tuple[Noisy, floa
         The budget of the query.
     max_rows : int, default 1
         Rows that are protected: 1 of `AddOneRow`, the number of `AddMaxRows`.
+
+    Returns
+    -------
+    mechanism, float
+        The noise of the number that decides, and the threshold, in the units of that number.
+
+    Raises
+    ------
+    ValueError
+        An epsilon that is not finite and positive, a delta that is not > 0 and < 0.5, contributions
+        that are no whole number of at least 1.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> dp.thresholds.tumult(epsilon=1.0, delta=1e-5)
+    (GeometricMechanism(scale=1.0), 13.0)
     """
     _check(epsilon, delta, max_rows)
     epsilon /= max_rows
@@ -82,11 +119,29 @@ def pipelinedp(
     gaussian : bool, default False
         `GAUSSIAN_THRESHOLDING` instead of `LAPLACE_THRESHOLDING`.
 
+    Returns
+    -------
+    mechanism, float
+        The noise of the number that decides, and the threshold, in the units of that number.
+
+    Raises
+    ------
+    ValueError
+        An epsilon that is not finite and positive, a delta that is not > 0 and < 0.5, contributions
+        that are no whole number of at least 1.
+
     Notes
     -----
     With a `pre_threshold` partitions with fewer ids are dropped for sure, and the number that
     decides is counted from there: in the model release ``(ids - pre_threshold + 1).clip(0,
     np.inf)``, suppressed with ``empty=True``.
+
+    Examples
+    --------
+    >>> import pymc_dp as dp
+    >>> noise, threshold = dp.thresholds.pipelinedp(epsilon=1.0, delta=1e-5, max_partitions=2)
+    >>> noise, round(threshold, 4)
+    (LaplaceMechanism(scale=2.0), 24.0258)
     """
     _check(epsilon, delta, max_partitions)
     left = delta / 2 if gaussian else delta

@@ -94,6 +94,24 @@ def explain(model: pm.Model | None = None) -> Explanation:
     Explanation
         Three tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample`
         (open or why not, cost of a sweep), steps of `dp.steps` on the rungs with latent variables.
+
+    Raises
+    ------
+    ValueError
+        No release in the model.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     lead = pm.Normal("lead", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
+    >>> said = dp.explain(model)
+    >>> [title for title, columns, rows in said.tables]
+    ['Releases', 'Routes', 'Steps of dp.steps']
+    >>> said.tables[0][2]
+    [['z', 'mean of lead (n = 43)', 'LaplaceMechanism(scale=9.3)', '-']]
     """
     with kept(as_model(model, "dp.explain(model)")) as reading:
         return _explained(reading)

@@ -149,6 +149,26 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
     ----------
     model : pm.Model, optional
         The model of the context by default.
+
+    Returns
+    -------
+    list of BlockedStep
+        One for each group of variables, in the order in which they are called.
+
+    Raises
+    ------
+    ValueError
+        A model without a release of its own variables, a collapsed one say.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     lead = pm.Normal("lead", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
+    >>> [(type(step).__name__, [v.name for v in step.vars]) for step in dp.steps(model)]
+    [('RecordMetropolis', ['lead']), ('ConjugateGibbs', ['mu'])]
     """
     return _made(Reading(as_model(model, "dp.steps(model)")))
 

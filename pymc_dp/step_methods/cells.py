@@ -19,10 +19,10 @@ from pymc_dp.step_methods.tables import TableGibbs, read_table, together
 class CellGibbs(RecordMetropolis):
     r"""Draw Poisson or Binomial counts of cells that share noisy sums, as in :math:`X'y`.
 
-    After the moves of `RecordMetropolis`, whose records are here the cells: where the noise is
-    large, they move the parameters along with the counts, which given the counts would move by the
-    width of a posterior without noise. Where it is small, the draws of `TableGibbs` move the counts
-    along the directions in which what was released leaves them room.
+    After the moves of `RecordMetropolis` [1]_ [2]_, whose records are here the cells: where the
+    noise is large, they move the parameters along with the counts, which given the counts would
+    move by the width of a posterior without noise. Where it is small, the draws of `TableGibbs`
+    move the counts along the directions in which what was released leaves them room.
 
     Parameters
     ----------
@@ -33,6 +33,37 @@ class CellGibbs(RecordMetropolis):
         As of `RecordMetropolis`.
     model : pm.Model, optional
         The model of the context by default.
+
+    Raises
+    ------
+    ValueError, NotImplementedError
+        Naming the variable that cannot be drawn, and why.
+
+    References
+    ----------
+    .. [1] N. Ju, J. Awan, R. Gong, V. Rao (2022). Data augmentation MCMC for Bayesian inference
+       from privatized data. NeurIPS 35.
+    .. [2] Y. Yu, X.-L. Meng (2011). To center or not to center: that is not the question. Journal
+       of Computational and Graphical Statistics 20, 531-570.
+
+    Examples
+    --------
+    Logistic regression on a binary covariate, of which :math:`X'y` was released:
+
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pytensor.tensor as pt
+    >>> import pymc_dp as dp
+    >>> X = np.array([[1, 0], [1, 1]])  # two kinds of records, of 40 each
+    >>> with pm.Model() as model:
+    ...     b = pm.Normal("b", 0, 1, shape=2)
+    ...     y = pm.Binomial("y", 40, logit_p=pt.dot(X, b), shape=2)
+    ...     noise = dp.LaplaceMechanism(2.0)
+    ...     z = dp.PrivateObservation("z", pt.dot(X.T, y), noise, observed=[45, 28])
+    >>> step = dp.CellGibbs([y], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> point["y"].shape
+    (2,)
     """
 
     name = "dp_cell"

@@ -93,7 +93,7 @@ def _combine(parts: Sequence[Contribution]) -> tuple[TensorVariable, ...]:
 
 @STEPS.register(order=70)
 class ConjugateGibbs(DPStep):
-    r"""Draw parameters from their conjugate full conditionals, one after the other.
+    r"""Draw parameters from their conjugate full conditionals [1]_, one after the other.
 
     The parameters are scalars, or one vector of probabilities each. Their children, observed or
     not, are records, statistics or other parameters:
@@ -127,6 +127,29 @@ class ConjugateGibbs(DPStep):
         Parameters of the model.
     model : pm.Model, optional
         The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that cannot be drawn, and why.
+
+    References
+    ----------
+    .. [1] A. Gelman, J. Carlin, H. Stern, D. Dunson, A. Vehtari, D. Rubin (2013). Bayesian data
+       analysis, 3rd edition: chapters 2, 3 and 11.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     x = pm.Normal("x", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
+    >>> step = dp.ConjugateGibbs([mu], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())  # mu given the records, all of which are 30
+    >>> bool(abs(point["mu"] - 30) < 5 * 17 / 43**0.5)
+    True
     """
 
     name = "dp_conjugate"

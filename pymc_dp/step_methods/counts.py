@@ -71,8 +71,9 @@ class CountGibbs(DPStep):
 
     Given the counts, their probabilities would move by :math:`n^{-1/2}` only, however little the
     releases tell. So where they have a Beta, Uniform(0, 1) or Dirichlet prior and no other child,
-    and are among `vars`, the counts are drawn with them integrated out (beta-binomial, Dirichlet-
-    multinomial), and they are drawn after the counts: together one draw from the joint conditional.
+    and are among `vars`, the counts are drawn with them integrated out [1]_ (beta-binomial,
+    Dirichlet-multinomial), and they are drawn after the counts: together one draw from the joint
+    conditional.
 
     Parameters
     ----------
@@ -86,6 +87,24 @@ class CountGibbs(DPStep):
     ------
     ValueError
         Naming the variable that cannot be drawn, and why.
+
+    References
+    ----------
+    .. [1] J. Liu (1994). The collapsed Gibbs sampler in Bayesian computations with applications
+       to a gene regulation problem. Journal of the American Statistical Association 89, 958-966.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     p = pm.Beta("p", 1, 1)
+    ...     sick = pm.Binomial("sick", 100, p)
+    ...     z = dp.PrivateObservation("z", sick, dp.GeometricMechanism(2.0), observed=34)
+    >>> step = dp.CountGibbs([sick, p], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> bool(0 <= point["sick"] <= 100)
+    True
     """
 
     name = "dp_count"

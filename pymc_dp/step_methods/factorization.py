@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pymc.step_methods.state import dataclass_state
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot
@@ -163,6 +164,9 @@ def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Facto
 
 
 def _product(rate: TensorVariable) -> list[TensorVariable] | None:
+    if isinstance(getattr(rate.owner, "op", None), Alloc):  # shape= was written, too
+        within = rate.owner.inputs[0]
+        return _product(within) if within.type.broadcastable == rate.type.broadcastable else None
     op = getattr(rate.owner, "op", None)
     core = op.core_op if isinstance(op, Blockwise) else op
     return list(rate.owner.inputs) if isinstance(core, Dot) else None
@@ -256,6 +260,17 @@ class FactorizationGibbs(DPStep):
     ----------
     .. [1] A. Schein, Z. S. Wu, A. Schofield, M. Zhou, H. Wallach (2019). Locally private Bayesian
        inference for count models. ICML.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc_dp as dp
+    >>> released = np.array([[3, -1, 12], [0, 4, 2], [7, 1, 25], [-2, 0, 3]])
+    >>> model = dp.poisson_factorization(released, 2, dp.GeometricMechanism(1.0))
+    >>> step = dp.FactorizationGibbs([model["theta"], model["phi"]], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> point["theta_log__"].shape, point["phi_log__"].shape
+    ((4, 2), (2, 3))
     """
 
     name = "dp_factorization"

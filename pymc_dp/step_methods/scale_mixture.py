@@ -18,7 +18,7 @@ from pymc_dp.step_methods.two_sided import released_entries
 
 @STEPS.register(order=90)
 class LaplaceScaleMixtureGibbs(DPStep):
-    r"""Draw a Normal or jointly Normal statistic under Laplace noise by augmentation.
+    r"""Draw a Normal or jointly Normal statistic under Laplace noise by augmentation [1]_ [2]_.
 
     Each call draws :math:`1/\omega_j^2 \mid s_j` from its inverse Gaussian, then
     :math:`s \mid \omega, z \sim N(A^{-1} h, A^{-1})`,
@@ -33,6 +33,30 @@ class LaplaceScaleMixtureGibbs(DPStep):
         Normal or MvNormal statistics, each the content of one release under Laplace noise.
     model : pm.Model, optional
         The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that cannot be drawn, and why.
+
+    References
+    ----------
+    .. [1] T. Park, G. Casella (2008). The Bayesian lasso. Journal of the American Statistical
+       Association 103, 681-686.
+    .. [2] G. Bernstein, D. Sheldon (2019). Differentially private Bayesian linear regression.
+       NeurIPS 32.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     s = pm.MvNormal("s", [0.0, 1.0], [[2.0, 1.2], [1.2, 1.0]])
+    ...     z = dp.PrivateObservation("z", s, dp.LaplaceMechanism([0.6, 1.0]), observed=[1.5, -0.5])
+    >>> step = dp.LaplaceScaleMixtureGibbs([s], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> point["s"].shape
+    (2,)
     """
 
     name = "dp_scale_mixture"

@@ -43,6 +43,18 @@ class SkellamBesselGibbs(TwoSidedGibbs):
     ----------
     .. [1] Schein, A., Wu, Z. S., Schofield, A., Zhou, M., Wallach, H. (2019). Locally private
        Bayesian inference for count models. ICML.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     y = pm.Poisson("y", [3.0, 8.0, 20.0])
+    ...     z = dp.PrivateObservation("z", y, dp.GeometricMechanism(2.0), observed=[-1, 9, 24])
+    >>> step = dp.SkellamBesselGibbs([y], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> bool((point["y"] >= 0).all())
+    True
     """
 
     name = "dp_skellam_bessel"

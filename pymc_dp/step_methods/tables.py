@@ -58,10 +58,10 @@ class TableGibbs(DPStep):
         p(y_i \mid \ldots) \propto f(y_i) \prod_m \eta_m(z_m \mid S_m),
 
     which is drawn from exactly, by a walk outwards from its mode. The cells of a multinomial table
-    are drawn two at a time given their sum, so that its total is kept in every draw; with a batch
-    of tables, each keeps its own. Poisson tables are drawn both ways: single cells move the sums,
-    pairs move where the sums are known well. The cost of a sweep grows with the number of cells, of
-    releases that a cell is in, and with the width of the conditionals.
+    are drawn two at a time given their sum, so that its total is kept in every draw [1]_; with a
+    batch of tables, each keeps its own. Poisson tables are drawn both ways: single cells move the
+    sums, pairs move where the sums are known well. The cost of a sweep grows with the number of
+    cells, of releases that a cell is in, and with the width of the conditionals.
 
     Where whole-number noise is added to a statistic that is not whole for all counts, as half a
     count or the mean of Poisson counts, the other counts are impossible: cells are drawn over those
@@ -88,6 +88,26 @@ class TableGibbs(DPStep):
     ------
     ValueError
         Naming the variable that cannot be drawn, and why.
+
+    References
+    ----------
+    .. [1] P. Diaconis, B. Sturmfels (1998). Algebraic algorithms for sampling from conditional
+       distributions. Annals of Statistics 26, 363-397: moves that keep the sums of a table.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     p = pm.Dirichlet("p", [1.0, 1.0, 1.0])
+    ...     y = pm.Multinomial("y", 60, p)
+    ...     noise = dp.GeometricMechanism(2.0)
+    ...     cells = dp.PrivateObservation("cells", y, noise, observed=[31, 18, 14])
+    ...     both = dp.PrivateObservation("both", y[:2].sum(), noise, observed=48)
+    >>> step = dp.TableGibbs([y], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> point["y"].sum()  # the total is public, and kept
+    np.int64(60)
     """
 
     name = "dp_table"

@@ -53,8 +53,8 @@ class TwoSidedGibbs(DPStep):
         p(s \mid z) \propto f(s)\, e^{-\lambda |z - s|}
 
     is f tilted by :math:`+\lambda` left of z and by :math:`-\lambda` right of it; both pieces stay
-    in the law's family, so that s is drawn in O(1) without augmentation and without a restriction
-    on :math:`\lambda`. Gaussian noise on a Normal or Gamma statistic is drawn exactly, too.
+    in the law's family, so that s is drawn in O(1) without augmentation and without the restriction
+    on :math:`\lambda` of [1]_. Gaussian noise on a Normal or Gamma statistic is drawn exactly, too.
 
     Parameters
     ----------
@@ -63,6 +63,28 @@ class TwoSidedGibbs(DPStep):
         affine content of one entry of one release and of nothing else.
     model : pm.Model, optional
         The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that cannot be drawn, and why.
+
+    References
+    ----------
+    .. [1] Z. Kazan, J. P. Reiter (2025). Bayesian inference under differential privacy with bounded
+       data.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     s = pm.Normal("s", 30, 2)
+    ...     z = dp.PrivateObservation("z", s, dp.LaplaceMechanism(9.3), observed=34.3)
+    >>> step = dp.TwoSidedGibbs([s], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> bool(abs(point["s"] - 30) < 10 * 2)
+    True
     """
 
     name = "dp_two_sided"
@@ -94,12 +116,42 @@ class TwoSidedGibbs(DPStep):
 
 @STEPS.register(order=40)
 class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
-    r"""Draw a latent variance from its truncated gamma mixture (Kazan & Reiter).
+    r"""Draw a latent variance from its truncated gamma mixture [1]_.
 
     The conditional of :math:`S^2 \sim \mathrm{Gamma}(a, \beta)` under a release z with Laplace
-    noise of rate :math:`\lambda` is :math:`\mathrm{TGM}(a, \beta, \lambda, z)`, cut to the
-    feasible range where the records are bounded. No restriction :math:`\beta > \lambda`, which the
-    paper needs.
+    noise of rate :math:`\lambda` is :math:`\mathrm{TGM}(a, \beta, \lambda, z)`, see
+    `TruncatedGammaMixture`, cut to the feasible range where the records are bounded. No restriction
+    :math:`\beta > \lambda`, which the paper needs.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        Gamma variances, each the affine content of one entry of one release with Laplace noise.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that cannot be drawn, and why.
+
+    References
+    ----------
+    .. [1] Z. Kazan, J. P. Reiter (2025). Bayesian inference under differential privacy with bounded
+       data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     s2 = pm.Gamma("s2", 21.0, 0.01)
+    ...     z = dp.PrivateObservation("z", s2, dp.LaplaceMechanism(50.0), observed=2224.8)
+    >>> step = dp.TruncatedGammaMixtureGibbs([s2], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> bool(abs(np.exp(point["s2_log__"]) - 2224.8) < 20 * 50.0)  # near what was released
+    True
     """
 
     name = "dp_tgm"

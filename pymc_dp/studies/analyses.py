@@ -115,15 +115,19 @@ def coverage(
 
     Examples
     --------
-    >>> def build(n, epsilon):
+    >>> import pymc as pm, pymc_dp as dp
+    >>> def build(epsilon):
     ...     with pm.Model() as model:
-    ...         mu, sigma2 = pm.Uniform("mu", 0, 1), pm.HalfFlat("sigma2")
-    ...         x = pm.Normal("x", mu, pm.math.sqrt(sigma2), shape=n)
-    ...         noise = dp.LaplaceMechanism.from_epsilon(epsilon / 2, 1 / n)
-    ...         dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise)
+    ...         mu = pm.Normal("mu", 0.5, 0.3)
+    ...         x = pm.Normal("x", mu, 0.2, shape=40)
+    ...         noise = dp.LaplaceMechanism.from_epsilon(epsilon, 1 / 40)
+    ...         dp.PrivateObservation("z", x.mean(), noise)
     ...     return model
-    >>> dp.studies.coverage(build, truth={"mu": 0.5, "sigma2": 0.04},
-    ...                     grid={"n": [100, 1000], "epsilon": [0.2, 2.0]})
+    >>> few = {"replicates": 4, "draws": 100, "tune": 20, "chains": 1, "progressbar": False}
+    >>> grid = {"epsilon": [0.5]}
+    >>> study = dp.studies.coverage(build, truth={"mu": 0.5}, grid=grid, random_seed=1, **few)
+    >>> dict(study["coverage"].sizes), study["lower"].dims
+    ({'epsilon': 1, 'parameter': 1}, ('epsilon', 'replicate', 'parameter'))
     """
     if var_names is not None and (
         isinstance(var_names, str) or not 0 < len(set(var_names)) == len(var_names)
@@ -213,6 +217,27 @@ def privacy_utility(
     -------
     xarray.Dataset
         As `coverage` returns, with the levels as a dimension.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError
+        Levels that are not positive, a `grid` that holds the level, and what `coverage` refuses.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> def build(epsilon):
+    ...     with pm.Model() as model:
+    ...         mu = pm.Normal("mu", 0.5, 0.3)
+    ...         x = pm.Normal("x", mu, 0.2, shape=40)
+    ...         noise = dp.LaplaceMechanism.from_epsilon(epsilon, 1 / 40)
+    ...         dp.PrivateObservation("z", x.mean(), noise)
+    ...     return model
+    >>> few = {"replicates": 4, "draws": 100, "tune": 20, "chains": 1, "progressbar": False}
+    >>> study = dp.studies.privacy_utility(build, [0.5, 50.0], random_seed=1, **few)
+    >>> noisy, exact = study["posterior_sd"].sel(parameter="mu").values
+    >>> bool(noisy > exact)
+    True
     """
     levels = np.asarray(epsilons, "float64")
     if levels.ndim != 1 or levels.size == 0 or not np.all((levels > 0) & np.isfinite(levels)):
@@ -230,7 +255,7 @@ def calibration(
     replicates: int = 300,
     **kwargs: Any,
 ) -> xr.Dataset:
-    r"""Simulation-based calibration (Talts et al., 2018).
+    r"""Check a sampler by simulation-based calibration [1]_.
 
     True values are drawn from the priors, and data and releases from the model. The share of
     posterior draws below the truth is then uniform if the sampler is right. (The package simuk does
@@ -248,10 +273,30 @@ def calibration(
         ``pit``, the truth's place among 99 draws, from a uniform law, by cell and parameter.
         `plot_calibration` draws it.
 
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError
+        A truth= or simulate=, and what `coverage` refuses.
+
     References
     ----------
     .. [1] S. Talts, M. Betancourt, D. Simpson, A. Vehtari, A. Gelman (2018). Validating Bayesian
        inference algorithms with simulation-based calibration.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> def build(epsilon):
+    ...     with pm.Model() as model:
+    ...         mu = pm.Normal("mu", 0.5, 0.3)
+    ...         x = pm.Normal("x", mu, 0.2, shape=40)
+    ...         noise = dp.LaplaceMechanism.from_epsilon(epsilon, 1 / 40)
+    ...         dp.PrivateObservation("z", x.mean(), noise)
+    ...     return model
+    >>> few = {"replicates": 4, "draws": 100, "tune": 20, "chains": 1, "progressbar": False}
+    >>> study = dp.studies.calibration(build, grid={"epsilon": [0.5]}, random_seed=1, **few)
+    >>> study["pit"].dims, study["ks"].dims
+    (('epsilon', 'replicate', 'parameter'), ('epsilon', 'parameter'))
     """
     for wrong in ("truth", "simulate"):
         if kwargs.get(wrong) is not None:

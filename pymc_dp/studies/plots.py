@@ -49,6 +49,32 @@ def plot_coverage(
         Plotting backend of ArviZ.
     **pc_kwargs
         Further arguments of `arviz_plots.PlotCollection.grid`.
+
+    Returns
+    -------
+    PlotCollection
+        Of ArviZ; ``.show()`` and ``.savefig(file)``.
+
+    Raises
+    ------
+    ValueError
+        A grid without an axis of numbers, an `x`, quantity or parameter that the study has not, or
+        more than three axes besides `x`.
+
+    Examples
+    --------
+    As `coverage` returns it, of one parameter at three levels:
+
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> import pymc_dp as dp
+    >>> levels = {"epsilon": [0.1, 1.0, 10.0], "parameter": ["mu"]}
+    >>> names = ["coverage", "length", "rmse", "posterior_sd"]
+    >>> numbers = np.array([[0.95], [0.9], [1.0]])
+    >>> study = xr.Dataset({n: (tuple(levels), numbers) for n in names}, levels, {"prob": 0.95})
+    >>> figure = dp.studies.plot_coverage(study)
+    >>> dict(figure.viz["plot"].sizes)
+    {'quantity': 3, 'parameter': 1}
     """
     axes = [str(d) for d in study["coverage"].dims if d != "parameter"]
     numeric = [d for d in axes if np.issubdtype(study[d].dtype, np.number) and study.sizes[d] > 1]
@@ -129,18 +155,32 @@ def plot_privacy(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
     study : xarray.Dataset
         Of `dp.studies.privacy_utility`.
     **kwargs
-        As for `dp.studies.plot_coverage`.
+        As for `plot_coverage`.
 
     Returns
     -------
-    arviz_plots.PlotCollection
-        A row for each quantity and a column for each parameter.
+    PlotCollection
+        Of ArviZ; ``.show()`` and ``.savefig(file)``.
+
+    Raises
+    ------
+    ValueError
+        As `plot_coverage`.
 
     Examples
     --------
+    As `privacy_utility` returns it, of one parameter at three levels:
+
+    >>> import numpy as np
+    >>> import xarray as xr
     >>> import pymc_dp as dp
-    >>> study = dp.studies.privacy_utility(build, [0.1, 1, 10])  # doctest: +SKIP
-    >>> dp.plot_privacy(study, quantities=["length", "coverage"])  # doctest: +SKIP
+    >>> levels = {"epsilon": [0.1, 1.0, 10.0], "parameter": ["mu"]}
+    >>> names = ["coverage", "length", "rmse", "posterior_sd"]
+    >>> numbers = np.array([[0.95], [0.9], [1.0]])
+    >>> study = xr.Dataset({n: (tuple(levels), numbers) for n in names}, levels, {"prob": 0.95})
+    >>> figure = dp.plot_privacy(study)
+    >>> figure.viz["plot"].sizes["quantity"]
+    3
     """
     kwargs.setdefault("x", study.attrs.get("level"))
     kwargs.setdefault("quantities", ("length", "rmse", "coverage"))
@@ -162,6 +202,35 @@ def plot_calibration(study: xr.Dataset, **kwargs: Any) -> PlotCollection:
         Of `calibration`; select a cell first if the grid has several.
     **kwargs
         Of `arviz_plots.plot_ecdf_pit`.
+
+    Returns
+    -------
+    PlotCollection
+        Of ArviZ; ``.show()`` and ``.savefig(file)``.
+
+    Raises
+    ------
+    ValueError
+        A study of another function, or of several cells.
+
+    References
+    ----------
+    .. [1] S. Talts, M. Betancourt, D. Simpson, A. Vehtari, A. Gelman (2018). Validating Bayesian
+       inference algorithms with simulation-based calibration.
+
+    Examples
+    --------
+    As `calibration` returns it, of one parameter:
+
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> import pymc_dp as dp
+    >>> shares = (np.arange(50) + 0.5) / 50
+    >>> data = {"pit": (("replicate", "parameter"), shares[:, None]), "ks": ("parameter", [0.01])}
+    >>> study = xr.Dataset(data, {"parameter": ["mu"]})
+    >>> figure = dp.studies.plot_calibration(study)
+    >>> type(figure).__name__
+    'PlotCollection'
     """
     if "ks" not in study:
         raise ValueError("a study of dp.studies.calibration is needed: it draws the truth")

@@ -42,7 +42,10 @@ def by_hand(product):
             dp.PrivateObservation("z", y, dp.GeometricMechanism(SCALE), observed=Z)
         else:
             dp.PrivateObservation(
-                "z", pm.Poisson.dist(rate), dp.GeometricMechanism(SCALE), observed=Z
+                "z",
+                pm.Poisson.dist(rate, shape=Z.shape if product == "shape" else None),
+                dp.GeometricMechanism(SCALE),
+                observed=Z,
             )
     return model
 
@@ -64,7 +67,7 @@ def test_the_other_method_agrees(reference):
     )
 
 
-@pytest.mark.parametrize("product", ["dot", "transposed", "latent"])
+@pytest.mark.parametrize("product", ["dot", "transposed", "latent", "shape"])
 def test_models_written_by_hand(product, reference):
     model = by_hand(product)
     [step] = dp.steps(model)

@@ -74,15 +74,14 @@ class RecordMetropolisState(DPStepState):
 class RecordMetropolis(DPStep):
     r"""Update confidential records one by one, and move their parameters along with them.
 
-    Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability
-    :math:`\min\{1, \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels (Ju, Awan, Gong & Rao,
-    2022). Where the log density of the releases is a function of sums over the records, whatever
-    the statistic, a proposal costs O(1); else the statistic is computed afresh, O(n), still
-    exact. Variables with one entry for each record (a row :math:`x_i`, :math:`y_i \mid x_i`) are
-    proposed together.
+    Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability :math:`\min\{1,
+    \eta(z \mid s^*)/\eta(z \mid s)\}`: the density f cancels [1]_. Where the log density of the
+    releases is a function of sums over the records, whatever the statistic, a proposal costs O(1);
+    else the statistic is computed afresh, O(n), still exact. Variables with one entry for each
+    record (a row :math:`x_i`, :math:`y_i \mid x_i`) are proposed together.
 
     After each sweep the continuous parameters move by random walks that hold the noise behind the
-    records fixed (interweaving, Yu & Meng 2011), tuned during warm-up: they keep the chain
+    records fixed (interweaving [2]_), tuned during warm-up: they keep the chain
     mixing where the privacy noise is larger than the sampling error, and complement the
     updates of the parameters given the records by another step.
 
@@ -113,11 +112,37 @@ class RecordMetropolis(DPStep):
     model : pm.Model, optional
         The model of the context by default.
 
+    Raises
+    ------
+    ValueError
+        Naming the variable: records that are observed, a single draw or tied together; a `sweeps`
+        below 1; releases that no records can lead to.
+
     Notes
     -----
     Statistics in ``sample_stats``: ``dp_record_accept``, the accepted share of the proposals of
     records; ``dp_record_lowest``, the lowest acceptance probability of the draw; and
     ``dp_record_move``, the accepted share of the interweaving moves.
+
+    References
+    ----------
+    .. [1] N. Ju, J. Awan, R. Gong, V. Rao (2022). Data augmentation MCMC for Bayesian inference
+       from privatized data. NeurIPS 35.
+    .. [2] Y. Yu, X.-L. Meng (2011). To center or not to center: that is not the question. Journal
+       of Computational and Graphical Statistics 20, 531-570.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     x = pm.Normal("x", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", x.max(), dp.LaplaceMechanism(9.3), observed=74.3)
+    >>> step = dp.RecordMetropolis([x], model=model, rng=1)
+    >>> point, [stats] = step.step(model.initial_point())
+    >>> point["x"].shape, 0 < stats["dp_record_accept"] <= 1
+    ((43,), True)
     """
 
     name = "dp_record"
