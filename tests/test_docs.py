@@ -2,6 +2,7 @@
 
 import re
 from importlib.util import find_spec
+from inspect import isfunction
 from operator import attrgetter
 from pathlib import Path
 
@@ -56,10 +57,8 @@ def test_the_reference_lists_every_public_name():
     assert len(listed) == len(set(listed))
     assert all(callable(attrgetter(name)(dp)) for name in listed)
     folders = {"neural": dp.neural.__all__, "studies": dp.studies.__all__}
-    own = dp.thresholds.__name__
-    folders["thresholds"] = [
-        name for name, item in vars(dp.thresholds).items() if getattr(item, "__module__", "") == own
-    ]
+    own = vars(dp.thresholds).items()
+    folders["thresholds"] = [n for n, item in own if isfunction(item) and not n.startswith("_")]
     folders["Release"] = [name for name in dir(dp.Release) if name.startswith("from_")]
     public = {f"{folder}.{name}" for folder, names in folders.items() for name in names}
     assert not {*dp.__all__, *public} - {*listed, "neural", "studies", "thresholds"}
