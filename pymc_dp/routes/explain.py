@@ -159,7 +159,7 @@ def _explained(reading: Reading) -> Explanation:
             if names := ", ".join(map(repr, plan.moved())):
                 result.notes.append(
                     f"dp.sample moves {names} in coordinates that suit the data, whether they are "
-                    f"written centred or not: docs/latent_gaussian.md"
+                    f"written centred or not: docs/reference/latent_gaussian.md"
                 )
 
     rows = []

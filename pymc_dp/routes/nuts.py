@@ -84,7 +84,8 @@ def _sample(reading: Reading, on: Reading, **kwargs):
     model, moved = standardised(reading, on)
     if moved:
         names = ", ".join(map(repr, moved))
-        _log.info("Moved in coordinates that suit the data, see docs/latent_gaussian.md: %s", names)
+        where = "docs/reference/latent_gaussian.md"
+        _log.info("Moved in coordinates that suit the data, see %s: %s", where, names)
     tree = sample_nuts(model, usual_accept=_ACCEPT, **kwargs)
     _check_left_out(on.model, tree)
     return tree
