@@ -10,10 +10,9 @@ import numpy as np
 DOCS = Path(__file__).parents[2]
 matplotlib.rc_file(DOCS / "matplotlibrc")
 page = {}
-blocks = re.findall(r"\n\n```python\n(.*?)^```$", (DOCS / "howto/simulator.md").read_text(), re.M | re.S)
-for block in blocks:  # those that need no more than NumPy and PyMC
+text = (DOCS / "howto" / "simulator.md").read_text()
+for block in re.findall(r"\n\n```python\n(.*?)^```$", text, re.M | re.S):  # what needs no torch
     exec(block, page)
-print(f"R0 = {page['mean']:.2f} +- {page['sd']:.2f}")
 
 days = page["days"]
 confidential = page["draw_cases"](1.8, days, np.random.default_rng(1), ())
