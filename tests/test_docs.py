@@ -2,9 +2,13 @@
 
 import re
 from importlib.util import find_spec
+from inspect import isfunction
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+
+import pymc_dp as dp
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
@@ -45,3 +49,16 @@ def test_page_runs(page, tmp_path, monkeypatch):
         exec(compile(before + code, str(page), "exec"), namespace)
     if missing:
         pytest.skip(", ".join(sorted(missing)) + "; the page's other blocks ran")
+
+
+def test_the_reference_lists_every_public_name():
+    page = (ROOT / "docs" / "api" / "index.md").read_text()
+    listed = re.findall(r"^   ([A-Za-z][\w.]*)$", page, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert all(callable(attrgetter(name)(dp)) for name in listed)
+    folders = {"neural": dp.neural.__all__, "studies": dp.studies.__all__}
+    own = vars(dp.thresholds).items()
+    folders["published.thresholds"] = [n for n, item in own if isfunction(item) and not n.startswith("_")]
+    folders["Release"] = [name for name in dir(dp.Release) if name.startswith("from_")]
+    public = {f"{folder}.{name}" for folder, names in folders.items() for name in names}
+    assert not {*dp.__all__, *public} - {*listed, "neural", "studies", "thresholds"}
