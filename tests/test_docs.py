@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
-    r"^(?:<!-- needs: (\w+) -->\n)?```(?:python|\{code-cell\})\n(?::.*\n)*\n?(.*?)^```$",
+    r"^(?:<!-- needs: (\w+) -->\n)?```(?:python|\{code-cell\})\n(?::[^\n]*\n)*\n?(.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 EXTRAS = {"neural": ("torch", "sbi"), "opendp": ("opendp",)}
