@@ -225,7 +225,8 @@ every = drawn.values.ravel()
 law.hist(every, bins, density=True, orientation="horizontal", alpha=0.5, label="draws")
 exact = exact / exact.sum() / (values[1] - values[0])
 law.plot(exact, values, "C2" + "o" * whole, ms=4, label="exact")
-law.set(xlabel="probability" if whole else "density", ylim=(drawn.min(), drawn.max()))
+law.set(xlabel="probability" if whole else "density")
+trace.set_ylim(every.min() - whole / 2, every.max() + whole / 2)
 law.legend();
 ```
 """
@@ -248,7 +249,8 @@ exact = [np.ravel(density(np.full(marginal.type.shape, v))) for v in values]
 whole = released.dtype.kind == "i"
 bins = np.append(values, values[-1] + 1) - 0.5 if whole else 50
 for j, (entry, law) in enumerate(zip(released.T, np.transpose(exact))):
-    plt.hist(entry, bins, density=True, alpha=0.4, color=f"C{5 * j}", label="simulated" * (j == 0))
+    which = f"simulated z[{j}]" if len(released.T) > 1 else "simulated"
+    plt.hist(entry, bins, density=True, alpha=0.4, color=f"C{5 * j}", label=which)
     plt.plot(values, law, "C2" + "o" * whole, ms=4, label="exact" * (j == 0))
 plt.xlim(values[0] - whole, values[-1] + whole)
 plt.xlabel("release")
