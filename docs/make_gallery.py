@@ -253,6 +253,7 @@ for j, (entry, law) in enumerate(zip(released.T, np.transpose(exact))):
     plt.hist(entry, bins, density=True, alpha=0.4, color=f"C{5 * j}", label=which)
     plt.plot(values, law, "C2" + "o" * whole, ms=4, label="exact" * (j == 0))
 plt.xlim(values[0] - whole, values[-1] + whole)
+plt.locator_params(axis="x", integer=True)
 plt.xlabel("release")
 plt.ylabel("probability" if whole else "density")
 plt.legend();
@@ -273,7 +274,7 @@ for ax, name, of_records, of_latents in zip(axes, entries, released.T, without.T
     ax.hist(of_records, bins, density=True, alpha=0.4, color="C0", label="records")
     ax.hist(of_latents, bins, density=True, histtype="step", color="C2", lw=1.5, label="latents")
     ax.set(xlabel=name, yticks=[])
-axes[0].legend();
+figure.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=2);
 ```
 """
 
