@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.laws.inversion.law import Inverted
 from pymc_dp.laws.sum_law import SUM_LAWS
 from pymc_dp.laws.sums import FAMILIES
 from pymc_dp.mechanisms import registered_mechanisms
@@ -206,22 +207,122 @@ def mechanism_page(item: type) -> str:
     return "\n\n".join([*parts, text_of(item) or "", _reference(item)])
 
 
-def run_page(item: type) -> str:
-    """Return the page of a step or of a law of sums, whose text has cells to run."""
+# The last cell of a page. A text on a step has to define `drawn`, (chain, draw), and what is
+# proportional to its `exact` law at equally spaced `values`.
+TRACE = """
+```{code-cell}
+:tags: [hide-input]
+
+import matplotlib.pyplot as plt
+
+figure, (trace, law) = plt.subplots(1, 2, width_ratios=[2, 1], sharey=True)
+for chain, color in zip(drawn.values, ("C0", "C5")):
+    trace.plot(chain[:300], color=color, lw=0.7)
+trace.set(xlabel="first draws of two chains", ylabel=drawn.name)
+whole = drawn.dtype.kind == "i"
+bins = np.arange(drawn.min(), drawn.max() + 2) - 0.5 if whole else 30
+every = drawn.values.ravel()
+law.hist(every, bins, density=True, orientation="horizontal", alpha=0.5, label="draws")
+exact = exact / exact.sum() / (values[1] - values[0])
+law.plot(exact, values, "C2" + "o" * whole, ms=4, label="exact")
+law.set(xlabel="probability" if whole else "density")
+trace.set_ylim(every.min() - whole / 2, every.max() + whole / 2)
+law.legend();
+```
+"""
+# A text on a law of sums has to define `model`, with a release "z" of independent entries, and
+# `values` of it; without these, entries of what it draws are compared with those of the model.
+RELEASED = """
+```{code-cell}
+:tags: [hide-input]
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+released = pm.draw(model["z"], 4000, random_seed=1).reshape(4000, -1)  # of simulated records
+marginal = dp.collapse(model, to="marginal")["z"]  # without records
+value = marginal.type("value")
+density = pytensor.function([value], pt.exp(pm.logp(marginal, value)))
+exact = [np.ravel(density(np.full(marginal.type.shape, v))) for v in values]
+whole = released.dtype.kind == "i"
+bins = np.append(values, values[-1] + 1) - 0.5 if whole else 50
+for j, (entry, law) in enumerate(zip(released.T, np.transpose(exact))):
+    which = f"simulated z[{j}]" if len(released.T) > 1 else "simulated"
+    plt.hist(entry, bins, density=True, alpha=0.4, color=f"C{5 * j}", label=which)
+    plt.plot(values, law, "C2" + "o" * whole, ms=4, label="exact" * (j == 0))
+plt.xlim(values[0] - whole, values[-1] + whole)
+plt.locator_params(axis="x", integer=True)
+plt.xlabel("release")
+plt.ylabel("probability" if whole else "density")
+plt.legend();
+```
+"""
+LATENT = """
+```{code-cell}
+:tags: [hide-input]
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+released = pm.draw(model["z"], 4000, random_seed=1).reshape(4000, -1)  # of simulated records
+without = pm.draw(dp.collapse(model, to="statistics")["z"], 4000, random_seed=2).reshape(4000, -1)
+figure, axes = plt.subplots(1, len(entries))
+for ax, name, of_records, of_latents in zip(axes, entries, released.T, without.T):
+    bins = np.linspace(*np.quantile(of_records, [0.002, 0.998]), 40)
+    ax.hist(of_records, bins, density=True, alpha=0.4, color="C0", label="records")
+    ax.hist(of_latents, bins, density=True, histtype="step", color="C2", lw=1.5, label="latents")
+    ax.set(xlabel=name, yticks=[])
+figure.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=2);
+```
+"""
+
+
+def _run_page(item: type, title: str, cell: str) -> str:
     head = "---\nfile_format: mystnb\nkernelspec: {name: python3}\n---"
+    text = (text_of(item) or "").rstrip() + "\n"
+    return "\n\n".join([head, f"# {title}", summary(item), text + cell, _reference(item)])
+
+
+def step_page(item: type) -> str:
+    """Return the page of a step, whose text has cells to run."""
+    return _run_page(item, item.__name__, TRACE)
+
+
+def sums_page(item: type) -> str:
+    """Return the page of a law of sums, whose text has cells to run."""
     text = text_of(item) or ""
-    return "\n\n".join([head, f"# {item.__name__}", summary(item), text, _reference(item)])
+    cell = "" if "hide-input" in text else LATENT if "\nentries = " in text else RELEASED
+    return _run_page(item, TITLES.get(item.__name__, item.__name__), cell)
 
 
 def laws_of_sums() -> list[type]:
     """Return the registered laws of what is released of many records, families first."""
-    return [*FAMILIES, *(law for law in SUM_LAWS if law.__name__ != "OfSums")]
+    return [*FAMILIES, *(law for law in SUM_LAWS if law.__name__ != "OfSums"), Inverted]
 
 
+TITLES = {
+    "Closed": "Sums with a law of their own",
+    "Normal": "Sums of Normal records",
+    "Moments": "Means and variances of groups",
+    "Designs": "A regression with public covariates",
+    "Counts": "Counts that differ by groups or covariates",
+    "NoRecords": "A group without records",
+    "UnknownSizes": "Records of unknown number",
+    "CountedRows": "Rows of unknown number",
+    "OneColumn": "A mean and a variance",
+    "Columns": "A regression, both sides confidential",
+    "Reported": "Answers changed at random",
+    "CountedRecords": "Functions of counts",
+    "GroupedColumns": "A regression in each group",
+    "RowsOneByOne": "Rows released one by one",
+    "Inverted": "Sums by inversion",
+}  # of pages, where the name is internal
 KINDS = {
     "mechanisms": ("Mechanisms", registered_mechanisms, mechanism_page),
-    "steps": ("Steps", lambda: tuple(STEPS), run_page),
-    "sums": ("Laws of what was released of many records", laws_of_sums, run_page),
+    "steps": ("Steps", lambda: tuple(STEPS), step_page),
+    "sums": ("Laws of what was released of many records", laws_of_sums, sums_page),
 }
 
 
@@ -245,7 +346,11 @@ def make() -> None:
         for item in items():
             name = item.__name__
             write(GALLERY / folder / f"{name}.md", page(item))
-            cards += [f":::{{grid-item-card}} {name}", f":link: {name}", ":link-type: doc"]
+            cards += [
+                f":::{{grid-item-card}} {TITLES.get(name, name)}",
+                f":link: {name}",
+                ":link-type: doc",
+            ]
             if folder == "mechanisms" and name in PICTURES:
                 cards.append(f":img-bottom: {name}.svg")
                 drawn = GALLERY / folder / f"{name}.svg"

@@ -7,6 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pymc_dp.laws.sum_law import law_of
+from pymc_dp.laws.sums import OfSums
+from pymc_dp.reading.groups import record_groups
+from pymc_dp.reading.model import Reading
+
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 import make_gallery as gallery  # noqa: E402
@@ -16,15 +21,36 @@ OURS = {
     folder: [item for item in items() if item.__module__.startswith("pymc_dp.")]
     for folder, (_, items, _) in gallery.KINDS.items()
 }
-ITEMS = [pytest.param(item, id=item.__name__) for item in OURS["mechanisms"]]
+ITEMS = [
+    pytest.param(folder, item, id=f"{folder}-{item.__name__}")
+    for folder, items in OURS.items()
+    for item in items
+]
 MECHANISMS = [pytest.param(item, id=item.__name__) for item in OURS["mechanisms"]]
 
 
-@pytest.mark.parametrize("item", ITEMS)
-def test_an_item_has_a_text(item):
+PARTS = {
+    "mechanisms": ("**Added to**", "**Used by**", "**Privacy loss**", "```python"),
+    "steps": ("**What it draws**", "**When it is chosen**", "**Source**", "drawn = ", "exact = "),
+    "sums": ("**Records**", "**What may be released**", "**The law**", "```{code-cell}"),
+}
+
+
+@pytest.mark.parametrize(("folder", "item"), ITEMS)
+def test_an_item_has_a_text(folder, item):
     text = gallery.text_of(item)
     assert text is not None, f"write docs/gallery/text/{item.__name__}.md"
-    assert "```" in text
+    assert [part for part in PARTS[folder] if part not in text] == []
+
+
+@pytest.mark.parametrize("item", [item for item in OURS["sums"] if item is not gallery.Inverted])
+def test_the_model_of_a_law_of_sums_is_read_by_it(item):
+    [code] = re.findall(r"^(import numpy.*?)^```$", gallery.text_of(item), re.M | re.S)
+    exec(code, found := {})
+    reading = Reading(found["model"])
+    [group] = record_groups(reading)
+    law = law_of(reading, group)
+    assert [item] == ([*map(type, law.families)] if isinstance(law, OfSums) else [type(law)])
 
 
 def test_a_text_or_picture_has_an_item():
@@ -51,7 +77,6 @@ def test_a_mechanism_has_a_picture_of_its_law(item):
 @pytest.mark.parametrize("item", MECHANISMS)
 def test_the_model_of_a_mechanism_has_a_density(item):
     text = gallery.text_of(item)
-    assert all(f"**{part}**" in text for part in ("Added to", "Used by", "Privacy loss"))
     [code] = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     exec(code, found := {})
     model = found["model"]
