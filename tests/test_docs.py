@@ -57,8 +57,8 @@ def test_the_reference_lists_every_public_name():
     assert len(listed) == len(set(listed))
     assert all(callable(attrgetter(name)(dp)) for name in listed)
     folders = {"neural": dp.neural.__all__, "studies": dp.studies.__all__}
-    own = vars(dp.thresholds).items()
-    folders["published.thresholds"] = [n for n, item in own if isfunction(item) and not n.startswith("_")]
+    functions = [name for name, item in vars(dp.thresholds).items() if isfunction(item)]
+    folders["published.thresholds"] = [name for name in functions if not name.startswith("_")]
     folders["Release"] = [name for name in dir(dp.Release) if name.startswith("from_")]
     public = {f"{folder}.{name}" for folder, names in folders.items() for name in names}
     assert not {*dp.__all__, *public} - {*listed, "neural", "studies", "thresholds"}
