@@ -32,7 +32,7 @@ def read_law(variable: TensorVariable) -> tuple[Any, list[TensorVariable]]:
 
 @singledispatch
 def _read(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
-    raise Declined(f"{op} cannot be integrated out")
+    raise Declined(f"a {law_names([type(op)])} law cannot be integrated out")
 
 
 @_read.register
@@ -41,7 +41,9 @@ def _read_random_variable(op: RandomVariable, node):
     if op.dtype.startswith("float"):  # a whole number may be held in a byte, unlike its square
         parameters = [p.astype("float64") for p in parameters]
     if any(op.ndims_params):
-        raise Declined(f"{op}, which has vectors for parameters, cannot be integrated out")
+        raise Declined(
+            f"a {law_names([type(op)])} law, which has vectors for parameters, cannot be integrated out"
+        )
     return op, _sized(parameters, op.size_param(node), node)
 
 
