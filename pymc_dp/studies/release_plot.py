@@ -91,15 +91,21 @@ def plot_release(
 
     Examples
     --------
-    >>> import pymc as pm
-    >>> import pymc_dp as dp
+    >>> import pymc as pm, pymc_dp as dp
     >>> with pm.Model() as model:
     ...     x = pm.Normal("x", pm.Normal("mu", 50, 10), 8, shape=100)
-    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=47.9)
-    >>> idata = dp.sample(model, random_seed=1, progressbar=False)  # doctest: +SKIP
-    >>> with model:
-    ...     pm.sample_posterior_predictive(idata, extend_inferencedata=True)  # doctest: +SKIP
-    >>> dp.plot_release(dp.recover(model, idata), model=model)  # doctest: +SKIP
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.GaussianMechanism(1.0), observed=47.9)
+    >>> short = {"draws": 100, "tune": 100, "chains": 2, "progressbar": False}
+    >>> idata = dp.recover(model, dp.sample(model, random_seed=1, **short), random_seed=2)
+    >>> figure = dp.plot_release(idata, model=model)
+    >>> figure.viz["interval"]["z"]["kind"].values.tolist()
+    ['confidential', 'published']
+
+    With the predictions, too:
+
+    >>> more = {"extend_inferencedata": True, "progressbar": False, "random_seed": 3}
+    >>> idata = pm.sample_posterior_predictive(idata, model, **more)
+    >>> figure = dp.plot_release(idata, model=model)
     """
     prob = arviz_base.rcParams["stats.ci_prob"] if prob is None else prob
     if not 0 < prob < 1:
