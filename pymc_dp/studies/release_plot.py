@@ -82,7 +82,8 @@ def plot_release(
     Returns
     -------
     arviz_plots.PlotCollection
-        A panel for each release, in the units of its values.
+        A panel for each release, in the units of its values. A list of unlike statistics, as a mean
+        and a variance, has a panel for each of them.
 
     Raises
     ------
@@ -139,7 +140,8 @@ def plot_release(
         hidden = value.copy(data=withheld.get(name, np.isnan(value.to_numpy())))
         found = found.assign({"published": value.where(~hidden), "withheld": hidden})
         here = {dim: label for dim, label in (coords or {}).items() if dim in value.dims}
-        drawn[name] = found.sel({d: [x] if np.ndim(x) == 0 else x for d, x in here.items()})
+        found = found.sel({d: [x] if np.ndim(x) == 0 else x for d, x in here.items()})
+        drawn |= _panels(name, found)
     count = sum(found["published"].size for found in drawn.values())
     if count > most:
         raise ValueError(
@@ -211,6 +213,18 @@ def _intervals(
             ends = np.nanquantile(own, [(1 - prob) / 2, 0.5, (1 + prob) / 2], axis=0)
         found[kind] = xr.DataArray(ends, value.coords, ("end", *value.dims))
     return found
+
+
+def _panels(name: str, found: xr.Dataset) -> dict[str, xr.Dataset]:
+    """Return what each panel draws: one each for entries without dims, of very unlike widths."""
+    dims = found["published"].dims
+    ends = [found[kind].to_numpy() for kind in _KINDS if kind != "published" and kind in found]
+    if ends and len(dims) == 1 and str(dims[0]).startswith(f"{name}_dim_"):
+        widths = np.max([high - low for low, _, high in ends], axis=0)
+        if widths.max() > 20 * widths.min():
+            entries = ((i, found.sel({dims[0]: i}, drop=True)) for i in found[dims[0]].values)
+            return {f"{name}[{i}]": entry for i, entry in entries}
+    return {name: found}
 
 
 def _picture(
