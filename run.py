@@ -267,6 +267,7 @@ def test(args: list[str], night: bool, neural: bool) -> int:
 def docs(args: list[str]) -> int:
     """Build the site, and follow the links within it."""
     site = ROOT / "docs" / "_build" / "html"
+    os.environ["PYTHONUTF8"] = "1"  # the pages are, on Windows too
     build = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--jobs", "2"]
     return call([*build, *args, str(ROOT / "docs"), str(site)]) or call(
         [str(ROOT / "docs" / "links.py"), str(site)]

@@ -84,8 +84,7 @@ def _bring(app) -> None:
             text = text.replace("```python\n", "```{code-cell}\n")
         target = HERE / there
         target.parent.mkdir(exist_ok=True)
-        if not target.exists() or target.read_text() != text:  # else it would be read again
-            target.write_text(text)
+        make_gallery.write(target, text)
 
 
 def _relink(app, name: str, source: list[str]) -> None:

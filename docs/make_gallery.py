@@ -18,7 +18,7 @@ import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.laws.inversion.law import Inverted
 from pymc_dp.laws.sum_law import SUM_LAWS
-from pymc_dp.laws.sums import FAMILIES
+from pymc_dp.laws.sums import FAMILIES, OfSums
 from pymc_dp.mechanisms import registered_mechanisms
 from pymc_dp.step_methods import STEPS
 
@@ -299,7 +299,7 @@ def sums_page(item: type) -> str:
 
 def laws_of_sums() -> list[type]:
     """Return the registered laws of what is released of many records, families first."""
-    return [*FAMILIES, *(law for law in SUM_LAWS if law.__name__ != "OfSums"), Inverted]
+    return [*FAMILIES, *(law for law in SUM_LAWS if law is not OfSums), Inverted]
 
 
 TITLES = {
@@ -327,7 +327,7 @@ KINDS = {
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text, if it is another one than is there."""
+    """Write a text, if it is another one than is there: a page that is written is read again."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 

@@ -51,6 +51,19 @@ def test_page_runs(page, tmp_path, monkeypatch):
         pytest.skip(", ".join(sorted(missing)) + "; the page's other blocks ran")
 
 
+def test_links_lead_to_a_file():
+    made = re.compile(r"(gallery/(mechanisms|steps|sums)/|speed|contributing|changelog)[\w/]*\.md")
+    folders = [ROOT, ROOT / "notebooks", *(ROOT / "docs" / f for f in (*FOLDERS, "gallery/text"))]
+    pages = [page for folder in folders for page in folder.glob("*.md")]
+    lost = []
+    for page in pages:
+        for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
+            ours = [p for p in (page.name, link) if made.search(p)]  # by the site
+            if not ours and not (page.parent / link).exists():
+                lost.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not lost
+
+
 def test_the_reference_lists_every_public_name():
     page = (ROOT / "docs" / "api" / "index.md").read_text()
     listed = re.findall(r"^   ([A-Za-z][\w.]*)$", page, re.MULTILINE)

@@ -73,8 +73,8 @@ class TruncatedGammaMixture(PositiveContinuous):
 
     References
     ----------
-    .. [1] Kazan, Z. and Reiter, J. P. (2025). Bayesian inference under differential privacy with
-       bounded data.
+    .. [1] Kazan, Z. and Reiter, J. P. (2024). Bayesian inference under differential privacy with
+       bounded data. arXiv:2405.13801.
 
     Examples
     --------

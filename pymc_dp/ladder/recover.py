@@ -55,10 +55,11 @@ def recover(
     `x_sum` is the sum of x where ``2 * x.sum() + 3``, ``(x - 20).sum()`` or ``(1 - x).sum()``
     was released. Normal records that are alike have a mean; by group they have one where it was
     released as it is, up to its sign and a constant. ``<record>`` is the records, where one after
-    the other was released. Of several releases, the name of each follows the record's. A released
-    value that is none of these, a weighted or clamped sum say, comes back as
-    ``<release>_confidential``: the value that the noise was added to, constants and factors
-    included. Latent variables of `collapse(to="statistics")` are named likewise.
+    the other was released; answers that were changed at random have counts. Of several releases,
+    the name of each follows the record's. A released value that is none of these, a weighted or
+    clamped sum say, comes back as ``<release>_confidential``: the value that the noise was added
+    to, constants and factors included. Latent variables of
+    `collapse(to="statistics")` are named likewise.
 
     Parameters
     ----------

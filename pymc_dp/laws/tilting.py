@@ -17,8 +17,8 @@ the Gamma law this is the normalising constant of the truncated gamma mixture of
 
 References
 ----------
-.. [1] Kazan, Z. and Reiter, J. P. (2025). Bayesian inference under differential privacy with
-   bounded data.
+.. [1] Kazan, Z. and Reiter, J. P. (2024). Bayesian inference under differential privacy with
+   bounded data. arXiv:2405.13801.
 """
 
 from collections.abc import Callable

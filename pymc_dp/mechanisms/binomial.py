@@ -81,7 +81,7 @@ class BinomialMechanism(Mechanism):
 
     References
     ----------
-    .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Simulation-based Bayesian inference from
+    .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Conditional density estimations from
        privacy-protected data.
 
     Examples

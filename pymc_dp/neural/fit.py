@@ -127,8 +127,8 @@ def sppe(
 
     References
     ----------
-    .. [1] Y. Xiong, N. P. Ju, S. Zhang. Conditional density estimations from privacy-protected
-       data.
+    .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Conditional density estimations from
+       privacy-protected data.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def sple(
 
     References
     ----------
-    .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Simulation-based Bayesian inference from
+    .. [1] Y. Xiong, N. P. Ju, S. Zhang (2024). Conditional density estimations from
        privacy-protected data.
 
     Examples

@@ -71,8 +71,8 @@ class TwoSidedGibbs(DPStep):
 
     References
     ----------
-    .. [1] Z. Kazan, J. P. Reiter (2025). Bayesian inference under differential privacy with bounded
-       data.
+    .. [1] Z. Kazan, J. P. Reiter (2024). Bayesian inference under differential privacy with bounded
+       data. arXiv:2405.13801.
 
     Examples
     --------
@@ -137,8 +137,8 @@ class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
 
     References
     ----------
-    .. [1] Z. Kazan, J. P. Reiter (2025). Bayesian inference under differential privacy with bounded
-       data.
+    .. [1] Z. Kazan, J. P. Reiter (2024). Bayesian inference under differential privacy with bounded
+       data. arXiv:2405.13801.
 
     Examples
     --------

@@ -82,7 +82,8 @@ def plot_release(
     Returns
     -------
     arviz_plots.PlotCollection
-        A panel for each release, in the units of its values.
+        A panel for each release, in the units of its values. A list of unlike statistics, as a mean
+        and a variance, has a panel for each of them.
 
     Raises
     ------
@@ -91,15 +92,21 @@ def plot_release(
 
     Examples
     --------
-    >>> import pymc as pm
-    >>> import pymc_dp as dp
+    >>> import pymc as pm, pymc_dp as dp
     >>> with pm.Model() as model:
     ...     x = pm.Normal("x", pm.Normal("mu", 50, 10), 8, shape=100)
-    ...     z = dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=47.9)
-    >>> idata = dp.sample(model, random_seed=1, progressbar=False)  # doctest: +SKIP
-    >>> with model:
-    ...     pm.sample_posterior_predictive(idata, extend_inferencedata=True)  # doctest: +SKIP
-    >>> dp.plot_release(dp.recover(model, idata), model=model)  # doctest: +SKIP
+    ...     z = dp.PrivateObservation("z", x.mean(), dp.GaussianMechanism(1.0), observed=47.9)
+    >>> short = {"draws": 100, "tune": 100, "chains": 2, "progressbar": False}
+    >>> idata = dp.recover(model, dp.sample(model, random_seed=1, **short), random_seed=2)
+    >>> figure = dp.plot_release(idata, model=model)
+    >>> figure.viz["interval"]["z"]["kind"].values.tolist()
+    ['confidential', 'published']
+
+    With the predictions, too:
+
+    >>> more = {"extend_inferencedata": True, "progressbar": False, "random_seed": 3}
+    >>> idata = pm.sample_posterior_predictive(idata, model, **more)
+    >>> figure = dp.plot_release(idata, model=model)
     """
     prob = arviz_base.rcParams["stats.ci_prob"] if prob is None else prob
     if not 0 < prob < 1:
@@ -133,7 +140,8 @@ def plot_release(
         hidden = value.copy(data=withheld.get(name, np.isnan(value.to_numpy())))
         found = found.assign({"published": value.where(~hidden), "withheld": hidden})
         here = {dim: label for dim, label in (coords or {}).items() if dim in value.dims}
-        drawn[name] = found.sel({d: [x] if np.ndim(x) == 0 else x for d, x in here.items()})
+        found = found.sel({d: [x] if np.ndim(x) == 0 else x for d, x in here.items()})
+        drawn |= _panels(name, found)
     count = sum(found["published"].size for found in drawn.values())
     if count > most:
         raise ValueError(
@@ -205,6 +213,18 @@ def _intervals(
             ends = np.nanquantile(own, [(1 - prob) / 2, 0.5, (1 + prob) / 2], axis=0)
         found[kind] = xr.DataArray(ends, value.coords, ("end", *value.dims))
     return found
+
+
+def _panels(name: str, found: xr.Dataset) -> dict[str, xr.Dataset]:
+    """Return what each panel draws: one each for entries without dims, of very unlike widths."""
+    dims = found["published"].dims
+    ends = [found[kind].to_numpy() for kind in _KINDS if kind != "published" and kind in found]
+    if ends and len(dims) == 1 and str(dims[0]).startswith(f"{name}_dim_"):
+        widths = np.max([high - low for low, _, high in ends], axis=0)
+        if widths.max() > 20 * widths.min():
+            entries = ((i, found.sel({dims[0]: i}, drop=True)) for i in found[dims[0]].values)
+            return {f"{name}[{i}]": entry for i, entry in entries}
+    return {name: found}
 
 
 def _picture(

@@ -90,6 +90,17 @@ def test_all_that_is_there_is_drawn(model):
     assert not intervals(sent)
 
 
+def test_unlike_statistics_have_panels_of_their_own():
+    both = RNG.normal([34, 2224], [4, 900], (2, 50, 2))
+    held = {"posterior": {"z_confidential": both}, "observed_data": {"z": np.array([34.3, 2224.8])}}
+    dp.plot_release(arviz_base.from_dict(held), prob=0.5)
+    panels = plt.gcf().axes
+    assert [axes.get_title() for axes in panels] == ["z[0]", "z[1]"]
+    for axes, law in zip(panels, ends(both), strict=True):
+        np.testing.assert_allclose(intervals(axes)["C1"], [law])
+        assert axes.get_xlim()[1] < 1.5 * law[1]
+
+
 def test_what_is_missing_is_not_drawn():
     dp.plot_release(result("posterior", "observed_data"), var_names="cases", coords={"town": "Cc"})
     [axes] = plt.gcf().axes
