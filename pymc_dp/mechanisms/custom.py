@@ -354,6 +354,7 @@ def _listed(draws: np.ndarray, density: Callable) -> tuple[np.ndarray, np.ndarra
     if width < 100 * _TRIED:
         values = np.arange(values[0] - width, values[-1] + width + 1)
     edges = np.unique(np.quantile(chosen, np.linspace(0, 1, _CELLS), method="nearest"))
+    edges = np.append(edges[0] - 1, edges)  # what is below all draws has a cell of its own
     masses = np.bincount(np.searchsorted(edges, values), density(values), len(edges) + 1)
     return np.bincount(np.searchsorted(edges, counted), minlength=len(edges) + 1), masses
 

@@ -99,6 +99,12 @@ WRONG = {
         {"discrete": True},
         "different laws",
     ),
+    "geometric that is clipped when it is drawn": (
+        geometric,
+        lambda s, rng=None, size=None: np.maximum(RIGHT["geometric"][1](s, rng, size), 0),
+        {"discrete": True, "tried_at": (1.0,)},
+        "different laws|has mass",
+    ),
     "another distribution function": (
         *LAPLACE[:2],
         {"logcdf": dp.LaplaceMechanism(2.5).logcdf},

@@ -257,7 +257,7 @@ class RecordMetropolis(DPStep):
             if self.started:
                 x = engine.records(point)
             else:
-                x, theta = _first_records(engine, self.rng, theta, engine.env(point))
+                x, theta = _first_records(engine, self.rng, theta, point)
             engine.center(x)  # so that the sums do not cancel
             env = engine.env(point)
             n = engine.block.n
@@ -334,8 +334,12 @@ class RecordMetropolis(DPStep):
         return (update,)
 
 
-def _first_records(engine: Engine, rng, theta, env):
-    """Draw records, and parameters if need be, at which the releases are possible."""
+def _first_records(engine: Engine, rng, theta, point):
+    """Draw records, and parameters if need be, at which the releases are possible.
+
+    Where no draw is, they are the point's own, which may be the user's, or as they were published.
+    """
+    env = engine.env(point)
     tries = int(np.clip(2_000_000 // max(engine.block.n, 1), 20, _TRIES))
     density = -math.inf
     for k in range(2 * tries):
@@ -347,6 +351,10 @@ def _first_records(engine: Engine, rng, theta, env):
         if math.isfinite(density):
             engine.check(x, here, env)
             return x, here
+    for x in (engine.records(point), *engine.as_published()):
+        if math.isfinite(engine.log_density(x, theta, env)):
+            engine.check(x, theta, env)
+            return x, theta
     names = ", ".join(repr(f.name) for f in engine.block.factors)
     raise ValueError(
         f"{engine.block.name!r} cannot be drawn: in {2 * tries} draws from their law the log "

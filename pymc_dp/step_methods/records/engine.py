@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pymc as pm
@@ -16,10 +16,10 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
-from pymc_dp.graphs.questions import plain_function
+from pymc_dp.graphs.questions import is_itself, known_value, plain_function
 from pymc_dp.kernels.records import RecordFunctions, make_sweeps, make_sweeps_in_full
 from pymc_dp.reading.groups import Block, parameters
-from pymc_dp.reading.model import Reading
+from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
 from pymc_dp.step_methods.base import point_function
 from pymc_dp.step_methods.records.graphs import RecordGraphs
 
@@ -234,6 +234,15 @@ class Engine:
         # Of a transform that depends on theta, the way there and back may end on the end.
         inside = self._to_inside(self.theta(point), *x, *self.env(point))
         return tuple(_contiguous(v) for v in inside)
+
+    def as_published(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield records that are typical for what was published of each by itself."""
+        [rv, *others] = self.block.records
+        for release in () if others else releases_of(self._model, [rv]):
+            value = known_value(self._model.rvs_to_values[release])
+            if value is not None and is_itself(release_statistic(release), rv):
+                typical = known_value(release_mechanism(release).typical_statistic(value))
+                yield (_contiguous(np.asarray(typical, rv.dtype)),)
 
     def update(self, point: Point, x: Sequence[np.ndarray], theta: np.ndarray) -> Point:
         """Return a point with other records and parameters."""

@@ -146,6 +146,17 @@ def test_finds_records_that_are_possible(z):
     follows(p[::4], stats.beta(1 + count, 13 - count), level=1e-4)
 
 
+@pytest.mark.parametrize("as_published", [True, False], ids=["published", "initval"])
+def test_begins_where_the_records_were_published_or_the_user_says(as_published):
+    """Forty counts within 1/2 of what was published are not met by chance."""
+    z = np.random.default_rng(1).poisson(9, 40)
+    with pm.Model() as model:
+        x = pm.Poisson("x", pm.Gamma("rate", 9, 1), shape=40, initval=None if as_published else z)
+        statistic = x if as_published else x + np.zeros(40)
+        dp.PrivateObservation("z", statistic, UniformNoise(0.5), observed=z + 0.2)
+    assert np.all(run(model, draws=2, tune=1)["x"] == z)
+
+
 @pytest.mark.parametrize("z", [-0.7, 13.0])
 def test_impossible_release_is_named(z):
     with pytest.raises(ValueError, match=r"'x' cannot be drawn: .* density of 'z' was -inf"):
