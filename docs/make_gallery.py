@@ -186,9 +186,11 @@ def summary(item: type) -> str:
 
 
 def _reference(item: type) -> str:
-    if not hasattr(dp, item.__name__):
+    homes = {"pymc_dp": dp, "pymc_dp.mechanisms": dp.mechanisms}
+    home = next((name for name, module in homes.items() if hasattr(module, item.__name__)), None)
+    if home is None:
         return ""
-    where = f"{{py:class}}`pymc_dp.{item.__name__}`"
+    where = f"{{py:class}}`{home}.{item.__name__}`"
     return f"Formulas, arguments, errors and source: {where}.\n"
 
 

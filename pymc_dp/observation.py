@@ -329,8 +329,9 @@ def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism
     wrong = wrong_shape(mechanism, shape, axes)
     if wrong is not None:
         raise ValueError(
-            f"{name!r}: a noise parameter of shape {wrong} does not broadcast against the "
-            f"statistic of shape {shape}: write one scale for all, or one per entry"
+            f"{name!r}: a parameter of {type(mechanism).__name__} of shape {wrong} does not "
+            f"broadcast against the statistic of shape {shape}: write one number for all, or one "
+            f"per entry"
         )
 
 
@@ -399,7 +400,8 @@ def _held(name: str, observed) -> Held:
         own = held(observed)
     except TypeError:
         raise TypeError(
-            f"{name!r}: observed must be a number, an array or a pm.Data; got {observed!r}"
+            f"{name!r}: observed must be a number, an array or a pm.Data; got {observed!r}. What "
+            f"was withheld is NaN: pd.read_csv(file, na_values='*') reads a mark as that"
         ) from None
     # As PyMC has it: what says its type keeps it.
     typed = hasattr(observed, "dtype") or isinstance(observed, Held)

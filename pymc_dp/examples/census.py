@@ -165,7 +165,7 @@ def picture(found: dict[str, tuple]) -> Figure:
 def main(arguments: Sequence[str] | None = None) -> dict[str, tuple]:
     """Run the example."""
     args = report.options(
-        "census", __doc__, arguments, tracts=400, draws=500, cores=int, output=Path
+        "census", __doc__, arguments, tracts=400, draws=2000, cores=int, output=Path
     )
     data = simulate(args.tracts, args.seed)
     tracts, counties = data.counts.size, by_county(data.counts).size

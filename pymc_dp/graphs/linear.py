@@ -136,7 +136,7 @@ class _Map:
         source, *rest = node.inputs
         numbers = np.arange(math.prod(lengths(source))).reshape(lengths(source))
         moved = node.op.make_node(pt.constant(numbers), *rest).outputs[0]
-        return _known(moved, "an index")
+        return _known(with_shapes(moved), "an index")  # as of x.reshape((*x.shape[:-1], -1, 2))
 
     def _summed(self, variable: TensorVariable) -> sparse.csr_array:
         [source] = variable.owner.inputs

@@ -159,8 +159,9 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
             names = [str(rv.name) for rv in group.records]
             raise Declined(
                 str(why),
-                instead=f"What was sampled with the records is seen with var_names=: "
-                f"dp.sample(model, var_names={names})",
+                instead=f"Give what is looked for a name, as a pm.Deterministic of {names} in the "
+                f"model: dp.sample keeps it where the records are sampled. var_names={names} keeps "
+                f"the records themselves",
             ) from None
         for name, (added, _) in changes.added.items():
             added.name = name

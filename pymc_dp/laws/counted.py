@@ -42,7 +42,8 @@ def _read_random_variable(op: RandomVariable, node):
         parameters = [p.astype("float64") for p in parameters]
     if any(op.ndims_params):
         raise Declined(
-            f"a {law_names([type(op)])} law, which has vectors for parameters, cannot be integrated out"
+            f"a {law_names([type(op)])} law, which has vectors for parameters, cannot be "
+            f"integrated out"
         )
     return op, _sized(parameters, op.size_param(node), node)
 

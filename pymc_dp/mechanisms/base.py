@@ -195,8 +195,8 @@ class Mechanism(ReleaseLaw):
             Released value, one that is not `attainable`.
         """
         return (
-            "check the mechanism's arguments (limits, digits, categories, population), or the "
-            "observed value"
+            "check the mechanism's arguments (limits, thresholds, digits, categories, population), "
+            "or the observed value"
         )
 
     def dist(self, statistic: TensorLike, **kwargs: Any) -> TensorVariable:

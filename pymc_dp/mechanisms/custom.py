@@ -36,13 +36,13 @@ class CustomMechanism(Mechanism):
     ==================  ====================================================================
     `logcdf`            `.clipped`, `.rounded`, `.suppressed` and their like: probabilities of
                         intervals
-    `log_concave`       counts summed out or drawn exactly, however many; else up to 100,000
-                        values of a count are listed
+    `log_concave`       counts summed out or drawn exactly, however many; else a single
+                        binomial count of at most 100,000 is, others are sampled by Metropolis
     `rates`             noise of Laplace's or Gauss's shape: tables of counts, compiled chains of
                         Normal records, regressions, marginals of bounded records
     `icdf`              quasi-Monte Carlo of the neural routes
     `support`           values outside are refused as observed; few whole ones are listed, as the
-                        answers of a survey are
+                        answers of a survey are, of records with the same probabilities
     ==================  ====================================================================
 
     Parameters

@@ -73,7 +73,7 @@ def from_table(
     ValueError
         No such column; no noise, or two; labels that are there twice or missing.
     TypeError
-        No table, or a law that is none.
+        No table, a column of something else than numbers, or a law that is none.
 
     Examples
     --------
@@ -105,7 +105,13 @@ def from_table(
 
     def entries(name: str) -> np.ndarray:
         table = np.empty(shape)
-        table[place] = np.array(columns[name], dtype="float64")
+        try:
+            table[place] = np.array(columns[name], dtype="float64")
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"from_table: the column {name!r} holds something else than numbers: {error}. What "
+                f"was withheld is NaN: pd.read_csv(file, na_values='*') reads a mark as that"
+            ) from None
         return table
 
     published = entries(value)

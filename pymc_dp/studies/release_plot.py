@@ -49,7 +49,7 @@ def plot_release(
     r"""Draw published values beside what a model says of them, a row for each entry.
 
     A diamond is the published value :math:`z`; "(withheld)" stands beside the label of an entry
-    that was not published. Lines are central intervals, with a dot at the median, of
+    that was not published, with how often the posterior predictive withholds it. Lines are central intervals, with a dot at the median, of
 
     - the prior predictive :math:`p(z)`, of group ``prior_predictive``;
     - the posterior predictive :math:`p(\tilde z \mid z)`, of group ``posterior_predictive``;
@@ -87,6 +87,8 @@ def plot_release(
 
     Raises
     ------
+    TypeError
+        `idata` is no DataTree.
     ValueError
         There is nothing to draw, a release that is not there, or too many entries.
 
@@ -111,6 +113,8 @@ def plot_release(
     prob = arviz_base.rcParams["stats.ci_prob"] if prob is None else prob
     if not 0 < prob < 1:
         raise ValueError(f"prob={prob}: the mass of an interval is between 0 and 1")
+    if not isinstance(idata, DataTree):
+        raise TypeError(f"idata must be the result of dp.sample, a DataTree; got {type(idata)}")
     held = {str(group): node.to_dataset() for group, node in idata.children.items()}
     observed = held.get("observed_data", xr.Dataset())
     withheld = {} if model is None else _withheld(model)
@@ -212,6 +216,8 @@ def _intervals(
             warnings.filterwarnings("ignore", message="All-NaN")
             ends = np.nanquantile(own, [(1 - prob) / 2, 0.5, (1 + prob) / 2], axis=0)
         found[kind] = xr.DataArray(ends, value.coords, ("end", *value.dims))
+        if kind == "posterior predictive":
+            found["share"] = value.copy(data=np.isnan(own).mean(axis=0))
     return found
 
 
@@ -277,5 +283,9 @@ def _labels(found: xr.Dataset) -> list[str]:
     """Return the labels of a release's entries."""
     hidden = found["withheld"]
     entries = itertools.product(*(hidden[dim].to_numpy() for dim in hidden.dims))
-    marks = np.where(hidden.to_numpy().ravel(), " (withheld)", "")
+    share = found.get("share", xr.full_like(hidden, np.nan, float)).to_numpy().ravel()
+    said = ["" if np.isnan(s) else f", {s:.0%} predicted" for s in share]
+    marks = [
+        f" (withheld{s})" if h else "" for h, s in zip(hidden.values.ravel(), said, strict=True)
+    ]
     return [", ".join(map(str, e)) + mark for e, mark in zip(entries, marks, strict=True)]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import pymc_dp as dp
 from pymc_dp.examples import census
 
 DRAWS, SEED = 200, 2
@@ -27,6 +28,13 @@ def test_counties_are_sums_of_ten_tracts_in_a_row():
     table = np.arange(40).reshape(1, 2, 20)
     expected = [[[45, 145], [245, 345]]]
     np.testing.assert_array_equal(census.by_county(table), expected)
+
+
+def test_the_counts_are_drawn_as_a_table(geography):
+    """Their own law as the proposal, whole states at a time, would hardly move."""
+    with census.build(geography) as model:
+        [step] = dp.steps(model)
+    assert isinstance(step, dp.TableGibbs)
 
 
 def test_the_releases_are_of_the_true_counts(geography):

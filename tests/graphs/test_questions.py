@@ -312,6 +312,7 @@ LINEAR = {
     "entries": lambda y: y[[0, 2, 2], [1, 1, 3]],
     "rows": lambda y: y[np.array([2, 0])],
     "reshaped": lambda y: y.reshape((2, 6)),
+    "reshaped by its own shape": lambda y: y.reshape((*y.shape[:-1], -1, 2)).sum(axis=-1),
     "transposed": lambda y: y.T,
     "list": lambda y: pt.stack([y[0, 0], y.sum(), y[2, 1] * 3]),
     "joined": lambda y: pt.concatenate([y, 2 * y], axis=1),

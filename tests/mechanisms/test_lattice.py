@@ -102,8 +102,8 @@ def test_what_is_not_a_whole_number_is_refused(noise, instead):
     # A post-processed release is refused for the noise, or else for the post-processing.
     refused(noise.clipped(lower=0), 3.4, f"whole numbers: use {instead}")
     refused(noise.clipped(lower=0), 2.0**54, r"at most 2\*\*53")
-    refused(noise.clipped(lower=0), -1, "limits, digits")
-    refused(noise.rounded(-1), 14, "limits, digits")
+    refused(noise.clipped(lower=0), -1, "limits, thresholds, digits")
+    refused(noise.rounded(-1), 14, "limits, thresholds, digits")
     refused(noise.rounded(0), 3.4, f"whole numbers: use {instead}")
 
 
