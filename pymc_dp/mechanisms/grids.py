@@ -213,6 +213,11 @@ class RoundedMechanism(OntoGrid):
         object.__setattr__(self, "_power", 10.0 ** abs(digits))
         object.__setattr__(self, "_fine", self.base is None and digits >= 0)
         if self.base is None:
+            if digits > 0 and self.inner.spacing == 1:
+                raise ValueError(
+                    f"RoundedMechanism: digits={digits} changes nothing of whole numbers; write "
+                    f"base={digits} for multiples of {digits}, digits=-1 for tens"
+                )
             return
         if digits:
             raise ValueError(

@@ -74,7 +74,8 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
     if apart > MODES_R_HAT:
         otherwise = (
             "Chains this far apart may each be in a mode of its own, where more draws do not help: "
-            "a prior or another release has to tell the modes apart."
+            "a prior or another release has to tell the modes apart. Or the releases hardly tell "
+            "of this variable: look at the R-hat of what you want to know, a sum of its cells say."
         )
     _log.warning(
         "%s: %s%s of %s a chain. R-hat should be below %s, effective draws above %d. %s",

@@ -49,7 +49,8 @@ def plot_release(
     r"""Draw published values beside what a model says of them, a row for each entry.
 
     A diamond is the published value :math:`z`; "(withheld)" stands beside the label of an entry
-    that was not published, with how often the posterior predictive withholds it. Lines are central intervals, with a dot at the median, of
+    that was not published, with how often the posterior predictive withholds it. Lines are
+    central intervals, with a dot at the median, of
 
     - the prior predictive :math:`p(z)`, of group ``prior_predictive``;
     - the posterior predictive :math:`p(\tilde z \mid z)`, of group ``posterior_predictive``;

@@ -546,6 +546,15 @@ def test_explain_other_models(collapsed):
         dp.explain(plain)
 
 
+def test_explain_noise_that_is_an_op_of_several_outputs(in_model):
+    """The intervals of discrete Gaussian noise; a random number of trials leads there."""
+    c = pm.Multinomial("c", 50, pm.Dirichlet("p", np.ones(4)))
+    e = pm.Multinomial("e", c.reshape((2, 2)).sum(axis=0), np.ones((2, 2)) / 2, shape=(2, 2))
+    noise = dp.DiscreteGaussianMechanism(3.0).rounded(base=5)
+    dp.PrivateObservation("b", e, noise, observed=[[15, 15], [15, 5]])
+    assert "RecordMetropolis" in str(dp.explain())
+
+
 def test_explain_a_statistic_that_is_not_read(in_model):
     dp.PrivateObservation("z", lead().std(), LAPLACE(1.0), observed=1.0)
     text = " ".join(str(dp.explain(in_model)).split())

@@ -181,6 +181,8 @@ class Ledger:
 
     def apply(self, op: ps.ScalarOp, entries: Sequence[Entry], dtypes: Sequence[str]) -> Entry:
         """Apply a scalar op to entries; `dtypes` are those of the operands."""
+        if op.nout > 1:  # a form is one number
+            raise refusal(op)
         forms = [e for e in entries if isinstance(e, Form)]
         if len(forms) == len(entries):
             return self.scalars.apply(op, forms, dtypes)
