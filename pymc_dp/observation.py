@@ -329,9 +329,9 @@ def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism
     wrong = wrong_shape(mechanism, shape, axes)
     if wrong is not None:
         raise ValueError(
-            f"{name!r}: a parameter of {type(mechanism).__name__} of shape {wrong} does not "
-            f"broadcast against the statistic of shape {shape}: write one number for all, or one "
-            f"per entry"
+            f"{name!r}: a noise parameter of shape {wrong} does not broadcast against the "
+            f"statistic of shape {shape}: write one scale for all, or one per entry (of where=, one "
+            f"truth value per entry)"
         )
 
 
