@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytensor
@@ -22,6 +23,7 @@ from pymc_dp.laws.sums import FAMILIES, OfSums
 from pymc_dp.mechanisms import registered_mechanisms
 from pymc_dp.step_methods import STEPS
 
+mpl.use("Agg")  # no window
 GALLERY = Path(__file__).parent / "gallery"
 TEXT = GALLERY / "text"
 

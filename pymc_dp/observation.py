@@ -330,8 +330,8 @@ def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism
     if wrong is not None:
         raise ValueError(
             f"{name!r}: a noise parameter of shape {wrong} does not broadcast against the "
-            f"statistic of shape {shape}: write one scale for all, or one per entry (of where=, one "
-            f"truth value per entry)"
+            f"statistic of shape {shape}: write one scale for all, or one per entry (of "
+            f"where=, one truth value per entry)"
         )
 
 
