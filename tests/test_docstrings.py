@@ -118,6 +118,7 @@ def test_says_what_it_takes_gives_and_refuses(name, item, needs_example):
         assert name in WITHOUT_SOURCE or ".. [1] " in sections.get("References", ""), "no source"
 
 
+@pytest.mark.filterwarnings("default")  # the code is a user's, whose warnings are no errors
 @pytest.mark.parametrize(
     ("name", "text"),
     [
