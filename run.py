@@ -303,11 +303,11 @@ def main(argv: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if command == "python":
         return call(args)
+    if command == "docs":  # whose pages show their pictures
+        return docs(args)
     os.environ.setdefault("MPLBACKEND", "Agg")  # no window, and no display needed
     if command == "example":
         return call(["-m", "pymc_dp.examples.blood_lead", *args])
-    if command == "docs":
-        return docs(args)
     if command == "bench":
         return call(["-m", "benchmarks", *args], cwd=ROOT)
     return test(args, night, neural)

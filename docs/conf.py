@@ -15,7 +15,7 @@ import pymc_dp
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path.insert(0, str(HERE))  # the gallery is made by a module beside this one
-os.environ.pop("MPLBACKEND", None)  # pages that are run show pictures by their own
+os.environ.pop("MPLBACKEND", None)  # which pages that are run would take
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")  # for the pages that are run, too
 
 import make_gallery  # noqa: E402

@@ -48,13 +48,17 @@ class Picture:
     atoms: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
 
+    @property
+    def is_density(self) -> bool:
+        """Whether the values are points of a curve."""
+        return len(self.values) > 100
+
 
 def _each(how: str, *scales) -> tuple[str, ...]:
     return tuple(f"dp.{how.format(scale)}" for scale in scales)
 
 
 LINE, WHOLE = np.linspace(-10, 10, 801), np.arange(-10, 11)
-LAPLACE = "dp.LaplaceMechanism(2)"
 POSITIVE = np.linspace(-2, 12, 801)
 CANDIDATES = ("A", "B", "C", "D")
 PICTURES = {
@@ -140,7 +144,6 @@ def log_probabilities(mechanism, values, statistic) -> np.ndarray:
 def draw(picture: Picture) -> plt.Figure:
     """Draw the law of the release, and the privacy loss of one changed record."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
-    smooth = len(picture.values) > 100
     values = np.arange(len(picture.names)) if picture.names else picture.values
     width = 0.25 * (values[1] - values[0])
     for j, code in enumerate(picture.versions):
@@ -153,7 +156,7 @@ def draw(picture: Picture) -> plt.Figure:
         atom = np.isin(picture.values, picture.atoms)
         with np.errstate(invalid="ignore"):
             loss = np.where(atom, np.nan, np.abs(here - there))
-        if smooth:
+        if picture.is_density:
             left.plot(values, np.where(atom, np.nan, np.exp(here)), **look)
             left.vlines(values[atom], 0, np.exp(here[atom]), color=f"C{j}")
             left.plot(values[atom], np.exp(here[atom]), "o", color=f"C{j}")
@@ -166,9 +169,8 @@ def draw(picture: Picture) -> plt.Figure:
         if picture.names:
             ax.set_xticks(values, picture.names, rotation=60 if len(values) > 8 else 0)
     right.set(ylabel="privacy loss", xlim=left.get_xlim())
-    left.set(
-        ylabel=("density" if smooth else "probability") + ", dot: probability" * bool(picture.atoms)
-    )
+    what = "density" if picture.is_density else "probability"
+    left.set(ylabel=what + ", dot: probability" * bool(picture.atoms))
     longest = max(map(len, picture.versions))
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3 if longest < 38 else 1)

@@ -136,7 +136,7 @@ class _Map:
         source, *rest = node.inputs
         numbers = np.arange(math.prod(lengths(source))).reshape(lengths(source))
         moved = node.op.make_node(pt.constant(numbers), *rest).outputs[0]
-        return _known(with_shapes(moved), "an index")  # as of x.reshape((*x.shape[:-1], -1, 2))
+        return _known(moved, "an index")
 
     def _summed(self, variable: TensorVariable) -> sparse.csr_array:
         [source] = variable.owner.inputs
@@ -226,16 +226,20 @@ def _positions(shape: tuple[int, ...], to: tuple[int, ...]) -> np.ndarray:
 
 def _numbers(variable: TensorVariable) -> np.ndarray:
     """Return public numbers; NaN where they are not known."""
-    value = known_value(variable)
-    if value is None:  # it may be a length
-        value = known_value(with_shapes(variable))
-    if value is None:
-        value = known_value(*simplified([variable]))
+    value = _value(variable)
     return np.full(lengths(variable), np.nan) if value is None else value.astype("float64")
 
 
 def _known(graph: TensorVariable, what: str) -> np.ndarray:
-    value = known_value(graph)
+    value = _value(graph)
     if value is None:
         raise Declined(f"{what} in it is not known")
     return value
+
+
+def _value(graph: TensorVariable) -> np.ndarray | None:
+    """Return public numbers or None. Lengths may decide them: of ``x.reshape((*x.shape, 2))``."""
+    value = known_value(graph)
+    if value is None:
+        value = known_value(with_shapes(graph))
+    return known_value(*simplified([graph])) if value is None else value

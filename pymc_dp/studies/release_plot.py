@@ -201,7 +201,7 @@ def _intervals(
     statistic: np.ndarray | None,
     prob: float,
 ) -> dict[str, xr.DataArray]:
-    """Return the ends of intervals and the medians, by kind."""
+    """Return the ends of intervals and the medians, by kind, and the share that is withheld."""
     draws: dict[str, np.ndarray] = {} if statistic is None else {"confidential": statistic}
     for kind, group, variable in (
         ("prior predictive", "prior_predictive", name),
@@ -285,8 +285,8 @@ def _labels(found: xr.Dataset) -> list[str]:
     hidden = found["withheld"]
     entries = itertools.product(*(hidden[dim].to_numpy() for dim in hidden.dims))
     share = found.get("share", xr.full_like(hidden, np.nan, float)).to_numpy().ravel()
-    said = ["" if np.isnan(s) else f", {s:.0%} predicted" for s in share]
-    marks = [
-        f" (withheld{s})" if h else "" for h, s in zip(hidden.values.ravel(), said, strict=True)
-    ]
-    return [", ".join(map(str, e)) + mark for e, mark in zip(entries, marks, strict=True)]
+    labels = []
+    for entry, is_hidden, s in zip(entries, hidden.to_numpy().ravel(), share, strict=True):
+        said = "" if np.isnan(s) else f", {s:.0%} predicted"
+        labels.append(", ".join(map(str, entry)) + f" (withheld{said})" * bool(is_hidden))
+    return labels
