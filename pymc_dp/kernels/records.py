@@ -11,6 +11,8 @@ import numpy as np
 
 from pymc_dp.kernels import jit, part
 
+CARRIED, GIVEN = 0, 1  # moves of theta with the records, and given them
+
 
 class RecordFunctions(NamedTuple):
     """Compiled functions of the parameters `theta`, the records `x` and further inputs `env`.
@@ -96,14 +98,21 @@ def make_accept_each(density: Callable) -> Callable:
     return accept_each
 
 
-def make_sweeps(pieces: RecordFunctions) -> Callable:
-    """Return the function that sweeps over the records, with interweaving moves of theta.
+class Sweep(NamedTuple):
+    """One way to compute the density of the releases, and to sweep over the records with it.
 
-    An interweaving move proposes theta along one of the `axes` (columns) by a random walk, takes
-    the records along with their noise held fixed, and accepts on the releases and the prior alone:
-    the density of the records cancels against the Jacobian (Yu & Meng 2011). Axes without columns
-    stand for the coordinates.
+    What is kept of the records beside them is `state`, which ``read(theta, x, env)`` computes from
+    them, `sweep` changes along with them, and ``log_density(state)`` turns into the log density of
+    the releases.
     """
+
+    read: Callable
+    log_density: Callable
+    sweep: Callable
+
+
+def by_sums(pieces: RecordFunctions) -> Sweep:
+    """Return sweeps in which a proposal changes sums over the records."""
     propose, maps, public_of, density, choose = pieces[:5]
     accept_each = make_accept_each(density)
 
@@ -128,11 +137,11 @@ def make_sweeps(pieces: RecordFunctions) -> Callable:
         took, low = accept_each(rng, values, proposed, sum_rows(values), public, mask)
         return choose(mask, *new, *x), state, took, low, refused
 
-    return _interweaving(pieces, read, log_density, sweep)
+    return Sweep(read, log_density, sweep)
 
 
-def make_sweeps_in_full(pieces: RecordFunctions) -> Callable:
-    """Return what `make_sweeps` does, for statistics that are computed afresh for each proposal.
+def in_full(pieces: RecordFunctions) -> Sweep:
+    """Return sweeps for statistics that are computed afresh for each proposal.
 
     Here `density` is ``(theta, *x, *env) -> (float,)`` and `choose` is
     ``(i, *new, *x) -> records`` with record i replaced. Of `maps` only the NaN count.
@@ -168,16 +177,48 @@ def make_sweeps_in_full(pieces: RecordFunctions) -> Callable:
                 accepted += 1
         return x, now, accepted, lowest, count_refused(held)
 
-    return _interweaving(pieces, read, log_density, sweep)
+    return Sweep(read, log_density, sweep)
 
 
-def _interweaving(pieces: RecordFunctions, read: Callable, log_density: Callable, sweep: Callable):
-    """Return sweeps over records and moves of theta in turn, for one way to compute the density.
+@part
+def beside(rng, theta, axes, scales, k):
+    """Propose theta along an axis, a column of `axes`; without columns these are coordinates."""
+    step = scales[k] * rng.standard_normal()
+    there = theta.copy()
+    if axes.shape[1]:
+        there += step * axes[:, k]
+    else:
+        there[k] += step
+    return there
 
-    What is kept of the records beside them is `state`, which `read` computes from them, `sweep`
-    changes along with them, and `log_density` turns into the log density of the releases.
+
+def make_carry(pieces: RecordFunctions, how: Sweep) -> Callable:
+    """Return the move of theta that takes the records along.
+
+    Their noise is held fixed, and it is accepted on the releases and the prior alone: the density
+    of the records cancels against the Jacobian (Yu & Meng 2011).
     """
     couple, prior = pieces.couple, pieces.prior
+    read, log_density = how.read, how.log_density
+
+    @part
+    def carry(rng, x, theta, env, state, now, there):
+        (log_prior,) = prior(there, *env)
+        if log_prior.item() > -math.inf:
+            other = couple(rng, theta, there, *x, *env)
+            other_state = read(there, other, env)
+            then = log_prior.item() + log_density(other_state)
+            if math.log(rng.random()) < then - now:
+                return True, other, there, other_state, then
+        return False, x, theta, state, now
+
+    return carry
+
+
+def make_sweeps(pieces: RecordFunctions, how: Sweep) -> Callable:
+    """Return the function that sweeps over the records, with interweaving moves of theta."""
+    prior, carry = pieces.prior, make_carry(pieces, how)
+    read, log_density, sweep = how
 
     @jit
     def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
@@ -187,7 +228,6 @@ def _interweaving(pieces: RecordFunctions, read: Callable, log_density: Callable
         Of the moves, `turn` is the number of those made before: they take the axes in turn.
         """
         p = scales.size
-        theta = theta.copy()
         accepted = refused = 0
         lowest = 0.0
         tried = np.zeros(p)
@@ -207,21 +247,88 @@ def _interweaving(pieces: RecordFunctions, read: Callable, log_density: Callable
                 k = turn % p
                 turn += 1
                 tried[k] += 1
-                step = scales[k] * rng.standard_normal()
-                if axes.shape[1]:
-                    there = theta + step * axes[:, k]
-                else:
-                    there = theta.copy()
-                    there[k] += step
-                (log_prior,) = prior(there, *env)
-                if not log_prior.item() > -math.inf:
-                    continue
-                other = couple(rng, theta, there, *x, *env)
-                other_state = read(there, other, env)
-                then = log_prior.item() + log_density(other_state)
-                if math.log(rng.random()) < then - now:
-                    theta, x, state, now = there, other, other_state, then
-                    moved[k] += 1
+                there = beside(rng, theta, axes, scales, k)
+                taken, x, theta, state, now = carry(rng, x, theta, env, state, now, there)
+                moved[k] += taken
         return x, theta, accepted, lowest, tried, moved, refused
 
     return sweeps
+
+
+class LawFunctions(NamedTuple):
+    """Compiled functions of the law of the records; see `RecordFunctions`.
+
+    Attributes
+    ----------
+    gather : ``(*x, *env) -> (sums,)``, what `law` needs of the records, if it does without them
+    law : ``(theta, sums, *x, *env) -> (float,)``, log density of theta and the records
+    collect : ``(theta, *x, *env) -> (row,)``, what is recorded of a draw
+    """
+
+    gather: Any
+    law: Any
+    collect: Any
+
+
+def make_chain(pieces: RecordFunctions, how: Sweep, laws: LawFunctions, direct: bool) -> Callable:
+    """Return a whole chain: sweeps, moves of theta with the records and given them, in turn.
+
+    Given the records, theta moves by a random walk, too: where the noise is small, these steps are
+    the longer ones. `direct` says that the density of the releases depends on theta itself.
+    """
+    prior, carry = pieces.prior, make_carry(pieces, how)
+    read, log_density, sweep = how
+    gather, law, collect = laws
+
+    @jit
+    def chain(rng, x, theta, env, axes, scales, counts, turns, out):
+        """Fill a row of `out` for each draw.
+
+        `scales` and `turns`, and what is returned of the moves, have a row for each kind of them;
+        `counts` is how many rounds there are to a draw, and of moves of each kind to a round.
+        Returns records, theta, lowest log ratio, moves that were tried and taken, and refusals.
+        """
+        p = scales.shape[1]
+        tried, moved = np.zeros_like(scales), np.zeros_like(scales)
+        refused, lowest = 0, 0.0
+        mask = np.empty(len(x[0]), dtype=np.bool_)
+        for i in range(out.shape[0]):
+            state = read(theta, x, env)  # anew for each draw: sums in whatever pieces are the same
+            for _ in range(counts[0]):
+                x, state, _, low, never = sweep(rng, x, theta, env, state, mask)
+                refused += never
+                lowest = low if low < lowest or low != low else lowest
+                (log_prior,) = prior(theta, *env)
+                now = log_prior.item() + log_density(state)
+                for _ in range(counts[1 + CARRIED] if p else 0):
+                    k = turns[CARRIED] % p
+                    turns[CARRIED] += 1
+                    tried[CARRIED, k] += 1
+                    there = beside(rng, theta, axes, scales[CARRIED], k)
+                    taken, x, theta, state, now = carry(rng, x, theta, env, state, now, there)
+                    moved[CARRIED, k] += taken
+                (sums,) = gather(*x, *env)
+                (log_law,) = law(theta, sums, *x, *env)
+                now = log_law.item() + (log_density(state) if direct else 0.0)
+                for _ in range(counts[1 + GIVEN] if p else 0):
+                    k = turns[GIVEN] % p
+                    turns[GIVEN] += 1
+                    tried[GIVEN, k] += 1
+                    there = beside(rng, theta, axes, scales[GIVEN], k)
+                    (log_law,) = law(there, sums, *x, *env)
+                    then = log_law.item()
+                    if not then > -math.inf:
+                        continue
+                    if direct:
+                        there_state = read(there, x, env)
+                        then += log_density(there_state)
+                    if math.log(rng.random()) < then - now:
+                        theta, now = there, then
+                        moved[GIVEN, k] += 1
+                        if direct:
+                            state = there_state
+            (row,) = collect(theta, *x, *env)
+            out[i] = row
+        return x, theta, lowest, tried, moved, refused
+
+    return chain

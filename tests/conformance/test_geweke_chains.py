@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments import clt_chain as clt
@@ -10,9 +10,11 @@ from pymc_dp.kernels.moments import clt_law as regression_law
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments import regression_chain as exact
 from pymc_dp.kernels.moments.walk import turn
+from pymc_dp.kernels.records import by_sums, make_chain
 from pymc_dp.kernels.slices import Tuned, advance
 from pymc_dp.routes import ROUTES
 from tests import slices as hierarchy
+from tests.binary_records import BINARY, BINARY_LAW, SCALE
 from tests.geweke import check_invariance, normal_records
 
 
@@ -319,8 +321,33 @@ def slices(*, columns=hierarchy.EACH, inner=0, anew=0):
     check_invariance(*parts, named(**given))
 
 
+# --- Records --------------------------------------------------------------------------------------
+
+
+def record_chain(*, direct=False, moves=(1, 1), size=10_000):
+    """Binary records of a probability whose log odds are Normal; `direct` computes more anew."""
+    rng = np.random.default_rng(1)
+    run = make_chain(BINARY, by_sums(BINARY), BINARY_LAW, direct)
+    before, after = np.empty((2, size, 5))
+    before[:, 0] = rng.standard_normal(size)
+    before[:, 1:] = rng.random((size, 4)) < special.expit(before[:, :1])
+    z = before[:, 1:].sum(axis=1) + SCALE * rng.laplace(size=size)
+    axes, scales, turns = np.eye(1), np.full((2, 1), 1.2), np.zeros(2, np.int64)
+    for t in range(size):
+        theta, x = before[t, :1].copy(), before[t, 1:].astype(np.int64)
+        how = axes, scales, np.array([1, *moves]), turns, np.empty((1, 2))
+        (x,), theta, *_ = run(rng, (x,), theta, (z[t : t + 1],), *how)
+        after[t] = [*theta, *x]
+    check_invariance(named(q=before), named(q=after), {"z": z})
+
+
 # By the name of the route.
 CHAINS = {
+    "records in one loop": {
+        "both moves": (record_chain, {}),
+        "with the records": (record_chain, {"moves": (2, 0)}),
+        "given the records": (record_chain, {"moves": (0, 2), "direct": True}),
+    },
     "fused Gibbs": {
         "Laplace": (fused, {"tau0": 11.0}),
         "Gaussian": (fused, {"tau0": 11.0, "laplace": (0, 0), "normal": (0.1, 0.05)}),
@@ -366,6 +393,9 @@ def test_every_chain_has_a_case():
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.by_day(
+    "records in one loop: both moves",
+    "records in one loop: with the records",
+    "records in one loop: given the records",
     "slices on the marginal: levels",
     "slices on the marginal: joint",
     "slices on the marginal: anew",

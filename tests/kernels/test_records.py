@@ -11,11 +11,14 @@ from scipy import integrate, special, stats
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.records import (
     RecordFunctions,
+    by_sums,
     make_accept_each,
+    make_chain,
     make_sweeps,
-    make_sweeps_in_full,
 )
+from pymc_dp.kernels.records import in_full as afresh
 from tests.agreement import counts_follow, follows
+from tests.binary_records import BINARY, BINARY_LAW, binary_law
 
 P_VALUE = 1e-4  # of 20 tests with fixed seeds; the wrong samplers below give 1e-8 and less
 IN_FULL = [False, True]
@@ -41,8 +44,9 @@ def choose_one(i, new, x):
 def make(pieces, in_full, density, choose=choose_one):
     """Sweeps; in full, the density is asked for again for each record."""
     if in_full:
-        return make_sweeps_in_full(pieces._replace(density=density, choose=choose))
-    return make_sweeps(pieces)
+        pieces = pieces._replace(density=density, choose=choose)
+        return make_sweeps(pieces, afresh(pieces))
+    return make_sweeps(pieces, by_sums(pieces))
 
 
 # --- Records with six values: a code and a bit, (Σ code, Σ code · bit) released -------------------
@@ -352,67 +356,33 @@ def test_wrong_samplers_fail(wrong):
 
 
 @njit(cache=True)
-def chance(theta):
-    return 1.0 / (1.0 + math.exp(-theta[0]))
+def law_without_prior(theta, sums, x, z):
+    (law,) = binary_law(theta, sums, x, z)
+    return (np.asarray(law.item() + 0.5 * theta[0] ** 2),)
 
 
-@njit(cache=True)
-def propose_binary(rng, theta, z):
-    return ((rng.random(4) < chance(theta)).astype(np.int64),)
+def by_steps(rng, draws):
+    sweeps = make_sweeps(BINARY, by_sums(BINARY))
+    x, theta = (np.zeros(4, np.int64),), np.zeros(1)
+    env, axes, scales = (np.array([3.4]),), np.eye(1), np.array([1.5])
+    kept = np.empty((draws, 2))
+    for t in range(draws):
+        x, theta, _, _, _, _, _ = sweeps(rng, x, theta, env, axes, scales, 12, 2, 0)
+        kept[t, 0], kept[t, 1] = theta[0], x[0].sum()
+    return kept
 
 
-@njit(cache=True)
-def binary_maps(theta, x, z):
-    return (x.reshape(1, 4).astype(np.float64),)
+def in_a_chain(rng, draws, direct, laws=BINARY_LAW, moves=(1, 2)):
+    chain = make_chain(BINARY, by_sums(BINARY), laws, direct)
+    kept, counts = np.empty((draws, 2)), np.array([8, *moves])
+    scales, turns = np.full((2, 1), 1.5), np.zeros(2, np.int64)
+    x, theta = (np.zeros(4, np.int64),), np.zeros(1)
+    chain(rng, x, theta, (np.array([3.4]),), np.eye(1), scales, counts, turns, kept)
+    return kept
 
 
-@njit(cache=True)
-def binary_public(theta, z):
-    return (z,)
-
-
-@njit(cache=True)
-def binary_density(sums, public):
-    return -abs(sums[0] - public[0]) / 0.8
-
-
-@njit(cache=True)
-def couple_binary(rng, theta, there, x, z):
-    p, q = chance(theta), chance(there)
-    moved = x.copy()
-    for i in range(4):
-        if q >= p and x[i] == 0:
-            moved[i] = rng.random() < (q - p) / (1 - p)
-        elif q < p and x[i] == 1:
-            moved[i] = rng.random() < q / p
-    return (moved,)
-
-
-@njit(cache=True)
-def binary_prior(theta, z):
-    return (np.asarray(-0.5 * theta[0] ** 2),)
-
-
-BINARY = RecordFunctions(
-    propose_binary, binary_maps, binary_public, binary_density, choose, couple_binary, binary_prior
-)
-
-
-@pytest.mark.nightly
-def test_parameters_and_records_of_a_binary_model():
-    sweeps = make_sweeps(BINARY)
-
-    @njit(cache=True)
-    def chain(rng, draws):
-        x, theta = (np.zeros(4, np.int64),), np.zeros(1)
-        env, axes, scales = (np.array([3.4]),), np.eye(1), np.array([1.5])
-        kept = np.empty((draws, 2))
-        for t in range(draws):
-            x, theta, _, _, _, _, _ = sweeps(rng, x, theta, env, axes, scales, 12, 2, 0)
-            kept[t, 0], kept[t, 1] = theta[0], x[0].sum()
-        return kept
-
-    theta, count = chain(np.random.default_rng(6), 20_000).T
+def follows_binary(kept):
+    theta, count = kept.T
     edges = np.array([-9.0, -1.2, -0.6, -0.2, 0.1, 0.4, 0.7, 1.0, 1.5, 9.0])
     exact = np.array([
         [
@@ -424,8 +394,42 @@ def test_parameters_and_records_of_a_binary_model():
         for k in range(5)
     ])  # fmt: skip
     counts = np.zeros_like(exact)
-    np.add.at(counts, (count.astype(int), np.searchsorted(edges, theta) - 1), 1)
+    cell = np.clip(np.searchsorted(edges, theta) - 1, 0, 8)
+    np.add.at(counts, (count.astype(int), cell), 1)
     counts_follow(counts, exact, P_VALUE)
+
+
+@pytest.mark.nightly
+def test_parameters_and_records_of_a_binary_model():
+    follows_binary(by_steps(np.random.default_rng(6), 20_000))
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("moves", [(1, 2), (0, 2), (2, 0)])
+def test_a_chain_of_a_binary_model(direct, moves):
+    follows_binary(in_a_chain(np.random.default_rng(6), 20_000, direct, moves=moves))
+
+
+def test_a_chain_without_the_prior_fails():
+    """The threshold above would catch moves given the records that are wrong."""
+    laws = BINARY_LAW._replace(law=law_without_prior)
+    with pytest.raises(AssertionError):
+        follows_binary(in_a_chain(np.random.default_rng(6), 20_000, False, laws))
+
+
+def test_pieces_of_a_chain_are_those_of_one():
+    """Draws do not depend on the pieces in which they are made."""
+    chain = make_chain(BINARY, by_sums(BINARY), BINARY_LAW, False)
+    found = []
+    for sizes in ((30,), (1, 9, 20)):
+        rng, turns = np.random.default_rng(3), np.zeros(2, np.int64)
+        x, theta, parts = (np.zeros(4, np.int64),), np.zeros(1), []
+        for size in sizes:
+            parts.append(np.empty((size, 2)))
+            how = np.eye(1), np.full((2, 1), 1.5), np.array([3, 1, 2]), turns, parts[-1]
+            x, theta, *_ = chain(rng, x, theta, (np.array([3.4]),), *how)
+        found.append(np.concatenate(parts))
+    np.testing.assert_array_equal(*found)
 
 
 # --- Densities that are zero or not a number ------------------------------------------------------

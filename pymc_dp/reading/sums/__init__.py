@@ -17,7 +17,7 @@ a constant c near their mean, so that powers do not cancel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -153,7 +153,11 @@ class Additive:
         return [(p.get((), 0.0), {self.sums[m[0]]: c for m, c in p.items() if m}) for p in found]
 
 
-def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> Additive:
+def additive(
+    expression: TensorVariable,
+    records: dict[TensorVariable, int],
+    apart: Collection[TensorVariable] = (),
+) -> Additive:
     """Read an expression as a function of sums over records.
 
     Parameters
@@ -162,6 +166,9 @@ def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> 
         Function of the records, random variables with the records on their first axis.
     records : dict
         Variables of the same record, each with the number of records.
+    apart : collection of TensorVariable, optional
+        Variables that are to be no part of the maps, where there is a way: parameters, say, of a
+        law of which the sums are sufficient statistics.
 
     Raises
     ------
@@ -169,6 +176,7 @@ def additive(expression: TensorVariable, records: dict[TensorVariable, int]) -> 
         Naming the op that makes it something else.
     """
     reader, graph, back = _reader(expression, records)
+    reader.ledger.apart = {v for v, rv in back.items() if rv in apart}
     try:
         entries = reader.entries(graph)
     except RecursionError:

@@ -11,6 +11,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor import scalar as ps
 from pytensor.graph.basic import Constant, Variable, equal_computations
+from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
@@ -121,6 +122,7 @@ class Ledger:
     graphs: dict[ScalarVariable, TensorVariable] = field(default_factory=dict)
     scalars: Scalars = field(default_factory=Scalars)
     made: dict[tuple, TensorVariable] = field(default_factory=dict)
+    apart: set[Variable] = field(default_factory=set)  # to be no part of the maps
 
     def touches(self, variable: Variable) -> bool:
         """Whether a variable is computed from the records."""
@@ -173,6 +175,8 @@ class Ledger:
             kind = "int64" if np.dtype(dtype).kind in "iu" else dtype
             return pt.constant(np.asarray(entry.constant).astype(kind))
         if any(symbol not in self.graphs for symbol in entry.weights):
+            return None
+        if self.apart and self.apart.intersection(ancestors(map(self.graphs.get, entry.weights))):
             return None
         total = pt.add(entry.constant, *(w * self.graphs[s] for s, w in entry.weights.items()))
         return total.astype(dtype)
@@ -228,6 +232,15 @@ class Ledger:
             case ps.TrueDiv() if isinstance(rest[0], Form):
                 one = self.scalars.apply(ps.true_div, [Form(1.0), rest[0]], ["float64"] * 2)
                 return self._scaled(first, one)
+            case ps.TrueDiv() if rest[0].pure is not None:
+                inverse = node(self.made, Elemwise(ps.reciprocal), [rest[0].pure])
+                return self._product([first, Row(None, inverse)])
+            case ps.Switch() if self.apart and first.pure is not None and dtypes[0] == "bool":
+                yes, no = rest
+                difference = self._added([self.terms(yes), self._scaled(no, Form(-1.0))])
+                if difference is not None:
+                    chosen = self._product([first, Row(difference, None)])
+                    return None if chosen is None else self._added([self.terms(no), chosen])
         return None
 
     def _either(self, entries: Sequence[Entry]) -> Terms | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.questions import depends_on, nearest_rvs, plain_function, public_data
@@ -184,16 +185,7 @@ class RecordMetropolis(DPStep):
     def _prepare(self, reading, initial_point):
         model = reading.model
         point = feasible_point(model) if initial_point is None else initial_point
-        for rv in self.model_rvs:
-            _check_records(reading, rv)
-            check_gaps(model, rv)
-        check_axes(reading)
-        found = blocks(reading, tuple(self.model_rvs))
-        for block in found:
-            for rv in block.records:
-                _check_atoms(model, rv, point)
-                _check_transform(model, rv)
-            _check_law(reading, block, read_rows, check_proper_rows)
+        found = checked_blocks(reading, self.model_rvs, point)
         self.engines = [Engine(model, block, point) for block in found]
         mine = set(self.model_rvs)
         # Variables of the same record that were not named belong to this step, too.
@@ -204,7 +196,7 @@ class RecordMetropolis(DPStep):
         )
         self._losses = [stated_loss(model, engine.block) for engine in self.engines]
         for engine in self.engines:
-            _say_what_is_slow(engine, self.interweave)
+            say_what_is_slow(engine, self.interweave)
         above = set(ancestors(own)) - set(own)
         names = [model.rvs_to_values[v].name for v in model.free_RVs if v in above]
         # Where variables start may be computed from these.
@@ -236,8 +228,8 @@ class RecordMetropolis(DPStep):
 
     def _reset(self) -> None:
         self.started = False
-        self._warned = False
-        self._cuts = {engine.block.name: (0, 0) for engine in self.engines if engine.is_cut}
+        pairs = zip(self.engines, self._losses, strict=True)
+        self._watches = [Watch(engine, loss) for engine, loss in pairs]
         self._walks = [WalkAdaptation(engine.size) for engine in self.engines]
 
     def setup_chain(self, rng, tune, draws):
@@ -252,12 +244,12 @@ class RecordMetropolis(DPStep):
             point = {**point, **self._starting_values()}
         accepted = proposed = moved = tried = 0.0
         lowest = 0.0
-        for engine, walk, loss in zip(self.engines, self._walks, self._losses, strict=True):
+        for engine, walk, watch in zip(self.engines, self._walks, self._watches, strict=True):
             theta = engine.theta(point)
             if self.started:
                 x = engine.records(point)
             else:
-                x, theta = _first_records(engine, self.rng, theta, point)
+                x, theta = first_records(engine, self.rng, theta, point)
             engine.center(x)  # so that the sums do not cancel
             env = engine.env(point)
             n = engine.block.n
@@ -268,8 +260,6 @@ class RecordMetropolis(DPStep):
             x, theta, took, low, moves_tried, moves_taken, refused = engine.sweep(
                 self.rng, x, theta, env, walk.axes, walk.scales, sweeps, moves, walk.turn
             )
-            if math.isnan(low):
-                raise unusable(engine.block.name)
             if self.tune:
                 walk.update(theta, moves_tried, moves_taken)
             walk.turn += sweeps * moves
@@ -277,8 +267,7 @@ class RecordMetropolis(DPStep):
             moved, tried = moved + moves_taken.sum(), tried + moves_tried.sum()
             lowest = min(lowest, low)
             point = engine.update(point, x, theta)
-            self._check_loss(loss, low)
-            self._check_cut(engine, refused, sweeps)
+            watch.look(low, 0 if self.tune else refused, sweeps)
         self.started = True
         stats = {
             "dp_record_accept": accepted / proposed,
@@ -286,30 +275,6 @@ class RecordMetropolis(DPStep):
             "dp_record_move": moved / tried if tried else math.nan,
         }
         return point, [stats]
-
-    def _check_loss(self, loss: Loss | None, lowest: float) -> None:
-        """Warn once where an acceptance probability contradicts the stated privacy loss."""
-        if loss is None or self._warned or not loss.contradicted(lowest):
-            return
-        self._warned = True
-        _log.warning(loss.contradiction(lowest))
-
-    def _check_cut(self, engine: Engine, refused: int, sweeps: int) -> None:
-        """Warn once where the point cannot hold a share of the records that matters."""
-        name = engine.block.name
-        if self.tune or name not in self._cuts:
-            return
-        refused, sweeps = np.add(self._cuts[name], (refused, sweeps))
-        self._cuts[name] = refused, sweeps
-        if refused < _REFUSED or refused < _REFUSED_EACH * sweeps:
-            return
-        del self._cuts[name]
-        _log.warning(
-            f"In {sweeps} sweeps, {refused} draws of {name!r} were so close to an end of the "
-            f"support, or so large, that double precision cannot hold them. The posterior is cut "
-            f"to records that it can hold, which disfavours parameters that make others likely. "
-            f"Give these a prior that keeps the law of {name!r} away from the ends"
-        )
 
     @classmethod
     def competence(cls, var, has_grad=None):
@@ -334,7 +299,53 @@ class RecordMetropolis(DPStep):
         return (update,)
 
 
-def _first_records(engine: Engine, rng, theta, point):
+def checked_blocks(
+    reading: Reading, records: Sequence[TensorVariable], point: dict[str, np.ndarray]
+) -> list[Block]:
+    """Return the blocks of some records, or refuse them with the reason."""
+    model = reading.model
+    for rv in records:
+        _check_records(reading, rv)
+        check_gaps(model, rv)
+    check_axes(reading)
+    found = blocks(reading, tuple(records))
+    for block in found:
+        for rv in block.records:
+            _check_atoms(model, rv, point)
+            _check_transform(model, rv)
+        _check_law(reading, block, read_rows, check_proper_rows)
+    return found
+
+
+class Watch:
+    """Warns, once each, of what sweeps over a block show: a wrong privacy loss, a cut posterior."""
+
+    def __init__(self, engine: Engine, loss: Loss | None):
+        self._name, self._is_cut, self._loss = engine.block.name, engine.is_cut, loss
+        self._seen = (0, 0)
+
+    def look(self, lowest: float, refused: int, sweeps: int) -> None:
+        """Take in the lowest log acceptance ratio, and proposals that no point could hold."""
+        if math.isnan(lowest):
+            raise unusable(self._name)
+        if self._loss is not None and self._loss.contradicted(lowest):
+            _log.warning(self._loss.contradiction(lowest))
+            self._loss = None
+        if not self._is_cut:
+            return
+        refused, sweeps = self._seen = self._seen[0] + refused, self._seen[1] + sweeps
+        if refused < _REFUSED or refused < _REFUSED_EACH * sweeps:
+            return
+        self._is_cut = False
+        _log.warning(
+            f"In {sweeps} sweeps, {refused} draws of {self._name!r} were so close to an end of the "
+            f"support, or so large, that double precision cannot hold them. The posterior is cut "
+            f"to records that it can hold, which disfavours parameters that make others likely. "
+            f"Give these a prior that keeps the law of {self._name!r} away from the ends"
+        )
+
+
+def first_records(engine: Engine, rng, theta, point):
     """Draw records, and parameters if need be, at which the releases are possible.
 
     Where no draw is, they are the point's own, which may be the user's, or as they were published.
@@ -474,7 +485,8 @@ def _check_atoms(model: pm.Model, rv, point) -> None:
         )
 
 
-def _say_what_is_slow(engine: Engine, interweave: bool) -> None:
+def say_what_is_slow(engine: Engine, interweave: bool) -> None:
+    """Say why sweeps over a block take long, or its parameters move slowly."""
     name = engine.block.name
     if engine.in_full:
         _log.warning(

@@ -56,7 +56,7 @@ class WalkAdaptation(WithSamplingState):
         self.window = _FIRST_WINDOW
 
     def update(self, theta: np.ndarray, tried: np.ndarray, taken: np.ndarray) -> None:
-        """Learn from one draw, with how many moves were tried and taken along each axis."""
+        """Learn from one draw or rows of them, and the moves tried and taken along each axis."""
         if not theta.size:
             return
         rate = taken / np.maximum(tried, 1)
@@ -65,8 +65,8 @@ class WalkAdaptation(WithSamplingState):
         self.scales *= np.exp(np.clip(gain * (rate - _TARGET), -1.0, 1.0))
         if self._is_large:
             return
-        self.draws.append(theta)
-        if len(self.draws) == self.window:
+        self.draws += [*np.atleast_2d(theta)]
+        if len(self.draws) >= self.window:
             self._learn(np.array(self.draws))
             self.draws, self.window = [], 2 * self.window
 

@@ -13,14 +13,22 @@ import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs.questions import is_itself, known_value, plain_function
-from pymc_dp.kernels.records import RecordFunctions, make_sweeps, make_sweeps_in_full
+from pymc_dp.kernels.records import (
+    LawFunctions,
+    RecordFunctions,
+    by_sums,
+    in_full,
+    make_chain,
+    make_sweeps,
+)
 from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
-from pymc_dp.step_methods.base import point_function
+from pymc_dp.step_methods.base import in_a_row, point_function
 from pymc_dp.step_methods.records.graphs import RecordGraphs
 
 Point = dict[str, np.ndarray]
@@ -46,15 +54,15 @@ def _sums(maps: Sequence[np.ndarray], n: int) -> list[float]:
     return [s for m in maps for s in np.broadcast_to(m, (*m.shape[:-1], n)).sum(axis=-1).ravel()]
 
 
-def _unpacked(sweeps: Piece, records: int, further: int) -> Callable:
+def _unpacked(inner: Piece, before: str, after: str, records: int, further: int) -> Callable:
     """Take records and further inputs one by one: so arrays cross from Python much faster."""
     names = [f"x{i}" for i in range(records)], [f"e{i}" for i in range(further)]
     packed = [f"({''.join(f'{name}, ' for name in group)})" for group in names]
     return from_source(
         "sweeps",
-        ", ".join(["rng, theta, axes, scales, count, moves, turn", *names[0], *names[1]]),
-        f"inner(rng, {packed[0]}, theta, {packed[1]}, axes, scales, count, moves, turn)",
-        inner=sweeps,
+        ", ".join([before, after, *names[0], *names[1]]),
+        f"inner({before.split(', ')[0]}, {packed[0]}, theta, {packed[1]}, {after})",
+        inner=inner,
     ).function
 
 
@@ -80,7 +88,13 @@ class Engine:
         Whether proposals may be refused for the sole reason that the point cannot hold them.
     """
 
-    def __init__(self, model: pm.Model, block: Block, start: Point):
+    def __init__(
+        self,
+        model: pm.Model,
+        block: Block,
+        start: Point,
+        recorded: Sequence[TensorVariable] | None = None,
+    ):
         self.block = block
         self.parameters = parameters(Reading(model), block)
         self._model = model
@@ -88,11 +102,13 @@ class Engine:
         own = {model.rvs_to_values[rv].name for rv in block.records}
         self._start = {name: value for name, value in start.items() if name not in own}
         self._lay_out(start)
-        graphs = RecordGraphs(model, block, self.parameters, self._slices)
+        graphs = RecordGraphs(model, block, self.parameters, self._slices, recorded)
         self._centers, self._sources = graphs.centers, graphs.sources
-        self._columns = [] if graphs.reading is None else graphs.reading.columns
+        self._columns = graphs.columns
         self._center_values = np.zeros(len(self._columns))
         self._check_draws(graphs, start)
+        if recorded is not None:
+            self._check_law(graphs, start)
         self._compile(graphs)
         self.in_full, self.fixed, self.is_cut = graphs.in_full, graphs.fixed, graphs.is_cut
 
@@ -181,6 +197,20 @@ class Engine:
             raise _DisagreementError(f"{found} instead of {expected}; please report this")
         return True
 
+    def _check_law(self, compiled: RecordGraphs, start: Point) -> None:
+        """Check that the sums give the density of the records; else compute it afresh."""
+        graphs, given = compiled.graphs, [*compiled.records.values(), *compiled.env.values()]
+        gather = plain_function(given, graphs["gather"][0])
+        arguments = [compiled.theta, compiled.law_sums, *given]
+        both = plain_function(arguments, [*graphs["law"], *graphs["law, whole"]])
+        theta, rng, env = self.theta(start), np.random.default_rng(1), self.env(start)
+        x = self.draw(rng, theta, env)
+        sums = gather(*x, *env)
+        for _ in range(_CHECKS):
+            found, expected = both(theta + 0.1 * rng.standard_normal(theta.size), sums, *x, *env)
+            if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
+                graphs["law"] = graphs["law, whole"]
+
     def _compile(self, compiled: RecordGraphs) -> None:
         graphs, reading = compiled.graphs, compiled.reading
         env, x = list(compiled.env.values()), list(compiled.records.values())
@@ -196,7 +226,7 @@ class Engine:
             choose = from_graph([i, *x_new, *x], chosen)
             density = from_graph([theta, *x, *env], [graphs["full"][0].astype("float64")])
             public = from_source("unused", "*rest", "rest")
-            make = make_sweeps_in_full
+            how = in_full
         else:
             mask = pt.vector(dtype="bool", shape=(n,))
             chosen = [
@@ -210,14 +240,27 @@ class Engine:
             )
             scalars = [s for s, _ in reading.public]
             density = from_scalars([compiled.sums, scalars], reading.outer)
-            make = make_sweeps
+            how = by_sums
         rows = [m.astype("float64") for m in graphs["maps"]]
         maps = from_graph([theta, *x, *env], [_as_matrix(rows, n)])
         pieces = RecordFunctions(self._propose, maps, public, density, choose, couple, prior)
+        plain = RecordFunctions(*(piece.function for piece in pieces))
+        if "law" not in graphs:
+            made, options, arguments = make_sweeps(plain, how(plain)), "", "count, moves"
+        else:
+            sums, of_law = compiled.law_sums, [*x, *env]
+            laws = LawFunctions(
+                from_graph(of_law, graphs["gather"]),
+                from_graph([theta, sums, *of_law], graphs["law"]),
+                from_graph([theta, *of_law], [in_a_row([theta, *graphs["collect"]])]),
+            )
+            direct = theta in ancestors(graphs["full"])
+            made = make_chain(plain, how(plain), LawFunctions(*(p.function for p in laws)), direct)
+            pieces, options, arguments = (*pieces, *laws), f"{direct}", "counts"
         keys = [piece.key for piece in pieces]
-        key = None if None in keys else repr((make.__name__, keys))
-        sweeps = Piece(make(RecordFunctions(*(piece.function for piece in pieces))), key)
-        self._run = _unpacked(sweeps, len(x), len(env))
+        key = None if None in keys else repr((made.__name__, how.__name__, options, keys))
+        after = f"axes, scales, {arguments}, " + ("turns, out" if options else "turn")
+        self._run = _unpacked(Piece(made, key), "rng, theta", after, len(x), len(env))
 
     # --- Use ------------------------------------------------------------------------------------
 
@@ -254,12 +297,12 @@ class Engine:
         new.update(zip(self.names, values, strict=True))
         return {**point, **new}
 
-    def env(self, point: Point) -> tuple[np.ndarray, ...]:
+    def env(self, point: Point, centers: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
         """Return the further inputs of the compiled functions, data as they stand now."""
         found = []
         for source in self._sources:
             if source is self._centers:
-                found.append(self._center_values)
+                found.append(self._center_values if centers is None else centers)
             elif isinstance(source, SharedVariable):
                 found.append(_contiguous(source.get_value(borrow=True)))
             elif isinstance(source, np.ndarray):
@@ -312,11 +355,17 @@ class Engine:
 
     def center(self, x: Sequence[np.ndarray]) -> None:
         """Keep the sums centred near these records' means."""
+        self._center_values = self.centers_of(x)
+
+    def centers_of(self, x: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the means of the columns of records."""
         position = {rv: k for k, rv in enumerate(self.block.records)}
-        self._center_values = np.array(
-            [np.mean(x[position[rv]], axis=0)[index] for rv, index in self._columns]
-        )
+        return np.array([np.mean(x[position[rv]], axis=0)[index] for rv, index in self._columns])
 
     def sweep(self, rng, x, theta, env, axes, scales, sweeps: int, moves: int, turn: int):
         """Run compiled sweeps; see `kernels.records.make_sweeps`."""
         return self._run(rng, theta, axes, scales, sweeps, moves, turn, *x, *env)
+
+    def chain(self, rng, x, theta, env, axes, scales, counts, turns, out):
+        """Run a compiled chain; see `kernels.records.make_chain`."""
+        return self._run(rng, theta, axes, scales, counts, turns, out, *x, *env)

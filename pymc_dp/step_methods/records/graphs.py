@@ -13,15 +13,17 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.scalar import basic as ps
 from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import is_random, nearest_rvs
+from pymc_dp.graphs.questions import is_random, lengths, nearest_rvs
 from pymc_dp.laws.transport import transport
 from pymc_dp.reading.groups import Block, factor_density, transform_parents
 from pymc_dp.reading.model import parents
@@ -59,6 +61,61 @@ def _unreduced(condition: Variable) -> list[TensorVariable]:
     return [c for i in node.inputs for c in _unreduced(i)]
 
 
+def _in_support(
+    density: TensorVariable, records: Sequence[TensorVariable], moving: set[TensorVariable]
+) -> TensorVariable:
+    """Return a log density without the conditions that records in their support fulfil.
+
+    Records of a chain are in it: they are drawn from their law, and no parameter cuts it.
+    """
+    while True:
+        for variable in ancestors([density]):
+            node = variable.owner
+            if node is None or not isinstance(node.op, Elemwise) or node.op.scalar_op != ps.switch:
+                continue
+            condition, yes, no = node.inputs
+            above = set(nearest_rvs([condition]))
+            if _is_point(condition):
+                branch = no
+            elif not above & {*records} or above & moving:
+                continue
+            elif _is_impossible(no):
+                branch = yes
+            elif _is_impossible(yes):
+                branch = no
+            else:
+                continue
+            branch = pt.alloc(branch.astype(variable.dtype), *lengths(variable))
+            [density] = graph_replace([density], {variable: branch})
+            break
+        else:
+            return density
+
+
+def _unexpanded(variable: Variable) -> Variable:
+    while variable.owner and isinstance(variable.owner.op, DimShuffle):
+        [variable] = variable.owner.inputs
+    return variable
+
+
+def _is_impossible(variable: Variable) -> bool:
+    variable = _unexpanded(variable)
+    return isinstance(variable, Constant) and bool(np.all(variable.data == -np.inf))
+
+
+def _is_point(condition: Variable) -> bool:
+    """Whether a condition takes continuous values that are a certain number."""
+    node = condition.owner
+    match node and isinstance(node.op, Elemwise) and node.op.scalar_op:
+        case ps.AND():
+            return any(map(_is_point, node.inputs))
+        case ps.EQ():
+            value, number = node.inputs
+            continuous = all(rv.dtype.startswith("float") for rv in nearest_rvs([value]))
+            return continuous and isinstance(_unexpanded(number), Constant)
+    return False
+
+
 def refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[TensorVariable]:
     """Put NaN into the first rows for every record that is not `held`; see `kernels.records`."""
     if not held:
@@ -78,9 +135,15 @@ class RecordGraphs:
     graphs : dict of lists
         By name: the density of the releases in full, the maps that are summed and the public
         values of its reading, what holds of each record, proposals, the prior of what moves,
-        records as values, off the ends of their support, and under new parameters.
-    records, theta, new_theta, centers
-        What stands in them for the records, the parameters, new ones, and centers of the sums.
+        records as values, off the ends of their support, and under new parameters. Of a chain,
+        the density of the records and what moves, the sums that it takes, what is recorded.
+    records, theta, new_theta, centers, law_sums
+        What stands in them for the records, the parameters, new ones, centers of the sums, and
+        the sums of the law of the records.
+    columns : tuple
+        Those of the centers.
+    direct : bool
+        Whether the density of the releases depends on the parameters, given the records.
     env, sources : dict, list
         Further inputs, and where they come from: names of the point, data, numbers.
     reading : Additive, optional
@@ -91,19 +154,33 @@ class RecordGraphs:
         As of `engine.Engine`.
     """
 
-    def __init__(self, model: pm.Model, block: Block, moving: Sequence[TensorVariable], slices):
+    def __init__(
+        self,
+        model: pm.Model,
+        block: Block,
+        moving: Sequence[TensorVariable],
+        slices,
+        recorded: Sequence[TensorVariable] | None = None,
+    ):
         self.block, self._model, self._parameters, self._slices = block, model, moving, slices
         self.records = {rv: rv.type(f"{rv.name}_records") for rv in block.records}
         self.theta, self.new_theta = pt.dvector("theta"), pt.dvector("new_theta")
-        self.centers = pt.dvector("centers")
+        self.centers, self.law_sums = pt.dvector("centers"), pt.dvector("law_sums")
         density = factor_density(model, block)
+        sizes = dict.fromkeys(block.records, block.n)
         self.reading: Additive | None = None
         self.in_full = ""
         try:
-            self.reading = additive(density, dict.fromkeys(block.records, block.n))
+            self.reading = additive(density, sizes)
         except Declined as error:
             self.in_full = str(error)
+        self.columns = () if self.reading is None else self.reading.columns
+        self._law: Additive | None = None
+        if recorded is not None:
+            self._law = self._read_law(sizes)
         graphs = self._all(density)
+        if recorded is not None:
+            graphs |= self._of_chain(graphs["prior"][0], recorded)
         self._collect(graphs)
         flat = iter(_replaced([g for group in graphs.values() for g in group], self.env))
         self.graphs = {name: [next(flat) for _ in group] for name, group in graphs.items()}
@@ -122,7 +199,7 @@ class RecordGraphs:
         graphs = {"full": [density], "maps": [], "public": [], "held": []}
         self.sums: list[ScalarVariable] = []
         if self.reading is not None:
-            centered = {self.reading.centers: self.centers}
+            centered = {self.reading.centers: self._centers_of(self.reading)}
             maps, self.sums = self.reading.rows()
             graphs["maps"] = _substituted(maps, centered)
             graphs["public"] = _substituted([g for _, g in self.reading.public], centered)
@@ -149,6 +226,52 @@ class RecordGraphs:
             graphs["couple"] = self._at(self._coupling(), self.theta)
         except NotImplementedError as error:
             self.fixed = str(error)
+        return graphs
+
+    # --- Of a chain -----------------------------------------------------------------------------
+
+    def _read_law(self, sizes: dict[TensorVariable, int]) -> Additive | None:
+        """Read the density of the records as a function of sums, free of what moves."""
+        moving = self._moving()
+        density = sum(logp(rv, rv, warn_rvs=False).sum() for rv in self.block.records)
+        density = _in_support(density, self.block.records, moving)
+        try:
+            law = additive(density, sizes, apart=moving)
+        except Declined:
+            return None
+        if moving & set(nearest_rvs(law.maps)):
+            return None
+        self.columns = law.columns
+        return law
+
+    def _centers_of(self, reading: Additive) -> TensorVariable:
+        places = [self.columns.index(column) for column in reading.columns]
+        return self.centers[np.array(places, dtype=int)]
+
+    def _of_chain(
+        self, prior: TensorVariable, recorded: Sequence[TensorVariable]
+    ) -> dict[str, list[TensorVariable]]:
+        laws = [logp(fresh(rv, self.records), x, warn_rvs=False) for rv, x in self.records.items()]
+        whole = density = sum(law.sum() for law in laws)
+        sums: list[TensorVariable] = []
+        if self._law is not None:
+            centered = {self._law.centers: self._centers_of(self._law)}
+            maps, symbols = self._law.rows()
+            maps = _substituted(_substituted(maps, centered), self.records)
+            sums = [pt.atleast_1d(m.sum(axis=-1)) for m in maps]
+            public = _substituted([g for _, g in self._law.public], centered)
+            values = {s: self.law_sums[k] for k, s in enumerate(symbols)}
+            values |= dict(zip([s for s, _ in self._law.public], public, strict=True))
+            [density] = self._law.at(values)
+        graphs = {
+            "law": [density],
+            "law, whole": [whole],
+            "gather": [pt.concatenate(sums) if sums else pt.zeros(0)],
+            "collect": _substituted(recorded, self.records),
+        }
+        graphs = {name: self._at(group, self.theta) for name, group in graphs.items()}
+        for name in ("law", "law, whole"):
+            graphs[name] = [prior + graphs[name][0].astype("float64")]
         return graphs
 
     def _at(self, graphs: Sequence[TensorVariable], theta: TensorVariable) -> list[TensorVariable]:
@@ -239,7 +362,7 @@ class RecordGraphs:
         others = {rv.name for rv in self._model.basic_RVs if rv not in self.block.records}
         for copied in (v for v in above if is_random(v) and v.name in others):
             raise RuntimeError(f"{copied.name!r} would be drawn, not read: please report this")
-        known = {*self.records.values(), self.theta, self.new_theta}
+        known = {*self.records.values(), self.theta, self.new_theta, self.law_sums}
         self.env: dict[Variable, TensorVariable] = {}
         self.sources: list = []
         for variable in graph_inputs([g for group in graphs.values() for g in group]):
