@@ -39,6 +39,7 @@ from pymc_dp.laws.tails import Tails, cut_law, cut_quantile, cut_tails, log_tail
 Draw = Callable[..., TensorVariable]
 
 _MOST_EVENTS = 2.0**53
+_TINY = np.finfo(float).tiny
 
 
 @singledispatch
@@ -125,21 +126,85 @@ def _log_normal(op: ptr.LogNormalRV, old, new, value, draw):
     return pt.exp(new_mu + (pt.log(value) - mu) * (new_sigma / sigma))
 
 
+# --- Gamma variables and what they make up --------------------------------------------------------
+# A shape grows by an independent part, and shrinks by giving up a Beta share. The parts are fresh
+# noise. It is small beside that of a release that makes records worth carrying along, and the
+# distribution function and its inverse would take twenty times as long.
+
+
+def _grown(shape, new_shape, value, draw):
+    more = new_shape - shape
+    zeros = pt.zeros_like(value)
+    part = _standard_gamma(pt.abs(more) + zeros, draw)
+    kept = _standard_gamma(pt.minimum(shape, new_shape) + zeros, draw)
+    less = pt.where(more < 0.0, value * kept / (kept + part), value)
+    return pt.where(more > 0.0, value + part, less)
+
+
+def _standard_gamma(shape, draw):
+    valid = (shape > 0.0) & (shape < np.inf)
+    found = draw(partial(pt.random.gamma, scale=1.0), pt.where(valid, shape, 1.0))
+    return pt.where(valid, found, pt.where(pt.eq(shape, 0.0), 0.0, np.nan))
+
+
+def _resolved(*values):
+    """Refuse a move from or to Gamma variables of which one underflows, there and back."""
+    least = pt.minimum(*(v.min(axis=-1) for v in values))
+    return pt.where(least > _TINY, 0.0, np.nan)
+
+
 @transport.register(ptr.GammaRV)
 @transport.register(ptr.InvGammaRV)
-@transport.register(HalfStudentTRV)
-def _shape_scale(op, old, new, value, draw):
+def _gamma(op, old, new, value, draw):
     shape, scale, new_shape, new_scale = _parameters(old, new)
     if equal_computations([shape], [new_shape]):
         return value * (new_scale / scale)
-    return transport.dispatch(object)(op, old, new, value, draw)
+    if isinstance(op, ptr.InvGammaRV):
+        return new_scale / _grown(shape, new_shape, scale / value, draw)
+    return new_scale * _grown(shape, new_shape, value / scale, draw)
+
+
+@transport.register
+def _dirichlet(op: ptr.DirichletRV, old, new, value, draw):
+    return _shared(*_parameters(old, new), value, draw)
+
+
+@transport.register
+def _beta(op: ptr.BetaRV, old, new, value, draw):
+    alpha, beta, new_alpha, new_beta = _parameters(old, new)
+    here, there = (
+        pt.stack(pt.broadcast_arrays(*both), axis=-1)
+        for both in ((alpha, beta), (new_alpha, new_beta))
+    )
+    return _shared(here, there, pt.stack([value, 1.0 - value], axis=-1), draw)[..., 0]
+
+
+def _shared(shapes, new_shapes, value, draw):
+    """Move shares of a sum of Gamma variables, which are the sum's, that is drawn, times them."""
+    total = _standard_gamma(shapes.sum(axis=-1) + pt.zeros_like(value[..., 0]), draw)
+    parts = value * total[..., None]
+    moved = _grown(shapes, new_shapes, parts, draw)
+    return moved / (moved.sum(axis=-1) + _resolved(parts, moved))[..., None]
 
 
 @transport.register(ptr.StudentTRV)
 def _student_t(op, old, new, value, draw):
     nu, loc, scale, new_nu, new_loc, new_scale = _parameters(old, new)
+    distance = (value - loc) / scale
+    if not equal_computations([nu], [new_nu]):
+        # Normal over the root of an independent Gamma variable, which is drawn given the record.
+        rate = 1.0 + distance**2 / nu
+        precision = _standard_gamma((nu + 1.0) / 2.0 + pt.zeros_like(value), draw) / rate
+        moved = _grown(nu / 2.0, new_nu / 2.0, precision, draw)
+        distance = distance * pt.sqrt(precision / nu * (new_nu / moved))
+    return new_loc + distance * new_scale
+
+
+@transport.register
+def _half_student_t(op: HalfStudentTRV, old, new, value, draw):
+    nu, scale, new_nu, new_scale = _parameters(old, new)
     if equal_computations([nu], [new_nu]):
-        return new_loc + (value - loc) * (new_scale / scale)
+        return value * (new_scale / scale)
     return transport.dispatch(object)(op, old, new, value, draw)
 
 
