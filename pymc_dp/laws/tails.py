@@ -152,6 +152,42 @@ def _exponential(op: ptr.ExponentialRV, rv, tails):
     return -scale * pt.where(below, pt.log1p(-pt.exp(tails.below)), tails.above)
 
 
+@log_tails.register
+def _gamma_tails(op: ptr.GammaRV, rv, value):
+    shape, scale = op.dist_params(rv.owner)
+    positive = value > 0.0
+    above = pt.log(pt.gammaincc(shape, pt.where(positive, value / scale, 1.0)))
+    return Tails(pm.logcdf(rv, value, warn_rvs=False), pt.where(positive, above, 0.0))
+
+
+@quantile.register
+def _gamma(op: ptr.GammaRV, rv, tails):
+    shape, scale = op.dist_params(rv.owner)
+    below, above = (pt.exp(tail) for tail in tails)
+    return scale * pt.where(
+        below < above, pt.gammaincinv(shape, below), pt.gammainccinv(shape, above)
+    )
+
+
+@log_tails.register
+def _beta_tails(op: ptr.BetaRV, rv, value):
+    below = pm.logcdf(rv, value, warn_rvs=False)
+    return Tails(below, pm.logcdf(_mirrored(op, rv), 1.0 - value, warn_rvs=False))
+
+
+@quantile.register
+def _beta(op: ptr.BetaRV, rv, tails):
+    low = pm.icdf(rv, pt.exp(tails.below), warn_rvs=False)
+    high = 1.0 - pm.icdf(_mirrored(op, rv), pt.exp(tails.above), warn_rvs=False)
+    return pt.where(tails.below < tails.above, low, high)
+
+
+def _mirrored(op, rv):
+    """Return one minus a Beta variable."""
+    alpha, beta = op.dist_params(rv.owner)
+    return pm.Beta.dist(beta, alpha)
+
+
 # --- Laws that are cut to an interval -------------------------------------------------------------
 
 
