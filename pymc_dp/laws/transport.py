@@ -186,24 +186,17 @@ def _shared(shapes, new_shapes, value, draw):
 
 
 @transport.register(ptr.StudentTRV)
+@transport.register(HalfStudentTRV)
 def _student_t(op, old, new, value, draw):
-    nu, loc, scale, new_nu, new_loc, new_scale = _parameters(old, new)
-    distance = (value - loc) / scale
+    (nu, *loc, scale), (new_nu, *new_loc, new_scale) = (_parameters(rv) for rv in (old, new))
+    distance = (value - sum(loc)) / scale
     if not equal_computations([nu], [new_nu]):
         # Normal over the root of an independent Gamma variable, which is drawn given the record.
         rate = 1.0 + distance**2 / nu
         precision = _standard_gamma((nu + 1.0) / 2.0 + pt.zeros_like(value), draw) / rate
         moved = _grown(nu / 2.0, new_nu / 2.0, precision, draw)
         distance = distance * pt.sqrt(precision / nu * (new_nu / moved))
-    return new_loc + distance * new_scale
-
-
-@transport.register
-def _half_student_t(op: HalfStudentTRV, old, new, value, draw):
-    nu, scale, new_nu, new_scale = _parameters(old, new)
-    if equal_computations([nu], [new_nu]):
-        return value * (new_scale / scale)
-    return transport.dispatch(object)(op, old, new, value, draw)
+    return sum(new_loc) + distance * new_scale
 
 
 @transport.register(WeibullBetaRV)

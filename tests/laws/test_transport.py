@@ -162,7 +162,7 @@ EXAMPLES = {
     ),
     "HalfStudentT, degrees": Example(
         lambda nu, s, **kw: pm.HalfStudentT.dist(nu=nu, sigma=s, **kw), (4.0, 2.0), (9.0, 0.7),
-        lambda nu, s: truncated(stats.t(nu, 0, s), 0, np.inf), 1e-6,
+        lambda nu, s: truncated(stats.t(nu, 0, s), 0, np.inf), None,
     ),
     "Beta": Example(pm.Beta.dist, (2.0, 3.0), (0.8, 5.0), stats.beta, None),
     "Beta, mean": Example(
@@ -599,7 +599,7 @@ FAR = {
     "Truncated Gamma": [(0.05, 1e-3), (1e4, 1e4), (50.0, 1.0)],
     "Truncated Gamma, tail": [(0.05, 10.0), (1e3, 1.0)],
     "Truncated Beta": [(0.05, 0.05), (1e4, 1e4), (1.0, 30.0)],
-    "Truncated StudentT": [(0.6, -40.0), (1e5, 40.0)],
+    "Truncated StudentT": [(0.6, -40.0), (1e5, 20.0)],
     "Censored Gamma": [(0.05, 1.0), (1e4, 1e4)],
     "Censored": [(-40.0, 20.0), (1.0, 1e-3)],
     "CustomDist": [(-300.0,), (300.0,)],
