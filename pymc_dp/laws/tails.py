@@ -122,7 +122,7 @@ def _student_t_tails(op: ptr.StudentTRV, rv, value):
     # PyMC's t + sqrt(t^2 + nu) cancels in the lower tail.
     nu, loc, scale = op.dist_params(rv.owner)
     square = ((value - loc) / scale) ** 2
-    far = square > nu
+    far = square > pt.minimum(nu, 10.0)  # below, what is left of a half has 13 digits
     half, share = nu / 2.0, pt.where(far, nu, square) / (nu + square)
     part = pt.betainc(pt.where(far, half, 0.5), pt.where(far, 0.5, half), share)
     less = _LOG_HALF + pt.where(far, pt.log(part), pt.log1p(-part))

@@ -471,7 +471,7 @@ def test_vectors(name):
     rng, move = np.random.default_rng(4), vector_coupling(name)[1]
     x, y, other = sample(rng, *here), sample(rng, *there), sample(rng, *there)
     moved, back = move(x, *here, *there), move(y, *there, *here)
-    assert np.all(np.isfinite(moved)) and np.all(np.isfinite(back))
+    assert np.all(np.isfinite(np.stack([moved, back])))
     last = x.shape[1] - 1
     for j in range(last):
         assert same_pairs((moved[:, j], moved[:, last]), (other[:, j], other[:, last])) > P_VALUE
