@@ -171,8 +171,10 @@ def _gamma(op: ptr.GammaRV, rv, tails):
 
 @log_tails.register
 def _beta_tails(op: ptr.BetaRV, rv, value):
-    below = pm.logcdf(rv, value, warn_rvs=False)
-    return Tails(below, pm.logcdf(_mirrored(op, rv), 1.0 - value, warn_rvs=False))
+    inside = value < 1.0  # its logarithm has no gradient at an end
+    rest = pt.where(inside, 1.0 - value, 0.5)
+    above = pm.logcdf(_mirrored(op, rv), rest, warn_rvs=False)
+    return Tails(pm.logcdf(rv, value, warn_rvs=False), pt.where(inside, above, -np.inf))
 
 
 @quantile.register
