@@ -122,7 +122,7 @@ def _student_t_tails(op: ptr.StudentTRV, rv, value):
     # PyMC's t + sqrt(t^2 + nu) cancels in the lower tail.
     nu, loc, scale = op.dist_params(rv.owner)
     square = ((value - loc) / scale) ** 2
-    far = square > nu
+    far = square > pt.minimum(nu, 10.0)  # below, what is left of a half has 13 digits
     half, share = nu / 2.0, pt.where(far, nu, square) / (nu + square)
     part = pt.betainc(pt.where(far, half, 0.5), pt.where(far, 0.5, half), share)
     less = _LOG_HALF + pt.where(far, pt.log(part), pt.log1p(-part))
@@ -150,6 +150,44 @@ def _exponential(op: ptr.ExponentialRV, rv, tails):
     [scale] = op.dist_params(rv.owner)
     below = tails.below < _LOG_HALF
     return -scale * pt.where(below, pt.log1p(-pt.exp(tails.below)), tails.above)
+
+
+@log_tails.register
+def _gamma_tails(op: ptr.GammaRV, rv, value):
+    shape, scale = op.dist_params(rv.owner)
+    positive = value > 0.0
+    above = pt.log(pt.gammaincc(shape, pt.where(positive, value / scale, 1.0)))
+    return Tails(pm.logcdf(rv, value, warn_rvs=False), pt.where(positive, above, 0.0))
+
+
+@quantile.register
+def _gamma(op: ptr.GammaRV, rv, tails):
+    shape, scale = op.dist_params(rv.owner)
+    below, above = (pt.exp(tail) for tail in tails)
+    return scale * pt.where(
+        below < above, pt.gammaincinv(shape, below), pt.gammainccinv(shape, above)
+    )
+
+
+@log_tails.register
+def _beta_tails(op: ptr.BetaRV, rv, value):
+    inside = value < 1.0  # its logarithm has no gradient at an end
+    rest = pt.where(inside, 1.0 - value, 0.5)
+    above = pm.logcdf(_mirrored(op, rv), rest, warn_rvs=False)
+    return Tails(pm.logcdf(rv, value, warn_rvs=False), pt.where(inside, above, -np.inf))
+
+
+@quantile.register
+def _beta(op: ptr.BetaRV, rv, tails):
+    low = pm.icdf(rv, pt.exp(tails.below), warn_rvs=False)
+    high = 1.0 - pm.icdf(_mirrored(op, rv), pt.exp(tails.above), warn_rvs=False)
+    return pt.where(tails.below < tails.above, low, high)
+
+
+def _mirrored(op, rv):
+    """Return one minus a Beta variable."""
+    alpha, beta = op.dist_params(rv.owner)
+    return pm.Beta.dist(beta, alpha)
 
 
 # --- Laws that are cut to an interval -------------------------------------------------------------

@@ -25,6 +25,7 @@ from pymc.distributions.continuous import (
 from pymc.distributions.discrete import DiscreteUniformRV
 from pymc.distributions.distribution import DiracDeltaRV
 from pymc.distributions.mixture import MixtureRV
+from pymc.distributions.multivariate import DirichletMultinomialRV
 from pymc.distributions.truncated import TruncatedRV
 from pytensor import scalar as ps
 from pytensor.graph.basic import equal_computations
@@ -39,6 +40,7 @@ from pymc_dp.laws.tails import Tails, cut_law, cut_quantile, cut_tails, log_tail
 Draw = Callable[..., TensorVariable]
 
 _MOST_EVENTS = 2.0**53
+_TINY = np.finfo(float).tiny
 
 
 @singledispatch
@@ -125,22 +127,76 @@ def _log_normal(op: ptr.LogNormalRV, old, new, value, draw):
     return pt.exp(new_mu + (pt.log(value) - mu) * (new_sigma / sigma))
 
 
+# --- Gamma variables and what they make up --------------------------------------------------------
+# A shape grows by an independent part, and shrinks by giving up a Beta share. The parts are fresh
+# noise. It is small beside that of a release that makes records worth carrying along, and the
+# distribution function and its inverse would take twenty times as long.
+
+
+def _grown(shape, new_shape, value, draw):
+    more = new_shape - shape
+    zeros = pt.zeros_like(value)
+    part = _standard_gamma(pt.abs(more) + zeros, draw)
+    kept = _standard_gamma(pt.minimum(shape, new_shape) + zeros, draw)
+    less = pt.where(more < 0.0, value * kept / (kept + part), value)
+    return pt.where(more > 0.0, value + part, less)
+
+
+def _standard_gamma(shape, draw):
+    valid = (shape > 0.0) & (shape < np.inf)
+    found = draw(partial(pt.random.gamma, scale=1.0), pt.where(valid, shape, 1.0))
+    return pt.where(valid, found, pt.where(pt.eq(shape, 0.0), 0.0, np.nan))
+
+
 @transport.register(ptr.GammaRV)
 @transport.register(ptr.InvGammaRV)
-@transport.register(HalfStudentTRV)
-def _shape_scale(op, old, new, value, draw):
+def _gamma(op, old, new, value, draw):
     shape, scale, new_shape, new_scale = _parameters(old, new)
     if equal_computations([shape], [new_shape]):
         return value * (new_scale / scale)
-    return transport.dispatch(object)(op, old, new, value, draw)
+    if isinstance(op, ptr.InvGammaRV):
+        return new_scale / _grown(shape, new_shape, scale / value, draw)
+    return new_scale * _grown(shape, new_shape, value / scale, draw)
+
+
+@transport.register
+def _dirichlet(op: ptr.DirichletRV, old, new, value, draw):
+    return _shared(*_parameters(old, new), value, draw)
+
+
+@transport.register
+def _beta(op: ptr.BetaRV, old, new, value, draw):
+    alpha, beta, new_alpha, new_beta = _parameters(old, new)
+    shapes, new_shapes = _two(alpha, beta), _two(new_alpha, new_beta)
+    return _shared(shapes, new_shapes, _two(value, 1.0 - value), draw)[..., 0]
+
+
+def _two(a, b):
+    return pt.stack(pt.broadcast_arrays(a, b), axis=-1)
+
+
+def _shared(shapes, new_shapes, value, draw):
+    """Move shares of a sum of Gamma variables: these are the sum, which is drawn, times them."""
+    total = _standard_gamma(shapes.sum(axis=-1) + pt.zeros_like(value[..., 0]), draw)
+    parts = value * total[..., None]
+    moved = _grown(shapes, new_shapes, parts, draw)
+    # Where one underflows the move is refused, there and back.
+    resolved = pt.minimum(parts.min(axis=-1), moved.min(axis=-1)) > _TINY
+    return moved / pt.where(resolved, moved.sum(axis=-1), np.nan)[..., None]
 
 
 @transport.register(ptr.StudentTRV)
+@transport.register(HalfStudentTRV)
 def _student_t(op, old, new, value, draw):
-    nu, loc, scale, new_nu, new_loc, new_scale = _parameters(old, new)
-    if equal_computations([nu], [new_nu]):
-        return new_loc + (value - loc) * (new_scale / scale)
-    return transport.dispatch(object)(op, old, new, value, draw)
+    (nu, *loc, scale), (new_nu, *new_loc, new_scale) = (_parameters(rv) for rv in (old, new))
+    distance = (value - sum(loc)) / scale
+    if not equal_computations([nu], [new_nu]):
+        # Normal over the root of an independent Gamma variable, which is drawn given the record.
+        rate = 1.0 + distance**2 / nu
+        precision = _standard_gamma((nu + 1.0) / 2.0 + pt.zeros_like(value), draw) / rate
+        moved = _grown(nu / 2.0, new_nu / 2.0, precision, draw)
+        distance = distance * pt.sqrt(precision / nu * (new_nu / moved))
+    return sum(new_loc) + distance * new_scale
 
 
 @transport.register(WeibullBetaRV)
@@ -155,12 +211,16 @@ def _mv_normal(op, old, new, value, draw):
     mu, cov, new_mu, new_cov = _parameters(old, new)
     if equal_computations([cov], [new_cov]):
         return value - mu + new_mu
-    if not all([*cov.type.broadcastable[:-2], *new_cov.type.broadcastable[:-2]]):
-        raise Declined("no coupling of MvNormal records of several covariances")
-    one = (0,) * (cov.type.ndim - 2)
-    root, new_root = pt.linalg.cholesky(cov[one]), pt.linalg.cholesky(new_cov[one])
-    change = new_root @ pt.linalg.solve_triangular(root, np.eye(cov.type.shape[-1]), lower=True)
-    return pt.dot(value - mu, change.T) + new_mu
+    if all([*cov.type.broadcastable[:-2], *new_cov.type.broadcastable[:-2]]):  # one root for all
+        one = (0,) * (cov.type.ndim - 2), (0,) * (new_cov.type.ndim - 2)
+        change = _change_of_root(cov[one[0]], new_cov[one[1]])
+        return pt.dot(value - mu, change.T) + new_mu
+    return (_change_of_root(cov, new_cov) @ (value - mu)[..., None])[..., 0] + new_mu
+
+
+def _change_of_root(cov, new_cov):
+    root, new_root = pt.linalg.cholesky(cov), pt.linalg.cholesky(new_cov)
+    return new_root @ pt.linalg.solve_triangular(root, np.eye(cov.type.shape[-1]), lower=True)
 
 
 @transport.register(DiracDeltaRV)
@@ -225,11 +285,11 @@ def _poisson(op: ptr.PoissonRV, old, new, value, draw):
 def _negative_binomial(op: ptr.NegBinomialRV, old, new, value, draw):
     # A Poisson count with a Gamma rate, which is drawn given the count and moves like a Gamma.
     alpha, p, new_alpha, new_p = _parameters(old, new)
+    part = p * _standard_gamma(alpha + value, draw)
+    rate, new_rate = part * (1.0 - p) / p, part
     if not equal_computations([alpha], [new_alpha]):
-        raise Declined("NegativeBinomial records move along with their mean only")
-    rate = (1.0 - p) * draw(partial(pt.random.gamma, scale=1.0), alpha + value)
-    new_rate = rate * (1.0 - new_p) * p / ((1.0 - p) * new_p)
-    return _thinned(rate, new_rate, value, draw)
+        new_rate = _grown(alpha, new_alpha, part, draw)
+    return _thinned(rate, new_rate * (1.0 - new_p) / new_p, value, draw)
 
 
 @transport.register
@@ -244,13 +304,62 @@ def _bernoulli(op: ptr.BernoulliRV, old, new, value, draw):
 @transport.register
 def _binomial(op: ptr.BinomialRV, old, new, value, draw):
     trials, p, new_trials, new_p = _parameters(old, new)
+    _require_same_number(op, trials, new_trials, "probability")
+    return _flipped(trials, p, new_p, value, draw)
+
+
+def _require_same_number(op, trials, new_trials, what):
     if not equal_computations([trials], [new_trials]):
-        raise Declined("Binomial records move along with their probability only")
+        name = type(op).__name__.removesuffix("RV")
+        raise Declined(f"{name} records move along with their {what} only")
+
+
+def _flipped(trials, p, new_p, value, draw):
     # Failures turn into successes where the probability grows, and back where it falls.
     zeros = pt.zeros_like(value)
     gained = draw(pt.random.binomial, trials - value, _chance((new_p - p) / (1.0 - p)) + zeros)
     kept = draw(pt.random.binomial, value, _chance(new_p / p) + zeros)
     return pt.where(new_p >= p, value + gained, kept)
+
+
+@transport.register
+def _beta_binomial(op: ptr.BetaBinomialRV, old, new, value, draw):
+    trials, alpha, beta, new_trials, new_alpha, new_beta = _parameters(old, new)
+    _require_same_number(op, trials, new_trials, "probabilities")
+    shapes, new_shapes = _two(alpha, beta), _two(new_alpha, new_beta)
+    p, new_p = _mixed(shapes, new_shapes, _two(value, trials - value), draw)
+    return _flipped(trials, p[..., 0], new_p[..., 0], value, draw)
+
+
+@transport.register
+def _multinomial(op: ptr.MultinomialRV, old, new, value, draw):
+    trials, p, new_trials, new_p = _parameters(old, new)
+    _require_same_number(op, trials, new_trials, "probabilities")
+    return _regrouped(p, new_p, value, draw)
+
+
+@transport.register
+def _dirichlet_multinomial(op: DirichletMultinomialRV, old, new, value, draw):
+    trials, shapes, new_trials, new_shapes = _parameters(old, new)
+    _require_same_number(op, trials, new_trials, "probabilities")
+    p, new_p = _mixed(shapes, new_shapes, value, draw)
+    return _regrouped(p, new_p, value, draw)
+
+
+def _mixed(shapes, new_shapes, value, draw):
+    """Draw Dirichlet probabilities given the counts, and move them."""
+    parts = _standard_gamma(shapes + value, draw)
+    p = parts / parts.sum(axis=-1, keepdims=True)
+    return p, _shared(shapes, new_shapes, p, draw)
+
+
+def _regrouped(p, new_p, value, draw):
+    # Categories that lose give items up, one by one; those that gain receive them.
+    kept = draw(pt.random.binomial, value, _chance(new_p / p) + pt.zeros_like(value))
+    gains = pt.where(new_p > p, new_p - p, 0.0) + pt.zeros_like(value)
+    total = gains.sum(axis=-1, keepdims=True)
+    share = pt.where((total > 0.0) & (total < np.inf), gains / total, 1.0 / p.shape[-1])
+    return kept + draw(pt.random.multinomial, (value - kept).sum(axis=-1), share)
 
 
 @transport.register
@@ -309,13 +418,14 @@ def _mixture(op, old, new, value, draw):
         return weights, components
 
     (weights, laws), (new_weights, new_laws) = parts(old), parts(new)
-    if any(law.owner.op.ndim_supp for law in laws):
-        raise Declined("no coupling of mixtures of vectors is registered")
-    if len(laws) == 1:  # has the components along its last axis
-        at = pt.broadcast_to(value[..., None], (*value.shape, weights.shape[-1]))
+    support = laws[0].owner.op.ndim_supp
+    if len(laws) == 1:  # has the components along its last axis before those of the support
+        components = -1 - support
+        fresh = new_laws[0]
+        at = pt.broadcast_to(pt.expand_dims(value, components), fresh.shape)
         densities = pm.logp(laws[0], at)
         moved = transport(laws[0].owner.op, laws[0], new_laws[0], at, draw)
-        fresh = new_laws[0]
+        moved, fresh = (pt.moveaxis(x, components, -1) for x in (moved, fresh))
     else:
         densities = pt.stack([pm.logp(law, value) for law in laws], axis=-1)
         pairs = zip(laws, new_laws, strict=True)
@@ -325,9 +435,14 @@ def _mixture(op, old, new, value, draw):
     if value.dtype.startswith("float"):
         densities = _atoms_first(op, laws, value, densities)
     chances = pt.special.softmax(pt.log(weights) + densities, axis=-1)
-    u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
+    u = draw(pt.random.uniform, pt.zeros_like(chances[..., 0]), 1.0)
     label = (u[..., None] > pt.cumsum(chances, axis=-1)[..., :-1]).sum(axis=-1)
     new_label = _moved_codes(weights, new_weights, label, draw)
-    stays = pt.eq(label, new_label)[..., None]
-    result = pt.where(stays, moved, fresh.astype(moved.dtype))
-    return pt.take_along_axis(result, new_label[..., None], axis=-1)[..., 0].astype(value.dtype)
+    result = pt.where(_within(pt.eq(label, new_label), support), moved, fresh.astype(moved.dtype))
+    at = pt.broadcast_to(_within(new_label, support), (*value.shape, 1))
+    return pt.take_along_axis(result, at, axis=-1)[..., 0].astype(value.dtype)
+
+
+def _within(x, support):
+    """Align what is one for each record with components of vectors, along the last axis."""
+    return x[(..., *[None] * (support + 1))]

@@ -13,7 +13,6 @@ import pytest
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import graph_inputs
-from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.random.type import RandomType
 from scipy import stats
 
@@ -59,6 +58,14 @@ def truncated(law, lower, upper):
     return Law(
         lambda x: np.clip((law.cdf(x) - low) / (high - low), 0, 1),
         lambda u: law.ppf(low + u * (high - low)),
+    )
+
+
+def upper_part(law, lower):
+    """Where the probability below says nothing."""
+    return Law(
+        lambda x: 1 - law.sf(np.maximum(x, lower)) / law.sf(lower),
+        lambda u: law.isf((1 - u) * law.sf(lower)),
     )
 
 
@@ -136,14 +143,14 @@ EXAMPLES = {
         lambda r: stats.gamma(2.5, 0, 1 / r),
     ),
     "Gamma, shape": Example(
-        pm.Gamma.dist, (2.5, 2.0), (0.8, 0.3), lambda a, r: stats.gamma(a, 0, 1 / r), 1e-6
+        pm.Gamma.dist, (2.5, 2.0), (0.8, 0.3), lambda a, r: stats.gamma(a, 0, 1 / r), None
     ),
     "InverseGamma": Example(
         lambda b, **kw: pm.InverseGamma.dist(2.5, b, **kw), (2.0,), (0.3,),
         lambda b: stats.invgamma(2.5, 0, b),
     ),
     "InverseGamma, shape": Example(
-        pm.InverseGamma.dist, (2.5, 2.0), (4.0, 0.3), lambda a, b: stats.invgamma(a, 0, b), 1e-6
+        pm.InverseGamma.dist, (2.5, 2.0), (4.0, 0.3), lambda a, b: stats.invgamma(a, 0, b), None
     ),
     "StudentT": Example(
         lambda m, s, **kw: pm.StudentT.dist(4.0, mu=m, sigma=s, **kw), (1.0, 2.0), (0.3, 0.1),
@@ -151,9 +158,18 @@ EXAMPLES = {
     ),
     "StudentT, degrees": Example(
         lambda nu, m, s, **kw: pm.StudentT.dist(nu, mu=m, sigma=s, **kw),
-        (4.0, 1.0, 2.0), (9.0, 0.3, 0.1), stats.t, 1e-6,
+        (4.0, 1.0, 2.0), (9.0, 0.3, 0.1), stats.t, None,
     ),
-    "Beta": Example(pm.Beta.dist, (2.0, 3.0), (0.8, 5.0), stats.beta, 1e-6),
+    "HalfStudentT, degrees": Example(
+        lambda nu, s, **kw: pm.HalfStudentT.dist(nu=nu, sigma=s, **kw), (4.0, 2.0), (9.0, 0.7),
+        lambda nu, s: truncated(stats.t(nu, 0, s), 0, np.inf), None,
+    ),
+    "Beta": Example(pm.Beta.dist, (2.0, 3.0), (0.8, 5.0), stats.beta, None),
+    "Beta, mean": Example(
+        lambda mu, sigma, **kw: pm.Beta.dist(mu=mu, sigma=sigma, **kw), (0.4, 0.1), (0.5, 0.2),
+        lambda m, s: stats.beta(m * (m * (1 - m) / s**2 - 1), (1 - m) * (m * (1 - m) / s**2 - 1)),
+        None,
+    ),
     "Kumaraswamy": Example(
         pm.Kumaraswamy.dist, (2.0, 3.0), (0.8, 5.0),
         kumaraswamy, 1e-6,
@@ -187,6 +203,29 @@ EXAMPLES = {
         lambda m, s, **kw: pm.Truncated.dist(pm.Laplace.dist(m, s), lower=-1, upper=2, **kw),
         (0.0, 1.0), (1.5, 3.0), lambda m, s: cut_laplace(m, s, -1.0, 2.0), 1e-6,
     ),
+    "Truncated Gamma": Example(
+        lambda a, r, **kw: pm.Truncated.dist(pm.Gamma.dist(a, r), lower=0.5, upper=3, **kw),
+        (2.5, 2.0), (0.8, 0.3), lambda a, r: truncated(stats.gamma(a, 0, 1 / r), 0.5, 3.0), 1e-6,
+    ),
+    "Truncated Gamma, tail": Example(
+        lambda a, r, **kw: pm.Truncated.dist(pm.Gamma.dist(a, r), lower=60, **kw),
+        (2.5, 1.0), (0.8, 0.5),
+        lambda a, r: upper_part(stats.gamma(a, 0, 1 / r), 60.0), 1e-6,
+    ),
+    "Truncated Beta": Example(
+        lambda a, b, **kw: pm.Truncated.dist(pm.Beta.dist(a, b), lower=0.1, upper=0.9, **kw),
+        (2.0, 3.0), (0.8, 5.0), lambda a, b: truncated(stats.beta(a, b), 0.1, 0.9), 1e-6,
+    ),
+    "Truncated StudentT": Example(
+        lambda nu, m, **kw: pm.Truncated.dist(
+            pm.StudentT.dist(nu, mu=m, sigma=1.0), lower=-1, upper=2, **kw
+        ),
+        (4.0, 0.0), (9.0, 1.5), lambda nu, m: truncated(stats.t(nu, m), -1, 2), 1e-6,
+    ),
+    "Censored Gamma": Example(
+        lambda a, r, **kw: pm.Censored.dist(pm.Gamma.dist(a, r), lower=0.5, upper=3, **kw),
+        (2.5, 2.0), (0.8, 0.3), lambda a, r: censored(stats.gamma(a, 0, 1 / r), 0.5, 3.0), None,
+    ),
     "Censored": Example(
         lambda m, s, **kw: pm.Censored.dist(pm.Normal.dist(m, s), lower=-1, upper=2, **kw),
         (0.0, 1.0), (1.5, 3.0), lambda m, s: censored(stats.norm(m, s), -1.0, 2.0), None,
@@ -207,6 +246,14 @@ EXAMPLES = {
     "NegativeBinomial": Example(
         lambda mu, **kw: pm.NegativeBinomial.dist(mu=mu, alpha=2.5, **kw), (4.0,), (7.0,),
         lambda mu: stats.nbinom(2.5, 2.5 / (2.5 + mu)), None,
+    ),
+    "NegativeBinomial, alpha": Example(
+        lambda mu, a, **kw: pm.NegativeBinomial.dist(mu=mu, alpha=a, **kw), (4.0, 2.5), (5.0, 0.8),
+        lambda mu, a: stats.nbinom(a, a / (a + mu)), None,
+    ),
+    "BetaBinomial": Example(
+        lambda a, b, **kw: pm.BetaBinomial.dist(n=9, alpha=a, beta=b, **kw), (2.0, 3.0), (0.8, 2.5),
+        lambda a, b: stats.betabinom(9, a, b), None,
     ),
     "Geometric": Example(pm.Geometric.dist, (0.3,), (0.12,), stats.geom, None),
     "DiscreteUniform": Example(
@@ -290,7 +337,8 @@ def same_pairs(first, second):
 
 
 def test_every_registered_law_has_an_example():
-    found = {type(coupling(name)[0]) for name in EXAMPLES} | {MvNormalRV}  # tested below
+    found = {type(coupling(name)[0]) for name in EXAMPLES}
+    found |= {type(vector_coupling(name)[0]) for name in VECTORS}
     assert set(transport.registry) - {object} <= found
 
 
@@ -330,29 +378,106 @@ def test_parameters_that_stay_leave_the_records(name):
     np.testing.assert_allclose(moved, x, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("moves", ["mean", "all"])
-def test_vectors(moves):
-    mu, new_mu, scale, new_scale = pt.vector(), pt.vector(), pt.scalar(), pt.scalar()
-    cov = np.array([[2.0, 0.6], [0.6, 1.0]])
-    value = pt.matrix()
-    laws = [
-        pm.MvNormal.dist(m, cov if moves == "mean" else cov * s + np.eye(2), shape=(N, 2))
-        for m, s in ((mu, scale), (new_mu, new_scale))
-    ]
-    moved = transport(laws[0].owner.op, *laws, value, draw)
-    # Numba takes half a minute for the Cholesky factors.
-    inputs = [value, mu, new_mu, scale, new_scale]
-    function = pytensor.function(inputs, moved, mode=PLAIN, on_unused_input="ignore")
-    rng = np.random.default_rng(4)
-    old, new = (cov, cov) if moves == "mean" else (0.5 * cov + np.eye(2), 3.0 * cov + np.eye(2))
-    here, there = np.array([1.0, -2.0]), np.array([0.0, 3.0])
-    x = rng.multivariate_normal(here, old, N)
-    y = function(x, here, there, 0.5, 3.0)
-    whitened = np.linalg.solve(np.linalg.cholesky(new), (y - there).T)
-    for entry in (*whitened, whitened.sum(0) / np.sqrt(2)):
-        agrees(entry, stats.norm())
-    back = function(y, there, here, 3.0, 0.5)
-    np.testing.assert_allclose(back, x, rtol=1e-9, atol=1e-9)
+# Laws of vectors: the law, two sets of its parameters, and draws from it.
+COV, SHARES = np.array([[2.0, 0.6], [0.6, 1.0]]), np.linspace(0, 1, N)[:, None]
+
+
+def covariances(scale):
+    return scale * COV + SHARES[..., None] * np.eye(2)
+
+
+def normal_rows(rng, mean, cov):
+    return mean + (np.linalg.cholesky(cov) @ rng.normal(size=(N, 2, 1)))[..., 0]
+
+
+def normal_components(rng, weights, *means):
+    label = rng.choice(len(weights), p=weights, size=N)
+    return np.array(means)[label] + normal_rows(rng, 0.0, COV)
+
+
+def row_chances(p, q):
+    return SHARES * p + (1 - SHARES) * q
+
+
+VECTORS = {
+    "Dirichlet": (pm.Dirichlet.dist, ([2.5, 1.1, 3.2],), ([2.0, 1.5, 3.2],),
+                  lambda rng, a: rng.dirichlet(a, N)),
+    "Dirichlet, far": (pm.Dirichlet.dist, ([0.05, 2.0, 1e4],), ([1.5, 0.05, 0.9e4],),
+                       lambda rng, a: rng.dirichlet(a, N)),
+    "MvNormal, mean": (lambda m, **kw: pm.MvNormal.dist(m, COV, **kw),
+                       ([1.0, -2.0],), ([0.0, 3.0],), lambda rng, m: normal_rows(rng, m, COV)),
+    "MvNormal": (
+        lambda m, s, **kw: pm.MvNormal.dist(m, s * COV + np.eye(2), **kw),
+        ([1.0, -2.0], 0.5), ([0.0, -1.0], 3.0),
+        lambda rng, m, s: normal_rows(rng, m, s * COV + np.eye(2)),
+    ),
+    "MvNormal, several": (
+        lambda m, s, **kw: pm.MvNormal.dist(m, covariances(s), **kw),
+        ([1.0, -2.0], 0.5), ([0.0, -1.0], 3.0),
+        lambda rng, m, s: normal_rows(rng, m, covariances(s)),
+    ),
+    "Multinomial": (
+        lambda p, **kw: pm.Multinomial.dist(12, p, **kw),
+        ([0.2, 0.5, 0.0, 0.3],), ([0.4, 0.1, 0.3, 0.2],),
+        lambda rng, p: rng.multinomial(12, p, N),
+    ),
+    "Multinomial, far": (
+        lambda p, **kw: pm.Multinomial.dist(10**4, p, **kw),
+        ([1e-4, 0.4999, 0.5],), ([0.4999, 0.5, 1e-4],),
+        lambda rng, p: rng.multinomial(10**4, p, N),
+    ),
+    "Multinomial, rows": (
+        lambda p, q, **kw: pm.Multinomial.dist(12, row_chances(p, q), **kw),
+        ([0.2, 0.5, 0.3], [0.1, 0.1, 0.8]), ([0.4, 0.4, 0.2], [0.1, 0.8, 0.1]),
+        lambda rng, p, q: rng.multinomial(12, row_chances(p, q)),
+    ),
+    "DirichletMultinomial": (
+        lambda a, **kw: pm.DirichletMultinomial.dist(12, a, **kw),
+        ([2.5, 0.7, 3.2],), ([2.0, 1.5, 3.2],),
+        lambda rng, a: rng.multinomial(12, rng.dirichlet(a, N)),
+    ),
+    "mixture": (
+        lambda w, m, k, **kw: pm.Mixture.dist(
+            w, [pm.MvNormal.dist(m, COV), pm.MvNormal.dist(k, COV)], **kw
+        ),
+        ([0.4, 0.6], [-2.0, 1.0], [2.0, 0.0]), ([0.7, 0.3], [-1.0, 2.0], [3.0, 0.0]),
+        normal_components,
+    ),
+    "mixture of one batch": (
+        lambda w, m, k, **kw: pm.Mixture.dist(w, pm.MvNormal.dist(pt.stack([m, k]), COV), **kw),
+        ([0.4, 0.6], [-2.0, 1.0], [2.0, 0.0]), ([0.7, 0.3], [-1.0, 2.0], [3.0, 0.0]),
+        normal_components,
+    ),
+}  # fmt: skip
+
+
+@cache
+def vector_coupling(name):
+    law, here, _, sample = VECTORS[name]
+    width = sample(np.random.default_rng(0), *map(np.asarray, here)).shape[-1]
+    sets = [[pt.tensor(dtype="float64", shape=np.shape(p)) for p in here] for _ in "ab"]
+    old, new = (law(*symbols, shape=(N, width)) for symbols in sets)
+    value = pt.matrix("value", dtype=old.dtype)
+    # Numba takes half a minute for Cholesky factors.
+    inputs, moved = [value, *sets[0], *sets[1]], transport(old.owner.op, old, new, value, draw)
+    return old.owner.op, pytensor.function(inputs, moved, mode=PLAIN, on_unused_input="ignore")
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors(name):
+    """Their law in pairs of entries, the joint law there and back, and records that stay."""
+    _, *sets, sample = VECTORS[name]
+    here, there = ([np.asarray(p, dtype="float64") for p in group] for group in sets)
+    rng, move = np.random.default_rng(4), vector_coupling(name)[1]
+    x, y, other = sample(rng, *here), sample(rng, *there), sample(rng, *there)
+    moved, back = move(x, *here, *there), move(y, *there, *here)
+    assert np.all(np.isfinite(np.stack([moved, back])))
+    last = x.shape[1] - 1
+    for j in range(last):
+        assert same_pairs((moved[:, j], moved[:, last]), (other[:, j], other[:, last])) > P_VALUE
+    for j, k in np.ndindex(last + 1, last + 1):
+        assert same_pairs((x[:, j], moved[:, k]), (back[:, j], y[:, k])) > P_VALUE
+    np.testing.assert_allclose(move(x, *here, *here), x, rtol=1e-9, atol=1e-9)
 
 
 # Parameters here and there, and records.
@@ -454,12 +579,14 @@ FAR = {
     "Exponential": [(1e-130,), (1e130,)],
     "LogNormal": [(-300.0, 10.0), (300.0, 1e-3)],
     "Gamma": [(1e-130,), (1e130,)],
-    "Gamma, shape": [(0.2, 1e-9), (1e5, 1e9)],
+    "Gamma, shape": [(0.05, 1e-9), (1e4, 1e9), (1.1e4, 1.0), (0.05, 1.0)],
     "InverseGamma": [(1e-130,), (1e130,)],
-    "InverseGamma, shape": [(0.3, 1e-9), (1e4, 1e9)],
+    "InverseGamma, shape": [(0.05, 1e-9), (1e4, 1e9)],
+    "HalfStudentT, degrees": [(0.6, 1e-3), (1e5, 1e3)],
     "StudentT": [(1e6, 1e-3), (-1e-9, 1e9)],
     "StudentT, degrees": [(0.6, 1.0, 1e-3), (1e5, -1e3, 1e3)],
-    "Beta": [(0.3, 0.4), (300.0, 2e4)],
+    "Beta": [(0.3, 0.4), (300.0, 2e4), (0.05, 1e4), (1e4, 1.1e4), (0.05, 2.0)],
+    "Beta, mean": [(1e-3, 1e-3), (0.5, 1e-4)],
     "Kumaraswamy": [(0.2, 0.3), (20.0, 500.0)],
     "Weibull": [(0.1, 1e-9), (50.0, 1e9)],
     "Pareto": [(0.1, 1e-9), (50.0, 1e9)],
@@ -469,12 +596,19 @@ FAR = {
     "Truncated exponential": [(1e-9,), (500.0,)],
     "Truncated exponential, tail": [(1.0, 700.0), (1e-6, 3.0)],
     "Truncated Laplace": [(-40.0, 1.0), (40.0, 1.0), (0.0, 1e6)],
+    "Truncated Gamma": [(0.05, 1e-3), (1e4, 1e4), (50.0, 1.0)],
+    "Truncated Gamma, tail": [(0.05, 10.0), (1e3, 1.0)],
+    "Truncated Beta": [(0.05, 0.05), (1e4, 1e4), (1.0, 30.0)],
+    "Truncated StudentT": [(0.6, -40.0), (1e5, 20.0)],
+    "Censored Gamma": [(0.05, 1.0), (1e4, 1e4)],
     "Censored": [(-40.0, 20.0), (1.0, 1e-3)],
     "CustomDist": [(-300.0,), (300.0,)],
     "Poisson": [(1e-9,), (1e6,), (0.01,)],
     "Bernoulli": [(1e-9,), (1 - 1e-9,), (0.5,)],
     "Binomial": [(1e-9,), (1 - 1e-9,), (0.5,)],
     "NegativeBinomial": [(1e-9,), (1e4,), (0.01,)],
+    "NegativeBinomial, alpha": [(4.0, 0.05), (400.0, 1e4), (1e-9, 1.0)],
+    "BetaBinomial": [(0.05, 0.05), (1e4, 1.0), (1.0, 1e4)],
     "Geometric": [(1e-9,), (1 - 1e-9,), (0.5,)],
     "DiscreteUniform": [(0, 0), (-(10**9), 10**9)],
     "Categorical": [([1.0, 0.0, 0.0, 0.0],), ([0.0, 1e-9, 0.5, 0.5 - 1e-9],)],
@@ -532,13 +666,10 @@ REFUSED = {
     ),
     "no inverse": lambda m, **kw: pm.Wald.dist(pt.exp(m), 1.0, **kw),
     "no distribution function": lambda m, **kw: pm.SkewNormal.dist(mu=m, sigma=1, alpha=2, **kw),
-    "counts": lambda m, **kw: pm.BetaBinomial.dist(n=5, alpha=pt.exp(m), beta=2.0, **kw),
-    "dispersion": lambda m, **kw: pm.NegativeBinomial.dist(mu=3.0, alpha=pt.exp(m), **kw),
+    "counts": lambda m, **kw: pm.DiscreteWeibull.dist(q=0.5, beta=pt.exp(m), **kw),
     "trials": lambda m, **kw: pm.Binomial.dist(pt.exp(m).astype(int), 0.4, **kw),
-    "mixture of vectors": lambda m, **kw: pm.Mixture.dist(
-        [0.5, 0.5],
-        [pm.MvNormal.dist([m, m], np.eye(2)), pm.MvNormal.dist([0.0, 0.0], np.eye(2))],
-        **{"shape": (9, 2)},
+    "trials of tables": lambda m, **kw: pm.Multinomial.dist(
+        pt.exp(m).astype(int), [0.4, 0.6], **{"shape": (9, 2)}
     ),
 }
 

@@ -157,10 +157,38 @@ def uniform_records():
 
 
 def gamma():
-    """Moves by the distribution function: the shape is a parameter."""
+    """Moves by independent parts: the shape is a parameter."""
     shape = pm.Gamma("shape", 4, 2)
     x = pm.Gamma("x", shape, 1, shape=10)
     release(x.sum(), dp.LaplaceMechanism(1.5))
+
+
+def shares():
+    theta = pm.Gamma("theta", 3, 2, shape=3)
+    x = pm.Dirichlet("x", theta, shape=(12, 3))
+    release(pt.log(x.clip(0.01, 1)).mean(0), dp.LaplaceMechanism(0.2))
+
+
+def truncated_gamma():
+    """Moves by the distribution function, from both ends."""
+    shape = pm.Gamma("shape", 4, 2)
+    x = pm.Truncated("x", pm.Gamma.dist(shape, 1), lower=0.5, upper=6, shape=10)
+    release(x.sum(), dp.LaplaceMechanism(1.5))
+
+
+def overdispersed():
+    """Counts whose Gamma rates are drawn for the move."""
+    alpha = pm.Gamma("alpha", 3, 2)
+    x = pm.NegativeBinomial("x", mu=3.0, alpha=alpha, shape=12)
+    release((x**2).clip(0, 20).mean(), dp.LaplaceMechanism(0.5))
+
+
+def mixed_vectors():
+    gap = pm.Normal("gap", 2, 1, shape=2)
+    w = pm.Beta("w", 2, 2)
+    laws = [pm.MvNormal.dist([0.0, 0.0], np.eye(2)), pm.MvNormal.dist(gap, np.eye(2))]
+    x = pm.Mixture("x", pt.stack([w, 1 - w]), laws, shape=(15, 2))
+    release([x[:, j].clip(-3, 5).mean() for j in range(2)], dp.LaplaceMechanism(0.3))
 
 
 def moments(mechanism=dp.LaplaceMechanism, **kwargs):
@@ -300,6 +328,10 @@ MORE = {
     "bounded moments under Gaussian noise": (bounded_gaussian_moments, records_alone),
     "truncated normal": (truncated_normal, records_alone),
     "gamma": (gamma, records_alone),
+    "shares": (shares, records_alone),
+    "truncated gamma": (truncated_gamma, records_alone),
+    "overdispersed": (overdispersed, records_alone),
+    "mixture of vectors": (mixed_vectors, records_alone),
     "moments, beside NUTS": (moments, beside_nuts),
     **{
         f"{case}, alone": (build, records_alone)
