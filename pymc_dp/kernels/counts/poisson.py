@@ -26,7 +26,7 @@ from pymc_dp.kernels.functions.count_masses import log_poisson, propose_offset
 from pymc_dp.kernels.functions.gamma_ratio import g_parts, h_parts
 
 _sum = make_count_sum(POISSON, ADDITIVE)
-_STEEP = 0.2  # rate of the noise beyond which a sum over all counts is short
+_STEEP = 0.1  # rate of the noise beyond which a sum over all counts is short
 _STEEPEST = 100.0  # beyond which the sums on one side of z underflow beside those on the other
 _FEW = 400.0  # counts up to which sums are shorter than quadrature
 _LISTED_MODE = 150.0  # up to which adding up the masses around the mode beats rejection
