@@ -2,7 +2,8 @@ r"""Sums over a count: the law of its noisy release, its derivatives, and exact 
 
 With a law f of the count y and noise :math:`\eta(z \mid y)`, both unimodal in y, the terms
 :math:`f(y)\, \eta(z \mid y)` are summed outwards from a mode, each from the last by a ratio; there
-may be two, and it need not be the larger one, since the ends do not depend on where a sum began.
+may be two, and it need not be the larger one, nor one at all if it is near, since the ends do not
+depend on where a sum began.
 A side ends where what is left is less than `REST` of the sum. With r the last ratio, what is left
 is at most :math:`t\, r / (1 - r)` after a term t, since ratios of log-concave terms fall; where f
 is not log-concave it is at most :math:`\eta(z \mid y)` on the way down, since f sums to one. Sums
