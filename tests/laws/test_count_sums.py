@@ -2,6 +2,7 @@
 
 import pickle
 
+import mpmath as mp
 import numpy as np
 import pymc as pm
 import pytensor
@@ -291,3 +292,41 @@ def test_the_op_pickles():
     assert again == op
     assert hash(again) == hash(op)
     assert again.impl(0.0, 2.0, 3.0, 1.5) == op.impl(0.0, 2.0, 3.0, 1.5)
+
+
+def exactly(name, z, lam, tau, theta):
+    """Log sum, slope by z and the slope by the last parameter, all terms with many digits."""
+    with mp.workdps(40):
+        *whole, x = map(mp.mpf, theta)
+        total = by_z = by_x = mp.mpf(0)
+        for y in range(int(whole[0]) + 1 if name == "binomial" else 300):
+            if name == "poisson":
+                term, score = x**y / mp.factorial(y) * mp.exp(-x), y / x - 1
+            else:
+                n = whole[0]
+                term = mp.binomial(n, y) * x**y * (1 - x) ** (n - y)
+                score = y / x - (n - y) / (1 - x)
+            e = mp.mpf(z) - y
+            term *= mp.exp(-lam * abs(e) - tau * e * e / 2)
+            total, by_x = total + term, by_x + term * score
+            by_z -= term * (tau * e + (lam if e >= 0 else -lam))
+        return float(mp.log(total)), float(by_z / total), float(by_x / total)
+
+
+@pytest.mark.parametrize("noise", [(0.0, 1 / 16), (0.25, 0.0), (3.0, 0.0), (0.0, 40.0), (0.1, 0.3)])
+@pytest.mark.parametrize(
+    ("name", "theta"),
+    [
+        *(("poisson", (mu,)) for mu in (1e-300, 1e-3, 0.6, 4.0, 11.5, 33.0, 90.0)),
+        *(("binomial", (n, p)) for n, p in ((1.0, 0.3), (7.0, 0.999), (8.0, 0.5), (60.0, 0.2))),
+    ],
+)
+def test_short_sums(name, theta, noise):
+    """Their ends are looked for now and then, and they begin beside a mode: no digit is lost."""
+    law = {"poisson": count_laws.POISSON, "binomial": count_laws.BINOMIAL}[name]
+    found_by = count_sums.make_count_sum(law, count_sums.ADDITIVE)
+    for z in (-60.0, 0.0, 0.4, 7.0, 12.5, 64.0, 150.0):
+        found, expected = found_by(z, noise, theta), exactly(name, z, *noise, theta)
+        scale = max(1.0, abs(expected[0]), 0.5 * noise[1] * z * z)  # of what is rounded
+        assert abs(found[0] - expected[0]) <= 4e-15 * scale, z
+        np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-12 + 1e-14 * scale, atol=3e-13)

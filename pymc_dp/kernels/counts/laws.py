@@ -26,7 +26,8 @@ def _one(y, theta):
 
 
 @jit
-def _zero(y, theta):
+def zero(y, theta):
+    """Return 0: nothing beside what is linear in y."""
     return 0.0
 
 
@@ -51,11 +52,12 @@ class CountLaw(NamedTuple):
     support : ``(theta)`` to the smallest and the largest count.
     mode : ``(theta)`` to about the mode.
     log_mass : ``(y, theta)`` to log f(y).
-    up : ``(y, theta)`` to f(y + 1) / f(y).
+    odds : ``(y, theta)`` to two numbers, the first over the second f(y + 1) / f(y).
     score : ``(y, T, theta)`` to the derivatives of log f by the parameters beyond `fixed`.
     edge : ``(above, below, theta)`` to the derivatives of log sum_v f(v) g(v) where f is all at
         one y: `above` is g(y + 1) / g(y), `below` g(y - 1) / g(y).
-    growth : ``(y, theta)`` to the largest up(v) / up(y), v >= y; 1 exactly where f is log-concave.
+    growth : ``(y, theta)`` to the largest ratio at v >= y over that at y; 1 exactly where f is
+        log-concave.
     change : ``(y, theta)`` to T(y + 1) - T(y), of the part T of the score that is not linear in y.
     start : ``(y, theta)`` to T(y).
     """
@@ -67,12 +69,12 @@ class CountLaw(NamedTuple):
     support: Callable
     mode: Callable
     log_mass: Callable
-    up: Callable
+    odds: Callable
     score: Callable = _no_score
     edge: Callable = _no_edge
     growth: Callable = _one
-    change: Callable = _zero
-    start: Callable = _zero
+    change: Callable = zero
+    start: Callable = zero
 
 
 # --- Poisson(mu) --------------------------------------------------------------------------------
@@ -99,8 +101,8 @@ def _poisson_log_mass(y, theta):
 
 
 @jit
-def _poisson_up(y, theta):
-    return theta[0] / (y + 1.0)
+def _poisson_odds(y, theta):
+    return theta[0], y + 1.0
 
 
 @jit
@@ -121,7 +123,7 @@ POISSON = CountLaw(
     _poisson_support,
     _poisson_mode,
     _poisson_log_mass,
-    _poisson_up,
+    _poisson_odds,
     _poisson_score,
     _poisson_edge,
 )
@@ -154,9 +156,9 @@ def _binomial_log_mass(y, theta):
 
 
 @jit
-def _binomial_up(y, theta):
+def _binomial_odds(y, theta):
     n, p = theta
-    return (n - y) * p / ((y + 1.0) * (1.0 - p))
+    return (n - y) * p, (y + 1.0) * (1.0 - p)
 
 
 @jit
@@ -181,7 +183,7 @@ BINOMIAL = CountLaw(
     _binomial_support,
     _binomial_mode,
     _binomial_log_mass,
-    _binomial_up,
+    _binomial_odds,
     _binomial_score,
     _binomial_edge,
 )
@@ -226,8 +228,8 @@ def _negative_binomial_log_mass(y, theta):
 
 
 @jit
-def _negative_binomial_up(y, theta):
-    return theta[2] * (y + theta[1]) / (y + 1.0)
+def _negative_binomial_odds(y, theta):
+    return theta[2] * (y + theta[1]), y + 1.0
 
 
 @jit
@@ -271,7 +273,7 @@ NEGATIVE_BINOMIAL = CountLaw(
     _negative_binomial_support,
     _negative_binomial_mode,
     _negative_binomial_log_mass,
-    _negative_binomial_up,
+    _negative_binomial_odds,
     _negative_binomial_score,
     _negative_binomial_edge,
     _negative_binomial_growth,
@@ -304,8 +306,8 @@ def _geometric_log_mass(y, theta):
 
 
 @jit
-def _geometric_up(y, theta):
-    return 1.0 - theta[0]
+def _geometric_odds(y, theta):
+    return 1.0 - theta[0], 1.0
 
 
 @jit
@@ -327,7 +329,7 @@ GEOMETRIC = CountLaw(
     _geometric_support,
     _geometric_mode,
     _geometric_log_mass,
-    _geometric_up,
+    _geometric_odds,
     _geometric_score,
     _geometric_edge,
 )
@@ -367,9 +369,9 @@ def _hypergeometric_log_mass(y, theta):
 
 
 @jit
-def _hypergeometric_up(y, theta):
+def _hypergeometric_odds(y, theta):
     good, bad, drawn = theta
-    return (good - y) * (drawn - y) / ((y + 1.0) * (bad - drawn + y + 1.0))
+    return (good - y) * (drawn - y), (y + 1.0) * (bad - drawn + y + 1.0)
 
 
 HYPERGEOMETRIC = CountLaw(
@@ -380,7 +382,7 @@ HYPERGEOMETRIC = CountLaw(
     _hypergeometric_support,
     _hypergeometric_mode,
     _hypergeometric_log_mass,
-    _hypergeometric_up,
+    _hypergeometric_odds,
 )
 
 # --- One value, c ---------------------------------------------------------------------------------
@@ -401,6 +403,11 @@ def _atom_mode(theta):
     return theta[0]
 
 
+@jit
+def _atom_odds(y, theta):
+    return 0.0, 1.0
+
+
 ATOM = CountLaw(
     "atom",
     1,
@@ -408,6 +415,6 @@ ATOM = CountLaw(
     _atom_valid,
     _atom_support,
     _atom_mode,
-    _zero,
-    _zero,
+    zero,
+    _atom_odds,
 )

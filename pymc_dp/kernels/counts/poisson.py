@@ -26,7 +26,7 @@ from pymc_dp.kernels.functions.count_masses import log_poisson, propose_offset
 from pymc_dp.kernels.functions.gamma_ratio import g_parts, h_parts
 
 _sum = make_count_sum(POISSON, ADDITIVE)
-_STEEP = 0.2  # rate of the noise beyond which a sum over all counts is short
+_STEEP, _MILD = 0.2, 0.04  # rates of the noise beyond which sums over many, few counts are short
 _STEEPEST = 100.0  # beyond which the sums on one side of z underflow beside those on the other
 _FEW = 400.0  # counts up to which sums are shorter than quadrature
 _LISTED_MODE = 150.0  # up to which adding up the masses around the mode beats rejection
@@ -79,7 +79,8 @@ def poisson_two_sided(k, lam, delta, mu):
         # A count of one is nearer to z or not; the first term alone is left.
         slope = math.exp(-lam * (abs(k + delta - 1.0) - (k + delta))) - 1.0
         return -lam * (k + delta), -lam, slope
-    if lam > (_STEEP if k > _FEW else _STEEPEST):
+    few = max(k, mu) <= _FEW
+    if lam > (_MILD if few else _STEEP if k > _FEW else _STEEPEST):
         return _sum(k + delta, (lam, 0.0), (mu,))
     # Masses relative to exp(top), and derivatives by mu relative to it.
     here = log_poisson(k, mu)

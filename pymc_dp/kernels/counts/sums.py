@@ -2,7 +2,8 @@ r"""Sums over a count: the law of its noisy release, its derivatives, and exact 
 
 With a law f of the count y and noise :math:`\eta(z \mid y)`, both unimodal in y, the terms
 :math:`f(y)\, \eta(z \mid y)` are summed outwards from a mode, each from the last by a ratio; there
-may be two, and it need not be the larger one, since the ends do not depend on where a sum began.
+may be two, and it need not be the larger one, nor one at all if it is near, since the ends do not
+depend on where a sum began.
 A side ends where what is left is less than `REST` of the sum. With r the last ratio, what is left
 is at most :math:`t\, r / (1 - r)` after a term t, since ratios of log-concave terms fall; where f
 is not log-concave it is at most :math:`\eta(z \mid y)` on the way down, since f sums to one. Sums
@@ -16,13 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_dp.kernels import jit, part
-from pymc_dp.kernels.counts.laws import CountLaw
+from pymc_dp.kernels.counts.laws import CountLaw, zero
 
-REST = 1e-18
+REST = 1e-16
 """What a sum may leave out, relative to itself."""
 _LARGE = 1e200  # terms this large are scaled down
 _WHOLE = 2.0**53  # beyond, y + 1 is y
 _MOST = 20_000_000.0  # terms of a sum; seconds
+_BLOCK = 8.0  # terms between looks at what is left: a processor does not foresee where a sum ends
+_NEAR, _LEVEL = 32.0, 0.5  # counts, and the log of a ratio, within which a mode need not be sought
 
 
 class CountNoise(NamedTuple):
@@ -33,7 +36,8 @@ class CountNoise(NamedTuple):
     key : of compiled code; None if it cannot be kept.
     center : ``(z, p)`` to a count from which z might have come.
     log_noise : ``(z, y, p)`` to log eta(z | y).
-    begin : ``(z, y, side, p)`` to a state, for steps from y to y + side, y + 2 side, ...
+    begin : ``(z, y, p)`` to two states, for steps from y to y + side, y + 2 side, ..., of side 1
+        and of side -1.
     advance : ``(z, y, side, state, p)`` to eta(z | y + side) / eta(z | y) and the next state.
     slope : ``(z, y, p)`` to the derivative of log eta by z; 0 where z is discrete.
     """
@@ -61,21 +65,29 @@ def _additive_log_noise(z, y, p):
 
 
 @jit
-def _additive_begin(z, y, side, p):
-    return math.exp(p[1] * (side * (z - y) - 0.5)), math.exp(-p[1]), math.exp(-p[0])
+def _additive_begin(z, y, p):
+    up = down = fall = decay = 1.0
+    if p[1] != 0.0:
+        e, fall = p[1] * (z - y), math.exp(-p[1])
+        up, down = math.exp(e - 0.5 * p[1]), math.exp(-e - 0.5 * p[1])
+    if p[0] != 0.0:
+        decay = math.exp(-p[0])
+    return (up, fall, decay, 1.0 / decay), (down, fall, decay, 1.0 / decay)
 
 
 @jit
 def _additive_advance(z, y, side, state, p):
-    normal, fall, decay = state
+    normal, fall, decay, rise = state
+    if p[0] == 0.0:
+        return normal, (normal * fall, fall, decay, rise)
     ahead = side * (z - y)
     if ahead <= 0.0:
         factor = decay
     elif ahead >= 1.0:
-        factor = 1.0 / decay
+        factor = rise
     else:
         factor = math.exp(p[0] * (2.0 * ahead - 1.0))
-    return normal * factor, (normal * fall, fall, decay)
+    return normal * factor, (normal * fall, fall, decay, rise)
 
 
 @jit
@@ -110,8 +122,9 @@ def stepwise(
         return log_noise(z, y, *p)
 
     @part
-    def begin(z, y, side, p):
-        return log_noise(z, y, *p)
+    def begin(z, y, p):
+        here = log_noise(z, y, *p)
+        return here, here
 
     @part
     def advance(z, y, side, state, p):
@@ -133,14 +146,19 @@ def stepwise(
 
 def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
     """Make ``(z, p, theta, lo, hi)`` to about the largest term in [lo, hi]."""
-    up, law_mode, log_noise, find_center = law.up, law.mode, noise.log_noise, noise.center
+    odds, law_mode, log_noise, find_center = law.odds, law.mode, noise.log_noise, noise.center
+
+    @part
+    def rise(y, z, center, p, theta):
+        here, ahead = log_noise(z, y, p), log_noise(z, y + 1.0, p)
+        if here == -math.inf:  # away from what could not have been released
+            return math.inf if y < center else -math.inf
+        more, less = odds(y, theta)
+        return math.log(more / less) + ahead - here
 
     @part
     def rises(y, z, center, p, theta):
-        here, ahead = log_noise(z, y, p), log_noise(z, y + 1.0, p)
-        if here == -math.inf:  # away from what could not have been released
-            return y < center
-        return math.log(up(y, theta)) + ahead - here > 0.0
+        return rise(y, z, center, p, theta) > 0.0
 
     @part
     def find_mode(z, p, theta, lo, hi):
@@ -148,6 +166,9 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
         first = min(max(law_mode(theta), lo), hi)
         second = min(max(np.floor(center), lo), hi)
         low, high = min(first, second), max(first, second)
+        middle = low + np.floor(0.5 * (high - low))
+        if high - low < _NEAR and abs(rise(middle, z, center, p, theta)) < _LEVEL:
+            return middle
         # The largest term y is the first that does not rise: low - 1 rises, high does not.
         step = 1.0
         while high < hi and rises(high, z, center, p, theta):
@@ -168,15 +189,14 @@ def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
 
 def _make_walk(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable]:
     """Make one step of a walk from the mode, upwards (`side` 1) or down (-1), and its end."""
-    up, growth, advance = law.up, law.growth, noise.advance
+    odds, growth, advance = law.odds, law.growth, noise.advance
 
     @part
     def leap(z, y, side, state, p, theta):
         """Return the next count, what law and noise change by on the way, and the next state."""
         factor, state = advance(z, y, side, state, p)
-        if side > 0.0:
-            return y + 1.0, up(y, theta), factor, state
-        return y - 1.0, 1.0 / up(y - 1.0, theta), factor, state
+        more, less = odds(y if side > 0.0 else y - 1.0, theta)
+        return y + side, more / less if side > 0.0 else less / more, factor, state
 
     @part
     def ends(y, side, term, ratio, factor, total, law_there, concave, theta):
@@ -197,6 +217,7 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     log_noise, begin, slope = noise.log_noise, noise.begin, noise.slope
     find_center = noise.center
     find_mode, (leap, ends) = _make_mode(law, noise), _make_walk(law, noise)
+    bent, smooth = law.change is not zero, noise.slope is not _no_slope
 
     @jit
     def count_sum(z, p, theta):
@@ -215,23 +236,29 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
         # The term at the mode is `scale`, 1 at first; moments of y and T around their values there.
         total, first, extra, slopes, scale = 1.0, 0.0, 0.0, slope(z, mode, p), 1.0
         concave = growth(lo, theta) == 1.0
+        block = _BLOCK if concave else 1.0
+        above, below = begin(z, mode, p)
         for side in (1.0, -1.0):
             y, t, term, law_there = mode, 0.0, scale, math.exp(log_law)
-            state, end = begin(z, mode, side, p), hi if side > 0.0 else lo
+            state, end = (above, hi) if side > 0.0 else (below, lo)
             while y != end:
                 if abs(y - mode) > _MOST:
                     total = math.nan
                     break
-                before = y
-                y, law_ratio, factor, state = leap(z, y, side, state, p, theta)
-                law_there *= law_ratio
-                ratio = law_ratio * factor
-                t += side * change(min(before, y), theta)
-                term *= ratio
-                total += term
-                first += term * (y - mode)
-                extra += term * t
-                slopes += term * slope(z, y, p)
+                stop = side * min(side * end, side * y + block)
+                while y != stop:
+                    before = y
+                    y, law_ratio, factor, state = leap(z, y, side, state, p, theta)
+                    law_there *= law_ratio
+                    ratio = law_ratio * factor
+                    term *= ratio
+                    total += term
+                    first += term * (y - mode)
+                    if bent:
+                        t += side * change(min(before, y), theta)
+                        extra += term * t
+                    if smooth:
+                        slopes += term * slope(z, y, p)
                 if ends(y, side, term, ratio, factor, total, law_there, concave, theta):
                     break
                 if total > _LARGE:
@@ -274,6 +301,7 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
         if not log_noise(z, mode, p) + log_law > -math.inf or abs(mode) == _WHOLE:
             return math.nan
         concave = growth(lo, theta) == 1.0
+        starts = begin(z, mode, p)
         # Two rounds of the same walk: the first finds the sum, the second where it is exceeded.
         target, found = math.inf, math.nan
         for _ in range(2):
@@ -284,7 +312,7 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
                 return mode
             for side in (1.0, -1.0):
                 y, term, law_there = mode, 1.0, math.exp(log_law)
-                state, end = begin(z, mode, side, p), hi if side > 0.0 else lo
+                state, end = (starts[0], hi) if side > 0.0 else (starts[1], lo)
                 while y != end:
                     if abs(y - mode) > _MOST:
                         return math.nan

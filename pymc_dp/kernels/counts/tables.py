@@ -78,8 +78,9 @@ def _log_noise(z, y, p):
 
 
 @jit
-def _begin(z, y, side, p):
-    return math.exp(p[0] * (side * (p[1] - y) - 0.5)), math.exp(-p[0])
+def _begin(z, y, p):
+    e, fall = p[0] * (p[1] - y), math.exp(-p[0])
+    return (math.exp(e - 0.5 * p[0]), fall), (math.exp(-e - 0.5 * p[0]), fall)
 
 
 @jit

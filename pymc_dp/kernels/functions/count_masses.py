@@ -6,15 +6,35 @@ Devroye, L. (1987). A simple generator for discrete log-concave distributions. C
 
 import math
 
+import numpy as np
+
 from pymc_dp.kernels import jit
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_ERRORS = np.array(
+    [
+        math.inf,
+        0.08106146679532726,
+        0.0413406959554093,
+        0.02767792568499834,
+        0.020790672103765093,
+        0.016644691189821193,
+        0.013876128823070748,
+        0.01189670994589177,
+        0.010411265261972096,
+        0.009255462182712733,
+        0.00833056343336287,
+        0.007573675487951841,
+    ]
+)  # of 0, 1, ...
 
 
 @jit
 def stirling_error(n):
     """Log of n! minus Stirling's formula (n + 1/2) log n - n + log(2 pi) / 2, n > 0."""
     if n < 12.0:
+        if n == np.floor(n):
+            return _ERRORS[int(n)]
         return math.lgamma(n + 1.0) - (n + 0.5) * math.log(n) + n - HALF_LOG_2PI
     q = 1.0 / (n * n)
     s = 1 / 1680 - q * (1 / 1188 - q * (691 / 360360))
@@ -24,15 +44,13 @@ def stirling_error(n):
 @jit
 def deviance(d, mean):
     """Return y log(y / mean) - y + mean for y = mean + d >= 0, mean > 0, from the difference d."""
-    ratio = d / mean
+    ratio, y = d / mean, mean + d
     if abs(ratio) < 0.1:
-        # mean {(1 + r) log(1 + r) - r} = mean sum_j (-r)^j / (j (j - 1)), j >= 2
-        total, term = 0.0, ratio * ratio
-        for j in range(2, 20):
-            total += term / (j * (j - 1))
-            term *= -ratio
-        return mean * total
-    y = mean + d
+        # By log(y / mean) = 2 (v + v^3 / 3 + ...), whose first terms make d v.
+        v = d / (mean + y)
+        s = v * v
+        rest = 1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * (1 / 13)))))
+        return d * v + 2.0 * y * v * s * rest
     return (y * math.log(y / mean) if y > 0.0 else 0.0) - d
 
 
