@@ -114,8 +114,8 @@ MEAN_THETA, PRECISION = np.array([0.4, 0.8, -0.6]), np.array([2.0, 1.0, 1.5])
 BOX = (-0.8, 1.4, -1.0, 1.9)
 
 
-def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=3, repeats=3, size=4_000):
-    """The last released sum has Normal noise; `steps` of the random walk beside the ridges.
+def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=2, repeats=2, size=4_000):
+    """The last released sum has Normal noise; `steps` trajectories beside the ridges.
 
     The ridges alone hardly move what is known well: they are repeated.
     """
@@ -178,7 +178,7 @@ def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=3, repeats
     width = c.shape[1]
     walk = 0.3 * np.eye(width) + 0.05 * np.tri(width)
     shear = 0.02 * rng.standard_normal((p + 1, (p + 1) * (p + 2) // 2))
-    proposal, out = exact.Proposal(walk, shear), np.empty((len(c), repeats, p + 2 + width))
+    proposal, out = exact.Proposal(walk, shear, 2.0, 0.5), np.empty((len(c), repeats, p + 2 + width))
     for t in range(len(c)):
         given, start = model._replace(z=z[t]), (c[t], theta[t], sigma2[t])
         exact.run_sweeps(rng, *start, given, proposal, steps, out[t])
