@@ -13,8 +13,8 @@ normal-inverse-gamma prior the parameters integrate out:
 with p(U) a Normal mean times a Wishart scatter, or their marginal under a normal-inverse-Wishart
 law of :math:`(\mu_x, T)`. What is left is a law of the statistics alone, times the noise;
 Hamiltonian Monte Carlo explores it in the coordinates in which it is closest to Normal: the mean of
-x, the Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the least-squares
-slopes and the logarithm of the residual sum of squares. With the mean of y in place of the
+x, the Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the
+least-squares slopes and the logarithm of the residual sum of squares. With the mean of y in place of the
 intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as it is
 when x is shifted. The parameters are drawn exactly given the statistics. The cost of a sweep does
 not depend on n.
@@ -285,8 +285,11 @@ def log_density(model, c, proposal, gradient):
     by_means[:p] -= weight * (precision @ (mean - model.mean_x)) + by_theta[0] * theta[1:]
     by_means[p] += by_theta[0]
     by_products[:p, :p] -= 0.5 * precision
-    sheared = np.empty((d, d))
-    spread_out(by_means @ shear, sheared)
+    sheared, by_scatter = np.empty((d, d)), np.zeros(s.size - d)
+    for i in range(d):
+        for j in range(by_scatter.size):
+            by_scatter[j] += by_means[i] * shear[i, j]
+    spread_out(by_scatter, sheared)
     by_products += sheared
     # The scatter is R R', with the columns of x's factor, and (slopes @ factor, root of RSS) last.
     rows = np.zeros((d, p))
@@ -533,10 +536,15 @@ def proposal_shape(model, c):
     jacobian = jacobian @ back
     precision = back.T @ precision @ back + jacobian.T @ (sharpness * jacobian)
     scale = np.sqrt(np.diag(precision))
-    values, vectors = np.linalg.eigh(precision / np.outer(scale, scale))
-    cov = (vectors / np.maximum(values, 1e-12 * values[-1])) @ vectors.T
-    factor = np.linalg.cholesky(cov / np.outer(scale, scale) + 1e-300 * np.eye(c.size))
-    return Proposal(factor, shear, 1.0, 1.0)
+    scaled = precision / np.outer(scale, scale)
+    root, proper = factor(scaled, 1e-13)
+    if not proper:
+        values, vectors = np.linalg.eigh(scaled)
+        scaled = (vectors * np.maximum(values, 1e-12 * values[-1])) @ vectors.T
+        root, _ = factor(scaled, 0.0)
+    cov = inverse(root) / np.outer(scale, scale)
+    upper, _ = factor(cov + 1e-300 * np.eye(c.size), 0.0)
+    return Proposal(np.ascontiguousarray(upper.T), shear, 1.0, 1.0)
 
 
 def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
@@ -553,27 +561,25 @@ def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
     precision = model.lam + np.sqrt(model.tau)
     cooling = 1.0 / max(float(np.max(precision * np.abs(distances(model, c)), initial=1.0)), 1.0)
     size = d**-0.25
-    expected = True  # by the shape that the law gives, for want of draws
+    points = np.empty((0, d))
     while done < steps or cooling < 1.0:
         warm = model._replace(lam=model.lam * cooling, tau=model.tau * cooling**2)
-        if expected:
+        if len(points) < 4 * d:  # by the shape that the law gives, for want of draws
             proposal = proposal_shape(warm, c)
-        points = np.empty((length if cooling == 1.0 else _COOLING, d))
-        for i in range(len(points)):
+        else:
+            proposal = proposal._replace(factor=empirical_shape(points))
+        rest = max(min(length, steps - done), _COOLING) if cooling == 1.0 else _COOLING
+        points = np.empty((rest, d))
+        for i in range(rest):
             check()
             c, theta, sigma2, share = run_hamiltonian(
                 rng, c, theta, sigma2, warm, sized(proposal, size), 1
             )
             points[i] = walked(c, proposal.shear)
             size *= math.exp((share - _ACCEPTANCE) * 5.0 / (5.0 + 0.2 * i))
-        done += len(points)
-        if cooling < 1.0:
-            cooling = min(2.0 * cooling, 1.0)
-            continue
-        length = int(1.5 * length)
-        expected = len(points) < 4 * d
-        if not expected:
-            proposal = proposal._replace(factor=empirical_shape(points))
+        if cooling == 1.0:
+            length, done = int(1.5 * length), done + rest
+        cooling = min(2.0 * cooling, 1.0)
     return c, theta, sigma2, sized(proposal, size)
 
 
