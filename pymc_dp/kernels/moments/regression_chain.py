@@ -14,8 +14,8 @@ with p(U) a Normal mean times a Wishart scatter, or their marginal under a norma
 law of :math:`(\mu_x, T)`. What is left is a law of the statistics alone, times the noise;
 Hamiltonian Monte Carlo explores it in the coordinates in which it is closest to Normal: the mean of
 x, the Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the
-least-squares slopes and the logarithm of the residual sum of squares. With the mean of y in place of the
-intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as it is
+least-squares slopes and the logarithm of the residual sum of squares. With the mean of y in place
+of the intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as it is
 when x is shifted. The parameters are drawn exactly given the statistics. The cost of a sweep does
 not depend on n.
 
