@@ -16,8 +16,8 @@ Hamiltonian Monte Carlo explores it in the coordinates in which it is closest to
 x, the Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the
 least-squares slopes and the logarithm of the residual sum of squares. With the mean of y in place
 of the intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as
-it is when x is shifted. The parameters are drawn exactly given the statistics. The cost of a sweep does
-not depend on n.
+it is when x is shifted. The parameters are drawn exactly given the statistics.
+The cost of a sweep does not depend on n.
 
 Where a mean is far from zero, a released sum of squares tells more about that mean than about the
 scatter: the two have to move together, along a line in the scatter matrix S of (x, y) itself, which
