@@ -292,8 +292,8 @@ class RegressionChain:
 
     @property
     def sweeps(self) -> int:
-        """Steps to a draw."""
-        return 5 * self.size
+        """Trajectories to a draw."""
+        return 1
 
     def given(self, released: Mapping[str, np.ndarray]) -> RegressionChain:
         """Return the chain for other released values."""
@@ -348,7 +348,7 @@ def sample(reading: Reading, *, tune: int = 1000, **kwargs: Any) -> DataTree:
         )
     point = start(chain.kernel, np.random.default_rng(0))  # compiled after this
     chain.advance(np.random.default_rng(0), (*point, proposal_shape(chain.kernel, point[0])), 1)
-    return run(reading, "exact regression", chain, "Metropolis steps", tune=tune, **kwargs)
+    return run(reading, "exact regression", chain, "trajectories", tune=tune, **kwargs)
 
 
 def _draw_covariate(rng, prior: ConjugateLaw, mean, cov, n: int):

@@ -111,17 +111,19 @@ def line_in_box(theta, sigma2, box):
     return (ends.max(1) >= ay) & (ends.min(1) <= by) & (sigma2 <= (by - ay) ** 2 / 4)
 
 
-MEAN_X, COV_X = np.array([0.3, -0.5]), np.array([[0.5, 0.2], [0.2, 0.4]])
-MEAN_THETA, PRECISION = np.array([0.4, 0.8, -0.6]), np.array([2.0, 1.0, 1.5])
+MEAN_X, COV_X = np.resize([0.3, -0.5], 9), 0.4 * np.eye(9)
+COV_X[:2, :2] = [[0.5, 0.2], [0.2, 0.4]]
+MEAN_THETA, PRECISION = np.resize([0.4, 0.8, -0.6], 10), np.resize([2.0, 1.0, 1.5], 10)
 BOX = (-0.8, 1.4, -1.0, 1.9)
 
 
-def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=3, repeats=3, size=4_000):
-    """The last released sum has Normal noise; `steps` of the random walk beside the ridges.
+def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=2, repeats=2, size=4_000):
+    """The last released sum has Normal noise; `steps` trajectories beside the ridges.
 
     The ridges alone hardly move what is known well: they are repeated.
     """
-    rng, n, shape, rate, kappa, nu = np.random.default_rng(1), 8, 4.0, 2.0, 2.0, p + 6.0
+    n = 8 if p < 3 else p + 6
+    rng, shape, rate, kappa, nu = np.random.default_rng(1), 4.0, 2.0, 2.0, p + 6.0
     mean_x, cov_x = MEAN_X[:p], COV_X[:p, :p]
     prior = MEAN_THETA[: p + 1], PRECISION[: p + 1], shape, rate
     theta, sigma2 = coefficients(rng, size, *prior)
@@ -179,16 +181,21 @@ def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=3, repeats
     )
     width = c.shape[1]
     walk = 0.3 * np.eye(width) + 0.05 * np.tri(width)
+    if p > 2:
+        walk /= np.sqrt(p)
     shear = 0.02 * rng.standard_normal((p + 1, (p + 1) * (p + 2) // 2))
-    proposal, out = exact.Proposal(walk, shear), np.empty((len(c), repeats, p + 2 + width))
+    proposal, out = (
+        exact.Proposal(walk, shear, 2.0, 0.5),
+        np.empty((len(c), repeats, p + 2 + width)),
+    )
     for t in range(len(c)):
         given, start = model._replace(z=z[t]), (c[t], theta[t], sigma2[t])
         exact.run_sweeps(rng, *start, given, proposal, steps, out[t])
-    out = out[:, -1]
+    out, last = out[:, -1], slice(-15, None)  # of many covariates, some entries
     check_invariance(
-        named(theta=theta, sigma2=sigma2, c=c),
-        named(theta=out[:, : p + 1], sigma2=out[:, p + 1], c=out[:, p + 2 :]),
-        named(z=z),
+        named(theta=theta, sigma2=sigma2, c=c[:, last]),
+        named(theta=out[:, : p + 1], sigma2=out[:, p + 1], c=out[:, p + 2 :][:, last]),
+        named(z=z[:, last]),
     )
 
 
@@ -372,6 +379,8 @@ CHAINS = {
         "bounded": (exact_regression, {"bounded": True}),
         "hierarchical": (exact_regression, {"hierarchical": True}),
         "two covariates": (exact_regression, {"p": 2, "hierarchical": True}),
+        "four covariates": (exact_regression, {"p": 4, "repeats": 10}),
+        "nine covariates": (exact_regression, {"p": 9, "hierarchical": True, "repeats": 10}),
         "two covariates, ridges": (exact_regression, {"p": 2, "steps": 0, "repeats": 20}),
     },
     "regression by the central limit theorem": {

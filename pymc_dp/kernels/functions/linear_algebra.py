@@ -53,6 +53,20 @@ def solve_upper(u, b):
 
 
 @jit
+def inverse(u):
+    """Return the inverse of U'U for an upper U."""
+    k = u.shape[0]
+    own = np.zeros((k, k))
+    for i in range(k - 1, -1, -1):
+        own[i, i] = 1.0 / u[i, i]
+        for m in range(i + 1, k):
+            c = u[i, m] / u[i, i]
+            for j in range(m, k):
+                own[i, j] -= c * own[m, j]
+    return own @ own.T
+
+
+@jit
 def times_transposed(u, g):
     """Return U'g for an upper U."""
     x = np.zeros(g.size)

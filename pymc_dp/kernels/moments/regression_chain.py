@@ -11,22 +11,23 @@ normal-inverse-gamma prior the parameters integrate out:
     b_n^{-a_n}, \qquad \nu = n - p - 1,
 
 with p(U) a Normal mean times a Wishart scatter, or their marginal under a normal-inverse-Wishart
-law of :math:`(\mu_x, T)`. What is left is a law of the statistics alone, times the noise; random-
-walk Metropolis explores it in the coordinates in which it is closest to Normal: the mean of x, the
-Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the least-squares
-slopes and the logarithm of the residual sum of squares. With the mean of y in place of the
-intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as it is
-when x is shifted. The parameters are drawn exactly given the statistics. The cost of a sweep does
-not depend on n.
+law of :math:`(\mu_x, T)`. What is left is a law of the statistics alone, times the noise;
+Hamiltonian Monte Carlo explores it in the coordinates in which it is closest to Normal: the mean of
+x, the Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the
+least-squares slopes and the logarithm of the residual sum of squares. With the mean of y in place
+of the intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as
+it is when x is shifted. The parameters are drawn exactly given the statistics.
+The cost of a sweep does not depend on n.
 
 Where a mean is far from zero, a released sum of squares tells more about that mean than about the
 scatter: the two have to move together, along a line in the scatter matrix S of (x, y) itself, which
 is a curve in the coordinates. So a step of the means is followed by :math:`K\,(S_{new} - S)`, with
-a matrix K that stays as it is: a random walk in the means less :math:`K S`, whose Jacobian is one.
+a matrix K that stays as it is: the dynamics are those of the means less :math:`K S`, whose Jacobian
+is one.
 
 Where the noise hides X'y but not y'y, slopes and residuals share a known total, and slopes of both
 signs are possible; where it hides X'X, slopes and the scatter of x share a known product. Each
-draw has a step along either ridge (`write_turned`, `write_stretched`), besides the random walk.
+draw has a step along either ridge (`write_turned`, `write_stretched`), besides the trajectories.
 """
 
 import math
@@ -37,12 +38,17 @@ import numpy as np
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.functions.linear_algebra import (
     factor,
+    inverse,
     log_determinant,
     solve_transposed,
     solve_upper,
 )
 from pymc_dp.kernels.moments.bounds import feasible_parameters, feasible_sums
 from pymc_dp.kernels.moments.walk import random_size, turn
+
+# How many leaps are accepted, how many there are at most, trajectories of a round with more noise,
+# the width of the blunt edge of a Laplace law by the size of a leap, the length of a trajectory.
+_ACCEPTANCE, _LEAPS, _COOLING, _BLUNT, _TURN = 0.7, 60.0, 20, 3.0, 2.0
 
 
 class RegressionModel(NamedTuple):
@@ -79,10 +85,17 @@ class RegressionModel(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """A random walk: steps `factor` @ normal, then of the means `shear` @ change of the scatter."""
+    """Trajectories: of the shape `factor`, and of the means `shear` @ change of the scatter.
+
+    `leaps` is the mean number of leaps, whose size is part of the factor. Their force is that of a
+    Laplace law whose edge is `blunt` for so many of its scales: across the edge itself, a leap
+    changes the energy by as much as it is long. The edge is there when a point is accepted.
+    """
 
     factor: np.ndarray
     shear: np.ndarray
+    leaps: float
+    blunt: float
 
 
 @jit
@@ -171,29 +184,25 @@ def sums(u, theta, rss):
 
 @jit
 def log_law_of_x(model, mean, lower):
-    """Log density of the mean and scatter matrix of x, but for powers of the latter's diagonal."""
-    p = mean.size
-    n = model.n
-    if model.hierarchical:
-        psi = model.psi.copy()
-        weight = model.kappa * n / (model.kappa + n)
-        for i in range(p):
-            for j in range(p):
-                shift = (mean[i] - model.mean_x[i]) * (mean[j] - model.mean_x[j])
-                total = weight * shift
-                for k in range(min(i, j) + 1):
-                    total += lower[i, k] * lower[j, k]
-                psi[i, j] += total
-        root, proper = factor(psi, 0.0)
-        return -(model.nu + n) * log_determinant(root) if proper else -math.inf
-    total = 0.0
+    """Log density of the mean and scatter matrix of x, but for powers of the latter's diagonal.
+
+    Returns a precision and a weight, too: minus half the precision is the gradient by the scatter
+    matrix, and by the mean it is minus the weighted precision times the distance from `mean_x`.
+    """
+    p, n, shift = mean.size, model.n, mean - model.mean_x
+    weight = model.kappa * n / (model.kappa + n) if model.hierarchical else n
+    second = weight * shift.reshape(-1, 1) * shift
     for i in range(p):
         for j in range(p):
-            second = n * (mean[i] - model.mean_x[i]) * (mean[j] - model.mean_x[j])
             for k in range(min(i, j) + 1):
-                second += lower[i, k] * lower[j, k]
-            total += model.precision_x[i, j] * second
-    return -0.5 * total
+                second[i, j] += lower[i, k] * lower[j, k]
+    if not model.hierarchical:
+        return -0.5 * np.sum(model.precision_x * second), model.precision_x, weight
+    root, proper = factor(model.psi + second, 0.0)
+    if not proper:
+        return -math.inf, second, weight
+    degrees = model.nu + n
+    return -degrees * log_determinant(root), degrees * inverse(root), weight
 
 
 @jit
@@ -232,24 +241,82 @@ def distances(model, c):
 
 
 @jit
-def log_density(model, c):
-    """Log density of the statistics' coordinates, given what was released."""
-    p = model.mean_x.size
+def log_density(model, c, proposal, gradient):
+    """Log density of the statistics' coordinates, given what was released.
+
+    Writes its gradient by the means less their shear and the other coordinates, with the edges of
+    Laplace laws blunt, unless there is no density.
+    """
+    n, p, shear, blunt = model.n, model.mean_x.size, proposal.shear, proposal.blunt
     mean, lower, theta, rss = unpack(c, p)
     if not (rss > 0.0 and rss < math.inf):
         return -math.inf
-    n = model.n
     u = products_of_features(n, mean, lower)
-    root, _, a, b = posterior(model, u, theta, rss)
-    total = log_law_of_x(model, mean, lower) - a * math.log(b) - log_determinant(root)
+    root, center, a, b = posterior(model, u, theta, rss)
+    total, precision, weight = log_law_of_x(model, mean, lower)
+    total -= a * math.log(b) + log_determinant(root)
     total += 0.5 * (n - p - 1.0) * math.log(rss)  # density and logarithm
     for i in range(p):  # Wishart density, |U|^(1/2), and the change of variables
-        total += (n - p - 2.0 + 1.0 + p - i + 1.0) * math.log(lower[i, i])
+        total += (n - i) * math.log(lower[i, i])
     s = sums(u, theta, rss)
+    by_sums = np.zeros(s.size)
     for k in range(model.z.size):
         apart = distance(model, s, k)
         total -= model.lam[k] * abs(apart) + 0.5 * model.tau[k] * apart * apart
-    return total if total == total else -math.inf
+        within = model.lam[k] * apart / blunt
+        force = model.lam[k] * min(max(within, -1.0), 1.0) + model.tau[k] * apart
+        for j in range(model.terms.shape[1]):
+            by_sums[model.terms[k, j]] += force * model.weights[k, j]
+    if not abs(total) < math.inf:
+        return -math.inf
+
+    # By the sums: of the noise, and of the prior of the coefficients and its U.
+    d = p + 1
+    by_means, by_products = n * by_sums[:d], np.empty((d, d))
+    spread_out(by_sums[d:], by_products)
+    apart_of_mean = theta - center
+    by_u = -0.5 * a / b * apart_of_mean.reshape(-1, 1) * apart_of_mean - 0.5 * inverse(root)
+    by_theta = -a / b * (u @ apart_of_mean)
+    by_means[:p] += 2.0 * n * by_u[0, 1:]
+    by_products[:p, :p] += by_u[1:, 1:]
+    means = np.append(mean, c[c.size - p - 2])
+    by_means += 2.0 * n * (by_products @ means)
+    # By the means and the scatter, of which the shear makes the means depend.
+    by_means[:p] -= weight * (precision @ (mean - model.mean_x)) + by_theta[0] * theta[1:]
+    by_means[p] += by_theta[0]
+    by_products[:p, :p] -= 0.5 * precision
+    sheared, by_scatter = np.empty((d, d)), np.zeros(s.size - d)
+    for i in range(d):
+        for j in range(by_scatter.size):
+            by_scatter[j] += by_means[i] * shear[i, j]
+    spread_out(by_scatter, sheared)
+    by_products += sheared
+    # The scatter is R R', with the columns of x's factor, and (slopes @ factor, root of RSS) last.
+    rows = np.zeros((d, p))
+    rows[:p] = lower
+    rows[p] = theta[1:] @ lower
+    by_rows = 2.0 * (by_products @ rows)
+    gradient[:p] = by_means[:p]
+    at = p
+    for i in range(p):
+        for j in range(i + 1):
+            gradient[at] = by_rows[i, j] + theta[i + 1] * by_rows[p, j]
+            at += 1
+        gradient[at - 1] = gradient[at - 1] * lower[i, i] + n - i
+    gradient[at] = by_means[p]
+    gradient[at + 1 : at + d] = by_theta[1:] - by_theta[0] * mean + lower @ by_rows[p]
+    gradient[-1] = rss * (by_products[p, p] - 0.5 * a / b) + 0.5 * (n - p - 1.0)
+    return total
+
+
+@jit
+def spread_out(upper, out):
+    """Write a gradient by the upper triangle of a symmetric matrix as one by all its entries."""
+    at = 0
+    for i in range(len(out)):
+        for j in range(i, len(out)):
+            out[i, j] = out[j, i] = upper[at] if i == j else 0.5 * upper[at]
+            at += 1
 
 
 @jit
@@ -317,58 +384,98 @@ def write_stretched(rng, c, p, out):
 
 
 @jit
-def run_metropolis(rng, c, theta, sigma2, model, proposal, steps):
-    """Take random-walk steps, a turn and a stretch; draw the parameters given the statistics.
+def shear_means(proposal, s, c, new_s):
+    """Move the means with the scatter, which is written."""
+    p = len(proposal.shear) - 1
+    write_scatter(c, p, new_s)
+    for i in range(p + 1):
+        at = i if i < p else c.size - p - 2
+        for j in range(s.size):
+            c[at] += proposal.shear[i, j] * (new_s[j] - s[j])
+
+
+@jit
+def run_trajectory(rng, model, proposal, across, c, s, new_s, gradient):
+    """Leap from c, which is overwritten as the gradient is; return densities: Hamilton's dynamics.
+
+    `across` is the transposed factor: rows of either make the inner loops vectorise. How many leaps
+    there are is random, so that no direction comes back to where it was.
+    """
+    factor, there = proposal.factor, -math.inf
+    v, last = np.empty(c.size), s.copy()
+    for i in range(c.size):
+        v[i] = rng.standard_normal()
+    before = v @ v
+    leaps = max(int(proposal.leaps * (0.5 + rng.random()) + rng.random()), 1)
+    for leap in range(leaps + 1):
+        half = 0.5 if leap == 0 or leap == leaps else 1.0
+        for i in range(c.size):
+            force = half * gradient[i]
+            for j in range(i + 1):
+                v[j] += factor[i, j] * force
+        if leap == leaps:
+            break
+        for i in range(c.size):
+            for j in range(i, c.size):
+                c[j] += across[i, j] * v[i]
+        shear_means(proposal, last, c, new_s)
+        last[:] = new_s
+        there = log_density(model, c, proposal, gradient)
+        if there == -math.inf:
+            break
+    return there, 0.5 * (before - v @ v)
+
+
+@jit
+def run_hamiltonian(rng, c, theta, sigma2, model, proposal, steps):
+    """Run trajectories, a turn and a stretch; draw the parameters given the statistics.
 
     With `bounded` the parameters are proposed together with the statistics, from their exact law
     given them, which leaves the acceptance probability as it is but for the indicators. Returns the
-    last point, its parameters and the share of accepted steps of the walk.
+    last point, its parameters and the mean probability of acceptance, but for the indicators.
     """
-    p = model.mean_x.size
-    current, s = log_density(model, c), scatter(c, p)
-    c, proposed, new_s, e = c.copy(), np.empty(c.size), np.empty(s.size), np.empty(c.size)
-    accepted = 0
+    p, across = model.mean_x.size, proposal.factor.T.copy()
+    gradient, new_gradient = np.empty(c.size), np.empty(c.size)
+    current, s = log_density(model, c, proposal, gradient), scatter(c, p)
+    c, proposed, new_s = c.copy(), np.empty(c.size), np.empty(s.size)
+    accepted = 0.0
     for step in range(steps + 2):
-        log_jacobian = 0.0
         if step < steps:
-            for i in range(c.size):
-                e[i] = rng.standard_normal()
-            for i in range(c.size):
-                proposed[i] = c[i]
-                for j in range(i + 1):
-                    proposed[i] += proposal.factor[i, j] * e[j]
-        elif step == steps:
-            log_jacobian = write_turned(rng, c, p, proposed)
+            proposed[:], new_gradient[:] = c, gradient
+            there, log_jacobian = run_trajectory(
+                rng, model, proposal, across, proposed, s, new_s, new_gradient
+            )
         else:
-            log_jacobian = write_stretched(rng, c, p, proposed)
-        write_scatter(proposed, p, new_s)
-        for i in range(p + 1):
-            at = i if i < p else c.size - p - 2
-            for j in range(s.size):
-                proposed[at] += proposal.shear[i, j] * (new_s[j] - s[j])
-        there = log_density(model, proposed)
-        if math.log(rng.random()) < there - current + log_jacobian:
+            if step == steps:
+                log_jacobian = write_turned(rng, c, p, proposed)
+            else:
+                log_jacobian = write_stretched(rng, c, p, proposed)
+            shear_means(proposal, s, proposed, new_s)
+            there = log_density(model, proposed, proposal, new_gradient)
+        ratio = there - current + log_jacobian
+        accepted += math.exp(min(ratio, 0.0)) if step < steps and ratio == ratio else 0.0
+        if math.log(rng.random()) < ratio:
             if model.bounded:
                 new_theta, new_sigma2 = draw_parameters(rng, model, proposed)
                 if not feasible(model, proposed, new_theta, new_sigma2):
                     continue
                 theta, sigma2 = new_theta, new_sigma2
             c, proposed, s, new_s, current = proposed, c, new_s, s, there
-            accepted += step < steps
+            gradient, new_gradient = new_gradient, gradient
     if not model.bounded:
         theta, sigma2 = draw_parameters(rng, model, c)
-    return c, theta, sigma2, accepted / steps
+    return c, theta, sigma2, accepted / max(steps, 1)
 
 
 @jit
 def run_sweeps(rng, c, theta, sigma2, model, proposal, steps, out):
-    """Fill rows with (theta, sigma2, c), each `steps` steps after the one before.
+    """Fill rows with (theta, sigma2, c), each `steps` trajectories after the one before.
 
     Returns the last point and its parameters.
     """
     d = theta.size
     for row in range(out.shape[0]):
-        c, theta, sigma2, _ = run_metropolis(rng, c, theta, sigma2, model, proposal, steps)
+        c, theta, sigma2, _ = run_hamiltonian(rng, c, theta, sigma2, model, proposal, steps)
         out[row, :d] = theta
         out[row, d] = sigma2
         out[row, d + 1 :] = c
@@ -429,10 +536,15 @@ def proposal_shape(model, c):
     jacobian = jacobian @ back
     precision = back.T @ precision @ back + jacobian.T @ (sharpness * jacobian)
     scale = np.sqrt(np.diag(precision))
-    values, vectors = np.linalg.eigh(precision / np.outer(scale, scale))
-    cov = (vectors / np.maximum(values, 1e-12 * values[-1])) @ vectors.T
-    factor = np.linalg.cholesky(cov / np.outer(scale, scale) + 1e-300 * np.eye(c.size))
-    return Proposal(factor, shear)
+    scaled = precision / np.outer(scale, scale)
+    root, proper = factor(scaled, 1e-13)
+    if not proper:
+        values, vectors = np.linalg.eigh(scaled)
+        scaled = (vectors * np.maximum(values, 1e-12 * values[-1])) @ vectors.T
+        root, _ = factor(scaled, 0.0)
+    cov = inverse(root) / np.outer(scale, scale)
+    upper, _ = factor(cov + 1e-300 * np.eye(c.size), 0.0)
+    return Proposal(np.ascontiguousarray(upper.T), shear, 1.0, 1.0)
 
 
 def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
@@ -441,37 +553,40 @@ def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
     What was released is approached from afar: the first rounds have a noise as large as the
     distance to it, a little less from round to round, with proposals of the shape that
     `proposal_shape` expects. The rounds after these take the covariance matrix of their own draws,
-    each longer than the one before, and steer the size towards the acceptance of optimal scaling.
-    After every few steps `check` is called, which may raise an error to end it.
+    each longer than the one before. The size of leaps is steered towards the acceptance that suits
+    them best. After every trajectory `check` is called, which may raise an error to end it.
     """
     d = c.size
-    target = 0.44 if d == 1 else 0.25 + 0.1 / d
-    length, done = max(20 * d, 100), 0
+    length, done = max(2 * d, 50), 0
     precision = model.lam + np.sqrt(model.tau)
     cooling = 1.0 / max(float(np.max(precision * np.abs(distances(model, c)), initial=1.0)), 1.0)
-    size = 2.38 / math.sqrt(d)
-    expected = True  # by the shape that the law gives, for want of draws
+    size = d**-0.25
+    points = np.empty((0, d))
     while done < steps or cooling < 1.0:
         warm = model._replace(lam=model.lam * cooling, tau=model.tau * cooling**2)
-        if expected:
+        if len(points) < 4 * d:  # by the shape that the law gives, for want of draws
             proposal = proposal_shape(warm, c)
-        points = np.empty((max(length // 5, 2), d))
-        for i in range(len(points)):
+        else:
+            proposal = proposal._replace(factor=empirical_shape(points))
+        rest = max(min(length, steps - done), _COOLING) if cooling == 1.0 else _COOLING
+        points = np.empty((rest, d))
+        for i in range(rest):
             check()
-            sized = Proposal(size * proposal.factor, proposal.shear)
-            c, theta, sigma2, share = run_metropolis(rng, c, theta, sigma2, warm, sized, 5)
+            c, theta, sigma2, share = run_hamiltonian(
+                rng, c, theta, sigma2, warm, sized(proposal, size), 1
+            )
             points[i] = walked(c, proposal.shear)
-            size *= math.exp((share - target) * 5.0 / (5.0 + 0.2 * i))
-        done += 5 * len(points)
-        if cooling < 1.0:
-            cooling = min(1.2 * cooling, 1.0)
-            continue
-        length = int(1.5 * length)
-        expected = len(points) < 4 * d
-        if not expected:
-            proposal = Proposal(empirical_shape(points), proposal.shear)
-            size = 2.38 / math.sqrt(d)
-    return c, theta, sigma2, Proposal(size * proposal.factor, proposal.shear)
+            size *= math.exp((share - _ACCEPTANCE) * 5.0 / (5.0 + 0.2 * i))
+        if cooling == 1.0:
+            length, done = int(1.5 * length), done + rest
+        cooling = min(2.0 * cooling, 1.0)
+    return c, theta, sigma2, sized(proposal, size)
+
+
+def sized(proposal, size):
+    """Return a proposal with leaps of a size."""
+    leaps = min(_TURN / size, _LEAPS)
+    return proposal._replace(factor=size * proposal.factor, leaps=leaps, blunt=_BLUNT * size)
 
 
 def walked(c, shear):

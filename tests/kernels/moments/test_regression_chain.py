@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from pymc_dp.kernels.moments.regression_chain import (
+    Proposal,
     RegressionModel,
     log_density,
     products_of_features,
@@ -15,6 +16,7 @@ from pymc_dp.kernels.moments.regression_chain import (
     sums,
     tune_proposal,
     unpack,
+    walked,
 )
 from pymc_dp.routes.regression import moments, start
 from tests.agreement import follows, has_moments, weighted
@@ -52,11 +54,18 @@ def kernel_model(n, z, scale, *, hierarchical=False, box=None, mean_x=0.0, var_x
     )
 
 
-def sample(model, draws, rng, *, tune=40_000, steps=25):
+def sample(model, draws, rng, *, tune=1500, steps=2):
     *point, factor = tune_proposal(rng, *start(model, rng), model, tune)
     out = np.empty((draws, 3 + point[0].size))
     run_sweeps(rng, *point, model, factor, steps, out)
     return out
+
+
+def density(model, c, shear=None, gradient=None, blunt=1.0):
+    p = model.mean_x.size
+    shear = np.zeros((p + 1, (p + 1) * (p + 2) // 2)) if shear is None else shear
+    proposal = Proposal(np.eye(c.size), shear, 1.0, blunt)
+    return log_density(model, c, proposal, np.empty(c.size) if gradient is None else gradient)
 
 
 def agrees(model, *moments):
@@ -149,7 +158,7 @@ def test_against_importance_sampling(n, z, scale, law, options):
 def test_noise_without_end_leaves_the_prior(n):
     model = kernel_model(n, np.ones(5), 1e14 * n)
     rng = np.random.default_rng(4)
-    draws = sample(model, 20_000, rng, steps=50, tune=200_000)[::5]
+    draws = sample(model, 20_000, rng, steps=4, tune=4000)[::5]
     sigma2 = draws[:, 2]
     follows(sigma2, stats.invgamma(20, scale=0.5))
     for k in range(2):
@@ -182,7 +191,7 @@ def test_calibration(n, scale, hierarchical):
     ranks = np.empty((3, trials))
     for t in range(trials):
         model = kernel_model(n, z[:, t], scale, hierarchical=hierarchical)
-        found = sample(model, draws, rng, tune=10_000, steps=60)
+        found = sample(model, draws, rng, tune=500, steps=5)
         ranks[:, t] = (truth[:, t : t + 1] > found[:, :3].T).sum(axis=1)
     for own in ranks:
         follows((own + rng.random(trials)) / (draws + 1), "uniform", level=0.01 / 3)
@@ -201,9 +210,9 @@ def test_rows_that_are_all_alike_give_a_proposal():
 def test_impossible_coordinates_have_no_density():
     model = kernel_model(10, np.ones(5), 1.0)
     c, _, _ = start(model, np.random.default_rng(0))
-    assert np.isfinite(log_density(model, c))
+    assert np.isfinite(density(model, c))
     c[-1] = 1e4
-    assert log_density(model, c) == -np.inf
+    assert density(model, c) == -np.inf
 
 
 @pytest.mark.parametrize("hierarchical", [False, True])
@@ -215,7 +224,7 @@ def test_chains_start_wherever_the_release_is(hierarchical):
         for far in (0.0, 1.0, 1e3, 1e6):
             for _ in range(10):
                 c, theta, sigma2 = start(model._replace(z=far * scale * rng.laplace(size=5)), rng)
-                assert np.isfinite(log_density(model, c))
+                assert np.isfinite(density(model, c))
                 assert np.all(np.isfinite(theta))
                 assert 0 < sigma2 < np.inf
 
@@ -236,7 +245,7 @@ def test_mixing_does_not_depend_on_the_means(mean_x, hierarchical):
         )
         model = model._replace(nu=50.0)
     rngs = np.random.default_rng(1).spawn(4)
-    draws = np.stack([sample(model, 1000, rng, tune=25_000) for rng in rngs])
+    draws = np.stack([sample(model, 1000, rng) for rng in rngs])
     for own in (draws[..., 1], draws[..., 0] + mean_x * draws[..., 1], draws[..., 2]):
         assert az.rhat(own) < 1.01
         assert az.ess(own) > 2000
@@ -259,7 +268,7 @@ def test_slopes_of_both_signs(mean_x, hierarchical):
     turn = np.array([[1.0, mean_x], [0.0, 1.0]])
     model = model._replace(precision_theta=turn.T @ np.diag([1.0, 0.01]) @ turn)
     rngs = np.random.default_rng(2).spawn(4)
-    slope = np.stack([sample(model, 2000, rng, tune=25_000)[:, 1] for rng in rngs])
+    slope = np.stack([sample(model, 2000, rng)[:, 1] for rng in rngs])
     assert az.rhat(slope) < 1.02
     assert np.all(np.abs((slope > 0).mean(axis=1) - 0.5) < 0.15)
     assert np.quantile(np.abs(slope), 0.25) > 1.0  # and both are away from zero
@@ -276,3 +285,45 @@ def test_scatter_of_coordinates():
     total = sums(products_of_features(12.0, c[:2], lower), theta, rss)
     second = 11 * cov + 12 * np.outer(mean, mean)
     np.testing.assert_allclose(total, [*12 * mean, *second[np.triu_indices(3)]])
+
+
+@pytest.mark.parametrize("hierarchical", [False, True])
+@pytest.mark.parametrize("p", [1, 3, 9])
+def test_gradients(p, hierarchical):
+    """Of linear releases of several sums each, by differences, away from the edges."""
+    rng = np.random.default_rng(p)
+    q, entries, size = p + 1, p + 4, p + p * (p + 1) // 2 + p + 2
+    sums_of = q + q * (q + 1) // 2
+    model = RegressionModel(
+        n=20.0,
+        z=5 * rng.normal(size=entries),
+        lam=rng.random(entries),
+        tau=rng.random(entries),
+        offset=rng.normal(size=entries),
+        terms=rng.integers(sums_of, size=(entries, 3)),
+        weights=rng.normal(size=(entries, 3)),
+        mean_x=rng.normal(size=p),
+        precision_x=np.cov(rng.normal(size=(p, 3 * p))).reshape(p, p),
+        hierarchical=hierarchical,
+        kappa=0.7,
+        psi=np.cov(rng.normal(size=(p, 3 * p))).reshape(p, p),
+        nu=p + 3.0,
+        mean_theta=rng.normal(size=q),
+        precision_theta=np.cov(rng.normal(size=(q, 3 * q))),
+        shape=3.0,
+        rate=2.0,
+        bounded=False,
+        box=np.zeros(4),
+    )
+    shear = 0.1 * rng.normal(size=(q, sums_of - q))
+    c, found, means = 0.5 * rng.normal(size=size), np.empty(size), [*range(p), size - p - 2]
+    density(model, c, shear, found, blunt=1e-9)
+
+    def at(moved):
+        own = moved.copy()
+        own[means] += shear @ scatter(own, p)
+        return density(model, own)
+
+    x = walked(c, shear)
+    expected = [(at(x + e) - at(x - e)) / 2e-6 for e in 1e-6 * np.eye(size)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6 * np.abs(found).max())
