@@ -33,17 +33,17 @@ from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
 from pymc_dp.reading.sums.polynomials import is_linear
 from pymc_dp.step_methods.base import (
-    DPStep,
     as_row,
     infeasible,
     point_function,
     unusable,
 )
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
+from pymc_dp.step_methods.weave import WeavingStep
 
 
 @STEPS.register(order=50)
-class TwoSidedGibbs(DPStep):
+class TwoSidedGibbs(WeavingStep):
     r"""Draw a latent statistic s exactly from its full conditional given a release.
 
     For Laplace noise of rate :math:`\lambda` around a statistic with law f,

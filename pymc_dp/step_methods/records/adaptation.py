@@ -38,12 +38,14 @@ class WalkAdaptation(WithSamplingState):
     ----------
     size : int
         Number of parameters.
+    by_entry : bool
+        Whether they move along their coordinates only.
     """
 
     _state_class = WalkState
 
-    def __init__(self, size: int):
-        self._is_large = size > _MOST_DIRECTIONS
+    def __init__(self, size: int, by_entry: bool = False):
+        self._is_large = by_entry or size > _MOST_DIRECTIONS
         if self._is_large:
             self.axes = np.zeros((size, 0))
         else:

@@ -70,24 +70,19 @@ def refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[Tens
     return [pt.where(fine, first, np.nan), *rest]
 
 
-class RecordGraphs:
-    """What is compiled for a block of records.
+class CarriedGraphs:
+    """What is compiled for variables that move along with their parameters: records or latents.
 
     Attributes
     ----------
     graphs : dict of lists
-        By name: the density of the releases in full, the maps that are summed and the public
-        values of its reading, what holds of each record, proposals, the prior of what moves,
-        records as values, off the ends of their support, and under new parameters.
+        By name: the density of all that is computed from them, what holds of each, the prior of
+        what moves, they as values, off the ends of their support, and under new parameters.
     records, theta, new_theta, centers
         What stands in them for the records, the parameters, new ones, and centers of the sums.
     env, sources : dict, list
         Further inputs, and where they come from: names of the point, data, numbers.
-    reading : Additive, optional
-        The density of the releases as a function of sums.
-    sums : list
-        Its sums, in the order of their maps.
-    in_full, fixed, is_cut
+    fixed, is_cut
         As of `engine.Engine`.
     """
 
@@ -96,14 +91,7 @@ class RecordGraphs:
         self.records = {rv: rv.type(f"{rv.name}_records") for rv in block.records}
         self.theta, self.new_theta = pt.dvector("theta"), pt.dvector("new_theta")
         self.centers = pt.dvector("centers")
-        density = factor_density(model, block)
-        self.reading: Additive | None = None
-        self.in_full = ""
-        try:
-            self.reading = additive(density, dict.fromkeys(block.records, block.n))
-        except Declined as error:
-            self.in_full = str(error)
-        graphs = self._all(density)
+        graphs = self._all(self._densities())
         self._collect(graphs)
         flat = iter(_replaced([g for group in graphs.values() for g in group], self.env))
         self.graphs = {name: [next(flat) for _ in group] for name, group in graphs.items()}
@@ -113,19 +101,15 @@ class RecordGraphs:
         """Return parameters, records and further inputs."""
         return [self.theta, *self.records.values(), *self.env.values()]
 
-    def read_in_full(self, why: str) -> None:
-        """Give the reading up."""
-        self.reading, self.in_full = None, why
-        self.graphs["maps"] = refused([], self.graphs["held"])
+    def _densities(self) -> dict[str, list[TensorVariable]]:
+        """Return what is computed from the records."""
+        return {"full": [factor_density(self._model, self.block)]}
 
-    def _all(self, density: TensorVariable) -> dict[str, list[TensorVariable]]:
-        graphs = {"full": [density], "maps": [], "public": [], "held": []}
-        self.sums: list[ScalarVariable] = []
-        if self.reading is not None:
-            centered = {self.reading.centers: self.centers}
-            maps, self.sums = self.reading.rows()
-            graphs["maps"] = _substituted(maps, centered)
-            graphs["public"] = _substituted([g for _, g in self.reading.public], centered)
+    def _further(self, graphs: dict[str, list[TensorVariable]]) -> dict[str, list[TensorVariable]]:
+        """Return what else is to be compiled."""
+        return {}
+
+    def _all(self, graphs: dict[str, list[TensorVariable]]) -> dict[str, list[TensorVariable]]:
         graphs = {name: _substituted(group, self.records) for name, group in graphs.items()}
         laws = [
             (fresh(rv, self.records), x, self._model.rvs_to_transforms.get(rv))
@@ -136,9 +120,8 @@ class RecordGraphs:
         # Of laws without such parameters the model says itself that they have no density.
         self.is_cut = bool(held) and not lawful
         graphs["held"] = held + lawful
-        graphs["maps"] = refused(graphs["maps"], graphs["held"])
-        graphs["propose"] = self._proposals()
         graphs["prior"] = [self._prior()]
+        graphs |= self._further(graphs)
         # What the point holds of records; and records, those off it that came back on an end.
         values = [x if t is None else t.forward(x, *rv.owner.inputs) for rv, x, t in laws]
         graphs["values"] = _substituted(values, self.records)
@@ -156,13 +139,6 @@ class RecordGraphs:
         graphs = self._model.replace_rvs_by_values(list(graphs)) if graphs else []
         values = {v: theta[s].reshape(shape).astype(v.dtype) for v, s, shape in self._slices}
         return _replaced(graphs, values)
-
-    def _proposals(self) -> list[TensorVariable]:
-        drawn: dict = {}
-        for rv in self.block.records:
-            again = fresh(rv, drawn)
-            drawn[rv] = proposals(rv.owner.op, again, self.block.n)
-        return list(drawn.values())
 
     def _coupling(self) -> list[TensorVariable]:
         """Return the records under the new parameters."""
@@ -256,3 +232,53 @@ class RecordGraphs:
                 self.sources.append(variable)
             else:
                 self.sources.append(variable.name)  # of the point
+
+
+class RecordGraphs(CarriedGraphs):
+    """What is compiled for a block of records.
+
+    Beside what `CarriedGraphs` has: the maps that are summed and the public values of a reading of
+    the density, and proposals.
+
+    Attributes
+    ----------
+    reading : Additive, optional
+        The density of the releases as a function of sums.
+    sums : list
+        Its sums, in the order of their maps.
+    in_full
+        As of `engine.Engine`.
+    """
+
+    def read_in_full(self, why: str) -> None:
+        """Give the reading up."""
+        self.reading, self.in_full = None, why
+        self.graphs["maps"] = refused([], self.graphs["held"])
+
+    def _densities(self):
+        graphs = super()._densities()
+        self.reading: Additive | None = None
+        self.in_full = ""
+        self.sums: list[ScalarVariable] = []
+        graphs |= {"maps": [], "public": []}
+        try:
+            self.reading = additive(*graphs["full"], dict.fromkeys(self.records, self.block.n))
+        except Declined as error:
+            self.in_full = str(error)
+            return graphs
+        centered = {self.reading.centers: self.centers}
+        maps, self.sums = self.reading.rows()
+        graphs["maps"] = _substituted(maps, centered)
+        graphs["public"] = _substituted([g for _, g in self.reading.public], centered)
+        return graphs
+
+    def _further(self, graphs):
+        maps = refused(graphs["maps"], graphs["held"])
+        return {"maps": maps, "propose": self._proposals()}
+
+    def _proposals(self) -> list[TensorVariable]:
+        drawn: dict = {}
+        for rv in self.block.records:
+            again = fresh(rv, drawn)
+            drawn[rv] = proposals(rv.owner.op, again, self.block.n)
+        return list(drawn.values())
