@@ -41,6 +41,7 @@ from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkState
 from pymc_dp.step_methods.records.engine import Layout, Point, unpacked
 from pymc_dp.step_methods.records.graphs import CarriedGraphs
 from pymc_dp.step_methods.records.representable import brought_inside
+from pymc_dp.step_methods.registry import STEPS
 
 _EACH = 4  # moves of all entries of a variable in a draw
 
@@ -182,6 +183,10 @@ def weaves(reading: Reading, mine: Sequence[TensorVariable], start: Point) -> It
     while True:
         above = {p for rv in carried for p in parents(rv)} - carried
         above = {p for p in above if p in free and p.dtype.startswith("float")}
+        if len(carried) == len(mine):  # what the step of a later latent moves, too
+            last = max(map(free.index, mine))
+            later = [rv for rv in released if rv in free[last + 1 :] and _is_woven(rv)]
+            above -= {p for rv in later for p in parents(rv)}
         if not above:
             return
         below = {rv for rv in released if rv not in above and above & {*parents(rv)}}
@@ -191,6 +196,12 @@ def weaves(reading: Reading, mine: Sequence[TensorVariable], start: Point) -> It
             found = found or _level(reading, *ordered, start)
         yield from found
         carried |= above
+
+
+def _is_woven(rv: TensorVariable) -> bool:
+    """Whether a variable is tagged with a step that moves its parameters along."""
+    tag = getattr(rv.tag, "dp_step", None)
+    return any(s.__name__ == tag and issubclass(s, WeavingStep) for s in STEPS)
 
 
 def _level(reading: Reading, carried, above, start: Point) -> list[Weave]:
@@ -242,9 +253,16 @@ class WeavingState(DPStepState):
 
 
 class WeavingStep(DPStep):
-    """A step that moves the parameters of its latents along with them, after it drew these."""
+    """A step that moves the parameters of its latents along with them, after it drew these.
+
+    With ``interweave=False`` it draws the latents alone.
+    """
 
     _state_class = WeavingState
+
+    def __init__(self, vars, *, interweave: bool = True, **kwargs):
+        self.interweave = interweave
+        super().__init__(vars, **kwargs)
 
     def _prepare(self, reading, initial_point):
         super()._prepare(reading, initial_point)
@@ -252,7 +270,7 @@ class WeavingStep(DPStep):
 
     def _find_moves(self, reading, initial_point) -> None:
         start = initial_point or reading.model.initial_point()
-        self.weaves = list(weaves(reading, self.model_rvs, start))
+        self.weaves = [*weaves(reading, self.model_rvs, start)] if self.interweave else []
         self.tune = True
         self._reset()
 
