@@ -233,9 +233,7 @@ def make_carried(back, values, couple, density, prior) -> Callable:
         tried, moved = np.zeros(scales.size), np.zeros(scales.size)
         x = back(theta, *env)
         state = read(theta, x, env)
-        x, theta, _ = moves_of(
-            rng, x, theta, env, state, axes, scales, count, turn, tried, moved
-        )
+        x, theta, _ = moves_of(rng, x, theta, env, state, axes, scales, count, turn, tried, moved)
         return values(theta, *x, *env), theta, tried, moved
 
     return carried

@@ -13,7 +13,6 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
-from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph
@@ -36,8 +35,7 @@ from pymc_dp.reading.model import (
     releases,
 )
 from pymc_dp.reading.sums import is_rowwise
-from pymc_dp.step_methods.base import DPStep, DPStepState
-from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkState
+from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkingStep
 from pymc_dp.step_methods.records.engine import Layout, Point, unpacked
 from pymc_dp.step_methods.records.graphs import CarriedGraphs
 from pymc_dp.step_methods.records.representable import brought_inside
@@ -206,59 +204,47 @@ def _is_woven(rv: TensorVariable) -> bool:
 
 def _level(reading: Reading, carried, above, start: Point) -> list[Weave]:
     """Return the moves of some parameters: of single entries, and of others."""
-    model, found = reading.model, []
     below = dict.fromkeys(c for rv in carried for c in children(reading, rv) if c not in carried)
-    by_entry = _by_entry(reading, carried, above)
-    n = known_shape(carried[0])[0] if by_entry else 0
-    tries = [(n, by_entry)] if by_entry else []
-    left = [*above]
-    while tries or left:
-        length, moving = tries.pop() if tries else (0, left)
-        block = Block(tuple(carried), length or 0, tuple(below))
+
+    def made(moving, n=0) -> list[Weave]:
         try:
-            found.append(Weave(model, block, moving, start))
+            block = Block(tuple(carried), n, tuple(below))
+            return [Weave(reading.model, block, moving, start)] if moving else []
         except (NotImplementedError, ValueError):
-            if not length and len(moving) > 1:  # one of them may be in the way
-                tries += [(0, [rv]) for rv in moving]
-        else:
-            left = [rv for rv in left if rv not in moving]
-        if not length and moving is left:
-            break
-    return found
+            return []
+
+    by_entry = _by_entry(reading, carried, above)
+    found = made(by_entry, known_shape(by_entry[0])[0]) if by_entry else []
+    left = [rv for rv in above if not found or rv not in found[0].parameters]
+    # One of them may be in the way.
+    return found + (made(left) or [weave for rv in left[1:] and left for weave in made([rv])])
 
 
 def _by_entry(reading: Reading, carried, above) -> list[TensorVariable]:
     """Return the parameters entry i of which is of entries i of what is carried alone."""
+    transforms = reading.model.rvs_to_transforms
+
+    def has_entries(rv) -> bool:
+        transform = transforms[rv]
+        apart = transform is None or transform.ndim_supp == 0
+        return apart and rv.type.ndim == 1 and has_record_axis(rv)
+
     found = [
         rv
         for rv in above
-        if rv.type.ndim == 1
-        and has_record_axis(rv)
+        if has_entries(rv)
         and not transform_parents(reading.model, rv)
-        and all(c in carried or c in above for c in children(reading, rv))
+        and all(c in carried for c in children(reading, rv))
     ]
-    members = [*carried, *found]
-    if any(rv.type.ndim != 1 or not has_record_axis(rv) for rv in members):
-        return []
-    pairs = ((child, rv) for child in members for rv in parents(child) if rv in members)
-    return found if all(by_rows(child, rv) for child, rv in pairs) else []
+    pairs = ((c, rv) for c in carried for rv in parents(c) if rv in carried or rv in found)
+    return found if all(map(has_entries, carried)) and all(by_rows(*p) for p in pairs) else []
 
 
-@dataclass_state
-class WeavingState(DPStepState):
-    """What the moves learned."""
-
-    tune: bool
-    walks: list[WalkState]
-
-
-class WeavingStep(DPStep):
+class WeavingStep(WalkingStep):
     """A step that moves the parameters of its latents along with them, after it drew these.
 
     With ``interweave=False`` it draws the latents alone.
     """
-
-    _state_class = WeavingState
 
     def __init__(self, vars, *, interweave: bool = True, **kwargs):
         self.interweave = interweave
@@ -271,27 +257,10 @@ class WeavingStep(DPStep):
     def _find_moves(self, reading, initial_point) -> None:
         start = initial_point or reading.model.initial_point()
         self.weaves = [*weaves(reading, self.model_rvs, start)] if self.interweave else []
-        self.tune = True
         self._reset()
 
     def _reset(self) -> None:
         self._walks = [weave.walk() for weave in self.weaves]
-
-    @property
-    def walks(self) -> list[WalkState]:
-        """What the moves learned."""
-        return [walk.sampling_state for walk in self._walks]
-
-    @walks.setter
-    def walks(self, states: list[WalkState]) -> None:
-        for walk, state in zip(self._walks, states, strict=True):
-            walk.sampling_state = state
-
-    def setup_chain(self, rng, tune, draws):
-        """Forget the last chain."""
-        super().setup_chain(rng, tune, draws)
-        self.tune = tune > 0
-        self._reset()
 
     def step(self, point):
         """Draw every variable once, and move their parameters along with them."""

@@ -14,6 +14,7 @@ from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods import STEPS, FeasibleSlice
 from pymc_dp.step_methods.base import point_function, value_writer
+from pymc_dp.step_methods.records.graphs import CarriedGraphs
 from pymc_dp.step_methods.weave import WeavingStep
 from tests.geweke import check_invariance, feasible, normal_records, z_scores
 from tests.night import test_record_calibration as records
@@ -115,7 +116,9 @@ def drawn_by(model, steps):
     """Names of the values that the steps draw."""
     drawn = [v.name for own in steps for v in own.vars]
     for own in steps:
-        for engine in own.engines if isinstance(own, dp.RecordMetropolis) and own.interweave else ():
+        for engine in (
+            own.engines if isinstance(own, dp.RecordMetropolis) and own.interweave else ()
+        ):
             drawn += [model.rvs_to_values[p].name for p in engine.parameters if not engine.fixed]
         for weave in getattr(own, "weaves", ()):
             drawn += [model.rvs_to_values[v].name for v in (*weave.parameters, *weave.latents)]
@@ -516,6 +519,12 @@ ON = {
     dp.LaplaceScaleMixtureGibbs: {
         "independent": (normals, "y", None, None, 3),
         "jointly": (correlated_normals, "y", 2_000, draw_correlated_normals, 3),
+        "jointly, moved": (
+            correlated_normals,
+            updating(dp.LaplaceScaleMixtureGibbs, "y"),
+            3_000,
+            draw_correlated_normals,
+        ),
     },
     dp.SkellamBesselGibbs: {"counts": (skellam, "y", None, None, 3)},
     dp.TableGibbs: {
@@ -619,3 +628,10 @@ def test_steps_leave_the_joint_law_alone(case):
         side_by_side(build, choose, *how[2:])
     else:
         one_by_one(build, choose, *how)
+
+
+def test_a_wrong_move_fails(monkeypatch):
+    """Counts that stay as they are when their probability moves keep no noise fixed."""
+    monkeypatch.setattr(CarriedGraphs, "_coupling", lambda self: list(self.records.values()))
+    with pytest.raises(AssertionError, match="the law changes"):
+        one_by_one(logit_count, updating(dp.CountGibbs, "c"), 4_000, draw_logit_count)
