@@ -56,11 +56,17 @@ class TwoSidedGibbs(WeavingStep):
     in the law's family, so that s is drawn in O(1) without augmentation and without the restriction
     on :math:`\lambda` of [1]_. Gaussian noise on a Normal or Gamma statistic is drawn exactly, too.
 
+    Given s, its parameters move by its sampling error only. So after each draw the continuous
+    parameters above it move by random walks, s along with them with the noise behind it held fixed,
+    as `RecordMetropolis` moves them; steps and their number are tuned during warm-up.
+
     Parameters
     ----------
     vars : list of TensorVariable
         Latent statistics with a registered law (Normal, Gamma, Exponential, and counts), each the
         affine content of one entry of one release and of nothing else.
+    interweave : bool, default True
+        Whether to move the parameters along.
     model : pm.Model, optional
         The model of the context by default.
 
