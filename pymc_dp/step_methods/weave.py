@@ -7,7 +7,7 @@ So after its draw they move together (interweaving, Yu & Meng 2011), as those of
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pymc as pm
@@ -51,6 +51,10 @@ class _Graphs(CarriedGraphs):
         transforms = self._model.rvs_to_transforms
         back = [brought_inside(rv, rv, transforms[rv]).astype(rv.dtype) for rv in self.records]
         return {"back": back, "density": [self._where_held(graphs)]}
+
+    def by_entry(self, members: Sequence[TensorVariable]) -> bool:
+        """Whether the densities have the entries that they are to have."""
+        return True
 
     def _where_held(self, graphs):
         held = [pt.all(h) for h in graphs["held"]]
@@ -105,10 +109,11 @@ class Weave(Layout):
         super().__init__(model, parameters, start)
         self._made_of = model, block, parameters, start
         self.parameters, self.latents, self._each = parameters, block.records, block.n > 0
-        graphs = (_EachGraphs if self._each else _Graphs)(model, block, parameters, self._slices)
+        kind = _EachGraphs if self._each else _Graphs
+        graphs = kind(model, block, parameters, self._slices)
         if graphs.fixed:
             raise Declined(graphs.fixed)
-        if self._each and not graphs.by_entry([*block.records, *parameters]):
+        if not graphs.by_entry([*block.records, *parameters]):
             raise Declined("their entries depend on each other")
         self._centers, self._sources = graphs.centers, graphs.sources
         self._names = [model.rvs_to_values[rv].name for rv in block.records]
@@ -130,6 +135,7 @@ class Weave(Layout):
         graphs, theta = compiled.graphs, compiled.theta
         x, env = list(compiled.records.values()), list(compiled.env.values())
         density = from_graph([theta, *x, *env], [graphs["density"][0].astype("float64")])
+        make: Callable
         if self._each:
             mask, new = pt.vector(dtype="bool"), [v.type() for v in x]
             chosen = [pt.where(mask, a, b) for a, b in zip(new, x, strict=True)]
@@ -190,8 +196,8 @@ def weaves(reading: Reading, mine: Sequence[TensorVariable], start: Point) -> It
         below = {rv for rv in released if rv not in above and above & {*parents(rv)}}
         found: list[Weave] = []
         for together in (carried | below, carried):
-            ordered = ([rv for rv in free if rv in some] for some in (together, above))
-            found = found or _level(reading, *ordered, start)
+            latents, moving = ([rv for rv in free if rv in v] for v in (together, above))
+            found = found or _level(reading, latents, moving, start)
         yield from found
         carried |= above
 
