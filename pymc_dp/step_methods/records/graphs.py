@@ -250,6 +250,9 @@ class RecordGraphs(CarriedGraphs):
         As of `engine.Engine`.
     """
 
+    reading: Additive | None
+    in_full: str
+
     def read_in_full(self, why: str) -> None:
         """Give the reading up."""
         self.reading, self.in_full = None, why
@@ -257,8 +260,7 @@ class RecordGraphs(CarriedGraphs):
 
     def _densities(self):
         graphs = super()._densities()
-        self.reading: Additive | None = None
-        self.in_full = ""
+        self.reading, self.in_full = None, ""
         self.sums: list[ScalarVariable] = []
         graphs |= {"maps": [], "public": []}
         try:
