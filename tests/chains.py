@@ -5,6 +5,8 @@ import pymc as pm
 from pymc.sampling.mcmc import assign_step_methods
 from pymc.step_methods.compound import CompoundStep
 
+from pymc_dp.step_methods.weave import WeavingStep
+
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 SHORT = QUIET | {"chains": 1, "cores": 1}
 
@@ -16,7 +18,9 @@ def begun(step, seed=1):
 
 
 def step_of(kind, model, *names, **options):
-    """Return a step for the named variables of a model, ready to draw."""
+    """Return a step for the named variables of a model, ready to draw these alone."""
+    if issubclass(kind, WeavingStep):
+        options = {"interweave": False} | options
     return begun(kind([model[name] for name in names], model=model, **options))
 
 

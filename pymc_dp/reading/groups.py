@@ -96,7 +96,7 @@ def _is_separate(drawn: TensorVariable, n: int, given: Sequence[TensorVariable])
     above = [v for v in nearest_rvs(drawn.owner.inputs) if v not in given]
     components = [v for v in above if v in drawn.owner.inputs]
     return all(v in given for c in components for v in parents(c)) and all(
-        _is_separate(v, n, given) and _rowwise(drawn, v) for v in above if v not in components
+        _is_separate(v, n, given) and by_rows(drawn, v) for v in above if v not in components
     )
 
 
@@ -119,7 +119,7 @@ def record_variables(reading: Reading) -> list[TensorVariable]:
     return [
         rv
         for rv in found
-        if all(_rowwise(child, rv) for child in found if child is not rv and _parent(child, rv))
+        if all(by_rows(child, rv) for child in found if child is not rv and _parent(child, rv))
     ]
 
 
@@ -127,7 +127,7 @@ def _parent(child: TensorVariable, rv: TensorVariable) -> bool:
     return rv in parents(child)
 
 
-def _rowwise(child: TensorVariable, rv: TensorVariable) -> bool:
+def by_rows(child: TensorVariable, rv: TensorVariable) -> bool:
     """Whether entry i of `child` depends on entry i of `rv` alone.
 
     If it depends on it by the components of a mixture, say, which are variables of their own, the
@@ -139,7 +139,7 @@ def _rowwise(child: TensorVariable, rv: TensorVariable) -> bool:
     if isinstance(op, CustomSymbolicDistRV) and not op.ndim_supp:
         graph, drawn = _opened(child)
         return (not depends_on(graph, rv) or is_rowwise(graph, rv, n, child.type.ndim)) and all(
-            _rowwise(d, rv) for d in drawn if _parent(d, rv)
+            by_rows(d, rv) for d in drawn if _parent(d, rv)
         )
     if rv not in nearest_rvs(child.owner.inputs):
         return not _parent(child, rv)
@@ -167,8 +167,8 @@ def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Block]
             continue
         below = children(reading, rv)
         above = [m for m in members if _parent(rv, m)]
-        by_rows = all(c in members and _rowwise(c, rv) for c in below)
-        if below and by_rows and all(_rowwise(rv, m) for m in above):
+        mine = all(c in members and by_rows(c, rv) for c in below)
+        if below and mine and all(by_rows(rv, m) for m in above):
             members.append(rv)
     members = [rv for rv in model.free_RVs if rv in members]
     found = []
@@ -196,7 +196,7 @@ def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
     """
     pairs = [(rv, other) for other in group if _parent(rv, other)]
     pairs += [(other, rv) for other in group if _parent(other, rv)]
-    return bool(pairs) and all(_rowwise(child, above) for child, above in pairs)
+    return bool(pairs) and all(by_rows(child, above) for child, above in pairs)
 
 
 @once
@@ -388,25 +388,30 @@ def transform_parents(model: pm.Model, rv: TensorVariable) -> list[TensorVariabl
     return nearest_rvs([transform.backward(value, *rv.owner.inputs)])
 
 
-def factor_density(model: pm.Model, block: Block) -> TensorVariable:
-    """Log density of all that is computed from the records, the releases above all."""
-    total = pt.zeros((), dtype="float64")
+def factor_terms(model: pm.Model, block: Block) -> list[TensorVariable]:
+    """Log densities of all that is computed from the records, the releases above all."""
+    terms = []
     for factor in block.factors:
         if factor in model.potentials:
-            total += factor.sum()
-        else:
-            value, transform = model.rvs_to_values[factor], model.rvs_to_transforms.get(factor)
-            if transform is None and None in value.type.shape:  # of dims: it says no length
-                value = pt.specify_shape(value, known_shape(factor))
-            if transform is not None:
-                if transform_parents(model, factor):
-                    raise ValueError(
-                        f"{factor.name!r} depends on the records {block.name!r}, and its transform "
-                        f"on other variables: give {factor.name!r} default_transform=None"
-                    )
-                value = transform.backward(value, *factor.owner.inputs)
-            total += logp(factor, value, warn_rvs=False).sum()
-    return total
+            terms.append(factor)
+            continue
+        value, transform = model.rvs_to_values[factor], model.rvs_to_transforms.get(factor)
+        if transform is None and None in value.type.shape:  # of dims: it says no length
+            value = pt.specify_shape(value, known_shape(factor))
+        if transform is not None:
+            if transform_parents(model, factor):
+                raise ValueError(
+                    f"{factor.name!r} depends on the records {block.name!r}, and its transform "
+                    f"on other variables: give {factor.name!r} default_transform=None"
+                )
+            value = transform.backward(value, *factor.owner.inputs)
+        terms.append(logp(factor, value, warn_rvs=False))
+    return terms
+
+
+def factor_density(model: pm.Model, block: Block) -> TensorVariable:
+    """Log density of all that is computed from the records."""
+    return sum((t.sum() for t in factor_terms(model, block)), start=pt.zeros((), dtype="float64"))
 
 
 @once

@@ -29,7 +29,6 @@ from pymc_dp.mechanisms.release import apart
 from pymc_dp.reading.counts import MOST_LISTED
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import (
-    DPStep,
     PointFunction,
     in_a_row,
     point_function,
@@ -48,6 +47,7 @@ from pymc_dp.step_methods.tables import (
     read_table,
     releases_of_counts,
 )
+from pymc_dp.step_methods.weave import WeavingStep
 
 _CELLS = 200  # of a table whose pairs all see every release
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
@@ -55,7 +55,7 @@ _FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choo
 
 
 @STEPS.register(order=30)
-class CountGibbs(DPStep):
+class CountGibbs(WeavingStep):
     r"""Draw confidential counts exactly from their full conditional given the releases.
 
     A binomial count c of n has :math:`p(c \mid p, z) \propto \mathrm{Binomial}(c; n, p)\,
@@ -139,12 +139,13 @@ class CountGibbs(DPStep):
             if self._tables[-1].lattice:
                 hold_parts(self, reading, (rv,))
             self._hold_whole(children(reading, rv))
+        self._find_moves(reading, initial_point)
 
     def step(self, point):
         """Draw every table, and its probabilities, once."""
         for table in self._tables:
             point = table.update(self.rng, point)
-        return point, [{}]
+        return self._weave(point), [{}]
 
 
 @dataclass

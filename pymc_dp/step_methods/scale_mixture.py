@@ -11,13 +11,14 @@ from pymc_dp.kernels.draws.scale_mixture import draw_independent, draw_joint
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.model import children, release_statistic
-from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable
+from pymc_dp.step_methods.base import as_row, point_function, unusable
 from pymc_dp.step_methods.registry import STEPS
 from pymc_dp.step_methods.two_sided import released_entries
+from pymc_dp.step_methods.weave import WeavingStep
 
 
 @STEPS.register(order=90)
-class LaplaceScaleMixtureGibbs(DPStep):
+class LaplaceScaleMixtureGibbs(WeavingStep):
     r"""Draw a Normal or jointly Normal statistic under Laplace noise by augmentation [1]_ [2]_.
 
     Each call draws :math:`1/\omega_j^2 \mid s_j` from its inverse Gaussian, then

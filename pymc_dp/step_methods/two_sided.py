@@ -33,17 +33,17 @@ from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
 from pymc_dp.reading.sums.polynomials import is_linear
 from pymc_dp.step_methods.base import (
-    DPStep,
     as_row,
     infeasible,
     point_function,
     unusable,
 )
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
+from pymc_dp.step_methods.weave import WeavingStep
 
 
 @STEPS.register(order=50)
-class TwoSidedGibbs(DPStep):
+class TwoSidedGibbs(WeavingStep):
     r"""Draw a latent statistic s exactly from its full conditional given a release.
 
     For Laplace noise of rate :math:`\lambda` around a statistic with law f,
@@ -56,11 +56,17 @@ class TwoSidedGibbs(DPStep):
     in the law's family, so that s is drawn in O(1) without augmentation and without the restriction
     on :math:`\lambda` of [1]_. Gaussian noise on a Normal or Gamma statistic is drawn exactly, too.
 
+    Given s, its parameters move by its sampling error only. So after each draw the continuous
+    parameters above it move by random walks, s along with them with the noise behind it held fixed,
+    as `RecordMetropolis` moves them; steps and their number are tuned during warm-up.
+
     Parameters
     ----------
     vars : list of TensorVariable
         Latent statistics with a registered law (Normal, Gamma, Exponential, and counts), each the
         affine content of one entry of one release and of nothing else.
+    interweave : bool, default True
+        Whether to move the parameters along.
     model : pm.Model, optional
         The model of the context by default.
 

@@ -14,6 +14,8 @@ from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods import STEPS, FeasibleSlice
 from pymc_dp.step_methods.base import point_function, value_writer
+from pymc_dp.step_methods.records.graphs import CarriedGraphs
+from pymc_dp.step_methods.weave import WeavingStep
 from tests.geweke import check_invariance, feasible, normal_records, z_scores
 from tests.night import test_record_calibration as records
 
@@ -114,8 +116,12 @@ def drawn_by(model, steps):
     """Names of the values that the steps draw."""
     drawn = [v.name for own in steps for v in own.vars]
     for own in steps:
-        for engine in own.engines if getattr(own, "interweave", False) else ():
+        for engine in (
+            own.engines if isinstance(own, dp.RecordMetropolis) and own.interweave else ()
+        ):
             drawn += [model.rvs_to_values[p].name for p in engine.parameters if not engine.fixed]
+        for weave in getattr(own, "weaves", ()):
+            drawn += [model.rvs_to_values[v].name for v in (*weave.parameters, *weave.latents)]
     return drawn
 
 
@@ -185,6 +191,7 @@ def side_by_side(build, choose, transitions=1):
     steps = choose(model)
     for own in steps:
         own.rng = np.random.default_rng(2)
+        own.stop_tuning()
     before, given = draw_all(model, 1)
     before, given = ({k: v[0] for k, v in found.items()} for found in (before, given))
     for value, shared in zip(given.values(), model.data_vars, strict=True):
@@ -374,6 +381,35 @@ def draw_binomial_count(rng, size):
     return {"p": p, "c": c}, {"z": c + geometric_noise(rng, 2.0, size)}
 
 
+def logit_count():
+    """Of which the probability is not conjugate."""
+    b = pm.Normal("b", -0.5, 1.2)
+    c = pm.Binomial("c", 12, logit_p=b)
+    release("z", c, dp.GeometricMechanism(4.0))
+
+
+def draw_logit_count(rng, size):
+    b = rng.normal(-0.5, 1.2, size)
+    c = rng.binomial(12, 1 / (1 + np.exp(-b)))
+    return {"b": b, "c": c}, {"z": c + geometric_noise(rng, 4.0, size)}
+
+
+def levels():
+    """Counts with a rate each, and the law of these."""
+    scale = pm.Gamma("scale", 3, 1)
+    rate = pm.Gamma("rate", 2.0, 1 / scale, shape=3)
+    y = pm.Poisson("y", rate, shape=3)
+    release("z", y, dp.GeometricMechanism([1.0, 4.0, 9.0]))
+
+
+def draw_levels(rng, size):
+    scale = rng.gamma(3, size=size)
+    rate = scale[:, None] * rng.gamma(2.0, size=(size, 3))
+    y = rng.poisson(rate)
+    z = y + np.stack([geometric_noise(rng, s, size) for s in (1.0, 4.0, 9.0)], 1)
+    return {"scale": scale, "rate": rate, "y": y}, {"z": z}
+
+
 def geometric_noise(rng, scale, shape):
     one, other = (rng.geometric(-np.expm1(-1 / scale), shape) for _ in range(2))
     return one - other
@@ -469,6 +505,12 @@ ON = {
         "counts": (counts, "abcd"),
         "bounded": (bounded_moments, ["x_mean"], 4_000, draw_bounded_statistics),
         "parts of counts": (parts_of_counts, "y", 4_000, draw_parts_of_counts),
+        "statistics, moved": (statistics, updating(dp.TwoSidedGibbs, *"abcde")),
+        "counts, moved": (counts, updating(dp.TwoSidedGibbs, *"abcd")),
+        "bounded, moved": (
+            bounded_moments, updating(dp.TwoSidedGibbs, "x_mean"), 4_000, draw_bounded_statistics
+        ),
+        "levels, moved": (levels, updating(dp.TwoSidedGibbs, "y"), 3_000, draw_levels),
     },
     dp.TruncatedGammaMixtureGibbs: {
         "variances": (variances, "ab"),
@@ -477,6 +519,12 @@ ON = {
     dp.LaplaceScaleMixtureGibbs: {
         "independent": (normals, "y", None, None, 3),
         "jointly": (correlated_normals, "y", 2_000, draw_correlated_normals, 3),
+        "jointly, moved": (
+            correlated_normals,
+            updating(dp.LaplaceScaleMixtureGibbs, "y"),
+            3_000,
+            draw_correlated_normals,
+        ),
     },
     dp.SkellamBesselGibbs: {"counts": (skellam, "y", None, None, 3)},
     dp.TableGibbs: {
@@ -502,6 +550,7 @@ ON = {
         "binomial": (
             partial(binomial_count, dp.GeometricMechanism(2.0)), "cp", 3_000, draw_binomial_count
         ),
+        "binomial, moved": (logit_count, updating(dp.CountGibbs, "c"), 4_000, draw_logit_count),
         "binomial, listed": (
             partial(binomial_count, dp.LaplaceMechanism(4.0), lambda c: (c - 5.0) ** 2), "cp", 4_000
         ),
@@ -560,6 +609,11 @@ def test_every_step_has_a_case():
     "ConjugateGibbs: some families",
     "ConjugateGibbs: bounded",
     "CountGibbs: binomial",
+    "CountGibbs: binomial, moved",
+    "TwoSidedGibbs: statistics, moved",
+    "TwoSidedGibbs: counts, moved",
+    "TwoSidedGibbs: bounded, moved",
+    "TwoSidedGibbs: levels, moved",
     "CountGibbs: multinomial",
     "FactorizationGibbs: released",
     "RecordMetropolis: clamped normal",
@@ -567,8 +621,17 @@ def test_every_step_has_a_case():
 )
 def test_steps_leave_the_joint_law_alone(case):
     step, build, names, *how = CASES[case]
-    choose = names if callable(names) else updating(step, *names)
+    # What moves the parameters along would hide that latents are drawn wrongly.
+    alone = {"interweave": False} if issubclass(step, WeavingStep) else {}
+    choose = names if callable(names) else updating(step, *names, **alone)
     if how[:1] == [None] or not how:
         side_by_side(build, choose, *how[2:])
     else:
         one_by_one(build, choose, *how)
+
+
+def test_a_wrong_move_fails(monkeypatch):
+    """Counts that stay as they are when their probability moves keep no noise fixed."""
+    monkeypatch.setattr(CarriedGraphs, "_coupling", lambda self: list(self.records.values()))
+    with pytest.raises(AssertionError, match="the law changes"):
+        one_by_one(logit_count, updating(dp.CountGibbs, "c"), 4_000, draw_logit_count)

@@ -45,8 +45,8 @@ from pymc_dp.reading.privacy import Loss, stated_loss
 from pymc_dp.reading.propriety import check_proper, check_proper_rows
 from pymc_dp.reading.record_sums import RecordSumsRV
 from pymc_dp.reading.sums import is_rowwise
-from pymc_dp.step_methods.base import DPStep, DPStepState, unusable
-from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkState
+from pymc_dp.step_methods.base import unusable
+from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkingState, WalkingStep
 from pymc_dp.step_methods.records.engine import Engine
 from pymc_dp.step_methods.registry import STEPS
 
@@ -60,19 +60,17 @@ _REFUSED, _REFUSED_EACH = 3, 0.01  # refused records to warn of: in all, and to 
 
 
 @dataclass_state
-class RecordMetropolisState(DPStepState):
+class RecordMetropolisState(WalkingState):
     """Whether the records were drawn from their law yet, and what the moves learned.
 
     The records live in the point; the sums and their centres are computed from them.
     """
 
     started: bool
-    tune: bool
-    walks: list[WalkState]
 
 
 @STEPS.register(order=10)
-class RecordMetropolis(DPStep):
+class RecordMetropolis(WalkingStep):
     r"""Update confidential records one by one, and move their parameters along with them.
 
     Proposes :math:`x_i^* \sim f(\cdot \mid \theta)` and accepts with probability :math:`\min\{1,
@@ -207,17 +205,6 @@ class RecordMetropolis(DPStep):
         # Chains that PyMC starts at different places start there.
         varied = [v.name for v in model.free_RVs if _starts_at_random(model, v) and v in above]
         self._varied_start = model if varied and self.restart else None
-        self.tune = True
-
-    @property
-    def walks(self) -> list[WalkState]:
-        """What the moves learned, for each block of records."""
-        return [walk.sampling_state for walk in self._walks]
-
-    @walks.setter
-    def walks(self, states: list[WalkState]) -> None:
-        for walk, state in zip(self._walks, states, strict=True):
-            walk.sampling_state = state
 
     def _starting_values(self) -> dict[str, np.ndarray]:
         """Return the starting values of the records' ancestors, by the chain's own generator."""
@@ -231,12 +218,6 @@ class RecordMetropolis(DPStep):
         pairs = zip(self.engines, self._losses, strict=True)
         self._watches = [Watch(engine, loss) for engine, loss in pairs]
         self._walks = [WalkAdaptation(engine.size) for engine in self.engines]
-
-    def setup_chain(self, rng, tune, draws):
-        """Forget the last chain."""
-        super().setup_chain(rng, tune, draws)
-        self.tune = tune > 0
-        self._reset()
 
     def step(self, point):
         """Sweep over all records."""

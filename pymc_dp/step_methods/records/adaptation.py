@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 
+from pymc_dp.step_methods.base import DPStep, DPStepState
+
 _TARGET = 0.44  # of moves along one direction (Gelman, Roberts & Gilks 1996)
 _MOVES_EACH, _MOST_MOVES = 6, 12
 _FIRST_WINDOW = 50
@@ -38,12 +40,14 @@ class WalkAdaptation(WithSamplingState):
     ----------
     size : int
         Number of parameters.
+    by_entry : bool
+        Whether they move along their coordinates only.
     """
 
     _state_class = WalkState
 
-    def __init__(self, size: int):
-        self._is_large = size > _MOST_DIRECTIONS
+    def __init__(self, size: int, by_entry: bool = False):
+        self._is_large = by_entry or size > _MOST_DIRECTIONS
         if self._is_large:
             self.axes = np.zeros((size, 0))
         else:
@@ -88,3 +92,38 @@ class WalkAdaptation(WithSamplingState):
         # Steps along them as long as those before, in units of the draws' spread.
         self.scales[size:] = np.clip(np.exp(np.mean(np.log(lengths[size:]))), 1e-3, 3.0)
         self.tried[size:] = 0.0
+
+
+@dataclass_state
+class WalkingState(DPStepState):
+    """What the moves of a step learned."""
+
+    tune: bool
+    walks: list[WalkState]
+
+
+class WalkingStep(DPStep):
+    """A step with random walks, `_walks`, which `_reset` makes anew."""
+
+    _state_class = WalkingState
+    _walks: list[WalkAdaptation]
+    tune = True
+
+    def _reset(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def walks(self) -> list[WalkState]:
+        """What the moves learned."""
+        return [walk.sampling_state for walk in self._walks]
+
+    @walks.setter
+    def walks(self, states: list[WalkState]) -> None:
+        for walk, state in zip(self._walks, states, strict=True):
+            walk.sampling_state = state
+
+    def setup_chain(self, rng, tune, draws):
+        """Forget the last chain."""
+        super().setup_chain(rng, tune, draws)
+        self.tune = tune > 0
+        self._reset()

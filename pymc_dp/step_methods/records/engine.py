@@ -30,6 +30,7 @@ from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
 from pymc_dp.step_methods.base import in_a_row, point_function
 from pymc_dp.step_methods.records.graphs import RecordGraphs
+from pymc_dp.step_methods.records.law import ChainGraphs
 
 Point = dict[str, np.ndarray]
 
@@ -54,23 +55,66 @@ def _sums(maps: Sequence[np.ndarray], n: int) -> list[float]:
     return [s for m in maps for s in np.broadcast_to(m, (*m.shape[:-1], n)).sum(axis=-1).ravel()]
 
 
-def _unpacked(inner: Piece, before: str, after: str, records: int, further: int) -> Callable:
+def unpacked(inner: Piece, before: str, after: str, records: int, further: int) -> Callable:
     """Take records and further inputs one by one: so arrays cross from Python much faster."""
     names = [f"x{i}" for i in range(records)], [f"e{i}" for i in range(further)]
-    packed = [f"({''.join(f'{name}, ' for name in group)})" for group in names]
-    return from_source(
-        "sweeps",
-        ", ".join([before, after, *names[0], *names[1]]),
-        f"inner({before.split(', ')[0]}, {packed[0]}, theta, {packed[1]}, {after})",
-        inner=inner,
-    ).function
+    x, env = (f"({''.join(f'{name}, ' for name in group)})" for group in names)
+    rng, theta = before.split(", ")
+    own = f"{rng}, {x}, {theta}" if records else before
+    arguments = ", ".join([before, after, *names[0], *names[1]])
+    return from_source("moves", arguments, f"inner({own}, {env}, {after})", inner=inner).function
 
 
 class _DisagreementError(RuntimeError):
     """The density that was read as a function of sums is not that of the releases."""
 
 
-class Engine:
+class Layout:
+    """How the values of parameters are laid out in one vector, and further inputs are found."""
+
+    _centers: TensorVariable
+    _center_values: np.ndarray
+    _sources: list
+
+    def __init__(self, model: pm.Model, parameters: Sequence[TensorVariable], start: Point):
+        self._slices = []
+        position = 0
+        for rv in parameters:
+            value = model.rvs_to_values[rv]
+            shape = np.shape(start[value.name])
+            size = int(np.prod(shape))
+            self._slices.append((value, slice(position, position + size), shape))
+            position += size
+        self.size = position
+
+    def theta(self, point: Point) -> np.ndarray:
+        """Return the parameters of a point as one vector."""
+        parts = [np.ravel(point[value.name]) for value, _, _ in self._slices]
+        return np.concatenate([np.zeros(0), *parts]).astype("float64")
+
+    def moved(self, theta: np.ndarray) -> Point:
+        """Return the values of parameters by their names."""
+        return {
+            value.name: theta[s].reshape(shape).astype(value.dtype)
+            for value, s, shape in self._slices
+        }
+
+    def env(self, point: Point, centers: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+        """Return the further inputs of the compiled functions, data as they stand now."""
+        found = []
+        for source in self._sources:
+            if source is self._centers:
+                found.append(self._center_values if centers is None else centers)
+            elif isinstance(source, SharedVariable):
+                found.append(_contiguous(source.get_value(borrow=True)))
+            elif isinstance(source, np.ndarray):
+                found.append(source)
+            else:
+                found.append(_contiguous(point[source]))
+        return tuple(found)
+
+
+class Engine(Layout):
     """Compiled sweeps over one block of records.
 
     Attributes
@@ -101,8 +145,10 @@ class Engine:
         # What compiling it anew takes; the records of the point would be most of a pickle.
         own = {model.rvs_to_values[rv].name for rv in block.records}
         self._start = {name: value for name, value in start.items() if name not in own}
-        self._lay_out(start)
-        graphs = RecordGraphs(model, block, self.parameters, self._slices, recorded)
+        super().__init__(model, self.parameters, start)
+        self._name()
+        how = model, block, self.parameters, self._slices
+        graphs = RecordGraphs(*how) if recorded is None else ChainGraphs(*how, recorded=recorded)
         self._centers, self._sources = graphs.centers, graphs.sources
         self._columns = graphs.columns
         self._center_values = np.zeros(len(self._columns))
@@ -116,18 +162,8 @@ class Engine:
         """Pickle the model, not what was compiled, which other processes cannot load."""
         return Engine, (self._model, self.block, self._start)
 
-    def _lay_out(self, start: Point) -> None:
-        """Lay the values of the parameters out in one vector."""
+    def _name(self) -> None:
         model = self._model
-        self._slices = []
-        position = 0
-        for rv in self.parameters:
-            value = model.rvs_to_values[rv]
-            shape = np.shape(start[value.name])
-            size = int(np.prod(shape))
-            self._slices.append((value, slice(position, position + size), shape))
-            position += size
-        self.size = position
         transforms = [model.rvs_to_transforms.get(rv) for rv in self.block.records]
         self.names = [model.rvs_to_values[rv].name for rv in self.block.records]
         self._is_plain = all(transform is None for transform in transforms)
@@ -260,14 +296,9 @@ class Engine:
         keys = [piece.key for piece in pieces]
         key = None if None in keys else repr((made.__name__, how.__name__, options, keys))
         after = f"axes, scales, {arguments}, " + ("turns, out" if options else "turn")
-        self._run = _unpacked(Piece(made, key), "rng, theta", after, len(x), len(env))
+        self._run = unpacked(Piece(made, key), "rng, theta", after, len(x), len(env))
 
     # --- Use ------------------------------------------------------------------------------------
-
-    def theta(self, point: Point) -> np.ndarray:
-        """Return the parameters of a point as one vector."""
-        parts = [np.ravel(point[value.name]) for value, _, _ in self._slices]
-        return np.concatenate([np.zeros(0), *parts]).astype("float64")
 
     def records(self, point: Point) -> tuple[np.ndarray, ...]:
         """Return the records of a point."""
@@ -289,27 +320,8 @@ class Engine:
 
     def update(self, point: Point, x: Sequence[np.ndarray], theta: np.ndarray) -> Point:
         """Return a point with other records and parameters."""
-        new = {
-            value.name: theta[s].reshape(shape).astype(value.dtype)
-            for value, s, shape in self._slices
-        }
         values = x if self._is_plain else self._to_values(theta, *x, *self.env(point))
-        new.update(zip(self.names, values, strict=True))
-        return {**point, **new}
-
-    def env(self, point: Point, centers: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
-        """Return the further inputs of the compiled functions, data as they stand now."""
-        found = []
-        for source in self._sources:
-            if source is self._centers:
-                found.append(self._center_values if centers is None else centers)
-            elif isinstance(source, SharedVariable):
-                found.append(_contiguous(source.get_value(borrow=True)))
-            elif isinstance(source, np.ndarray):
-                found.append(source)
-            else:
-                found.append(_contiguous(point[source]))
-        return tuple(found)
+        return {**point, **self.moved(theta), **dict(zip(self.names, values, strict=True))}
 
     def log_density(self, x, theta, env) -> float:
         """Log density of the releases given the records, computed from the records themselves.

@@ -1,0 +1,132 @@
+"""What is compiled for a chain: the law of the records as a function of sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.logprob.basic import logp
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar import basic as ps
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import lengths, nearest_rvs
+from pymc_dp.reading.sums import Additive, additive
+from pymc_dp.step_methods.records.graphs import RecordGraphs, fresh, substituted
+
+
+class ChainGraphs(RecordGraphs):
+    """What is compiled for a chain of a block of records.
+
+    Beside what `RecordGraphs` has: the density of the records and of what moves, ``law``, and
+    ``gather``, the sums over the records that it takes: of an exponential family, its sufficient
+    statistics, and none where the density is no function of sums; and ``collect``, what is recorded
+    of a draw.
+
+    Parameters
+    ----------
+    recorded : variables of the model.
+    """
+
+    def __init__(self, *args, recorded: Sequence[TensorVariable]):
+        self._recorded = recorded
+        super().__init__(*args)
+
+    def _densities(self):
+        self._law = self._read_law()
+        return super()._densities()
+
+    def _read_law(self) -> Additive | None:
+        """Read the density of the records as a function of sums, free of what moves."""
+        moving = self._moving()
+        density = sum(logp(rv, rv, warn_rvs=False).sum() for rv in self.records)
+        density = _in_support(density, self.block.records, moving)
+        try:
+            law = additive(density, dict.fromkeys(self.records, self.block.n), apart=moving)
+        except Declined:
+            return None
+        if moving & set(nearest_rvs(law.maps)):
+            return None
+        self.columns = law.columns
+        return law
+
+    def _further(self, graphs):
+        laws = [logp(fresh(rv, self.records), x, warn_rvs=False) for rv, x in self.records.items()]
+        whole = density = sum(law.sum() for law in laws)
+        sums: list[TensorVariable] = []
+        if self._law is not None:
+            centered = {self._law.centers: self.centers_of(self._law)}
+            maps, symbols = self._law.rows()
+            maps = substituted(substituted(maps, centered), self.records)
+            sums = [pt.atleast_1d(m.sum(axis=-1)) for m in maps]
+            public = substituted([g for _, g in self._law.public], centered)
+            values = {s: self.law_sums[k] for k, s in enumerate(symbols)}
+            values |= dict(zip([s for s, _ in self._law.public], public, strict=True))
+            [density] = self._law.at(values)
+        [prior] = graphs["prior"]
+        return super()._further(graphs) | {
+            "law": [prior + density.astype("float64")],
+            "law, whole": [prior + whole.astype("float64")],
+            "gather": [pt.concatenate(sums) if sums else pt.zeros(0)],
+            "collect": substituted(self._recorded, self.records),
+        }
+
+
+def _in_support(
+    density: TensorVariable, records: Sequence[TensorVariable], moving: set[TensorVariable]
+) -> TensorVariable:
+    """Return a log density without the conditions that records in their support fulfil.
+
+    Records of a chain are in it: they are drawn from their law, and no parameter cuts it.
+    """
+    while True:
+        for variable in ancestors([density]):
+            node = variable.owner
+            if node is None or not isinstance(node.op, Elemwise) or node.op.scalar_op != ps.switch:
+                continue
+            condition, yes, no = node.inputs
+            above = set(nearest_rvs([condition]))
+            if _is_point(condition):
+                branch = no
+            elif not above & {*records} or above & moving:
+                continue
+            elif _is_impossible(no):
+                branch = yes
+            elif _is_impossible(yes):
+                branch = no
+            else:
+                continue
+            branch = pt.alloc(branch.astype(variable.dtype), *lengths(variable))
+            [density] = graph_replace([density], {variable: branch})
+            break
+        else:
+            return density
+
+
+def _unexpanded(variable: Variable) -> Variable:
+    while variable.owner and isinstance(variable.owner.op, DimShuffle):
+        [variable] = variable.owner.inputs
+    return variable
+
+
+def _is_impossible(variable: Variable) -> bool:
+    variable = _unexpanded(variable)
+    return isinstance(variable, Constant) and bool(np.all(variable.data == -np.inf))
+
+
+def _is_point(condition: Variable) -> bool:
+    """Whether a condition takes continuous values that are a certain number."""
+    node = condition.owner
+    match node and isinstance(node.op, Elemwise) and node.op.scalar_op:
+        case ps.AND():
+            return any(map(_is_point, node.inputs))
+        case ps.EQ():
+            value, number = node.inputs
+            continuous = all(rv.dtype.startswith("float") for rv in nearest_rvs([value]))
+            return continuous and isinstance(_unexpanded(number), Constant)
+    return False
