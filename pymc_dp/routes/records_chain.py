@@ -5,11 +5,14 @@ given the records. What is tuned in the warm-up, by draws alone:
 
 - step sizes, along each axis and for each kind of moves, to the acceptance rate of a random walk;
 - the axes, to those along which the draws are uncorrelated (`WalkAdaptation`);
-- how many moves of a kind a round has: one along each axis (two given the records, which cost
-  less), but one in all where their mean squared jump is less than a tenth of the other kind's;
-- how many rounds a draw has: half the autocorrelation time of the slowest parameter, in
-  rounds, and at most 100. It is measured on the later half of the draws whenever these have
-  doubled, and may grow fourfold each time: a chain that is slow knows too little of itself.
+- how many moves of a kind a round has: two along each axis, and one in all where their mean squared
+  jump is less than a tenth of the other kind's. Moves that take about as long as a sweep, because
+  they draw at random or add up all records, are made once along each axis, and once in all where
+  the other kind's are longer;
+- how many rounds a draw has: half the autocorrelation time of the slowest parameter, in rounds, and
+  at most 100. Draws of the warm-up have a third of them. The time is measured on the later half of
+  the draws whenever these have doubled, and may grow fourfold each time: a chain that is slow knows
+  too little of itself.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths
 from pymc_dp.graphs.stages import stage
-from pymc_dp.kernels.records import CARRIED, GIVEN
+from pymc_dp.kernels.records import CARRIED
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading, is_tagged
@@ -43,9 +46,9 @@ from pymc_dp.step_methods.records.engine import Engine
 _NAME = "records in one loop"
 _MOST = 20  # entries of parameters: a move of any is one of all records
 _TUNED = 10  # draws between changes of the step sizes, and later the same share of the draws
-_PASSES = {CARRIED: 1, GIVEN: 2}  # over the axes in a round
-_SMALL = 0.1  # of the other kind's mean squared jump
-_CORRELATED = 2.0  # draws to an effective one
+# Passes over the axes in a round, and the least share of the other kind's mean squared jump.
+_CHEAP, _COSTLY = (2, 0.1), (1, 1.0)
+_CORRELATED, _FEWER = 2.0, 3  # draws to an effective one; times as many in the warm-up
 _SHORTEST = 100  # draws of which their autocorrelation is measured
 _MOST_ROUNDS, _FASTEST = 100, 4.0
 
@@ -104,9 +107,10 @@ class RecordChain:
             state.counts[1:] = self._moves(state, late)
             if size and (first >= measured or (first == tune and len(late) >= _SHORTEST)):
                 apart = max(map(_draws_apart, late.T))
-                growth = min(apart / _CORRELATED, _FASTEST)
+                growth = min(apart / (_FEWER * _CORRELATED), _FASTEST)
                 state.counts[0] = np.clip(round(state.counts[0] * growth), 1, _MOST_ROUNDS)
                 measured *= 2
+        state.counts[0] = min(_FEWER * state.counts[0], _MOST_ROUNDS)
         return state
 
     def _begun(self, rng: np.random.Generator) -> State:
@@ -122,15 +126,18 @@ class RecordChain:
         state.counts[1:] = self._moves(state, theta[None])
         return state
 
-    @staticmethod
-    def _moves(state: State, drawn: np.ndarray) -> np.ndarray:
+    def _moves(self, state: State, drawn: np.ndarray) -> np.ndarray:
         """Return how many moves of each kind a round has."""
-        moves = np.array([_PASSES[kind] * state.scales.shape[1] for kind in (CARRIED, GIVEN)])
+        how = [_COSTLY if costly else _CHEAP for costly in self._engine.costly]
+        passes, least = map(np.array, zip(*how, strict=True))
+        moves = passes * state.scales.shape[1]
+        if self._engine.fixed:
+            moves[CARRIED] = 0
         sd = drawn.std(axis=0)
         if (sd > 0.0).all() and sd.size:
             axes = state.axes if state.axes.shape[1] else np.eye(sd.size)
             jumps = ((state.scales * np.linalg.norm(axes / sd[:, None], axis=0)) ** 2).mean(axis=1)
-            moves[jumps < _SMALL * jumps[::-1]] = 1
+            moves = np.where(jumps < least * jumps[::-1], np.minimum(moves, 1), moves)
         return moves
 
     def _run(self, rng, state: State, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -13,7 +13,8 @@ import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
@@ -128,6 +129,8 @@ class Engine(Layout):
         Why the statistic is computed afresh for every proposal; empty where it need not be.
     fixed : str
         Why the parameters cannot be moved along with the records; empty where they can.
+    costly : pair of bool
+        Of a chain, whether moves with the records and given them take as long as a sweep.
     is_cut : bool
         Whether proposals may be refused for the sole reason that the point cannot hold them.
     """
@@ -291,6 +294,9 @@ class Engine(Layout):
                 from_graph([theta, *of_law], [in_a_row([theta, *graphs["collect"]])]),
             )
             direct = theta in ancestors(graphs["full"])
+            afresh = direct or graphs["law"] is graphs["law, whole"]
+            at_random = any(isinstance(v.type, RandomType) for v in graph_inputs(coupled))
+            self.costly = at_random, afresh
             made = make_chain(plain, how(plain), LawFunctions(*(p.function for p in laws)), direct)
             pieces, options, arguments = (*pieces, *laws), f"{direct}", "counts"
         keys = [piece.key for piece in pieces]
