@@ -106,6 +106,8 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
 
     All the random variables in the outputs draw from the one generator.
     """
+    if not outputs:
+        return from_source("nothing", "*rest", "()")
     shared = [v for v in graph_inputs(outputs) if isinstance(v.type, RandomType)]
     own = [v.type() for v in shared]
     if shared:

@@ -296,34 +296,6 @@ def make_carried_each(back, values, couple, terms, choose) -> Callable:
     return carried_each
 
 
-def make_walk(density: Callable, put: Callable) -> Callable:
-    """Return moves of theta, one axis after the other, given all else in a vector q.
-
-    Parameters
-    ----------
-    density : ``(q, *data) -> (float,)``, log density
-    put : ``(theta, q, *data) -> (q,)``, with other values of theta
-    """
-
-    @part
-    def walk(rng, theta, q, data, axes, scales, count, turn):
-        tried, moved = np.zeros(scales.size), np.zeros(scales.size)
-        (now,) = density(q, *data)
-        here = now.item()
-        for t in range(turn, turn + count):
-            k = t % scales.size
-            tried[k] += 1
-            there = beside(rng, theta, axes, scales, k)
-            (other,) = put(there, q, *data)
-            (then,) = density(other, *data)
-            if math.log(rng.random()) < then.item() - here:
-                theta, q, here = there, other, then.item()
-                moved[k] += 1
-        return theta, q, tried, moved
-
-    return walk
-
-
 def make_sweeps(pieces: RecordFunctions, how: Sweep) -> Callable:
     """Return the function that sweeps over the records, with interweaving moves of theta."""
     read, log_density, sweep = how

@@ -22,7 +22,7 @@ from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.warm_up import warm_up
 from pymc_dp.step_methods import claimed_steps, kept_steps
-from pymc_dp.step_methods.loop import Loop, loop_draws
+from pymc_dp.step_methods.loop import Loop, loop_draws, undrawn, walks
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 
 _NAME = "steps in one loop"
@@ -48,10 +48,11 @@ class StepsChain:
         model = reading.model
         self._lock, self._start = Lock(), feasible_point(model)
         self._steps = kept_steps(reading)
-        weaves = [weave for step in self._steps for weave in getattr(step, "weaves", ())]
+        moving = [weave for step in self._steps for weave in getattr(step, "weaves", ())]
         draws = loop_draws(reading, claimed_steps(reading))
+        moving += walks(reading, undrawn(model, draws), self._start)
         self._shapes = {rv.name: lengths(rv) for rv in model.free_RVs}
-        self._loop = Loop(reading, draws, weaves, self._start, model.free_RVs)
+        self._loop = Loop(reading, draws, moving, self._start, model.free_RVs)
         # Compiled once, before there are threads.
         rng = np.random.default_rng(0)
         self._run(rng, self._begun(rng), 1)
@@ -75,15 +76,15 @@ class StepsChain:
         for step, own in zip(self._steps, rng.spawn(len(self._steps)), strict=True):
             step.setup_chain(own, 0, 0)
             point, _ = step.step(point)
-        walks = [loop.walk(layout) for layout in loop.moving]
-        turns = np.zeros(len(walks), np.int64)
-        return State(loop.theta(point), walks, np.ones(1, np.int64), turns, loop.read_data())
+        learning = [weave.walk() for weave in loop.moving]
+        turns = np.zeros(len(learning), np.int64)
+        return State(loop.theta(point), learning, np.ones(1, np.int64), turns, loop.read_data())
 
     def _run(self, rng, state: State, draws: int):
         entries = sum(math.prod(shape) for shape in self._shapes.values())
         out, loop = np.empty((draws, self._loop.size + entries)), self._loop
         pairs = zip(loop.moving, state.walks, strict=True)
-        counts = np.array([loop.count(*pair) for pair in pairs], np.int64)
+        counts = np.array([weave.count(walk) for weave, walk in pairs], np.int64)
         learnt = [
             (walk.axes, walk.scales, *np.zeros((2, walk.scales.size))) for walk in state.walks
         ]
@@ -106,8 +107,8 @@ class StepsChain:
 
 def _plan(rung: str, reading: Reading) -> Plan:
     on = reading if rung == AS_WRITTEN else collapsed(reading, rung)
-    draws = loop_draws(on, claimed_steps(on))
-    size = sum(math.prod(lengths(rv)) for draw in draws for rv in draw.rvs)
+    loop_draws(on, claimed_steps(on))
+    size = sum(math.prod(lengths(rv)) for rv in on.model.free_RVs)
     cost = {"loop": 1.0, "loop, entry": float(size)}
     return Plan.costing(cost, partial(_sample, on))
 

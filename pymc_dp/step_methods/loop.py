@@ -23,13 +23,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_code, from_graph
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import lengths, nearest_rvs
+from pymc_dp.graphs.questions import lengths
 from pymc_dp.kernels import part
-from pymc_dp.kernels.records import make_walk
-from pymc_dp.reading.groups import transform_parents
-from pymc_dp.reading.model import Reading, parents
+from pymc_dp.reading.groups import Block, has_record_axis
+from pymc_dp.reading.model import Reading, children
 from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row
-from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 from pymc_dp.step_methods.records.engine import Layout, Point
 from pymc_dp.step_methods.weave import Weave
 
@@ -47,16 +45,9 @@ def loop_draws(reading: Reading, claimed) -> list[LoopDraw]:
     found = [draw for step, group in claimed for draw in _of_step(reading, step, group)]
     if not found:
         raise Declined("no variable has a step of its own")
-    left = undrawn(reading.model, found)
-    for rv in left:
+    for rv in undrawn(reading.model, found):
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete and has no step")
-    size = sum(math.prod(lengths(reading.model.rvs_to_values[rv])) for rv in left)
-    if size > _MOST:
-        raise Declined(
-            f"it moves up to {_MOST} parameters one by one, and {size} have no step: "
-            f"{', '.join(repr(rv.name) for rv in left)}"
-        )
     return found
 
 
@@ -72,6 +63,33 @@ def undrawn(model: pm.Model, draws: Sequence[LoopDraw]) -> list[TensorVariable]:
     return [rv for rv in model.free_RVs if rv not in drawn]
 
 
+def walks(reading: Reading, moving: Sequence[TensorVariable], start: Point) -> list[Weave]:
+    """Return moves of parameters that carry nothing along: of each entry alone, or of all.
+
+    Raises
+    ------
+    Declined
+        If too many parameters depend on each other.
+    """
+    model, found, left = reading.model, [], []
+    for rv in moving:
+        n = lengths(model.rvs_to_values[rv])[0] if has_record_axis(rv) else 0
+        try:
+            if rv.type.ndim != 1 or n < 2:
+                raise Declined("it has no entries of its own")
+            found.append(Weave(model, Block((), n, tuple(children(reading, rv))), [rv], start))
+        except Declined:
+            left.append(rv)
+    size = sum(math.prod(lengths(model.rvs_to_values[rv])) for rv in left)
+    if size > _MOST:
+        raise Declined(
+            f"it moves up to {_MOST} parameters one by one, and {size} have no step: "
+            f"{', '.join(repr(rv.name) for rv in left)}"
+        )
+    below = dict.fromkeys(c for rv in left for c in children(reading, rv) if c not in left)
+    return found + ([Weave(model, Block((), 0, tuple(below)), left, start)] if left else [])
+
+
 class Loop(Layout):
     """A compiled loop over the values of a model.
 
@@ -79,21 +97,20 @@ class Loop(Layout):
     ----------
     reading : a model.
     draws : of its steps.
-    weaves : moves of parameters with what depends on them.
+    moving : moves of parameters, with what depends on them or alone.
     start : a point.
     recorded : what is recorded of a draw, after q.
 
     Attributes
     ----------
     size : of q.
-    walks : functions that make what each kind of moves is to learn.
     """
 
     def __init__(
         self,
         reading: Reading,
         draws: Sequence[LoopDraw],
-        weaves: Sequence[Weave],
+        moving: Sequence[Weave],
         start: Point,
         recorded: Sequence[TensorVariable],
     ):
@@ -102,38 +119,24 @@ class Loop(Layout):
         self._names = [", ".join(str(rv.name) for rv in draw.rvs) for draw in draws]
         self._q = pt.dvector("q")
         self._places = {value: (s, shape) for value, s, shape in self.slices}
-        left = undrawn(model, draws)
-        rest = [Layout(model, left, start)] if left else []
-        self.moving = [*weaves, *rest]
-        density = self._density(left)
-        graphs = [g for draw in draws for g in draw.given] + [density, *recorded]
-        shared = [s for weave in weaves for s in weave.sources if isinstance(s, SharedVariable)]
+        self.moving = moving
+        graphs = [g for draw in draws for g in draw.given] + [*recorded]
+        shared = [s for weave in moving for s in weave.sources if isinstance(s, SharedVariable)]
         self._data = list(dict.fromkeys([*_data(graphs), *shared]))
         self._inputs = [v.type() for v in self._data]
         self._pieces: dict[str, Piece] = {"has_nan": Piece(has_nan, "has_nan")}
         lines = []
         for k, draw in enumerate(draws):
             lines += self._draw(k, draw)
-        for k, weave in enumerate(weaves):
+        for k, weave in enumerate(moving):
             lines += self._weave(k, weave)
-        for k, layout in enumerate(rest, len(weaves)):
-            lines += self._walk(k, layout, density)
         self._pieces["collect"] = self._from_graph([], [in_a_row([self._q, *self._at(recorded)])])
         self._run = self._compiled(lines)
-
-    def walk(self, layout: Layout) -> WalkAdaptation:
-        """Return what moves are to learn."""
-        return layout.walk() if isinstance(layout, Weave) else WalkAdaptation(layout.size)
 
     def thetas(self, layout: Layout, rows: np.ndarray) -> np.ndarray:
         """Return what the parameters of some moves are in rows of draws."""
         places = [self._places[value][0] for value, _, _ in layout.slices]
         return np.concatenate([rows[:, place] for place in places], axis=1)
-
-    @staticmethod
-    def count(layout: Layout, walk: WalkAdaptation) -> int:
-        """Return how many moves there are to a round."""
-        return layout.count(walk) if isinstance(layout, Weave) else walk.moves
 
     def read_data(self) -> list[np.ndarray]:
         """Return the data of the model as they are now."""
@@ -166,18 +169,6 @@ class Loop(Layout):
     def _from_graph(self, inputs, outputs) -> Piece:
         return from_graph([*inputs, self._q, *self._inputs], outputs)
 
-    def _density(self, left: Sequence[TensorVariable]) -> TensorVariable:
-        """Log density of all that depends on the variables that no step draws."""
-        model, moving = self._model, {*left}
-        terms = [
-            rv
-            for rv in model.basic_RVs
-            if moving & {rv, *parents(rv)}
-            or (rv in model.free_RVs and moving & {*transform_parents(model, rv)})
-        ]
-        terms += [p for p in model.potentials if moving & {*nearest_rvs([p])}]
-        return model.logp(vars=terms, sum=True) if terms else pt.zeros(())
-
     def _draw(self, k: int, draw: LoopDraw) -> list[str]:
         x, natural, first = pt.dvector("x"), {}, 0
         for rv in draw.rvs:
@@ -205,11 +196,6 @@ class Loop(Layout):
             first += size
         return lines
 
-    def _theta(self, k: int, layout: Layout) -> list[str]:
-        own = [self._entry(value) for value, _, _ in layout.slices]
-        self._pieces[f"theta{k}"] = self._from_graph([], [in_a_row(own)])
-        return [f"(theta,) = theta{k}(q, *data)"]
-
     def _put(self, k: int, layout: Layout, values: Sequence[TensorVariable]) -> None:
         """Compile what puts other parameters, and values of what is carried, into q."""
         theta, given = pt.dvector("theta"), {}
@@ -224,13 +210,17 @@ class Loop(Layout):
         carried = [self._model.rvs_to_values[rv] for rv in weave.latents]
         self._pieces[f"env{k}"] = self._from_graph([], [self._source(s) for s in weave.sources])
         self._pieces[f"weave{k}"] = weave.piece
+        own = [self._entry(value) for value, _, _ in weave.slices]
+        self._pieces[f"theta{k}"] = self._from_graph([], [in_a_row(own)])
         self._put(k, weave, carried)
         vals = "".join(f"vals[{j}], " for j in range(len(carried)))
         return [
-            *self._theta(k, weave),
+            f"(theta,) = theta{k}(q, *data)",
             f"vals, theta, t, m = weave{k}("
             f"rng, theta, env{k}(q, *data), a{k}, s{k}, counts[{k}], turns[{k}])",
-            *_counted(k),
+            f"turns[{k}] += counts[{k}]",
+            f"t{k} += t",
+            f"m{k} += m",
             f"(v,) = put{k}(theta, {vals}q, *data)",
             "q[:] = v",
         ]
@@ -241,19 +231,6 @@ class Loop(Layout):
         if isinstance(source, SharedVariable):
             return self._inputs[self._data.index(source)]
         return pt.constant(source)
-
-    def _walk(self, k: int, layout: Layout, density: TensorVariable) -> list[str]:
-        self._put(k, layout, [])
-        own = self._from_graph([], self._at([density.astype("float64")]))
-        put = self._pieces[f"put{k}"]
-        key = own.key and put.key and repr(("walk", own.key, put.key))
-        self._pieces[f"walk{k}"] = Piece(make_walk(own.function, put.function), key)
-        return [
-            *self._theta(k, layout),
-            f"theta, v, t, m = walk{k}(rng, theta, q, data, a{k}, s{k}, counts[{k}], turns[{k}])",
-            *_counted(k),
-            "q[:] = v",
-        ]
 
     def _compiled(self, lines: Sequence[str]):
         data = [f"d{i}" for i in range(len(self._data))]
@@ -269,10 +246,6 @@ class Loop(Layout):
         ]
         arguments = ", ".join(["rng, q, rounds, counts, turns, out", *learnt, *data])
         return from_code("loop", arguments, "\n".join(code), **self._pieces).function
-
-
-def _counted(k: int) -> list[str]:
-    return [f"turns[{k}] += counts[{k}]", f"t{k} += t", f"m{k} += m"]
 
 
 def _data(graphs: Sequence[TensorVariable]) -> list[SharedVariable]:
