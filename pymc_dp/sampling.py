@@ -344,6 +344,7 @@ def _as_written(reading: Reading, **kwargs):
             (plan, route)
             for route, plan in routes(reading)
             if not isinstance(plan, Declined) and (nuts_sampler == "pymc" or not route.steps)
+            if not route.arguments or kwargs.keys() <= route.arguments
         ]
         plan, route = max(plans, key=lambda own: own[1].standing(own[0].rate))
         _log.info("Route: %s (rung: %s)", route.name, route.rung)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from xarray import DataTree
 
-from pymc_dp.graphs.declined import once
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.bounds import feasible_point
-from pymc_dp.reading.model import Reading
+from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.warm_up import warm_up
@@ -52,27 +52,28 @@ class StepsChain:
         draws = loop_draws(reading, claimed_steps(reading))
         moving += walks(reading, undrawn(model, draws), self._start)
         self._shapes = {rv.name: lengths(rv) for rv in model.free_RVs}
-        self._loop = Loop(reading, draws, moving, self._start, model.free_RVs)
+        self.loop = Loop(reading, draws, moving, self._start, model.free_RVs)
         # Compiled once, before there are threads.
         rng = np.random.default_rng(0)
-        self._run(rng, self._begun(rng), 1)
+        self.run(rng, self.begun(rng), 1)
 
     def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> State:
         """Return a state, after the draws that tune it."""
         with self._lock:  # of functions that are not for threads
-            state = self._begun(rng)
+            state = self.begun(rng)
 
         def learn(draws: int, first: int) -> np.ndarray:
-            rows, learnt = self._run(rng, state, draws)
-            for layout, walk, own in zip(self._loop.moving, state.walks, learnt, strict=True):
-                walk.update(self._loop.thetas(layout, rows), *own)
-            return rows[:, : self._loop.size]
+            rows, learnt = self.run(rng, state, draws)
+            for layout, walk, own in zip(self.loop.moving, state.walks, learnt, strict=True):
+                walk.update(self.loop.thetas(layout, rows), *own)
+            return rows[:, : self.loop.size]
 
         warm_up(tune, pieces, learn, state.rounds)
         return state
 
-    def _begun(self, rng: np.random.Generator) -> State:
-        point, loop = self._start, self._loop
+    def begun(self, rng: np.random.Generator) -> State:
+        """Return a state after one call of each step."""
+        point, loop = self._start, self.loop
         for step, own in zip(self._steps, rng.spawn(len(self._steps)), strict=True):
             step.setup_chain(own, 0, 0)
             point, _ = step.step(point)
@@ -80,9 +81,10 @@ class StepsChain:
         turns = np.zeros(len(learning), np.int64)
         return State(loop.theta(point), learning, np.ones(1, np.int64), turns, loop.read_data())
 
-    def _run(self, rng, state: State, draws: int):
+    def run(self, rng: np.random.Generator, state: State, draws: int):
+        """Return rows of q and all variables for draws, and the moves tried and taken."""
         entries = sum(math.prod(shape) for shape in self._shapes.values())
-        out, loop = np.empty((draws, self._loop.size + entries)), self._loop
+        out, loop = np.empty((draws, self.loop.size + entries)), self.loop
         pairs = zip(loop.moving, state.walks, strict=True)
         counts = np.array([weave.count(walk) for weave, walk in pairs], np.int64)
         learnt = [
@@ -94,8 +96,8 @@ class StepsChain:
 
     def advance(self, rng: np.random.Generator, state: State, draws: int):
         """Return the next state, and a row for each draw."""
-        rows, _ = self._run(rng, state, draws)
-        return state, rows[:, self._loop.size :]
+        rows, _ = self.run(rng, state, draws)
+        return state, rows[:, self.loop.size :]
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name."""
@@ -106,7 +108,9 @@ class StepsChain:
 
 
 def _plan(rung: str, reading: Reading) -> Plan:
-    on = reading if rung == AS_WRITTEN else collapsed(reading, rung)
+    on = collapsed(reading, rung) if rung == "statistics" else reading
+    if tagged := [rv.name for rv in on.model.free_RVs if is_tagged(rv)]:
+        raise Declined(f"it does not cover the records {tagged[0]!r}")
     loop_draws(on, claimed_steps(on))
     size = sum(math.prod(lengths(rv)) for rv in on.model.free_RVs)
     cost = {"loop": 1.0, "loop, entry": float(size)}
@@ -123,7 +127,11 @@ def _sample(reading: Reading, **kwargs: Any) -> DataTree:
     return run(reading, _NAME, _chain(reading), "rounds", **kwargs)
 
 
-ROUTES.add(Route(_NAME, AS_WRITTEN, partial(_plan, AS_WRITTEN), ARGUMENTS))
-ROUTES.add(
-    Route(f"{_NAME}, on the statistics", "statistics", partial(_plan, "statistics"), ARGUMENTS)
-)
+# Where what is left can be integrated out, it is: nothing is then followed slowly.
+for _rung, _where, _careful in (
+    (AS_WRITTEN, "", 1.0),
+    ("records", ", on the counts", 3.0),
+    ("statistics", ", on the statistics", 10.0),
+):
+    _route = Route(_NAME + _where, _rung, partial(_plan, _rung), ARGUMENTS, careful=_careful)
+    ROUTES.add(_route)

@@ -122,7 +122,7 @@ class Loop(Layout):
         self.moving = moving
         graphs = [g for draw in draws for g in draw.given] + [*recorded]
         shared = [s for weave in moving for s in weave.sources if isinstance(s, SharedVariable)]
-        self._data = list(dict.fromkeys([*_data(graphs), *shared]))
+        self._data = list(dict.fromkeys([*_data(model.replace_rvs_by_values(graphs)), *shared]))
         self._inputs = [v.type() for v in self._data]
         self._pieces: dict[str, Piece] = {"has_nan": Piece(has_nan, "has_nan")}
         lines = []

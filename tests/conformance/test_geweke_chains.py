@@ -1,9 +1,13 @@
 """Geweke's test of every compiled chain; see tests/geweke.py. Priors are drawn by NumPy."""
 
+from functools import partial
+
 import numpy as np
+import pymc as pm
 import pytest
 from scipy import special, stats
 
+import pymc_dp as dp
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments import clt_chain as clt
 from pymc_dp.kernels.moments import clt_law as regression_law
@@ -12,9 +16,12 @@ from pymc_dp.kernels.moments import regression_chain as exact
 from pymc_dp.kernels.moments.walk import turn
 from pymc_dp.kernels.records import by_sums, make_chain
 from pymc_dp.kernels.slices import Tuned, advance
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES
+from pymc_dp.routes.steps_chain import StepsChain
 from tests import slices as hierarchy
 from tests.binary_records import BINARY, BINARY_LAW, SCALE
+from tests.conformance import test_geweke as steps
 from tests.geweke import check_invariance, normal_records
 
 
@@ -348,8 +355,67 @@ def record_chain(*, direct=False, moves=(1, 1), size=10_000):
     check_invariance(named(q=before), named(q=after), {"z": z})
 
 
+# --- Steps ----------------------------------------------------------------------------------------
+
+
+def steps_in_a_loop(*, build, prior, size=4_000):
+    """All that steps draw and move, once; the release is a pm.Data, so that it is one loop."""
+    with pm.Model() as model:
+        build()
+    if prior is steps.draw_bounded_statistics:
+        model = dp.collapse(model, "statistics")
+    rng = np.random.default_rng(2)
+    before, given = prior(rng, size)
+    before = steps.values_of(model, before)
+    chain = StepsChain(Reading(model))
+    loop, state = chain.loop, chain.begun(rng)
+    after = {name: [] for name in before}
+    [released], [shared] = given.values(), model.data_vars
+    for t in range(len(released)):
+        shared.set_value(released[t].astype(shared.dtype), borrow=True)
+        state.q = loop.theta({name: values[t] for name, values in before.items()})
+        state.data = loop.read_data()
+        chain.run(rng, state, 1)
+        for name, value in loop.moved(state.q).items():
+            after[name].append(value)
+    after = {name: np.array(values) for name, values in after.items()}
+    steps.compare(before, after, list(before), given)
+
+
 # By the name of the route.
 CHAINS = {
+    "steps in one loop": {
+        "not conjugate": (
+            steps_in_a_loop, {"build": steps.logit_count, "prior": steps.draw_logit_count}
+        ),
+        "binomial": (
+            steps_in_a_loop,
+            {
+                "build": partial(steps.binomial_count, dp.GeometricMechanism(2.0)),
+                "prior": steps.draw_binomial_count,
+            },
+        ),
+        "multinomial": (
+            steps_in_a_loop,
+            {
+                "build": partial(
+                    steps.multinomial_count,
+                    dp.LaplaceMechanism(1.0),
+                    lambda k: [k[0] + 2 * k[1], k[2]],
+                ),
+                "prior": steps.draw_multinomial_count,
+            },
+        ),
+    },
+    "steps in one loop, on the counts": {
+        "levels": (steps_in_a_loop, {"build": steps.levels, "prior": steps.draw_levels}),
+    },
+    "steps in one loop, on the statistics": {
+        "bounded": (
+            steps_in_a_loop,
+            {"build": steps.bounded_moments, "prior": steps.draw_bounded_statistics},
+        ),
+    },
     "records in one loop": {
         "both moves": (record_chain, {}),
         "with the records": (record_chain, {"moves": (2, 0)}),
@@ -402,6 +468,11 @@ def test_every_chain_has_a_case():
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.by_day(
+    "steps in one loop, on the counts: levels",
+    "steps in one loop: not conjugate",
+    "steps in one loop: binomial",
+    "steps in one loop: multinomial",
+    "steps in one loop, on the statistics: bounded",
     "records in one loop: both moves",
     "records in one loop: with the records",
     "records in one loop: given the records",

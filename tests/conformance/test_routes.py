@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
@@ -18,6 +19,23 @@ NUTS = {"nuts_sampler": "pymc", "cores": 1}
 SHALLOW = NUTS | {"max_treedepth": 3}
 # And a start that is looked for a little: tests/routes/test_starts.py looks for it in full.
 HASTE = {"_ROUNDS": 1, "_MOST_ASCENTS": 5, "_LOOKED_AT": 2, "_CHECKED": 2}
+
+
+@as_model
+def clamped():
+    x = pm.Normal("x", pm.Normal("mu", 0, 2), pm.HalfNormal("sd", 2), shape=20).clip(0, 3)
+    released = pt.stack([x.mean(), (x**2).mean()])
+    dp.PrivateObservation("z", released, dp.LaplaceMechanism(0.2), observed=[1.4, 2.5])
+
+
+@as_model
+def two_groups():
+    sd = pm.HalfNormal("sd", 5)
+    for j in range(2):
+        x = pm.Normal(f"x{j}", pm.Normal(f"mu{j}", 0, 5), sd, shape=30)
+        moments = [x.mean(), x.var(ddof=1)]
+        name = "z" if j else "z0"
+        dp.PrivateObservation(name, moments, dp.LaplaceMechanism(0.5), observed=[1.0, 4.0])
 
 
 @as_model
@@ -53,6 +71,10 @@ CASES = {
     "NUTS on the statistics": (regression, {"rung": "statistics"} | SHALLOW),
     "Metropolis on the records": (gaussian, {"rung": "records"} | NUTS),
     "exact draws of the counts": (poisson, {"rung": "records"} | NUTS),
+    "records in one loop": (clamped, {}),
+    "steps in one loop": (cells, {}),
+    "steps in one loop, on the counts": (poisson, {"rung": "records"}),
+    "steps in one loop, on the statistics": (two_groups, {"rung": "statistics"}),
     "NUTS on the records": (gaussian, {"rung": "records"} | NUTS),
     "steps on the model as written": (cells, NUTS),
     "NUTS on the model as written": (lambda: dp.collapse(gaussian(), "marginal"), SHALLOW),
