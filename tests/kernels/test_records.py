@@ -373,7 +373,7 @@ def by_steps(rng, draws):
 
 
 def in_a_chain(rng, draws, direct, laws=BINARY_LAW, moves=(1, 2)):
-    chain = make_chain(BINARY, by_sums(BINARY), laws, direct)
+    chain = make_chain(Functions(BINARY.couple, BINARY.prior, by_sums(BINARY), laws), direct)
     kept, counts = np.empty((draws, 2)), np.array([8, *moves])
     scales, turns = np.full((2, 1), 1.5), np.zeros(2, np.int64)
     x, theta = (np.zeros(4, np.int64),), np.zeros(1)
