@@ -132,7 +132,9 @@ class RecordChain:
                 x.append(own)
             if theta is first or (theta == first).all():  # all the records are of the same
                 break
-        env = tuple(e.env(point, e.centers_of(own)) for e, own in zip(self._engines, x, strict=True))
+        env = tuple(
+            e.env(point, e.centers_of(own)) for e, own in zip(self._engines, x, strict=True)
+        )
         watches = [Watch(*pair) for pair in zip(self._engines, self._losses, strict=True)]
         state = State(
             tuple(x), theta, env, walk.axes, np.stack([walk.scales] * 2), np.ones(3, np.int64),
