@@ -1,15 +1,20 @@
 """Records and their parameters in one compiled loop; see `kernels.records.make_chain`.
 
+Records of several groups that are independent of each other, given the parameters, move together.
+
 A round is a sweep over the records, moves of the parameters that take the records along, and moves
 given the records. What is tuned in the warm-up, by draws alone:
 
 - step sizes, along each axis and for each kind of moves, to the acceptance rate of a random walk;
 - the axes, to those along which the draws are uncorrelated (`WalkAdaptation`);
-- how many moves of a kind a round has: one along each axis (two given the records, which cost
-  less), but one in all where their mean squared jump is less than a tenth of the other kind's;
-- how many rounds a draw has: half the autocorrelation time of the slowest parameter, in
-  rounds, and at most 100. It is measured on the later half of the draws whenever these have
-  doubled, and may grow fourfold each time: a chain that is slow knows too little of itself.
+- how many moves of a kind a round has: two along each axis, and one in all where their mean squared
+  jump is less than a tenth of the other kind's. Moves that take about as long as a sweep, because
+  they draw at random or add up all records, are made once along each axis, and once in all where
+  the other kind's are longer;
+- how many rounds a draw has: half the autocorrelation time of the slowest parameter, in rounds, and
+  at most 100. Draws of the warm-up have a third of them. The time is measured on the later half of
+  the draws whenever these have doubled, and may grow fourfold each time: a chain that is slow knows
+  too little of itself.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from threading import Lock
 from typing import Any
 
@@ -31,7 +36,7 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths
 from pymc_dp.graphs.stages import stage
-from pymc_dp.kernels.records import CARRIED, GIVEN
+from pymc_dp.kernels.records import CARRIED
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading, is_tagged
@@ -47,9 +52,9 @@ from pymc_dp.step_methods.records.engine import Engine, chained
 _NAME = "records in one loop"
 _MOST = 20  # entries of parameters: a move of any is one of all records
 _TUNED = 10  # draws between changes of the step sizes, and later the same share of the draws
-_PASSES = {CARRIED: 1, GIVEN: 2}  # over the axes in a round
-_SMALL = 0.1  # of the other kind's mean squared jump
-_CORRELATED = 2.0  # draws to an effective one
+# Passes over the axes in a round, and the least share of the other kind's mean squared jump.
+_CHEAP, _COSTLY = (2, 0.1), (1, 1.0)
+_CORRELATED, _FEWER = 2.0, 3  # draws to an effective one; times as many in the warm-up
 _TRIES = 100  # to draw the records of all blocks at the same parameters
 _SHORTEST = 100  # draws of which their autocorrelation is measured
 _MOST_ROUNDS, _FASTEST = 100, 4.0
@@ -80,7 +85,8 @@ class RecordChain:
         blocks = covered(reading)
         shown = [model[name] for name in public(reading)]
         recorded = [[rv for rv in shown if _computed(rv, block)] for block in blocks]
-        recorded[0] = [rv for rv in shown if rv not in sum(recorded[1:], [])]
+        others = {*chain.from_iterable(recorded[1:])}
+        recorded[0] = [rv for rv in shown if rv not in others]
         self._shapes = {rv.name: lengths(rv) for own in recorded for rv in own}
         self._engines = [
             Engine(model, block, self._start, (blocks, own))
@@ -117,9 +123,10 @@ class RecordChain:
             state.counts[1:] = self._moves(state, late)
             if size and (first >= measured or (first == tune and len(late) >= _SHORTEST)):
                 apart = max(map(_draws_apart, late.T))
-                growth = min(apart / _CORRELATED, _FASTEST)
+                growth = min(apart / (_FEWER * _CORRELATED), _FASTEST)
                 state.counts[0] = np.clip(round(state.counts[0] * growth), 1, _MOST_ROUNDS)
                 measured *= 2
+        state.counts[0] = min(_FEWER * state.counts[0], _MOST_ROUNDS)
         return state
 
     def _begun(self, rng: np.random.Generator) -> State:
@@ -145,14 +152,17 @@ class RecordChain:
 
     def _moves(self, state: State, drawn: np.ndarray) -> np.ndarray:
         """Return how many moves of each kind a round has."""
-        moves = np.array([_PASSES[kind] * state.scales.shape[1] for kind in (CARRIED, GIVEN)])
+        each = zip(*(engine.costly for engine in self._engines), strict=True)
+        how = [_COSTLY if any(costly) else _CHEAP for costly in each]
+        passes, least = map(np.array, zip(*how, strict=True))
+        moves = passes * state.scales.shape[1]
+        if any(engine.fixed for engine in self._engines):
+            moves[CARRIED] = 0
         sd = drawn.std(axis=0)
         if (sd > 0.0).all() and sd.size:
             axes = state.axes if state.axes.shape[1] else np.eye(sd.size)
             jumps = ((state.scales * np.linalg.norm(axes / sd[:, None], axis=0)) ** 2).mean(axis=1)
-            moves[jumps < _SMALL * jumps[::-1]] = 1
-        if any(engine.fixed for engine in self._engines):
-            moves[CARRIED] = 0
+            moves = np.where(jumps < least * jumps[::-1], np.minimum(moves, 1), moves)
         return moves
 
     def _run(self, rng, state: State, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -14,7 +14,8 @@ import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
@@ -172,10 +173,12 @@ class Engine(Layout):
         Why the statistic is computed afresh for every proposal; empty where it need not be.
     fixed : str
         Why the parameters cannot be moved along with the records; empty where they can.
+    costly : pair of bool
+        Of a chain, whether moves with the records and given them take as long as a sweep.
     is_cut : bool
         Whether proposals may be refused for the sole reason that the point cannot hold them.
     functions, key, inputs, direct
-        Of a part of a chain: what `chained` takes.
+        Of a part of a chain: what `chained` takes of it.
     """
 
     functions: Functions
@@ -345,6 +348,9 @@ class Engine(Layout):
             law = LawFunctions(*(piece.function for piece in laws))
             self.functions = Functions(plain.couple, plain.prior, how(plain), law)
             self.direct = theta in ancestors(graphs["full"])
+            afresh = self.direct or graphs["law"] is graphs["law, whole"]
+            at_random = any(isinstance(v.type, RandomType) for v in graph_inputs(coupled))
+            self.costly = at_random, afresh
         keys = [piece.key for piece in pieces]
         self.key = None if None in keys else repr((make_sweeps.__name__, how.__name__, keys))
         self.inputs = len(x), len(env)
