@@ -337,6 +337,7 @@ class Engine(Layout):
         maps = from_graph([theta, *x, *env], [_as_matrix(rows, n)])
         pieces = RecordFunctions(self._propose, maps, public, density, choose, couple, prior)
         plain = RecordFunctions(*(piece.function for piece in pieces))
+        laws: tuple[Piece, ...] = ()
         if "law" in graphs:
             sums, of_law = compiled.law_sums, [*x, *env]
             laws = LawFunctions(
@@ -344,14 +345,13 @@ class Engine(Layout):
                 from_graph([theta, sums, *of_law], graphs["law"]),
                 from_graph([theta, *of_law], graphs["collect"]),
             )
-            pieces = (*pieces, *laws)
             law = LawFunctions(*(piece.function for piece in laws))
             self.functions = Functions(plain.couple, plain.prior, how(plain), law)
             self.direct = theta in ancestors(graphs["full"])
             afresh = self.direct or graphs["law"] is graphs["law, whole"]
             at_random = any(isinstance(v.type, RandomType) for v in graph_inputs(coupled))
             self.costly = at_random, afresh
-        keys = [piece.key for piece in pieces]
+        keys = [piece.key for piece in (*pieces, *laws)]
         self.key = None if None in keys else repr((make_sweeps.__name__, how.__name__, keys))
         self.inputs = len(x), len(env)
         if "law" not in graphs:
