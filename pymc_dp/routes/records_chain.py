@@ -11,10 +11,7 @@ given the records. What is tuned in the warm-up, by draws alone:
   jump is less than a tenth of the other kind's. Moves that take about as long as a sweep, because
   they draw at random or add up all records, are made once along each axis, and once in all where
   the other kind's are longer;
-- how many rounds a draw has: half the autocorrelation time of the slowest parameter, in rounds, and
-  at most 100. Draws of the warm-up have a third of them. The time is measured on the later half of
-  the draws whenever these have doubled, and may grow fourfold each time: a chain that is slow knows
-  too little of itself.
+- how many rounds a draw has (`routes.warm_up`).
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from arviz_stats.base import array_stats
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
@@ -45,19 +41,16 @@ from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.gibbs import sweep
 from pymc_dp.routes.given import public
+from pymc_dp.routes.warm_up import warm_up
 from pymc_dp.step_methods.records import Watch, checked_blocks, first_records, say_what_is_slow
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 from pymc_dp.step_methods.records.engine import Engine, chained
 
 _NAME = "records in one loop"
 _MOST = 20  # entries of parameters: a move of any is one of all records
-_TUNED = 10  # draws between changes of the step sizes, and later the same share of the draws
 # Passes over the axes in a round, and the least share of the other kind's mean squared jump.
 _CHEAP, _COSTLY = (2, 0.1), (1, 1.0)
-_CORRELATED, _FEWER = 2.0, 3  # draws to an effective one; times as many in the warm-up
 _TRIES = 100  # to draw the records of all blocks at the same parameters
-_SHORTEST = 100  # draws of which their autocorrelation is measured
-_MOST_ROUNDS, _FASTEST = 100, 4.0
 
 
 @dataclass
@@ -108,25 +101,20 @@ class RecordChain:
         size = self._size
         walks = [WalkAdaptation(size), WalkAdaptation(size)]
         drawn = np.empty((tune, size))
-        first, measured = 0, 2 * _SHORTEST
-        while first < tune:
-            pieces.check()
-            here = drawn[first : first + max(_TUNED, first // _TUNED)]
-            rows, tried, moved = self._run(rng, state, len(here))
+
+        def learn(draws: int, first: int) -> np.ndarray:
+            rows, tried, moved = self._run(rng, state, draws)
+            here = drawn[first : first + draws]
             here[:] = rows[:, :size]
             for walk, own in zip(walks, zip(tried, moved, strict=True), strict=True):
                 walk.update(here, *own)
             state.axes = walks[0].axes
             state.scales = np.stack([walk.scales for walk in walks])
-            first += len(here)
-            late = drawn[first // 2 : first]
-            state.counts[1:] = self._moves(state, late)
-            if size and (first >= measured or (first == tune and len(late) >= _SHORTEST)):
-                apart = max(map(_draws_apart, late.T))
-                growth = min(apart / (_FEWER * _CORRELATED), _FASTEST)
-                state.counts[0] = np.clip(round(state.counts[0] * growth), 1, _MOST_ROUNDS)
-                measured *= 2
-        state.counts[0] = min(_FEWER * state.counts[0], _MOST_ROUNDS)
+            end = first + draws
+            state.counts[1:] = self._moves(state, drawn[end // 2 : end])
+            return here
+
+        warm_up(tune, pieces, learn, state.counts)
         return state
 
     def _begun(self, rng: np.random.Generator) -> State:
@@ -187,12 +175,6 @@ class RecordChain:
         parts = np.split(rows, ends[:-1], axis=-1)
         pairs = zip(self._shapes.items(), parts, strict=True)
         return {name: part.reshape(*rows.shape[:-1], *shape) for (name, shape), part in pairs}
-
-
-def _draws_apart(draws: np.ndarray) -> float:
-    """Return how many draws an effective one takes."""
-    found = float(array_stats.ess(draws[None], chain_axis=0, draw_axis=1, method="mean"))
-    return len(draws) / found if found > 0.0 else math.inf
 
 
 @once
