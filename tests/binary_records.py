@@ -1,11 +1,11 @@
-"""Four binary records of one probability, whose sum is released: kernels, and what they need."""
+"""Four binary records of one probability, whose sum is released; or two groups of them."""
 
 import math
 
 import numpy as np
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.records import LawFunctions, RecordFunctions
+from pymc_dp.kernels.records import Functions, LawFunctions, RecordFunctions, by_sums, together
 
 SCALE = 0.8  # of the noise
 
@@ -80,3 +80,27 @@ def collect_binary(theta, x, z):
 
 
 BINARY_LAW = LawFunctions(gather_binary, binary_law, collect_binary)
+
+
+@njit(cache=True)
+def law_without_prior(theta, sums, x, z):
+    (law,) = binary_law(theta, sums, x, z)
+    return (np.asarray(law.item() + 0.5 * theta[0] ** 2),)
+
+
+@njit(cache=True)
+def without_prior(theta, z):
+    return (np.asarray(0.0),)
+
+
+@njit(cache=True)
+def collect_more(theta, x, z):
+    return (np.array([x.sum() + 0.0]),)
+
+
+ONE_GROUP = Functions(couple_binary, binary_prior, by_sums(BINARY), BINARY_LAW)
+SECOND = Functions(
+    couple_binary, without_prior, by_sums(BINARY),
+    BINARY_LAW._replace(law=law_without_prior, collect=collect_more),
+)  # fmt: skip
+TWO_GROUPS = together(ONE_GROUP, SECOND)

@@ -102,13 +102,29 @@ class Sweep(NamedTuple):
     """One way to compute the density of the releases, and to sweep over the records with it.
 
     What is kept of the records beside them is `state`, which ``read(theta, x, env)`` computes from
-    them, `sweep` changes along with them, and ``log_density(state)`` turns into the log density of
-    the releases.
+    them, ``sweep(rng, x, theta, env, state, seen)`` changes along with them, and
+    ``log_density(state)`` turns into the log density of the releases. `seen` has a row for each
+    block of records: what `note` keeps.
     """
 
     read: Callable
     log_density: Callable
     sweep: Callable
+
+
+ACCEPTED, LOWEST, REFUSED = range(3)  # columns of what is seen of sweeps
+
+
+@part
+def note(seen, accepted, lowest, refused):
+    """Take in the accepted proposals, the lowest log ratio, and the proposals ruled out by `maps`.
+
+    A ratio that is NaN stays.
+    """
+    seen[0, ACCEPTED] += accepted
+    seen[0, REFUSED] += refused
+    if lowest < seen[0, LOWEST] or lowest != lowest:
+        seen[0, LOWEST] = lowest
 
 
 def by_sums(pieces: RecordFunctions) -> Sweep:
@@ -129,13 +145,15 @@ def by_sums(pieces: RecordFunctions) -> Sweep:
         return density(sums, public) if sums[0] == sums[0] else math.nan
 
     @part
-    def sweep(rng, x, theta, env, state, mask):
+    def sweep(rng, x, theta, env, state, seen):
         values, public = state
         new = propose(rng, theta, *env)
         (proposed,) = maps(theta, *new, *env)
         refused = count_refused(proposed)
+        mask = np.empty(values.shape[1], dtype=np.bool_)
         took, low = accept_each(rng, values, proposed, sum_rows(values), public, mask)
-        return choose(mask, *new, *x), state, took, low, refused
+        note(seen, took, low, refused)
+        return choose(mask, *new, *x), state
 
     return Sweep(read, log_density, sweep)
 
@@ -159,13 +177,13 @@ def in_full(pieces: RecordFunctions) -> Sweep:
         return state
 
     @part
-    def sweep(rng, x, theta, env, state, mask):
+    def sweep(rng, x, theta, env, state, seen):
         new = propose(rng, theta, *env)
         (held,) = maps(theta, *new, *env)
         now = state
         accepted = 0
         lowest = 0.0 if now == now else now
-        for i in range(mask.size):
+        for i in range(held.shape[1]):
             trial = choose(np.asarray(i), *new, *x)
             (value,) = density(theta, *trial, *env)
             step = value.item() - now + 0.0 * held[0, i]
@@ -175,7 +193,8 @@ def in_full(pieces: RecordFunctions) -> Sweep:
                 x = trial
                 now = value.item()
                 accepted += 1
-        return x, now, accepted, lowest, count_refused(held)
+        note(seen, accepted, lowest, count_refused(held))
+        return x, now
 
     return Sweep(read, log_density, sweep)
 
@@ -309,23 +328,19 @@ def make_sweeps(pieces: RecordFunctions, how: Sweep) -> Callable:
         Of the moves, `turn` is the number of those made before: they take the axes in turn.
         """
         p = scales.size
-        accepted = refused = 0
-        lowest = 0.0
         tried = np.zeros(p)
         moved = np.zeros(p)
+        seen = np.zeros((1, 3))
         state = read(theta, x, env)
-        mask = np.empty(len(x[0]), dtype=np.bool_)
         for _ in range(count):
-            x, state, took, low, never = sweep(rng, x, theta, env, state, mask)
-            accepted += took
-            refused += never
-            lowest = low if low < lowest or low != low else lowest
+            x, state = sweep(rng, x, theta, env, state, seen)
             if moves == 0 or p == 0:
                 continue
             x, theta, state = moves_of(
                 rng, x, theta, env, state, axes, scales, moves, turn, tried, moved
             )
             turn += moves
+        accepted, lowest, refused = seen[0]
         return x, theta, accepted, lowest, tried, moved, refused
 
     return sweeps
@@ -346,34 +361,94 @@ class LawFunctions(NamedTuple):
     collect: Any
 
 
-def make_chain(pieces: RecordFunctions, how: Sweep, laws: LawFunctions, direct: bool) -> Callable:
+class Functions(NamedTuple):
+    """All of a block of records, or of several, that `make_chain` takes.
+
+    Of several blocks, the records, `env`, `state` and sums are pairs: of the first block, and of
+    the others. Their densities and rows of `collect` add up.
+    """
+
+    couple: Any
+    prior: Any
+    how: Sweep
+    laws: LawFunctions
+
+
+def together(first: Functions, others: Functions) -> Functions:
+    """Return two blocks of records, independent of each other given theta, as one."""
+    couple_x, prior_x, (read_x, density_x, sweep_x), (gather_x, law_x, collect_x) = first
+    couple_y, prior_y, (read_y, density_y, sweep_y), (gather_y, law_y, collect_y) = others
+
+    @part
+    def couple(rng, theta, there, x, y, of_x, of_y):
+        new = couple_x(rng, theta, there, *x, *of_x)
+        return new, couple_y(rng, theta, there, *y, *of_y)
+
+    @part
+    def prior(theta, of_x, of_y):
+        (one,) = prior_x(theta, *of_x)
+        (other,) = prior_y(theta, *of_y)
+        return (np.asarray(one.item() + other.item()),)
+
+    @part
+    def read(theta, x, env):
+        return read_x(theta, x[0], env[0]), read_y(theta, x[1], env[1])
+
+    @part
+    def log_density(state):
+        return density_x(state[0]) + density_y(state[1])
+
+    @part
+    def sweep(rng, x, theta, env, state, seen):
+        new, state_x = sweep_x(rng, x[0], theta, env[0], state[0], seen[:1])
+        new_y, state_y = sweep_y(rng, x[1], theta, env[1], state[1], seen[1:])
+        return (new, new_y), (state_x, state_y)
+
+    @part
+    def gather(x, y, of_x, of_y):
+        (sums,) = gather_x(*x, *of_x)
+        (sums_y,) = gather_y(*y, *of_y)
+        return ((sums, sums_y),)
+
+    @part
+    def law(theta, sums, x, y, of_x, of_y):
+        (one,) = law_x(theta, sums[0], *x, *of_x)
+        (other,) = law_y(theta, sums[1], *y, *of_y)
+        return (np.asarray(one.item() + other.item()),)
+
+    @part
+    def collect(theta, x, y, of_x, of_y):
+        (row,) = collect_x(theta, *x, *of_x)
+        (row_y,) = collect_y(theta, *y, *of_y)
+        return (np.concatenate((row, row_y)),)
+
+    how, laws = Sweep(read, log_density, sweep), LawFunctions(gather, law, collect)
+    return Functions(couple, prior, how, laws)
+
+
+def make_chain(functions: Functions, direct: bool) -> Callable:
     """Return a whole chain: sweeps, moves of theta with the records and given them, in turn.
 
     Given the records, theta moves by a random walk, too: where the noise is small, these steps are
     the longer ones. `direct` says that the density of the releases depends on theta itself.
     """
-    read, log_density, sweep = how
-    moves_of = make_moves(pieces.couple, pieces.prior, read, log_density)
-    gather, law, collect = laws
+    couple, prior, (read, log_density, sweep), (gather, law, collect) = functions
+    moves_of = make_moves(couple, prior, read, log_density)
 
     @jit
-    def chain(rng, x, theta, env, axes, scales, counts, turns, out):
+    def chain(rng, x, theta, env, axes, scales, counts, turns, seen, out):
         """Fill a row of `out` for each draw.
 
         `scales` and `turns`, and what is returned of the moves, have a row for each kind of them;
         `counts` is how many rounds there are to a draw, and of moves of each kind to a round.
-        Returns records, theta, lowest log ratio, moves that were tried and taken, and refusals.
+        Returns records, theta, and the moves that were tried and taken; see `note` for `seen`.
         """
         p = scales.shape[1]
         tried, moved = np.zeros_like(scales), np.zeros_like(scales)
-        refused, lowest = 0, 0.0
-        mask = np.empty(len(x[0]), dtype=np.bool_)
         for i in range(out.shape[0]):
             state = read(theta, x, env)  # anew for each draw: sums in whatever pieces are the same
             for _ in range(counts[0]):
-                x, state, _, low, never = sweep(rng, x, theta, env, state, mask)
-                refused += never
-                lowest = low if low < lowest or low != low else lowest
+                x, state = sweep(rng, x, theta, env, state, seen)
                 if p and counts[1 + CARRIED]:
                     x, theta, state = moves_of(
                         rng, x, theta, env, state, axes, scales[CARRIED], counts[1 + CARRIED],
@@ -402,6 +477,6 @@ def make_chain(pieces: RecordFunctions, how: Sweep, laws: LawFunctions, direct: 
                             state = there_state
             (row,) = collect(theta, *x, *env)
             out[i] = row
-        return x, theta, lowest, tried, moved, refused
+        return x, theta, tried, moved
 
     return chain

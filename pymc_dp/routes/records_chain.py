@@ -1,5 +1,7 @@
 """Records and their parameters in one compiled loop; see `kernels.records.make_chain`.
 
+Records of several groups that are independent of each other, given the parameters, move together.
+
 A round is a sweep over the records, moves of the parameters that take the records along, and moves
 given the records. What is tuned in the warm-up, by draws alone:
 
@@ -15,11 +17,15 @@ given the records. What is tuned in the warm-up, by draws alone:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from itertools import chain, combinations
 from threading import Lock
 from typing import Any
 
 import numpy as np
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
@@ -38,26 +44,27 @@ from pymc_dp.routes.given import public
 from pymc_dp.routes.warm_up import warm_up
 from pymc_dp.step_methods.records import Watch, checked_blocks, first_records, say_what_is_slow
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
-from pymc_dp.step_methods.records.engine import Engine
+from pymc_dp.step_methods.records.engine import Engine, chained
 
 _NAME = "records in one loop"
 _MOST = 20  # entries of parameters: a move of any is one of all records
 # Passes over the axes in a round, and the least share of the other kind's mean squared jump.
 _CHEAP, _COSTLY = (2, 0.1), (1, 1.0)
+_TRIES = 100  # to draw the records of all blocks at the same parameters
 
 
 @dataclass
 class State:
     """Where a chain is; see `kernels.records.make_chain`."""
 
-    x: tuple[np.ndarray, ...]
+    x: tuple
     theta: np.ndarray
-    env: tuple[np.ndarray, ...]
+    env: tuple[tuple[np.ndarray, ...], ...]
     axes: np.ndarray
     scales: np.ndarray
     counts: np.ndarray
     turns: np.ndarray
-    watch: Watch
+    watches: list[Watch]
 
 
 class RecordChain:
@@ -68,12 +75,21 @@ class RecordChain:
     def __init__(self, reading: Reading):
         model = reading.model
         self._start, self._lock = feasible_point(model), Lock()
-        block = covered(reading)
-        recorded = [model[name] for name in public(reading)]
-        self._shapes = {rv.name: lengths(rv) for rv in recorded}
-        self._engine = Engine(model, block, self._start, recorded)
-        self._loss = stated_loss(model, block)
-        say_what_is_slow(self._engine, interweave=True)
+        blocks = covered(reading)
+        shown = [model[name] for name in public(reading)]
+        recorded = [[rv for rv in shown if _computed(rv, block)] for block in blocks]
+        others = {*chain.from_iterable(recorded[1:])}
+        recorded[0] = [rv for rv in shown if rv not in others]
+        self._shapes = {rv.name: lengths(rv) for own in recorded for rv in own}
+        self._engines = [
+            Engine(model, block, self._start, (blocks, own))
+            for block, own in zip(blocks, recorded, strict=True)
+        ]
+        self._chain = chained(self._engines)
+        self._size = self._engines[0].size
+        self._losses = [stated_loss(model, block) for block in blocks]
+        for engine in self._engines:
+            say_what_is_slow(engine, interweave=True)
         # Compiled once, before there are threads.
         rng = np.random.default_rng(0)
         self._run(rng, self._begun(rng), 1)
@@ -82,7 +98,7 @@ class RecordChain:
         """Return a state, after the draws that tune it."""
         with self._lock:  # of functions that are not for threads
             state = self._begun(rng)
-        size = self._engine.size
+        size = self._size
         walks = [WalkAdaptation(size), WalkAdaptation(size)]
         drawn = np.empty((tune, size))
 
@@ -102,24 +118,33 @@ class RecordChain:
         return state
 
     def _begun(self, rng: np.random.Generator) -> State:
-        engine, point = self._engine, self._start
-        theta = engine.theta(point)
-        x, theta = first_records(engine, rng, theta + rng.uniform(-1.0, 1.0, theta.size), point)
-        walk = WalkAdaptation(engine.size)
+        point, walk = self._start, WalkAdaptation(self._size)
+        theta = self._engines[0].theta(point) + rng.uniform(-1.0, 1.0, self._size)
+        for _ in range(_TRIES):
+            x, first = [], theta
+            for engine in self._engines:
+                own, theta = first_records(engine, rng, theta, point)
+                x.append(own)
+            if theta is first or (theta == first).all():  # all the records are of the same
+                break
+        env = tuple(
+            e.env(point, e.centers_of(own)) for e, own in zip(self._engines, x, strict=True)
+        )
+        watches = [Watch(*pair) for pair in zip(self._engines, self._losses, strict=True)]
         state = State(
-            x, theta, engine.env(point, engine.centers_of(x)), walk.axes,
-            np.stack([walk.scales] * 2), np.ones(3, np.int64), np.zeros(2, np.int64),
-            Watch(engine, self._loss),
+            tuple(x), theta, env, walk.axes, np.stack([walk.scales] * 2), np.ones(3, np.int64),
+            np.zeros(2, np.int64), watches,
         )  # fmt: skip
         state.counts[1:] = self._moves(state, theta[None])
         return state
 
     def _moves(self, state: State, drawn: np.ndarray) -> np.ndarray:
         """Return how many moves of each kind a round has."""
-        how = [_COSTLY if costly else _CHEAP for costly in self._engine.costly]
+        each = zip(*(engine.costly for engine in self._engines), strict=True)
+        how = [_COSTLY if any(costly) else _CHEAP for costly in each]
         passes, least = map(np.array, zip(*how, strict=True))
         moves = passes * state.scales.shape[1]
-        if self._engine.fixed:
+        if any(engine.fixed for engine in self._engines):
             moves[CARRIED] = 0
         sd = drawn.std(axis=0)
         if (sd > 0.0).all() and sd.size:
@@ -130,18 +155,19 @@ class RecordChain:
 
     def _run(self, rng, state: State, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         entries = sum(math.prod(shape) for shape in self._shapes.values())
-        out = np.empty((draws, self._engine.size + entries))
-        state.x, state.theta, lowest, tried, moved, refused = self._engine.chain(
+        out, seen = np.empty((draws, self._size + entries)), np.zeros((len(self._engines), 3))
+        state.x, state.theta, tried, moved = self._chain(
             rng, state.x, state.theta, state.env, state.axes, state.scales,
-            state.counts, state.turns, out,
+            state.counts, state.turns, seen, out,
         )  # fmt: skip
-        state.watch.look(lowest, int(refused), draws * int(state.counts[0]))
+        for watch, (_, lowest, refused) in zip(state.watches, seen, strict=True):
+            watch.look(lowest, int(refused), draws * int(state.counts[0]))
         return out, tried, moved
 
     def advance(self, rng: np.random.Generator, state: State, draws: int):
         """Return the next state, and a row for each draw."""
         rows, _, _ = self._run(rng, state, draws)
-        return state, rows[:, self._engine.size :]
+        return state, rows[:, self._size :]
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name."""
@@ -152,28 +178,41 @@ class RecordChain:
 
 
 @once
-def covered(reading: Reading) -> Block:
+def covered(reading: Reading) -> list[Block]:
     """Return the records of a model that the loop covers wholly; say what it does not cover."""
     model = reading.model
     tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
     if not tagged:
         raise Declined("the confidential values are released one by one, not in sums of records")
-    block, *others = checked_blocks(reading, tagged, feasible_point(model))
-    if others:
-        raise Declined(f"{block.name!r} and {others[0].name!r} are records of several groups")
-    moving = parameters(reading, block)
-    extra = [rv for rv in model.free_RVs if rv not in (*moving, *block.records)]
+    blocks = checked_blocks(reading, tagged, feasible_point(model))
+    for first, second in combinations(blocks, 2):
+        for rv in (*model.basic_RVs, *model.potentials, *model.deterministics):
+            if _computed(rv, first) and _computed(rv, second):
+                raise Declined(
+                    f"{rv.name!r} is computed from records of several groups, {first.name!r} and "
+                    f"{second.name!r}"
+                )
+    records = {rv for block in blocks for rv in block.records}
+    moving = {rv for block in blocks for rv in parameters(reading, block)}
+    extra = [rv for rv in model.free_RVs if rv not in moving | records]
     if extra:
         raise Declined(f"it does not cover {extra[0].name!r}, which is no parameter of the records")
     size = sum(math.prod(lengths(model.rvs_to_values[rv])) for rv in moving)
     if size > _MOST:
         raise Declined(f"it moves up to {_MOST} parameters one by one, and there are {size}")
-    return block
+    return blocks
+
+
+def _computed(rv: TensorVariable, block: Block) -> bool:
+    """Whether a variable is one of some records, or computed from them."""
+    return bool({*block.records} & {*ancestors([rv])})
 
 
 def _plan(reading: Reading) -> Plan:
-    block = covered(reading)
-    cost = {"records, loop": 1.0} | sweep(reading, block)
+    blocks = covered(reading)
+    cost = Counter({"records, loop": 1.0})
+    for block in blocks:
+        cost.update(sweep(reading, block))
     return Plan.costing(cost, lambda **kwargs: _sample(reading, **kwargs))
 
 

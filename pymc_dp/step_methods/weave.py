@@ -157,7 +157,7 @@ class Weave(Layout):
         keys = [piece.key for piece in pieces]
         key = None if None in keys else repr((make.__name__, keys))
         self.piece = inner = Piece(make(*(piece.function for piece in pieces)), key)
-        self._run = unpacked(inner, "rng, theta", "axes, scales, moves, turn", 0, len(env))
+        self._run = unpacked(inner, "rng, theta", "axes, scales, moves, turn", [], [len(env)])
 
     def move(self, rng, point: Point, walk: WalkAdaptation, *, moves=None, tune=False) -> Point:
         """Return a point with parameters and latents moved."""

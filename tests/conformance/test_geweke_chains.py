@@ -14,13 +14,13 @@ from pymc_dp.kernels.moments import clt_law as regression_law
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments import regression_chain as exact
 from pymc_dp.kernels.moments.walk import turn
-from pymc_dp.kernels.records import by_sums, make_chain
+from pymc_dp.kernels.records import make_chain
 from pymc_dp.kernels.slices import Tuned, advance
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES
 from pymc_dp.routes.steps_chain import StepsChain
 from tests import slices as hierarchy
-from tests.binary_records import BINARY, BINARY_LAW, SCALE
+from tests.binary_records import ONE_GROUP, SCALE, TWO_GROUPS
 from tests.conformance import test_geweke as steps
 from tests.geweke import check_invariance, normal_records
 
@@ -338,21 +338,26 @@ def slices(*, columns=hierarchy.EACH, inner=0, anew=0):
 # --- Records --------------------------------------------------------------------------------------
 
 
-def record_chain(*, direct=False, moves=(1, 1), size=10_000):
+def record_chain(*, groups=1, direct=False, moves=(1, 1), size=10_000):
     """Binary records of a probability whose log odds are Normal; `direct` computes more anew."""
     rng = np.random.default_rng(1)
-    run = make_chain(BINARY, by_sums(BINARY), BINARY_LAW, direct)
-    before, after = np.empty((2, size, 5))
+    run = make_chain(ONE_GROUP if groups == 1 else TWO_GROUPS, direct)
+    before, after = np.empty((2, size, 1 + 4 * groups))
     before[:, 0] = rng.standard_normal(size)
-    before[:, 1:] = rng.random((size, 4)) < special.expit(before[:, :1])
-    z = before[:, 1:].sum(axis=1) + SCALE * rng.laplace(size=size)
+    before[:, 1:] = rng.random((size, 4 * groups)) < special.expit(before[:, :1])
+    sums = before[:, 1:].reshape(size, groups, 4).sum(axis=2)
+    z = sums + SCALE * rng.laplace(size=sums.shape)
     axes, scales, turns = np.eye(1), np.full((2, 1), 1.2), np.zeros(2, np.int64)
+    seen, counts, out = np.zeros((groups, 3)), np.array([1, *moves]), np.empty((1, 1 + groups))
     for t in range(size):
-        theta, x = before[t, :1].copy(), before[t, 1:].astype(np.int64)
-        how = axes, scales, np.array([1, *moves]), turns, np.empty((1, 2))
-        (x,), theta, *_ = run(rng, (x,), theta, (z[t : t + 1],), *how)
-        after[t] = [*theta, *x]
-    check_invariance(named(q=before), named(q=after), {"z": z})
+        records = tuple((x,) for x in before[t, 1:].astype(np.int64).reshape(groups, 4))
+        env = tuple((x,) for x in z[t, :, None])
+        if groups == 1:
+            [records], [env] = records, env
+        how = axes, scales, counts, turns, seen, out
+        records, theta, *_ = run(rng, records, before[t, :1].copy(), env, *how)
+        after[t] = [*theta, *np.ravel(records)]
+    check_invariance(named(q=before), named(q=after), named(z=z))
 
 
 # --- Steps ----------------------------------------------------------------------------------------
@@ -420,6 +425,11 @@ CHAINS = {
         "both moves": (record_chain, {}),
         "with the records": (record_chain, {"moves": (2, 0)}),
         "given the records": (record_chain, {"moves": (0, 2), "direct": True}),
+        "two groups": (record_chain, {"groups": 2}),
+        "two groups, with the records": (record_chain, {"groups": 2, "moves": (2, 0)}),
+        "two groups, given the records": (
+            record_chain, {"groups": 2, "moves": (0, 2), "direct": True}
+        ),
     },
     "fused Gibbs": {
         "Laplace": (fused, {"tau0": 11.0}),
@@ -476,6 +486,7 @@ def test_every_chain_has_a_case():
     "records in one loop: both moves",
     "records in one loop: with the records",
     "records in one loop: given the records",
+    "records in one loop: two groups",
     "slices on the marginal: levels",
     "slices on the marginal: joint",
     "slices on the marginal: anew",

@@ -15,10 +15,20 @@ from pymc_dp.kernels.records import (
     make_accept_each,
     make_chain,
     make_sweeps,
+    together,
 )
 from pymc_dp.kernels.records import in_full as afresh
 from tests.agreement import counts_follow, follows
-from tests.binary_records import BINARY, BINARY_LAW, binary_law
+from tests.binary_records import (
+    BINARY,
+    BINARY_LAW,
+    ONE_GROUP,
+    SCALE,
+    SECOND,
+    TWO_GROUPS,
+    binary_law,
+    law_without_prior,
+)
 
 P_VALUE = 1e-4  # of 20 tests with fixed seeds; the wrong samplers below give 1e-8 and less
 IN_FULL = [False, True]
@@ -355,12 +365,6 @@ def test_wrong_samplers_fail(wrong):
 # --- Binary records, whose coupling needs random numbers of its own -------------------------------
 
 
-@njit(cache=True)
-def law_without_prior(theta, sums, x, z):
-    (law,) = binary_law(theta, sums, x, z)
-    return (np.asarray(law.item() + 0.5 * theta[0] ** 2),)
-
-
 def by_steps(rng, draws):
     sweeps = make_sweeps(BINARY, by_sums(BINARY))
     x, theta = (np.zeros(4, np.int64),), np.zeros(1)
@@ -372,12 +376,12 @@ def by_steps(rng, draws):
     return kept
 
 
-def in_a_chain(rng, draws, direct, laws=BINARY_LAW, moves=(1, 2)):
-    chain = make_chain(BINARY, by_sums(BINARY), laws, direct)
+def in_a_chain(rng, draws, direct, functions=ONE_GROUP, moves=(1, 2)):
+    chain = make_chain(functions, direct)
     kept, counts = np.empty((draws, 2)), np.array([8, *moves])
-    scales, turns = np.full((2, 1), 1.5), np.zeros(2, np.int64)
+    scales, turns, seen = np.full((2, 1), 1.5), np.zeros(2, np.int64), np.zeros((1, 3))
     x, theta = (np.zeros(4, np.int64),), np.zeros(1)
-    chain(rng, x, theta, (np.array([3.4]),), np.eye(1), scales, counts, turns, kept)
+    chain(rng, x, theta, (np.array([3.4]),), np.eye(1), scales, counts, turns, seen, kept)
     return kept
 
 
@@ -412,22 +416,80 @@ def test_a_chain_of_a_binary_model(direct, moves):
 
 def test_a_chain_without_the_prior_fails():
     """The threshold above would catch moves given the records that are wrong."""
-    laws = BINARY_LAW._replace(law=law_without_prior)
+    functions = ONE_GROUP._replace(laws=BINARY_LAW._replace(law=law_without_prior))
     with pytest.raises(AssertionError):
-        follows_binary(in_a_chain(np.random.default_rng(6), 20_000, False, laws))
+        follows_binary(in_a_chain(np.random.default_rng(6), 20_000, False, functions))
+
+
+SUMS = np.array([3.4, 0.9])  # of two groups
+
+
+def of_two_groups(rng, draws, functions=TWO_GROUPS, direct=False, moves=(1, 2)):
+    chain = make_chain(functions, direct)
+    kept, counts = np.empty((draws, 3)), np.array([8, *moves])
+    scales, turns, seen = np.full((2, 1), 1.5), np.zeros(2, np.int64), np.zeros((2, 3))
+    x, env = ((np.zeros(4, np.int64),),) * 2, ((SUMS[:1],), (SUMS[1:],))
+    chain(rng, x, np.zeros(1), env, np.eye(1), scales, counts, turns, seen, kept)
+    assert np.all(seen[:, 0] > draws)
+    assert seen[0, 1] != seen[1, 1]
+    return kept
+
+
+def follows_two_groups(kept):
+    theta, *counts = kept.T
+    edges = np.array([-9.0, -0.6, 0.0, 0.6, 9.0])
+    k = np.arange(5)
+    weights = np.exp(-abs(k[:, None] - SUMS) / SCALE)
+    exact = np.array([
+        [
+            [
+                integrate.quad(
+                    lambda t, i=i, j=j: stats.norm.pdf(t)
+                    * stats.binom.pmf([i, j], 4, special.expit(t)).prod(),
+                    a, b,
+                )[0] * weights[i, 0] * weights[j, 1]
+                for a, b in pairwise(edges)
+            ]
+            for j in k
+        ]
+        for i in k
+    ])  # fmt: skip
+    found = np.zeros_like(exact)
+    cell = np.searchsorted(edges, theta) - 1
+    np.add.at(found, (*np.array(counts, int), cell), 1)
+    counts_follow(found, exact, P_VALUE)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("moves", [(1, 2), (0, 2), (2, 0)])
+@pytest.mark.by_day("moves0-False", "moves2-True")
+def test_a_chain_of_two_groups(direct, moves):
+    rng = np.random.default_rng(6)
+    follows_two_groups(of_two_groups(rng, 20_000, direct=direct, moves=moves))
+
+
+@pytest.mark.parametrize("moves", [(2, 0), (0, 2)])
+def test_a_chain_with_two_priors_fails(moves):
+    """The threshold above would catch moves that are a little wrong in the second group."""
+    wrong = together(ONE_GROUP, ONE_GROUP._replace(laws=SECOND.laws))
+    if moves[0] == 0:
+        wrong = together(ONE_GROUP, SECOND._replace(laws=SECOND.laws._replace(law=binary_law)))
+    with pytest.raises(AssertionError):
+        follows_two_groups(of_two_groups(np.random.default_rng(6), 20_000, wrong, moves=moves))
 
 
 def test_pieces_of_a_chain_are_those_of_one():
     """Draws do not depend on the pieces in which they are made."""
-    chain = make_chain(BINARY, by_sums(BINARY), BINARY_LAW, False)
+    chain = make_chain(TWO_GROUPS, False)
     found = []
     for sizes in ((30,), (1, 9, 20)):
         rng, turns = np.random.default_rng(3), np.zeros(2, np.int64)
-        x, theta, parts = (np.zeros(4, np.int64),), np.zeros(1), []
+        x, env = ((np.zeros(4, np.int64),),) * 2, ((SUMS[:1],), (SUMS[1:],))
+        theta, parts, seen = np.zeros(1), [], np.zeros((2, 3))
         for size in sizes:
-            parts.append(np.empty((size, 2)))
-            how = np.eye(1), np.full((2, 1), 1.5), np.array([3, 1, 2]), turns, parts[-1]
-            x, theta, *_ = chain(rng, x, theta, (np.array([3.4]),), *how)
+            parts.append(np.empty((size, 3)))
+            how = np.eye(1), np.full((2, 1), 1.5), np.array([3, 1, 2]), turns, seen, parts[-1]
+            x, theta, *_ = chain(rng, x, theta, env, *how)
         found.append(np.concatenate(parts))
     np.testing.assert_array_equal(*found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 import pymc as pm
@@ -20,16 +21,18 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs.questions import is_itself, known_value, plain_function
 from pymc_dp.kernels.records import (
+    Functions,
     LawFunctions,
     RecordFunctions,
     by_sums,
     in_full,
     make_chain,
     make_sweeps,
+    together,
 )
 from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
-from pymc_dp.step_methods.base import in_a_row, point_function
+from pymc_dp.step_methods.base import point_function
 from pymc_dp.step_methods.records.graphs import RecordGraphs
 from pymc_dp.step_methods.records.law import ChainGraphs
 
@@ -56,14 +59,50 @@ def _sums(maps: Sequence[np.ndarray], n: int) -> list[float]:
     return [s for m in maps for s in np.broadcast_to(m, (*m.shape[:-1], n)).sum(axis=-1).ravel()]
 
 
-def unpacked(inner: Piece, before: str, after: str, records: int, further: int) -> Callable:
-    """Take records and further inputs one by one: so arrays cross from Python much faster."""
-    names = [f"x{i}" for i in range(records)], [f"e{i}" for i in range(further)]
-    x, env = (f"({''.join(f'{name}, ' for name in group)})" for group in names)
+def unpacked(
+    inner: Piece, before: str, after: str, records: Sequence[int], further: Sequence[int]
+) -> Callable:
+    """Take records and further inputs one by one: so arrays cross from Python much faster.
+
+    Parameters
+    ----------
+    records, further : their numbers, for each block; `inner` takes those of several as pairs.
+    """
+    names, packed = [], []
+    for letter, sizes in (("x", records), ("e", further)):
+        groups = [[f"{letter}{k}_{i}, " for i in range(size)] for k, size in enumerate(sizes)]
+        names += [name.rstrip(", ") for group in groups for name in group]
+        tuples = [f"({''.join(group)})" for group in reversed(groups)]
+        packed += [reduce(lambda others, own: f"({own}, {others})", tuples)] if sizes else []
+    *x, env = packed
     rng, theta = before.split(", ")
-    own = f"{rng}, {x}, {theta}" if records else before
-    arguments = ", ".join([before, after, *names[0], *names[1]])
-    return from_source("moves", arguments, f"inner({own}, {env}, {after})", inner=inner).function
+    arguments = ", ".join([before, after, *names])
+    body = f"inner({', '.join([rng, *x, theta, env, after])})"
+    return from_source("moves", arguments, body, inner=inner).function
+
+
+def _one_by_one(nested: tuple) -> Iterator[np.ndarray]:
+    for part in nested:
+        yield from _one_by_one(part) if isinstance(part, tuple) else (part,)
+
+
+def chained(engines: Sequence[Engine]) -> Callable:
+    """Compile a chain of several blocks; see `kernels.records.make_chain`."""
+    direct = any(engine.direct for engine in engines)
+    functions = reduce(
+        lambda others, own: together(own, others), [e.functions for e in reversed(engines)]
+    )
+    keys = [engine.key for engine in engines]
+    key = None if None in keys else repr(("chain", direct, keys))
+    sizes = zip(*(engine.inputs for engine in engines), strict=True)
+    after = "axes, scales, counts, turns, seen, out"
+    inner = Piece(make_chain(functions, direct), key)
+    compiled = unpacked(inner, "rng, theta", after, *sizes)
+
+    def run(rng, x, theta, env, *further):
+        return compiled(rng, theta, *further, *_one_by_one(x), *_one_by_one(env))
+
+    return run
 
 
 class _DisagreementError(RuntimeError):
@@ -118,6 +157,11 @@ class Layout:
 class Engine(Layout):
     """Compiled sweeps over one block of records.
 
+    Parameters
+    ----------
+    chain : tuple, optional
+        Of a part of a chain: the blocks of all of it, and what is recorded of this one's draws.
+
     Attributes
     ----------
     block : Block
@@ -133,17 +177,26 @@ class Engine(Layout):
         Of a chain, whether moves with the records and given them take as long as a sweep.
     is_cut : bool
         Whether proposals may be refused for the sole reason that the point cannot hold them.
+    functions, key, inputs, direct
+        Of a part of a chain: what `chained` takes of it.
     """
+
+    functions: Functions
+    key: str | None
+    inputs: tuple[int, int]
+    direct: bool
 
     def __init__(
         self,
         model: pm.Model,
         block: Block,
         start: Point,
-        recorded: Sequence[TensorVariable] | None = None,
+        chain: tuple[Sequence[Block], Sequence[TensorVariable]] | None = None,
     ):
         self.block = block
-        self.parameters = parameters(Reading(model), block)
+        reading, blocks = Reading(model), chain[0] if chain else [block]
+        above = {rv for b in blocks for rv in parameters(reading, b)}
+        self.parameters = [rv for rv in model.free_RVs if rv in above]
         self._model = model
         # What compiling it anew takes; the records of the point would be most of a pickle.
         own = {model.rvs_to_values[rv].name for rv in block.records}
@@ -151,12 +204,12 @@ class Engine(Layout):
         super().__init__(model, self.parameters, start)
         self._name()
         how = model, block, self.parameters, self.slices
-        graphs = RecordGraphs(*how) if recorded is None else ChainGraphs(*how, recorded=recorded)
+        graphs = ChainGraphs(*how, *chain) if chain else RecordGraphs(*how)
         self._centers, self.sources = graphs.centers, graphs.sources
         self._columns = graphs.columns
         self._center_values = np.zeros(len(self._columns))
         self._check_draws(graphs, start)
-        if recorded is not None:
+        if chain:
             self._check_law(graphs, start)
         self._compile(graphs)
         self.in_full, self.fixed, self.is_cut = graphs.in_full, graphs.fixed, graphs.is_cut
@@ -284,25 +337,27 @@ class Engine(Layout):
         maps = from_graph([theta, *x, *env], [_as_matrix(rows, n)])
         pieces = RecordFunctions(self._propose, maps, public, density, choose, couple, prior)
         plain = RecordFunctions(*(piece.function for piece in pieces))
-        if "law" not in graphs:
-            made, options, arguments = make_sweeps(plain, how(plain)), "", "count, moves"
-        else:
+        laws: tuple[Piece, ...] = ()
+        if "law" in graphs:
             sums, of_law = compiled.law_sums, [*x, *env]
             laws = LawFunctions(
                 from_graph(of_law, graphs["gather"]),
                 from_graph([theta, sums, *of_law], graphs["law"]),
-                from_graph([theta, *of_law], [in_a_row([theta, *graphs["collect"]])]),
+                from_graph([theta, *of_law], graphs["collect"]),
             )
-            direct = theta in ancestors(graphs["full"])
-            afresh = direct or graphs["law"] is graphs["law, whole"]
+            law = LawFunctions(*(piece.function for piece in laws))
+            self.functions = Functions(plain.couple, plain.prior, how(plain), law)
+            self.direct = theta in ancestors(graphs["full"])
+            afresh = self.direct or graphs["law"] is graphs["law, whole"]
             at_random = any(isinstance(v.type, RandomType) for v in graph_inputs(coupled))
             self.costly = at_random, afresh
-            made = make_chain(plain, how(plain), LawFunctions(*(p.function for p in laws)), direct)
-            pieces, options, arguments = (*pieces, *laws), f"{direct}", "counts"
-        keys = [piece.key for piece in pieces]
-        key = None if None in keys else repr((made.__name__, how.__name__, options, keys))
-        after = f"axes, scales, {arguments}, " + ("turns, out" if options else "turn")
-        self._run = unpacked(Piece(made, key), "rng, theta", after, len(x), len(env))
+        keys = [piece.key for piece in (*pieces, *laws)]
+        self.key = None if None in keys else repr((make_sweeps.__name__, how.__name__, keys))
+        self.inputs = len(x), len(env)
+        if "law" not in graphs:
+            inner = Piece(make_sweeps(plain, how(plain)), self.key)
+            after = "axes, scales, count, moves, turn"
+            self._run = unpacked(inner, "rng, theta", after, [len(x)], [len(env)])
 
     # --- Use ------------------------------------------------------------------------------------
 
@@ -383,7 +438,3 @@ class Engine(Layout):
     def sweep(self, rng, x, theta, env, axes, scales, sweeps: int, moves: int, turn: int):
         """Run compiled sweeps; see `kernels.records.make_sweeps`."""
         return self._run(rng, theta, axes, scales, sweeps, moves, turn, *x, *env)
-
-    def chain(self, rng, x, theta, env, axes, scales, counts, turns, out):
-        """Run a compiled chain; see `kernels.records.make_chain`."""
-        return self._run(rng, theta, axes, scales, counts, turns, out, *x, *env)

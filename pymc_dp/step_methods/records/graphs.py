@@ -166,8 +166,7 @@ class CarriedGraphs:
         Where the parameters leave the domain of the records' law, which cancels in the moves with
         its density, it is -inf.
         """
-        model, skipped = self._model, {*self.block.records, *self.block.factors}
-        moving = self._moving()
+        model, skipped, moving = self._model, self._apart(), self._moving()
         terms = [
             rv
             for rv in model.basic_RVs
@@ -179,6 +178,10 @@ class CarriedGraphs:
         density = model.logp(vars=terms, sum=True) if terms else pt.zeros(())
         valid = [pt.all(c) for c in self._domain() if not self._is_of_records(c)]
         return pt.switch(pt.all(pt.stack(valid)), density, -np.inf) if valid else density
+
+    def _apart(self) -> set[TensorVariable]:
+        """Return what the prior is without."""
+        return {*self.block.records, *self.block.factors}
 
     def _moving(self) -> set[TensorVariable]:
         """Return the parameters, and what they carry along: the point holds transformed values."""

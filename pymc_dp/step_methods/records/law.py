@@ -16,7 +16,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import lengths, nearest_rvs
+from pymc_dp.reading.groups import Block
 from pymc_dp.reading.sums import Additive, additive
+from pymc_dp.step_methods.base import in_a_row
 from pymc_dp.step_methods.records.graphs import RecordGraphs, fresh, substituted
 
 
@@ -26,16 +28,23 @@ class ChainGraphs(RecordGraphs):
     Beside what `RecordGraphs` has: the density of the records and of what moves, ``law``, and
     ``gather``, the sums over the records that it takes: of an exponential family, its sufficient
     statistics, and none where the density is no function of sums; and ``collect``, what is recorded
-    of a draw.
+    of a draw. Of several blocks, the first has the prior and the parameters of all of them.
 
     Parameters
     ----------
+    blocks : of the chain.
     recorded : variables of the model.
     """
 
-    def __init__(self, *args, recorded: Sequence[TensorVariable]):
-        self._recorded = recorded
-        super().__init__(*args)
+    def __init__(self, model, block, moving, slices, blocks: Sequence[Block], recorded):
+        self._recorded, self._is_first = recorded, block is blocks[0]
+        self._blocks = blocks
+        super().__init__(model, block, moving, slices)
+
+    def _apart(self):
+        if not self._is_first:
+            return {*self._model.basic_RVs, *self._model.potentials}
+        return {rv for block in self._blocks for rv in (*block.records, *block.factors)}
 
     def _densities(self):
         self._law = self._read_law()
@@ -68,12 +77,12 @@ class ChainGraphs(RecordGraphs):
             values = {s: self.law_sums[k] for k, s in enumerate(symbols)}
             values |= dict(zip([s for s, _ in self._law.public], public, strict=True))
             [density] = self._law.at(values)
-        [prior] = graphs["prior"]
+        [prior], theta = graphs["prior"], self.theta[: None if self._is_first else 0]
         return super()._further(graphs) | {
             "law": [prior + density.astype("float64")],
             "law, whole": [prior + whole.astype("float64")],
             "gather": [pt.concatenate(sums) if sums else pt.zeros(0)],
-            "collect": substituted(self._recorded, self.records),
+            "collect": [in_a_row([theta, *substituted(self._recorded, self.records)])],
         }
 
 
