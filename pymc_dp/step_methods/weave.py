@@ -244,7 +244,7 @@ def weaves(
     moved in one way.
     """
     model = reading.model
-    free = [rv for rv in model.free_RVs if not is_tagged(rv)]
+    free = [rv for rv in model.free_RVs if rv in mine or not is_tagged(rv)]
     for mean, carried in _walls(reading, mine, free):
         yield from _made(reading, carried, [mean], start, {}, kind=_WallGraphs)
     released = nearest_rvs([release_statistic(r) for r in releases(model)])
