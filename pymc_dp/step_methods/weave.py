@@ -170,6 +170,9 @@ class Weave(Layout):
         super().__init__(model, parameters, start)
         self._made_of = model, block, parameters, start, kind
         self.parameters, self.latents, self._each = parameters, block.records, block.n > 0
+        for rv in block.factors:
+            if rv in model.basic_RVs and transform_parents(model, rv):
+                raise Declined(f"the transform of {rv.name!r} depends on other variables")
         graphs = kind(model, block, parameters, self._slices)
         if graphs.fixed:
             raise Declined(graphs.fixed)
