@@ -73,7 +73,12 @@ class Piece(NamedTuple):
 
 def from_source(name: str, arguments: str, body: str, **names: Piece | Any) -> Piece:
     """Compile ``def name(arguments): return body``, where `names` are pieces or plain values."""
-    plain, key = _function(name, arguments, f"return {body}", **names)
+    return from_code(name, arguments, f"return {body}", **names)
+
+
+def from_code(name: str, arguments: str, code: str, **names: Piece | Any) -> Piece:
+    """Compile ``def name(arguments):`` and lines of code, as `from_source` does."""
+    plain, key = _function(name, arguments, code, **names)
     return Piece(numba_njit(plain, cache=key is not None, final_function=True, nogil=True), key)
 
 
@@ -101,6 +106,8 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
 
     All the random variables in the outputs draw from the one generator.
     """
+    if not outputs:
+        return from_source("nothing", "*rest", "()")
     shared = [v for v in graph_inputs(outputs) if isinstance(v.type, RandomType)]
     own = [v.type() for v in shared]
     if shared:

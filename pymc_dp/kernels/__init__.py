@@ -51,14 +51,14 @@ def version_of(source: str) -> int:
     return int(sha256((KERNEL_VERSION + _hash(Path(source))).encode()).hexdigest()[:15], 16)
 
 
-def _key_of(value: Any) -> str | None:
+def key_of(value: Any) -> str | None:
     """Return what names the code of a compiled function, or a number; None for anything else."""
     if isinstance(value, bool | int | float | str | None):
         return repr(value)
     function = getattr(value, "py_func", value)
     try:
         version = version_of(function.__code__.co_filename)
-        held = [_key_of(cell.cell_contents) for cell in function.__closure__ or ()]
+        held = [key_of(cell.cell_contents) for cell in function.__closure__ or ()]
         held.append(repr((function.__defaults__, function.__kwdefaults__)))
         held.append(repr(sorted(getattr(value, "targetoptions", {}).items())))
     # No function, one without a file, one of itself.
@@ -99,7 +99,7 @@ class KernelCache(FunctionCache):
 
     def __init__(self, function: Callable):
         super().__init__(function)
-        self._key = _key_of(function)
+        self._key = key_of(function)
         if self._key is None:
             raise ValueError(f"{function.__qualname__} holds what has no name")
         base = self._impl.filename_base + f".{self._key[:20]}" * bool(function.__closure__)

@@ -37,9 +37,10 @@ from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.registry import Registry, load
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import key_of, njit
 from pymc_dp.mechanisms.base import Mechanism
 
 
@@ -114,6 +115,12 @@ def require_pair(law: Op, mechanism: Mechanism, parameters) -> Pair:
     pair = find_pair(law, mechanism)
     pair.require(*parameters)
     return pair
+
+
+def row_piece(draw: Callable[..., float], width: int) -> Piece:
+    """Return the loop of `row_sampler`, with its key."""
+    key = key_of(draw)
+    return Piece(row_sampler(draw, width), key and f"row_sampler({key}, {width})")
 
 
 @cache

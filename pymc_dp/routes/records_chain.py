@@ -5,11 +5,11 @@ given the records. What is tuned in the warm-up, by draws alone:
 
 - step sizes, along each axis and for each kind of moves, to the acceptance rate of a random walk;
 - the axes, to those along which the draws are uncorrelated (`WalkAdaptation`);
-- how many moves of a kind a round has: one along each axis (two given the records, which cost
-  less), but one in all where their mean squared jump is less than a tenth of the other kind's;
-- how many rounds a draw has: half the autocorrelation time of the slowest parameter, in
-  rounds, and at most 100. It is measured on the later half of the draws whenever these have
-  doubled, and may grow fourfold each time: a chain that is slow knows too little of itself.
+- how many moves of a kind a round has: two along each axis, and one in all where their mean squared
+  jump is less than a tenth of the other kind's. Moves that take about as long as a sweep, because
+  they draw at random or add up all records, are made once along each axis, and once in all where
+  the other kind's are longer;
+- how many rounds a draw has (`routes.warm_up`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from arviz_stats.base import array_stats
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths
 from pymc_dp.graphs.stages import stage
-from pymc_dp.kernels.records import CARRIED, GIVEN
+from pymc_dp.kernels.records import CARRIED
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading, is_tagged
@@ -36,18 +35,15 @@ from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.gibbs import sweep
 from pymc_dp.routes.given import public
+from pymc_dp.routes.warm_up import warm_up
 from pymc_dp.step_methods.records import Watch, checked_blocks, first_records, say_what_is_slow
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 from pymc_dp.step_methods.records.engine import Engine
 
 _NAME = "records in one loop"
 _MOST = 20  # entries of parameters: a move of any is one of all records
-_TUNED = 10  # draws between changes of the step sizes, and later the same share of the draws
-_PASSES = {CARRIED: 1, GIVEN: 2}  # over the axes in a round
-_SMALL = 0.1  # of the other kind's mean squared jump
-_CORRELATED = 2.0  # draws to an effective one
-_SHORTEST = 100  # draws of which their autocorrelation is measured
-_MOST_ROUNDS, _FASTEST = 100, 4.0
+# Passes over the axes in a round, and the least share of the other kind's mean squared jump.
+_CHEAP, _COSTLY = (2, 0.1), (1, 1.0)
 
 
 @dataclass
@@ -89,24 +85,20 @@ class RecordChain:
         size = self._engine.size
         walks = [WalkAdaptation(size), WalkAdaptation(size)]
         drawn = np.empty((tune, size))
-        first, measured = 0, 2 * _SHORTEST
-        while first < tune:
-            pieces.check()
-            here = drawn[first : first + max(_TUNED, first // _TUNED)]
-            rows, tried, moved = self._run(rng, state, len(here))
+
+        def learn(draws: int, first: int) -> np.ndarray:
+            rows, tried, moved = self._run(rng, state, draws)
+            here = drawn[first : first + draws]
             here[:] = rows[:, :size]
             for walk, own in zip(walks, zip(tried, moved, strict=True), strict=True):
                 walk.update(here, *own)
             state.axes = walks[0].axes
             state.scales = np.stack([walk.scales for walk in walks])
-            first += len(here)
-            late = drawn[first // 2 : first]
-            state.counts[1:] = self._moves(state, late)
-            if size and (first >= measured or (first == tune and len(late) >= _SHORTEST)):
-                apart = max(map(_draws_apart, late.T))
-                growth = min(apart / _CORRELATED, _FASTEST)
-                state.counts[0] = np.clip(round(state.counts[0] * growth), 1, _MOST_ROUNDS)
-                measured *= 2
+            end = first + draws
+            state.counts[1:] = self._moves(state, drawn[end // 2 : end])
+            return here
+
+        warm_up(tune, pieces, learn, state.counts)
         return state
 
     def _begun(self, rng: np.random.Generator) -> State:
@@ -122,15 +114,18 @@ class RecordChain:
         state.counts[1:] = self._moves(state, theta[None])
         return state
 
-    @staticmethod
-    def _moves(state: State, drawn: np.ndarray) -> np.ndarray:
+    def _moves(self, state: State, drawn: np.ndarray) -> np.ndarray:
         """Return how many moves of each kind a round has."""
-        moves = np.array([_PASSES[kind] * state.scales.shape[1] for kind in (CARRIED, GIVEN)])
+        how = [_COSTLY if costly else _CHEAP for costly in self._engine.costly]
+        passes, least = map(np.array, zip(*how, strict=True))
+        moves = passes * state.scales.shape[1]
+        if self._engine.fixed:
+            moves[CARRIED] = 0
         sd = drawn.std(axis=0)
         if (sd > 0.0).all() and sd.size:
             axes = state.axes if state.axes.shape[1] else np.eye(sd.size)
             jumps = ((state.scales * np.linalg.norm(axes / sd[:, None], axis=0)) ** 2).mean(axis=1)
-            moves[jumps < _SMALL * jumps[::-1]] = 1
+            moves = np.where(jumps < least * jumps[::-1], np.minimum(moves, 1), moves)
         return moves
 
     def _run(self, rng, state: State, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -154,12 +149,6 @@ class RecordChain:
         parts = np.split(rows, ends[:-1], axis=-1)
         pairs = zip(self._shapes.items(), parts, strict=True)
         return {name: part.reshape(*rows.shape[:-1], *shape) for (name, shape), part in pairs}
-
-
-def _draws_apart(draws: np.ndarray) -> float:
-    """Return how many draws an effective one takes."""
-    found = float(array_stats.ess(draws[None], chain_axis=0, draw_axis=1, method="mean"))
-    return len(draws) / found if found > 0.0 else math.inf
 
 
 @once

@@ -69,7 +69,7 @@ def register_steps() -> None:
             STEP_METHODS.insert(0, step)
 
 
-def _claimed(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
+def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     """Return steps with the variables of each instance, in the order in which they are drawn."""
     left, found = list(reading.model.free_RVs), []
     for step in STEPS:
@@ -101,7 +101,7 @@ def _mates(reading: Reading, rv: TensorVariable) -> set[TensorVariable]:
 @once
 def choose_steps(reading: Reading) -> dict[TensorVariable, type[BlockedStep]]:
     """Return the step that suits each free variable; those left out are for NUTS."""
-    return {rv: step for step, group in _claimed(reading) for rv in group}
+    return {rv: step for step, group in claimed_steps(reading) for rv in group}
 
 
 @once
@@ -189,7 +189,7 @@ def _made_once(reading: Reading) -> list[tuple[BlockedStep, Any]]:
 
 
 def _made(reading: Reading) -> list[BlockedStep]:
-    model, found = reading.model, _claimed(reading)
+    model, found = reading.model, claimed_steps(reading)
     if not releases(model) and not found:
         raise ValueError(
             "no step applies: the model has no release of its own variables "

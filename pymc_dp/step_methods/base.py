@@ -19,6 +19,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.interrupts import uninterrupted
 from pymc_dp.graphs.questions import nearest_rvs, public_data
@@ -114,6 +115,21 @@ _WRITERS: dict[type, Callable] = {
 }
 
 
+class LoopDraw(NamedTuple):
+    """A draw in a compiled loop; see `step_methods.loop`.
+
+    Attributes
+    ----------
+    rvs : the variables that are drawn.
+    given : graphs of the model of what the draw takes.
+    draw : ``(rng, *given)`` to one vector of all that is drawn; NaN where it cannot be.
+    """
+
+    rvs: tuple[TensorVariable, ...]
+    given: list[TensorVariable]
+    draw: Piece
+
+
 @dataclass_state
 class DPStepState(StepMethodState):
     """State of a step without tuning: its random generator."""
@@ -197,6 +213,11 @@ class DPStep(BlockedStep):
     def claims(cls, reading: Reading, left: list[TensorVariable]) -> list[list[TensorVariable]]:
         """Return which of the variables that are left this step suits best; see `STEPS`."""
         return []
+
+    @classmethod
+    def loop_draws(cls, reading: Reading, group: list[TensorVariable]) -> list[LoopDraw]:
+        """Return the draws of variables of this step, in a compiled loop; or decline them."""
+        raise Declined(f"{cls.__name__}, for {group[0].name!r}, is no part of a compiled loop")
 
     @classmethod
     def competence(cls, var, has_grad=None):

@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 import pymc_dp.step_methods.conjugacy  # noqa: F401 (its modules register themselves)
+from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.kernels import key_of
 from pymc_dp.reading.model import Reading, check_transform, children
-from pymc_dp.step_methods.base import DPStep, in_a_row, infeasible, point_function
+from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row, infeasible, point_function
 from pymc_dp.step_methods.conjugacy.registry import (
     CHILDREN,
     FAMILIES,
@@ -164,7 +167,20 @@ class ConjugateGibbs(DPStep):
         return point_function(reading.model, in_a_row(natural)), FAMILIES[family]
 
     def _draw(self, name, point, row_at, draw):
-        row = row_at(point).tolist()
+        row = row_at(point)
         if not row[-2] < row[-1]:  # the range
             raise infeasible(name)
-        return draw(self.rng, *row)
+        drawn = draw(self.rng, row)
+        return drawn if np.ndim(point[name]) else drawn[0]
+
+    @classmethod
+    def loop_draws(cls, reading, group):
+        """See `DPStep.loop_draws`."""
+        found = []
+        for rv in group:
+            family, natural = conditional(reading, rv)
+            row = in_a_row(natural)
+            row = pt.switch(row[-2] < row[-1], row, np.nan)  # the range
+            draw = FAMILIES[family]
+            found.append(LoopDraw((rv,), [row], Piece(draw, key_of(draw))))
+        return found

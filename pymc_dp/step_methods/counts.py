@@ -15,6 +15,7 @@ from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.random.basic import BinomialRV, MultinomialRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
@@ -24,11 +25,13 @@ from pymc_dp.graphs.questions import (
     public_data,
     substitute,
 )
+from pymc_dp.kernels import key_of, part
 from pymc_dp.laws.counts.density import CompiledNoise, compile_noise
 from pymc_dp.mechanisms.release import apart
 from pymc_dp.reading.counts import MOST_LISTED
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
 from pymc_dp.step_methods.base import (
+    LoopDraw,
     PointFunction,
     in_a_row,
     point_function,
@@ -147,6 +150,53 @@ class CountGibbs(WeavingStep):
             point = table.update(self.rng, point)
         return self._weave(point), [{}]
 
+    @classmethod
+    def loop_draws(cls, reading, group):
+        """See `DPStep.loop_draws`."""
+        point, found = reading.model.initial_point(), []
+        for rv in filter(is_count, group):
+            owner = count_parameter(reading, rv)
+            parameter = owner if owner in group else None
+            table = _table(reading, rv, parameter, point)
+            noise = table.noise
+            if noise is None or noise.listed:
+                raise Declined(f"{rv.name!r}: a table that overlaps, or is listed, is not covered")
+            n, weights = _weights(reading, rv, parameter)
+            row, values = in_a_row((n, weights)), reading.model.values_to_rvs
+            given = [row, in_a_row([rv]), pt.constant(noise.slopes)]
+            given += [values.get(v, v) for v in noise.data]
+            family = None if parameter is None else FAMILIES[conditional(reading, parameter)[0]]
+            draw = make_loop_draw(
+                noise.sweep, family, table.binary, parameter is not None, table.concave
+            )
+            key = noise.key and repr((noise.key, key_of(family), table.binary, table.concave))
+            rvs = (rv,) if parameter is None else (rv, parameter)
+            found.append(LoopDraw(rvs, given, Piece(draw, key)))
+        return found
+
+
+def make_loop_draw(sweep: Callable, family: Callable, binary, integrated, concave) -> Callable:
+    """Return the draw of a table and its probabilities in a compiled loop; see `LoopDraw`."""
+
+    @part
+    def draw(rng, row, old, slopes, *data):
+        weights = row[1:].copy()
+        counts = np.array([row[0] - old[0], old[0]]) if binary else old.copy()
+        if not sweep(rng, counts, slopes, weights, integrated, concave, _ROUNDS, *data):
+            return np.full(old.size, np.nan)
+        drawn = counts[1:] if binary else counts
+        if not integrated:
+            return drawn
+        natural = np.zeros(counts.size + (2 if binary else 3))
+        for k in range(counts.size):
+            natural[k] = weights[k] + counts[k]
+        if binary:
+            natural[0], natural[1] = natural[1], natural[0]
+        natural[-2], natural[-1] = -math.inf, math.inf
+        return np.concatenate((drawn, family(rng, natural)))
+
+    return draw
+
 
 @dataclass
 class _Table:
@@ -199,16 +249,13 @@ class _Table:
 
 def _table(reading: Reading, rv, parameter, point) -> _Table:
     binary = isinstance(rv.owner.op, BinomialRV)
-    n, p = rv.owner.op.dist_params(rv.owner)
-    if parameter is None:
-        weights, value = pt.stack([1.0 - p, p]) if binary else p, None
-        draw = None
-    else:
+    n, weights = _weights(reading, rv, parameter)
+    value = draw = None
+    if parameter is not None:
         family, _ = conditional(reading, parameter)
-        prior = find_families(parameter.owner.op)[family](parameter)
-        weights = pt.stack([prior.second, prior.first]) if binary else prior.first
         value = reading.model.rvs_to_values[parameter].name
-        draw = partial(_draw_parameter, FAMILIES[family], value_writer(reading.model, parameter))
+        write = value_writer(reading.model, parameter)
+        draw = partial(_draw_parameter, FAMILIES[family], write, binary)
     row = point_function(reading.model, in_a_row((n, weights)))
     cells = 2 if binary else known_cells(rv)
     total = int(row(point)[0])
@@ -239,6 +286,17 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     with suppress(ValueError):  # compiled once, before the chains' processes start
         table.update(np.random.default_rng(0), point)
     return table
+
+
+def _weights(reading: Reading, rv, parameter) -> tuple[TensorVariable, TensorVariable]:
+    """Return the total of a table, and the weights of its cells."""
+    binary = isinstance(rv.owner.op, BinomialRV)
+    n, p = rv.owner.op.dist_params(rv.owner)
+    if parameter is None:
+        return n, pt.stack([1.0 - p, p]) if binary else p
+    family, _ = conditional(reading, parameter)
+    prior = find_families(parameter.owner.op)[family](parameter)
+    return n, pt.stack([prior.second, prior.first]) if binary else prior.first
 
 
 def _aims(reading: Reading, rv, found, maps) -> tuple[np.ndarray, PointFunction]:
@@ -272,8 +330,9 @@ def _approach(counts: np.ndarray, slopes: np.ndarray, aims: np.ndarray) -> None:
         gap = aims - slopes @ counts
 
 
-def _draw_parameter(draw, write, rng, natural):
-    return write(draw(rng, *natural, -np.inf, np.inf))
+def _draw_parameter(draw, write, binary, rng, natural):
+    drawn = draw(rng, np.array([*natural, -np.inf, np.inf]))
+    return write(drawn[0] if binary else drawn)
 
 
 def _states(total: int, cells: int, release) -> np.ndarray:

@@ -23,7 +23,7 @@ from pymc_dp.graphs.questions import (
     nearest_rvs,
     substitute,
 )
-from pymc_dp.laws import find_pair, require_pair, row_sampler
+from pymc_dp.laws import find_pair, require_pair, row_piece, row_sampler
 from pymc_dp.laws.count_sums import COUNT_LAWS, count_draw, noise_of
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.base import Mechanism
@@ -33,6 +33,7 @@ from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
 from pymc_dp.reading.sums.polynomials import is_linear
 from pymc_dp.step_methods.base import (
+    LoopDraw,
     as_row,
     infeasible,
     point_function,
@@ -118,6 +119,18 @@ class TwoSidedGibbs(WeavingStep):
         if np.isnan(drawn).any():
             raise unusable(name)
         return drawn
+
+    @classmethod
+    def loop_draws(cls, reading, group):
+        """See `DPStep.loop_draws`."""
+        found = []
+        for rv in group:
+            columns, n_noise, draw = latent_conditional(cls, reading, rv)
+            rows = as_row(*columns)
+            feasible = pt.all(rows[n_noise + 1] < rows[n_noise + 2])
+            rows = pt.switch(feasible, rows, np.nan)
+            found.append(LoopDraw((rv,), [rows], row_piece(draw, len(columns))))
+        return found
 
 
 @STEPS.register(order=40)

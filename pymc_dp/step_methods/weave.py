@@ -162,23 +162,24 @@ class Weave(Layout):
     parameters : list of TensorVariable
     start : dict
         A point.
-    kind : type
-        Of its graphs.
+    kind : type, optional
+        Of its graphs, if these are others.
     """
 
-    def __init__(self, model: pm.Model, block: Block, parameters, start: Point, kind=_Graphs):
+    def __init__(self, model: pm.Model, block: Block, parameters, start: Point, kind=None):
         super().__init__(model, parameters, start)
         self._made_of = model, block, parameters, start, kind
         self.parameters, self.latents, self._each = parameters, block.records, block.n > 0
         for rv in block.factors:
             if rv in model.basic_RVs and transform_parents(model, rv):
                 raise Declined(f"the transform of {rv.name!r} depends on other variables")
-        graphs = kind(model, block, parameters, self._slices)
+        kind = kind or (_EachGraphs if self._each else _Graphs)
+        graphs = kind(model, block, parameters, self.slices)
         if graphs.fixed:
             raise Declined(graphs.fixed)
         if not graphs.by_entry([*block.records, *parameters]):
             raise Declined("their entries depend on each other")
-        self._centers, self._sources = graphs.centers, graphs.sources
+        self._centers, self.sources = graphs.centers, graphs.sources
         self._names = [model.rvs_to_values[rv].name for rv in block.records]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumbaPerformanceWarning)
@@ -193,6 +194,10 @@ class Weave(Layout):
     def walk(self) -> WalkAdaptation:
         """Return what its moves are to learn."""
         return WalkAdaptation(self.size, by_entry=self._each)
+
+    def count(self, walk: WalkAdaptation) -> int:
+        """Return how many moves there are to a draw."""
+        return _EACH if self._each else walk.moves
 
     def _compile(self, compiled: CarriedGraphs) -> None:
         graphs, theta = compiled.graphs, compiled.theta
@@ -215,12 +220,12 @@ class Weave(Layout):
         ]
         keys = [piece.key for piece in pieces]
         key = None if None in keys else repr((make.__name__, keys))
-        inner = Piece(make(*(piece.function for piece in pieces)), key)
+        self.piece = inner = Piece(make(*(piece.function for piece in pieces)), key)
         self._run = unpacked(inner, "rng, theta", "axes, scales, moves, turn", 0, len(env))
 
     def move(self, rng, point: Point, walk: WalkAdaptation, *, moves=None, tune=False) -> Point:
         """Return a point with parameters and latents moved."""
-        moves = (_EACH if self._each else walk.moves) if moves is None else moves
+        moves = self.count(walk) if moves is None else moves
         theta, env = self.theta(point), self.env(point)
         values, theta, tried, moved = self._run(
             rng, theta, walk.axes, walk.scales, moves, walk.turn, *env
@@ -297,7 +302,6 @@ def _made(reading, carried, moving, start, fixed, n=0, kind=None) -> list[Weave]
     )
     block = Block(tuple(carried), n, tuple(factors))
     try:
-        kind = kind or (_EachGraphs if n else _Graphs)
         return [Weave(reading.model, block, moving, start, kind)] if moving else []
     except NotImplementedError as error:
         fixed.update(dict.fromkeys(moving, str(error)))

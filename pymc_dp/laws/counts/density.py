@@ -31,6 +31,7 @@ class CompiledNoise:
     slopes : as the kernel's sweep takes them; of a listed table, all of its states.
     source : what `compile_noise` made it from.
     listed : whether `sweep` draws from a list of all states.
+    key : of the code of `sweep`.
     """
 
     log_eta: Callable
@@ -39,6 +40,7 @@ class CompiledNoise:
     slopes: np.ndarray
     source: tuple[TensorVariable, TensorVariable, TensorVariable]
     listed: bool = False
+    key: str | None = None
 
     def __reduce__(self):
         """Pickle the graph, not what was compiled, which other processes cannot load."""
@@ -115,4 +117,6 @@ def compile_noise(
         f"kernel({arguments}, ({names}{',' if data else ''}))",
         kernel=Piece(make(piece.function), key),
     )
-    return CompiledNoise(piece.function, sweep.function, tuple(data), slopes, source, listed)
+    return CompiledNoise(
+        piece.function, sweep.function, tuple(data), slopes, source, listed, sweep.key
+    )

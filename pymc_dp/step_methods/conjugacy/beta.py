@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     BetaRV,
@@ -18,6 +19,7 @@ from pytensor.tensor.random.basic import (
 )
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.kernels import jit
 from pymc_dp.step_methods.conjugacy.registry import (
     CHILDREN,
     FAMILIES,
@@ -34,8 +36,9 @@ from pymc_dp.step_methods.conjugacy.registry import (
 
 
 @FAMILIES.register("beta")
-def _draw(rng, a, b, lower, upper):
-    return inside(rng.beta(a, b), 0.0, 1.0)
+@jit
+def _draw(rng, row):
+    return np.array([inside(rng.beta(row[0], row[1]), 0.0, 1.0)])
 
 
 @PRIORS.register(("beta", BetaRV))

@@ -10,6 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import CategoricalRV, DirichletRV, MultinomialRV
 
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.draws.log_concave import TINY
 from pymc_dp.step_methods.conjugacy.registry import (
     CHILDREN,
@@ -23,9 +24,12 @@ from pymc_dp.step_methods.conjugacy.registry import (
 
 
 @FAMILIES.register("dirichlet")
-def _draw(rng, *row):
-    *concentration, _, _, _ = row
-    p = np.maximum(rng.dirichlet(concentration), TINY)  # the transform takes logs
+@jit
+def _draw(rng, row):
+    p = np.empty(row.size - 3)
+    for k in range(p.size):
+        p[k] = max(rng.standard_gamma(row[k]), TINY)
+    p = np.maximum(p / p.sum(), TINY)  # the transform takes logs
     return p / p.sum()
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.continuous import HalfFlatRV
 from pytensor.tensor.random.basic import (
@@ -31,6 +32,7 @@ from pytensor.tensor.random.basic import (
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, power_law
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.draws.log_concave import TINY, draw_log_gamma
 from pymc_dp.kernels.moments.gaussian_chain import draw_inverse_gamma_below
 from pymc_dp.mechanisms.release import PrivateReleaseRV, variance_cap
@@ -54,16 +56,18 @@ _POWERS = {"gamma": -1, "inverse_gamma": 1, "inverse_gamma_root": 2}
 
 
 @FAMILIES.register("gamma")
-def _draw_gamma(rng, shape, rate, lower, upper):
+@jit
+def _draw_gamma(rng, row):
+    shape, rate, lower, upper = row[0], row[1], row[2], row[3]
     if lower <= 0.0 and upper == math.inf:
-        return inside(rng.standard_gamma(shape) / rate, 0.0, upper)
+        return np.array([inside(rng.standard_gamma(shape) / rate, 0.0, upper)])
     log_lower = math.log(lower) if lower > 0.0 else -math.inf
     x = math.exp(draw_log_gamma(rng, shape, rate, log_lower, math.log(upper)))
-    return inside(x, max(lower, 0.0), upper)
+    return np.array([inside(x, max(lower, 0.0), upper)])
 
 
-@FAMILIES.register("inverse_gamma")
-def _draw_inverse_gamma(rng, shape, scale, lower, upper):
+@jit
+def _inverse_gamma(rng, shape, scale, lower, upper):
     if lower > 0.0:
         x = math.exp(-draw_log_gamma(rng, shape, scale, -math.log(upper), -math.log(lower)))
     elif upper < math.inf:
@@ -73,11 +77,20 @@ def _draw_inverse_gamma(rng, shape, scale, lower, upper):
     return inside(x, max(lower, 0.0), upper)
 
 
+@FAMILIES.register("inverse_gamma")
+@jit
+def _draw_inverse_gamma(rng, row):
+    shape, scale, lower, upper = row[0], row[1], row[2], row[3]
+    return np.array([_inverse_gamma(rng, shape, scale, lower, upper)])
+
+
 @FAMILIES.register("inverse_gamma_root")
-def _draw_root(rng, shape, scale, lower, upper):
+@jit
+def _draw_root(rng, row):
+    shape, scale, lower, upper = row[0], row[1], row[2], row[3]
     lower = max(lower, 0.0)
-    square = _draw_inverse_gamma(rng, shape, scale, lower * lower, upper * upper)
-    return inside(math.sqrt(square), lower, upper)
+    square = _inverse_gamma(rng, shape, scale, lower * lower, upper * upper)
+    return np.array([inside(math.sqrt(square), lower, upper)])
 
 
 # --- Priors ---------------------------------------------------------------------------------------

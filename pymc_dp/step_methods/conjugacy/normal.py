@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from pymc.distributions.continuous import FlatRV
 from pytensor.tensor.random.basic import NormalRV, UniformRV
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on
+from pymc_dp.kernels import jit
 from pymc_dp.kernels.moments.gaussian_chain import draw_normal_between
 from pymc_dp.mechanisms.release import PrivateReleaseRV, mean_range
 from pymc_dp.reading.sums.polynomials import is_linear
@@ -32,13 +34,15 @@ from pymc_dp.step_methods.conjugacy.registry import (
 
 
 @FAMILIES.register("normal")
-def _draw(rng, precision, weighted, lower, upper):
+@jit
+def _draw(rng, row):
+    precision, lower, upper = row[0], row[2], row[3]
     if precision == 0.0 and upper - lower < math.inf:  # a uniform prior, and nothing else
-        return inside(rng.uniform(lower, upper), lower, upper)
-    mean = weighted / precision
+        return np.array([inside(rng.uniform(lower, upper), lower, upper)])
+    mean = row[1] / precision
     if lower == -math.inf and upper == math.inf:
-        return mean + rng.standard_normal() / math.sqrt(precision)
-    return inside(draw_normal_between(rng, precision, mean, lower, upper), lower, upper)
+        return np.array([mean + rng.standard_normal() / math.sqrt(precision)])
+    return np.array([inside(draw_normal_between(rng, precision, mean, lower, upper), lower, upper)])
 
 
 @PRIORS.register(("normal", NormalRV))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs, power, substitute
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.kernels import jit
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.release import FeasibleMoments
 
@@ -38,7 +38,7 @@ class Contribution:
 
 
 FAMILIES: Registry[str, Callable] = Registry()
-"""The draw of a family: ``(rng, *first, second, lower, upper)`` to a value."""
+"""The compiled draw of a family: ``(rng, [*first, second, lower, upper])`` to a vector."""
 PRIORS: Registry[tuple[str, type[Op]], Callable] = Registry()
 """The contribution of a prior's op to a family: a function of the prior's RV.
 
@@ -134,9 +134,10 @@ def bounded_moments(
 # --- What the draws need --------------------------------------------------------------------------
 
 
-def inside(x: float, lower: float, upper: float) -> float:
+@jit
+def inside(x, lower, upper):
     """Keep a draw off the ends of its range, to which it may have been rounded.
 
     The transforms of the variables map the ends to infinity.
     """
-    return min(max(x, math.nextafter(lower, upper)), math.nextafter(upper, lower))
+    return min(max(x, np.nextafter(lower, upper)), np.nextafter(upper, lower))

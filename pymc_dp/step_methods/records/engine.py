@@ -13,7 +13,8 @@ import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
@@ -74,35 +75,35 @@ class Layout:
 
     _centers: TensorVariable
     _center_values: np.ndarray
-    _sources: list
+    sources: list
 
     def __init__(self, model: pm.Model, parameters: Sequence[TensorVariable], start: Point):
-        self._slices = []
+        self.slices = []
         position = 0
         for rv in parameters:
             value = model.rvs_to_values[rv]
             shape = np.shape(start[value.name])
             size = int(np.prod(shape))
-            self._slices.append((value, slice(position, position + size), shape))
+            self.slices.append((value, slice(position, position + size), shape))
             position += size
         self.size = position
 
     def theta(self, point: Point) -> np.ndarray:
         """Return the parameters of a point as one vector."""
-        parts = [np.ravel(point[value.name]) for value, _, _ in self._slices]
+        parts = [np.ravel(point[value.name]) for value, _, _ in self.slices]
         return np.concatenate([np.zeros(0), *parts]).astype("float64")
 
     def moved(self, theta: np.ndarray) -> Point:
         """Return the values of parameters by their names."""
         return {
             value.name: theta[s].reshape(shape).astype(value.dtype)
-            for value, s, shape in self._slices
+            for value, s, shape in self.slices
         }
 
     def env(self, point: Point, centers: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
         """Return the further inputs of the compiled functions, data as they stand now."""
         found = []
-        for source in self._sources:
+        for source in self.sources:
             if source is self._centers:
                 found.append(self._center_values if centers is None else centers)
             elif isinstance(source, SharedVariable):
@@ -128,6 +129,8 @@ class Engine(Layout):
         Why the statistic is computed afresh for every proposal; empty where it need not be.
     fixed : str
         Why the parameters cannot be moved along with the records; empty where they can.
+    costly : pair of bool
+        Of a chain, whether moves with the records and given them take as long as a sweep.
     is_cut : bool
         Whether proposals may be refused for the sole reason that the point cannot hold them.
     """
@@ -147,9 +150,9 @@ class Engine(Layout):
         self._start = {name: value for name, value in start.items() if name not in own}
         super().__init__(model, self.parameters, start)
         self._name()
-        how = model, block, self.parameters, self._slices
+        how = model, block, self.parameters, self.slices
         graphs = RecordGraphs(*how) if recorded is None else ChainGraphs(*how, recorded=recorded)
-        self._centers, self._sources = graphs.centers, graphs.sources
+        self._centers, self.sources = graphs.centers, graphs.sources
         self._columns = graphs.columns
         self._center_values = np.zeros(len(self._columns))
         self._check_draws(graphs, start)
@@ -291,6 +294,9 @@ class Engine(Layout):
                 from_graph([theta, *of_law], [in_a_row([theta, *graphs["collect"]])]),
             )
             direct = theta in ancestors(graphs["full"])
+            afresh = direct or graphs["law"] is graphs["law, whole"]
+            at_random = any(isinstance(v.type, RandomType) for v in graph_inputs(coupled))
+            self.costly = at_random, afresh
             made = make_chain(plain, how(plain), LawFunctions(*(p.function for p in laws)), direct)
             pieces, options, arguments = (*pieces, *laws), f"{direct}", "counts"
         keys = [piece.key for piece in pieces]
