@@ -77,7 +77,8 @@ class CellGibbs(RecordMetropolis):
         for rv in self.model_rvs:
             _check_cells(reading, rv)
         super()._prepare(reading, initial_point)
-        self.tables = TableGibbs(self.vars, model=reading.model, initial_point=initial_point)
+        how = {"interweave": False, "initial_point": initial_point}  # they move with the records
+        self.tables = TableGibbs(self.vars, model=reading.model, **how)
 
     def setup_chain(self, rng, tune, draws):
         """Forget the last chain."""

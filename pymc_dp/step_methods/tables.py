@@ -37,6 +37,7 @@ from pymc_dp.reading.model import (
 )
 from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
+from pymc_dp.step_methods.weave import WeavingStep
 
 _MOST_SHARED = 400  # cells of a table whose entries overlap
 _SHARPEST = 1e6  # of a release, the precision with which it knows a cell: more does not matter
@@ -46,7 +47,7 @@ _CELLS_A_ROUND = 24  # for each so many, a draw goes once more along all directi
 
 
 @STEPS.register(order=60)
-class TableGibbs(DPStep):
+class TableGibbs(WeavingStep):
     r"""Draw tables of confidential counts exactly, given noisy cells and noisy sums of cells.
 
     A release m of the counts y has the statistic :math:`S_m = \sum_i a_{mi} y_i`, a cell, a sum
@@ -74,6 +75,9 @@ class TableGibbs(DPStep):
 
     Variables of one law that share a release, as in ``[a, b, a + b]``, are one table.
 
+    After each draw the continuous parameters above them move with the counts carried along, as
+    `TwoSidedGibbs` moves them.
+
     Parameters
     ----------
     vars : list of TensorVariable
@@ -81,6 +85,8 @@ class TableGibbs(DPStep):
         shape, with no children but releases. The statistic of each release is linear in the
         counts; each cell is in at most one entry of it, but in tables of up to 400 counts. The
         noise is Laplace, geometric, Gaussian or discrete Gaussian.
+    interweave : bool, default True
+        Whether to move the parameters along.
     model : pm.Model, optional
         The model of the context by default.
 
@@ -127,6 +133,7 @@ class TableGibbs(DPStep):
             with updated_by(type(self).__name__, left[0]):
                 self._updates.append(self._read(reading, rvs, initial_point))
             left = [rv for rv in left if rv not in rvs]
+        self._find_moves(reading, initial_point)
 
     def _read(self, reading, rvs, initial_point):
         point = initial_point or reading.model.initial_point()
@@ -140,7 +147,7 @@ class TableGibbs(DPStep):
         """Draw every table once."""
         for table in self._updates:
             point = {**point, **table.update(self.rng, point)}
-        return point, [{}]
+        return self._weave(point), [{}]
 
 
 class _Entries(NamedTuple):

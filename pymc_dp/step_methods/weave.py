@@ -6,19 +6,23 @@ So after its draw they move together (interweaving, Yu & Meng 2011), as those of
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numba.core.errors import NumbaPerformanceWarning
+from pymc.logprob.basic import logp
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, nearest_rvs
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, substitute
 from pymc_dp.kernels.records import make_carried, make_carried_each
+from pymc_dp.mechanisms.release import FeasibleMoments, variance_cap
 from pymc_dp.reading.groups import (
     Block,
     by_rows,
@@ -40,6 +44,8 @@ from pymc_dp.step_methods.records.engine import Layout, Point, unpacked
 from pymc_dp.step_methods.records.graphs import CarriedGraphs
 from pymc_dp.step_methods.records.representable import brought_inside
 from pymc_dp.step_methods.registry import STEPS
+
+_log = logging.getLogger("pymc.dp")
 
 _EACH = 4  # moves of all entries of a variable in a draw
 
@@ -92,6 +98,59 @@ class _EachGraphs(_Graphs):
         )
 
 
+class _WallGraphs(_Graphs):
+    """Graphs of a mean that moves along the wall of what bounded records can be.
+
+    A variance keeps its distance from the largest that there is at its mean. The moves keep volume
+    in means and variances, and what is carried does not keep its noise: its own density counts.
+    """
+
+    def _densities(self):
+        [full] = super()._densities()["full"]
+        own = [logp(rv, rv, warn_rvs=False) for rv in self.records]
+        jacobian = [(_power(v) - 1) * pt.log(nearest_rvs([v])[0]) for _, v, _ in self._pairs()]
+        return {"full": [full + sum(own) - sum(jacobian)]}
+
+    def _pairs(self):
+        """Means and variances of the law and of the sample, and the scale of the latter."""
+        op, moments = next(
+            (r.owner.op, r.owner.op.split(r.owner.inputs)[2])
+            for r in self.block.factors
+            if is_bounded(r)
+        )
+        self._bounds = op.bounds
+        pairs = (*moments[:2], 1.0), (*moments[2:], op.n / (op.n - 1))
+        return [pair for pair in pairs if {*nearest_rvs([pair[1]])} & {*self.records}]
+
+    def _coupling(self):
+        [old], [new] = (self._at(self._parameters, t) for t in (self.theta, self.new_theta))
+        moved = dict(self.records)
+        for mean, variance, scale in self._pairs():
+            here = self.records.get(mean, old)
+            there = moved[mean] = here + (new - old)
+            cap, new_cap = (variance_cap(m, *self._bounds) for m in (here, there))
+            [rv], power = nearest_rvs([variance]), _power(variance)
+            x = self.records[rv] ** power + scale * (new_cap - cap)
+            moved[rv] = pt.switch(x > 0.0, x, np.nan) ** (1.0 / power)
+        return [moved[rv].astype(rv.dtype) for rv in self.records]
+
+
+def is_bounded(release: TensorVariable) -> bool:
+    """Whether a variable is a release of moments of bounded records."""
+    op = release.owner.op if release.owner else None
+    bounds = getattr(op, "bounds", None)
+    return bounds is not None and isinstance(op.split(release.owner.inputs)[2], FeasibleMoments)
+
+
+def _power(variance: TensorVariable) -> float:
+    """Return the power of its one random variable that a variance is."""
+    [rv] = nearest_rvs([variance])
+    known = known_value(substitute(variance, {rv: pt.constant(4.0, dtype=rv.dtype)}), fixed=True)
+    if known not in (4.0, 16.0):
+        raise Declined("the variance is neither a variable nor the square of one")
+    return 1.0 if known == 4.0 else 2.0
+
+
 class Weave(Layout):
     """Compiled moves of parameters, and of the latents that they carry along.
 
@@ -103,13 +162,18 @@ class Weave(Layout):
     parameters : list of TensorVariable
     start : dict
         A point.
+    kind : type, optional
+        Of its graphs, if these are others.
     """
 
-    def __init__(self, model: pm.Model, block: Block, parameters, start: Point):
+    def __init__(self, model: pm.Model, block: Block, parameters, start: Point, kind=None):
         super().__init__(model, parameters, start)
-        self._made_of = model, block, parameters, start
+        self._made_of = model, block, parameters, start, kind
         self.parameters, self.latents, self._each = parameters, block.records, block.n > 0
-        kind = _EachGraphs if self._each else _Graphs
+        for rv in block.factors:
+            if rv in model.basic_RVs and transform_parents(model, rv):
+                raise Declined(f"the transform of {rv.name!r} depends on other variables")
+        kind = kind or (_EachGraphs if self._each else _Graphs)
         graphs = kind(model, block, parameters, self.slices)
         if graphs.fixed:
             raise Declined(graphs.fixed)
@@ -120,8 +184,8 @@ class Weave(Layout):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumbaPerformanceWarning)
             self._compile(graphs)
-            # Compiled once, before the chains' processes start.
-            self.move(np.random.default_rng(0), start, self.walk(), moves=0)
+            with suppress(ValueError):  # compiled once, before the chains' processes start
+                self.move(np.random.default_rng(0), start, self.walk(), moves=0)
 
     def __reduce__(self):
         """Pickle the model, not what was compiled, which other processes cannot load."""
@@ -178,14 +242,19 @@ class Weave(Layout):
         return {**point, **self.moved(theta), **latents}
 
 
-def weaves(reading: Reading, mine: Sequence[TensorVariable], start: Point) -> Iterator[Weave]:
+def weaves(
+    reading: Reading, mine: Sequence[TensorVariable], start: Point, fixed: dict
+) -> Iterator[Weave]:
     """Find the moves of all that is above some latents, level by level.
 
     The parameters of a level move, and the latents are carried along, with what is between. So are
-    other latents that the parameters are of, if they can be.
+    other latents that the parameters are of, if they can be. Put into `fixed` why some could not be
+    moved in one way.
     """
     model = reading.model
-    free = [rv for rv in model.free_RVs if not is_tagged(rv)]
+    free = [rv for rv in model.free_RVs if rv in mine or not is_tagged(rv)]
+    for mean, carried in _walls(reading, mine, free):
+        yield from _made(reading, carried, [mean], start, {}, kind=_WallGraphs)
     released = nearest_rvs([release_statistic(r) for r in releases(model)])
     carried = {*mine}
     while True:
@@ -201,9 +270,22 @@ def weaves(reading: Reading, mine: Sequence[TensorVariable], start: Point) -> It
         found: list[Weave] = []
         for together in (carried | below, carried):
             latents, moving = ([rv for rv in free if rv in v] for v in (together, above))
-            found = found or _level(reading, latents, moving, start)
+            found = found or _level(reading, latents, moving, start, fixed)
         yield from found
         carried |= above
+
+
+def _walls(reading: Reading, mine, free):
+    """Yield means, and what they carry along the wall: of each sample, and of its law with it."""
+    bounded = [r for r in releases(reading.model) if is_bounded(r)]
+    for moments in {r.owner.op.split(r.owner.inputs)[2]: None for r in bounded}:
+        law_mean, law_variance, mean, variance = moments
+        if mean in mine and variance in free and all(v.type.ndim == 0 for v in moments):
+            yield mean, [variance]
+            spread = nearest_rvs([law_variance])
+            plain = law_mean in free and reading.model.rvs_to_transforms[law_mean] is None
+            if plain and len(spread) == 1 and spread[0] in free:
+                yield law_mean, [rv for rv in free if rv in (*spread, mean, variance)]
 
 
 def _is_woven(rv: TensorVariable) -> bool:
@@ -212,22 +294,31 @@ def _is_woven(rv: TensorVariable) -> bool:
     return any(s.__name__ == tag and issubclass(s, WeavingStep) for s in STEPS)
 
 
-def _level(reading: Reading, carried, above, start: Point) -> list[Weave]:
+def _made(reading, carried, moving, start, fixed, n=0, kind=None) -> list[Weave]:
+    """Return the move of some parameters, if they can move along; else say why not."""
+    above = moving if kind is _WallGraphs else ()
+    factors = dict.fromkeys(
+        c for rv in (*carried, *above) for c in children(reading, rv) if c not in carried
+    )
+    block = Block(tuple(carried), n, tuple(factors))
+    try:
+        return [Weave(reading.model, block, moving, start, kind)] if moving else []
+    except NotImplementedError as error:
+        fixed.update(dict.fromkeys(moving, str(error)))
+        return []
+
+
+def _level(reading: Reading, carried, above, start: Point, fixed: dict) -> list[Weave]:
     """Return the moves of some parameters: of single entries, and of others."""
-    below = dict.fromkeys(c for rv in carried for c in children(reading, rv) if c not in carried)
-
-    def made(moving, n=0) -> list[Weave]:
-        try:
-            block = Block(tuple(carried), n, tuple(below))
-            return [Weave(reading.model, block, moving, start)] if moving else []
-        except (NotImplementedError, ValueError):
-            return []
-
     by_entry = _by_entry(reading, carried, above)
-    found = made(by_entry, known_shape(by_entry[0])[0]) if by_entry else []
+    found = []
+    if by_entry:
+        found = _made(reading, carried, by_entry, start, {}, known_shape(by_entry[0])[0])
     left = [rv for rv in above if not found or rv not in found[0].parameters]
-    # One of them may be in the way.
-    return found + (made(left) or [weave for rv in left[1:] and left for weave in made([rv])])
+    whole = _made(reading, carried, left, start, fixed)
+    if whole or len(left) < 2:  # one of them may be in the way
+        return found + whole
+    return found + [w for rv in left for w in _made(reading, carried, [rv], start, fixed)]
 
 
 def _by_entry(reading: Reading, carried, above) -> list[TensorVariable]:
@@ -266,7 +357,16 @@ class WeavingStep(WalkingStep):
 
     def _find_moves(self, reading, initial_point) -> None:
         start = initial_point or reading.model.initial_point()
-        self.weaves = [*weaves(reading, self.model_rvs, start)] if self.interweave else []
+        fixed: dict = {}
+        found = weaves(reading, self.model_rvs, start, fixed) if self.interweave else ()
+        self.weaves = [*found]
+        moved = [rv for weave in self.weaves for rv in weave.parameters]
+        for rv, why in fixed.items():
+            if rv not in moved:
+                _log.warning(
+                    f"{rv.name!r} does not move along with what depends on it, because {why}: "
+                    f"exact, but slow to mix where the noise is large"
+                )
         self._reset()
 
     def _reset(self) -> None:

@@ -288,6 +288,13 @@ def multinomial_tables():
     release("sums", y[:, :2].sum(axis=1), dp.GaussianMechanism(0.8))
 
 
+def softmax_table():
+    e = pm.Normal("e", 0, 1, shape=2)
+    y = pm.Multinomial("y", 9, pt.special.softmax(pt.concatenate([[0.0], e])))
+    release("cells", y, dp.GeometricMechanism(3.0))
+    release("sum", y[:2].sum(), dp.LaplaceMechanism(2.0))
+
+
 def poisson_tables():
     """Of three cells, with a weighted sum."""
     rate = pm.Gamma("rate", 3, 0.5, shape=(TABLES, 3))
@@ -529,6 +536,7 @@ ON = {
     dp.SkellamBesselGibbs: {"counts": (skellam, "y", None, None, 3)},
     dp.TableGibbs: {
         "multinomial": (multinomial_tables, "y"),
+        "multinomial, moved": (softmax_table, updating(dp.TableGibbs, "y"), 3_000),
         "Poisson": (poisson_tables, "y"),
         "negative binomial": (negative_binomial_tables, "y"),
         "mean of Poisson counts": (
@@ -603,6 +611,7 @@ def test_every_step_has_a_case():
     "LaplaceScaleMixtureGibbs: independent",
     "SkellamBesselGibbs: counts",
     "TableGibbs: multinomial",
+    "TableGibbs: multinomial, moved",
     "CellGibbs: binomial",
     "TableGibbs: Poisson",
     "TableGibbs: mean of Poisson counts",

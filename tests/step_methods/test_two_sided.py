@@ -2,6 +2,7 @@
 
 import re
 
+import arviz as az
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -12,7 +13,7 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods import choose_steps
-from tests.agreement import follows
+from tests.agreement import follows, same_law
 from tests.chains import SHORT, assigned, chain, sampled, step_of
 
 GEOMETRIC, LAPLACE = dp.GeometricMechanism(2.0), dp.LaplaceMechanism(2.0)
@@ -175,3 +176,59 @@ def test_other_variables_of_the_statistic_are_read_from_the_point():
     drawn = chain(step, model.initial_point() | {"b": np.array(6.0)}, 2000)["a"]
     variance = 1 / (1 + 100)
     follows(drawn, stats.norm(variance * 100 * (7.0 - 6.0), np.sqrt(variance)))
+
+
+def at_a_wall(n, scales, z, width, draws=20_000):
+    """Draw mean and variance of a law given a release; they are uniform in the releases' reach.
+
+    Sample moments on a grid, given these the law's by its conjugate law, cut to what is possible.
+    """
+    rng = np.random.default_rng(0)
+    m = 0.5 * width * (1 - np.cos(np.linspace(0, np.pi, 1503)[1:-1]))[:, None]
+    share = np.linspace(0, 1, 1002)[1:-1] ** 3
+    cap = n / (n - 1) * m * (width - m)
+    v = cap * (1 - share)
+    b = 600 + 0.5 * ((n - 1) * v + n / (n + 1) * (m - 40) ** 2)
+    log_density = (n - 3) / 2 * np.log(v) - (2 + n / 2) * np.log(b)
+    log_density -= abs(z[0] - m) / scales[0] + abs(z[1] - v) / scales[1]
+    weight = (
+        np.exp(log_density - log_density.max()) * cap * np.gradient(share) * np.gradient(m, axis=0)
+    )
+    i = rng.choice(weight.size, 4 * draws, p=weight.ravel() / weight.sum())
+    s2 = b.ravel()[i] / rng.gamma(2 + n / 2, size=i.size)
+    mu = rng.normal((n * m[i // share.size, 0] + 40) / (n + 1), np.sqrt(s2 / (n + 1)))
+    possible = (mu > 0) & (s2 <= mu * (width - mu))
+    return mu[possible][:draws], s2[possible][:draws]
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_moments_move_along_the_wall_of_what_is_possible(squared):
+    """Far beyond it the release holds both moments at the wall, and tells little of where."""
+    n, width, z, scales = 43, 100.0, [-200.0, 60_000.0], [0.023, 2.3]
+    with pm.Model() as model:
+        if squared:
+            s = pm.HalfFlat("s")
+            prior = pm.logp(pm.InverseGamma.dist(2, 600), s**2) + pt.log(s)
+            pm.Potential("prior", prior)
+        else:
+            s = pt.sqrt(pm.InverseGamma("s2", 2, 600))
+        x = pm.Normal("x", pm.Normal("mu", 40, s), s, shape=n)
+        noise = dp.LaplaceMechanism(scales)
+        dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise, observed=z, bounds=(0, width))
+    drawn = sampled(dp.collapse(model, "statistics"), draws=2_000, tune=500).posterior
+    spread = drawn["s"] ** 2 if squared else drawn["s2"]
+    for found, expected in zip((drawn["mu"], spread), at_a_wall(n, scales, z, width), strict=True):
+        assert az.ess(np.asarray(found)) > 0.1 * found.size
+        same_law(np.ravel(found)[::10], expected)
+
+
+def test_parameters_that_do_not_move_along_are_named(caplog):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", pm.Normal("above"), 1)
+        pm.Uniform("u", mu - 9, mu + 9)
+        s = pm.Normal("s", mu, 1)
+        dp.PrivateObservation("z", s, LAPLACE, observed=7.0)
+    step = dp.TwoSidedGibbs([s], model=model)
+    assert [rv.name for weave in step.weaves for rv in weave.parameters] == ["mu"]
+    why = "'above' does not move along with what depends on it, because the transform of 'u'"
+    assert caplog.text.count(why) == 1
