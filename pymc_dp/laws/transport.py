@@ -85,7 +85,7 @@ def is_continuous(rv: TensorVariable) -> bool:
 
 
 def has_atoms(graphs: Sequence[Variable], blockers: Collection[Variable] = ()) -> bool:
-    """Whether graphs may have a value with positive probability, though what they are of has not."""
+    """Whether values of graphs may have positive probability, though none of their inputs has."""
     for node in {v.owner for v in ancestors(graphs, blockers=blockers) if v not in blockers}:
         match node and node.op:
             case None:

@@ -94,10 +94,12 @@ class RecordChain:
         drawn = np.empty((tune, size))
         first, measured = 0, 2 * _SHORTEST
         while first < tune:
-            pieces.check()
             here = drawn[first : first + max(_TUNED, first // _TUNED)]
-            rows, tried, moved = self._run(rng, state, len(here))
-            here[:] = rows[:, :size]
+            tried = moved = np.zeros(state.scales.shape)
+            for piece in pieces.of(len(here)):
+                rows, *more = self._run(rng, state, piece.stop - piece.start)
+                here[piece] = rows[:, :size]
+                tried, moved = tried + more[0], moved + more[1]
             for walk, own in zip(walks, zip(tried, moved, strict=True), strict=True):
                 walk.update(here, *own)
             state.axes = walks[0].axes
