@@ -237,15 +237,17 @@ class Ledger:
                 divisor = rest[0].pure.astype("float64")
                 inverse = node(self.made, Elemwise(ps.reciprocal), [divisor])
                 return self._product([first, Row(None, inverse)])
-            case ps.Switch() if self.apart and first.pure is not None and dtypes[0] == "bool":
-                masks = [first.pure, node(self.made, Elemwise(ps.invert), [first.pure])]
-                parts = [*map(self._chosen, masks, rest)]
-                return None if None in parts else self._added(parts)
+            case ps.Switch() if self.apart and isinstance(first, Row) and dtypes[0] == "bool":
+                if (mask := first.pure) is None:
+                    return None
+                masks = [mask, node(self.made, Elemwise(ps.invert), [mask])]
+                parts = [p for p in map(self._chosen, masks, rest) if p is not None]
+                return self._added(parts) if len(parts) == 2 else None
         return None
 
     def _chosen(self, mask: TensorVariable, entry: Entry) -> Terms | None:
         """Return the terms of an entry, zero outside of a mask: products would leave NaN there."""
-        chosen = {}
+        chosen: Terms = {}
         for key, coefficient in self.terms(entry).items():
             if not math.isfinite(coefficient.constant):
                 return None
