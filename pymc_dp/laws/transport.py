@@ -7,7 +7,7 @@ record moves along. What it has to keep is the pair of laws: from :math:`x \sim 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial, singledispatch
 
 import numpy as np
@@ -28,7 +28,7 @@ from pymc.distributions.mixture import MixtureRV
 from pymc.distributions.multivariate import DirichletMultinomialRV
 from pymc.distributions.truncated import TruncatedRV
 from pytensor import scalar as ps
-from pytensor.graph.basic import equal_computations
+from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
@@ -41,6 +41,10 @@ Draw = Callable[..., TensorVariable]
 
 _MOST_EVENTS = 2.0**53
 _TINY = np.finfo(float).tiny
+_WITH_ATOMS = (
+    ps.Clip, ps.Maximum, ps.Minimum, ps.Floor, ps.Ceil, ps.Trunc,
+    ps.RoundHalfToEven, ps.RoundHalfAwayFromZero,
+)  # fmt: skip
 
 
 @singledispatch
@@ -69,24 +73,29 @@ def transport(
     NotImplementedError
         If there is no such map: the parameters then move given the records alone.
     """
-    if not _is_continuous(old):
+    if not is_continuous(old):
         raise Declined(f"no coupling of {op} records is registered")
     return quantile(op, new, log_tails(op, old, value))
 
 
-def _is_continuous(rv: TensorVariable) -> bool:
+def is_continuous(rv: TensorVariable) -> bool:
     """Whether no value of a variable has a positive probability, as far as its op shows."""
-    return rv.dtype.startswith("float") and not _has_atoms(rv.owner.op)
+    graphs = getattr(rv.owner.op, "inner_outputs", ())
+    return rv.dtype.startswith("float") and not has_atoms(graphs)
 
 
-def _has_atoms(op) -> bool:
-    for node in {v.owner for v in ancestors(getattr(op, "inner_outputs", ()))} - {None}:
-        if isinstance(node.op, Elemwise):
-            found = isinstance(node.op.scalar_op, ps.Clip | ps.Maximum | ps.Minimum)
-        elif isinstance(node.op, RandomVariable):
-            found = not node.outputs[-1].dtype.startswith("float")
-        else:
-            found = _has_atoms(node.op)
+def has_atoms(graphs: Sequence[Variable], blockers: Collection[Variable] = ()) -> bool:
+    """Whether values of graphs may have positive probability, though none of their inputs has."""
+    for node in {v.owner for v in ancestors(graphs, blockers=blockers) if v not in blockers}:
+        match node and node.op:
+            case None:
+                found = False
+            case Elemwise():
+                found = isinstance(node.op.scalar_op, _WITH_ATOMS)
+            case RandomVariable():
+                found = not node.outputs[-1].dtype.startswith("float")
+            case op:
+                found = has_atoms(getattr(op, "inner_outputs", ()))
         if found:
             return True
     return False
@@ -232,7 +241,7 @@ def _dirac(op, old, new, value, draw):
 @transport.register(TruncatedNormalRV)
 def _truncated(op, old, new, value, draw):
     here, there = cut_law(old), cut_law(new)
-    if not _is_continuous(here.law):
+    if not is_continuous(here.law):
         raise Declined(f"no coupling of {op} records is registered")
     return cut_quantile(there, cut_tails(here, value))
 
@@ -241,7 +250,7 @@ def _truncated(op, old, new, value, draw):
 def _censored(op, old, new, value, draw):
     # What lies beyond a bound is drawn afresh; all of it moves as uncensored values do.
     (law, lower, upper), (new_law, new_lower, new_upper) = old.owner.inputs, new.owner.inputs
-    if not _is_continuous(law):
+    if not is_continuous(law):
         raise Declined(f"no coupling of censored {law.owner.op} records is registered")
     base = law.owner.op
     low, high = (log_tails(base, law, bound) for bound in (lower, upper))
@@ -401,7 +410,7 @@ def _moved_codes(p, new_p, code, draw):
 def _atoms_first(op, laws, value, densities):
     """Log densities of the components, those of continuous ones zero where a point mass lies."""
     points = [isinstance(law.owner.op, DiracDeltaRV) for law in laws]
-    if not all(p or _is_continuous(law) for p, law in zip(points, laws, strict=True)):
+    if not all(p or is_continuous(law) for p, law in zip(points, laws, strict=True)):
         raise Declined(f"no coupling of {op} records with point masses is registered")
     if not any(points) or len(laws) == 1:
         return densities

@@ -100,21 +100,19 @@ class RecordChain:
             state = self._begun(rng)
         size = self._size
         walks = [WalkAdaptation(size), WalkAdaptation(size)]
-        drawn = np.empty((tune, size))
 
-        def learn(draws: int, first: int) -> np.ndarray:
+        def draw(draws: int):
             rows, tried, moved = self._run(rng, state, draws)
-            here = drawn[first : first + draws]
-            here[:] = rows[:, :size]
-            for walk, own in zip(walks, zip(tried, moved, strict=True), strict=True):
-                walk.update(here, *own)
+            return rows[:, :size], [tried, moved]
+
+        def learn(rows: np.ndarray, learnt, late: np.ndarray) -> None:
+            for walk, *own in zip(walks, *learnt, strict=True):
+                walk.update(rows, *own)
             state.axes = walks[0].axes
             state.scales = np.stack([walk.scales for walk in walks])
-            end = first + draws
-            state.counts[1:] = self._moves(state, drawn[end // 2 : end])
-            return here
+            state.counts[1:] = self._moves(state, late)
 
-        warm_up(tune, pieces, learn, state.counts)
+        warm_up(tune, pieces, draw, learn, state.counts)
         return state
 
     def _begun(self, rng: np.random.Generator) -> State:

@@ -62,13 +62,16 @@ class StepsChain:
         with self._lock:  # of functions that are not for threads
             state = self.begun(rng)
 
-        def learn(draws: int, first: int) -> np.ndarray:
+        def draw(draws: int):
             rows, learnt = self.run(rng, state, draws)
-            for layout, walk, own in zip(self.loop.moving, state.walks, learnt, strict=True):
-                walk.update(self.loop.thetas(layout, rows), *own)
-            return rows[:, : self.loop.size]
+            return rows[:, : self.loop.size], [x for own in learnt for x in own]
 
-        warm_up(tune, pieces, learn, state.rounds)
+        def learn(rows: np.ndarray, learnt, late: np.ndarray) -> None:
+            pairs = zip(learnt[::2], learnt[1::2], strict=True)
+            for weave, walk, own in zip(self.loop.moving, state.walks, pairs, strict=True):
+                walk.update(self.loop.thetas(weave, rows), *own)
+
+        warm_up(tune, pieces, draw, learn, state.rounds)
         return state
 
     def begun(self, rng: np.random.Generator) -> State:

@@ -24,24 +24,35 @@ _MOST_ROUNDS, _FASTEST = 100, 4.0
 
 
 def warm_up(
-    tune: int, pieces: Pieces, learn: Callable[[int, int], np.ndarray], rounds: np.ndarray
+    tune: int,
+    pieces: Pieces,
+    draw: Callable[[int], tuple[np.ndarray, list]],
+    learn: Callable[[np.ndarray, list, np.ndarray], None],
+    rounds: np.ndarray,
 ) -> None:
     """Tune a chain.
 
     Parameters
     ----------
-    learn : ``(draws, first)``, makes draws and learns from them, and returns rows of parameters
-    rounds : array of one integer, changed in place
+    draw : number of draws to rows of parameters, and arrays of counts of moves
+    learn : takes rows, the counts of their moves, and the later half of all rows
+    rounds : array of integers, the first of which is changed in place
     """
-    parts: list[np.ndarray] = []
+    drawn = np.empty((tune, 0))
     first, measured, wanted = 0, 2 * _SHORTEST, float(_FEWER)
     while first < tune:
-        pieces.check()
         size = min(max(_TUNED, first // _TUNED), tune - first)
-        parts.append(learn(size, first))
+        counts: list = []
+        for piece in pieces.of(size):  # of time; what is learnt is the same in whatever pieces
+            rows, more = draw(piece.stop - piece.start)
+            counts = [a + b for a, b in zip(counts, more, strict=True)] if counts else more
+            if not first and not piece.start:
+                drawn = np.empty((tune, rows.shape[1]))
+            drawn[first + piece.start : first + piece.stop] = rows
+        late = drawn[(first + size) // 2 : first + size]
+        learn(drawn[first : first + size], counts, late)
         first += size
         if first >= measured or (first == tune >= 2 * _SHORTEST):
-            late = np.concatenate(parts)[first // 2 :]
             apart = max(map(_draws_apart, late.T), default=1.0)
             wanted = min(apart / _CORRELATED, _FEWER * _FASTEST) * rounds[0]
             rounds[0] = np.clip(round(wanted / _FEWER), 1, _MOST_ROUNDS)

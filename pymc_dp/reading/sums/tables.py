@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -233,15 +234,31 @@ class Ledger:
                 one = self.scalars.apply(ps.true_div, [Form(1.0), rest[0]], ["float64"] * 2)
                 return self._scaled(first, one)
             case ps.TrueDiv() if rest[0].pure is not None:
-                inverse = node(self.made, Elemwise(ps.reciprocal), [rest[0].pure])
+                divisor = rest[0].pure.astype("float64")
+                inverse = node(self.made, Elemwise(ps.reciprocal), [divisor])
                 return self._product([first, Row(None, inverse)])
-            case ps.Switch() if self.apart and first.pure is not None and dtypes[0] == "bool":
-                yes, no = rest
-                difference = self._added([self.terms(yes), self._scaled(no, Form(-1.0))])
-                if difference is not None:
-                    chosen = self._product([first, Row(difference, None)])
-                    return None if chosen is None else self._added([self.terms(no), chosen])
+            case ps.Switch() if self.apart and isinstance(first, Row) and dtypes[0] == "bool":
+                if (mask := first.pure) is None:
+                    return None
+                masks = [mask, node(self.made, Elemwise(ps.invert), [mask])]
+                parts = [p for p in map(self._chosen, masks, rest) if p is not None]
+                return self._added(parts) if len(parts) == 2 else None
         return None
+
+    def _chosen(self, mask: TensorVariable, entry: Entry) -> Terms | None:
+        """Return the terms of an entry, zero outside of a mask: products would leave NaN there."""
+        chosen: Terms = {}
+        for key, coefficient in self.terms(entry).items():
+            if not math.isfinite(coefficient.constant):
+                return None
+            vector = mask
+            if key:
+                whole = node(self.made, pt.mul, [self.bases[k] for k in key])
+                vector = node(
+                    self.made, Elemwise(ps.switch), [mask, whole, pt.constant(np.zeros(1))]
+                )
+            chosen[(self.base(vector),)] = coefficient
+        return chosen
 
     def _either(self, entries: Sequence[Entry]) -> Terms | None:
         """Return the terms of a sum of truth values, which means or: a + b - a b."""

@@ -209,7 +209,7 @@ class Engine(Layout):
         self._columns = graphs.columns
         self._center_values = np.zeros(len(self._columns))
         self._check_draws(graphs, start)
-        if chain:
+        if isinstance(graphs, ChainGraphs):
             self._check_law(graphs, start)
         self._compile(graphs)
         self.in_full, self.fixed, self.is_cut = graphs.in_full, graphs.fixed, graphs.is_cut
@@ -289,9 +289,12 @@ class Engine(Layout):
             raise _DisagreementError(f"{found} instead of {expected}; please report this")
         return True
 
-    def _check_law(self, compiled: RecordGraphs, start: Point) -> None:
+    def _check_law(self, compiled: ChainGraphs, start: Point) -> None:
         """Check that the sums give the density of the records; else compute it afresh."""
         graphs, given = compiled.graphs, [*compiled.records.values(), *compiled.env.values()]
+        if not compiled.by_sums:
+            graphs["law"] = graphs["law, whole"]
+            return
         gather = plain_function(given, graphs["gather"][0])
         arguments = [compiled.theta, compiled.law_sums, *given]
         both = plain_function(arguments, [*graphs["law"], *graphs["law, whole"]])
@@ -302,6 +305,7 @@ class Engine(Layout):
             found, expected = both(theta + 0.1 * rng.standard_normal(theta.size), sums, *x, *env)
             if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
                 graphs["law"] = graphs["law, whole"]
+                return
 
     def _compile(self, compiled: RecordGraphs) -> None:
         graphs, reading = compiled.graphs, compiled.reading

@@ -198,11 +198,23 @@ class CarriedGraphs:
                 return moving
             moving |= more
 
+    def _law_of(self, rv: TensorVariable, value: TensorVariable) -> TensorVariable:
+        """Log density of a record at a value, in terms of the variables of the model.
+
+        PyMC may copy random variables on the way, of which the model does not know.
+        """
+        known = self._model.basic_RVs
+        above = {v: v.type() for v in ancestors(rv.owner.inputs, blockers=known) if v in known}
+        [own] = _replaced([rv], above)
+        density = logp(own, value, warn_rvs=False)
+        [density] = substituted([density], {stand_in: v for v, stand_in in above.items()})
+        return density
+
     def _domain(self) -> list[TensorVariable]:
         """Return the conditions on the parameters of the records' laws."""
         conditions = []
         for rv, x in self.records.items():
-            density = logp(rv, x, warn_rvs=False)
+            density = self._law_of(rv, x)
             for variable in ancestors([density], blockers=list(self._model.basic_RVs)):
                 if variable.owner and isinstance(variable.owner.op, CheckParameterValue):
                     conditions += [u for c in variable.owner.inputs[1:] for u in _unreduced(c)]

@@ -6,20 +6,22 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc.logprob.basic import logp
+from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.distribution import DiracDeltaRV
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import lengths, nearest_rvs
+from pymc_dp.laws.transport import has_atoms, is_continuous
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.step_methods.base import in_a_row
-from pymc_dp.step_methods.records.graphs import RecordGraphs, fresh, substituted
+from pymc_dp.step_methods.records.graphs import RecordGraphs, substituted
 
 
 class ChainGraphs(RecordGraphs):
@@ -46,6 +48,11 @@ class ChainGraphs(RecordGraphs):
             return {*self._model.basic_RVs, *self._model.potentials}
         return {rv for block in self._blocks for rv in (*block.records, *block.factors)}
 
+    @property
+    def by_sums(self) -> bool:
+        """Whether the density is one of sums."""
+        return self._law is not None
+
     def _densities(self):
         self._law = self._read_law()
         return super()._densities()
@@ -53,8 +60,13 @@ class ChainGraphs(RecordGraphs):
     def _read_law(self) -> Additive | None:
         """Read the density of the records as a function of sums, free of what moves."""
         moving = self._moving()
-        density = sum(logp(rv, rv, warn_rvs=False).sum() for rv in self.records)
-        density = _in_support(density, self.block.records, moving)
+        laws = [self._law_of(rv, rv) for rv in self.records]
+        # Of a law made of others, what is impossible for one of these is possible for the others.
+        laws = [
+            _in_support(law, self.block.records, moving) if _is_one_law(rv) else law
+            for rv, law in zip(self.records, laws, strict=True)
+        ]
+        density = sum(law.sum() for law in laws)
         try:
             law = additive(density, dict.fromkeys(self.records, self.block.n), apart=moving)
         except Declined:
@@ -65,8 +77,9 @@ class ChainGraphs(RecordGraphs):
         return law
 
     def _further(self, graphs):
-        laws = [logp(fresh(rv, self.records), x, warn_rvs=False) for rv, x in self.records.items()]
-        whole = density = sum(law.sum() for law in laws)
+        laws = [self._law_of(rv, x) for rv, x in self.records.items()]
+        [whole] = substituted([sum(law.sum() for law in laws)], self.records)
+        density = whole
         sums: list[TensorVariable] = []
         if self._law is not None:
             centered = {self._law.centers: self.centers_of(self._law)}
@@ -111,7 +124,7 @@ def _in_support(
             else:
                 continue
             branch = pt.alloc(branch.astype(variable.dtype), *lengths(variable))
-            [density] = graph_replace([density], {variable: branch})
+            [density] = substituted([density], {variable: branch})
             break
         else:
             return density
@@ -132,10 +145,20 @@ def _is_point(condition: Variable) -> bool:
     """Whether a condition takes continuous values that are a certain number."""
     node = condition.owner
     match node and isinstance(node.op, Elemwise) and node.op.scalar_op:
-        case ps.AND():
+        case ps.AND() | ps.Mul() if condition.dtype == "bool":
             return any(map(_is_point, node.inputs))
         case ps.EQ():
             value, number = node.inputs
-            continuous = all(rv.dtype.startswith("float") for rv in nearest_rvs([value]))
-            return continuous and isinstance(_unexpanded(number), Constant)
+            above = nearest_rvs([value])
+            continuous = above and all(is_continuous(rv) and _is_one_law(rv) for rv in above)
+            smooth = not has_atoms([value], blockers=above)
+            return bool(continuous) and smooth and isinstance(_unexpanded(number), Constant)
     return False
+
+
+def _is_one_law(rv: TensorVariable) -> bool:
+    """Whether a variable is neither a mixture nor censored, nor has a density of the user's."""
+    op = rv.owner.op
+    return not isinstance(op, CustomDistRV | DiracDeltaRV) and (
+        isinstance(op, RandomVariable) or is_continuous(rv)
+    )
