@@ -217,6 +217,7 @@ def _by_best_route(
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
 
     nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
+    named = kwargs.get("var_names") or ()
     open_routes, better = [], []
     shut: dict[str, list[str]] = {}
     by_a_word = [(0.0, "", "")]
@@ -225,7 +226,9 @@ def _by_best_route(
         if rung not in ("auto", route.rung):
             better += [] if isinstance(plan, Declined) else [(route.standing(plan.rate), route)]
             continue
+        # Of what is returned, others are taken away afterwards.
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
+        unsupported = [k for k in unsupported if k != "var_names" or records & {*named}]
         if not reason and route.steps and nuts_sampler != "pymc":
             reason = f"its steps are not for nuts_sampler={nuts_sampler!r}"
         if not reason and unsupported:
@@ -256,8 +259,13 @@ def _by_best_route(
             _, other = max(elsewhere, key=lambda own: own[1].standing(own[0].rate))
             instead = f"Draw more, or try rung={other.rung!r}, the route {other.name!r}."
         own = kwargs | _starts(reading, best, kwargs.get("initvals"))
+        if best.arguments:
+            own.pop("var_names", None)
         try:
-            return plan.run(**own), instead
+            tree = plan.run(**own)
+            if best.arguments and named:
+                tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
+            return tree, instead
         except NotFinite as why:
             _log.warning("Not taken: %s, %s", best.name, why)
             shut.setdefault(str(why), []).append(best.name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import (
     FIRST_EXCEPTION,
     CancelledError,
@@ -37,12 +38,20 @@ _log = logging.getLogger("pymc.dp")
 _WAIT = 0.2  # seconds
 
 
+def by_name(rows: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Return draws by name, of rows with the entries of variables one after the other."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+    parts = np.split(rows, ends[:-1], axis=-1)
+    pairs = zip(shapes.items(), parts, strict=True)
+    return {name: part.reshape(*rows.shape[:-1], *shape) for (name, shape), part in pairs}
+
+
 class Chain(Protocol):
     """A compiled chain for one model and what was released, of all its variables."""
 
     @property
     def sweeps(self) -> int:
-        """The number of sweeps to a recorded draw."""
+        """The number of sweeps to a recorded draw, where its states have none of their own."""
 
     def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> Any:
         """Return a state, after the draws or steps that tune it, which are made in pieces."""
@@ -110,8 +119,11 @@ def run(
         parts: list[list[np.ndarray]] = [[] for _ in range(chains)]
         pieces = Pieces()
 
+        sweeps = [chain.sweeps] * chains
+
         def draw(c: int) -> None:
             state = chain.begin(rngs[c], tune, pieces=pieces)
+            sweeps[c] = getattr(state, "sweeps", chain.sweeps)
             progress.update(tasks[c], description=f"{c}, drawing")
             for piece in pieces.of(draws):
                 state, rows = chain.advance(rngs[c], state, piece.stop - piece.start)
@@ -139,12 +151,13 @@ def run(
     found = np.stack([np.concatenate(parts[c])[:length] for c in kept])
     seconds = time.perf_counter() - began
     if unit:
-        _log.info("%d %s to a draw, %.2f seconds", chain.sweeps, unit, seconds)
+        made = " to ".join(f"{k}" for k in dict.fromkeys([min(sweeps), max(sweeps)]))
+        _log.info("%s %s to a draw, %.2f seconds", made, unit, seconds)
     rng = get_random_generator(random_seed).spawn(chains + 1)[-1]  # none of the chains'
     return as_tree(
         reading,
         chain.posterior(found, rng),
-        chain.sweeps,
+        np.reshape([sweeps[c] for c in kept], (-1, 1)),
         {"route": route, "sampling_time": seconds, "tuning_steps": tune},
         checks=compute_convergence_checks,
     )
@@ -162,7 +175,7 @@ ARGUMENTS = frozenset(run.__kwdefaults__ or ())
 def as_tree(
     reading: Reading,
     values: dict[str, np.ndarray],
-    sweeps: int,
+    sweeps: np.ndarray | int,
     attributes: dict[str, Any],
     *,
     checks: bool,
@@ -173,7 +186,7 @@ def as_tree(
     ----------
     values : dict
         Draws by name, of shape (chains, draws, ...).
-    sweeps : int
+    sweeps : int, or array of shape (chains, 1)
         Those to a draw.
     attributes : dict
         Attributes of the posterior.

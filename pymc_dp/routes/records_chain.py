@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from threading import Lock
@@ -38,7 +39,7 @@ from pymc_dp.reading.groups import Block, parameters
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.reading.privacy import stated_loss
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, run
+from pymc_dp.routes.chain import ARGUMENTS, by_name, run
 from pymc_dp.routes.gibbs import sweep
 from pymc_dp.routes.given import public
 from pymc_dp.routes.warm_up import warm_up
@@ -65,6 +66,11 @@ class State:
     counts: np.ndarray
     turns: np.ndarray
     watches: list[Watch]
+
+    @property
+    def sweeps(self) -> int:
+        """Those to a draw."""
+        return int(self.counts[0])
 
 
 class RecordChain:
@@ -111,6 +117,7 @@ class RecordChain:
             state.axes = walks[0].axes
             state.scales = np.stack([walk.scales for walk in walks])
             state.counts[1:] = self._moves(state, late)
+            state.env = self._env(state.x)  # its centers
 
         warm_up(tune, pieces, draw, learn, state.counts)
         return state
@@ -125,16 +132,17 @@ class RecordChain:
                 x.append(own)
             if theta is first or (theta == first).all():  # all the records are of the same
                 break
-        env = tuple(
-            e.env(point, e.centers_of(own)) for e, own in zip(self._engines, x, strict=True)
-        )
         watches = [Watch(*pair) for pair in zip(self._engines, self._losses, strict=True)]
-        state = State(
-            tuple(x), theta, env, walk.axes, np.stack([walk.scales] * 2), np.ones(3, np.int64),
-            np.zeros(2, np.int64), watches,
-        )  # fmt: skip
+        counts, turns = np.ones(3, np.int64), np.zeros(2, np.int64)
+        scales, env = np.stack([walk.scales] * 2), self._env(x)
+        state = State(tuple(x), theta, env, walk.axes, scales, counts, turns, watches)
         state.counts[1:] = self._moves(state, theta[None])
         return state
+
+    def _env(self, x: Sequence) -> tuple[tuple[np.ndarray, ...], ...]:
+        """Return the further inputs of each block, sums centred near the means of records."""
+        pairs = zip(self._engines, x, strict=True)
+        return tuple(engine.env(self._start, engine.centers_of(own)) for engine, own in pairs)
 
     def _moves(self, state: State, drawn: np.ndarray) -> np.ndarray:
         """Return how many moves of each kind a round has."""
@@ -169,10 +177,7 @@ class RecordChain:
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name."""
-        ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
-        parts = np.split(rows, ends[:-1], axis=-1)
-        pairs = zip(self._shapes.items(), parts, strict=True)
-        return {name: part.reshape(*rows.shape[:-1], *shape) for (name, shape), part in pairs}
+        return by_name(rows, self._shapes)
 
 
 @once
@@ -221,7 +226,7 @@ def _chain(reading: Reading) -> RecordChain:
 
 
 def _sample(reading: Reading, **kwargs: Any) -> DataTree:
-    return run(reading, _NAME, _chain(reading), "rounds", **kwargs)
+    return run(reading, _NAME, _chain(reading), "sweeps", **kwargs)
 
 
 ROUTES.add(Route(_NAME, "records", _plan, ARGUMENTS, careful=3.0))

@@ -47,7 +47,7 @@ from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.reading.cells import aligned, entries_of, one_of, places
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, run
+from pymc_dp.routes.chain import ARGUMENTS, by_name, run
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.latent_normal import LatentNormalRV
 from pymc_dp.routes.nuts import density_cost
@@ -494,10 +494,7 @@ class SliceChain:
                 names,
                 lost,
             )
-        ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
-        parts = np.split(rows, ends[:-1], axis=-1)
-        pairs = zip(self._shapes.items(), parts, strict=True)
-        return {name: part.reshape(*rows.shape[:-1], *shape) for (name, shape), part in pairs}
+        return by_name(rows, self._shapes)
 
 
 def _tuned(window: np.ndarray, count: int) -> Tuned:

@@ -19,7 +19,7 @@ from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, run
+from pymc_dp.routes.chain import ARGUMENTS, by_name, run
 from pymc_dp.routes.warm_up import warm_up
 from pymc_dp.step_methods import claimed_steps, kept_steps
 from pymc_dp.step_methods.loop import Loop, loop_draws, undrawn, walks
@@ -37,6 +37,11 @@ class State:
     rounds: np.ndarray
     turns: np.ndarray
     data: list[np.ndarray]
+
+    @property
+    def sweeps(self) -> int:
+        """Those to a draw."""
+        return int(self.rounds[0])
 
 
 class StepsChain:
@@ -104,10 +109,7 @@ class StepsChain:
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name."""
-        ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
-        parts = np.split(rows, ends[:-1], axis=-1)
-        pairs = zip(self._shapes.items(), parts, strict=True)
-        return {name: part.reshape(*rows.shape[:-1], *shape) for (name, shape), part in pairs}
+        return by_name(rows, self._shapes)
 
 
 def _plan(rung: str, reading: Reading) -> Plan:
@@ -127,7 +129,7 @@ def _chain(reading: Reading) -> StepsChain:
 
 
 def _sample(reading: Reading, **kwargs: Any) -> DataTree:
-    return run(reading, _NAME, _chain(reading), "rounds", **kwargs)
+    return run(reading, _NAME, _chain(reading), "sweeps", **kwargs)
 
 
 # Where what is left can be integrated out, it is: nothing is then followed slowly.

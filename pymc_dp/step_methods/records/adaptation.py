@@ -11,6 +11,7 @@ _TARGET = 0.44  # of moves along one direction (Gelman, Roberts & Gilks 1996)
 _MOVES_EACH, _MOST_MOVES = 6, 12
 _FIRST_WINDOW = 50
 _MOST_DIRECTIONS = 100  # with p parameters, all their axes take p^2 numbers
+_MANY = 8  # moves of one axis between two changes
 _SHORT = 0.5  # steps this short, in units of the draws' spread, hardly help
 
 
@@ -66,6 +67,8 @@ class WalkAdaptation(WithSamplingState):
         rate = taken / np.maximum(tried, 1)
         self.tried += tried
         gain = np.where(tried > 0, 3.0 / np.sqrt(1.0 + self.tried / 10.0), 0.0)
+        # Far from where it is going a chain takes, or refuses, nearly all of many moves.
+        gain[(tried >= _MANY) & (np.abs(rate - 0.5) > 0.4)] = 3.0
         self.scales *= np.exp(np.clip(gain * (rate - _TARGET), -1.0, 1.0))
         if self._is_large:
             return

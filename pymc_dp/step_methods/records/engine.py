@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from itertools import islice
 
 import numpy as np
 import pymc as pm
@@ -100,7 +101,9 @@ def chained(engines: Sequence[Engine]) -> Callable:
     compiled = unpacked(inner, "rng, theta", after, *sizes)
 
     def run(rng, x, theta, env, *further):
-        return compiled(rng, theta, *further, *_one_by_one(x), *_one_by_one(env))
+        found, *rest = compiled(rng, theta, *further, *_one_by_one(x), *_one_by_one(env))
+        flat = iter(_one_by_one(found))
+        return tuple(tuple(islice(flat, engine.inputs[0])) for engine in engines), *rest
 
     return run
 
