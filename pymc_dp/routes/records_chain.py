@@ -35,7 +35,7 @@ from pymc_dp.graphs.questions import lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.records import CARRIED
 from pymc_dp.reading.bounds import feasible_point
-from pymc_dp.reading.groups import Block, parameters
+from pymc_dp.reading.groups import Block, blocks, parameters
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.reading.privacy import stated_loss
 from pymc_dp.routes import ROUTES, Plan, Route
@@ -43,7 +43,13 @@ from pymc_dp.routes.chain import ARGUMENTS, by_name, run
 from pymc_dp.routes.gibbs import sweep
 from pymc_dp.routes.given import public
 from pymc_dp.routes.warm_up import warm_up
-from pymc_dp.step_methods.records import Watch, checked_blocks, first_records, say_what_is_slow
+from pymc_dp.step_methods.records import (
+    Watch,
+    check_gaps,
+    checked_blocks,
+    first_records,
+    say_what_is_slow,
+)
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 from pymc_dp.step_methods.records.engine import Engine, chained
 
@@ -81,19 +87,20 @@ class RecordChain:
     def __init__(self, reading: Reading):
         model = reading.model
         self._start, self._lock = feasible_point(model), Lock()
-        blocks = covered(reading)
+        tagged = [rv for block in covered(reading) for rv in block.records if is_tagged(rv)]
+        groups = checked_blocks(reading, tagged, self._start)
         shown = [model[name] for name in public(reading)]
-        recorded = [[rv for rv in shown if _computed(rv, block)] for block in blocks]
+        recorded = [[rv for rv in shown if _computed(rv, block)] for block in groups]
         others = {*chain.from_iterable(recorded[1:])}
         recorded[0] = [rv for rv in shown if rv not in others]
         self._shapes = {rv.name: lengths(rv) for own in recorded for rv in own}
         self._engines = [
-            Engine(model, block, self._start, (blocks, own))
-            for block, own in zip(blocks, recorded, strict=True)
+            Engine(model, block, self._start, (groups, own))
+            for block, own in zip(groups, recorded, strict=True)
         ]
         self._chain = chained(self._engines)
         self._size = self._engines[0].size
-        self._losses = [stated_loss(model, block) for block in blocks]
+        self._losses = [stated_loss(model, block) for block in groups]
         for engine in self._engines:
             say_what_is_slow(engine, interweave=True)
         # Compiled once, before there are threads.
@@ -187,23 +194,25 @@ def covered(reading: Reading) -> list[Block]:
     tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
     if not tagged:
         raise Declined("the confidential values are released one by one, not in sums of records")
-    blocks = checked_blocks(reading, tagged, feasible_point(model))
-    for first, second in combinations(blocks, 2):
+    for rv in tagged:
+        check_gaps(model, rv)
+    found = blocks(reading, tuple(tagged))
+    for first, second in combinations(found, 2):
         for rv in (*model.basic_RVs, *model.potentials, *model.deterministics):
             if _computed(rv, first) and _computed(rv, second):
                 raise Declined(
                     f"{rv.name!r} is computed from records of several groups, {first.name!r} and "
                     f"{second.name!r}"
                 )
-    records = {rv for block in blocks for rv in block.records}
-    moving = {rv for block in blocks for rv in parameters(reading, block)}
+    records = {rv for block in found for rv in block.records}
+    moving = {rv for block in found for rv in parameters(reading, block)}
     extra = [rv for rv in model.free_RVs if rv not in moving | records]
     if extra:
         raise Declined(f"it does not cover {extra[0].name!r}, which is no parameter of the records")
     size = sum(math.prod(lengths(model.rvs_to_values[rv])) for rv in moving)
     if size > _MOST:
         raise Declined(f"it moves up to {_MOST} parameters one by one, and there are {size}")
-    return blocks
+    return found
 
 
 def _computed(rv: TensorVariable, block: Block) -> bool:
@@ -212,9 +221,9 @@ def _computed(rv: TensorVariable, block: Block) -> bool:
 
 
 def _plan(reading: Reading) -> Plan:
-    blocks = covered(reading)
+    found = covered(reading)
     cost = Counter({"records, loop": 1.0})
-    for block in blocks:
+    for block in found:
         cost.update(sweep(reading, block))
     return Plan.costing(cost, lambda **kwargs: _sample(reading, **kwargs))
 

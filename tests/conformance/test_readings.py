@@ -67,7 +67,9 @@ def test_a_rounded_sum_is_not_the_sum():
         x = pm.Exponential("x", rate, shape=8)
         cut = x.sum().astype("int64")
         dp.PrivateObservation("z", cut, dp.GaussianMechanism(0.3), observed=4)
-    assert open_routes(model) == {"Metropolis on the records", "NUTS on the records"}
+    assert open_routes(model) == {
+        "Metropolis on the records", "NUTS on the records", "records in one loop"
+    }  # fmt: skip
     with pytest.raises(NotImplementedError, match=r"'z'.*int64"):
         dp.collapse(model, "marginal")
 
@@ -168,7 +170,8 @@ def test_parts_of_poisson_counts_have_exact_draws(statistic, z, step):
     model = poisson_parts(statistic, z)
     assert model["y"].tag.dp_step == step
     assert choose_steps(Reading(model))[model["y"]].__name__ == step
-    assert open_routes(model) == {"exact draws of the counts"}
+    in_a_loop = {"steps in one loop, on the counts"} if step == "TwoSidedGibbs" else set()
+    assert open_routes(model) == {"exact draws of the counts"} | in_a_loop
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,8 @@ def stepwise(
     @part
     def advance(z, y, side, state, p):
         ahead = log_noise(z, y + side, *p)
+        if ahead == -math.inf:  # beyond the reach of the noise, as the next may be, too
+            return 0.0, ahead
         return math.exp(ahead - state), ahead
 
     if slope is None:
