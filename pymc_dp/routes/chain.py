@@ -23,9 +23,10 @@ from pytensor.tensor.variable import TensorVariable
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from xarray import DataTree
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.draws import result
 from pymc_dp.graphs.interrupts import Pieces
+from pymc_dp.graphs.questions import public_data
 from pymc_dp.graphs.stages import stage
 from pymc_dp.ladder.collapse import dropped_deterministics
 from pymc_dp.mechanisms.base import has_continuous_rates
@@ -61,6 +62,11 @@ class Chain(Protocol):
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name, of parameters and of what else the result has."""
+
+
+def notice_starts(model: pm.Model) -> None:
+    """Say that what is made of a model depends on the data from which its variables start."""
+    notice(*public_data([i for rv in model.free_RVs for i in rv.owner.inputs]))
 
 
 def check_releases(model: pm.Model, released: Sequence[TensorVariable]) -> None:

@@ -39,7 +39,7 @@ from pymc_dp.reading.groups import Block, blocks, parameters
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.reading.privacy import stated_loss
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, by_name, run
+from pymc_dp.routes.chain import ARGUMENTS, by_name, notice_starts, run
 from pymc_dp.routes.gibbs import sweep
 from pymc_dp.routes.given import public
 from pymc_dp.routes.warm_up import warm_up
@@ -87,6 +87,7 @@ class RecordChain:
     def __init__(self, reading: Reading):
         model = reading.model
         self._start, self._lock = feasible_point(model), Lock()
+        notice_starts(model)
         tagged = [rv for block in covered(reading) for rv in block.records if is_tagged(rv)]
         groups = checked_blocks(reading, tagged, self._start)
         shown = [model[name] for name in public(reading)]

@@ -19,9 +19,10 @@ from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, by_name, run
+from pymc_dp.routes.chain import ARGUMENTS, by_name, notice_starts, run
 from pymc_dp.routes.warm_up import warm_up
 from pymc_dp.step_methods import claimed_steps, kept_steps
+from pymc_dp.step_methods.base import LoopDraw
 from pymc_dp.step_methods.loop import Loop, loop_draws, undrawn, walks
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 
@@ -52,9 +53,10 @@ class StepsChain:
     def __init__(self, reading: Reading):
         model = reading.model
         self._lock, self._start = Lock(), feasible_point(model)
+        notice_starts(model)
         self._steps = kept_steps(reading)
         moving = [weave for step in self._steps for weave in getattr(step, "weaves", ())]
-        draws = loop_draws(reading, claimed_steps(reading))
+        draws = _draws(reading)
         moving += walks(reading, undrawn(model, draws), self._start)
         self._shapes = {rv.name: lengths(rv) for rv in model.free_RVs}
         self.loop = Loop(reading, draws, moving, self._start, model.free_RVs)
@@ -112,11 +114,16 @@ class StepsChain:
         return by_name(rows, self._shapes)
 
 
+@once
+def _draws(reading: Reading) -> list[LoopDraw]:
+    return loop_draws(reading, claimed_steps(reading))
+
+
 def _plan(rung: str, reading: Reading) -> Plan:
     on = collapsed(reading, rung) if rung == "statistics" else reading
     if tagged := [rv.name for rv in on.model.free_RVs if is_tagged(rv)]:
         raise Declined(f"it does not cover the records {tagged[0]!r}")
-    loop_draws(on, claimed_steps(on))
+    _draws(on)
     size = sum(math.prod(lengths(rv)) for rv in on.model.free_RVs)
     cost = {"loop": 1.0, "loop, entry": float(size)}
     return Plan.costing(cost, partial(_sample, on))
