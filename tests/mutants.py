@@ -103,7 +103,7 @@ MUTANTS = {
     ),
     "closures of one name": Mutant(
         "pymc_dp/kernels/__init__.py",
-        "held = [_key_of(cell.cell_contents) for cell in function.__closure__ or ()]",
+        "held = [key_of(cell.cell_contents) for cell in function.__closure__ or ()]",
         "held = []",
         "tests/kernels/test_cache.py",
     ),

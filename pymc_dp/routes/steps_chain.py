@@ -20,6 +20,7 @@ from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, by_name, notice_starts, run
+from pymc_dp.routes.given import public
 from pymc_dp.routes.warm_up import warm_up
 from pymc_dp.step_methods import claimed_steps, kept_steps
 from pymc_dp.step_methods.base import LoopDraw
@@ -58,8 +59,9 @@ class StepsChain:
         moving = [weave for step in self._steps for weave in getattr(step, "weaves", ())]
         draws = _draws(reading)
         moving += walks(reading, undrawn(model, draws), self._start)
-        self._shapes = {rv.name: lengths(rv) for rv in model.free_RVs}
-        self.loop = Loop(reading, draws, moving, self._start, model.free_RVs)
+        shown = [model[name] for name in public(reading)]
+        self._shapes = {rv.name: lengths(rv) for rv in shown}
+        self.loop = Loop(reading, draws, moving, self._start, shown)
         # Compiled once, before there are threads.
         rng = np.random.default_rng(0)
         self.run(rng, self.begun(rng), 1)

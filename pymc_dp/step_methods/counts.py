@@ -83,6 +83,8 @@ class CountGibbs(WeavingStep):
     vars : list of TensorVariable
         Binomial counts and Multinomial tables with no children but releases, and the probabilities
         of these that are to be drawn along with them.
+    interweave : bool, default True
+        Whether to move the parameters along.
     model : pm.Model, optional
         The model of the context by default.
 

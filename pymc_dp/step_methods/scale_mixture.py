@@ -32,6 +32,8 @@ class LaplaceScaleMixtureGibbs(WeavingStep):
     ----------
     vars : list of TensorVariable
         Normal or MvNormal statistics, each the content of one release under Laplace noise.
+    interweave : bool, default True
+        Whether to move the parameters along.
     model : pm.Model, optional
         The model of the context by default.
 

@@ -30,6 +30,8 @@ class SkellamBesselGibbs(TwoSidedGibbs):
     vars : list of TensorVariable
         Latent Poisson counts y, of any shape, each released element by element as y or -y plus a
         constant, by one `GeometricMechanism`, and used for nothing else.
+    interweave : bool, default True
+        Whether to move the parameters along.
     model : pm.Model, optional
         The model of the context by default.
 

@@ -146,6 +146,8 @@ class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
     ----------
     vars : list of TensorVariable
         Gamma variances, each the affine content of one entry of one release with Laplace noise.
+    interweave : bool, default True
+        Whether to move the parameters along.
     model : pm.Model, optional
         The model of the context by default.
 

@@ -120,7 +120,7 @@ def test_in_pm_sample():
 def test_dp_sample_takes_the_exact_draws(caplog):
     with caplog.at_level("INFO", logger="pymc.dp"):
         tree = dp.sample(counts_model(), draws=10, tune=10, rung="records", **SHORT)
-    assert "Route: exact draws of the counts" in caplog.text
+    assert "Route: steps in one loop, on the counts" in caplog.text
     assert set(tree.posterior) == {"mu"}
 
 

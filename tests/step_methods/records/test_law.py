@@ -65,10 +65,10 @@ def test_sums_give_the_law_of_records(case):
         x = make(q[0], q[1])
         dp.PrivateObservation("z", x.sum(), dp.GaussianMechanism(1.0), observed=1.0)
     reading, start = Reading(model), model.initial_point()
-    block = covered(reading)
+    [block] = covered(reading)
     moving = parameters(reading, block)
     layout = Layout(model, moving, start)
-    compiled = ChainGraphs(model, block, moving, layout._slices, recorded=[])
+    compiled = ChainGraphs(model, block, moving, layout.slices, [block], recorded=[])
     graphs, given = compiled.graphs, [*compiled.records.values(), *compiled.env.values()]
     env = [np.zeros(len(compiled.columns)) for source in compiled.sources]
     gather = plain_function(given, graphs["gather"][0])
