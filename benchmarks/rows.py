@@ -362,8 +362,8 @@ def design(form, n=500):
 
 @row("regression-2", "theta sigma2", "Bartlett", d=2,
      paper="430 to 1,100 ESS / CPU s, Bernstein & Sheldon's sampler (measured by us)")  # fmt: skip
-@row("regression-10", "theta sigma2", "Bartlett", d=10, draws=(500, 500), limit=40)
-@row("regression-30", "theta sigma2", "Bartlett", d=30, draws=(100, 300), limit=60)
+@row("regression-10", "theta sigma2", "Bartlett", d=10, draws=(2000, 500), limit=40)
+@row("regression-30", "theta sigma2", "Bartlett", d=30, draws=(1000, 300), limit=120)
 def regression(form, d, n=1000):
     """Release all sums of squares and products of d - 1 confidential covariates and a response."""
     rng = np.random.default_rng(2)

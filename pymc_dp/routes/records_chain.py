@@ -239,4 +239,5 @@ def _sample(reading: Reading, **kwargs: Any) -> DataTree:
     return run(reading, _NAME, _chain(reading), "sweeps", **kwargs)
 
 
-ROUTES.add(Route(_NAME, "records", _plan, ARGUMENTS, careful=3.0))
+# As steps on the records: what is integrated out is not followed slowly.
+ROUTES.add(Route(_NAME, "records", _plan, ARGUMENTS, careful=10.0))
