@@ -122,7 +122,7 @@ def _draws(reading: Reading) -> list[LoopDraw]:
 
 
 def _plan(rung: str, reading: Reading) -> Plan:
-    on = collapsed(reading, rung) if rung == "statistics" else reading
+    on = collapsed(reading, "statistics") if rung == "statistics" else reading
     if tagged := [rv.name for rv in on.model.free_RVs if is_tagged(rv)]:
         raise Declined(f"it does not cover the records {tagged[0]!r}")
     _draws(on)

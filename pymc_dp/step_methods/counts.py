@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -177,7 +178,9 @@ class CountGibbs(WeavingStep):
         return found
 
 
-def make_loop_draw(sweep: Callable, family: Callable, binary, integrated, concave) -> Callable:
+def make_loop_draw(
+    sweep: Callable, family: Any, binary: bool, integrated: bool, concave: bool
+) -> Callable:
     """Return the draw of a table and its probabilities in a compiled loop; see `LoopDraw`."""
 
     @part

@@ -138,8 +138,9 @@ class _WallGraphs(_Graphs):
 def is_bounded(release: TensorVariable) -> bool:
     """Whether a variable is a release of moments of bounded records."""
     op = release.owner.op if release.owner else None
-    bounds = getattr(op, "bounds", None)
-    return bounds is not None and isinstance(op.split(release.owner.inputs)[2], FeasibleMoments)
+    if op is None or getattr(op, "bounds", None) is None:
+        return False
+    return isinstance(op.split(release.owner.inputs)[2], FeasibleMoments)
 
 
 def _power(variance: TensorVariable) -> float:

@@ -233,7 +233,7 @@ class Ledger:
             case ps.TrueDiv() if isinstance(rest[0], Form):
                 one = self.scalars.apply(ps.true_div, [Form(1.0), rest[0]], ["float64"] * 2)
                 return self._scaled(first, one)
-            case ps.TrueDiv() if rest[0].pure is not None:
+            case ps.TrueDiv() if isinstance(rest[0], Row) and rest[0].pure is not None:
                 divisor = rest[0].pure.astype("float64")
                 inverse = node(self.made, Elemwise(ps.reciprocal), [divisor])
                 return self._product([first, Row(None, inverse)])
