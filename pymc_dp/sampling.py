@@ -266,7 +266,7 @@ def _by_best_route(
             if best.arguments and named:
                 tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
             return tree, instead
-        except NotFinite as why:
+        except (NotFinite, Declined) as why:  # the latter where compiling found out
             _log.warning("Not taken: %s, %s", best.name, why)
             shut.setdefault(str(why), []).append(best.name)
     where = "" if rung == "auto" else f" on the rung {rung!r}"
@@ -354,7 +354,14 @@ def _as_written(reading: Reading, **kwargs):
             if not isinstance(plan, Declined) and (nuts_sampler == "pymc" or not route.steps)
             if not route.arguments or kwargs.keys() <= route.arguments
         ]
-        plan, route = max(plans, key=lambda own: own[1].standing(own[0].rate))
+        *others, last = sorted(plans, key=lambda own: -own[1].standing(own[0].rate))
+        for plan, route in others:
+            _log.info("Route: %s (rung: %s)", route.name, route.rung)
+            try:
+                return plan.run(**kwargs)
+            except Declined as why:  # which compiling found out
+                _log.warning("Not taken: %s, %s", route.name, why)
+        plan, route = last
         _log.info("Route: %s (rung: %s)", route.name, route.rung)
         return plan.run(**kwargs)
     except NotFinite:

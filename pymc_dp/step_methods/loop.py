@@ -25,7 +25,7 @@ from pymc_dp.graphs.compiled import Piece, from_code, from_graph
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import lengths
 from pymc_dp.kernels import part
-from pymc_dp.reading.groups import Block, has_record_axis
+from pymc_dp.reading.groups import Block, by_rows, has_record_axis
 from pymc_dp.reading.model import Reading, children
 from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row
 from pymc_dp.step_methods.records.engine import Layout, Point
@@ -45,10 +45,29 @@ def loop_draws(reading: Reading, claimed) -> list[LoopDraw]:
     found = [draw for step, group in claimed for draw in _of_step(reading, step, group)]
     if not found:
         raise Declined("no variable has a step of its own")
-    for rv in undrawn(reading.model, found):
+    left = undrawn(reading.model, found)
+    for rv in left:
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete and has no step")
+    _check_few(reading.model, [rv for rv in left if not _alone(reading, rv)])
     return found
+
+
+def _alone(reading: Reading, rv: TensorVariable) -> int:
+    """Return the number of entries that depend on each other through parameters only, else 0."""
+    if rv.type.ndim != 1 or not has_record_axis(rv):
+        return 0
+    n = lengths(reading.model.rvs_to_values[rv])[0]
+    return n if n > 1 and all(by_rows(child, rv) for child in children(reading, rv)) else 0
+
+
+def _check_few(model: pm.Model, left: Sequence[TensorVariable]) -> None:
+    size = sum(math.prod(lengths(model.rvs_to_values[rv])) for rv in left)
+    if size > _MOST:
+        raise Declined(
+            f"it moves up to {_MOST} parameters one by one, and {size} have no step: "
+            f"{', '.join(repr(rv.name) for rv in left)}"
+        )
 
 
 def _of_step(reading: Reading, step: type[BlockedStep], group) -> list[LoopDraw]:
@@ -73,19 +92,14 @@ def walks(reading: Reading, moving: Sequence[TensorVariable], start: Point) -> l
     """
     model, found, left = reading.model, [], []
     for rv in moving:
-        n = lengths(model.rvs_to_values[rv])[0] if has_record_axis(rv) else 0
         try:
-            if rv.type.ndim != 1 or n < 2:
-                raise Declined("it has no entries of its own")
-            found.append(Weave(model, Block((), n, tuple(children(reading, rv))), [rv], start))
+            if not (n := _alone(reading, rv)):
+                raise Declined("its entries depend on each other")
+            block = Block((), n, tuple(children(reading, rv)))
+            found.append(Weave(model, block, [rv], start))
         except Declined:
             left.append(rv)
-    size = sum(math.prod(lengths(model.rvs_to_values[rv])) for rv in left)
-    if size > _MOST:
-        raise Declined(
-            f"it moves up to {_MOST} parameters one by one, and {size} have no step: "
-            f"{', '.join(repr(rv.name) for rv in left)}"
-        )
+    _check_few(model, left)
     below = dict.fromkeys(c for rv in left for c in children(reading, rv) if c not in left)
     return found + ([Weave(model, Block((), 0, tuple(below)), left, start)] if left else [])
 

@@ -11,7 +11,7 @@ import pymc_dp as dp
 from pymc_dp import routes
 from pymc_dp.routes import ROUTES, starts
 from tests.chains import QUIET
-from tests.models import as_model, gaussian, group_means, poisson, regression
+from tests.models import as_model, gaussian, group_means, poisson, regression, route_table
 
 FEW = {"draws": 4, "tune": 4, "chains": 1, "random_seed": 1} | QUIET
 # What compiled chains do not take: another route is left, and short trees are enough for it.
@@ -80,6 +80,15 @@ CASES = {
     "NUTS on the model as written": (lambda: dp.collapse(gaussian(), "marginal"), SHALLOW),
     "PyMC's own steps on the model as written": (a_jump, NUTS),
 }
+
+
+def test_a_loop_leaves_many_parameters_that_depend_on_each_other_to_others():
+    X = np.random.default_rng(1).normal(size=(40, 25))
+    with pm.Model() as model:
+        y = pm.Poisson("y", pm.math.exp(X @ pm.Normal("b", 0, 1, shape=25)), shape=40)
+        dp.PrivateObservation("z", y, dp.GeometricMechanism(3.0), observed=np.full(40, 8))
+    reasons = {route.name: why for route, _, why in route_table(model)}
+    assert "25 have no step: 'b'" in reasons["steps in one loop, on the counts"]
 
 
 def test_every_route_has_a_model():
