@@ -354,16 +354,16 @@ def _as_written(reading: Reading, **kwargs):
             if not isinstance(plan, Declined) and (nuts_sampler == "pymc" or not route.steps)
             if not route.arguments or kwargs.keys() <= route.arguments
         ]
-        *others, last = sorted(plans, key=lambda own: -own[1].standing(own[0].rate))
-        for plan, route in others:
+        plans.sort(key=lambda own: own[1].standing(own[0].rate))
+        while True:
+            plan, route = plans.pop()
             _log.info("Route: %s (rung: %s)", route.name, route.rung)
             try:
                 return plan.run(**kwargs)
             except Declined as why:  # which compiling found out
+                if not plans:
+                    raise
                 _log.warning("Not taken: %s, %s", route.name, why)
-        plan, route = last
-        _log.info("Route: %s (rung: %s)", route.name, route.rung)
-        return plan.run(**kwargs)
     except NotFinite:
         raise
     except NotImplementedError as error:

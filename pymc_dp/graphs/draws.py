@@ -12,6 +12,7 @@ import arviz_base
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numba.core.errors import NumbaPerformanceWarning
 from pymc.pytensorf import compile as pm_compile
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -88,6 +89,14 @@ def _needed(
         )
     values = {rv: posterior[rv.name].to_numpy() for rv in needed}
     return {rv: v.reshape(-1, *v.shape[2:]).astype(rv.dtype) for rv, v in values.items()}
+
+
+@contextmanager
+def without_remarks() -> Iterator[None]:
+    """Compile PyTensor's code: what Numba says of it is nothing for the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        yield
 
 
 @contextmanager

@@ -119,8 +119,8 @@ def require_pair(law: Op, mechanism: Mechanism, parameters) -> Pair:
 
 def row_piece(draw: Callable[..., float], width: int) -> Piece:
     """Return the loop of `row_sampler`, with its key."""
-    key = key_of(draw)
-    return Piece(row_sampler(draw, width), key and f"row_sampler({key}, {width})")
+    sampler = row_sampler(draw, width)
+    return Piece(sampler, key_of(sampler))
 
 
 @cache

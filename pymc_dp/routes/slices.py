@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numba.core.errors import NumbaPerformanceWarning
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -29,6 +27,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.compiled import Filling
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths, nearest_rvs
 from pymc_dp.graphs.stages import stage
@@ -537,9 +536,7 @@ def _plan(reading: Reading) -> Plan:
 def _chain(reading: Reading, sweeps: int) -> SliceChain:
     stage("Compiling")
     names = [rv.name for rv in collapsed(reading, "marginal").model.free_RVs]
-    with warnings.catch_warnings():
-        # What numba says of PyTensor's code when it is compiled is nothing for the user.
-        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+    with without_remarks():
         return SliceChain(layout(reading), names, sweeps)
 
 

@@ -24,12 +24,12 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece, from_code, from_graph
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import lengths
-from pymc_dp.kernels import part
-from pymc_dp.reading.groups import Block, by_rows, has_record_axis
+from pymc_dp.kernels import key_of, part
+from pymc_dp.reading.groups import Block, by_rows, transform_parents
 from pymc_dp.reading.model import Reading, children
 from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row
 from pymc_dp.step_methods.records.engine import Layout, Point
-from pymc_dp.step_methods.weave import Weave
+from pymc_dp.step_methods.weave import Weave, has_entries
 
 _MOST = 20  # entries of parameters that no step draws
 
@@ -55,7 +55,7 @@ def loop_draws(reading: Reading, claimed) -> list[LoopDraw]:
 
 def _alone(reading: Reading, rv: TensorVariable) -> int:
     """Return the number of entries that depend on each other through parameters only, else 0."""
-    if rv.type.ndim != 1 or not has_record_axis(rv):
+    if not has_entries(reading.model, rv) or transform_parents(reading.model, rv):
         return 0
     n = lengths(reading.model.rvs_to_values[rv])[0]
     return n if n > 1 and all(by_rows(child, rv) for child in children(reading, rv)) else 0
@@ -138,7 +138,7 @@ class Loop(Layout):
         shared = [s for weave in moving for s in weave.sources if isinstance(s, SharedVariable)]
         self._data = list(dict.fromkeys([*_data(model.replace_rvs_by_values(graphs)), *shared]))
         self._inputs = [v.type() for v in self._data]
-        self._pieces: dict[str, Piece] = {"has_nan": Piece(has_nan, "has_nan")}
+        self._pieces: dict[str, Piece] = {"has_nan": Piece(has_nan, key_of(has_nan))}
         lines = []
         for k, draw in enumerate(draws):
             lines += self._draw(k, draw)

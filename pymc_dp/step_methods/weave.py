@@ -7,19 +7,18 @@ So after its draw they move together (interweaving, Yu & Meng 2011), as those of
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.basic import logp
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, substitute
 from pymc_dp.kernels.records import make_carried, make_carried_each
 from pymc_dp.mechanisms.release import FeasibleMoments, variance_cap
@@ -182,8 +181,7 @@ class Weave(Layout):
             raise Declined("their entries depend on each other")
         self._centers, self.sources = graphs.centers, graphs.sources
         self._names = [model.rvs_to_values[rv].name for rv in block.records]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        with without_remarks():
             self._compile(graphs)
             with suppress(ValueError):  # compiled once, before the chains' processes start
                 self.move(np.random.default_rng(0), start, self.walk(), moves=0)
@@ -324,22 +322,24 @@ def _level(reading: Reading, carried, above, start: Point, fixed: dict) -> list[
 
 def _by_entry(reading: Reading, carried, above) -> list[TensorVariable]:
     """Return the parameters entry i of which is of entries i of what is carried alone."""
-    transforms = reading.model.rvs_to_transforms
-
-    def has_entries(rv) -> bool:
-        transform = transforms[rv]
-        apart = transform is None or transform.ndim_supp == 0
-        return apart and rv.type.ndim == 1 and has_record_axis(rv)
-
+    model = reading.model
     found = [
         rv
         for rv in above
-        if has_entries(rv)
-        and not transform_parents(reading.model, rv)
+        if has_entries(model, rv)
+        and not transform_parents(model, rv)
         and all(c in carried for c in children(reading, rv))
     ]
     pairs = ((c, rv) for c in carried for rv in parents(c) if rv in carried or rv in found)
-    return found if all(map(has_entries, carried)) and all(by_rows(*p) for p in pairs) else []
+    apart = all(has_entries(model, rv) for rv in carried)
+    return found if apart and all(by_rows(*p) for p in pairs) else []
+
+
+def has_entries(model: pm.Model, rv: TensorVariable) -> bool:
+    """Whether a variable is a vector whose entries, and those of its value, are independent."""
+    transform = model.rvs_to_transforms[rv]
+    apart = transform is None or transform.ndim_supp == 0
+    return apart and rv.type.ndim == 1 and has_record_axis(rv)
 
 
 class WeavingStep(WalkingStep):

@@ -9,7 +9,9 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp import routes
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES, starts
+from pymc_dp.step_methods.loop import walks
 from tests.chains import QUIET
 from tests.models import as_model, gaussian, group_means, poisson, regression, route_table
 
@@ -89,6 +91,18 @@ def test_a_loop_leaves_many_parameters_that_depend_on_each_other_to_others():
         dp.PrivateObservation("z", y, dp.GeometricMechanism(3.0), observed=np.full(40, 8))
     reasons = {route.name: why for route, _, why in route_table(model)}
     assert "25 have no step: 'b'" in reasons["steps in one loop, on the counts"]
+
+
+def test_entries_whose_values_are_tied_do_not_move_each_by_itself():
+    with pm.Model() as model:
+        tied = {"transform": pm.distributions.transforms.ordered, "initval": [1.0, 2.0, 3.0]}
+        for name, options in (("free", {}), ("tied", tied)):
+            rate = pm.Gamma(name, 2, 1, shape=3, **options)
+            y = pm.Poisson(f"{name}_y", rate, shape=3)
+            dp.PrivateObservation(f"{name}_z", y, dp.GeometricMechanism(1.0), observed=[1, 2, 5])
+    found = walks(Reading(model), [model["free"], model["tied"]], model.initial_point())
+    # A walk for each axis, two for each entry where they have axes in common.
+    assert [weave.walk().scales.size for weave in found] == [3, 6]
 
 
 def test_every_route_has_a_model():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import islice
@@ -12,7 +11,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from numba.core.errors import NumbaPerformanceWarning
 from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors, graph_inputs
@@ -20,6 +18,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
+from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.questions import is_itself, known_value, plain_function
 from pymc_dp.kernels.records import (
     Functions,
@@ -247,9 +246,7 @@ class Engine(Layout):
         self._propose = propose
         theta, rng = self.theta(start), np.random.default_rng(1)
         try:
-            with warnings.catch_warnings():
-                # What numba says of PyTensor's code when it is compiled is nothing for the user.
-                warnings.simplefilter("ignore", NumbaPerformanceWarning)
+            with without_remarks():
                 x = self.draw(rng, theta, self.env(start))
         except Exception as error:
             raise ValueError(
