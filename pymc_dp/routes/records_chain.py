@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -30,19 +29,17 @@ from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.records import CARRIED
-from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.groups import Block, blocks, parameters
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.reading.privacy import stated_loss
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, by_name, notice_starts, run
+from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.gibbs import sweep
 from pymc_dp.routes.given import public
-from pymc_dp.routes.warm_up import warm_up
+from pymc_dp.routes.warm_up import TunedChain, TunedState
 from pymc_dp.step_methods.records import (
     Watch,
     check_gaps,
@@ -61,78 +58,42 @@ _TRIES = 100  # to draw the records of all blocks at the same parameters
 
 
 @dataclass
-class State:
+class State(TunedState):
     """Where a chain is; see `kernels.records.make_chain`."""
 
     x: tuple
     theta: np.ndarray
     env: tuple[tuple[np.ndarray, ...], ...]
-    axes: np.ndarray
-    scales: np.ndarray
-    counts: np.ndarray
-    turns: np.ndarray
     watches: list[Watch]
 
-    @property
-    def sweeps(self) -> int:
-        """Those to a draw."""
-        return int(self.counts[0])
 
-
-class RecordChain:
-    """The chain for one model; see `routes.chain.Chain`."""
-
-    sweeps = 1
+class RecordChain(TunedChain):
+    """The chain for one model."""
 
     def __init__(self, reading: Reading):
         model = reading.model
-        self._start, self._lock = feasible_point(model), Lock()
-        notice_starts(model)
+        super().__init__(model)
         tagged = [rv for block in covered(reading) for rv in block.records if is_tagged(rv)]
         groups = checked_blocks(reading, tagged, self._start)
         shown = [model[name] for name in public(reading)]
         recorded = [[rv for rv in shown if _computed(rv, block)] for block in groups]
         others = {*chain.from_iterable(recorded[1:])}
         recorded[0] = [rv for rv in shown if rv not in others]
-        self._shapes = {rv.name: lengths(rv) for own in recorded for rv in own}
+        self._record([*chain.from_iterable(recorded)])
         self._engines = [
             Engine(model, block, self._start, (groups, own))
             for block, own in zip(groups, recorded, strict=True)
         ]
-        self._chain = chained(self._engines)
-        self._size = self._engines[0].size
+        self._chain, self.size = chained(self._engines), self._engines[0].size
         self._losses = [stated_loss(model, block) for block in groups]
         for engine in self._engines:
             say_what_is_slow(engine, interweave=True)
-        # Compiled once, before there are threads.
-        rng = np.random.default_rng(0)
-        self._run(rng, self._begun(rng), 1)
+        self._compile()
 
-    def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> State:
-        """Return a state, after the draws that tune it."""
-        with self._lock:  # of functions that are not for threads
-            state = self._begun(rng)
-        size = self._size
-        walks = [WalkAdaptation(size), WalkAdaptation(size)]
-
-        def draw(draws: int):
-            rows, tried, moved = self._run(rng, state, draws)
-            return rows[:, :size], [tried, moved]
-
-        def learn(rows: np.ndarray, learnt, late: np.ndarray) -> None:
-            for walk, *own in zip(walks, *learnt, strict=True):
-                walk.update(rows, *own)
-            state.axes = walks[0].axes
-            state.scales = np.stack([walk.scales for walk in walks])
-            state.counts[1:] = self._moves(state, late)
-            state.env = self._env(state.x)  # its centers
-
-        warm_up(tune, pieces, draw, learn, state.counts)
-        return state
-
-    def _begun(self, rng: np.random.Generator) -> State:
-        point, walk = self._start, WalkAdaptation(self._size)
-        theta = self._engines[0].theta(point) + rng.uniform(-1.0, 1.0, self._size)
+    def begun(self, rng: np.random.Generator) -> State:
+        """Return a state with records that are possible."""
+        point = self._start
+        theta = self._engines[0].theta(point) + rng.uniform(-1.0, 1.0, self.size)
         for _ in range(_TRIES):
             x, first = [], theta
             for engine in self._engines:
@@ -141,11 +102,18 @@ class RecordChain:
             if theta is first or (theta == first).all():  # all the records are of the same
                 break
         watches = [Watch(*pair) for pair in zip(self._engines, self._losses, strict=True)]
+        walks = [WalkAdaptation(self.size), WalkAdaptation(self.size)]
         counts, turns = np.ones(3, np.int64), np.zeros(2, np.int64)
-        scales, env = np.stack([walk.scales] * 2), self._env(x)
-        state = State(tuple(x), theta, env, walk.axes, scales, counts, turns, watches)
+        state = State(walks, counts, turns, tuple(x), theta, self._env(x), watches)
         state.counts[1:] = self._moves(state, theta[None])
         return state
+
+    def learn(self, state: State, rows: np.ndarray, counts: list, late: np.ndarray) -> None:
+        """See `TunedChain.learn`."""
+        for walk, *own in zip(state.walks, *counts, strict=True):
+            walk.update(rows, *own)
+        state.counts[1:] = self._moves(state, late)
+        state.env = self._env(state.x)  # its centers
 
     def _env(self, x: Sequence) -> tuple[tuple[np.ndarray, ...], ...]:
         """Return the further inputs of each block, sums centred near the means of records."""
@@ -157,35 +125,32 @@ class RecordChain:
         each = zip(*(engine.costly for engine in self._engines), strict=True)
         how = [_COSTLY if any(costly) else _CHEAP for costly in each]
         passes, least = map(np.array, zip(*how, strict=True))
-        moves = passes * state.scales.shape[1]
+        axes, scales = _learnt(state)
+        moves = passes * scales.shape[1]
         if any(engine.fixed for engine in self._engines):
             moves[CARRIED] = 0
         sd = drawn.std(axis=0)
         if (sd > 0.0).all() and sd.size:
-            axes = state.axes if state.axes.shape[1] else np.eye(sd.size)
-            jumps = ((state.scales * np.linalg.norm(axes / sd[:, None], axis=0)) ** 2).mean(axis=1)
+            axes = axes if axes.shape[1] else np.eye(sd.size)
+            jumps = ((scales * np.linalg.norm(axes / sd[:, None], axis=0)) ** 2).mean(axis=1)
             moves = np.where(jumps < least * jumps[::-1], np.minimum(moves, 1), moves)
         return moves
 
-    def _run(self, rng, state: State, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        entries = sum(math.prod(shape) for shape in self._shapes.values())
-        out, seen = np.empty((draws, self._size + entries)), np.zeros((len(self._engines), 3))
-        state.x, state.theta, tried, moved = self._chain(
-            rng, state.x, state.theta, state.env, state.axes, state.scales,
-            state.counts, state.turns, seen, out,
+    def run(self, rng: np.random.Generator, state: State, draws: int):
+        """See `TunedChain.run`."""
+        out, seen = self._room(draws), np.zeros((len(self._engines), 3))
+        state.x, state.theta, *moves = self._chain(
+            rng, state.x, state.theta, state.env, *_learnt(state), state.counts, state.turns,
+            seen, out,
         )  # fmt: skip
         for watch, (_, lowest, refused) in zip(state.watches, seen, strict=True):
-            watch.look(lowest, int(refused), draws * int(state.counts[0]))
-        return out, tried, moved
+            watch.look(lowest, int(refused), draws * state.sweeps)
+        return out, moves
 
-    def advance(self, rng: np.random.Generator, state: State, draws: int):
-        """Return the next state, and a row for each draw."""
-        rows, _, _ = self._run(rng, state, draws)
-        return state, rows[:, self._size :]
 
-    def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return draws by name."""
-        return by_name(rows, self._shapes)
+def _learnt(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Return the axes, which both kinds of moves have in common, and a row of steps for each."""
+    return state.walks[0].axes, np.stack([walk.scales for walk in state.walks])
 
 
 @once

@@ -5,83 +5,50 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.ladder.collapse import collapsed
-from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, by_name, notice_starts, run
+from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.given import public
-from pymc_dp.routes.warm_up import warm_up
+from pymc_dp.routes.warm_up import TunedChain, TunedState
 from pymc_dp.step_methods import claimed_steps, kept_steps
 from pymc_dp.step_methods.base import LoopDraw
 from pymc_dp.step_methods.loop import Loop, loop_draws, undrawn, walks
-from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 
 _NAME = "steps in one loop"
 
 
 @dataclass
-class State:
+class State(TunedState):
     """Where a chain is."""
 
     q: np.ndarray
-    walks: list[WalkAdaptation]
-    rounds: np.ndarray
-    turns: np.ndarray
     data: list[np.ndarray]
 
-    @property
-    def sweeps(self) -> int:
-        """Those to a draw."""
-        return int(self.rounds[0])
 
-
-class StepsChain:
-    """The chain for one model; see `routes.chain.Chain`."""
-
-    sweeps = 1
+class StepsChain(TunedChain):
+    """The chain for one model."""
 
     def __init__(self, reading: Reading):
         model = reading.model
-        self._lock, self._start = Lock(), feasible_point(model)
-        notice_starts(model)
+        super().__init__(model)
         self._steps = kept_steps(reading)
         moving = [weave for step in self._steps for weave in getattr(step, "weaves", ())]
         draws = _draws(reading)
         moving += walks(reading, undrawn(model, draws), self._start)
         shown = [model[name] for name in public(reading)]
-        self._shapes = {rv.name: lengths(rv) for rv in shown}
+        self._record(shown)
         self.loop = Loop(reading, draws, moving, self._start, shown)
-        # Compiled once, before there are threads.
-        rng = np.random.default_rng(0)
-        self.run(rng, self.begun(rng), 1)
-
-    def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> State:
-        """Return a state, after the draws that tune it."""
-        with self._lock:  # of functions that are not for threads
-            state = self.begun(rng)
-
-        def draw(draws: int):
-            rows, learnt = self.run(rng, state, draws)
-            return rows[:, : self.loop.size], [x for own in learnt for x in own]
-
-        def learn(rows: np.ndarray, learnt, late: np.ndarray) -> None:
-            pairs = zip(learnt[::2], learnt[1::2], strict=True)
-            for weave, walk, own in zip(self.loop.moving, state.walks, pairs, strict=True):
-                walk.update(self.loop.thetas(weave, rows), *own)
-
-        warm_up(tune, pieces, draw, learn, state.rounds)
-        return state
+        self.size = self.loop.size
+        self._compile()
 
     def begun(self, rng: np.random.Generator) -> State:
         """Return a state after one call of each step."""
@@ -90,30 +57,27 @@ class StepsChain:
             step.setup_chain(own, 0, 0)
             point, _ = step.step(point)
         learning = [weave.walk() for weave in loop.moving]
-        turns = np.zeros(len(learning), np.int64)
-        return State(loop.theta(point), learning, np.ones(1, np.int64), turns, loop.read_data())
+        counts, turns = np.ones(1, np.int64), np.zeros(len(learning), np.int64)
+        return State(learning, counts, turns, loop.theta(point), loop.read_data())
+
+    def learn(self, state: State, rows: np.ndarray, counts: list, late: np.ndarray) -> None:
+        """See `TunedChain.learn`."""
+        pairs = zip(counts[::2], counts[1::2], strict=True)
+        for weave, walk, own in zip(self.loop.moving, state.walks, pairs, strict=True):
+            walk.update(self.loop.thetas(weave, rows), *own)
 
     def run(self, rng: np.random.Generator, state: State, draws: int):
-        """Return rows of q and all variables for draws, and the moves tried and taken."""
-        entries = sum(math.prod(shape) for shape in self._shapes.values())
-        out, loop = np.empty((draws, self.loop.size + entries)), self.loop
+        """See `TunedChain.run`."""
+        out, loop = self._room(draws), self.loop
         pairs = zip(loop.moving, state.walks, strict=True)
         counts = np.array([weave.count(walk) for weave, walk in pairs], np.int64)
+        seen = [x for walk in state.walks for x in np.zeros((2, walk.scales.size))]
         learnt = [
-            (walk.axes, walk.scales, *np.zeros((2, walk.scales.size))) for walk in state.walks
+            (walk.axes, walk.scales, *own)
+            for walk, *own in zip(state.walks, seen[::2], seen[1::2], strict=True)
         ]
-        rounds = int(state.rounds[0])
-        loop.run(rng, state.q, rounds, counts, state.turns, learnt, out, state.data)
-        return out, [own[2:] for own in learnt]
-
-    def advance(self, rng: np.random.Generator, state: State, draws: int):
-        """Return the next state, and a row for each draw."""
-        rows, _ = self.run(rng, state, draws)
-        return state, rows[:, self.loop.size :]
-
-    def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return draws by name."""
-        return by_name(rows, self._shapes)
+        loop.run(rng, state.q, state.sweeps, counts, state.turns, learnt, out, state.data)
+        return out, seen
 
 
 @once
