@@ -3,7 +3,8 @@
 By default all rows, in up to fifteen minutes on two cores. Results are kept in
 `benchmarks/results/` as they come; ``--report`` makes `benchmarks/results.md` of all that is there,
 and measures nothing. ``routes [MODEL ...]`` measures every open route, and fits what
-`pymc_dp/routes/costs.json` expects of them.
+`pymc_dp/routes/costs.json` expects of them. ``first [PAGE ...]`` measures what a user of a how-to
+page waits for before the first posterior, with and without compiled code on disk.
 """
 
 import argparse
@@ -21,11 +22,16 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--report", action="store_true", help="only make the table of results")
     parser.add_argument("--fit", action="store_true", help="of routes: only fit their costs")
+    parser.add_argument("--explain", action="store_true", help="of first: dp.explain alone")
     options = parser.parse_args()
     if options.rows[:1] == ["routes"]:
         from benchmarks import routes
 
         return routes.main(options.rows[1:], only_fit=options.fit)
+    if options.rows[:1] == ["first"]:
+        from benchmarks import first
+
+        return first.main(options.rows[1:], explain=options.explain)
     if wrong := [name for name in options.rows if name not in ROWS]:
         parser.error(f"unknown row {wrong[0]!r}: {', '.join(ROWS)}")
     if options.report:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import getfile
 from typing import ClassVar
 
 import numpy as np
@@ -40,7 +39,7 @@ def _numba_kernel_rv(op, node):
     def random(rng, *parameters):
         return draw(rng, *parameters)
 
-    return random, version_of(getfile(type(op)))
+    return random, version_of(random)
 
 
 def at_whole_numbers(log_mass: type[KernelOp], value, *parameters):

@@ -29,7 +29,6 @@ from pytensor.tensor.type import TensorType
 
 from pymc_dp.graphs.questions import lengths, plain_function, with_shapes
 from pymc_dp.graphs.stages import stage
-from pymc_dp.kernels import version_of
 from pymc_dp.kernels.pointers import SIGNATURE
 
 # Numba keeps no code on disk that holds more bytes of data than this.
@@ -88,7 +87,7 @@ def _function(name: str, arguments: str, body: str, **names: Piece | Any) -> tup
     keys = [value.key if isinstance(value, Piece) else repr(value) for value in names.values()]
     key = None
     if None not in keys:
-        key = sha256(repr((source, keys, version_of(__file__))).encode()).hexdigest()
+        key = sha256(repr((source, keys)).encode()).hexdigest()
     env = globals() | {k: v.function if isinstance(v, Piece) else v for k, v in names.items()}
     return compile_numba_function_src(source, name, global_env=env, cache_key=key), key
 

@@ -12,7 +12,7 @@ from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.kernels import version_of
+from pymc_dp.kernels import key_of
 
 
 class KernelOp(ScalarOp):
@@ -44,8 +44,8 @@ class KernelOp(ScalarOp):
 
     @property
     def key(self) -> str | None:
-        """Key of the kernel's code beside the class; None if it cannot be kept on disk."""
-        return ""
+        """Key of the kernel's code; None if it cannot be kept on disk."""
+        return key_of(self.kernel)
 
     def impl(self, *inputs):
         """Evaluate in Python."""
@@ -70,7 +70,7 @@ def _numba_funcify_kernel_op(op, node, **kwargs):
 
     if op.key is None:
         return evaluate, None
-    return evaluate, scalar_op_cache_key(op, kernel_version=version_of(__file__), kernel=op.key)
+    return evaluate, scalar_op_cache_key(op, kernel=op.key)
 
 
 class HostOp(Op):

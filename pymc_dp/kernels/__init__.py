@@ -3,71 +3,35 @@
 Compiled code is kept on disk: beside the sources, or in the user's cache folder where these cannot
 be written (the environment variable NUMBA_CACHE_DIR names another folder). Numba takes it for
 current as long as the function's own file is unchanged; a caller would then go on running the old
-code of a kernel in another file. So every function that is kept is compiled by `njit` below, and
-kernels by `jit`. It keeps closures, too, if they hold numbers, and functions of which the same can
-be said.
+code of a kernel in another file, and an edit of a file would empty all of it. So every function
+that is kept is compiled by `njit` below, and kernels by `jit`: the name of its file on disk is made
+of its `keys.key_of`. It keeps closures, too, if they hold what has a key.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from re import sub
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
+from pymc_dp.kernels.keys import key_of, version_of
+
+__all__ = ["jit", "key_of", "njit", "part", "version_of"]
+
 _log = logging.getLogger("pymc.dp")
-_FOLDER = Path(__file__).parent
-
-
-def _hash(*sources: Path) -> str:
-    # With their names: a function may move between files without a change of the bytes in all.
-    contents = [(source.name, source.read_bytes()) for source in sources]
-    return sha256(repr(contents).encode()).hexdigest()
-
-
-KERNEL_VERSION = _hash(*sorted(_FOLDER.rglob("*.py")))
-
-
-@functools.cache
-def version_of(source: str) -> int:
-    """Return the version of a file's compiled code: that of its own source and of all kernels.
-
-    PyTensor keeps compiled graphs on disk, too; in their keys this number stands for what its
-    own hash does not see.
-
-    Parameters
-    ----------
-    source : str
-        ``__file__`` of a module that calls kernels, or of a kernel.
-    """
-    return int(sha256((KERNEL_VERSION + _hash(Path(source))).encode()).hexdigest()[:15], 16)
-
-
-def key_of(value: Any) -> str | None:
-    """Return what names the code of a compiled function, or a number; None for anything else."""
-    if isinstance(value, bool | int | float | str | None):
-        return repr(value)
-    function = getattr(value, "py_func", value)
-    try:
-        version = version_of(function.__code__.co_filename)
-        held = [key_of(cell.cell_contents) for cell in function.__closure__ or ()]
-        held.append(repr((function.__defaults__, function.__kwdefaults__)))
-        held.append(repr(sorted(getattr(value, "targetoptions", {}).items())))
-    # No function, one without a file, one of itself.
-    except (AttributeError, OSError, ValueError, RecursionError):
-        return None
-    if None in held:
-        return None
-    source = (function.__module__, function.__qualname__, function.__code__.co_firstlineno)
-    return sha256(repr((source, version, held)).encode()).hexdigest()
+_STAMP = 1  # the code is in the name of the file
+_LONG = 60 * 24 * 3600.0  # seconds without use, after which code of other versions goes
 
 
 class KernelStore(IndexDataCacheFile):
@@ -79,33 +43,49 @@ class KernelStore(IndexDataCacheFile):
     """
 
     def save(self, key, data):
-        """Keep the code of one signature; what is of older sources goes."""
+        """Keep the code of one signature; what other versions have not used for long goes."""
         known = self._load_index()
         if not known:
-            pattern = escape(self._index_name.removesuffix(".nbi")) + ".*.nbc"
+            pattern = escape(self._index_name.rpartition("-")[0]) + "-*"
             for old in Path(self._cache_path).glob(pattern):
                 with suppress(OSError):
-                    old.unlink()
+                    if time.time() - old.stat().st_mtime > _LONG:
+                        old.unlink()
         name = self._data_name(int(sha256(repr(key).encode()).hexdigest()[:12], 16))
         self._save_data(name, data)
         self._save_index(known | {key: name})
 
+    def load(self, key):
+        """Load the code of one signature, which says that it is in use."""
+        if (name := self._load_index().get(key)) is None:
+            return None
+        with suppress(OSError):
+            for file in (self._index_path, self._data_path(name)):
+                Path(file).touch()
+            return self._load_data(name)
+        return None  # it was taken away meanwhile
+
 
 class KernelCache(FunctionCache):
-    """Numba's cache of one function, whose stamp is `version_of` its file.
-
-    Of a closure, the files have what it holds in their names.
-    """
+    """Numba's cache of one function, whose files are named by its key."""
 
     def __init__(self, function: Callable):
         super().__init__(function)
-        self._key = key_of(function)
+        self._function = function
+        self._key: str | None = None
+
+    def _named(self) -> bool:
+        """Name the files, when they are first asked for: keys take time; False without a key."""
         if self._key is None:
-            raise ValueError(f"{function.__qualname__} holds what has no name")
-        base = self._impl.filename_base + f".{self._key[:20]}" * bool(function.__closure__)
-        self._cache_file = KernelStore(
-            self._cache_path, base, version_of(function.__code__.co_filename)
-        )
+            self._key = key_of(self._function)
+            if self._key is None:  # whoever calls it may keep it, as PyTensor does
+                self.disable()
+                return False
+            version = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+            name = sub(r"[^\w.]", "", self._function.__qualname__)
+            base = f"{self._function.__module__}.{name}.{version}-{self._key[:20]}"
+            self._cache_file = KernelStore(self._cache_path, base, _STAMP)
+        return self._enabled
 
     def _index_key(self, sig, codegen):
         # Numba pickles what a closure holds, which is another text in each process.
@@ -113,6 +93,8 @@ class KernelCache(FunctionCache):
 
     def load_overload(self, sig, target_context):
         """Load compiled code; where there is none, say once that it is being compiled."""
+        if not self._named():
+            return None
         try:
             found = super().load_overload(sig, target_context)
         except (OSError, EOFError, UnpicklingError):  # unreadable, or cut off by a full disk
@@ -125,6 +107,8 @@ class KernelCache(FunctionCache):
 
     def save_overload(self, sig, data):
         """Keep compiled code, if the disk takes it."""
+        if not self._named():
+            return
         try:
             super().save_overload(sig, data)
         except OSError as error:
@@ -145,10 +129,10 @@ def _say_that_nothing_is_kept() -> None:
 
 
 def njit(*args, cache: bool = False, **options):
-    """Compile like `numba.njit`; with ``cache=True``, an edit of any kernel counts.
+    """Compile like `numba.njit`; with ``cache=True``, an edit of what it calls counts.
 
     Where no folder can be written, nothing is kept, and each process compiles what it needs; so it
-    does of closures that hold anything but numbers and functions compiled from files.
+    does of functions without a key.
     """
 
     def decorate(function: Callable):
@@ -159,8 +143,6 @@ def njit(*args, cache: bool = False, **options):
                 compiled._cache = KernelCache(function)
             except RuntimeError:  # numba found no folder
                 _say_that_nothing_is_kept()
-            except ValueError:  # whoever calls it may keep it, as PyTensor does
-                pass
         return compiled
 
     return decorate(*args) if args else decorate

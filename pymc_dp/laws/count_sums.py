@@ -26,6 +26,7 @@ from pymc_dp.graphs.compiled import Piece, from_graph, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.kernels import key_of
 from pymc_dp.kernels.counts import laws as kernels
 from pymc_dp.kernels.counts.laws import CountLaw
 from pymc_dp.kernels.counts.sums import (
@@ -154,11 +155,11 @@ class CountSum(KernelOp):
         self.nout = 1 + self.nin - self.fixed
         super().__init__(name=f"{law.name}_count_sum")
         self.output_types_preference = lambda *_: [float64] * self.nout
-        sums = {"kernel": Piece(make_count_sum(law, noise.kernel), _key("sum", law, noise))}
+        sums = {"kernel": _made(make_count_sum, law, noise)}
         body = f"kernel(z, {noise.arguments}, {_tuple(thetas)})"
         if noise.unclipped is not None:
             within, test = noise.unclipped
-            sums["within"] = Piece(make_count_sum(law, within.kernel), _key("sum", law, within))
+            sums["within"] = _made(make_count_sum, law, within)
             body = f"within(z, {within.arguments}, {_tuple(thetas)}) if {test} else {body}"
         piece = from_source(
             "count_sum",
@@ -188,8 +189,10 @@ class CountSum(KernelOp):
         return hash((CountSum, self.key))
 
 
-def _key(what: str, law: CountLaw, noise: NoiseOfCounts) -> str | None:
-    return noise.kernel.key and f"{what} {law.name} {noise.kernel.key} {noise.arguments}"
+def _made(make: Callable, law: CountLaw, noise: NoiseOfCounts) -> Piece:
+    own = key_of((make, law))
+    key = noise.kernel.key and own and f"{own} {noise.kernel.key} {noise.arguments}"
+    return Piece(make(law, noise.kernel), key)
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ def count_draw(law: CountLaw, noise: NoiseOfCounts, n_noise: int, *, spaced: boo
         "draw",
         ", ".join(["rng", "z", *noises, "lo", "hi", *names, *more]),
         ", ".join([f"kernel(rng, z, {noise.arguments}, {_tuple(names)}, lo, hi", *more]) + ")",
-        kernel=Piece(make_count_draw(law, noise.kernel), _key("draw", law, noise)),
+        kernel=_made(make_count_draw, law, noise),
     )
 
 

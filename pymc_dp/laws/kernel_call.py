@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from inspect import getfile
 
 import pytensor.tensor as pt
-from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+from pytensor.link.numba.dispatch.basic import (
+    default_hash_key_from_props,
+    numba_njit,
+    register_funcify_and_cache_key,
+)
 
 from pymc_dp.graphs.ops import HostOp
-from pymc_dp.kernels import version_of
+from pymc_dp.kernels import key_of
 
 
 class KernelCall(HostOp):
@@ -28,10 +31,12 @@ class KernelCall(HostOp):
             storage[0] = value
 
 
-@register_funcify_default_op_cache_key(KernelCall)
+@register_funcify_and_cache_key(KernelCall)
 def _numba_kernel_call(op, node, **kwargs):
-    # Compiled graphs are cached on disk: the key follows the kernels' source.
-    return numba_njit(op.call()), version_of(getfile(type(op)))
+    # Compiled graphs are cached on disk: the key is that of the kernel's code.
+    call = op.call()
+    key = key_of(call)
+    return numba_njit(call), key and default_hash_key_from_props(op, cache_version=key)
 
 
 def doubles(*inputs) -> list[pt.TensorVariable]:

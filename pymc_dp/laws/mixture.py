@@ -10,7 +10,7 @@ from itertools import islice
 import pytensor.tensor as pt
 
 from pymc_dp.graphs.compiled import Piece, from_source
-from pymc_dp.kernels import njit
+from pymc_dp.kernels import key_of, njit
 from pymc_dp.laws import LAWS, Pair, find_pair
 from pymc_dp.laws.count_sums import COUNT_LAWS, CountSum, count_draw, noise_of
 from pymc_dp.mechanisms.arguments import as_float
@@ -126,7 +126,7 @@ def _draw(law: MixtureLaw, mechanism: Mechanism):
         "draw",
         ", ".join(arguments),
         f"selected({', '.join([chosen, *arguments])})",
-        choose=Piece(_choose, "choose"),
+        choose=Piece(_choose, key_of(_choose)),
         selected=selected,
         **{name: piece for name, piece in pieces.items() if name.startswith("sum")},
     ).function

@@ -234,7 +234,7 @@ def _numba_discrete_gaussian(op, node):
     def random(rng, sigma):
         return np.int64(kernels.draw(rng, sigma))
 
-    return random, version_of(__file__)
+    return random, version_of(random)
 
 
 _discrete_gaussian = DiscreteGaussianRV()

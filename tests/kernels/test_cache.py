@@ -24,7 +24,8 @@ def package(tmp_path):
     package = tmp_path / "pymc_dp"
     (package / "kernels" / "functions").mkdir(parents=True)
     (package / "__init__.py").touch()
-    shutil.copy(FOLDER / "__init__.py", package / "kernels")
+    for name in ("__init__.py", "keys.py", "linked.py"):
+        shutil.copy(FOLDER / name, package / "kernels")
     shutil.copy(FOLDER / "functions" / "count_masses.py", package / "kernels" / "functions")
     caller = (FOLDER / "functions" / "reported_counts.py").read_text()
     (package / "kernels" / "caller.py").write_text(caller)
@@ -95,17 +96,26 @@ def test_two_processes_that_write_at_once_keep_their_own_code(tmp_path):
     assert kept["of floats"] in ("code of floats", None)
     found.save("of strings", "code of strings")
     assert found.load("of integers") == "code of integers"
-    later = kernels.KernelStore(str(tmp_path), "f-1", 8)  # the sources have changed
-    later.save("of floats", "new code")
-    assert [found.load("of integers"), later.load("of floats")] == [None, "new code"]
-    assert len([*tmp_path.glob("*.nbc")]) == 1
+
+
+def test_code_of_other_versions_goes_when_nothing_has_used_it_for_long(tmp_path):
+    for version in ("old", "recent"):
+        kernels.KernelStore(str(tmp_path), f"f.py312-{version}", 1).save("of floats", version)
+    for path in tmp_path.glob("f.py312-old*"):
+        os.utime(path, (0, 0))
+    kernels.KernelStore(str(tmp_path), "f.py312-new", 1).save("of floats", "new")
+    found = [
+        kernels.KernelStore(str(tmp_path), f"f.py312-{version}", 1).load("of floats")
+        for version in ("old", "recent", "new")
+    ]
+    assert found == [None, "recent", "new"]
 
 
 @pytest.mark.nightly
 def test_a_full_disk_is_no_error_and_leaves_no_old_code(package):
     before, _ = call(package)
     callee = package / "kernels" / "functions" / "count_masses.py"
-    callee.write_text(callee.read_text() + "\n# changed\n")
+    callee.write_text(callee.read_text().replace("    if n < 12.0:", "    if n < 12.5:"))
     full = """
 import numba.core.caching as caching
 def full(*arguments):
@@ -164,9 +174,87 @@ def make(function, number):
     source = package / "kernels" / "maker.py"
     source.write_text(source.read_text().replace("0.5 * x", "0.25 * x"))
     assert run("half, 1")[0] == 175.0
+    # Of what it does not call it knows nothing, nor of lines and comments.
     callee = package / "kernels" / "functions" / "count_masses.py"
-    callee.write_text(callee.read_text() + "\n# changed\n")
-    assert "Compiling" in run("half, 1")[1]
+    callee.write_text(callee.read_text().replace("    if n < 12.0:", "    if n < 12.5:"))
+    source.write_text("# changed\n" + source.read_text())
+    assert run("half, 1") == (175.0, "")
     # Without a name of their own, compiled in each process: nothing says that it is kept.
     for _ in range(2):
         assert run("njit(eval('lambda x: x')), 1") == (400.0, "")
+
+
+KEYS = """
+import hashlib, importlib, pkgutil, sys
+import pymc_dp
+from numba.core.dispatcher import Dispatcher
+from pymc_dp.kernels import key_of
+found = []
+for module in pkgutil.walk_packages(pymc_dp.kernels.__path__, "pymc_dp.kernels."):
+    importlib.import_module(module.name)
+for name, module in sorted(sys.modules.items()):
+    if name.startswith("pymc_dp"):
+        kernels = {k: v for k, v in vars(module).items() if isinstance(v, Dispatcher)}
+        found += [(name, k, key_of(v)) for k, v in kernels.items()]
+assert len(found) > 300
+assert not [name for *name, key in found if key is None]
+print(int(hashlib.sha256(repr(found).encode()).hexdigest()[:12], 16))
+"""
+
+
+def test_every_kernel_has_a_key_and_the_same_one_in_each_process():
+    keys = [call(FOLDER.parent, KEYS, PYTHONHASHSEED=seed)[0] for seed in "12"]
+    assert keys[0] == keys[1]
+
+
+LINKED = """
+import math
+from pymc_dp.kernels import jit
+from pymc_dp.kernels.linked import linked
+
+SHIFT = 1.0
+
+@linked("Tuple((float64, float64[::1]))(float64[::1], float64)")
+def callee(x, power):
+    if power < 0.0:
+        raise ValueError("negative")
+    return x[0] ** power + SHIFT, x * 2.0
+
+@linked("float64(float64)")
+def wrong(x):
+    return x.nothing
+
+@jit
+def caller(x, power):
+    if power == 7:
+        return wrong(x[0])
+    number, twice = callee(x, power=power)
+    return number + twice[0]
+"""
+ASKED = """
+import numpy as np
+from pymc_dp.kernels.linking import callee, caller
+x = np.array([3.0])
+print(caller(x, %s))
+print("compiled", len(callee.overloads), file=__import__("sys").stderr)
+"""
+
+
+def test_what_calls_a_linked_kernel_sees_its_edits_and_its_errors(package):
+    source = package / "kernels" / "linking.py"
+    source.write_text(LINKED)
+    compiling = "Compiling, once, for seconds or a few minutes: the code is kept on disk\n"
+    assert call(package, ASKED % "2") == (16.0, compiling + "compiled 1\n")
+    assert call(package, ASKED % "2") == (16.0, "compiled 1\n")  # loaded when it was called
+    source.write_text(LINKED.replace("SHIFT = 1.0", "SHIFT = 5.0"))
+    assert call(package, ASKED % "2")[0] == 20.0
+    raised = (
+        "try: caller(x, -1)\nexcept ValueError as error: print(-1.0 * (str(error) == 'negative'))"
+    )
+    assert call(package, ASKED.replace("print(caller(x, %s))", raised))[0] == -1.0
+    # One that is not called is not compiled; one that cannot be compiled stops nothing else.
+    cannot = (
+        "try: caller(x, 7)\nexcept RuntimeError as error: print(-2.0 * ('wrong' in str(error)))"
+    )
+    value, said = call(package, ASKED.replace("print(caller(x, %s))", cannot))
+    assert (value, "compiled 0" in said, "nothing" in said) == (-2.0, True, True)

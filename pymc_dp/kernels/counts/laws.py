@@ -46,7 +46,7 @@ class CountLaw(NamedTuple):
 
     Attributes
     ----------
-    name : part of the key of compiled code.
+    name : for messages.
     n_parameters, fixed : how many there are, and how many of them, the first, have no derivative.
     valid : ``(theta)``, whether these are parameters of a law.
     support : ``(theta)`` to the smallest and the largest count.

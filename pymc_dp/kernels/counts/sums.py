@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import jit, part
+from pymc_dp.kernels import jit, key_of, part
 from pymc_dp.kernels.counts.laws import CountLaw, zero
 
 REST = 1e-16
@@ -48,6 +48,11 @@ class CountNoise(NamedTuple):
     begin: Callable
     advance: Callable
     slope: Callable
+
+    @classmethod
+    def of(cls, *functions: Callable) -> "CountNoise":
+        """Return noise whose functions have keys themselves."""
+        return cls(key_of(functions), *functions)
 
 
 # --- exp(-lam |z - y| - tau (z - y)^2 / 2), p = (lam, tau) ----------------------------------------
@@ -101,16 +106,17 @@ def _no_slope(z, y, p):
     return 0.0
 
 
-ADDITIVE = CountNoise(
-    "additive", _itself, _additive_log_noise, _additive_begin, _additive_advance, _additive_slope
+ADDITIVE = CountNoise.of(
+    _itself, _additive_log_noise, _additive_begin, _additive_advance, _additive_slope
 )
-ADDITIVE_ON_LATTICE = ADDITIVE._replace(key="lattice", slope=_no_slope)
+ADDITIVE_ON_LATTICE = CountNoise.of(*ADDITIVE[1:-1], _no_slope)
 
 
 def stepwise(
     center: Callable, log_noise: Callable, slope: Callable | None, key: str | None
 ) -> CountNoise:
     """Noise known by its log density only; these functions take p unpacked."""
+    key = key and f"{key_of(stepwise)} {key}"
 
     @part
     def find_center(z, p):

@@ -104,7 +104,7 @@ def _slope(z, y, p):
     return 0.0
 
 
-SEVERAL = CountNoise("several", _center, _log_noise, _begin, _advance, _slope)
+SEVERAL = CountNoise.of(_center, _log_noise, _begin, _advance, _slope)
 
 # --- What the releases say of a cell --------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.functions.count_masses import log_binomial_of_logs
+from pymc_dp.kernels.linked import V, linked
 
 _FALL = 40.0  # fall of the log of a term at which a sum stops
 
@@ -68,7 +69,7 @@ def two_values(lw, h, n, z, b, sg, grad):
     return log_mode + reference + math.log(total), slope / total
 
 
-@jit
+@linked(f"UniTuple(f8, 2)({V}, {V}, f8, f8, {V}, f8, f8, f8, {V}, {V})")
 def few_values(lw, h, center, n, lp, z, b, sg, grad, by_number):
     """Log density, and its derivative by z, for one or two values.
 

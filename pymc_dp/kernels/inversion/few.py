@@ -19,6 +19,10 @@ from pymc_dp.kernels import jit
 from pymc_dp.kernels.inversion.atoms import log_noise
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
 from pymc_dp.kernels.inversion.release import _gather, _spread_out, _unresolved
+from pymc_dp.kernels.linked import M, V, linked
+
+_LAW = f"Tuple((i8[::1], i8[:], {V}, {M}, {M}, {M}, {V}, {M}))"
+_TABLE = f"Tuple(({V}, b1[::1], {M}, {M}))"
 
 CELLS = 512  # most cells of a table
 _TABLED = 1e-10  # largest coefficient of high degree of a log density on a cell
@@ -96,7 +100,7 @@ def _next(c):
     return after * min(after / before, 1.0) if before > 0.0 else after
 
 
-@jit
+@linked(f"{_LAW}({V}, {V}, {V}, f8)")
 def _panels(mass, value, width, b):
     """Series on the panels of a gathered law, and the values at which the law is not smooth.
 
@@ -132,7 +136,7 @@ def _panels(mass, value, width, b):
     return atoms, firsts, top, density, series, ends, np.sort(points), error
 
 
-@jit
+@linked(f"void({_TABLE}, f8, {V}, f8, {M}, {V}, {V}, b1)")
 def _log_densities(table, y, h, b, basis, found, slopes, full):
     """Fill in the logs of a tabled density at y - h, and their derivatives."""
     edges, _, series, outer = table
@@ -188,7 +192,7 @@ def _splits(table, y, b, ends, series, x):
     return count
 
 
-@jit
+@linked(f"UniTuple(f8, 3)({V}, {V}, {_LAW}, {_TABLE}, f8, f8, {V}, b1)")
 def _convolve(mass, value, law, table, y, b, grad, full):
     """Log density with one more record than tabled.
 
@@ -259,7 +263,7 @@ def _convolve(mass, value, law, table, y, b, grad, full):
     return reference + math.log(total), slope / total, error / total
 
 
-@jit
+@linked(f"Tuple(({_TABLE}, f8))({V}, {V}, {_LAW}, {_TABLE}, f8, f8, f8, {V}, {V})")
 def _tabled(mass, value, law, table, b, low, high, kinks, grad):
     """Table the density with one more record within [low, high], from kink to kink.
 
@@ -308,7 +312,7 @@ def _tabled(mass, value, law, table, b, low, high, kinks, grad):
     return (edges[: count + 1], at_kink[: count + 1], series[:count], outer), short
 
 
-@jit
+@linked(f"Tuple(({V}, {V}, {M}, {V}))({V}, {V}, {V}, i8, f8, f8)")
 def few_records(log_weight, h, cut, most, z, b):
     """Log densities of noisy sums of 0 to `most` records, with derivatives.
 

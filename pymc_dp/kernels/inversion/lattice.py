@@ -21,6 +21,7 @@ import numpy as np
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.inversion.line import extent, log_total, power, tilted
 from pymc_dp.kernels.inversion.numbers import mixed
+from pymc_dp.kernels.linked import V, linked
 
 MOST = 1 << 20  # sums in a window
 _FAR = 50.0  # fall of the log of noise, or of a transform, beyond which it is left out
@@ -162,7 +163,7 @@ def _multiplied(pi, k, n, omega, least, log_e):
     return of_sum * e, top, grad, by_number
 
 
-@jit
+@linked(f"Tuple((f8, f8, {V}, {V}, i8, {V}))({V}, {V}, f8, {V}, f8, f8, f8)")
 def lattice_line(lw, k, n, lp, z, b, sd):
     """Log density of one noisy sum.
 
@@ -227,7 +228,7 @@ def lattice_line(lw, k, n, lp, z, b, sd):
     return constant + top + math.log(total), slope, grad, by_number, int(s[0]), chance
 
 
-@jit
+@linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, f8, {V}, {V}, {V}, {V})")
 def lattice_release(lw, k, n, lp, z, b, sd):
     """`lattice_line`, also of a release that depends on the number of records.
 

@@ -40,6 +40,7 @@ import numpy as np
 from pymc_dp.kernels import jit, njit
 from pymc_dp.kernels.functions.count_masses import log_sigmoid
 from pymc_dp.kernels.inversion.atoms import few_values
+from pymc_dp.kernels.linked import V, linked
 
 LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
 LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut
@@ -239,7 +240,7 @@ def accumulate(re, im, c, s, out):
         out[j] += re * (1.0 + c[j]) - im * s[j]
 
 
-@jit
+@linked(f"UniTuple(f8, 3)({V}, {V}, {V}, {V}, f8, {V}, f8, f8, f8, {V}, {V}, {V})")
 def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     """Log density of one noisy sum.
 

@@ -8,6 +8,7 @@ from pymc_dp.kernels import jit
 from pymc_dp.kernels.inversion.few import few_records
 from pymc_dp.kernels.inversion.line import TOLERANCE
 from pymc_dp.kernels.inversion.release import release_line
+from pymc_dp.kernels.linked import M, V, linked
 
 FEW = 5  # records, below which a sum under Laplace noise has kinks
 PLAINLY = 1e-9  # largest error estimate of a density by few nodes
@@ -33,7 +34,7 @@ def _join(total, of_total, log_density, part):
     return top + math.log(before + own)
 
 
-@jit
+@linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8)")
 def _few(log_weight, h, cut, few, n, lp, z, b, least):
     """Log density of the numbers below FEW that may reach a level, and its derivatives.
 
@@ -65,7 +66,7 @@ def _few(log_weight, h, cut, few, n, lp, z, b, least):
     return total, grad, slope, by_number
 
 
-@jit
+@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8)")
 def tiers(log_weight, h, cut, few, n, lp, z, b, sg):
     """`release_line` by the first `few` nodes where these are plainly enough, or by the others.
 
@@ -81,7 +82,7 @@ def tiers(log_weight, h, cut, few, n, lp, z, b, sg):
     return found[0], found[1], grad, found[3]
 
 
-@jit
+@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8)")
 def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
     """`tiers` of any numbers of records.
 
@@ -113,7 +114,7 @@ def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
         first, last = 0, lp.size
 
 
-@jit
+@linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, {V}, {V}, {V})")
 def release(log_weight, h, cut, few, n, lp, z, b, sg):
     """`sparing_line` of a release that depends on the number of records.
 
@@ -137,7 +138,7 @@ def release(log_weight, h, cut, few, n, lp, z, b, sg):
         first, last = 0, lp.size
 
 
-@jit
+@linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, {V}, {V}, {V})")
 def _each_number(log_weight, h, cut, few, n, lp, z, b, sg):
     """`release` with z, b and sg of each number; of many numbers the densities are interpolated."""
     numbers = np.arange(lp.size)
@@ -155,7 +156,7 @@ def _each_number(log_weight, h, cut, few, n, lp, z, b, sg):
     return mixed(lp, logp, slope, grads, numbers, np.zeros((0, 0)))
 
 
-@jit
+@linked(f"Tuple(({V}, {V}, {M}))({V}, {V}, {V}, i8, f8, {V}, {V}, {V}, i8[::1])")
 def _at(log_weight, h, cut, few, n, z, b, sg, places):
     """Return the log densities of some numbers of records, and their derivatives."""
     logp, slope = np.empty(places.size), np.empty(places.size)
@@ -168,7 +169,7 @@ def _at(log_weight, h, cut, few, n, z, b, sg, places):
     return logp, slope, grads
 
 
-@jit
+@linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, {V}, {M}, i8[::1], {M})")
 def mixed(lp, each, slope, grads, places, to_all):
     """Add up the densities of all numbers; derivatives are those at some places.
 

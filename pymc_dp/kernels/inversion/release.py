@@ -6,8 +6,9 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.inversion.atoms import few_values
-from pymc_dp.kernels.inversion.line import TOLERANCE, line
+from pymc_dp.kernels.inversion.line import line
 from pymc_dp.kernels.inversion.nodes import NODES, RULE, WEIGHTS
+from pymc_dp.kernels.linked import V, linked
 
 _SPAN = 0.5 * (NODES[-1] - NODES[0])  # of the nodes of a panel
 _ROUNDING = 4e-16  # relative: of values that are the same
@@ -71,7 +72,7 @@ def _resolution(log_weight, h, used):
     return error
 
 
-@jit
+@linked(f"Tuple((i8[::1], {V}, {V}, {V}, {V}, f8, i8))({V}, {V}, {V})")
 def _gather(log_weight, h, cut):
     """Normalise the law, and make one atom of nodes with equal values, as where h clips.
 
@@ -147,8 +148,8 @@ def missed(log_weight, h, used, n, log_total):
     return _resolution(log_weight, h, used) * (1.0 + math.sqrt(n)) + abs(log_total)
 
 
-@jit
-def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance=TOLERANCE):
+@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, f8, {V}, f8, f8, f8, f8)")
+def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance):
     """Log density of one sum, and its derivatives by z, by the log weights, and by lp.
 
     Parameters

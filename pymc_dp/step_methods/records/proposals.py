@@ -48,7 +48,7 @@ def _poisson_draws(op, node, **kwargs):
     def poisson_draws(rng, rate, n):
         return draw_poisson(rng, rate.item(), n.item())
 
-    return poisson_draws, version_of(__file__)
+    return poisson_draws, version_of(poisson_draws)
 
 
 @proposals.register

@@ -16,6 +16,7 @@ from pytensor.tensor.random.basic import GammaRV, NormalRV
 from scipy import integrate, special, stats
 
 import pymc_dp as dp
+from pymc_dp.kernels.inversion.line import TOLERANCE
 from pymc_dp.kernels.inversion.nodes import NODES, WEIGHTS
 from pymc_dp.kernels.inversion.numbers import sparing_line
 from pymc_dp.kernels.inversion.release import release_line
@@ -465,7 +466,7 @@ def test_few_nodes_where_they_are_enough(n, scale, enough):
     np.testing.assert_allclose(slope, -1.3 / (n + scale**2), rtol=1e-8)
     used, unused = (by_weight[:size], by_weight[size:])[:: 1 if enough else -1]
     own = few if enough else many
-    np.testing.assert_array_equal(used, release_line(*own, *rest)[2])
+    np.testing.assert_array_equal(used, release_line(*own, *rest, TOLERANCE)[2])
     assert not unused.any()
 
 

@@ -1,0 +1,137 @@
+"""Names of compiled code, by all that it is made of.
+
+The key of a function is its bytecode, and the keys of what it reads: the functions that it calls,
+and the numbers that it takes from its module or from around it. An edit of one kernel so changes
+the keys of those that use it, and of no others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from hashlib import sha256
+from inspect import getfile
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import numpy as np
+from numba.core import types
+
+# What these have is known by its name. Numba asks for its own version.
+_BY_NAME = {"builtins", "ctypes", "llvmlite", "math", "numba", "numpy", "pymc", "pytensor", "scipy"}
+_KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_IN_CIRCLES: WeakSet[Any] = WeakSet()
+
+
+class _Unnamed(ValueError):
+    """Something in a function is named by nothing that another process would know."""
+
+
+def key_of(value: Any) -> str | None:
+    """Return the key of a function, of numbers, or of tuples of these; None for anything else."""
+    try:
+        return sha256(repr(_key(value, ())).encode()).hexdigest()
+    except (_Unnamed, OSError):
+        return None
+
+
+def version_of(function: Any) -> int:
+    """Return the key of a function of a module as the number that PyTensor takes for a version."""
+    return int(key_of(function) or "", 16)
+
+
+def _key(value: Any, around: tuple[Any, ...]) -> Any:
+    """Return what is the same for the same code in any process; `around` is being named."""
+    if isinstance(value, bool | int | float | complex | str | bytes | None | type(...) | Enum):
+        return repr(value)
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.hasobject:
+            raise _Unnamed
+        return value.dtype.str, np.shape(value), np.asarray(value).tobytes()
+    if isinstance(value, set | frozenset):
+        return "set", sorted(repr(_key(v, around)) for v in value)
+    if isinstance(value, tuple | list):
+        return type(value).__name__, tuple(_key(v, around) for v in value)
+    if isinstance(value, dict):
+        return tuple((repr(k), _key(v, around)) for k, v in value.items())
+    if isinstance(value, types.Type | np.dtype):
+        return repr(value)
+    if isinstance(value, CodeType):
+        return _code(value), tuple(_key(c, around) for c in value.co_consts)
+    options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), around)
+    # A compiled function, an intrinsic, or what wraps a function.
+    function = getattr(value, "py_func", getattr(value, "_defn", value))
+    if isinstance(function, FunctionType) and not _is_by_name(function):
+        return options, _function(function, around)
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__qualname__, tuple(
+            _key(getattr(value, f.name), around) for f in fields(value)
+        )
+    if isinstance(value, type) and not _is_by_name(value):
+        return value.__qualname__, _content(getfile(value))
+    if isinstance(value, type | FunctionType | BuiltinFunctionType | np.ufunc):
+        return getattr(value, "__module__", None), getattr(value, "__qualname__", repr(value))
+    raise _Unnamed
+
+
+def _is_by_name(value: Any) -> bool:
+    return (getattr(value, "__module__", None) or "").partition(".")[0] in _BY_NAME
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """Return what a function does, whatever its lines are numbered."""
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return code.co_name, code.co_code, names, code.co_argcount, code.co_kwonlyargcount
+
+
+@functools.cache
+def _content(file: str) -> str:
+    return sha256(Path(file).read_bytes()).hexdigest()
+
+
+def _function(function: FunctionType, around: tuple[Any, ...]) -> Any:
+    if function in around:  # it calls itself, or a caller
+        _IN_CIRCLES.update(around[around.index(function) + 1 :])
+        return function.__qualname__
+    if function in _KNOWN:
+        return _KNOWN[function]
+    if function.__code__.co_filename.startswith("<"):  # its text is nowhere, nor are its globals
+        raise _Unnamed
+    inside = (*around, function)
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    read = [(name, _key(v, inside)) for name, v in _read(function.__code__, function.__globals__)]
+    parts: tuple[Any, ...] = (
+        function.__module__,
+        function.__qualname__,
+        _key(function.__code__, inside),
+    )
+    parts += _key((held, function.__defaults__, function.__kwdefaults__), inside), tuple(read)
+    found = sha256(repr(parts).encode()).hexdigest()
+    if not around or function not in _IN_CIRCLES:  # there it depends on where one began
+        _KNOWN[function] = found
+    return found
+
+
+def _read(code: CodeType, module: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what a function may read by a name of its module, or as an attribute of a module."""
+    for name in code.co_names:
+        if name in module:
+            value = module[name]
+            yield name, value
+            if isinstance(value, ModuleType) and not _is_known_package(value):
+                for other in code.co_names:
+                    if hasattr(value, other):
+                        yield f"{name}.{other}", getattr(value, other)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _read(constant, module)
+
+
+def _is_known_package(module: ModuleType) -> bool:
+    return module.__name__.partition(".")[0] in _BY_NAME

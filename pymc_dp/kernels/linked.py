@@ -1,0 +1,147 @@
+"""Kernels that are compiled once, by themselves, and called at their address.
+
+Compiled code holds the code of all that it calls, and LLVM optimises it as a whole, at every level
+again. What calls a linked kernel holds three instructions in its place, so that callers, and graphs
+around them, stay small. The kernel is compiled, or loaded from disk, when it is first called: on a
+branch that no model takes it is not compiled at all. A call costs some nanoseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.core.imputils import impl_ret_new_ref
+from numba.core.registry import CPUDispatcher, cpu_target
+from numba.core.sigutils import normalize_signature
+from numba.core.typing import Signature, make_concrete_template
+from numba.np.numpy_support import as_dtype
+
+from pymc_dp.kernels import njit
+
+# Parts of signatures: contiguous arrays of doubles.
+V, M = "f8[::1]", "f8[:, ::1]"
+
+_log = logging.getLogger("pymc.dp")
+_FIND = "pymc_dp_find_kernel"
+_KNOWN: dict[str, Callable[[], int]] = {}
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
+def _find(name: bytes) -> int | None:
+    """Return the address of a kernel; none where it cannot be compiled."""
+    try:
+        return _KNOWN[name.decode()]()
+    except BaseException:  # no exception passes into compiled code
+        _log.exception("The kernel %s cannot be compiled", name.decode())
+        return None
+
+
+binding.add_symbol(_FIND, ctypes.cast(_find, ctypes.c_void_p).value)
+
+
+class Linked(CPUDispatcher):
+    """A compiled function of one signature, which compiled code calls by its address."""
+
+    declared: Signature
+    _compiler: Any
+    _called: object  # by which numba finds how a call is lowered
+
+    def __call__(self, *args):
+        """Call it from Python; what is read-only or lies in pieces is copied."""
+        return super().__call__(*map(_as_declared, self.declared.args, args))
+
+    def get_call_template(self, args, kws):
+        """Tell the type of a call; nothing is compiled for it."""
+        pysig, args = self._compiler.fold_argument_types(args, kws)
+        name = self.py_func.__name__
+        template = make_concrete_template(name, key=name, signatures=[self.declared])
+        return template, pysig, args, {}
+
+    def get_overload(self, sig):
+        """Tell how a call is lowered."""
+        return self._called
+
+    def address(self) -> int:
+        """Return where its code lies, which is compiled or loaded."""
+        self.compile(self.declared)
+        made: Any = self.overloads[self.declared.args]
+        return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
+
+
+def _as_declared(kind: types.Type, value: Any) -> Any:
+    if isinstance(kind, types.Array):
+        return np.require(value, as_dtype(kind.dtype), ["W", "C"] if kind.layout == "C" else ["W"])
+    if isinstance(kind, types.Float):
+        return float(value)
+    return int(value) if isinstance(kind, types.Integer) else value
+
+
+def linked(signature: str, **options) -> Callable[[Callable], Callable]:
+    """Compile a function of a module for one signature, as `jit` does, to be called by its address.
+
+    Parameters
+    ----------
+    signature : str
+        As Numba reads it: ``"float64(float64[::1], int64)"``. Arguments become these types.
+    **options
+        Of `numba.njit`, beside those of `jit`.
+    """
+    args, result = normalize_signature(signature)
+
+    def decorate(function: Callable) -> Callable:
+        made = njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+        if not isinstance(made, CPUDispatcher):  # NUMBA_DISABLE_JIT
+            return made
+        compiled: Any = made
+        compiled.__class__ = Linked
+        compiled.declared = Signature(result, args, None)
+        compiled._called = object()
+        name = f"{function.__module__}.{function.__qualname__} {compiled.declared}"
+
+        def call(context, builder, signature, values):
+            stub = _stub(context, builder.module, name, compiled.declared)
+            status, value = context.call_conv.call_function(builder, stub, result, args, values)
+            with cgutils.if_unlikely(builder, status.is_error):
+                context.call_conv.return_status_propagate(builder, status)
+            return impl_ret_new_ref(context, builder, result, value)
+
+        cpu_target.target_context.insert_func_defn([(call, compiled._called, args)])
+        _KNOWN[name] = compiled.address
+        return compiled
+
+    return decorate
+
+
+def _stub(context, module: ir.Module, name: str, declared: Signature) -> ir.Function:
+    """Return the function of a module that finds a kernel's address once, and calls it."""
+    kind = context.call_conv.get_function_type(declared.return_type, declared.args)
+    mangled = "pymc_dp_stub_" + name.encode().hex()
+    stub = cgutils.get_or_insert_function(module, kind, mangled)
+    if not stub.is_declaration:
+        return stub
+    stub.linkage = "internal"
+    builder = ir.IRBuilder(stub.append_basic_block())
+    context.call_conv.init_call_helper(builder)
+    pointer = ir.IntType(8).as_pointer()
+    slot = cgutils.add_global_variable(module, pointer, mangled + "_address")
+    slot.linkage, slot.initializer, slot.align = "internal", pointer(None), 8
+    known = builder.load_atomic(slot, "acquire", 8)
+    place = cgutils.alloca_once_value(builder, known)
+    with builder.if_then(cgutils.is_null(builder, known), likely=False):
+        find = cgutils.get_or_insert_function(module, ir.FunctionType(pointer, [pointer]), _FIND)
+        text = context.insert_const_string(module, name)
+        found = builder.call(find, [text])
+        with builder.if_then(cgutils.is_null(builder, found), likely=False):
+            text = f"the kernel {name.partition(' ')[0]} cannot be compiled: see the log"
+            context.call_conv.return_user_exc(builder, RuntimeError, (text,))
+        builder.store_atomic(found, slot, "release", 8)
+        builder.store(found, place)
+    function = builder.bitcast(builder.load(place), kind.as_pointer())
+    builder.ret(builder.call(function, stub.args))
+    return stub
