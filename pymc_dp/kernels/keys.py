@@ -63,6 +63,7 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
     if isinstance(value, CodeType):
         return _code(value), tuple(_key(c, around) for c in value.co_consts)
     options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), around)
+    options = options, getattr(value, "signature", None)  # of a linked kernel
     # A compiled function, an intrinsic, or what wraps a function.
     function = getattr(value, "py_func", getattr(value, "_defn", value))
     if isinstance(function, FunctionType) and not _is_by_name(function):

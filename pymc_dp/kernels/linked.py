@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,13 +49,39 @@ binding.add_symbol(_FIND, ctypes.cast(_find, ctypes.c_void_p).value)
 class Linked(CPUDispatcher):
     """A compiled function of one signature, which compiled code calls by its address."""
 
-    declared: Signature
+    signature: str
     _compiler: Any
-    _called: object  # by which numba finds how a call is lowered
 
     def __call__(self, *args):
         """Call it from Python; what is read-only or lies in pieces is copied."""
         return super().__call__(*map(_as_declared, self.declared.args, args))
+
+    @cached_property
+    def declared(self) -> Signature:
+        """The signature, read when it is first asked for: with that, numba loads its compiler."""
+        args, result = normalize_signature(self.signature)
+        return Signature(result, args, None)
+
+    @cached_property
+    def _called(self) -> object:
+        """By which numba finds how a call is lowered."""
+        name, args, result = self.name, self.declared.args, self.declared.return_type
+
+        def call(context, builder, signature, values):
+            stub = _stub(context, builder.module, name, self.declared)
+            status, value = context.call_conv.call_function(builder, stub, result, args, values)
+            with cgutils.if_unlikely(builder, status.is_error):
+                context.call_conv.return_status_propagate(builder, status)
+            return impl_ret_new_ref(context, builder, result, value)
+
+        key = object()
+        cpu_target.target_context.insert_func_defn([(call, key, args)])
+        return key
+
+    @property
+    def name(self) -> str:
+        """What compiled code asks for: code of another signature finds nothing."""
+        return f"{self.py_func.__module__}.{self.py_func.__qualname__} {self.signature}"
 
     def get_call_template(self, args, kws):
         """Tell the type of a call; nothing is compiled for it."""
@@ -82,7 +109,7 @@ def _as_declared(kind: types.Type, value: Any) -> Any:
     return int(value) if isinstance(kind, types.Integer) else value
 
 
-def linked(signature: str, **options) -> Callable[[Callable], Callable]:
+def linked(signature: str, **options) -> Callable[[Callable], Any]:
     """Compile a function of a module for one signature, as `jit` does, to be called by its address.
 
     Parameters
@@ -92,27 +119,15 @@ def linked(signature: str, **options) -> Callable[[Callable], Callable]:
     **options
         Of `numba.njit`, beside those of `jit`.
     """
-    args, result = normalize_signature(signature)
 
-    def decorate(function: Callable) -> Callable:
+    def decorate(function: Callable) -> Any:
         made = njit(cache=True, nogil=True, error_model="numpy", **options)(function)
         if not isinstance(made, CPUDispatcher):  # NUMBA_DISABLE_JIT
             return made
         compiled: Any = made
         compiled.__class__ = Linked
-        compiled.declared = Signature(result, args, None)
-        compiled._called = object()
-        name = f"{function.__module__}.{function.__qualname__} {compiled.declared}"
-
-        def call(context, builder, signature, values):
-            stub = _stub(context, builder.module, name, compiled.declared)
-            status, value = context.call_conv.call_function(builder, stub, result, args, values)
-            with cgutils.if_unlikely(builder, status.is_error):
-                context.call_conv.return_status_propagate(builder, status)
-            return impl_ret_new_ref(context, builder, result, value)
-
-        cpu_target.target_context.insert_func_defn([(call, compiled._called, args)])
-        _KNOWN[name] = compiled.address
+        compiled.signature = signature
+        _KNOWN[compiled.name] = compiled.address
         return compiled
 
     return decorate

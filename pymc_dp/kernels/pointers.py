@@ -6,8 +6,12 @@ disk. What takes an address is compiled once for all.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import carray, cfunc, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
@@ -39,8 +43,46 @@ def _call(context, address, q, data, out):
     return types.float64(address, q, data, out), generate
 
 
+@intrinsic
+def _pointer(context, address):
+    """Return an address as a pointer to doubles."""
+
+    def generate(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.float64)(address), generate
+
+
 @jit
 def call(function, q, out):
     """Fill `out` from q by a function, which is its address and its data; return its number."""
     address, data = function
     return _call(address, q, data, out)
+
+
+def make_nutpie_functions() -> tuple[Any, Any]:
+    """Compile the log density and the expansion of any model, as nutpie calls them.
+
+    They are given two rows, of the density and of the expansion: the address of a function, that of
+    its data, and how many these are.
+    """
+    numbers = types.CPointer(types.float64)
+    before = types.uint64, numbers, numbers, numbers, types.voidptr
+
+    @cfunc(types.int64(*before), cache=True)
+    def density(size, x, gradient, log_density, given):
+        own, out = carray(given, (2, 3), np.int64)[0], carray(gradient, (size,))
+        found: float = _call(own[0], carray(x, (size,)), carray(_pointer(own[1]), (own[2],)), out)
+        log_density[0] = found
+        for i in range(out.size):
+            if not math.isfinite(out[i]):
+                return 3
+        return 0 if math.isfinite(found) else 4
+
+    @cfunc(types.int64(types.uint64, *before[:3], types.voidptr), cache=True)
+    def expand(size, expanded, x, out, given):
+        own, out = carray(given, (2, 3), np.int64)[1], carray(out, (expanded,))
+        found: float = _call(own[0], carray(x, (size,)), carray(_pointer(own[1]), (own[2],)), out)
+        return -2 if math.isnan(found) else 0
+
+    return density, expand

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import scipy
 import xarray as xr
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
@@ -25,7 +25,7 @@ def draw_normal(rng, mean, sd, shape, bounds=None) -> np.ndarray:
     if bounds is None:
         return mean + sd * rng.standard_normal(shape)
     low, high = ((b - mean) / sd for b in bounds)
-    return stats.truncnorm.rvs(low, high, loc=mean, scale=sd, size=shape, random_state=rng)
+    return scipy.stats.truncnorm.rvs(low, high, loc=mean, scale=sd, size=shape, random_state=rng)
 
 
 def predict_rows(

@@ -10,7 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from scipy import stats
+import scipy
 
 from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
@@ -295,7 +295,7 @@ def _try(mechanism: CustomMechanism, statistics: list[float]) -> None:
         expected = counts.sum() * masses
         excess = np.append(counts, 0) - expected
         chi2 = (excess**2 / np.maximum(expected + (_OFF * counts.sum() * masses) ** 2, 1.0)).sum()
-        if stats.chi2.sf(chi2, len(counts)) < _LEAST:
+        if scipy.stats.chi2.sf(chi2, len(counts)) < _LEAST:
             worst = int(np.argmax(np.abs(excess[:-1])))
             raise ValueError(
                 f"{where}, random and logp are of different laws: of {counts.sum()} draws "

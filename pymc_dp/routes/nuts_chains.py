@@ -247,10 +247,10 @@ def _takes_nutpie(model: pm.Model, moved, kwargs) -> bool:
 
 @made_once
 def _compiled(model: pm.Model, var_names: tuple[str, ...] | None) -> Any:
-    import nutpie
+    from pymc_dp.routes.nutpie_model import compile_model
 
     stage("Compiling")
-    return nutpie.compile_pymc_model(model, var_names=var_names)
+    return compile_model(model, var_names)
 
 
 def _of_nutpie(
@@ -272,10 +272,9 @@ def _of_nutpie(
     from pymc.backends.arviz import patch_nutpie_idata  # these are not public, and may move
     from pymc.progress_bar import NutpieProgressBarManager
 
-    compiled = _compiled(model, None if var_names is None else tuple(var_names))
-    # It has the data as they were then.
-    data = {own.name: own.get_value(borrow=True) for own in compiled.shared_var_keys}
-    compiled = compiled.with_data(**data)
+    from pymc_dp.routes.nutpie_model import density_of, with_data
+
+    compiled = with_data(_compiled(model, None if var_names is None else tuple(var_names)))
     if not quiet:
         _log.info("NUTS[nutpie]: %s", model.free_RVs)
         if draws < _FEW:
@@ -288,7 +287,7 @@ def _of_nutpie(
         options["maxdepth"] = options.pop("max_treedepth")
     options = {name: value for name, value in options.items() if value is not None}
 
-    density = _quiet(compiled.logp_func)
+    density = density_of(compiled)
 
     def draw(centers, rngs):
         def start(seed):  # called for each chain, with a seed of its own

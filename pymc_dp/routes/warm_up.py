@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from arviz_stats.base import array_stats
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.interrupts import Pieces
@@ -150,5 +149,7 @@ def _draws_apart(draws: np.ndarray) -> float:
     """Return how many draws an effective one takes."""
     if draws.min() == draws.max():
         return 1.0  # a count that does not move, or is known
+    from arviz_stats.base import array_stats  # with what it needs, half a second
+
     found = float(array_stats.ess(draws[None], chain_axis=0, draw_axis=1, method="mean"))
     return len(draws) / found if found > 0.0 else math.inf

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytensor.tensor as pt
+import scipy
 from pytensor.tensor.variable import TensorVariable
-from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import noticed_function
@@ -98,9 +98,9 @@ def require_found(
         # Normal, of the sum's own moments, and where it can be.
         mean = mass @ values
         spread = np.sqrt(n * mass @ (values - mean) ** 2)
-        sums = n * mean + stats.norm.ppf(level[:, 0]) * spread
+        sums = n * mean + scipy.stats.norm.ppf(level[:, 0]) * spread
         sums = np.clip(sums, n * values.min(), n * values.max())
-        noise = [kind.ppf(level[:, 1]) for kind in (stats.laplace, stats.norm)]
+        noise = [kind.ppf(level[:, 1]) for kind in (scipy.stats.laplace, scipy.stats.norm)]
         for z in sums + own[0] * noise[0] + own[1] * noise[1]:
             if not np.isfinite(density(z)):
                 raise declined()

@@ -14,11 +14,11 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
+import scipy
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
-from scipy import stats
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_value, nearest_rvs
@@ -324,14 +324,14 @@ def scipy_law(op, *parameters: float) -> Any:
     raise Declined
 
 
-scipy_law.register(ptr.BernoulliRV, lambda op, p: stats.bernoulli(p))
-scipy_law.register(ptr.BetaRV, lambda op, a, b: stats.beta(a, b))
-scipy_law.register(ptr.BinomialRV, lambda op, n, p: stats.binom(n, p))
-scipy_law.register(ptr.ExponentialRV, lambda op, scale: stats.expon(scale=scale))
-scipy_law.register(ptr.NormalRV, lambda op, mean, sd: stats.norm(mean, sd))
-scipy_law.register(ptr.GammaRV, lambda op, shape, scale: stats.gamma(shape, scale=scale))
-scipy_law.register(ptr.PoissonRV, lambda op, mu: stats.poisson(mu))
-scipy_law.register(ptr.UniformRV, lambda op, low, high: stats.uniform(low, high - low))
+scipy_law.register(ptr.BernoulliRV, lambda op, p: scipy.stats.bernoulli(p))
+scipy_law.register(ptr.BetaRV, lambda op, a, b: scipy.stats.beta(a, b))
+scipy_law.register(ptr.BinomialRV, lambda op, n, p: scipy.stats.binom(n, p))
+scipy_law.register(ptr.ExponentialRV, lambda op, scale: scipy.stats.expon(scale=scale))
+scipy_law.register(ptr.NormalRV, lambda op, mean, sd: scipy.stats.norm(mean, sd))
+scipy_law.register(ptr.GammaRV, lambda op, shape, scale: scipy.stats.gamma(shape, scale=scale))
+scipy_law.register(ptr.PoissonRV, lambda op, mu: scipy.stats.poisson(mu))
+scipy_law.register(ptr.UniformRV, lambda op, low, high: scipy.stats.uniform(low, high - low))
 
 
 def _law_moments(covariates) -> CovariateMoments:

@@ -1,0 +1,115 @@
+"""A model as nutpie samples it, of functions that are kept on disk.
+
+nutpie compiles a wrapper anew in each process, with what it calls, for two to four seconds. Here
+one wrapper serves all models: it is given the addresses of the model's own functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from nutpie.compile_pymc import (  # not public: nutpie's own functions make the model otherwise
+    CompiledPyMCModel,
+    _compute_shapes,
+    _prepare_dims_and_coords,
+)
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+
+from pymc_dp.graphs.compiled import Filling
+from pymc_dp.kernels.pointers import call, make_nutpie_functions
+from pymc_dp.step_methods.base import in_a_row
+
+
+def compile_model(model: pm.Model, var_names: Sequence[str] | None = None) -> CompiledPyMCModel:
+    """Compile as `nutpie.compile_pymc_model`; initial points are to be put in.
+
+    Parameters
+    ----------
+    model : with free variables that are all continuous.
+    var_names : of what is returned, beside the free variables; all by default.
+
+    Raises
+    ------
+    NotImplementedError, NullTypeGradError
+        Where a density has no gradient.
+    """
+    shapes = _compute_shapes(model)
+    free = [model.rvs_to_values[rv] for rv in model.free_RVs]
+    names = [value.name for value in free]
+    rest = [v for v in model.unobserved_value_vars if v.name not in names]
+    if var_names is not None:
+        rest = [v for v in rest if v.name in var_names]
+    named = [*names, *(v.name for v in rest)]
+    ends = np.cumsum([0, *(math.prod(shapes[name]) for name in named)])
+    places = [slice(int(a), int(b)) for a, b in pairwise(ends)]
+    size = int(ends[len(names)])
+
+    rewrites = ["canonicalize", "stabilize"]
+    if not model.check_bounds:
+        rewrites.append("local_remove_check_parameter")
+    logp = rewrite_graph(model.logp(), include=rewrites)
+    gradient = in_a_row(pt.grad(logp, free))
+    q = pt.vector("q", shape=(size,), dtype="float64")
+    given = {
+        value: q[place].reshape(shapes[value.name]).astype(value.dtype)
+        for value, place in zip(free, places, strict=False)
+    }
+    density = Filling(q, *graph_replace([logp, gradient], given, strict=False))
+    expanded = in_a_row([q, *graph_replace(rest, given, strict=False)])
+    expand = Filling(q, pt.zeros(()), expanded)
+
+    shape_info = named, places, [shapes[name] for name in named]
+    moved = [model.rvs_to_values[rv].name for rv, t in model.rvs_to_transforms.items() if t]
+    dims, coords = _prepare_dims_and_coords(model, shape_info, moved)
+    of_density, of_expand = _functions()
+    return CompiledPyMCModel(
+        _n_dim=size,
+        dims=dims,
+        _coords=coords,
+        _shapes={name: tuple(shapes[name]) for name in named},
+        compiled_logp_func=of_density,
+        compiled_expand_func=of_expand,
+        initial_point_func=lambda seed: np.zeros(size),
+        shared_data={},
+        shared_var_keys={},
+        user_data=np.zeros(0),
+        n_expanded=int(ends[-1]),
+        shape_info=shape_info,
+        logp_func=density,
+        expand_func=expand,
+        reparameterized_names=moved,
+    )
+
+
+_functions = cache(make_nutpie_functions)
+
+
+def with_data(compiled: CompiledPyMCModel) -> CompiledPyMCModel:
+    """Return a compiled model for the data as they are now."""
+    functions = compiled.logp_func.function, compiled.expand_func.function
+    places = [(address, data.ctypes.data, data.size) for address, data in functions]
+    return dataclasses.replace(
+        compiled,
+        user_data=np.array(places, dtype=np.int64),
+        shared_data={str(i): data for i, (_, data) in enumerate(functions)},  # kept alive
+    )
+
+
+def density_of(compiled: CompiledPyMCModel) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+    """Return the log density and its gradient; NaN where they have no value."""
+    function: Any = compiled.logp_func.function
+
+    def density(q: np.ndarray) -> tuple[float, np.ndarray]:
+        gradient = np.empty(q.size)
+        return call(function, np.ascontiguousarray(q, dtype="float64"), gradient), gradient
+
+    return density
