@@ -29,6 +29,7 @@ from pytensor.tensor.type import TensorType
 
 from pymc_dp.graphs.questions import lengths, plain_function, with_shapes
 from pymc_dp.graphs.stages import stage
+from pymc_dp.kernels.deferred import DeferringDispatcher, deferred
 from pymc_dp.kernels.pointers import SIGNATURE
 
 # Numba keeps no code on disk that holds more bytes of data than this.
@@ -78,7 +79,9 @@ def from_source(name: str, arguments: str, body: str, **names: Piece | Any) -> P
 def from_code(name: str, arguments: str, code: str, **names: Piece | Any) -> Piece:
     """Compile ``def name(arguments):`` and lines of code, as `from_source` does."""
     plain, key = _function(name, arguments, code, **names)
-    return Piece(numba_njit(plain, cache=key is not None, final_function=True, nogil=True), key)
+    function = numba_njit(plain, cache=key is not None, final_function=True, nogil=True)
+    function.__class__ = DeferringDispatcher
+    return Piece(function, key)
 
 
 def _function(name: str, arguments: str, body: str, **names: Piece | Any) -> tuple[Any, str | None]:
@@ -156,7 +159,8 @@ class Filling:
         known = {"carray": Piece(carray, "carray"), "nan": Piece(nan, "nan")}
         arguments = "x, size, data, count, out, length"
         plain, key = _function("fill", arguments, _FILL, inner=inner, **known)
-        self._compiled = cfunc(SIGNATURE, cache=key is not None)(plain)
+        with deferred():
+            self._compiled = cfunc(SIGNATURE, cache=key is not None)(plain)
 
     @property
     def function(self) -> tuple[int, np.ndarray]:

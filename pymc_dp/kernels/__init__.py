@@ -21,10 +21,13 @@ from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
 from re import sub
+from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.registry import CPUDispatcher
 
+from pymc_dp.kernels.deferred import DeferringDispatcher, Kernel
 from pymc_dp.kernels.keys import key_of, version_of
 
 __all__ = ["jit", "key_of", "njit", "part", "version_of"]
@@ -69,9 +72,9 @@ class KernelStore(IndexDataCacheFile):
 class KernelCache(FunctionCache):
     """Numba's cache of one function, whose files are named by its key."""
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Callable, name: str = ""):
         super().__init__(function)
-        self._function = function
+        self._function, self._name = function, name
         self._key: str | None = None
 
     def _named(self) -> bool:
@@ -83,7 +86,7 @@ class KernelCache(FunctionCache):
                 return False
             version = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
             name = sub(r"[^\w.]", "", self._function.__qualname__)
-            base = f"{self._function.__module__}.{name}.{version}-{self._key[:20]}"
+            base = f"{self._function.__module__}.{name}.{version}{self._name}-{self._key[:20]}"
             self._cache_file = KernelStore(self._cache_path, base, _STAMP)
         return self._enabled
 
@@ -136,11 +139,18 @@ def njit(*args, cache: bool = False, **options):
     """
 
     def decorate(function: Callable):
-        compiled = numba.njit(**options)(function)
+        made = numba.njit(**options)(function)
         # NUMBA_DISABLE_JIT, for debugging, leaves a plain function.
-        if cache and hasattr(compiled, "_cache"):
+        if not isinstance(made, CPUDispatcher):
+            return made
+        compiled: Any = made
+        inside = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        compiled.__class__ = Kernel
+        compiled.inside = DeferringDispatcher(function, {}, compiled.targetoptions | inside)
+        if cache:
             try:
-                compiled._cache = KernelCache(function)
+                for own, name in ((compiled, ""), (compiled.inside, "-inside")):
+                    own._cache = KernelCache(function, name)
             except RuntimeError:  # numba found no folder
                 _say_that_nothing_is_kept()
         return compiled

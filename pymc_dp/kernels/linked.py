@@ -24,6 +24,7 @@ from numba.core.typing import Signature, make_concrete_template
 from numba.np.numpy_support import as_dtype
 
 from pymc_dp.kernels import njit
+from pymc_dp.kernels.deferred import Kernel
 
 # Parts of signatures: contiguous arrays of doubles.
 V, M = "f8[::1]", "f8[:, ::1]"
@@ -46,7 +47,7 @@ def _find(name: bytes) -> int | None:
 binding.add_symbol(_FIND, ctypes.cast(_find, ctypes.c_void_p).value)
 
 
-class Linked(CPUDispatcher):
+class Linked(Kernel):
     """A compiled function of one signature, which compiled code calls by its address."""
 
     signature: str
@@ -96,8 +97,8 @@ class Linked(CPUDispatcher):
 
     def address(self) -> int:
         """Return where its code lies, which is compiled or loaded."""
-        self.compile(self.declared)
-        made: Any = self.overloads[self.declared.args]
+        self.inside.compile(self.declared)
+        made: Any = self.inside.overloads[self.declared.args]
         return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
 
 

@@ -1,0 +1,150 @@
+"""Compiling without machine code for what only other compiled code calls.
+
+Numba optimises each function that it compiles together with all that this calls, makes machine code
+of it, and links it into the next, where all of that is done again. Here a function stays as it was
+lowered until its address is asked for: what is linked into another function is optimised there,
+once. That halves the time to compile a graph, and changes nothing of what it computes.
+
+This builds on parts of Numba that are not public (`CodeLibrary`). They are taken in only while
+something of this package is compiled, under Numba's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import binding
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher, cpu_target
+
+_DYNAMIC = "numba.dynamic.globals"  # what cannot be kept on disk
+_ENVIRONMENTS: dict[
+    str, Any
+] = {}  # of functions without machine code, by the names of their places
+
+
+class DeferredLibrary(JITCodeLibrary):
+    """Code that is optimised, and made machine code of, when it is asked for."""
+
+    _is_gathered = False
+
+    def add_linking_library(self, library):
+        """Take in what is called, as it is."""
+        self._linking_libraries.append(library)
+
+    def _gather(self):
+        """Link in what is called."""
+        if not self._is_gathered:
+            self._is_gathered = True
+            for library in dict.fromkeys(self._linking_libraries):
+                self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+                self._reload_init.update(library._reload_init)
+            self._linking_libraries.clear()
+
+    def _get_module_for_linking(self):
+        if self._finalized or self._shared_module is not None:
+            return super()._get_module_for_linking()
+        self._gather()
+        module = self._final_module.clone()
+        for function in module.functions:
+            if not function.is_declaration and function.linkage == binding.Linkage.external:
+                function.linkage = "linkonce_odr"
+        self._shared_module = module
+        return module
+
+    def finalize(self):
+        """Optimise, and make machine code."""
+        self._gather()
+        # The module for linking stays as it is: it is optimised where it is linked in.
+        super().finalize()
+
+    def _finalize_specific(self):
+        super()._finalize_specific()
+        codegen: Any = self._codegen
+        for name in [n for n in _ENVIRONMENTS if codegen._engine.get_global_value_address(n)]:
+            codegen.set_env(name, _ENVIRONMENTS.pop(name))
+
+    def get_pointer_to_function(self, name):
+        """Return an address, 0 if there is no such function; only the first needs machine code."""
+        if not self._finalized:
+            try:
+                if self._final_module.get_function(name).is_declaration:
+                    return 0
+            except NameError:
+                return 0
+        with global_compiler_lock:
+            return super().get_pointer_to_function(name)
+
+    @property
+    def has_dynamic_globals(self):
+        """Whether it holds what cannot be kept on disk."""
+        if self._finalized:
+            return super().has_dynamic_globals
+        self._gather()
+        return any(v.name.startswith(_DYNAMIC) for v in self._final_module.global_variables)
+
+    def serialize_using_object_code(self):
+        """Serialize machine code, or the code that there is."""
+        if self._finalized:
+            return super().serialize_using_object_code()
+        self._gather()
+        return self.name, "bitcode", self._final_module.as_bitcode()
+
+    @classmethod
+    def _unserialize(cls, codegen, state):
+        name, kind, data = state
+        if kind != "bitcode":
+            return super()._unserialize(codegen, state)
+        library = codegen.create_library(name)
+        library._final_module = binding.parse_bitcode(data)
+        library._is_gathered = True
+        return library
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Compile without machine code for what only other compiled code calls."""
+    with global_compiler_lock:
+        codegen: Any = cpu_target.target_context.codegen()
+        if codegen._library_class is not JITCodeLibrary:  # in here already
+            yield
+            return
+        set_env = codegen.set_env
+
+        def set_env_or_wait(name: str, environment: Any) -> None:
+            if codegen._engine.get_global_value_address(name):
+                set_env(name, environment)
+            else:
+                _ENVIRONMENTS[name] = environment
+
+        codegen._library_class, codegen.set_env = DeferredLibrary, set_env_or_wait
+        try:
+            yield
+        finally:
+            del codegen._library_class, codegen.set_env  # those of the class are back
+
+
+class DeferringDispatcher(CPUDispatcher):
+    """A compiled function, of which what it calls is compiled with it alone."""
+
+    def compile(self, sig):
+        """Compile for a signature."""
+        with deferred():
+            return super().compile(sig)
+
+
+class Kernel(DeferringDispatcher):
+    """A compiled function that is compiled apart for calls from Python, which need machine code."""
+
+    inside: Any  # a dispatcher
+
+    def get_call_template(self, args, kws):
+        """Tell the type of a call by compiled code."""
+        return self.inside.get_call_template(args, kws)
+
+    def get_overload(self, sig):
+        """Return what is called by compiled code."""
+        return self.inside.get_overload(sig)
