@@ -27,6 +27,7 @@ from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
+from pymc_dp.graphs.products import PRODUCTS
 from pymc_dp.graphs.questions import lengths, plain_function, with_shapes
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.deferred import DeferringDispatcher, deferred
@@ -118,9 +119,9 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
         [In(r, mutable=True, borrow=True) for r in own] + list(inputs),
         list(outputs),
         # Parameters outside of their domain have no density; they raise no error.
-        mode=Mode(_Linker(), get_mode("NUMBA").provided_optimizer).including(
-            "local_check_parameter_to_ninf_switch"
-        ),
+        mode=Mode(_Linker(), get_mode("NUMBA").provided_optimizer)
+        .including("local_check_parameter_to_ninf_switch")
+        .register((PRODUCTS, 49.0)),
         trust_input=True,
         on_unused_input="ignore",
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -66,18 +66,23 @@ class Linked(Kernel):
     @cached_property
     def _called(self) -> object:
         """By which numba finds how a call is lowered."""
-        name, args, result = self.name, self.declared.args, self.declared.return_type
+        return object()
+
+    @cache  # noqa: B019 (kernels are there for good)
+    def _lower(self, args: tuple[types.Type, ...]) -> None:
+        """Tell numba how a call with arguments of some types is lowered."""
+        declared, name = self.declared, self.name
 
         def call(context, builder, signature, values):
-            stub = _stub(context, builder.module, name, self.declared)
-            status, value = context.call_conv.call_function(builder, stub, result, args, values)
+            stub = _stub(context, builder.module, name, declared)
+            status, value = context.call_conv.call_function(
+                builder, stub, declared.return_type, declared.args, values
+            )
             with cgutils.if_unlikely(builder, status.is_error):
                 context.call_conv.return_status_propagate(builder, status)
-            return impl_ret_new_ref(context, builder, result, value)
+            return impl_ret_new_ref(context, builder, declared.return_type, value)
 
-        key = object()
-        cpu_target.target_context.insert_func_defn([(call, key, args)])
-        return key
+        cpu_target.target_context.insert_func_defn([(call, self._called, args)])
 
     @property
     def name(self) -> str:
@@ -87,8 +92,15 @@ class Linked(Kernel):
     def get_call_template(self, args, kws):
         """Tell the type of a call; nothing is compiled for it."""
         pysig, args = self._compiler.fold_argument_types(args, kws)
+        # Arrays that may not be written to, as constants of a graph, look alike in memory.
+        declared: Any = zip(args, self.declared.args, strict=True)
+        taken = tuple(
+            kind.copy(readonly=True) if _is_read_only(own, kind) else kind for own, kind in declared
+        )
+        self._lower(taken)
+        signature = Signature(self.declared.return_type, taken, None)
         name = self.py_func.__name__
-        template = make_concrete_template(name, key=name, signatures=[self.declared])
+        template = make_concrete_template(name, key=name, signatures=[signature])
         return template, pysig, args, {}
 
     def get_overload(self, sig):
@@ -100,6 +112,10 @@ class Linked(Kernel):
         self.inside.compile(self.declared)
         made: Any = self.inside.overloads[self.declared.args]
         return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
+
+
+def _is_read_only(own: Any, kind: Any) -> bool:
+    return isinstance(own, types.Array) and isinstance(kind, types.Array) and not own.mutable
 
 
 def _as_declared(kind: types.Type, value: Any) -> Any:
@@ -116,7 +132,8 @@ def linked(signature: str, **options) -> Callable[[Callable], Any]:
     Parameters
     ----------
     signature : str
-        As Numba reads it: ``"float64(float64[::1], int64)"``. Arguments become these types.
+        As Numba reads it: ``"float64(float64[::1], int64)"``. Arguments become these types. Arrays
+        that are not there to be filled may be read-only.
     **options
         Of `numba.njit`, beside those of `jit`.
     """

@@ -1,0 +1,93 @@
+"""Products of matrices whose code is compiled once, in the place of once in each graph.
+
+PyTensor compiles what prepares a call of BLAS anew for each layout of the factors, for five seconds
+each. Here the graph calls one linked kernel; small products need no BLAS, and are faster without.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pytensor.graph.rewriting.basic import in2out, node_rewriter
+from pytensor.link.numba.dispatch.basic import (
+    numba_njit,
+    register_funcify_default_op_cache_key,
+)
+from pytensor.link.numba.dispatch.linalg.products import _gemm
+from pytensor.tensor.blas import BatchedDot
+from pytensor.tensor.math import Dot
+
+from pymc_dp.kernels import version_of
+from pymc_dp.kernels.linked import linked
+
+_SMALL = 4096  # multiplications, below which no BLAS is called
+_ANY = "Array(f8, 2, 'A')"
+
+
+@linked(f"void({_ANY}, {_ANY}, {_ANY})")
+def _large(a, b, out):
+    _gemm(a, b, out)
+
+
+@linked(f"void({_ANY}, {_ANY}, {_ANY})", fastmath={"reassoc", "contract"})
+def multiply(a, b, out):
+    """Fill the third matrix with the product of the others."""
+    rows, inner = a.shape
+    columns = b.shape[1]
+    if b.shape[0] != inner or out.shape != (rows, columns):
+        raise ValueError("the shapes of the factors of a product do not match")
+    if rows * inner * columns > _SMALL:
+        _large(a, b, out)
+        return
+    for i in range(rows):
+        for j in range(columns):
+            total = 0.0
+            for k in range(inner):
+                total += a[i, k] * b[k, j]
+            out[i, j] = total
+
+
+class Product(Dot):
+    """`Dot` of double matrices by `multiply`."""
+
+
+class BatchedProduct(BatchedDot):
+    """`BatchedDot` of doubles by `multiply`."""
+
+
+@register_funcify_default_op_cache_key(Product)
+def _product(op, node, **kwargs):
+    @numba_njit
+    def product(x, y, out=None):
+        if out is None:
+            out = np.empty((x.shape[0], y.shape[1]))
+        multiply(x, y, out)
+        return out
+
+    product.handles_out = True
+    return product, version_of(multiply)
+
+
+@register_funcify_default_op_cache_key(BatchedProduct)
+def _batched_product(op, node, **kwargs):
+    @numba_njit
+    def batched_product(x, y):
+        if x.shape[0] != y.shape[0]:
+            raise ValueError("the numbers of matrices in a product do not match")
+        out = np.empty((x.shape[0], x.shape[1], y.shape[2]))
+        for i in range(x.shape[0]):
+            multiply(x[i], y[i], out[i])
+        return out
+
+    return batched_product, version_of(multiply)
+
+
+@node_rewriter([Dot, BatchedDot])
+def _compiled_once(fgraph, node):
+    if any(v.type.dtype != "float64" for v in (*node.inputs, *node.outputs)):
+        return None
+    known: dict[type, type] = {Dot: Product, BatchedDot: BatchedProduct}
+    own = known.get(type(node.op))
+    return None if own is None else [own()(*node.inputs)]
+
+
+PRODUCTS = in2out(_compiled_once, name="products_compiled_once")
