@@ -42,10 +42,14 @@ _FILL = """
 filled = carray(out, length)
 try:
     number, vector = inner(carray(x, size), carray(data, count))
-    filled[:] = vector
+    if vector.size != length:
+        raise ValueError
+    for i in range(length):  # an assignment to a slice takes half a second to compile
+        filled[i] = vector[i]
     return number.item()
 except Exception:
-    filled[:] = nan
+    for i in range(length):
+        filled[i] = nan
     return nan
 """
 
@@ -80,7 +84,8 @@ def from_source(name: str, arguments: str, body: str, **names: Piece | Any) -> P
 def from_code(name: str, arguments: str, code: str, **names: Piece | Any) -> Piece:
     """Compile ``def name(arguments):`` and lines of code, as `from_source` does."""
     plain, key = _function(name, arguments, code, **names)
-    function = numba_njit(plain, cache=key is not None, final_function=True, nogil=True)
+    options = {"final_function": True, "nogil": True, "no_cfunc_wrapper": True}
+    function = numba_njit(plain, cache=key is not None, **options)
     function.__class__ = DeferringDispatcher
     return Piece(function, key)
 

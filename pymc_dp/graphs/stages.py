@@ -13,7 +13,7 @@ from rich.console import Console
 
 _log = logging.getLogger("pymc.dp")
 
-_TICK = 0.2  # seconds
+_TICK, _LOGGED = 0.2, 10.0  # seconds between lines, where they move and in a log
 _CURRENT: ContextVar[Stages | None] = ContextVar("_CURRENT", default=None)
 
 
@@ -35,7 +35,7 @@ class Stages:
     """A line that says what goes on, for as long as this is open.
 
     In a terminal and in a notebook the line is written anew as time passes, and goes when there is
-    something else to see. In a script each stage is a line of the log.
+    something else to see. In a script each stage is a line of the log, and one more every 10 s.
 
     Parameters
     ----------
@@ -47,7 +47,8 @@ class Stages:
 
     def __init__(self, *, progressbar: bool, quiet: bool):
         self.quiet = quiet
-        self._began, self._now = time.perf_counter(), ""
+        self._began = self._said = time.perf_counter()
+        self._now = ""
         self._over, self._lock = threading.Event(), threading.RLock()
         self._handlers = list(logging.getLogger("pymc").handlers)
         self._show: Any = None
@@ -65,6 +66,7 @@ class Stages:
         if self._moves:
             for handler in self._handlers:
                 handler.addFilter(self._before_others)
+        if self._show is not None:
             self._thread = threading.Thread(target=self._tick, daemon=True)
             self._thread.start()
         return self
@@ -72,9 +74,10 @@ class Stages:
     def __exit__(self, *_: object) -> None:
         """Take the line away."""
         _CURRENT.reset(self._token)
-        if self._moves:
+        if self._show is not None:
             self._over.set()
             self._thread.join()
+        if self._moves:
             for handler in self._handlers:
                 handler.removeFilter(self._before_others)
             self.say("")
@@ -89,16 +92,19 @@ class Stages:
             if self._show is not None and what != self._now:
                 self._now = what
                 self._write()
+                self._said = time.perf_counter()
 
     def _write(self) -> None:
         seconds = time.perf_counter() - self._began
         self._show(f"{self._now}, {seconds:.1f} s so far" if self._now else "")
 
     def _tick(self) -> None:
+        between = _TICK if self._moves else _LOGGED
         while not self._over.wait(_TICK):
             with self._lock:
-                if self._now:
+                if self._now and time.perf_counter() - self._said >= between:
                     self._write()
+                    self._said = time.perf_counter()
 
     def _to_log(self, line: str) -> None:
         if line:

@@ -139,14 +139,15 @@ def njit(*args, cache: bool = False, **options):
     """
 
     def decorate(function: Callable):
-        made = numba.njit(**options)(function)
+        compile_: Any = numba.njit
+        made = compile_(no_cfunc_wrapper=True, **options)(function)
         # NUMBA_DISABLE_JIT, for debugging, leaves a plain function.
         if not isinstance(made, CPUDispatcher):
             return made
         compiled: Any = made
-        inside = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         compiled.__class__ = Kernel
-        compiled.inside = DeferringDispatcher(function, {}, compiled.targetoptions | inside)
+        inside = compiled.targetoptions | {"no_cpython_wrapper": True}
+        compiled.inside = DeferringDispatcher(function, {}, inside)
         if cache:
             try:
                 for own, name in ((compiled, ""), (compiled.inside, "-inside")):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,15 @@ class Linked(Kernel):
 
     def __call__(self, *args):
         """Call it from Python; what is read-only or lies in pieces is copied."""
-        return super().__call__(*map(_as_declared, self.declared.args, args))
+        return self._from_python(*map(_as_declared, self.declared.args, args))
+
+    @cached_property
+    def _from_python(self) -> Any:
+        """Compile a call alone: the kernel is compiled once, for all who call it."""
+        names = ", ".join(f"a{i}" for i in range(len(self.declared.args)))
+        scope = {"kernel": self}
+        exec(f"def call({names}): return kernel({names})", scope)
+        return njit(nogil=True)(scope["call"])
 
     @cached_property
     def declared(self) -> Signature:
@@ -63,14 +71,42 @@ class Linked(Kernel):
         args, result = normalize_signature(self.signature)
         return Signature(result, args, None)
 
-    @cached_property
-    def _called(self) -> object:
-        """By which numba finds how a call is lowered."""
-        return object()
+    @property
+    def name(self) -> str:
+        """What compiled code asks for: code of another signature finds nothing."""
+        return f"{self.py_func.__module__}.{self.py_func.__qualname__} {self.signature}"
 
-    @cache  # noqa: B019 (kernels are there for good)
-    def _lower(self, args: tuple[types.Type, ...]) -> None:
-        """Tell numba how a call with arguments of some types is lowered."""
+    @cached_property
+    def _calls(self) -> dict[tuple[types.Type, ...], object]:
+        """By which numba finds how calls are lowered, for the types of their arguments."""
+        return {}
+
+    def get_call_template(self, args, kws):
+        """Tell the type of a call; nothing is compiled for it."""
+        pysig, given = self._compiler.fold_argument_types(args, kws)
+        declared: Any = zip(given, self.declared.args, strict=True)
+        # Arrays that may not be written to, as constants of a graph, look alike in memory.
+        taken = tuple(
+            kind.copy(readonly=True) if _is_array(own) and not own.mutable else kind
+            for own, kind in declared
+        )
+        pairs: Any = zip(given, taken, strict=True)
+        if not all(own.can_convert_to(None, kind) for own, kind in pairs if _is_array(own)):
+            return super().get_call_template(args, kws)  # one of its own, for arrays in pieces
+        if taken not in self._calls:
+            self._calls[taken] = object()
+            entry = self._lowered, self._calls[taken], taken
+            cpu_target.target_context.insert_func_defn([entry])
+        signature = Signature(self.declared.return_type, taken, None)
+        name = self.py_func.__name__
+        return make_concrete_template(name, key=name, signatures=[signature]), pysig, given, {}
+
+    def get_overload(self, sig):
+        """Tell how a call is lowered."""
+        return self._calls.get(sig) or super().get_overload(sig)
+
+    @cached_property
+    def _lowered(self) -> Callable[..., Any]:
         declared, name = self.declared, self.name
 
         def call(context, builder, signature, values):
@@ -82,30 +118,7 @@ class Linked(Kernel):
                 context.call_conv.return_status_propagate(builder, status)
             return impl_ret_new_ref(context, builder, declared.return_type, value)
 
-        cpu_target.target_context.insert_func_defn([(call, self._called, args)])
-
-    @property
-    def name(self) -> str:
-        """What compiled code asks for: code of another signature finds nothing."""
-        return f"{self.py_func.__module__}.{self.py_func.__qualname__} {self.signature}"
-
-    def get_call_template(self, args, kws):
-        """Tell the type of a call; nothing is compiled for it."""
-        pysig, args = self._compiler.fold_argument_types(args, kws)
-        # Arrays that may not be written to, as constants of a graph, look alike in memory.
-        declared: Any = zip(args, self.declared.args, strict=True)
-        taken = tuple(
-            kind.copy(readonly=True) if _is_read_only(own, kind) else kind for own, kind in declared
-        )
-        self._lower(taken)
-        signature = Signature(self.declared.return_type, taken, None)
-        name = self.py_func.__name__
-        template = make_concrete_template(name, key=name, signatures=[signature])
-        return template, pysig, args, {}
-
-    def get_overload(self, sig):
-        """Tell how a call is lowered."""
-        return self._called
+        return call
 
     def address(self) -> int:
         """Return where its code lies, which is compiled or loaded."""
@@ -114,8 +127,8 @@ class Linked(Kernel):
         return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
 
 
-def _is_read_only(own: Any, kind: Any) -> bool:
-    return isinstance(own, types.Array) and isinstance(kind, types.Array) and not own.mutable
+def _is_array(kind: Any) -> bool:
+    return isinstance(kind, types.Array)
 
 
 def _as_declared(kind: types.Type, value: Any) -> Any:

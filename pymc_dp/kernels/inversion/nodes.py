@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from pymc_dp.kernels import jit
+from pymc_dp.kernels.linked import V, linked
 
 RULE = 16
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(RULE)
@@ -43,7 +44,10 @@ def _reach(distance, g, top):
     return min(1.05 * near * (far / near) ** power, far)
 
 
-@jit
+_SIDES = "f8[:, :, ::1]"  # of pieces, both sides, points
+
+
+@linked(f"f8[:, ::1]({_SIDES}, {_SIDES}, {_SIDES}, f8, f8)")
 def reaches(y, g, h, target, tilt):
     """How far each side of each piece matters.
 
@@ -87,7 +91,7 @@ def reaches(y, g, h, target, tilt):
     return result
 
 
-@jit
+@linked(f"UniTuple({V}, 3)({V}, f8[:, ::1], f8[:, ::1], {_SIDES}, {_SIDES}, i8, f8)")
 def panels(center, limit, reach, g, h, count, safe):
     """Lay `count` panels over each side of each piece.
 
