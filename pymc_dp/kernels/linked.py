@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from functools import cached_property
+from hashlib import sha256
+from pickle import dumps, loads
 from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.imputils import impl_ret_new_ref
-from numba.core.registry import CPUDispatcher, cpu_target
+from numba.core.registry import cpu_target
 from numba.core.sigutils import normalize_signature
 from numba.core.typing import Signature, make_concrete_template
 from numba.np.numpy_support import as_dtype
@@ -31,16 +34,18 @@ V, M = "f8[::1]", "f8[:, ::1]"
 
 _log = logging.getLogger("pymc.dp")
 _FIND = "pymc_dp_find_kernel"
-_KNOWN: dict[str, Callable[[], int]] = {}
+_KNOWN: dict[str, Linked] = {}
+_Types = tuple[types.Type, ...]
 
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
-def _find(name: bytes) -> int | None:
+def _find(asked: bytes) -> int | None:
     """Return the address of a kernel; none where it cannot be compiled."""
+    name, _, args = asked.decode().partition(" ")
     try:
-        return _KNOWN[name.decode()]()
+        return _KNOWN[name].address(loads(b64decode(args)))
     except BaseException:  # no exception passes into compiled code
-        _log.exception("The kernel %s cannot be compiled", name.decode())
+        _log.exception("The kernel %s cannot be compiled", name)
         return None
 
 
@@ -48,83 +53,91 @@ binding.add_symbol(_FIND, ctypes.cast(_find, ctypes.c_void_p).value)
 
 
 class Linked(Kernel):
-    """A compiled function of one signature, which compiled code calls by its address."""
+    """A compiled function that compiled code calls by its address."""
 
-    signature: str
+    signature: str | None
     _compiler: Any
 
     def __call__(self, *args):
-        """Call it from Python; what is read-only or lies in pieces is copied."""
-        return self._from_python(*map(_as_declared, self.declared.args, args))
+        """Call it from Python; what is read-only or lies in pieces is copied, if need be."""
+        if self.declared is not None:
+            args = tuple(map(_as_declared, self.declared.args, args))
+        return self._from_python(*args)
 
     @cached_property
     def _from_python(self) -> Any:
         """Compile a call alone: the kernel is compiled once, for all who call it."""
-        names = ", ".join(f"a{i}" for i in range(len(self.declared.args)))
+        names = ", ".join(self._compiler.pysig.parameters)
         scope = {"kernel": self}
         exec(f"def call({names}): return kernel({names})", scope)
         return njit(nogil=True)(scope["call"])
 
     @cached_property
-    def declared(self) -> Signature:
+    def declared(self) -> Signature | None:
         """The signature, read when it is first asked for: with that, numba loads its compiler."""
+        if self.signature is None:
+            return None
         args, result = normalize_signature(self.signature)
         return Signature(result, args, None)
 
-    @property
-    def name(self) -> str:
-        """What compiled code asks for: code of another signature finds nothing."""
-        return f"{self.py_func.__module__}.{self.py_func.__qualname__} {self.signature}"
-
     @cached_property
-    def _calls(self) -> dict[tuple[types.Type, ...], object]:
+    def _calls(self) -> dict[_Types, object]:
         """By which numba finds how calls are lowered, for the types of their arguments."""
         return {}
 
     def get_call_template(self, args, kws):
-        """Tell the type of a call; nothing is compiled for it."""
+        """Tell the type of a call; with a signature, nothing is compiled for it."""
         pysig, given = self._compiler.fold_argument_types(args, kws)
-        declared: Any = zip(given, self.declared.args, strict=True)
-        # Arrays that may not be written to, as constants of a graph, look alike in memory.
-        taken = tuple(
-            kind.copy(readonly=True) if _is_array(own) and not own.mutable else kind
-            for own, kind in declared
-        )
-        pairs: Any = zip(given, taken, strict=True)
-        if not all(own.can_convert_to(None, kind) for own, kind in pairs if _is_array(own)):
-            return super().get_call_template(args, kws)  # one of its own, for arrays in pieces
+        taken = tuple(given)
+        if self.declared is None:
+            self.inside.compile(taken)
+            signature = self.inside.overloads[taken].signature
+        else:
+            # Arrays that may not be written to, as constants of a graph, look alike in memory.
+            declared: Any = zip(given, self.declared.args, strict=True)
+            taken = tuple(
+                kind.copy(readonly=True) if _is_array(own) and not own.mutable else kind
+                for own, kind in declared
+            )
+            pairs: Any = zip(given, taken, strict=True)
+            if not all(own.can_convert_to(None, kind) for own, kind in pairs if _is_array(own)):
+                return super().get_call_template(args, kws)  # one of its own, for arrays in pieces
+            signature = self.declared
         if taken not in self._calls:
             self._calls[taken] = object()
-            entry = self._lowered, self._calls[taken], taken
+            entry = self._lowered(signature), self._calls[taken], taken
             cpu_target.target_context.insert_func_defn([entry])
-        signature = Signature(self.declared.return_type, taken, None)
-        name = self.py_func.__name__
-        return make_concrete_template(name, key=name, signatures=[signature]), pysig, given, {}
+        own, name = Signature(signature.return_type, taken, None), self.py_func.__name__
+        return make_concrete_template(name, key=name, signatures=[own]), pysig, given, {}
 
     def get_overload(self, sig):
         """Tell how a call is lowered."""
         return self._calls.get(sig) or super().get_overload(sig)
 
-    @cached_property
-    def _lowered(self) -> Callable[..., Any]:
-        declared, name = self.declared, self.name
+    def _lowered(self, signature: Signature) -> Callable[..., Any]:
+        result, args = signature.return_type, signature.args
+        name = f"{_name(self.py_func)} {b64encode(dumps(args)).decode()}"
 
-        def call(context, builder, signature, values):
-            stub = _stub(context, builder.module, name, declared)
-            status, value = context.call_conv.call_function(
-                builder, stub, declared.return_type, declared.args, values
-            )
+        def call(context, builder, _, values):
+            stub = _stub(context, builder.module, name, signature)
+            status, value = context.call_conv.call_function(builder, stub, result, args, values)
             with cgutils.if_unlikely(builder, status.is_error):
                 context.call_conv.return_status_propagate(builder, status)
-            return impl_ret_new_ref(context, builder, declared.return_type, value)
+            return impl_ret_new_ref(context, builder, result, value)
 
         return call
 
-    def address(self) -> int:
-        """Return where its code lies, which is compiled or loaded."""
-        self.inside.compile(self.declared)
-        made: Any = self.inside.overloads[self.declared.args]
+    def address(self, args: _Types) -> int:
+        """Return where its code for some types lies, which is compiled or loaded."""
+        if self.declared is not None and args != self.declared.args:
+            raise TypeError(f"it takes {self.declared.args}, not {args}")
+        self.inside.compile(args)
+        made: Any = self.inside.overloads[args]
         return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
+
+
+def _name(function: Callable) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def _is_array(kind: Any) -> bool:
@@ -139,26 +152,27 @@ def _as_declared(kind: types.Type, value: Any) -> Any:
     return int(value) if isinstance(kind, types.Integer) else value
 
 
-def linked(signature: str, **options) -> Callable[[Callable], Any]:
-    """Compile a function of a module for one signature, as `jit` does, to be called by its address.
+def linked(signature: str | None = None, **options) -> Callable[[Callable], Any]:
+    """Compile a function of a module, as `jit` does, to be called by its address.
 
     Parameters
     ----------
-    signature : str
-        As Numba reads it: ``"float64(float64[::1], int64)"``. Arguments become these types. Arrays
-        that are not there to be filled may be read-only.
+    signature : str, optional
+        As Numba reads it: ``"float64(float64[::1], int64)"``. Arguments become these types, and the
+        kernel is compiled when it is first called. Arrays that are not there to be filled may be
+        read-only. Without it, each signature is compiled along with the first that calls it.
     **options
         Of `numba.njit`, beside those of `jit`.
     """
 
     def decorate(function: Callable) -> Any:
         made = njit(cache=True, nogil=True, error_model="numpy", **options)(function)
-        if not isinstance(made, CPUDispatcher):  # NUMBA_DISABLE_JIT
+        if not isinstance(made, Kernel):  # NUMBA_DISABLE_JIT
             return made
         compiled: Any = made
         compiled.__class__ = Linked
         compiled.signature = signature
-        _KNOWN[compiled.name] = compiled.address
+        _KNOWN[_name(function)] = compiled
         return compiled
 
     return decorate
@@ -167,7 +181,7 @@ def linked(signature: str, **options) -> Callable[[Callable], Any]:
 def _stub(context, module: ir.Module, name: str, declared: Signature) -> ir.Function:
     """Return the function of a module that finds a kernel's address once, and calls it."""
     kind = context.call_conv.get_function_type(declared.return_type, declared.args)
-    mangled = "pymc_dp_stub_" + name.encode().hex()
+    mangled = "pymc_dp_stub_" + sha256(name.encode()).hexdigest()
     stub = cgutils.get_or_insert_function(module, kind, mangled)
     if not stub.is_declaration:
         return stub

@@ -23,6 +23,7 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.draws.scale_mixture import draw_precision
+from pymc_dp.kernels.linked import linked
 from pymc_dp.kernels.pointers import call
 
 _MOST_STEPS = 60  # out, or in, of one slice
@@ -76,7 +77,7 @@ def along(q, start, direction, bend, c, t):
             q[i] += by * bend[power, i]
 
 
-@jit
+@linked()
 def slice_move(rng, density, q, now, terms, center, direction, bend, width):
     """Move q in place along a line; return its log density, and steps out and in."""
     size = direction.size
@@ -118,7 +119,7 @@ def slice_move(rng, density, q, now, terms, center, direction, bend, width):
     return now, out, inside
 
 
-@jit
+@linked()
 def level_move(rng, density, q, terms, first, last, means, spreads, independent):
     """Propose all entries of a level, in place: independently of where they are, or from there."""
     call(density, q, terms)
@@ -149,7 +150,7 @@ def draw_each(rng, z, w, mean, variance):
     return drawn
 
 
-@jit
+@linked()
 def draw_jointly(rng, z, w, mean, factor):
     """Draw jointly Normal statistics of covariance FF' likewise (by Matheron's rule)."""
     own = mean + factor @ rng.standard_normal(factor.shape[1])
@@ -159,7 +160,7 @@ def draw_jointly(rng, z, w, mean, factor):
     return own + covariance @ np.linalg.solve(covariance + np.diag(w + least), gap)
 
 
-@jit
+@linked()
 def draw_noise(rng, noise, q, given, mixed):
     """Draw the variances of Laplace noise.
 
@@ -184,7 +185,7 @@ def draw_noise(rng, noise, q, given, mixed):
             q[first + j] = -math.log(draw_precision(rng, abs(z[j] - drawn[j]), scale[j]))
 
 
-@jit
+@linked()
 def sweep(rng, density, noise, q, given, levels, anew, mixed, tuned, adapt, forth):
     """Make every move once, in place, in order or in the opposite one.
 

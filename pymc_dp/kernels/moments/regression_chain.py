@@ -43,6 +43,7 @@ from pymc_dp.kernels.functions.linear_algebra import (
     solve_transposed,
     solve_upper,
 )
+from pymc_dp.kernels.linked import linked
 from pymc_dp.kernels.moments.bounds import feasible_parameters, feasible_sums
 from pymc_dp.kernels.moments.walk import random_size, turn
 
@@ -205,7 +206,7 @@ def log_law_of_x(model, mean, lower):
     return -degrees * log_determinant(root), degrees * inverse(root), weight
 
 
-@jit
+@linked()
 def posterior(model, u, theta, rss):
     """Return the upper factor of Lambda_n, mu_n, a_n and b_n of the normal-inverse-gamma law."""
     root, proper = factor(u + model.precision_theta, 0.0)
@@ -240,7 +241,7 @@ def distances(model, c):
     return out
 
 
-@jit
+@linked()
 def log_density(model, c, proposal, gradient):
     """Log density of the statistics' coordinates, given what was released.
 
@@ -319,7 +320,7 @@ def spread_out(upper, out):
             at += 1
 
 
-@jit
+@linked()
 def draw_parameters(rng, model, c):
     """Draw the coefficients and the error variance given the statistics' coordinates."""
     mean_x, lower, theta, rss = unpack(c, model.mean_x.size)
@@ -341,7 +342,7 @@ def feasible(model, c, theta, sigma2):
     return feasible_sums(s, model.n, model.box) and feasible_parameters(theta, sigma2, model.box)
 
 
-@jit
+@linked()
 def write_turned(rng, c, p, out):
     """Write c with its slopes and residuals turned; return the log of the Jacobian.
 
@@ -394,7 +395,7 @@ def shear_means(proposal, s, c, new_s):
             c[at] += proposal.shear[i, j] * (new_s[j] - s[j])
 
 
-@jit
+@linked()
 def run_trajectory(rng, model, proposal, across, c, s, new_s, gradient):
     """Leap from c, which is overwritten as the gradient is; return densities: Hamilton's dynamics.
 
@@ -426,7 +427,7 @@ def run_trajectory(rng, model, proposal, across, c, s, new_s, gradient):
     return there, 0.5 * (before - v @ v)
 
 
-@jit
+@linked()
 def run_hamiltonian(rng, c, theta, sigma2, model, proposal, steps):
     """Run trajectories, a turn and a stretch; draw the parameters given the statistics.
 
