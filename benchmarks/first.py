@@ -7,7 +7,6 @@ takes is a second call in the same process. ``--explain`` measures `dp.explain` 
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,14 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pymc_dp.warm import PAGES, code_of
+
 ROOT = Path(__file__).resolve().parent.parent
-HOWTO = ROOT / "docs" / "howto"
 RESULT = Path(__file__).parent / "results" / "first.json"
 PLAIN = "plain PyMC"
-PAGES = (
-    PLAIN, "mean_and_variance", "noisy_rows", "overlapping_tables", "means_by_group",
-    "changed_answers", "regression", "public_covariates", "revenue", "counts_and_means",
-)  # fmt: skip
+_CHOSEN = (PLAIN, *PAGES)
 _PLAIN = """
 import numpy as np, pymc as pm
 with pm.Model() as model:
@@ -50,16 +47,6 @@ dp.sample = sample
 import atexit
 atexit.register(lambda: print("FIRST", json.dumps(found)))
 """
-
-
-def code_of(page: str) -> str:
-    """Return the code cells of a page up to the one that samples."""
-    text = (HOWTO / f"{page}.md").read_text(encoding="utf-8")
-    cells = re.findall(r"^```\{code-cell\}\n(?::tags:[^\n]*\n+)?(.*?)^```$", text, re.M | re.S)
-    last = next((i for i, cell in enumerate(cells) if "dp.sample(" in cell), None)
-    if last is None:
-        raise ValueError(f"{page!r} samples nothing: {', '.join(PAGES[1:])}")
-    return "\n".join(cells[: last + 1])
 
 
 def once(page: str, cache: str, explain: bool = False) -> dict[str, float]:
@@ -107,7 +94,7 @@ def main(pages: list[str], explain: bool) -> None:
     kind = "explain" if explain else "sample"
     kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     print("| model | empty | kept | of that sampling |\n|---|---|---|---|", flush=True)
-    chosen = [page for page in pages or PAGES if not (explain and page == PLAIN)]
+    chosen = [page for page in pages or _CHOSEN if not (explain and page == PLAIN)]
     with ThreadPoolExecutor(2) as pool:
         for page, found in zip(
             chosen, pool.map(lambda p: measure(p, explain), chosen), strict=True

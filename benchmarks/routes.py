@@ -29,7 +29,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.kept import kept
 from pymc_dp.reading.model import privatized
 from pymc_dp.routes import routes
-from pymc_dp.routes.costs import CONSTANTS, COSTS, expected_rate
+from pymc_dp.routes.costs import COMPILING, CONSTANTS, COSTS, expected_rate
 
 FOLDER = RESULTS / "routes"
 SECONDS, FEWEST, MOST, COLD = 4.0, 50, 20_000, 90.0
@@ -338,5 +338,5 @@ def main(names: list[str], *, only_fit: bool) -> None:
             print(f"{name}, {time.perf_counter() - began:.0f} s", flush=True)
     found = measured()
     constants = fit(found)
-    COSTS.write_text(json.dumps(constants, indent=1) + "\n")
+    COSTS.write_text(json.dumps(constants | {"compiling": COMPILING}, indent=1) + "\n")
     report(found, constants)

@@ -35,6 +35,7 @@ from pymc_dp.reading.model import (
 from pymc_dp.routes import Route, interrupted, routes
 from pymc_dp.routes.as_written import not_for_nuts
 from pymc_dp.routes.chain import ARGUMENTS
+from pymc_dp.routes.compiling import by_preference, run
 from pymc_dp.routes.convergence import check_convergence
 from pymc_dp.routes.costs import expected_rate
 from pymc_dp.routes.gibbs import on_records
@@ -242,7 +243,7 @@ def _by_best_route(
             by_a_word.append(
                 (expected_rate(route.usual) if route.usual else 0.0, route.name, reason)
             )
-    for plan, best in sorted(open_routes, key=lambda own: -own[1].standing(own[0].rate)):
+    for plan, best in by_preference(open_routes):
         _log.info("Route: %s (rung: %s)", best.name, best.rung)
         usual, name, reason = max(by_a_word)
         if usual >= _MUCH_FASTER * plan.rate:
@@ -262,7 +263,7 @@ def _by_best_route(
         if best.arguments:
             own.pop("var_names", None)
         try:
-            tree = plan.run(**own)
+            tree = run(best, plan, **own)
             if best.arguments and named:
                 tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
             return tree, instead
@@ -354,14 +355,14 @@ def _as_written(reading: Reading, **kwargs):
             if not isinstance(plan, Declined) and (nuts_sampler == "pymc" or not route.steps)
             if not route.arguments or kwargs.keys() <= route.arguments
         ]
-        plans.sort(key=lambda own: own[1].standing(own[0].rate))
+        ordered = by_preference(plans)
         while True:
-            plan, route = plans.pop()
+            plan, route = ordered.pop(0)
             _log.info("Route: %s (rung: %s)", route.name, route.rung)
             try:
-                return plan.run(**kwargs)
+                return run(route, plan, **kwargs)
             except Declined as why:  # which compiling found out
-                if not plans:
+                if not ordered:
                     raise
                 _log.warning("Not taken: %s, %s", route.name, why)
     except NotFinite:

@@ -23,6 +23,12 @@ def stage(what: str = "") -> None:
         current.say(what)
 
 
+def expect_compiling(seconds: float) -> None:
+    """Say how many CPU seconds compiling may take, once it begins; 0 if all is on disk."""
+    if (current := _CURRENT.get()) is not None:
+        current.compiling = seconds
+
+
 def _is_said(_: logging.LogRecord) -> bool:
     current = _CURRENT.get()
     return current is None or not current.quiet
@@ -48,7 +54,7 @@ class Stages:
     def __init__(self, *, progressbar: bool, quiet: bool):
         self.quiet = quiet
         self._began = self._said = time.perf_counter()
-        self._now = ""
+        self._now, self.compiling = "", 0.0
         self._over, self._lock = threading.Event(), threading.RLock()
         self._handlers = list(logging.getLogger("pymc").handlers)
         self._show: Any = None
@@ -88,6 +94,8 @@ class Stages:
 
     def say(self, what: str) -> None:
         """Say what begins now."""
+        if what == "Compiling" and self.compiling:
+            what = f"Compiling, once, for some {self.compiling:.0f} s"
         with self._lock:
             if self._show is not None and what != self._now:
                 self._now = what

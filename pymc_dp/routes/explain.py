@@ -33,6 +33,7 @@ from pymc_dp.reading.model import (
     size_of,
 )
 from pymc_dp.routes import routes
+from pymc_dp.routes.compiling import by_preference, compiling_seconds
 from pymc_dp.routes.latent_gaussian import unnormalised
 from pymc_dp.step_methods import choose_steps
 
@@ -138,12 +139,13 @@ def _explained(reading: Reading) -> Explanation:
             else (route, route.standing(plan.rate), "")
             for route, plan in plans
         ]
-        best = max(rate for _, rate, _ in table)
+        ordered = by_preference([(p, r) for r, p in plans if not isinstance(p, Declined)])
+        taken = ordered[0][1] if ordered else None
         rows = []
         told: dict[str, str] = {}
         slow = any(_AFRESH in row[1] for row in result.tables[0][2])
-        for route, rate, reason in sorted(table, key=lambda entry: -entry[1]):
-            state = reason if reason else ("open, dp.sample takes it" if rate == best else "open")
+        for route, _, reason in sorted(table, key=lambda entry: -entry[1]):
+            state = reason if reason else ("open, dp.sample takes it" if route is taken else "open")
             if reason in told:
                 state = f"as for {told[reason]}"
             elif reason:
@@ -154,8 +156,10 @@ def _explained(reading: Reading) -> Explanation:
             rows.append([route.rung, route.name, state, cost])
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
         for route, plan in plans:
-            if isinstance(plan, Declined) or route.standing(plan.rate) < best:
+            if isinstance(plan, Declined) or route is not taken:
                 continue
+            if seconds := compiling_seconds(route, plan):
+                result.notes.append(f"{route.name!r} compiles once, for some {seconds:.0f} s.")
             if names := ", ".join(map(repr, plan.moved())):
                 result.notes.append(
                     f"dp.sample moves {names} in coordinates that suit the data, whether they are "
