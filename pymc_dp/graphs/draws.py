@@ -23,6 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.kernels.deferred import deferring
 
 
 class _Untraced(list):
@@ -42,7 +43,7 @@ def _compiled(inputs: Sequence[Variable], outputs: Any, **options: Any) -> Any:
     for variable in ancestors([outputs] if isinstance(outputs, Variable) else outputs):
         if isinstance(variable, Constant):
             variable.tag.trace = _Untraced()
-    return pm_compile(inputs, outputs, on_unused_input="ignore", **options)
+    return deferring(pm_compile(inputs, outputs, on_unused_input="ignore", **options))
 
 
 Given = Mapping[TensorVariable, np.ndarray]

@@ -148,3 +148,11 @@ class Kernel(DeferringDispatcher):
     def get_overload(self, sig):
         """Return what is called by compiled code."""
         return self.inside.get_overload(sig)
+
+
+def deferring[F](function: F) -> F:
+    """Have a function of PyTensor compiled as `DeferringDispatcher`, if Numba compiles it."""
+    compiled = getattr(getattr(function, "vm", None), "jit_fn", None)
+    if isinstance(compiled, CPUDispatcher):
+        compiled.__class__ = DeferringDispatcher
+    return function

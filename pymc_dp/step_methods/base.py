@@ -23,6 +23,7 @@ from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.interrupts import uninterrupted
 from pymc_dp.graphs.questions import nearest_rvs, public_data
+from pymc_dp.kernels.deferred import deferring
 from pymc_dp.reading.kept import made_once
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, takes_whole
 
@@ -53,7 +54,7 @@ def point_function(
     function = pytensor.function(
         inputs, graphs[0] if single else graphs, trust_input=True, on_unused_input="ignore"
     )
-    return PointFunction(function, [v.name for v in inputs])
+    return PointFunction(deferring(function), [v.name for v in inputs])
 
 
 @made_once

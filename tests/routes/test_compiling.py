@@ -18,7 +18,9 @@ def nothing_on_disk(tmp_path, monkeypatch):
 
 def route(name, rate, seconds, monkeypatch):
     monkeypatch.setitem(compiling.COMPILING, name, seconds)
-    return Plan(rate, lambda **_: name, cost={f"{name} part": 1.0}), Route(name, "marginal", lambda _: None)
+    return Plan(rate, lambda **_: name, cost={f"{name} part": 1.0}), Route(
+        name, "marginal", lambda _: None
+    )
 
 
 def test_a_route_that_saves_a_minute_and_half_is_taken_until_the_other_is_on_disk(monkeypatch):
