@@ -67,10 +67,13 @@ class Linked(Kernel):
     @cached_property
     def _from_python(self) -> Any:
         """Compile a call alone: the kernel is compiled once, for all who call it."""
-        names = ", ".join(self._compiler.pysig.parameters)
-        scope = {"kernel": self}
-        exec(f"def call({names}): return kernel({names})", scope)
-        return njit(nogil=True)(scope["call"])
+        kernel = self
+
+        @njit(cache=True, nogil=True)
+        def call(*args):
+            return kernel(*args)
+
+        return call
 
     @cached_property
     def declared(self) -> Signature | None:
