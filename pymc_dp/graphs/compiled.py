@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from numba import carray, cfunc
+from numba import carray
 from numba.core.event import Listener, install_listener
+from numba.core.registry import CPUDispatcher
 from pytensor import scalar as ps
 from pytensor.compile.io import In
 from pytensor.compile.mode import Mode, get_mode
@@ -30,7 +31,7 @@ from pytensor.tensor.type import TensorType
 from pymc_dp.graphs.products import PRODUCTS
 from pymc_dp.graphs.questions import lengths, plain_function, with_shapes
 from pymc_dp.graphs.stages import stage
-from pymc_dp.kernels.deferred import DeferringDispatcher, deferred
+from pymc_dp.kernels.deferred import DeferringDispatcher, callback
 from pymc_dp.kernels.pointers import SIGNATURE
 
 # Numba keeps no code on disk that holds more bytes of data than this.
@@ -86,7 +87,8 @@ def from_code(name: str, arguments: str, code: str, **names: Piece | Any) -> Pie
     plain, key = _function(name, arguments, code, **names)
     options = {"final_function": True, "nogil": True, "no_cfunc_wrapper": True}
     function = numba_njit(plain, cache=key is not None, **options)
-    function.__class__ = DeferringDispatcher
+    if isinstance(function, CPUDispatcher):  # not under NUMBA_DISABLE_JIT
+        function.__class__ = DeferringDispatcher
     return Piece(function, key)
 
 
@@ -165,8 +167,7 @@ class Filling:
         known = {"carray": Piece(carray, "carray"), "nan": Piece(nan, "nan")}
         arguments = "x, size, data, count, out, length"
         plain, key = _function("fill", arguments, _FILL, inner=inner, **known)
-        with deferred():
-            self._compiled = cfunc(SIGNATURE, cache=key is not None)(plain)
+        self._compiled = callback(SIGNATURE, plain, cache=key is not None)
 
     @property
     def function(self) -> tuple[int, np.ndarray]:

@@ -12,7 +12,7 @@ from pytensor.scalar.basic import ScalarOp, float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.kernels import key_of
+from pymc_dp.kernels import joined, key_of
 
 
 class KernelOp(ScalarOp):
@@ -70,7 +70,9 @@ def _numba_funcify_kernel_op(op, node, **kwargs):
 
     if op.key is None:
         return evaluate, None
-    return evaluate, scalar_op_cache_key(op, kernel=op.key)
+    # Here is what calls the kernel.
+    key = joined(op.key, key_of(_numba_funcify_kernel_op))
+    return evaluate, scalar_op_cache_key(op, kernel=key)
 
 
 class HostOp(Op):

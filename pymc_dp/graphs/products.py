@@ -57,14 +57,12 @@ class BatchedProduct(BatchedDot):
 @register_funcify_default_op_cache_key(Product)
 def _product(op, node, **kwargs):
     @numba_njit
-    def product(x, y, out=None):
-        if out is None:
-            out = np.empty((x.shape[0], y.shape[1]))
+    def product(x, y):
+        out = np.empty((x.shape[0], y.shape[1]))
         multiply(x, y, out)
         return out
 
-    product.handles_out = True
-    return product, version_of(multiply)
+    return product, version_of(product)
 
 
 @register_funcify_default_op_cache_key(BatchedProduct)
@@ -78,7 +76,7 @@ def _batched_product(op, node, **kwargs):
             multiply(x[i], y[i], out[i])
         return out
 
-    return batched_product, version_of(multiply)
+    return batched_product, version_of(batched_product)
 
 
 @node_rewriter([Dot, BatchedDot])

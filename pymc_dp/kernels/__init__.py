@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from glob import escape
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from pickle import UnpicklingError
 from re import sub
@@ -27,13 +28,14 @@ import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import CPUDispatcher
 
-from pymc_dp.kernels.deferred import DeferringDispatcher, Kernel
-from pymc_dp.kernels.keys import key_of, version_of
+from pymc_dp.kernels.deferred import Kernel
+from pymc_dp.kernels.keys import joined, key_of, version_of
 
-__all__ = ["jit", "key_of", "njit", "part", "version_of"]
+__all__ = ["jit", "joined", "key_of", "njit", "part", "version_of"]
 
 _log = logging.getLogger("pymc.dp")
-_STAMP = 1  # the code is in the name of the file
+# The code of a function is in the name of its file; that of other packages may be compiled in.
+_STAMP = tuple(version(name) for name in ("numpy", "scipy", "pytensor"))
 _LONG = 60 * 24 * 3600.0  # seconds without use, after which code of other versions goes
 
 
@@ -75,6 +77,7 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Callable, name: str = ""):
         super().__init__(function)
         self._function, self._name = function, name
+        self.is_called_apart = False  # and not part of what calls it: its machine code is kept
         self._key: str | None = None
 
     def _named(self) -> bool:
@@ -84,9 +87,9 @@ class KernelCache(FunctionCache):
             if self._key is None:  # whoever calls it may keep it, as PyTensor does
                 self.disable()
                 return False
-            version = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+            python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
             name = sub(r"[^\w.]", "", self._function.__qualname__)
-            base = f"{self._function.__module__}.{name}.{version}{self._name}-{self._key[:20]}"
+            base = f"{self._function.__module__}.{name}.{python}{self._name}-{self._key[:20]}"
             self._cache_file = KernelStore(self._cache_path, base, _STAMP)
         return self._enabled
 
@@ -112,6 +115,8 @@ class KernelCache(FunctionCache):
         """Keep compiled code, if the disk takes it."""
         if not self._named():
             return
+        if self.is_called_apart:
+            data.library._ensure_finalized()
         try:
             super().save_overload(sig, data)
         except OSError as error:
@@ -135,7 +140,7 @@ def njit(*args, cache: bool = False, **options):
     """Compile like `numba.njit`; with ``cache=True``, an edit of what it calls counts.
 
     Where no folder can be written, nothing is kept, and each process compiles what it needs; so it
-    does of functions without a key.
+    does of functions without a key. No function may call itself.
     """
 
     def decorate(function: Callable):
@@ -146,12 +151,10 @@ def njit(*args, cache: bool = False, **options):
             return made
         compiled: Any = made
         compiled.__class__ = Kernel
-        inside = compiled.targetoptions | {"no_cpython_wrapper": True}
-        compiled.inside = DeferringDispatcher(function, {}, inside)
         if cache:
             try:
-                for own, name in ((compiled, ""), (compiled.inside, "-inside")):
-                    own._cache = KernelCache(function, name)
+                compiled._cache = KernelCache(function)
+                compiled.inside_cache = KernelCache(function, "-inside")
             except RuntimeError:  # numba found no folder
                 _say_that_nothing_is_kept()
         return compiled

@@ -12,13 +12,18 @@ something of this package is compiled, under Numba's lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from llvmlite import binding
+from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
+from numba.core.sigutils import normalize_signature
 
 _DYNAMIC = "numba.dynamic.globals"  # what cannot be kept on disk
 _ENVIRONMENTS: dict[
@@ -29,7 +34,9 @@ _ENVIRONMENTS: dict[
 class DeferredLibrary(JITCodeLibrary):
     """Code that is optimised, and made machine code of, when it is asked for."""
 
-    _is_gathered = False
+    def __init__(self, codegen, name):
+        super().__init__(codegen, name)
+        self._gathered: set[Any] = set()
 
     def add_linking_library(self, library):
         """Take in what is called, as it is."""
@@ -37,12 +44,13 @@ class DeferredLibrary(JITCodeLibrary):
 
     def _gather(self):
         """Link in what is called."""
-        if not self._is_gathered:
-            self._is_gathered = True
-            for library in dict.fromkeys(self._linking_libraries):
+        while self._linking_libraries:  # Ctrl-C may come between two
+            library = self._linking_libraries[0]
+            if library not in self._gathered:
                 self._final_module.link_in(library._get_module_for_linking(), preserve=True)
                 self._reload_init.update(library._reload_init)
-            self._linking_libraries.clear()
+                self._gathered.add(library)
+            del self._linking_libraries[0]
 
     def _get_module_for_linking(self):
         if self._finalized or self._shared_module is not None:
@@ -87,7 +95,7 @@ class DeferredLibrary(JITCodeLibrary):
         return any(v.name.startswith(_DYNAMIC) for v in self._final_module.global_variables)
 
     def serialize_using_object_code(self):
-        """Serialize machine code, or the code that there is."""
+        """Serialize machine code, or what there is of a function that only others call."""
         if self._finalized:
             return super().serialize_using_object_code()
         self._gather()
@@ -100,7 +108,6 @@ class DeferredLibrary(JITCodeLibrary):
             return super()._unserialize(codegen, state)
         library = codegen.create_library(name)
         library._final_module = binding.parse_bitcode(data)
-        library._is_gathered = True
         return library
 
 
@@ -136,10 +143,46 @@ class DeferringDispatcher(CPUDispatcher):
             return super().compile(sig)
 
 
+class Callback(CFunc):
+    """A C callback, whose machine code is kept on disk."""
+
+    def _compile_uncached(self):
+        with deferred():
+            made = super()._compile_uncached()  # type: ignore[misc]
+            made.library._ensure_finalized()
+            return made
+
+
+def callback(signature: Any, function: Any, cache: bool = True) -> Callback:
+    """Compile as `numba.cfunc`; nothing is kept where numba finds no folder for it."""
+    made = Callback(function, normalize_signature(signature), locals={}, options={})
+    if cache:
+        with suppress(RuntimeError):
+            made.enable_caching()
+    with deferred():
+        made.compile()
+    return made
+
+
 class Kernel(DeferringDispatcher):
     """A compiled function that is compiled apart for calls from Python, which need machine code."""
 
-    inside: Any  # a dispatcher
+    inside_cache: Any = None
+
+    @cached_property
+    def inside(self) -> Any:
+        """What compiled code calls."""
+        options = self.targetoptions | {"no_cpython_wrapper": True}
+        made: Any = DeferringDispatcher(self.py_func, {}, options)
+        if self.inside_cache is not None:
+            made._cache = self.inside_cache
+        return made
+
+    def __reduce__(self):
+        """Pickle a kernel of a module by its name."""
+        if "<locals>" in self.py_func.__qualname__:
+            return super().__reduce__()
+        return _of_module, (self.py_func.__module__, self.py_func.__qualname__)
 
     def get_call_template(self, args, kws):
         """Tell the type of a call by compiled code."""
@@ -148,6 +191,10 @@ class Kernel(DeferringDispatcher):
     def get_overload(self, sig):
         """Return what is called by compiled code."""
         return self.inside.get_overload(sig)
+
+
+def _of_module(module: str, name: str) -> Any:
+    return attrgetter(name)(import_module(module))
 
 
 def deferring[F](function: F) -> F:

@@ -25,6 +25,7 @@ from numba.core import types
 _BY_NAME = {"builtins", "ctypes", "llvmlite", "math", "numba", "numpy", "pymc", "pytensor", "scipy"}
 _KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _IN_CIRCLES: WeakSet[Any] = WeakSet()
+_OURS = "pymc_dp."
 
 
 class _Unnamed(ValueError):
@@ -35,13 +36,25 @@ def key_of(value: Any) -> str | None:
     """Return the key of a function, of numbers, or of tuples of these; None for anything else."""
     try:
         return sha256(repr(_key(value, ())).encode()).hexdigest()
-    except (_Unnamed, OSError):
+    except (
+        ValueError,
+        TypeError,
+        OSError,
+    ):  # an empty cell, a class without a file
         return None
+
+
+def joined(*parts: Any) -> str | None:
+    """Return one key of several keys and numbers; None if a part has none."""
+    return None if None in parts else sha256(repr(parts).encode()).hexdigest()
 
 
 def version_of(function: Any) -> int:
     """Return the key of a function of a module as the number that PyTensor takes for a version."""
-    return int(key_of(function) or "", 16)
+    key = key_of(function)
+    if key is None:
+        raise ValueError(f"{function} has no key: it reads what other processes cannot know")
+    return int(key, 16)
 
 
 def _key(value: Any, around: tuple[Any, ...]) -> Any:
@@ -68,7 +81,7 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
     function = getattr(value, "py_func", getattr(value, "_defn", value))
     if isinstance(function, FunctionType) and not _is_by_name(function):
         return options, _function(function, around)
-    if isinstance(value, ModuleType):
+    if isinstance(value, ModuleType) and _is_known_package(value):
         return value.__name__
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__qualname__, tuple(
@@ -88,7 +101,8 @@ def _is_by_name(value: Any) -> bool:
 def _code(code: CodeType) -> tuple[Any, ...]:
     """Return what a function does, whatever its lines are numbered."""
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    return code.co_name, code.co_code, names, code.co_argcount, code.co_kwonlyargcount
+    counts = code.co_argcount, code.co_kwonlyargcount, code.co_flags
+    return code.co_name, code.co_code, code.co_exceptiontable, names, counts
 
 
 @functools.cache
@@ -114,7 +128,9 @@ def _function(function: FunctionType, around: tuple[Any, ...]) -> Any:
     )
     parts += _key((held, function.__defaults__, function.__kwdefaults__), inside), tuple(read)
     found = sha256(repr(parts).encode()).hexdigest()
-    if not around or function not in _IN_CIRCLES:  # there it depends on where one began
+    # The key of a function in a circle of calls depends on the one that was asked for first. What a
+    # user's function reads may change.
+    if function.__module__.startswith(_OURS) and (not around or function not in _IN_CIRCLES):
         _KNOWN[function] = found
     return found
 
@@ -123,15 +139,20 @@ def _read(code: CodeType, module: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what a function may read by a name of its module, or as an attribute of a module."""
     for name in code.co_names:
         if name in module:
-            value = module[name]
-            yield name, value
-            if isinstance(value, ModuleType) and not _is_known_package(value):
-                for other in code.co_names:
-                    if hasattr(value, other):
-                        yield f"{name}.{other}", getattr(value, other)
+            yield from _with_attributes(name, module[name], code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _read(constant, module)
+
+
+def _with_attributes(name: str, value: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield a value, of a module of ours the attributes that may be read, as `pkg.module.value`."""
+    if not isinstance(value, ModuleType) or _is_known_package(value):
+        yield name, value
+        return
+    for other in names:
+        if hasattr(value, other):
+            yield from _with_attributes(f"{name}.{other}", getattr(value, other), names)
 
 
 def _is_known_package(module: ModuleType) -> bool:

@@ -35,18 +35,24 @@ V, M = "f8[::1]", "f8[:, ::1]"
 _log = logging.getLogger("pymc.dp")
 _FIND = "pymc_dp_find_kernel"
 _KNOWN: dict[str, Linked] = {}
+_FAILED: set[bytes] = set()
 _Types = tuple[types.Type, ...]
 
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 def _find(asked: bytes) -> int | None:
     """Return the address of a kernel; none where it cannot be compiled."""
-    name, _, args = asked.decode().partition(" ")
-    try:
-        return _KNOWN[name].address(loads(b64decode(args)))
-    except BaseException:  # no exception passes into compiled code
-        _log.exception("The kernel %s cannot be compiled", name)
+    if asked in _FAILED:
         return None
+    name, _, kinds = asked.decode().partition(" ")
+    try:
+        return _KNOWN[name].address(*loads(b64decode(kinds)))
+    except Exception:  # none passes into compiled code
+        _FAILED.add(asked)
+        _log.exception("The kernel %s cannot be compiled", name)
+    except BaseException:
+        _log.warning("Interrupted: the kernel %s is not compiled", name)
+    return None
 
 
 binding.add_symbol(_FIND, ctypes.cast(_find, ctypes.c_void_p).value)
@@ -85,7 +91,7 @@ class Linked(Kernel):
 
     @cached_property
     def _calls(self) -> dict[_Types, object]:
-        """By which numba finds how calls are lowered, for the types of their arguments."""
+        """What numba looks up the code of a call by, for the types of its arguments."""
         return {}
 
     def get_call_template(self, args, kws):
@@ -119,7 +125,7 @@ class Linked(Kernel):
 
     def _lowered(self, signature: Signature) -> Callable[..., Any]:
         result, args = signature.return_type, signature.args
-        name = f"{_name(self.py_func)} {b64encode(dumps(args)).decode()}"
+        name = f"{_name(self.py_func)} {b64encode(dumps((args, result))).decode()}"
 
         def call(context, builder, _, values):
             stub = _stub(context, builder.module, name, signature)
@@ -130,12 +136,12 @@ class Linked(Kernel):
 
         return call
 
-    def address(self, args: _Types) -> int:
+    def address(self, args: _Types, result: types.Type) -> int:
         """Return where its code for some types lies, which is compiled or loaded."""
-        if self.declared is not None and args != self.declared.args:
-            raise TypeError(f"it takes {self.declared.args}, not {args}")
         self.inside.compile(args)
         made: Any = self.inside.overloads[args]
+        if result != made.signature.return_type:
+            raise TypeError(f"it returns {made.signature.return_type}, not {result}")
         return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
 
 
@@ -175,6 +181,8 @@ def linked(signature: str | None = None, **options) -> Callable[[Callable], Any]
         compiled: Any = made
         compiled.__class__ = Linked
         compiled.signature = signature
+        if compiled.inside_cache is not None:
+            compiled.inside_cache.is_called_apart = True
         _KNOWN[_name(function)] = compiled
         return compiled
 

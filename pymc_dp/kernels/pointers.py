@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, types
+from numba import carray, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from pymc_dp.kernels import jit
+from pymc_dp.kernels.deferred import callback
 
 # Of a function that fills its last vector from its first and from data, and returns a number.
 # Vectors are addresses and lengths. Where it raises an error, all of that is NaN: none passes this
@@ -69,7 +70,6 @@ def make_nutpie_functions() -> tuple[Any, Any]:
     numbers = types.CPointer(types.float64)
     before = types.uint64, numbers, numbers, numbers, types.voidptr
 
-    @cfunc(types.int64(*before), cache=True)
     def density(size, x, gradient, log_density, given):
         own, out = carray(given, (2, 3), np.int64)[0], carray(gradient, (size,))
         found: float = _call(own[0], carray(x, (size,)), carray(_pointer(own[1]), (own[2],)), out)
@@ -79,10 +79,10 @@ def make_nutpie_functions() -> tuple[Any, Any]:
                 return 3
         return 0 if math.isfinite(found) else 4
 
-    @cfunc(types.int64(types.uint64, *before[:3], types.voidptr), cache=True)
     def expand(size, expanded, x, out, given):
         own, out = carray(given, (2, 3), np.int64)[1], carray(out, (expanded,))
         found: float = _call(own[0], carray(x, (size,)), carray(_pointer(own[1]), (own[2],)), out)
         return -2 if math.isnan(found) else 0
 
-    return density, expand
+    after = types.uint64, *before[:3], types.voidptr
+    return callback(types.int64(*before), density), callback(types.int64(*after), expand)

@@ -26,7 +26,7 @@ from pymc_dp.graphs.compiled import Piece, from_graph, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.graphs.registry import Registry
-from pymc_dp.kernels import key_of
+from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.counts import laws as kernels
 from pymc_dp.kernels.counts.laws import CountLaw
 from pymc_dp.kernels.counts.sums import (
@@ -190,8 +190,7 @@ class CountSum(KernelOp):
 
 
 def _made(make: Callable, law: CountLaw, noise: NoiseOfCounts) -> Piece:
-    own = key_of((make, law))
-    key = noise.kernel.key and own and f"{own} {noise.kernel.key} {noise.arguments}"
+    key = joined(key_of((make, law)), noise.kernel.key, noise.arguments)
     return Piece(make(law, noise.kernel), key)
 
 

@@ -7,7 +7,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from pytensor.link.numba.linker import NumbaLinker
 from xarray import DataTree
 
 from pymc_dp.graphs.interrupts import Handler, between
+from pymc_dp.graphs.questions import plain_function
 from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.kept import made_once
 from pymc_dp.reading.model import is_tagged
@@ -94,7 +96,8 @@ def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs:
     shapes = {value.name: np.shape(first[value.name]) for value in values}
     names = [f"{v}[{i}]" if s else v for v, s in shapes.items() for i in range(math.prod(s))]
     with between(sampler.density) as density:
-        density(start)  # compiles
+        if math.isnan(density(start)[0]):  # this compiles
+            _raise_what_is_wrong(model, first)
         density = _named_when_long(density)
         centers = find_centers(density, start, [math.prod(s) for s in shapes.values()])
         for center in centers:
@@ -171,6 +174,14 @@ def _without_standing_still(
                 why,
             )
     return tree
+
+
+def _raise_what_is_wrong(model: pm.Model, point: Mapping[str, np.ndarray]) -> None:
+    """Evaluate a density without a value once in Python: compiled code raises no errors."""
+    values = [model.rvs_to_values[rv] for rv in model.free_RVs]
+    density = plain_function(values, model.logp())
+    with suppress(np.linalg.LinAlgError, ZeroDivisionError), np.errstate(all="ignore"):
+        density(*(point[value.name] for value in values))
 
 
 def _in_words(chains: Sequence[int]) -> str:

@@ -26,7 +26,7 @@ from pymc_dp.graphs.questions import (
     public_data,
     substitute,
 )
-from pymc_dp.kernels import key_of, part
+from pymc_dp.kernels import joined, key_of, part
 from pymc_dp.laws.counts.density import CompiledNoise, compile_noise
 from pymc_dp.mechanisms.release import apart
 from pymc_dp.reading.counts import MOST_LISTED
@@ -173,7 +173,7 @@ class CountGibbs(WeavingStep):
                 noise.sweep, family, table.binary, parameter is not None, table.concave
             )
             made_of = key_of(family), table.binary, table.concave, key_of(make_loop_draw)
-            key = noise.key and repr((noise.key, *made_of))
+            key = joined(noise.key, *made_of)
             rvs = (rv,) if parameter is None else (rv, parameter)
             found.append(LoopDraw(rvs, given, Piece(draw, key)))
         return found

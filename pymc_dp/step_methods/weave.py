@@ -20,7 +20,7 @@ from pymc_dp.graphs.compiled import Piece, from_graph
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, substitute
-from pymc_dp.kernels import key_of
+from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.records import make_carried, make_carried_each
 from pymc_dp.mechanisms.release import FeasibleMoments, variance_cap
 from pymc_dp.reading.groups import (
@@ -219,7 +219,7 @@ class Weave(Layout):
             further,
         ]
         keys = [piece.key for piece in pieces]
-        key = None if None in keys else repr((key_of(make), keys))
+        key = joined(key_of(make), *keys)
         self.piece = inner = Piece(make(*(piece.function for piece in pieces)), key)
         self._run = unpacked(inner, "rng, theta", "axes, scales, moves, turn", [], [len(env)])
 

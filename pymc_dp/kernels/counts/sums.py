@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import jit, key_of, part
+from pymc_dp.kernels import jit, joined, key_of, part
 from pymc_dp.kernels.counts.laws import CountLaw, zero
 
 REST = 1e-16
@@ -116,7 +116,7 @@ def stepwise(
     center: Callable, log_noise: Callable, slope: Callable | None, key: str | None
 ) -> CountNoise:
     """Noise known by its log density only; these functions take p unpacked."""
-    key = key and f"{key_of(stepwise)} {key}"
+    key = joined(key_of(stepwise), key)
 
     @part
     def find_center(z, p):

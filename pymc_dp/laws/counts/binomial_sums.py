@@ -16,7 +16,7 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_
 from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.kernels import key_of
+from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.counts.binomial_sums import make_binomial_sum_draws, make_binomial_sums
 from pymc_dp.laws.count_sums import NoiseOfCounts, log_constant, noise_of
 from pymc_dp.laws.integrated import Integrated, in_results, recovered
@@ -29,7 +29,7 @@ def _compiled(make: Callable, noise: NoiseOfCounts, arguments: str) -> Piece:
     """Compile a kernel for some noise, whose parameters are rows of an array."""
     parameters = re.sub(r"\bn(\d+)\b", r"row[\1]", noise.arguments)
     unpack = from_source("unpack", "row", parameters)
-    key = noise.kernel.key and f"{key_of(make)} {noise.kernel.key} {noise.arguments}"
+    key = joined(key_of(make), noise.kernel.key, noise.arguments)
     kernel = Piece(make(noise.kernel, unpack.function), key)
     return from_source("of_entries", arguments, f"kernel({arguments})", kernel=kernel)
 
@@ -91,7 +91,7 @@ def _numba_binomial_sums(op, node, **kwargs):
     def binomial_sums(rows, z, trials, chance, entry):
         return kernel(rows, z, trials, chance, entry)
 
-    return binomial_sums, op.piece.key and f"{op.piece.key} {key_of(_numba_binomial_sums)}"
+    return binomial_sums, joined(op.piece.key, key_of(_numba_binomial_sums))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_source
-from pymc_dp.kernels import key_of
+from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.counts import exchanges as kernels
 from pymc_dp.reading.counts import is_concave, probes
 
@@ -109,7 +109,7 @@ def compile_noise(
     inner = from_graph([counts, rows, *own], [log_eta.astype("float64")])
     piece = from_source("log_eta", "k, rows, *data", "inner(k, rows, *data)[0].item()", inner=inner)
     make = kernels.make_table_draw if listed else kernels.make_table_sweep
-    key = piece.key and f"{key_of(make)}({piece.key})"
+    key = joined(key_of(make), piece.key)
     names = ", ".join(f"d{i}" for i in range(len(data)))
     arguments = "rng, counts, slopes, weights, integrated, concave, rounds"
     sweep = from_source(

@@ -20,7 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.questions import is_itself, known_value, plain_function
-from pymc_dp.kernels import key_of
+from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.records import (
     Functions,
     LawFunctions,
@@ -94,7 +94,7 @@ def chained(engines: Sequence[Engine]) -> Callable:
         lambda others, own: together(own, others), [e.functions for e in reversed(engines)]
     )
     keys = [engine.key for engine in engines]
-    key = None if None in keys else repr((key_of(make_chain), direct, keys))
+    key = joined(key_of(make_chain), direct, *keys)
     sizes = zip(*(engine.inputs for engine in engines), strict=True)
     after = "axes, scales, counts, turns, seen, out"
     inner = Piece(make_chain(functions, direct), key)
@@ -357,7 +357,7 @@ class Engine(Layout):
             at_random = any(isinstance(v.type, RandomType) for v in graph_inputs(coupled))
             self.costly = at_random, afresh
         keys = [piece.key for piece in (*pieces, *laws)]
-        self.key = None if None in keys else repr((key_of(make_sweeps), key_of(how), keys))
+        self.key = joined(key_of(make_sweeps), key_of(how), *keys)
         self.inputs = len(x), len(env)
         if "law" not in graphs:
             inner = Piece(make_sweeps(plain, how(plain)), self.key)
