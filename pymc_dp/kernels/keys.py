@@ -26,6 +26,13 @@ _BY_NAME = {"builtins", "ctypes", "llvmlite", "math", "numba", "numpy", "pymc", 
 _KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _IN_CIRCLES: WeakSet[Any] = WeakSet()
 _OURS = "pymc_dp."
+# What compiles is no part of what is compiled: of what factories call of it, the files are named.
+_COMPILERS = {
+    "pymc_dp.graphs.compiled",
+    "pymc_dp.kernels",
+    "pymc_dp.kernels.deferred",
+    "pymc_dp.kernels.keys",
+}
 
 
 class _Unnamed(ValueError):
@@ -77,8 +84,12 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
         return _code(value), tuple(_key(c, around) for c in value.co_consts)
     options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), around)
     options = options, getattr(value, "signature", None)  # of a linked kernel
+    if isinstance(value, functools._lru_cache_wrapper):
+        value = value.__wrapped__
     # A compiled function, an intrinsic, or what wraps a function.
     function = getattr(value, "py_func", getattr(value, "_defn", value))
+    if isinstance(function, FunctionType) and function.__module__ in _COMPILERS:
+        return function.__qualname__, _content(getfile(function))
     if isinstance(function, FunctionType) and not _is_by_name(function):
         return options, _function(function, around)
     if isinstance(value, ModuleType) and _is_known_package(value):

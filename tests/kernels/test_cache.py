@@ -1,14 +1,20 @@
 """Compiled code on disk is that of the sources, and a folder that cannot be written is no error."""
 
+import math
 import os
+import pickle
+import pkgutil
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from pymc_dp import kernels
+from pymc_dp.graphs.products import multiply
+from pymc_dp.kernels.functions.count_masses import log_binomial
 
 FOLDER = Path(kernels.__file__).parent
 LOG = 'import logging\nlogging.basicConfig(level="INFO", format="%(message)s")\n'
@@ -205,6 +211,57 @@ print(int(hashlib.sha256(repr(found).encode()).hexdigest()[:12], 16))
 def test_every_kernel_has_a_key_and_the_same_one_in_each_process():
     keys = [call(FOLDER.parent, KEYS, PYTHONHASHSEED=seed)[0] for seed in "12"]
     assert keys[0] == keys[1]
+
+
+def test_makers_of_kernels_have_keys():
+    makers = [
+        getattr(import_module(module.name), name)
+        for module in pkgutil.walk_packages(kernels.__path__, "pymc_dp.kernels.")
+        for name in vars(import_module(module.name))
+        if name.startswith(("make_", "_make_", "by_", "stepwise"))
+    ]
+    assert len(makers) > 10
+    assert not [make.__qualname__ for make in makers if kernels.key_of(make) is None]
+
+
+def test_keys_see_what_is_read_and_how_errors_are_caught():
+    scope = {"__name__": "users", "math": math}
+
+    def function(text, **read):
+        code = compile(text, "users.py", "exec")
+        exec(code, own := scope | read)
+        return own["f"]
+
+    plain = """
+def f(x):
+    try:
+        y = g(x)
+        z = h(y)
+    except ValueError:
+        return 0
+    else:
+        return y + z
+"""
+    other = plain.replace("        z = h(y)\n", "").replace(
+        "return y", "z = h(y)\n        return y"
+    )
+    keys = {
+        kernels.key_of(function(text, g=abs, h=abs, c=c) if "g(x)" in text else function(text, c=c))
+        for text in (plain, other, "def f(x): return x + c", "def f(x): return x - c")
+        for c in (1.0, 2.0)
+    }
+    assert len(keys) == 6  # what does not read c does not depend on it
+    changing = function("def f(x): return x + c", c=1.0)
+    before = kernels.key_of(changing)
+    changing.__globals__["c"] = 2.0
+    assert kernels.key_of(changing) != before
+    assert kernels.key_of(function("def f(x): return x + c", c=object())) is None
+    assert kernels.joined("one", None) is None
+
+
+def test_kernels_of_a_module_pickle():
+    for kernel in (multiply, log_binomial):
+        assert pickle.loads(pickle.dumps(kernel)) is kernel
 
 
 LINKED = """
