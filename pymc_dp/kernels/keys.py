@@ -84,6 +84,10 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
         return _code(value), tuple(_key(c, around) for c in value.co_consts)
     options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), around)
     options = options, getattr(value, "signature", None)  # of a linked kernel
+    if isinstance(value, ModuleType):  # asked for more, it might import what it has for later
+        if not _is_known_package(value):
+            raise _Unnamed
+        return value.__name__
     if isinstance(value, functools._lru_cache_wrapper):
         value = value.__wrapped__
     # A compiled function, an intrinsic, or what wraps a function.
@@ -92,16 +96,14 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
         return function.__qualname__, _content(getfile(function))
     if isinstance(function, FunctionType) and not _is_by_name(function):
         return options, _function(function, around)
-    if isinstance(value, ModuleType) and _is_known_package(value):
-        return value.__name__
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__qualname__, tuple(
             _key(getattr(value, f.name), around) for f in fields(value)
         )
     if isinstance(value, type) and not _is_by_name(value):
         return value.__qualname__, _content(getfile(value))
-    if isinstance(value, type | FunctionType | BuiltinFunctionType | np.ufunc):
-        return getattr(value, "__module__", None), getattr(value, "__qualname__", repr(value))
+    if isinstance(function, type | FunctionType | BuiltinFunctionType | np.ufunc):
+        return getattr(function, "__module__", None), getattr(function, "__qualname__", repr(value))
     raise _Unnamed
 
 

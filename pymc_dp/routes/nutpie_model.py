@@ -11,22 +11,20 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from nutpie.compile_pymc import (  # not public: nutpie's own functions make the model otherwise
-    CompiledPyMCModel,
-    _compute_shapes,
-    _prepare_dims_and_coords,
-)
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 
 from pymc_dp.graphs.compiled import Filling
 from pymc_dp.kernels.pointers import call, make_nutpie_functions
 from pymc_dp.step_methods.base import in_a_row
+
+if TYPE_CHECKING:
+    from nutpie.compile_pymc import CompiledPyMCModel
 
 
 def compile_model(model: pm.Model, var_names: Sequence[str] | None = None) -> CompiledPyMCModel:
@@ -42,6 +40,13 @@ def compile_model(model: pm.Model, var_names: Sequence[str] | None = None) -> Co
     NotImplementedError, NullTypeGradError
         Where a density has no gradient.
     """
+    # It takes a second to import, and these are not public: nutpie makes its functions otherwise.
+    from nutpie.compile_pymc import (
+        CompiledPyMCModel,
+        _compute_shapes,
+        _prepare_dims_and_coords,
+    )
+
     shapes = _compute_shapes(model)
     free = [model.rvs_to_values[rv] for rv in model.free_RVs]
     names = [value.name for value in free]
