@@ -140,12 +140,15 @@ def _explained(reading: Reading) -> Explanation:
             for route, plan in plans
         ]
         ordered = by_preference([(p, r) for r, p in plans if not isinstance(p, Declined)])
-        taken = ordered[0][1] if ordered else None
+        plan_taken, taken = ordered[0] if ordered else (None, None)
+        takes = "open, dp.sample takes it"
+        if plan_taken and taken and (seconds := compiling_seconds(taken, plan_taken)):
+            takes += f": compiles once, for some {seconds:.0f} s"
         rows = []
         told: dict[str, str] = {}
         slow = any(_AFRESH in row[1] for row in result.tables[0][2])
         for route, _, reason in sorted(table, key=lambda entry: -entry[1]):
-            state = reason if reason else ("open, dp.sample takes it" if route is taken else "open")
+            state = reason if reason else (takes if route is taken else "open")
             if reason in told:
                 state = f"as for {told[reason]}"
             elif reason:
@@ -158,8 +161,6 @@ def _explained(reading: Reading) -> Explanation:
         for route, plan in plans:
             if isinstance(plan, Declined) or route is not taken:
                 continue
-            if seconds := compiling_seconds(route, plan):
-                result.notes.append(f"{route.name!r} compiles once, for some {seconds:.0f} s.")
             if names := ", ".join(map(repr, plan.moved())):
                 result.notes.append(
                     f"dp.sample moves {names} in coordinates that suit the data, whether they are "

@@ -3,7 +3,6 @@
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -16,7 +15,7 @@ from pytensor import wrap_py
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.stages import Stages
-from pymc_dp.routes import Plan, nuts_chains
+from pymc_dp.routes import Plan, nutpie_model, nuts_chains
 from pymc_dp.routes import starts as tested
 from pymc_dp.routes.starts import NotFinite
 from tests.chains import QUIET
@@ -301,9 +300,10 @@ def test_what_pymc_refuses_is_refused(given, says):
     ("draws", "quiet", "says"), [(99, False, True), (99, True, False), (100, False, False)]
 )
 def test_few_draws_are_named_as_by_pymc(monkeypatch, caplog, draws, quiet, says):
-    nutpie = pytest.importorskip("nutpie")
-    compiled = SimpleNamespace(logp_func=None, shared_var_keys={}, with_data=lambda: compiled)
-    monkeypatch.setattr(nutpie, "compile_pymc_model", lambda *args, **kwargs: compiled)
+    pytest.importorskip("nutpie")
+    monkeypatch.setattr(nutpie_model, "compile_model", lambda *args: None)
+    for name in ("with_data", "density_of"):
+        monkeypatch.setattr(nutpie_model, name, lambda compiled: compiled)
     nuts_chains._of_nutpie(pm.Model(), [], draws=draws, quiet=quiet)
     assert (f"Only {draws} samples per chain." in caplog.text) == says
 
