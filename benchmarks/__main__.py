@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="only make the table of results")
     parser.add_argument("--fit", action="store_true", help="of routes: only fit their costs")
     parser.add_argument("--explain", action="store_true", help="of first: dp.explain alone")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.rows[:1] == ["routes"]:
         from benchmarks import routes
 

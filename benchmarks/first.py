@@ -56,14 +56,16 @@ def once(page: str, cache: str, explain: bool = False) -> dict[str, float]:
         "NUMBA_CACHE_DIR": f"{cache}/numba",
         "PYTENSOR_FLAGS": f"base_compiledir={cache}/graphs",
     }
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | kept, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    output, errors = process.communicate()
-    found = [line[6:] for line in output.splitlines() if line.startswith("FIRST ")]
-    if process.returncode:
-        raise RuntimeError(f"{page}: {errors[-2000:]}")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | kept,
+        capture_output=True,
+        text=True,
+    )
+    found = [line[6:] for line in done.stdout.splitlines() if line.startswith("FIRST ")]
+    if done.returncode:
+        raise RuntimeError(f"{page}: {done.stderr[-2000:]}")
     return json.loads(found[-1]) if found else {}
 
 

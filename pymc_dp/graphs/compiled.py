@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from hashlib import sha256
 from math import nan, prod
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -31,6 +30,7 @@ from pytensor.tensor.type import TensorType
 from pymc_dp.graphs.products import PRODUCTS
 from pymc_dp.graphs.questions import lengths, plain_function, with_shapes
 from pymc_dp.graphs.stages import stage
+from pymc_dp.kernels import joined
 from pymc_dp.kernels.deferred import DeferringDispatcher, callback
 from pymc_dp.kernels.pointers import SIGNATURE
 
@@ -96,9 +96,7 @@ def _function(name: str, arguments: str, body: str, **names: Piece | Any) -> tup
     """Return a function that is to be compiled, and its key."""
     source = f"def {name}({arguments}):\n" + indent(body, "    ")
     keys = [value.key if isinstance(value, Piece) else repr(value) for value in names.values()]
-    key = None
-    if None not in keys:
-        key = sha256(repr((source, keys)).encode()).hexdigest()
+    key = joined(source, *keys)
     env = globals() | {k: v.function if isinstance(v, Piece) else v for k, v in names.items()}
     return compile_numba_function_src(source, name, global_env=env, cache_key=key), key
 

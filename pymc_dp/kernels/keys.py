@@ -82,12 +82,12 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
         return repr(value)
     if isinstance(value, CodeType):
         return _code(value), tuple(_key(c, around) for c in value.co_consts)
-    options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), around)
-    options = options, getattr(value, "signature", None)  # of a linked kernel
     if isinstance(value, ModuleType):  # asked for more, it might import what it has for later
         if not _is_known_package(value):
             raise _Unnamed
         return value.__name__
+    options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), around)
+    options = options, getattr(value, "signature", None)  # of a linked kernel
     if isinstance(value, functools._lru_cache_wrapper):
         value = value.__wrapped__
     # A compiled function, an intrinsic, or what wraps a function.

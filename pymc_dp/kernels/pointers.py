@@ -7,6 +7,7 @@ disk. What takes an address is compiled once for all.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ def call(function, q, out):
     return _call(address, q, data, out)
 
 
+@cache
 def make_nutpie_functions() -> tuple[Any, Any]:
     """Compile the log density and the expansion of any model, as nutpie calls them.
 

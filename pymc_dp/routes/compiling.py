@@ -24,8 +24,7 @@ def compiling_seconds(route: Route, plan: Plan) -> float:
     """Return the CPU seconds that compiling is expected to take; 0 where the code is on disk."""
     if _mark(route, plan).exists():
         return 0.0
-    parts = sum(COMPILING.get(name, 0.0) for name in plan.cost if name != route.name)
-    return COMPILING.get(route.name, COMPILING["any"]) + parts
+    return COMPILING.get(route.name, COMPILING["any"])
 
 
 def run(route: Route, plan: Plan, **arguments: Any) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 COSTS = Path(__file__).with_name("costs.json")
 _READ = json.loads(COSTS.read_text(encoding="utf-8"))
-COMPILING: dict[str, float] = _READ.pop("compiling")  # CPU seconds of a route, and of its parts
+COMPILING: dict[str, float] = _READ.pop("compiling")  # CPU seconds of a route
 CONSTANTS: dict[str, float] = _READ
 _NOT_MEASURED = 1e-5  # seconds, about those of an entry: for what others add
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ def compile_model(model: pm.Model, var_names: Sequence[str] | None = None) -> Co
     shape_info = named, places, [shapes[name] for name in named]
     moved = [model.rvs_to_values[rv].name for rv, t in model.rvs_to_transforms.items() if t]
     dims, coords = _prepare_dims_and_coords(model, shape_info, moved)
-    of_density, of_expand = _functions()
+    of_density, of_expand = make_nutpie_functions()
     return CompiledPyMCModel(
         _n_dim=size,
         dims=dims,
@@ -93,9 +92,6 @@ def compile_model(model: pm.Model, var_names: Sequence[str] | None = None) -> Co
         expand_func=expand,
         reparameterized_names=moved,
     )
-
-
-_functions = cache(make_nutpie_functions)
 
 
 def with_data(compiled: CompiledPyMCModel) -> CompiledPyMCModel:
