@@ -121,6 +121,7 @@ def collapse(
     check_fits(map(release_statistic, releases(reading.model)))
     check_values(reading.model)
     on = collapsed(reading, to, approximate, moments)
+    try_densities(on)
     for note in what_goes(reading):
         _log.info("%s", note)
     return on.model
@@ -151,15 +152,24 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     for group in groups:
         found = change(reading, group, to, **approximation)
         for name, part in vars(found).items():
-            getattr(total, name).update(part)
+            into = getattr(total, name)
+            into.extend(part) if isinstance(into, list) else into.update(part)
     records = [rv for group in groups for rv in group.records]
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
     on = Reading(rebuilt(reading, records, total), reading)
+    on.trials = total.trials
     if to == "statistics":
         _prepare_sampling(reading, on, total.start)
     return on
+
+
+@once
+def try_densities(on: Reading) -> None:
+    """Decline a rung where a density of it is not found; see `Change.trials`."""
+    for trial in on.trials:
+        trial()
 
 
 def gone_names(reading: Reading) -> list[str]:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -40,6 +41,8 @@ class Change:
     deterministics : new deterministic variables by name.
     entries_of : by name, releases whose entries new variables have; their dims are those.
     dropped : names of releases that the rung has used up.
+    trials : what declines the rung where a density is not found; they compile, so that planning
+        does without them.
     """
 
     replaced: dict[TensorVariable, TensorVariable] = field(default_factory=dict)
@@ -49,6 +52,7 @@ class Change:
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
     entries_of: dict[str, TensorVariable] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
+    trials: list[Callable[[], None]] = field(default_factory=list)
 
 
 class SumLaw(ABC):
@@ -185,10 +189,19 @@ def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Ch
         others: list[Exception] = []
         for integrated in LAST_RESORTS.values():
             try:
-                return integrated(reading, group)
+                found = integrated(reading, group)
+                found.trials = [partial(_tried, trial, reason) for trial in found.trials]
+                return found
             except (Declined, ValueError) as also:
                 others.append(also)
         raise _both(reason, nearest(others)) from None
+
+
+def _tried(trial: Callable[[], None], reason: Declined) -> None:
+    try:
+        trial()
+    except Declined as also:
+        raise _both(reason, also) from None
 
 
 def _both(reason: Declined, last: Declined) -> Declined:

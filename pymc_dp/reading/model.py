@@ -57,12 +57,15 @@ class Reading:
         To what it was asked, see `once`.
     values : dict
         Of data that answers were found from, as they were.
+    trials : list of callables
+        What declines the model where a density of it is not found, before it is sampled.
     """
 
     def __init__(self, model: pm.Model, of: Reading | None = None, *, keeps: bool = False):
         self.model = model
         self.answers: dict[Any, Answer] = {}
         self.values: dict[SharedVariable, np.ndarray] = {} if of is None else of.values
+        self.trials: list[Callable[[], None]] = []
         self._keeps: bool = keeps if of is None else of._keeps
         self._family: WeakSet[Reading] = WeakSet() if of is None else of._family
         self._family.add(self)

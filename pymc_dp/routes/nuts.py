@@ -16,7 +16,7 @@ from xarray import DataTree
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_shape, lengths, nearest_rvs
-from pymc_dp.ladder.collapse import collapsed
+from pymc_dp.ladder.collapse import collapsed, try_densities
 from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
@@ -81,6 +81,7 @@ def _on(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
 
 
 def _sample(reading: Reading, on: Reading, **kwargs):
+    try_densities(on)
     model, moved = standardised(reading, on)
     if moved:
         names = ", ".join(map(repr, moved))

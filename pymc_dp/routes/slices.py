@@ -33,7 +33,7 @@ from pymc_dp.graphs.questions import lengths, nearest_rvs
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import Mixed, Tuned, advance, fill_rows
-from pymc_dp.ladder.collapse import collapsed, rebuilt
+from pymc_dp.ladder.collapse import collapsed, rebuilt, try_densities
 from pymc_dp.laws.integrated import Integrated, IntegratedReleaseRV, integrated_release
 from pymc_dp.laws.inversion.law import Inverted
 from pymc_dp.laws.mean_variance import noise_variance
@@ -535,7 +535,9 @@ def _plan(reading: Reading) -> Plan:
 @once
 def _chain(reading: Reading, sweeps: int) -> SliceChain:
     stage("Compiling")
-    names = [rv.name for rv in collapsed(reading, "marginal").model.free_RVs]
+    on = collapsed(reading, "marginal")
+    try_densities(on)
+    names = [rv.name for rv in on.model.free_RVs]
     with without_remarks():
         return SliceChain(layout(reading), names, sweeps)
 

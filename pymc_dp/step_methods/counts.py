@@ -160,10 +160,13 @@ class CountGibbs(WeavingStep):
         for rv in filter(is_count, group):
             owner = count_parameter(reading, rv)
             parameter = owner if owner in group else None
+            uncovered = f"{rv.name!r}: a table that overlaps, or is listed, is not covered"
+            if not isinstance(rv.owner.op, BinomialRV) and overlaps(reading, rv):
+                raise Declined(uncovered)  # before its moves are made, which compiles
             table = _table(reading, rv, parameter, point)
             noise = table.noise
             if noise is None or noise.listed:
-                raise Declined(f"{rv.name!r}: a table that overlaps, or is listed, is not covered")
+                raise Declined(uncovered)
             n, weights = _weights(reading, rv, parameter)
             row, values = in_a_row((n, weights)), reading.model.values_to_rvs
             given = [row, in_a_row([rv]), pt.constant(noise.slopes)]

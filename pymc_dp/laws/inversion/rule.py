@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pytensor.tensor as pt
@@ -23,7 +24,7 @@ from pymc_dp.laws.inversion.parts import parts_of
 from pymc_dp.laws.inversion.quadrature import noise_parts, starts_at_zero
 from pymc_dp.laws.inversion.readable import readable_law
 from pymc_dp.laws.inversion.summand import read_summand, summand_of
-from pymc_dp.laws.inversion.trial import require_found, require_somewhere
+from pymc_dp.laws.inversion.trial import require_found, trial_of
 from pymc_dp.laws.shown import as_released, of_multiples, of_weights
 from pymc_dp.laws.sum_law import LAST_RESORTS, Change
 from pymc_dp.reading.bounds import at_start
@@ -52,9 +53,16 @@ def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVa
     return records, list(mine)
 
 
-def _is_counted(records: TensorVariable) -> bool:
-    """Whether counts of the records' values say more of why there is no marginal."""
-    return isinstance(records.owner.op, BernoulliRV | CategoricalRV)
+@contextmanager
+def _by_inversion(records: TensorVariable) -> Iterator[None]:
+    """Say of a refusal in this block, or in what this decorates, what was tried."""
+    try:
+        yield
+    except (Declined, ValueError) as error:
+        # Counts of the records' values say more of why there is no marginal.
+        counted = isinstance(records.owner.op, BernoulliRV | CategoricalRV)
+        near = -1 if counted else getattr(error, "near", 1)
+        raise Declined(f"by inversion: {error}", near=near) from None
 
 
 @LAST_RESORTS.register("all records", order=1)
@@ -62,13 +70,10 @@ def of_all_records(reading: Reading, group: Block) -> Change:
     """Integrate records of one law out of the release of a sum over all of them."""
     records, mine = _read(reading, group)
     column, name = only_column(records, mine)
-    try:
+    with _by_inversion(records):
         found = sum_of_all(records, record_length(records), column, mine)
-        require_bulk(found, name)
-    except (Declined, ValueError) as error:
-        near = -1 if _is_counted(records) else getattr(error, "near", 1)
-        raise Declined(f"by inversion: {error}", near=near) from None
-    return Change(replaced={mine[0]: found})
+        trials = [_by_inversion(records)(trial) for trial in bulk_trials(found, name)]
+    return Change(replaced={mine[0]: found}, trials=trials)
 
 
 @LAST_RESORTS.register("groups", order=2)
@@ -83,14 +88,16 @@ def of_groups(reading: Reading, group: Block) -> Change:
             f"sums that share records are dependent",
             near=1,
         )
-    found = {}
+    change = Change()
     for statistic in sums:
-        with about("by inversion by group"):
+        what, of = "by inversion by group", f"the release {statistic.rv.name!r}"
+        with about(what):
             released = sums_by_group(records, part, statistic, len(sums) > 1)
-            with about(f"the release {statistic.rv.name!r}"):
-                require_bulk(released, str(records.name))
-        found[statistic.rv] = released
-    return Change(replaced=found)
+            with about(of):
+                trials = bulk_trials(released, str(records.name))
+        change.trials += [about(what)(about(of)(trial)) for trial in trials]
+        change.replaced[statistic.rv] = released
+    return change
 
 
 def sum_of_all(
@@ -195,27 +202,27 @@ def sums_by_group(
     return integrated_release(inverted, mechanism, *own)
 
 
-def require_bulk(release: TensorVariable, name: str) -> None:
-    """Decline a release, its records of this name integrated out, that `require_found` declines.
+def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
+    """Return what tries the density of a release, its records of this name integrated out.
 
     The smallest of its groups is tried, under the narrowest noise of all.
     """
     mechanism, parameters = release.owner.op.split(release.owner.inputs)
     law = release.owner.op.law
     if not law.summand.inverted:
-        return
+        return []
     sizes, (_, *noise), given, summand = law.standardised(release, mechanism, parameters)
     if not sizes.size:
-        return
+        return []
     j = int(np.argmin(sizes))
     narrowest = [part.min() for part in noise]
 
-    def found_at(times):
+    def found_at(times, **how):
         own = at_start([p[j] for p in given], times)
         at = summand.rewritten(lambda graphs: at_start(graphs, times))
-        require_found(name, parts_of(law.law, own), int(sizes[j]), at, *at_start(narrowest))
+        require_found(name, parts_of(law.law, own), int(sizes[j]), at, *at_start(narrowest), **how)
 
-    require_somewhere(found_at)
+    return [trial_of(found_at)]
 
 
 def part_of(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:

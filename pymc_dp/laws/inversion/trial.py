@@ -29,15 +29,24 @@ _BULK = 0.8  # of the mass, in which a density is to be found
 _TRIED = 16
 
 
-def require_somewhere(found_at: Callable[[float], None]) -> None:
-    """Decline what is found neither where the model starts nor beyond: a start may be odd."""
-    try:
-        found_at(1.0)
-    except Declined as reason:
+def trial_of(found_at: Callable[..., None]) -> Callable[[], None]:
+    """Return what declines a density that is not found, see `require_found`.
+
+    It is to be found where the model starts or beyond: a start may be odd. What is known without
+    compiling is declined at once.
+    """
+    found_at(1.0, compiled=False)
+
+    def trial() -> None:
         try:
-            found_at(_BEYOND)
-        except Declined:
-            raise reason from None
+            found_at(1.0)
+        except Declined as reason:
+            try:
+                found_at(_BEYOND)
+            except Declined:
+                raise reason from None
+
+    return trial
 
 
 def require_found(
@@ -48,6 +57,7 @@ def require_found(
     laplace: TensorVariable,
     gaussian: TensorVariable,
     fewest: int = FEW,
+    compiled: bool = True,
 ) -> None:
     """Decline a sum of n records whose noisy density is not found in its bulk.
 
@@ -57,7 +67,13 @@ def require_found(
     parts, summand : of one record's law, and what it contributes; where the model starts.
     laplace, gaussian : see `quadrature.noise_parts`.
     fewest : records under Laplace noise; of fewer the density takes long.
+    compiled : whether the density is computed; without it, the number of records alone decides.
     """
+    with np.errstate(all="ignore"):
+        own = [float(part) for part in noticed_function([], [laplace, gaussian])()]
+    takes_long = bool(own[0]) and n < fewest
+    if not (compiled or takes_long):
+        return
     noisy = [pt.dscalar() for _ in range(3)]
     counts = panel_counts(n)
     sets = law_of_sum(parts, float(n), counts, summand, *noisy)
@@ -66,7 +82,6 @@ def require_found(
     far = [p.clipped(backward(p.law, pt.constant(_FAR))) for p in parts if not p.is_atom]
     ends = summand.at(pt.concatenate(far))
     with np.errstate(all="ignore"):
-        own = [float(part) for part in noticed_function([], [laplace, gaussian])()]
         find = noticed_function(noisy, [*nodes, ends])
         line = sparing_line if own[0] and n < FEW else tiers  # compiles sooner
 
@@ -91,7 +106,7 @@ def require_found(
                 near=1,
             )
 
-        if own[0] and n < fewest:
+        if takes_long:
             raise declined()
         level = (np.outer(np.arange(_TRIED), (1, 7)) % _TRIED + 0.5) / _TRIED
         level = 0.5 + _BULK * (level - 0.5)  # the tails of skewed sums are elsewhere

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.inversion.parts import parts_of
-from pymc_dp.laws.inversion.trial import require_found, require_somewhere
+from pymc_dp.laws.inversion.trial import require_found, trial_of
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
@@ -146,7 +147,7 @@ class UnknownSizes(SumLaw):
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
         for k, release in enumerate(order):
             mechanism = release_mechanism(release)
-            self._require(release, mechanism, windows)
+            change.trials += self._require(release, mechanism, windows)
             last = release is order[-1]
             of_release = OfUnknownSize(
                 prior, len(number), () if self.number is None else lengths(self.number),
@@ -182,28 +183,34 @@ class UnknownSizes(SumLaw):
             if place in self.reader.used
         }
 
-    def _require(self, release: TensorVariable, mechanism: Mechanism, windows: Windows) -> None:
-        """Decline noise under which a sum has no density here."""
+    def _require(
+        self, release: TensorVariable, mechanism: Mechanism, windows: Windows
+    ) -> list[Callable[[], None]]:
+        """Decline noise under which a sum has no density here; return what tries the density."""
         entries = self.releases[release]
         if not entries.summed.any() or isinstance(self.records, Histogram):
-            return
+            return []
         # What depends on the number is neither 0 nor 1 for all.
         zero, one = entries.at(np.arange(2) + np.zeros_like(windows.first)[:, None])
         fixed = [np.where((v == v[:, :1]).all(axis=1), v[:, 0], np.nan) for v in (one, zero)]
         for slope, constant in zip(*(v[entries.summed] for v in fixed), strict=True):
             require_multiples(release, mechanism, slope, constant)
-        with about(f"the release {release.name!r}"):
+        of = f"the release {release.name!r}"
+        with about(of):
             if (summand := self.records.summand) is not None:
                 summand.noise_parts(mechanism)
                 summand.require(self.rvs[0], mechanism, 1.0, 0.0)
                 if summand.inverted:
-                    self._require_found(release, mechanism, windows)
+                    return [about(of)(trial) for trial in self._trials(release, mechanism, windows)]
             else:
                 law, own = sum_of(self.records.law, 10, *self.parameters)
                 require_pair(law, mechanism, own)
+        return []
 
-    def _require_found(self, release, mechanism: Mechanism, windows: Windows) -> None:
-        """Decline a sum over a likely number of records that `require_found` declines."""
+    def _trials(
+        self, release: TensorVariable, mechanism: Mechanism, windows: Windows
+    ) -> list[Callable[[], None]]:
+        """Return what tries the density of a sum over a likely number of records."""
         entries, records = self.releases[release], self.records
         summand = records.summand
         assert isinstance(records, Records) and summand is not None  # noqa: PT018
@@ -212,21 +219,21 @@ class UnknownSizes(SumLaw):
         n = int(likely[entries.group[j]])
         _, slope = entries.at(np.maximum(likely, 1)[:, None])
         if not n or not entries.summed[j]:
-            return
+            return []
         scaled = (pt.broadcast_to(p, entries.shape).ravel()[j] for p in mechanism.parameters)
         noise = [
             part / abs(slope[j, 0])
             for part in summand.noise_parts(mechanism.with_parameters(*scaled))
         ]
 
-        def found_at(times):
+        def found_at(times, **how):
             own = at_start([p[entries.group[j]] for p in self.parameters], times)
             at = summand.rewritten(lambda graphs: at_start(graphs, times))
             parts = parts_of(records.law, own)
             laplace, gaussian = at_start(noise)
-            require_found(str(self.rvs[0].name), parts, n, at, laplace, gaussian, fewest=0)
+            require_found(str(self.rvs[0].name), parts, n, at, laplace, gaussian, 0, **how)
 
-        require_somewhere(found_at)
+        return [trial_of(found_at)]
 
     def _within(self, records: Records | Histogram) -> Records | Histogram:
         """Return counts of classes with what is published of each."""

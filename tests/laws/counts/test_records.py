@@ -465,7 +465,7 @@ def test_inversion_is_the_last_resort(monkeypatch):
         return pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0, shape=2)
 
     monkeypatch.setattr(rule, "sum_of_all", sum_of_all)
-    monkeypatch.setattr(rule, "require_bulk", lambda release, name: None)
+    monkeypatch.setattr(rule, "bulk_trials", lambda release, name: [])
     with pm.Model() as model:
         scale = pm.HalfNormal("scale")
         x = pm.Gamma("x", 2, scale, shape=9)
