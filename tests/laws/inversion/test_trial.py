@@ -9,6 +9,7 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.laws.inversion import trial
 from pymc_dp.laws.inversion.parts import Part
 from pymc_dp.laws.inversion.quadrature import log_density_of_sum
 from pymc_dp.laws.inversion.summand import Summand
@@ -58,6 +59,31 @@ def test_found_in_the_bulk_or_declined(law, n, statistic, noise, match):
         assert density(z, rate) == pytest.approx(expected, abs=0.05)
     moved = density(z, rate + step) - density(z, rate - step)
     assert slope(z, rate) == pytest.approx(moved / (2 * step), rel=1e-4, abs=1e-4)
+
+
+def heavy_tails():
+    with pm.Model() as model:
+        dp.PrivateObservation("z", LAWS["lognormal"](50).sum(), GAUSSIAN, observed=80.0)
+    return model
+
+
+def test_explain_computes_no_density(monkeypatch):
+    for name in ("sparing_line", "tiers"):  # which compile
+        monkeypatch.setattr(trial, name, None)
+    [routes] = [rows for title, _, rows in dp.explain(heavy_tails()).tables if title == "Routes"]
+    assert "NUTS on the marginal" in [name for _, name, state, _ in routes if "open" in state]
+
+
+def test_what_is_not_found_sends_on_to_the_next_route(caplog):
+    short = {"draws": 5, "tune": 5, "chains": 1, "progressbar": False, "random_seed": 1}
+    with caplog.at_level("INFO", logger="pymc.dp"):
+        dp.sample(heavy_tails(), **short)
+    said = [m for m in caplog.messages if "heavy tails without bounds" in m]
+    assert said
+    assert all(m.startswith("Not taken: ") and "marginal" in m for m in said)
+    assert [m for m in caplog.messages if m.startswith("Route: ")][-1].endswith("(rung: records)")
+    with pytest.raises(ValueError, match="heavy tails without bounds"):
+        dp.sample(heavy_tails(), rung="marginal", **short)
 
 
 @pytest.mark.parametrize("z", [0.2, 1.0, 2.0, 4.677, 10.0])
