@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,8 +14,10 @@ from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import MeasurableOp
 from pymc.logprob.transforms import IntervalTransform, LogOddsTransform, LogTransform
 from pytensor.compile import optdb
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from pytensor.compile.ops import ViewOp
+from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -44,8 +46,18 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, notice
 
+
+class _Inline(GraphRewriter):
+    """Write out graphs in others, which PyTensor compiles with C, whatever the mode."""
+
+    def apply(self, fgraph):
+        while nodes := [n for n in fgraph.apply_nodes if isinstance(n.op, OpFromGraph)]:
+            for node in nodes:
+                fgraph.replace_all(zip(node.outputs, inline_ofg_node(node), strict=True))
+
+
 # Evaluates scalars while a model is being read: nothing worth compiling.
-PLAIN_MODE = Mode(linker="py", optimizer=None)
+PLAIN_MODE = Mode(linker="py", optimizer=None).register((_Inline(), -0.02))
 
 
 def is_random(variable: Variable) -> bool:
@@ -97,7 +109,8 @@ def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
     if isinstance(graph, SharedVariable):
         return np.asarray(graph.get_value(borrow=True))
     try:
-        return np.array(_computed(graph))
+        [value] = _computed([graph], {})
+        return np.array(value)
     except NotImplementedError:  # an op that is no function of values, `ifelse` say
         return np.asarray(graph.eval(mode=PLAIN_MODE))
 
@@ -123,23 +136,28 @@ def valued(graph: Variable) -> list[SharedVariable]:
     return [v for v in walk([graph], expand) if isinstance(v, SharedVariable)]
 
 
-def _computed(graph: Variable) -> np.ndarray:
-    """Compute a graph of numbers op by op: to make a function of it takes longer than all else."""
-    found: dict[Variable, Any] = {}
+def _computed(graphs: Sequence[Variable], known: Mapping[Variable, Any]) -> list[Any]:
+    """Compute graphs of numbers op by op: to make a function of them takes longer than all else."""
+    found = dict(known)
 
     def value(variable: Variable):
-        if variable.owner is not None:
+        if variable in found:
             return found[variable]
         return variable.data if isinstance(variable, Constant) else variable.get_value(borrow=True)
 
-    for node in toposort([graph]):
+    for node in toposort(graphs):
+        if isinstance(node.op, OpFromGraph):
+            inner = dict(zip(node.op.fgraph.inputs, map(value, node.inputs), strict=True))
+            own = _computed(node.op.fgraph.outputs, inner)
+            found |= dict(zip(node.outputs, own, strict=True))
+            continue
         if not hasattr(node.op, "perform") or node.op.destroy_map:
             raise NotImplementedError
         node.op.prepare_node(node, None, None, "py")
         storage: list[list] = [[None] for _ in node.outputs]
         node.op.perform(node, [value(i) for i in node.inputs], storage)
         found |= dict(zip(node.outputs, [s[0] for s in storage], strict=True))
-    return found[graph]
+    return [value(graph) for graph in graphs]
 
 
 def keeps_values(op: Op, given: Variable | str) -> bool:

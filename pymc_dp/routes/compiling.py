@@ -24,7 +24,8 @@ def compiling_seconds(route: Route, plan: Plan) -> float:
     """Return the CPU seconds that compiling is expected to take; 0 where the code is on disk."""
     if _mark(route, plan).exists():
         return 0.0
-    return COMPILING.get(route.name, COMPILING["any"])
+    inverted = any("inverted" in part for part in plan.cost)
+    return COMPILING.get(route.name, COMPILING["any"]) + inverted * COMPILING["inverted sums"]
 
 
 def run(route: Route, plan: Plan, **arguments: Any) -> Any:

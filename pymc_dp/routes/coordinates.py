@@ -52,6 +52,7 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
 
 _ROUNDS = 100  # of scoring, each a standard deviation of the prior at most
+_STILL = 1e-9  # prior standard deviations: nothing moves any more
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 _LONGEST = 150  # vector whose precision is factorised for every gradient, 2 ms then
 
@@ -269,10 +270,12 @@ def _parabolas(
         alone = not latent.is_vector or not set(left) & set(ancestors([latent.a, latent.b]))
         exact = exact and alone and _is_exact(terms[-1], left)
     score, data = _scorer(thetas, start, parabolas, inner)
-    _, known = score()
+    found_first = [score()]
+    [(_, known)] = found_first
     if not all(known):
         notice(*data)  # of others, more may be known
-    given = dict(zip(thetas, reading.following(lambda: score()[0], data), strict=True))
+    modes = reading.following(lambda: (found_first.pop() if found_first else score())[0], data)
+    given = dict(zip(thetas, modes, strict=True))
     found_at = [
         tuple(graph_replace(parabola, given, strict=False)) if is_known else None
         for parabola, is_known in zip(parabolas, known, strict=True)
@@ -342,11 +345,15 @@ def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
         for _ in range(_ROUNDS):
             numbers = step(*values)
             pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
-            known, prior = pairs[: len(thetas)], pairs[len(thetas) :]
+            known, prior, moves = pairs[: len(thetas)], pairs[len(thetas) :], False
             for i, ((h, k), (a, variance)) in enumerate(zip(known, prior, strict=True)):
                 to = a + variance * (k - h * a) / (1.0 + h * variance)
                 most = np.sqrt(variance)
-                values[i] = values[i] + np.clip(to - values[i], -most, most)
+                by = np.clip(to - values[i], -most, most)
+                values[i] = values[i] + by
+                moves = moves or bool(np.any(np.abs(by) > _STILL * most))  # NaN stays
+            if not moves:
+                break
         sizes = step(*values)[: 2 * len(thetas) : 2]
         return values, [bool(np.all(np.isfinite(h)) and np.any(h)) for h in sizes]
 

@@ -17,7 +17,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg import MatrixInverse
 from pytensor.tensor.random.basic import InvGammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.linalg import block_diag
+from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import (
@@ -161,7 +161,8 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
         blocks.append(unit)
         locations.append(np.broadcast_to(np.asarray(known_value(location)), (width,)))
         entries += [(rv, (k,) if rv.type.ndim else ()) for k in range(width)]
-    cov = block_diag(np.zeros((0, 0)), *blocks)
+    # SciPy's of dense matrices imports JAX where this is installed.
+    cov = sparse.block_diag(blocks).toarray() if blocks else np.zeros((0, 0))
     mean = np.concatenate(locations) if locations else np.zeros(0)
     return NormalInverseGamma(spread, factor, alpha, beta * factor, entries, mean, cov)
 

@@ -5,6 +5,8 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.inner_function import HasInnerFunction
 from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
@@ -16,6 +18,7 @@ from pymc_dp.graphs.questions import (
     is_whole,
     keeps_values,
     known_value,
+    plain_function,
     power,
     power_law,
 )
@@ -359,3 +362,13 @@ def test_what_is_not_added_up_is_not_linear(expression):
 def test_an_unknown_coefficient_is_no_number():
     y, theta = pm.Poisson.dist(3, shape=4), pm.Normal.dist()
     assert np.isnan(linear_map(theta * y.sum(), y).toarray()).all()
+
+
+def test_a_graph_in_another_is_computed_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(HasInnerFunction, "compile_fn", None)
+    x, y = pt.dvectors("x", "y")
+    inner = OpFromGraph([x, y], [x.sum(), x * y])
+    outer = OpFromGraph([x], [x + inner(x, 2.0 * x)[1]])
+    three = pt.constant([3.0])
+    assert known_value(outer(three)) == 21.0
+    assert plain_function([x], [outer(x), inner(x, x)[0]])([3.0]) == [21.0, 3.0]

@@ -34,6 +34,13 @@ def test_a_route_that_saves_a_minute_and_half_is_taken_until_the_other_is_on_dis
     assert [r.name for _, r in by_preference([simple, fast])] == ["fast", "simple"]
 
 
+def test_inverted_sums_take_longer(monkeypatch):
+    plan, own = route("slices", 1.0, 10.0, monkeypatch)
+    inverted = plan._replace(cost={"slices, inverted sum": 2.0})
+    added = compiling.COMPILING["inverted sums"]
+    assert compiling_seconds(own, inverted) - compiling_seconds(own, plan) == added > 0.0
+
+
 @pytest.mark.parametrize(("rate", "seconds"), [(100.0, 75.0), (10.0, 5.0)])
 def test_less_than_a_minute_or_half_is_no_reason(rate, seconds, monkeypatch):
     fast = route("fast", 1000.0, 130.0, monkeypatch)
