@@ -162,7 +162,8 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
         locations.append(np.broadcast_to(np.asarray(known_value(location)), (width,)))
         entries += [(rv, (k,) if rv.type.ndim else ()) for k in range(width)]
     # SciPy's of dense matrices imports JAX where this is installed.
-    cov = sparse.block_diag(blocks).toarray() if blocks else np.zeros((0, 0))
+    arrays = map(sparse.coo_array, blocks)
+    cov = sparse.block_diag([*arrays]).toarray() if blocks else np.zeros((0, 0))
     mean = np.concatenate(locations) if locations else np.zeros(0)
     return NormalInverseGamma(spread, factor, alpha, beta * factor, entries, mean, cov)
 
