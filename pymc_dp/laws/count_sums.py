@@ -66,9 +66,13 @@ class NoiseOfCounts:
     unclipped: tuple[NoiseOfCounts, str] | None = None
 
 
-@lru_cache(maxsize=64)
 def noise_of(mechanism: Mechanism) -> NoiseOfCounts:
     """Return the noise of a mechanism, compiled once for each: sums and draws share it."""
+    return _noise(mechanism) if mechanism.reads_outside else _kept_noise(mechanism)
+
+
+@lru_cache(maxsize=64)
+def _kept_noise(mechanism: Mechanism) -> NoiseOfCounts:
     return _noise(mechanism)
 
 

@@ -125,6 +125,11 @@ class CustomMechanism(Mechanism):
         _try(self, [float(s) for s in tried_at])
 
     @property
+    def reads_outside(self) -> bool:
+        """See `ReleaseLaw.reads_outside`."""
+        return True
+
+    @property
     def spacing(self) -> float | None:
         """Distance between neighbouring releases."""
         return 1.0 if self._discrete else None

@@ -52,6 +52,13 @@ class ReleaseLaw(ABC):
         return False
 
     @property
+    def reads_outside(self) -> bool:
+        """Whether the law is written in functions of a user's, which may read what changes."""
+        parts = (part for part in vars(self).values() if isinstance(part, ReleaseLaw))
+        ours = type(self).__module__.startswith(f"{__package__}.")
+        return not ours or any(part.reads_outside for part in parts)
+
+    @property
     def parameters(self) -> tuple[TensorVariable, ...]:
         """The noise parameters as tensors, in a fixed order."""
         return tuple(getattr(self, name) for name in self.parameter_names)

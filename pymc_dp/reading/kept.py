@@ -14,9 +14,12 @@ import numpy as np
 import pymc as pm
 import pytensor
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
+from pymc.distributions.simulator import SimulatorRV
 from pymc.model.core import FrozenModel
+from pytensor.compile.ops import FromFunctionOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from scipy.sparse import issparse
 
@@ -31,7 +34,9 @@ from pymc_dp.reading.model import (
     with_known_lengths,
 )
 
-_OF_USERS = CustomDistRV, CustomSymbolicDistRV
+# Ops whose functions users write.
+_OF_USERS = CustomDistRV, CustomSymbolicDistRV, SimulatorRV, FromFunctionOp
+_PACKAGES = {"pymc", "pymc_dp", "pymc_extras", "pytensor"}
 _KEPT: WeakKeyDictionary[pm.Model, _Kept] = WeakKeyDictionary()
 
 
@@ -42,7 +47,7 @@ def kept(model: pm.Model) -> Iterator[Reading]:
     It is of a copy, which PyMC freezes, so that what it compiles is kept, too. The copy shares the
     data of the model: what `pm.set_data` changes is read where it is used. A reading is given to
     one thread at a time; another meanwhile gets a new one. Of a submodel, and of a model with a
-    `pm.CustomDist`, nothing is kept.
+    function of the user's (`pm.CustomDist`, `CustomMechanism`, ...), nothing is kept.
     """
     if _is_not_kept(model):
         yield Reading(with_known_lengths(model))
@@ -69,10 +74,9 @@ class _Kept:
         stage("Reading the model")
         self.lock = Lock()
         self.contents = _contents(model)
-        graphs = [*model.basic_RVs, *model.potentials, *model.deterministics, *model.value_vars]
-        graphs += model.rvs_to_values.values()
         # Of an array that a graph was made of, its owner may change the entries.
-        self.constants = _constants(graphs)
+        inside = _inside(_graphs(model))
+        self.constants = list(dict.fromkeys(v for v in inside if isinstance(v, Constant)))
         self.digests = [_digest(constant.data) for constant in self.constants]
         dims, data = deciding(model)
         self.reading = Reading(frozen(copied(model, dims, data), model), keeps=True)
@@ -96,7 +100,16 @@ def _is_not_kept(model: pm.Model) -> bool:
     return (
         model.parent is not None
         or any(isinstance(s, Variable) and not isinstance(s, Constant) for s in starts)
-        or any(isinstance(rv.owner.op, _OF_USERS) for rv in model.basic_RVs)
+        or any(v.owner is not None and _reads_outside(v.owner.op) for v in _inside(_graphs(model)))
+    )
+
+
+def _reads_outside(op: Op) -> bool:
+    mechanism = getattr(op, "mechanism", None)
+    return (
+        isinstance(op, _OF_USERS)
+        or type(op).__module__.partition(".")[0] not in _PACKAGES
+        or (mechanism is not None and mechanism.reads_outside)
     )
 
 
@@ -124,15 +137,17 @@ def _contents(model: pm.Model) -> tuple[Any, ...]:
     )
 
 
-def _constants(graphs: Sequence[Variable]) -> list[Constant]:
-    """Return the constants of graphs, and of those inside of their ops."""
-    found = []
+def _graphs(model: pm.Model) -> list[Variable]:
+    graphs = [*model.basic_RVs, *model.potentials, *model.deterministics, *model.value_vars]
+    return [*graphs, *model.rvs_to_values.values()]
+
+
+def _inside(graphs: Sequence[Variable]) -> Iterator[Variable]:
+    """Yield the variables of graphs, and of those inside of their ops."""
     for variable in ancestors(graphs):
-        if isinstance(variable, Constant):
-            found.append(variable)
+        yield variable
         if variable.owner is not None and hasattr(variable.owner.op, "fgraph"):
-            found += _constants(variable.owner.op.fgraph.outputs)
-    return list(dict.fromkeys(found))
+            yield from _inside(variable.owner.op.fgraph.outputs)
 
 
 def _digest(value: Any) -> Any:

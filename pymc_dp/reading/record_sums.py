@@ -22,12 +22,12 @@ class RecordSumsRV(SymbolicRandomVariable):
 
     Attributes
     ----------
-    of : what is summed of the records.
+    summed : a vector of records, and what is summed of them.
     """
 
     extended_signature = "(r),()->()"
     _print_name = ("RecordSums", "\\operatorname{RecordSums}")
-    of: Callable[[TensorVariable], TensorVariable]
+    summed: tuple[TensorVariable, TensorVariable]
 
     @classmethod
     def rv_op(cls, law, n, *, of=None, size=None):
@@ -42,8 +42,11 @@ class RecordSumsRV(SymbolicRandomVariable):
         most = pt.max(pt.concatenate([[0], n.ravel()]))
         records = pt.moveaxis(change_dist_size(law, (most, *size)), 0, -1)
         own = records.type(), n.type()
-        op = cls([*own], [sum_of_first(of or _itself, *own)])
-        op.of = of or _itself
+        of = of or _itself
+        op = cls([*own], [sum_of_first(of, *own)])
+        # Now, as the sum: what a function of the user's reads may change.
+        record = pt.vector(dtype=records.dtype)
+        op.summed = record, of(record)
         return op(records, n)
 
 
@@ -61,4 +64,7 @@ def sum_of_first(of: Callable, records: TensorVariable, n) -> TensorVariable:
 def _support_point_of_sums(op, rv, records, n):
     [law] = nearest_rvs([records])
     point = _support_point(law.owner.op, law, *law.owner.inputs)
-    return sum_of_first(op.of, pt.moveaxis(point, 0, -1), n)
+    own = pt.moveaxis(point, 0, -1), n
+    pairs = zip(op.fgraph.inputs, own, strict=True)
+    [found] = op.fgraph.bind({v: v.type.filter_variable(value) for v, value in pairs})
+    return found

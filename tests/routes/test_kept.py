@@ -349,3 +349,83 @@ def test_a_model_that_was_sampled_can_be_pickled():
     del model.weights
     copy = cloudpickle.loads(cloudpickle.dumps(model))
     assert drawn(copy, 1, **options).equals(expected)
+
+
+OUTSIDE = {"sd": 1.0}
+
+
+def _log_noise(z, s):
+    sd = OUTSIDE["sd"]
+    return -0.5 * ((z - s) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)
+
+
+def _noise(s, rng=None, size=None):
+    return s + rng.normal(0, OUTSIDE["sd"], size)
+
+
+def _log_of_counts(z, s):
+    return pt.log(pt.tanh(0.5 / OUTSIDE["sd"])) - abs(z - s) / OUTSIDE["sd"]
+
+
+def _log_cdf(z, s):
+    return pt.log(0.5 * pt.erfc((s - z) / (OUTSIDE["sd"] * np.sqrt(2.0))))
+
+
+def _noise_of_counts(s, rng=None, size=None):
+    p = 1 - np.exp(-1 / OUTSIDE["sd"])
+    return s + rng.geometric(p, size) - rng.geometric(p, size)
+
+
+CUSTOM = dp.CustomMechanism(_log_noise, _noise, logcdf=_log_cdf)
+COUNTED = dp.CustomMechanism(_log_of_counts, _noise_of_counts, discrete=True, log_concave=True)
+
+
+def _own_law(**kwargs):
+    mu = pm.Normal("mu", 0, 2)
+    return pm.CustomDist("x", mu, logp=lambda x, mu: _log_noise(x, mu), random=None, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("law", "mechanism", "z"),
+    [
+        (lambda: pm.Normal("x", pm.Normal("mu", 0, 2), 1.0, shape=4).sum(), CUSTOM, 12.0),
+        (lambda: pm.Normal("x", pm.Normal("mu", 0, 2), 1.0), CUSTOM.rounded(), 4.0),
+        (lambda: pm.Poisson("x", pm.Gamma("mu", 3, 1), shape=3), COUNTED, [9, 2, 4]),
+        (lambda: pm.Poisson("x", pm.Gamma("mu", 3, 1), shape=3).sum(), COUNTED, 15),
+        (
+            lambda: pm.Poisson("x", pm.Gamma("mu", 3, 1)),
+            dp.GeometricMechanism(0.5).suppressed(below=3, by=CUSTOM),
+            6,
+        ),
+        (_own_law, dp.LaplaceMechanism(0.5), 4.0),
+    ],
+)
+def test_what_users_functions_read_is_seen(law, mechanism, z, monkeypatch):
+    def build():
+        with pm.Model() as model:
+            dp.PrivateObservation("z", law(), mechanism, observed=z)
+        return model
+
+    def draws(model):
+        return dp.sample(model, random_seed=1, **SETTINGS)["posterior"]["mu"].to_numpy()
+
+    model = build()
+    before = draws(model)
+    monkeypatch.setitem(OUTSIDE, "sd", 3.0)
+    after = draws(model)
+    assert np.array_equal(after, draws(build()))
+    assert not np.array_equal(after, before)
+
+
+def test_what_is_summed_is_read_when_the_model_is_written(monkeypatch):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 1, 2)
+        total = dp.RecordSums(
+            "total", pm.Normal.dist(mu, 1.0), 20, of=lambda x: pt.clip(x, 0.0, OUTSIDE["sd"])
+        )
+        dp.PrivateObservation("z", total, dp.GaussianMechanism(1.0), observed=9.0)
+    logps = []
+    for sd in (1.0, 3.0):
+        monkeypatch.setitem(OUTSIDE, "sd", sd)
+        logps.append(dp.collapse(model).compile_logp()({"mu": 0.7}))
+    assert logps[0] == logps[1]

@@ -305,8 +305,7 @@ class SumsReader(Reader):
     def __init__(self, number: TensorVariable | None, rv: TensorVariable):
         self.number, self.rv, self.vectors, self.x = number, rv, {}, {}
         [self.law] = nearest_rvs([rv.owner.inputs[0]])
-        self.record = pt.vector(dtype=self.law.dtype)
-        self.summed = rv.owner.op.of(self.record)
+        self.record, self.summed = rv.owner.op.summed
         self._stand_for(rv, rv.dtype)
 
     @property
