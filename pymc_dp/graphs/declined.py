@@ -104,7 +104,7 @@ def about(what: str) -> Iterator[None]:
         raise Declined(f"{what}: {error}", near=near) from None
 
 
-def _bare[E: Exception](error: E) -> E:
+def bare[E: Exception](error: E) -> E:
     """Return an error that holds nothing of where it was raised, nor of what its callers know."""
     own = copy(error)
     own.__traceback__ = own.__cause__ = own.__context__ = None
@@ -136,11 +136,11 @@ def once[F: Callable[..., Any]](function: F) -> F:
                 with noticing(basis):
                     answers[key] = Answer(function(reading, *args), None, basis)
             except (Declined, ValueError) as error:
-                answers[key] = Answer(None, _bare(error), basis)
+                answers[key] = Answer(None, bare(error), basis)
         found = answers[key]
         notice(*found.basis.data, following=found.basis.following)
         if found.refusal is not None:
-            raise _bare(found.refusal)
+            raise bare(found.refusal)
         return found.value
 
     return answered  # type: ignore[return-value]

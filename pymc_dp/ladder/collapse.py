@@ -23,7 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of
+from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of, run_trials
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.groups import Block, record_groups
@@ -152,8 +152,9 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     for group in groups:
         found = change(reading, group, to, **approximation)
         for name, part in vars(found).items():
-            into = getattr(total, name)
-            into.extend(part) if isinstance(into, list) else into.update(part)
+            if name != "trials":
+                getattr(total, name).update(part)
+        total.trials += found.trials
     records = [rv for group in groups for rv in group.records]
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
@@ -168,8 +169,7 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
 @once
 def try_densities(on: Reading) -> None:
     """Decline a rung where a density of it is not found; see `Change.trials`."""
-    for trial in on.trials:
-        trial()
+    run_trials(on.trials)
 
 
 def gone_names(reading: Reading) -> list[str]:

@@ -31,7 +31,7 @@ from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.moments.rows import GroupedColumns
 from pymc_dp.laws.one_value import Independent, Pieces
 from pymc_dp.laws.shown import confidential
-from pymc_dp.laws.sum_law import change, is_rows, law_of
+from pymc_dp.laws.sum_law import change, is_rows, law_of, run_trials
 from pymc_dp.laws.unknown_sizes.counted_rows import CountedRows
 from pymc_dp.laws.unknown_sizes.density import OfUnknownSize, Part
 from pymc_dp.reading.groups import record_groups
@@ -155,6 +155,7 @@ def _integrated_out(reading: Reading, posterior: xr.Dataset):
         try:
             counted = isinstance(law, CountedRows)  # whose number alone is summed over
             changes = change(reading, group, "statistics" if counted else "marginal")
+            run_trials(changes.trials)
         except Declined as why:
             names = [str(rv.name) for rv in group.records]
             raise Declined(

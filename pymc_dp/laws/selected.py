@@ -211,9 +211,11 @@ def of_selected(reading: Reading, group: Block) -> Change:
     [of_all] = (g for g in record_groups(inner) if not {*records.values()}.isdisjoint(g.records))
     with warnings.catch_warnings():  # the records have no transform, and need none
         warnings.simplefilter("ignore", MixtureTransformWarning)
-        made = change(inner, of_all, "marginal").replaced
+        made = change(inner, of_all, "marginal")
     old = {own: release for release, own in new.items()}
-    return Change({old[r]: graph_replace([g], old, strict=False)[0] for r, g in made.items()})
+    pairs = made.replaced.items()
+    replaced = {old[r]: graph_replace([g], old, strict=False)[0] for r, g in pairs}
+    return Change(replaced, trials=made.trials)
 
 
 def _with(model: pm.Model, new: dict[TensorVariable, TensorVariable], gone: set) -> pm.Model:

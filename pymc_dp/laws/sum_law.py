@@ -7,7 +7,7 @@ leave without a latent variable, `laws.integrated.recovered` draws.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from pymc.logprob.transforms import Transform
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined, nearest, once
+from pymc_dp.graphs.declined import Declined, bare, nearest, once
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.laws import law_names
 from pymc_dp.reading.groups import Block, record_groups
@@ -190,16 +190,26 @@ def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Ch
         for integrated in LAST_RESORTS.values():
             try:
                 found = integrated(reading, group)
-                found.trials = [partial(_tried, trial, reason) for trial in found.trials]
+                kept = bare(reason)
+                found.trials = [partial(_last_resort, trial, kept) for trial in found.trials]
                 return found
             except (Declined, ValueError) as also:
                 others.append(also)
         raise _both(reason, nearest(others)) from None
 
 
-def _tried(trial: Callable[[], None], reason: Declined) -> None:
+def run_trials(trials: Iterable[Callable[[], None]]) -> None:
+    """Decline what is integrated out where a density is not found; see `Change.trials`."""
+    for trial in trials:
+        try:
+            trial()
+        except ValueError as error:  # of parameters where a model starts
+            raise Declined(str(error), near=1) from None
+
+
+def _last_resort(trial: Callable[[], None], reason: Declined) -> None:
     try:
-        trial()
+        run_trials([trial])
     except Declined as also:
         raise _both(reason, also) from None
 

@@ -71,7 +71,10 @@ class Reading:
         self._family.add(self)
 
     def following(
-        self, compute: Callable[[], list[np.ndarray]], data: Sequence[SharedVariable] = ()
+        self,
+        compute: Callable[[], list[np.ndarray]],
+        data: Sequence[SharedVariable] = (),
+        first: list[np.ndarray] | None = None,
     ) -> list[TensorVariable]:
         """Return numbers that follow from data, such as where a density is expanded.
 
@@ -83,16 +86,17 @@ class Reading:
         ----------
         compute : returns the numbers.
         data : those that it depends on, beside those that it notices.
+        first : what it returns now, where that is known; it depends on `data` alone.
         """
         if not self._keeps:
-            return [pt.constant(value) for value in compute()]
+            return [pt.constant(value) for value in (compute() if first is None else first)]
 
-        def now() -> tuple[list[np.ndarray], Basis]:
+        def now(known: list[np.ndarray] | None = None) -> tuple[list[np.ndarray], Basis]:
             with noticing(basis := Basis({}), alone=True):
                 notice(*data)
-                return compute(), basis
+                return compute() if known is None else known, basis
 
-        first, basis = now()
+        first, basis = now(first)
         # nutpie asks for names of their own.
         numbers = [
             pytensor.shared(np.asarray(value), f"following_{next(_COUNT)}", shape=np.shape(value))

@@ -24,7 +24,7 @@ def compiling_seconds(route: Route, plan: Plan) -> float:
     """Return the CPU seconds that compiling is expected to take; 0 where the code is on disk."""
     if _mark(route, plan).exists():
         return 0.0
-    inverted = any("inverted" in part for part in plan.cost)
+    inverted = any("inverted" in part for part in plan.cost)  # on a lattice it takes no longer
     return COMPILING.get(route.name, COMPILING["any"]) + inverted * COMPILING["inverted sums"]
 
 

@@ -52,7 +52,7 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
 
 _ROUNDS = 100  # of scoring, each a standard deviation of the prior at most
-_STILL = 1e-9  # prior standard deviations: nothing moves any more
+_STILL = 1e-9  # standard deviations given the data: nothing moves any more
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 _LONGEST = 150  # vector whose precision is factorised for every gradient, 2 ms then
 
@@ -270,11 +270,10 @@ def _parabolas(
         alone = not latent.is_vector or not set(left) & set(ancestors([latent.a, latent.b]))
         exact = exact and alone and _is_exact(terms[-1], left)
     score, data = _scorer(thetas, start, parabolas, inner)
-    found_first = [score()]
-    [(_, known)] = found_first
+    first, known = score()
     if not all(known):
         notice(*data)  # of others, more may be known
-    modes = reading.following(lambda: (found_first.pop() if found_first else score())[0], data)
+    modes = reading.following(lambda: score()[0], data, first)
     given = dict(zip(thetas, modes, strict=True))
     found_at = [
         tuple(graph_replace(parabola, given, strict=False)) if is_known else None
@@ -351,7 +350,9 @@ def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
                 most = np.sqrt(variance)
                 by = np.clip(to - values[i], -most, most)
                 values[i] = values[i] + by
-                moves = moves or bool(np.any(np.abs(by) > _STILL * most))  # NaN stays
+                spread = most / np.sqrt(1.0 + h * variance)  # given the data
+                # What is NaN stays so.
+                moves = moves or bool(np.any(np.abs(by) > _STILL * spread))
             if not moves:
                 break
         sizes = step(*values)[: 2 * len(thetas) : 2]

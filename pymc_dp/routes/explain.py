@@ -94,7 +94,8 @@ def explain(model: pm.Model | None = None) -> Explanation:
     -------
     Explanation
         Three tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample`
-        (open or why not, cost of a sweep), steps of `dp.steps` on the rungs with latent variables.
+        (open or why not, cost of a sweep; densities are computed when a route is taken, and may
+        shut it), steps of `dp.steps` on the rungs with latent variables.
 
     Raises
     ------

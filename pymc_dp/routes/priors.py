@@ -161,7 +161,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
         blocks.append(unit)
         locations.append(np.broadcast_to(np.asarray(known_value(location)), (width,)))
         entries += [(rv, (k,) if rv.type.ndim else ()) for k in range(width)]
-    # SciPy's of dense matrices imports JAX where this is installed.
+    # SciPy's of dense matrices imports JAX, of which ArviZ has a lazy module where it is installed.
     arrays = map(sparse.coo_array, blocks)
     cov = sparse.block_diag([*arrays]).toarray() if blocks else np.zeros((0, 0))
     mean = np.concatenate(locations) if locations else np.zeros(0)

@@ -165,7 +165,7 @@ class CountGibbs(WeavingStep):
                 raise Declined(uncovered)  # before its moves are made, which compiles
             table = _table(reading, rv, parameter, point)
             noise = table.noise
-            if noise is None or noise.listed:
+            if noise is None or noise.listed:  # None where it overlaps
                 raise Declined(uncovered)
             n, weights = _weights(reading, rv, parameter)
             row, values = in_a_row((n, weights)), reading.model.values_to_rvs

@@ -1,4 +1,4 @@
-"""Whether the density of noisy sums is found where they lie: tried before it is called open."""
+"""Whether the density of noisy sums is found where they lie: tried before it is sampled."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def require_found(
     parts, summand : of one record's law, and what it contributes; where the model starts.
     laplace, gaussian : see `quadrature.noise_parts`.
     fewest : records under Laplace noise; of fewer the density takes long.
-    compiled : whether the density is computed; without it, the number of records alone decides.
+    compiled : whether the density is computed; without it, only few records of what is no count,
+        under Laplace noise, are declined.
     """
     with np.errstate(all="ignore"):
         own = [float(part) for part in noticed_function([], [laplace, gaussian])()]

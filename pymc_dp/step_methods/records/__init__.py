@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.questions import depends_on, nearest_rvs, plain_function, public_data
-from pymc_dp.laws.sum_law import change
+from pymc_dp.laws.sum_law import change, run_trials
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.columns import read_rows
 from pymc_dp.reading.groups import (
@@ -383,7 +383,7 @@ def _of_unknown_number(reading: Reading, rv) -> ValueError:
         what = f"the number of records {rv.name!r} is {number.name!r}, a variable of the model: "
     [group] = [group for group in record_groups(reading) if rv in group.records]
     try:
-        change(reading, group, "marginal")
+        run_trials(change(reading, group, "marginal").trials)
     except (Declined, ValueError) as why:
         return ValueError(f"{what}they cannot be sampled themselves, nor integrated out: {why}")
     return ValueError(

@@ -86,6 +86,33 @@ def test_what_is_not_found_sends_on_to_the_next_route(caplog):
         dp.sample(heavy_tails(), rung="marginal", **short)
 
 
+def selected():
+    with pm.Model() as model:
+        b = pm.Bernoulli("b", pm.Beta("p", 2, 2), shape=50)
+        released = (b * LAWS["lognormal"](50)).sum()
+        dp.PrivateObservation("z", released, GAUSSIAN, observed=30.0)
+    return model
+
+
+def of_groups_without_parameters():
+    groups = np.repeat(np.arange(3), 60)
+    with pm.Model() as model:
+        x = pm.Gamma("x", pm.Normal("theta", shape=3)[groups], 1.0, shape=180)
+        released = pt.dot(np.eye(3)[:, groups], x.clip(0, 5))
+        dp.PrivateObservation("z", released, GAUSSIAN, observed=[30.0, 40.0, 50.0])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "match"), [(selected, "heavy tails"), (of_groups_without_parameters, "alpha > 0")]
+)
+def test_every_way_to_integrate_is_tried(build, match):
+    with pytest.raises(Declined, match=match):
+        dp.collapse(build())
+    with pytest.raises(ValueError, match=f"(?s)no route on the rung 'marginal'.*{match}"):
+        dp.sample(build(), rung="marginal", draws=5, tune=5, chains=1, progressbar=False)
+
+
 @pytest.mark.parametrize("z", [0.2, 1.0, 2.0, 4.677, 10.0])
 @pytest.mark.parametrize("b", [0.54, 5.4, 54.1])
 def test_no_wrong_value_where_the_panels_are_wider_than_the_noise(z, b):
