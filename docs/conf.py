@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from multiprocessing import Value
 from pathlib import Path
 
 from docutils import nodes
@@ -88,6 +89,22 @@ def _bring(app) -> None:
         make_gallery.write(target, text)
 
 
+_LEFT = Value("i", 0)  # pages that are not read: processes that read some of them share it
+
+
+def _count(app, env, names: list[str]) -> None:
+    _LEFT.value = len(names)
+
+
+def _say(app, name: str, source: list[str]) -> None:
+    """Say how many pages are left: most of the time goes to the code that they run."""
+    with _LEFT.get_lock():
+        _LEFT.value -= 1
+        # Sphinx keeps what is logged until a process is through.
+        sys.__stdout__.write(f"{name}: {_LEFT.value} pages are left\n")
+        sys.__stdout__.flush()
+
+
 def _relink(app, name: str, source: list[str]) -> None:
     """Let links of the files, which hold in the checkout, lead to the pages of the site."""
 
@@ -114,5 +131,7 @@ def _block(writer, node) -> None:
 def setup(app) -> None:
     """Connect all that. Formulas are MathML, which browsers show without a network."""
     app.connect("builder-inited", _bring)
+    app.connect("env-before-read-docs", _count)
+    app.connect("source-read", _say)
     app.connect("source-read", _relink)
     app.add_html_math_renderer("mathml", (_mathml, None), (_block, None))
