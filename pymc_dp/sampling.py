@@ -14,6 +14,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.compiled import said_when_compiling
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.interrupts import interruptible
 from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
@@ -154,7 +155,7 @@ def sample(
         "progressbar": bool(kwargs.get("progressbar", True)),
         "quiet": bool(kwargs.get("quiet")),
     }
-    with Stages(**shown), kept(model) as reading:
+    with interruptible(), Stages(**shown), kept(model) as reading:
         return _sampled(reading, model, rung, approximate, moments, kwargs)
 
 

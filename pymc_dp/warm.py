@@ -1,15 +1,17 @@
 """Compile ahead what models need: ``python -m pymc_dp.warm [PAGE ...]``.
 
-Runs the models of how-to pages, or of scripts and pages of one's own, with a few draws each. What
-that compiles is kept on disk, so that later processes start at once: in the build of a container,
-before the tests of a project. Models of a kind share the most of it, whatever their data; what
-depends on the lengths of a model is compiled for these lengths.
+Runs the models of how-to pages, or of scripts and pages of your own, each up to its first
+`dp.sample`, with a few draws; and then `dp.recover`. What that compiles is kept on disk, so that
+later processes start at once: in the build of a container, before the tests of a project. Models of
+a kind share the most of it, whatever their data; what depends on the lengths of a model is compiled
+for these lengths.
 
 Parameters
 ----------
 PAGE
-    Name of a how-to page, as ``regression``; or the path of a page or a Python script, which is
-    run up to its first `dp.sample`. By default, the nine pages that most models are like.
+    Name of a how-to page, as ``regression``; or the path of a page or of a Python script. Nothing
+    in a script is run after its first `dp.sample`: of several models, name a script each. By
+    default, the nine pages that most models are like, which take some five minutes.
 """
 
 from __future__ import annotations
@@ -29,19 +31,20 @@ PAGES = (
 )  # fmt: skip
 _CELL = re.compile(r"^```\{code-cell\}\n(?::tags:[^\n]*\n+)?(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DRAWS = 20  # so few that they take no time
+_NEVER = "nothing in it calls dp.sample"
 
 
-class _EnoughError(Exception):
-    """The model has been sampled."""
+class _Enough(BaseException):
+    """The model has been sampled; no `except Exception` of a script's is to see it."""
 
 
 def code_of(page: str) -> str:
-    """Return the code of a page up to the cell that samples, or that of a script.
+    """Return the code of a page up to the cell that samples, or all of a script.
 
     Raises
     ------
     ValueError
-        No such page, or nothing in it that samples.
+        No such page, or no cell of it that samples.
     """
     path = Path(page)
     if not path.suffix:
@@ -51,10 +54,12 @@ def code_of(page: str) -> str:
     if not path.is_file():
         raise ValueError(f"there is no page {page!r}: write a path, or one of {', '.join(PAGES)}")
     text = path.read_text(encoding="utf-8")
-    cells = _CELL.findall(text) if path.suffix == ".md" else [text]
+    if path.suffix != ".md":
+        return text
+    cells = _CELL.findall(text)
     last = next((i for i, cell in enumerate(cells) if "dp.sample(" in cell), None)
     if last is None:
-        raise ValueError(f"{page}: nothing in it calls dp.sample")
+        raise ValueError(f"{page}: {_NEVER}")
     return "\n".join(cells[: last + 1])
 
 
@@ -65,32 +70,47 @@ def warm(pages: Sequence[str] = PAGES) -> None:
     ----------
     pages : sequence of str
         Names of how-to pages, or paths.
+
+    Raises
+    ------
+    ValueError
+        No such page, or one that does not call `dp.sample`.
     """
     import pymc_dp as dp
 
-    original = dp.sample
+    original, arguments = dp.sample, sys.argv
 
     def sample(*args: Any, **kwargs: Any) -> None:
-        kwargs |= {"draws": _DRAWS, "tune": _DRAWS, "progressbar": False, "quiet": True}
-        original(*args, **kwargs)
-        raise _EnoughError
+        few = {"draws": _DRAWS, "tune": _DRAWS, "progressbar": False}
+        tree = original(*args, **kwargs | few | {"compute_convergence_checks": False})
+        with suppress(NotImplementedError, TypeError, ValueError):  # nothing to recover, say
+            dp.recover(kwargs.get("model", *args[:1] or [None]), tree)
+        raise _Enough
 
     codes = {page: code_of(page) for page in pages}
     dp.sample = sample  # type: ignore[assignment]
     try:
-        for page, code in codes.items():
-            began = time.perf_counter()
-            with suppress(_EnoughError):
-                exec(compile(code, page, "exec"), {"__name__": "__warm__"})
-            sys.stdout.write(f"{page}: {time.perf_counter() - began:.1f} s\n")
+        for k, (page, code) in enumerate(codes.items(), start=1):
+            sys.stdout.write(f"{k} of {len(codes)}, {page}\n")
+            sys.argv, began = [page], time.perf_counter()
+            try:
+                exec(compile(code, page, "exec"), {"__name__": "__main__", "__file__": page})
+            except _Enough:
+                seconds = time.perf_counter() - began
+                sys.stdout.write(f"{page}: up to its first dp.sample, {seconds:.1f} s\n")
+            else:
+                raise ValueError(f"{page}: {_NEVER}")
     finally:
-        dp.sample = original
+        dp.sample, sys.argv = original, arguments
 
 
 def main() -> None:
     """Run from the command line."""
-    summary = (__doc__ or "").partition("\n\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m pymc_dp.warm", description=summary)
+    parser = argparse.ArgumentParser(
+        prog="python -m pymc_dp.warm",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"a path, or {', '.join(PAGES)}")
     options = parser.parse_args()
     try:

@@ -8,12 +8,19 @@ import pymc_dp as dp
 from pymc_dp import warm
 
 SCRIPT = """
-import pymc as pm, pymc_dp as dp
+import argparse, pymc as pm
+from pymc_dp import sample
+assert __name__ == "__main__"
+argparse.ArgumentParser().parse_args()
+import pymc_dp as dp
 with pm.Model() as model:
     mu, sigma = pm.Normal("mu", 30, 20), pm.HalfNormal("sigma", 20)
     lead = pm.Normal("lead", mu, sigma, shape=43)
     dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
-    idata = dp.sample(draws=10_000_000)
+    try:
+        sample(draws=10_000_000)
+    except Exception:
+        pass
 raise AssertionError("nothing is run after the model was sampled")
 """
 
@@ -31,8 +38,16 @@ def test_a_script_is_run_with_few_draws(tmp_path, capsys, monkeypatch):
     script.write_text(SCRIPT)
     monkeypatch.setattr(sys, "argv", ["warm", str(script)])
     warm.main()
-    assert capsys.readouterr().out.startswith(f"{script}: ")
+    assert f"{script}: up to its first dp.sample, " in capsys.readouterr().out
     assert dp.sample is original
+    assert sys.argv == ["warm", str(script)]
+
+
+def test_a_script_that_does_not_sample_is_named(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import pymc_dp as dp")
+    with pytest.raises(ValueError, match=r"script\.py: nothing in it calls dp\.sample"):
+        warm.warm([str(script)])
 
 
 @pytest.mark.parametrize(("page", "why"), [

@@ -82,6 +82,23 @@ class Handler:
             self._before(signal.SIGINT, None)
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt where code fails that Ctrl-C left undone.
+
+    What compiles while C calls it can raise nothing through C: whoever waits for the code finds
+    that it is not there.
+    """
+    handler = Handler(lambda _: False)
+    try:
+        with handler:
+            yield
+    except RuntimeError as error:
+        if handler.came:
+            raise KeyboardInterrupt from error
+        raise
+
+
 def is_beside_compiled(frame: FrameType | None) -> bool:
     """Whether Python runs in the middle of a call of compiled code."""
     while frame is not None and frame.f_code is not _numba_unpickle.__code__:

@@ -11,8 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
+from pymc_dp.kernels import ANNOUNCED
+
 _log = logging.getLogger("pymc.dp")
 
+DRAWING = "Tuning and drawing"
 _TICK, _LOGGED = 0.2, 10.0  # seconds between lines, where they move and in a log
 _CURRENT: ContextVar[Stages | None] = ContextVar("_CURRENT", default=None)
 
@@ -68,7 +71,7 @@ class Stages:
 
     def __enter__(self) -> Stages:
         """Begin."""
-        self._token = _CURRENT.set(self)
+        self._token, self._announced = _CURRENT.set(self), ANNOUNCED.set(True)
         if self._moves:
             for handler in self._handlers:
                 handler.addFilter(self._before_others)
@@ -80,6 +83,7 @@ class Stages:
     def __exit__(self, *_: object) -> None:
         """Take the line away."""
         _CURRENT.reset(self._token)
+        ANNOUNCED.reset(self._announced)
         if self._show is not None:
             self._over.set()
             self._thread.join()
@@ -94,6 +98,8 @@ class Stages:
 
     def say(self, what: str) -> None:
         """Say what begins now."""
+        if what in ("", DRAWING):  # what is compiled after the draws was not expected
+            self.compiling = 0.0
         if what == "Compiling" and self.compiling:
             what = f"Compiling, once, for some {self.compiling:.0f} s"
         with self._lock:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from glob import escape
 from hashlib import sha256
 from importlib.metadata import version
@@ -34,6 +35,9 @@ from pymc_dp.kernels.keys import joined, key_of, version_of
 __all__ = ["jit", "joined", "key_of", "njit", "part", "version_of"]
 
 _log = logging.getLogger("pymc.dp")
+
+# Whether whoever calls says himself when something compiles, and for how long.
+ANNOUNCED: ContextVar[bool] = ContextVar("ANNOUNCED", default=False)
 # The code of a function is in the name of its file; that of other packages may be compiled in.
 _STAMP = tuple(version(name) for name in ("numpy", "scipy", "pytensor"))
 _LONG = 60 * 24 * 3600.0  # seconds without use, after which code of other versions goes
@@ -124,8 +128,13 @@ class KernelCache(FunctionCache):
             self.disable()
 
 
-@functools.cache
 def _say_that_it_compiles() -> None:
+    if not ANNOUNCED.get():
+        _say_once()
+
+
+@functools.cache
+def _say_once() -> None:
     _log.info("Compiling, once, for seconds or a few minutes: the code is kept on disk")
 
 

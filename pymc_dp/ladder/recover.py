@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -14,9 +15,12 @@ from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
 from xarray import DataTree
 
+from pymc_dp.graphs.compiled import said_when_compiling
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import Given, per_draw
+from pymc_dp.graphs.interrupts import interruptible
 from pymc_dp.graphs.questions import known_shape, lengths
+from pymc_dp.graphs.stages import Stages
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments.feasible import draw_feasible, make_problem
 from pymc_dp.ladder.collapse import integrable
@@ -102,6 +106,14 @@ def recover(
         raise ValueError("recover needs the result of sampling: dp.recover(model, idata)")
     rng = get_random_generator(random_seed)
     posterior = idata["posterior"].to_dataset()
+    with interruptible(), Stages(progressbar=True, quiet=False), said_when_compiling():
+        found = _recovered(reading, posterior, rng)
+    result = idata.copy()
+    result["posterior"] = DataTree(posterior.assign(found))
+    return result
+
+
+def _recovered(reading: Reading, posterior: xr.Dataset, rng) -> dict[str, Any]:
     found: dict = {}
     for rv, value in _integrated_out(reading, posterior):
         if isinstance(rv, OneColumn):
@@ -110,9 +122,7 @@ def recover(
         else:
             drawn = recovered(rv.owner.op.law, rv, value, posterior, rng)
             found |= {name: _labelled(reading.model, rv, name, drawn[name][1]) for name in drawn}
-    result = idata.copy()
-    result["posterior"] = DataTree(posterior.assign(found))
-    return result
+    return found
 
 
 def _labelled(model: pm.Model, rv, name: str, drawn: np.ndarray) -> xr.DataArray:

@@ -27,7 +27,7 @@ from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.draws import result
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.questions import public_data
-from pymc_dp.graphs.stages import stage
+from pymc_dp.graphs.stages import DRAWING, stage
 from pymc_dp.ladder.collapse import dropped_deterministics
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.reading.model import Reading, releases
@@ -110,7 +110,7 @@ def run(
     cores = cores or min(4, available_cores())
     chains = chains or 4  # they are cheap, and four make the diagnostics robust
     rngs = get_random_generator(random_seed).spawn(chains)
-    stage("" if progressbar else "Tuning and drawing")
+    stage("" if progressbar else DRAWING)
     began = time.perf_counter()
     with Progress(
         TextColumn("Chain {task.description}"),
@@ -158,7 +158,7 @@ def run(
     seconds = time.perf_counter() - began
     if unit:
         made = " to ".join(f"{k}" for k in dict.fromkeys([min(sweeps), max(sweeps)]))
-        _log.info("%s %s to a draw, %.2f seconds", made, unit, seconds)
+        _log.info("%s to a draw: %s; %.2f seconds", unit.capitalize(), made, seconds)
     rng = get_random_generator(random_seed).spawn(chains + 1)[-1]  # none of the chains'
     return as_tree(
         reading,

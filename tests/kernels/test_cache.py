@@ -14,6 +14,7 @@ import pytest
 
 from pymc_dp import kernels
 from pymc_dp.graphs.products import multiply
+from pymc_dp.kernels.deferred import DeferredLibrary
 from pymc_dp.kernels.functions.count_masses import log_binomial
 
 FOLDER = Path(kernels.__file__).parent
@@ -315,3 +316,28 @@ def test_what_calls_a_linked_kernel_sees_its_edits_and_its_errors(package):
     )
     value, said = call(package, ASKED.replace("print(caller(x, %s))", cannot))
     assert (value, "compiled 0" in said, "nothing" in said) == (-2.0, True, True)
+
+
+def test_ctrl_c_between_two_that_are_linked_loses_and_doubles_none():
+    class Module:
+        def __init__(self):
+            self.linked = []
+
+        def link_in(self, module, preserve):
+            if module == "second" and "again" not in self.linked:
+                self.linked.append("again")
+                raise KeyboardInterrupt
+            self.linked.append(module)
+
+    class Callee:
+        def __init__(self, name):
+            self._get_module_for_linking, self._reload_init = lambda: name, {name}
+
+    library = object.__new__(DeferredLibrary)
+    library._final_module, library._gathered, library._reload_init = Module(), set(), set()
+    library._linking_libraries = [Callee(name) for name in ("first", "second", "third")]
+    with pytest.raises(KeyboardInterrupt):
+        library._gather()
+    library._gather()
+    assert library._final_module.linked == ["first", "again", "second", "third"]
+    assert library._reload_init == {"first", "second", "third"}

@@ -5,6 +5,7 @@ import logging
 import signal
 import threading
 from concurrent.futures import CancelledError
+from contextlib import suppress
 
 import numpy as np
 import pymc as pm
@@ -13,7 +14,7 @@ from arviz_base import from_dict
 
 import pymc_dp as dp
 from pymc_dp.graphs import interrupts
-from pymc_dp.graphs.interrupts import Pieces, between, uninterrupted
+from pymc_dp.graphs.interrupts import Pieces, between, interruptible, uninterrupted
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import chain, interrupted
 from tests.chains import QUIET
@@ -200,3 +201,17 @@ def test_draws_of_nutpie_that_were_not_made(monkeypatch, caplog, lengths, kept, 
         assert values.shape == (len(kept), length)
         assert np.isfinite(values).all()
     assert logging.getLevelName(caplog.records[-1].levelno) == "WARNING"
+
+
+def test_what_ctrl_c_left_undone_is_an_interrupt():
+    def fail(signalled):
+        with interruptible():
+            with suppress(KeyboardInterrupt):  # as ctypes does, between C and Python
+                if signalled:
+                    signal.raise_signal(signal.SIGINT)
+            raise RuntimeError("the kernel cannot be compiled")
+
+    with pytest.raises(KeyboardInterrupt):
+        fail(signalled=True)
+    with pytest.raises(RuntimeError):
+        fail(signalled=False)
