@@ -15,6 +15,7 @@ from pytensor.sparse.math import StructuredDot
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import (
@@ -93,6 +94,8 @@ class _Map:
                 return self.read(node.inputs[0])[self._moved(variable).ravel()]
             case Sum() if first:
                 return self._summed(variable)
+            case CumOp(mode="add") if first:
+                return self._running(variable)
             case MakeVector() | Join():
                 rows = sparse.vstack([self.read(part) for part in node.inputs], format="csr")
                 return rows[self._joined(variable).ravel()]
@@ -145,6 +148,14 @@ class _Map:
         kept = [1 if k in axes else n for k, n in enumerate(shape)]
         entry = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), shape).ravel()
         return _added(entry, math.prod(kept)) @ self.read(source)
+
+    def _running(self, variable: TensorVariable) -> sparse.csr_array:
+        [source], axis = variable.owner.inputs, variable.owner.op.axis
+        shape = lengths(source) if axis is not None else (math.prod(lengths(source)),)
+        before, after = (math.prod(part) for part in (shape[: axis or 0], shape[(axis or 0) + 1 :]))
+        totals = sparse.csr_array(np.tril(np.ones((shape[axis or 0],) * 2)))
+        wide = sparse.kron(totals, sparse.eye_array(after))
+        return sparse.kron(sparse.eye_array(before), wide) @ self.read(source)
 
     @staticmethod
     def _joined(variable: TensorVariable) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,8 +13,8 @@ from pymc.step_methods.compound import BlockedStep
 from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import once
-from pymc_dp.graphs.questions import is_itself, nearest_rvs
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.questions import is_itself, lengths, nearest_rvs
 from pymc_dp.graphs.registry import load
 from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.model import (
@@ -32,7 +34,7 @@ from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
-from pymc_dp.step_methods.tables import TableGibbs, read_table, together
+from pymc_dp.step_methods.tables import TableGibbs, is_by_cell, read_table, slopes_of, together
 from pymc_dp.step_methods.two_sided import (
     TruncatedGammaMixtureGibbs,
     TwoSidedGibbs,
@@ -130,11 +132,17 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
 
 
 def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether counts are released in more than sums, or are no records for another reason."""
+    """Whether each count is released by itself, or they are no records for another reason."""
     mine = releases_of(reading.model, [rv])
     if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in mine):
         return True
-    return isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine))
+    if isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine)):
+        return True
+    if sum(math.prod(lengths(release_statistic(r))) for r in mine) < math.prod(lengths(rv)):
+        return False  # in fewer entries not all are by themselves
+    with suppress(Declined, ValueError):
+        return is_by_cell([slopes_of(release_statistic(r), (rv,)) for r in mine])
+    return False
 
 
 def steps(model: pm.Model | None = None) -> list[BlockedStep]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import DirichletRV, MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.sparse import csc_array, hstack, vstack
+from scipy.sparse import coo_array, csc_array, csr_array, hstack, vstack
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
@@ -83,8 +83,9 @@ class TableGibbs(WeavingStep):
     vars : list of TensorVariable
         Multinomial, Poisson, Binomial, NegativeBinomial or other registered counts, of any
         shape, with no children but releases. The statistic of each release is linear in the
-        counts; each cell is in at most one entry of it, but in tables of up to 400 counts. The
-        noise is Laplace, geometric, Gaussian or discrete Gaussian.
+        counts; each cell is in at most one entry of it, but in tables of up to 400 counts, or where
+        each cell is an entry by itself and no others overlap without one being part of the other.
+        The noise is Laplace, geometric, Gaussian or discrete Gaussian.
     interweave : bool, default True
         Whether to move the parameters along.
     model : pm.Model, optional
@@ -159,7 +160,7 @@ class _Entries(NamedTuple):
     gaps : which counts are possible.
     constants : of the statistic of each release, what it is of an empty table.
     shared : whether a cell is in several entries of one release, or entries of several overlap, and
-        none is part of another.
+        none is part of another; not of a tree, whose cells are entries, too.
     """
 
     first: np.ndarray
@@ -349,9 +350,19 @@ def _read_entries(
     rv, zeros = rvs[0], {v: pt.zeros(_shape(v), dtype=v.dtype) for v in rvs}
     size, offset = sum(math.prod(_shape(v)) for v in rvs), 0
     parts, broken, constants = [], [], []
+    tree = _is_tree(maps)
+    pairs = zip(found, maps, strict=True)
+    several = [release.name for release, slopes in pairs if (np.diff(slopes.indptr) > 1).any()]
+    if several and not tree and size > _MOST_SHARED:
+        raise Declined(
+            f"one of its cells is in several entries of the statistic of {several[0]!r}, as is for "
+            f"up to {_MOST_SHARED} counts, or where each cell is an entry by itself and the others "
+            f"are a tree. Make these several releases, or write RecordMetropolis"
+        )
     for release, slopes in zip(found, maps, strict=True):
         statistic = release_statistic(release)
-        cell, where, weight = _incidence(release, slopes)
+        cell = np.repeat(np.arange(size), np.diff(slopes.indptr))
+        where, weight = slopes.indices.astype("int64"), slopes.data
         constant = substitute(statistic, zeros)
         if leaves_gaps(release):
             broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
@@ -363,11 +374,7 @@ def _read_entries(
     first = np.searchsorted(cell[order], np.arange(size + 1))
     gaps = _gaps(rv, broken, np.diff(first))
     weight = np.asarray(weight[order])
-    shared = any((np.diff(slopes.indptr) > 1).any() for slopes in maps)
-    if not shared and size <= _MOST_SHARED:
-        inside = csc_array(vstack(maps)).astype(bool).astype("float64")
-        both, own = (inside @ inside.T).toarray(), inside.sum(axis=1)
-        shared = bool(((both > 0) & (both < np.minimum(own, own[:, None]))).any())
+    shared = not tree and (bool(several) or (size <= _MOST_SHARED and _overlap(maps)))
     return _Entries(first, which[order], weight, gaps, constants, shared)
 
 
@@ -498,7 +505,7 @@ def _read_together(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Entrie
                 f"RecordMetropolis for both"
             )
         try:
-            slopes = _slopes(statistic, rvs)
+            slopes = slopes_of(statistic, rvs)
         except Declined:
             raise Declined(
                 f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
@@ -518,19 +525,28 @@ def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVaria
     return found
 
 
-def _incidence(release, slopes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return in which entry of a linear statistic every cell is, and with what coefficient."""
-    times = np.diff(slopes.indptr)
-    if (times > 1).any() and times.size > _MOST_SHARED:
-        raise Declined(
-            f"one of its cells is in several entries of the statistic of {release.name!r}, as is "
-            f"for up to {_MOST_SHARED} counts. Make these several releases, or write "
-            f"RecordMetropolis"
-        )
-    return np.repeat(np.arange(times.size), times), slopes.indices.astype("int64"), slopes.data
+def _overlap(maps: Sequence[csc_array]) -> bool:
+    """Whether entries have cells in common, and none is part of another."""
+    inside = csr_array(vstack(maps)).astype(bool).astype("float64")
+    own, both = np.diff(inside.indptr), coo_array(inside @ inside.T)
+    return bool((both.data < np.minimum(own[both.row], own[both.col])).any())
 
 
-def _slopes(statistic, rvs) -> csc_array:
+def _is_tree(maps: Sequence[csc_array]) -> bool:
+    """Whether each cell is an entry by itself, and no entries `_overlap`."""
+    return is_by_cell(maps) and not _overlap(maps)
+
+
+def is_by_cell(maps: Sequence[csc_array]) -> bool:
+    """Whether each cell is an entry by itself."""
+    if sum(slopes.shape[0] for slopes in maps) < maps[0].shape[1]:
+        return False
+    rows = csr_array(vstack(maps))
+    alone = np.flatnonzero(np.diff(rows.indptr) == 1)
+    return np.unique(rows.indices[rows.indptr[alone]]).size == rows.shape[1]
+
+
+def slopes_of(statistic, rvs) -> csc_array:
     """Return the coefficients by cells, without those that are zero; decline products of counts."""
     slopes = hstack([linear_map(statistic, rv) for rv in rvs], format="csc")
     slopes.eliminate_zeros()
@@ -541,5 +557,5 @@ def _slopes(statistic, rvs) -> csc_array:
 
 def _parts(statistic, rvs) -> np.ndarray:
     """Return the coefficients by cells as one array."""
-    slopes = _slopes(statistic, rvs)
+    slopes = slopes_of(statistic, rvs)
     return np.concatenate([slopes.indptr, slopes.indices, slopes.data])

@@ -306,3 +306,34 @@ def test_a_scale_that_is_no_scale_is_noticed():
         pm.set_data({"scale": -1.0})
     with pytest.raises(ValueError, match="'y' cannot be drawn"):
         step.step(model.initial_point())
+
+
+M = np.kron(np.eye(4), np.ones((1, 3))).astype(int)
+SPELLINGS = {
+    "two releases": lambda c: [c, M @ c],
+    "concatenate": lambda c: [pt.concatenate([c, M @ c])],
+    "one matrix": lambda c: [np.vstack([np.eye(12, dtype=int), M]) @ c],
+    "stack": lambda c: [
+        pt.stack([*(c[i] for i in range(12)), *(c[i : i + 3].sum() for i in (0, 3, 6, 9))])
+    ],
+}
+
+
+def test_one_table_has_one_step_and_one_draw_however_it_is_written():
+    published = np.r_[np.arange(12) % 5, [4, 9, 5, 4]]
+    draws = []
+    for spelled in SPELLINGS.values():
+        with pm.Model() as model:
+            c = pm.Poisson("c", pt.exp(pm.Normal("a", 1, 1)), shape=12)
+            first = 0
+            for k, statistic in enumerate(spelled(c)):
+                last = first + statistic.type.shape[0]
+                noise = dp.GeometricMechanism(1.0)
+                dp.PrivateObservation(f"z{k}", statistic, noise, observed=published[first:last])
+                first = last
+        [step] = dp.steps(model)
+        assert type(step) is dp.TableGibbs
+        step = dp.TableGibbs([c], model=model, rng=3, interweave=False)
+        point, _ = step.step(model.initial_point())
+        draws.append(point["c"])
+    assert all(np.array_equal(own, draws[0]) for own in draws)

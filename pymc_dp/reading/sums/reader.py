@@ -35,13 +35,15 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.questions import known_shape, known_value, lengths
 from pymc_dp.reading.sums.forms import or_refusal, refusal
 from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced, squeezed
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, repeated, reshaped
 from pymc_dp.reading.sums.tables import Layout, Ledger, Table, common_layout, is_pure, mapped
 from pymc_dp.reading.sums.weighted import adds_up, weighted_sums
+
+_MOST_TOTALS = 1000  # running ones, of records: their matrix is square
 
 
 class Reader:
@@ -131,6 +133,10 @@ class Reader:
             case Dot():
                 a, b = inputs
                 return self.read((a[:, :, None] * b[None, :, :]).sum(axis=1))
+            case CumOp(mode="add") if variable.type.dtype != "bool" and self._is_short(inputs[0]):
+                # As the matrix that it is: of records, each total is a sum over those before.
+                totals = np.tri(lengths(inputs[0])[0], dtype=inputs[0].dtype)
+                return self.read(pt.dot(pt.constant(totals), inputs[0]))
             case CumOp():
                 return accumulated(self.ledger, variable, self.operands.table(self.read(inputs[0])))
             case DimShuffle():
@@ -156,6 +162,11 @@ class Reader:
             case CheckAndRaise() | SpecifyShape() | TensorFromScalar() | ScalarFromTensor():
                 return self.read(inputs[0])
         return self._row_by_row(variable)
+
+    @staticmethod
+    def _is_short(variable: TensorVariable) -> bool:
+        shape = known_shape(variable)
+        return len(shape) == 1 and shape[0] is not None and shape[0] <= _MOST_TOTALS
 
     def _elemwise(self, op: ps.ScalarOp, inputs: Sequence[TensorVariable]) -> Table:
         tables = self.operands.aligned([self.read(i) for i in inputs])
