@@ -316,3 +316,33 @@ def test_whole_number_noise_on_a_mean_of_continuous_records_has_no_route():
     said = "NUTS on the records.*: 'z' adds whole-number noise to a statistic"
     with pytest.raises(ValueError, match=said):
         dp.sample(model)
+
+
+def _two_groups(**given):
+    groups = np.repeat([0, 1], 20)
+    with pm.Model(coords={"site": ["a", "b"]}) as model:
+        weights = pm.Data("weights", [1.0, 1.0], dims="site")
+        theta = pm.Normal("theta", 50.0 * weights, 10, dims="site")
+        x = pm.Normal("x", theta[groups], 8, shape=40)
+        means = pt.zeros(2)[groups].inc(x) / 20
+        dp.PrivateObservation("z", means, dp.LaplaceMechanism(3.0), observed=[50.0, 55.0])
+    few = {"draws": 20, "tune": 20, "chains": 2, "cores": 1, "progressbar": False}
+    return model, dp.sample(model, random_seed=1, **few, **given)
+
+
+@pytest.mark.parametrize("given", [{}, {"nuts_sampler": "pymc", "rung": "marginal"}])
+def test_every_route_returns_constant_data_as_pymc_does(given):
+    _, tree = _two_groups(**given)
+    assert tree["constant_data"]["weights"].dims == ("site",)
+
+
+def test_without_inference_data_it_returns_a_trace():
+    with pytest.warns(FutureWarning, match="return_inferencedata"):
+        _, trace = _two_groups(return_inferencedata=False)
+    assert trace["theta"].shape == (40, 2)
+
+
+def test_group_means_are_not_predicted_and_it_says_why():
+    model, tree = _two_groups()
+    with pytest.raises(NotImplementedError, match=r"means or variances differ.*pm\.Normal"):
+        dp.predict_records(model, tree)

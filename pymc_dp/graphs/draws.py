@@ -13,6 +13,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from numba.core.errors import NumbaPerformanceWarning
+from pymc.backends.arviz import find_constants
 from pymc.pytensorf import compile as pm_compile
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -162,10 +163,12 @@ def result(
     deterministics : iterable of TensorVariable
         Expressions of the variables, evaluated at every draw.
     """
-    deterministics = list(deterministics)
-    dims, coords = dims_of(model, [*observed, *posterior, *(d.name for d in deterministics)])
+    deterministics, constants = list(deterministics), find_constants(model)
+    own = [*observed, *constants, *posterior, *(d.name for d in deterministics)]
+    dims, coords = dims_of(model, own)
+    groups = {"posterior": posterior, "sample_stats": stats, "observed_data": observed}
     tree = arviz_base.from_dict(
-        {"posterior": posterior, "sample_stats": stats, "observed_data": observed},
+        groups | ({"constant_data": constants} if constants else {}),
         dims=dims,
         coords=coords,
         attrs={"posterior": {"inference_library": "pymc_dp"} | attributes},

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import ArrayLike
 from pymc.util import get_random_generator
+from pytensor.tensor.random.basic import NormalRV
 from xarray import DataTree
 
 from pymc_dp.graphs.compiled import said_when_compiling
@@ -418,7 +419,14 @@ def predict_records(
         )
     law = law_of(reading, found[0])
     if not isinstance(law, OneColumn):
-        raise Declined(f"the records {found[0].name!r} are not Normal: only such are drawn")
+        alike = all(isinstance(rv.owner.op, NormalRV) for rv in found[0].records)
+        raise Declined(
+            f"the records {found[0].name!r} are not "
+            + ("alike, as their means or variances differ" if alike else "Normal")
+            + ": predict_records draws Normal records of one mean and one variance, and rows. "
+            "Write new ones as a variable without data, pm.Normal('new', theta, sigma) say, and "
+            "call pm.sample_posterior_predictive(idata, var_names=['new'])"
+        )
     column = law.column
     rows = per_draw(posterior, as_row(column.mean, column.variance))
     dims = posterior.sizes["chain"], posterior.sizes["draw"]

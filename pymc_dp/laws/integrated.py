@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 import xarray as xr
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
+from pytensor.graph.replace import vectorize_graph
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.mechanisms.release import PrivateReleaseRV
@@ -115,7 +116,11 @@ def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> Te
 @_logprob.register(IntegratedReleaseRV)
 def _integrated_logprob(op, values, *inputs, **kwargs):
     mechanism, parameters = op.split(inputs)
-    return op.law.logp(values[0], mechanism, *parameters)
+    [value], own = values, op.output_types[-1]
+    if value.type.ndim <= own.ndim:
+        return op.law.logp(value, mechanism, *parameters)
+    one = own.clone(dtype=value.dtype)()  # of several values of a release, which is one
+    return vectorize_graph(op.law.logp(one, mechanism, *parameters), {one: value})
 
 
 @_support_point.register(IntegratedReleaseRV)

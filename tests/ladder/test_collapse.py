@@ -17,6 +17,7 @@ from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import PLAIN_MODE
 from pymc_dp.ladder import collapse as ladder
 from pymc_dp.reading.model import Reading, read
 from pymc_dp.routes import routes
@@ -686,3 +687,14 @@ def test_predict_records():
         dp.predict_records(dp.collapse(model), tree)
     with pytest.raises(ValueError, match="needs the result"):
         dp.predict_records(model)
+
+
+@pytest.mark.parametrize("statistic", [lambda x: x.mean(), lambda x: x.clip(0, 2).sum()])
+def test_a_density_of_several_values_has_one_for_each(statistic):
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.5, 1.0, shape=15)
+        dp.PrivateObservation("z", statistic(x), dp.LaplaceMechanism(1.0), observed=1.0)
+    release, values = dp.collapse(model)["z"], np.array([1.0, 2.0, 3.0])
+    several = pm.logp(release, pt.constant(values)).eval(mode=PLAIN_MODE)
+    each = [pm.logp(release, pt.constant(z)).eval(mode=PLAIN_MODE) for z in values]
+    np.testing.assert_allclose(several, each, rtol=1e-12)
