@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -41,9 +42,16 @@ def run(route: Route, plan: Plan, **arguments: Any) -> Any:
 
 def _mark(route: Route, plan: Plan) -> Path:
     """Return a file beside PyTensor's code: models with one cost are compiled alike."""
-    versions = [version(name) for name in ("pymc_dp", "pytensor", "numba")]
-    made_of = sha256(repr((route.name, sorted(plan.cost.items()), versions)).encode()).hexdigest()
+    made_of = sha256(
+        repr((route.name, sorted(plan.cost.items()), _versions())).encode()
+    ).hexdigest()
     return _FOLDER / made_of
+
+
+@cache
+def _versions() -> list[str]:
+    """Return what takes milliseconds to look up."""
+    return [version(name) for name in ("pymc_dp", "pytensor", "numba")]
 
 
 def by_preference(open_routes: Iterable[tuple[Plan, Route]]) -> list[tuple[Plan, Route]]:
