@@ -13,7 +13,7 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from xarray import DataTree
 
 from pymc_dp.graphs.compiled import said_when_compiling
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, nearest
 from pymc_dp.graphs.interrupts import interruptible
 from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import gone_names, what_goes
@@ -222,6 +222,7 @@ def _by_best_route(
     named = kwargs.get("var_names") or ()
     open_routes, better = [], []
     shut: dict[str, list[str]] = {}
+    reasons: list[Declined] = []
     by_a_word = [(0.0, "", "")]
     for route, plan in routes(reading, approximate, **options):
         reason = str(plan) if isinstance(plan, Declined) else ""
@@ -238,6 +239,7 @@ def _by_best_route(
             _log.info("Not taken: %s, %s", route.name, reason)
         if reason:
             shut.setdefault(reason, []).append(route.name)
+            reasons.append(plan if isinstance(plan, Declined) else Declined(reason, near=2))
         elif not isinstance(plan, Declined):
             open_routes.append((plan, route))
         if isinstance(plan, Declined) and plan.near > 1:
@@ -271,9 +273,13 @@ def _by_best_route(
         except (NotFinite, Declined) as why:  # the latter where compiling found out
             _log.warning("Not taken: %s, %s", best.name, why)
             shut.setdefault(str(why), []).append(best.name)
+            reasons.append(Declined(str(why), near=2))
     where = "" if rung == "auto" else f" on the rung {rung!r}"
-    reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in shut.items())
-    raise ValueError(f"no route{where} is open. {reasons}")
+    first = str(nearest(reasons))
+    others = sum(len(names) for why, names in shut.items() if why != first)
+    more = f". dp.explain(model, details=True) says why {others} others are shut" if others else ""
+    names = ", ".join(shut.get(first, []))
+    raise ValueError(f"no route{where} is open. {names}: {first}{more}")
 
 
 def _starts(reading: Reading, route: Route, given: Any) -> dict[str, Any]:

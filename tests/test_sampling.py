@@ -306,7 +306,7 @@ def test_what_forward_draws_do_not_know(prior, caplog):
 
 
 def test_explain_a_bounded_marginal():
-    text = str(dp.explain(dp.collapse(build(bounds=(0, 200)), "marginal")))
+    text = str(dp.explain(dp.collapse(build(bounds=(0, 200)), "marginal"), details=True))
     assert "integrated out: y_mean, y_var" in text
 
 

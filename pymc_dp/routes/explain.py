@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -32,8 +33,9 @@ from pymc_dp.reading.model import (
     releases,
     size_of,
 )
-from pymc_dp.routes import routes
+from pymc_dp.routes import Plan, Route, routes
 from pymc_dp.routes.compiling import by_preference, compiling_seconds
+from pymc_dp.routes.costs import expected_rate
 from pymc_dp.routes.latent_gaussian import unnormalised
 from pymc_dp.step_methods import choose_steps
 
@@ -80,7 +82,7 @@ class Explanation:
         return "".join(parts + [f"<p>{escape(note)}</p>" for note in self.notes])
 
 
-def explain(model: pm.Model | None = None) -> Explanation:
+def explain(model: pm.Model | None = None, *, details: bool = False) -> Explanation:
     """Explain a model: what its releases tell, which rungs are open, who samples what.
 
     Nothing of the size of the records is evaluated.
@@ -89,6 +91,9 @@ def explain(model: pm.Model | None = None) -> Explanation:
     ----------
     model : pm.Model, optional
         The model of the context by default.
+    details : bool, default False
+        Whether to list every route. Without it, there is the one that `dp.sample` takes, and the
+        one that would be faster and is the nearest to open.
 
     Returns
     -------
@@ -116,10 +121,10 @@ def explain(model: pm.Model | None = None) -> Explanation:
     [['z', 'mean of lead (n = 43)', 'LaplaceMechanism(scale=9.3)', '-']]
     """
     with kept(as_model(model, "dp.explain(model)")) as reading:
-        return _explained(reading)
+        return _explained(reading, details)
 
 
-def _explained(reading: Reading) -> Explanation:
+def _explained(reading: Reading, details: bool) -> Explanation:
     model = reading.model
     check_fits(map(release_statistic, releases(model)))
     result = Explanation()
@@ -148,7 +153,13 @@ def _explained(reading: Reading) -> Explanation:
         rows = []
         told: dict[str, str] = {}
         slow = any(_AFRESH in row[1] for row in result.tables[0][2])
+        kept = [route for route, _, _ in table]
+        if not details:
+            better = nearest_better(plans, plan_taken.rate if plan_taken else 0.0)
+            kept = [route for route in (taken, better) if route is not None] or kept
         for route, _, reason in sorted(table, key=lambda entry: -entry[1]):
+            if route not in kept:
+                continue
             state = reason if reason else (takes if route is taken else "open")
             if reason in told:
                 state = f"as for {told[reason]}"
@@ -158,6 +169,8 @@ def _explained(reading: Reading) -> Explanation:
             if route.rung == "records":
                 cost = "grows with n²" if slow else "grows with n"
             rows.append([route.rung, route.name, state, cost])
+        if left := len(table) - len(rows):
+            rows.append(["", f"{left} others", "dp.explain(model, details=True) lists them", ""])
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
         for route, plan in plans:
             if isinstance(plan, Declined) or route is not taken:
@@ -191,6 +204,21 @@ def _explained(reading: Reading) -> Explanation:
             + ", ".join(d.name for d in dropped)
         )
     return result
+
+
+def nearest_better(
+    plans: Sequence[tuple[Route, Plan | Declined]], rate: float = 0.0
+) -> Route | None:
+    """Return the shut route that is nearest to open, of those that are usually faster."""
+    shut = [
+        (plan.near, _usual(route), route) for route, plan in plans if isinstance(plan, Declined)
+    ]
+    faster = [entry for entry in shut if entry[0] >= 1 and entry[1] > rate]
+    return max(faster, key=lambda entry: entry[:2], default=(0, 0.0, None))[2]
+
+
+def _usual(route: Route) -> float:
+    return expected_rate(route.usual) if route.usual else 0.0
 
 
 def _release_row(reading, release) -> list[str]:

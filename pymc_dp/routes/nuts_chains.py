@@ -28,7 +28,14 @@ from pymc_dp.reading.kept import made_once
 from pymc_dp.reading.model import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
-from pymc_dp.routes.starts import Center, Density, check_finite, draw_start, find_centers
+from pymc_dp.routes.starts import (
+    Center,
+    Density,
+    SearchOver,
+    check_finite,
+    draw_start,
+    find_centers,
+)
 from pymc_dp.step_methods.base import PointFunction, point_function
 
 _log = logging.getLogger("pymc.dp")
@@ -44,7 +51,9 @@ _DEFAULTS = {"return_inferencedata": True, "idata_kwargs": {}, "init": "auto"}
 # With these the caller has chosen where chains begin, or what moves them.
 _OWN_START = "initvals", "init", "step"
 _COLLAPSED = 1e-8  # step size, in that of the others
-_LONG = 2.0  # seconds of a search, after which it is named
+# CPU seconds of a search for a start, after which it is named and after which it ends. A density
+# that takes a second each would else be asked for hundreds of times.
+_LONG, _MOST = 2.0, 20.0
 _FEW = 100  # draws, of which PyMC says so
 
 
@@ -98,8 +107,8 @@ def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs:
     with between(sampler.density) as density:
         if math.isnan(density(start)[0]):  # this compiles
             _raise_what_is_wrong(model, first)
-        density = _named_when_long(density)
-        centers = find_centers(density, start, [math.prod(s) for s in shapes.values()])
+        sizes = [math.prod(s) for s in shapes.values()]
+        centers = find_centers(_with_budget(density), start, sizes)
         for center in centers:
             check_finite(density, center, names)
     chains = kwargs.get("chains") or max(2, kwargs.get("cores") or min(4, available_cores()))
@@ -122,18 +131,22 @@ def _refuse_given_wrong(nuts=None, target_accept=None, random_seed=None, **_: An
         raise ValueError(f"random_seed={random_seed} is negative: None leaves the seed open")
 
 
-def _named_when_long(density: Density) -> Density:
-    """Say what takes so long, once."""
-    began, said = time.perf_counter(), False
+def _with_budget(density: Density) -> Density:
+    """Say what takes so long, once; end the search after `_MOST` CPU seconds."""
+    began, said = time.process_time(), False
 
-    def named(q):
+    def limited(q):
         nonlocal said
-        if not said and time.perf_counter() - began > _LONG:
+        spent = time.process_time() - began
+        if spent > _LONG and not said:
             said = True
             stage("Looking for where the data are, to begin the chains there")
+        if spent > _MOST:
+            _log.info("The search for a start took %.0f s: chains begin at the best so far", spent)
+            raise SearchOver
         return density(q)
 
-    return named
+    return limited
 
 
 def _is_whole(tree: DataTree, chains: int, draws: int) -> bool:

@@ -10,7 +10,9 @@ wide.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ _ROUNDS, _MOST_ASCENTS = 6, 50  # ascents, and iterations of one
 _WORTH = 1.0  # of the log of the mass, for which there is one more
 _FARTHER = 2.0 ** (np.arange(25) / 3.0)  # widths of a jump
 _GAIN = 10.0  # of the log of the mass, for which it is made
+_LOST = 1e3  # fall of the log density, behind which no jump looks where it falls on
 _NARROWEST = 1e-12  # width: what is narrower is a mode that holds nothing
 _WALL = 1e10  # in the place of a fall that has no value
 _LOOKED_AT = 6  # points on the way
@@ -38,6 +41,10 @@ class NotFinite(Declined):
     """A density or its gradient has no value where the posterior is."""
 
 
+class SearchOver(Exception):
+    """A density ends the search for a start."""
+
+
 class Center(NamedTuple):
     """A point in the bulk of a density; and around it, two spreads of each entry."""
 
@@ -49,7 +56,10 @@ class Center(NamedTuple):
 def find_centers(density: Density, start: np.ndarray, sizes: Sequence[int]) -> list[Center]:
     """Return the centers found from PyMC's start and around it: more than one of several modes.
 
-    Those that hold much less than the best are traps of the ascent, and left out.
+    Those that hold much less than the best are traps of the ascent, and left out. What the search
+    asks for is three ascents of up to 50 densities each, two densities or more a variable for each
+    of up to six points on the way, up to six rounds more, and jumps of up to 50 densities a
+    variable. A density that raises `SearchOver` ends it at the best so far.
 
     Parameters
     ----------
@@ -60,17 +70,22 @@ def find_centers(density: Density, start: np.ndarray, sizes: Sequence[int]) -> l
     jitter = np.random.default_rng(0).uniform(-1.0, 1.0, start.size)
     found: list[Center] = []
     near = np.ones(start.size)
-    for q in (start, start + jitter, start - jitter):
-        first = _center(density, q, sizes, near)
-        found += _climb(density, first, sizes, found)
-        near = first.widths
-    best = max(found, key=_mass)
-    for _ in range(_ROUNDS):  # in widths, so that units do not matter, nor how steep the tails are
-        [climbed] = _climb(density, best, sizes)
-        ended = not _mass(climbed) > _mass(best) + _WORTH
-        best = _jump(density, climbed, sizes) if ended else climbed
-        if ended and best is climbed:
-            break
+    best: Center | None = None
+    with suppress(SearchOver):
+        for q in (start, start + jitter, start - jitter):
+            first = _center(density, q, sizes, near)
+            found += [first]
+            found[-1:] = _climb(density, first, sizes, found[:-1])
+            near = first.widths
+        best = max(found, key=_mass)
+        # In widths, so that units do not matter, nor how steep the tails are.
+        for _ in range(_ROUNDS):
+            [climbed] = _climb(density, best, sizes)
+            ended, best = not _mass(climbed) > _mass(best) + _WORTH, climbed
+            if ended and (best := _jump(density, climbed, sizes)) is climbed:
+                break
+    if best is None:
+        best = max(found, key=_mass, default=Center(start, -np.inf, near))
     others = [center for center in found if not _is_at(best, center.point)]
     return [best, *(center for center in others if _mass(center) >= _mass(best) - _GAIN)]
 
@@ -112,7 +127,9 @@ def _jump(density: Density, center: Center, sizes: Sequence[int]) -> Center:
         jumps = np.zeros((2 * _FARTHER.size, center.point.size))
         own = slice(first, first + size)
         jumps[:, own] = np.outer(np.r_[_FARTHER, -_FARTHER], center.widths[own])
-        values = [density(q)[0] for q in center.point + jumps]
+        values = []
+        for side in np.split(jumps, 2):
+            values += _until_lost(density, center, center.point + side)
         k = int(np.argmax(np.nan_to_num(values, nan=-np.inf, posinf=-np.inf)))
         if values[k] > center.log_density:
             there = _center(density, center.point + jumps[k], sizes, center.widths)
@@ -120,6 +137,17 @@ def _jump(density: Density, center: Center, sizes: Sequence[int]) -> Center:
                 center = there
         first += size
     return center
+
+
+def _until_lost(density: Density, center: Center, points: np.ndarray) -> list[float]:
+    """Return log densities of points farther and farther out; NaN behind where they are lost."""
+    found, before = [math.nan] * len(points), center.log_density
+    for k, q in enumerate(points):
+        found[k] = density(q)[0]
+        if not (found[k] > center.log_density - _LOST or found[k] > before):
+            break
+        before = found[k]
+    return found
 
 
 def _ascent(density: Density, center: Center) -> list[np.ndarray]:

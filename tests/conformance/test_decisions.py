@@ -48,7 +48,7 @@ def decisions(build, seed, density=False):
         "steps": {rv.name: step.__name__ for rv, step in released.items()},
         "each": {rv.name: step_of(model, rv) for rv in model.free_RVs},
         "rungs": {rung: rung_of(model, rung, density) for rung in ("statistics", "marginal")},
-        "explained": str(dp.explain(model)),
+        "explained": str(dp.explain(model, details=True)),
     }
 
 

@@ -77,7 +77,7 @@ for noise in (dp_acme.RoundingToThree(), dp_acme.CauchyMechanism([0.7, 2.0])):
             continue  # its counts have no marginal, which is refused where they are released
         with pm.Model() as model:
             build(noise)
-        assert "z" in str(dp.explain(model)), (build, noise)
+        assert "z" in str(dp.explain(model, details=True)), (build, noise)
         choose_steps(Reading(model))
         for rung in ("statistics", "marginal"):
             try:
@@ -146,7 +146,7 @@ draws = [float(step.step(point)[0]["free"]) for _ in range(200)]
 assert abs(np.mean(draws) - 4.5) < 4 * 0.5 / 200**0.5
 
 # The route: one of the table, with its reason where it is shut, and taken where it is the best.
-assert "draws of the prior" in str(dp.explain(model))
+assert "draws of the prior" in str(dp.explain(model, details=True))
 with pm.Model() as unobserved:
     x = pm.Normal("x", pm.Normal("mu", 0, 10), 1, shape=20)
     dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0))

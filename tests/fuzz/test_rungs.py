@@ -237,7 +237,7 @@ def check(spec, outcomes, draws):
     if isinstance(spec, producers.Tables) and not spec.seed % 4:
         check_steps(model, spec, z, outcomes, draws)
     if spec.seed % 10 == 5:
-        dp.explain(model)
+        dp.explain(model, details=True)
     every = spec.seed % RECORDS_EVERY == RECORDS_EVERY - 1 or not spec.seed % STEPS_EVERY
     if stepped and latent and every:
         made = check_steps(model, spec, z, outcomes, draws)

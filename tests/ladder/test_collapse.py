@@ -466,7 +466,7 @@ def test_nothing_of_the_size_of_the_records_is_allocated():
             dp.PrivateObservation("z", both(x), LAPLACE(NOISE), observed=Z)
         collapsed = [dp.collapse(model, to) for to in RUNGS]
         chosen = choose_steps(Reading(model)), choose_steps(Reading(collapsed[0]))
-        explained = dp.explain(model)
+        explained = dp.explain(model, details=True)
         for m in collapsed:
             m.initial_point()
         _, peak = tracemalloc.get_traced_memory()
@@ -482,7 +482,7 @@ def test_nothing_of_the_size_of_the_records_is_allocated():
 
 
 def test_explain(model):
-    explained = dp.explain(model)
+    explained = dp.explain(model, details=True)
     text = str(explained)
     for part in (
         "mean of lead, variance of lead (n = 43)",
@@ -509,7 +509,7 @@ def test_explain_says_why_a_rung_is_shut(in_model):
     x = lead()
     dp.PrivateObservation("a", x.mean() * 2 + 1, LAPLACE(1.0), observed=61.0)
     dp.PrivateObservation("b", [x.mean(), x.var()], GAUSS(NOISE), observed=Z, bounds=None)
-    explained = dp.explain(in_model)
+    explained = dp.explain(in_model, details=True)
     releases = explained.tables[0][2]
     assert releases[0] == ["a", "2 × mean of lead + 1 (n = 43)", "LaplaceMechanism(scale=1.0)", "-"]
     state = {row[1]: row[2] for row in explained.tables[1][2]}
@@ -523,28 +523,28 @@ def test_explain_is_shown_once_in_jupyter(in_model, monkeypatch):
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr("rich.jupyter.display", lambda *args: shown.append(args))
     dp.PrivateObservation("z", lead().mean(), LAPLACE(1.0), observed=61.0)
-    assert "mean of lead" in repr(dp.explain(in_model))
+    assert "mean of lead" in repr(dp.explain(in_model, details=True))
     assert not shown
 
 
 def test_explain_escapes_html(in_model):
     x = pm.Normal("<b>", 0, 1, shape=3)
     dp.PrivateObservation("z", x.mean(), LAPLACE(1.0), observed=0.0, bounds=(-1, 1))
-    html = dp.explain(in_model)._repr_html_()
+    html = dp.explain(in_model, details=True)._repr_html_()
     assert "<b>" not in html
     assert "mean of &lt;b&gt;" in html
     assert "[-1, 1]" in html
 
 
 def test_explain_other_models(collapsed):
-    text = str(dp.explain(collapsed["marginal"]))
+    text = str(dp.explain(collapsed["marginal"], details=True))
     assert "integrated out: lead_mean, lead_var" in text
-    text = str(dp.explain(collapsed["statistics"]))
+    text = str(dp.explain(collapsed["statistics"], details=True))
     assert "TwoSidedGibbs" in text
     with pm.Model() as plain:
         pm.Normal("x")
     with pytest.raises(ValueError, match=r"nothing to explain: .* no dp\.PrivateObservation"):
-        dp.explain(plain)
+        dp.explain(plain, details=True)
 
 
 def test_explain_noise_that_is_an_op_of_several_outputs(in_model):
@@ -553,12 +553,12 @@ def test_explain_noise_that_is_an_op_of_several_outputs(in_model):
     e = pm.Multinomial("e", c.reshape((2, 2)).sum(axis=0), np.ones((2, 2)) / 2, shape=(2, 2))
     noise = dp.DiscreteGaussianMechanism(3.0).rounded(base=5)
     dp.PrivateObservation("b", e, noise, observed=[[15, 15], [15, 5]])
-    assert "RecordMetropolis" in str(dp.explain())
+    assert "RecordMetropolis" in str(dp.explain(details=True))
 
 
 def test_explain_a_statistic_that_is_not_read(in_model):
     dp.PrivateObservation("z", lead().std(), LAPLACE(1.0), observed=1.0)
-    text = " ".join(str(dp.explain(in_model)).split())
+    text = " ".join(str(dp.explain(in_model, details=True)).split())
     assert "sqrt" in text
     assert "NUTS" in text
 

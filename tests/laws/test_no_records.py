@@ -135,7 +135,7 @@ def test_a_mean_over_no_records_is_refused(law):
 
 @pytest.mark.parametrize("law", ["Normal", "clipped"])
 def test_is_explained(law):
-    assert "of no records" in str(dp.explain(model_of(law, ALONE["a sum"][0])))
+    assert "of no records" in str(dp.explain(model_of(law, ALONE["a sum"][0]), details=True))
 
 
 @pytest.mark.nightly

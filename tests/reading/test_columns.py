@@ -160,4 +160,6 @@ def test_nothing_of_the_size_of_the_rows_is_evaluated():
     model = regression(lambda x, w, y: x.T @ y, n=10**9)
     collapsed = dp.collapse(model, "statistics")
     assert {rv.name for rv in collapsed.free_RVs} == {"theta", "sigma", "x_w_y_sums_standard"}
-    assert "Σ x[0]·y, Σ x[1]·y (n = 1000000000)" in str(dp.explain(model).tables[0][2])
+    assert "Σ x[0]·y, Σ x[1]·y (n = 1000000000)" in str(
+        dp.explain(model, details=True).tables[0][2]
+    )

@@ -61,7 +61,7 @@ def test_data_that_were_changed(call):
         theta = pm.Normal("theta", shape=3)
         x = pm.Normal("x", theta[pm.Data("g", G)], 1, shape=6)
         dp.PrivateObservation("z", x.mean(), LAPLACE, observed=1.0)
-    dp.explain(model)
+    dp.explain(model, details=True)
     pm.set_data({"g": OUT}, model=model)
     with pytest.raises(ValueError, match="'theta' has 3 entries, and the index 'g' of length 6"):
         call(model)

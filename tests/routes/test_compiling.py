@@ -60,5 +60,7 @@ def test_explain_says_it():
         mu = pm.Normal("mu", 30, 20)
         lead = pm.Normal("lead", mu, 17, shape=43)
         dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
-    [routes] = [rows for title, _, rows in dp.explain(model).tables if title == "Routes"]
+    [routes] = [
+        rows for title, _, rows in dp.explain(model, details=True).tables if title == "Routes"
+    ]
     assert [row[2] for row in routes if "takes it: compiles once, for some" in row[2]]

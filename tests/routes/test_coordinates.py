@@ -297,7 +297,7 @@ def test_records_of_unknown_number_are_no_latent_variables():
         x = pm.Normal("x", theta, 1.0, shape=pm.Poisson("n", 7.0))
         dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1.0), observed=4.0)
     assert _moved(model)[2] == []
-    assert dp.explain(model).tables
+    assert dp.explain(model, details=True).tables
 
 
 def test_sums_that_mix_the_entries_say_nothing_of_one():
@@ -317,4 +317,4 @@ def test_sample_says_which_and_names_in_results_stay(caplog):
         tree = dp.sample(model, draws=20, tune=20, chains=1, progressbar=False, random_seed=1)
     assert "coordinates that suit the data" in caplog.text
     assert set(tree.posterior.data_vars) == {"m0", "tau", "raw"}
-    assert any("coordinates" in note for note in dp.explain(model).notes)
+    assert any("coordinates" in note for note in dp.explain(model, details=True).notes)

@@ -30,7 +30,7 @@ def test_icar_with_a_free_sigma_is_a_wrong_density():
     [note] = unnormalised(Reading(icar()))
     assert note.startswith("'u': the density of pm.ICAR lacks its factor sigma**-(n - 1)")
     assert "u = sigma * pm.ICAR('u_raw', W=W)" in note
-    assert dp.explain(icar()).notes == [note]
+    assert dp.explain(icar(), details=True).notes == [note]
 
 
 def test_sample_warns_of_a_wrong_density(caplog):

@@ -347,7 +347,7 @@ def test_bounds_are_shown_by_variable():
         x = pm.Normal("x", 2, 1, shape=12)
         y = pm.Normal("y", theta[0] + theta[1] * x, 1.0, shape=12)
         dp.PrivateObservation("z", five(x, y), LAPLACE(3.0), bounds=((0, 5), (10, 20)))
-    [row] = dp.explain(model).tables[0][2]
+    [row] = dp.explain(model, details=True).tables[0][2]
     assert row[-1] == "x in [0, 10], y in [5, 20]"
 
 

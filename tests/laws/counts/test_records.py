@@ -449,10 +449,10 @@ def test_routes_and_explain():
         (table, "Gibbs on the statistics"),
     ):
         assert max(route_table(model), key=lambda entry: entry[1])[0].name == best
-    text = str(dp.explain(table))
+    text = str(dp.explain(table, details=True))
     assert "linear in the counts of x (n = 300)" in text
     assert "CountGibbs" in text
-    assert "every one of x (n = 5)" in str(dp.explain(reports))
+    assert "every one of x (n = 5)" in str(dp.explain(reports, details=True))
 
 
 def test_inversion_is_the_last_resort(monkeypatch):

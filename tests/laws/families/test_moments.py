@@ -171,7 +171,7 @@ def test_work_does_not_grow_with_the_number_of_groups(statistic, monkeypatch):
             released = statistic(x, g, k)
             observed = np.ones(released.type.shape)
             dp.PrivateObservation("z", released, GAUSSIAN(0.3), observed=observed)
-        assert "dp.sample takes it" in str(dp.explain(model))
+        assert "dp.sample takes it" in str(dp.explain(model, details=True))
         rungs = [dp.collapse(model, to=to).logp() for to in ("statistics", "marginal")]
         work.append([len(rewrites), *(len(list(ancestors([rung]))) for rung in rungs)])
     assert work[0] == work[1]
@@ -187,6 +187,8 @@ def test_variances_are_not_integrated_out_by_quadrature():
             variances = pt.stack([x[g == j].var() for j in range(k)])
             dp.PrivateObservation("z", variances, GAUSSIAN(0.3), observed=np.ones(k))
         taken += [
-            route for _, route, state, _ in dp.explain(model).tables[1][2] if "takes" in state
+            route
+            for _, route, state, _ in dp.explain(model, details=True).tables[1][2]
+            if "takes" in state
         ]
     assert taken == ["NUTS on the statistics"] * 2

@@ -171,7 +171,7 @@ def test_the_groups_parameters_stay_in_the_model():
     collapsed = dp.collapse(model)
     assert {"m", "tau", "raw", "theta"} <= set(collapsed.named_vars)
     assert "y" not in collapsed.named_vars
-    assert "one of y" in str(dp.explain(model))
+    assert "one of y" in str(dp.explain(model, details=True))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_functions_of_several_records_are_none_of_one(statistic):
         dp.PrivateObservation("z", statistic(x), NOISES["gaussian"], observed=Z)
     with pytest.raises(Declined):
         dp.collapse(model)
-    dp.explain(model)
+    dp.explain(model, details=True)
 
 
 def test_records_that_a_public_mask_chooses():

@@ -443,7 +443,7 @@ def test_collapsed_model_is_whole():
     expected = np.log(stats.laplace.pdf(0.7, sums, 0.1).mean())
     logp = collapsed.compile_logp(vars=collapsed.observed_RVs)
     np.testing.assert_allclose(logp({"mu": 0.6}), expected, atol=0.01)
-    assert "integrated out: z_confidential" in str(dp.explain(collapsed))
+    assert "integrated out: z_confidential" in str(dp.explain(collapsed, details=True))
 
 
 def normal_nodes(panels):

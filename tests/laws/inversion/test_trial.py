@@ -70,7 +70,11 @@ def heavy_tails():
 def test_explain_computes_no_density(monkeypatch):
     for name in ("sparing_line", "tiers"):  # which compile
         monkeypatch.setattr(trial, name, None)
-    [routes] = [rows for title, _, rows in dp.explain(heavy_tails()).tables if title == "Routes"]
+    [routes] = [
+        rows
+        for title, _, rows in dp.explain(heavy_tails(), details=True).tables
+        if title == "Routes"
+    ]
     assert "NUTS on the marginal" in [name for _, name, state, _ in routes if "open" in state]
 
 

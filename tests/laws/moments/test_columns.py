@@ -176,7 +176,7 @@ def test_released_moments_are_used_up(caplog):
 
 def test_bounds_of_a_box():
     model = simple_regression(*CIRRHOSIS, bounds=(0, (1, 2)))
-    assert "x in [0, 1], y in [0, 2]" in str(dp.explain(model))
+    assert "x in [0, 1], y in [0, 2]" in str(dp.explain(model, details=True))
     tree = dp.sample(model, draws=2000, **QUIET)
     posterior = tree["posterior"]
     theta, sigma2 = posterior["theta"].to_numpy(), posterior["sigma2"].to_numpy()
@@ -244,7 +244,7 @@ def test_bounds_of_the_covariate_alone_are_kept_on_the_records_only():
 def test_bounds_of_sums_in_two_releases():
     """Each states those of its own records; the region is that of a single release."""
     apart = bounded_apart(y_bounds=((0, 0), (1, 2)))
-    text = str(dp.explain(apart))
+    text = str(dp.explain(apart, details=True))
     assert "x in [0, 1], y in [0, 2]" in text
     fields = box(read_rows(Reading(apart), integrable(Reading(apart))[0]))
     assert fields["bounded"]

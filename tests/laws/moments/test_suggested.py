@@ -27,7 +27,7 @@ def features(x, y):
 
 
 def test_possible_sums_need_no_note():
-    assert dp.explain(regression(five_sums, SUMS)).notes == []
+    assert dp.explain(regression(five_sums, SUMS), details=True).notes == []
 
 
 @pytest.mark.by_day("z0-0.01")
@@ -41,7 +41,7 @@ def test_possible_sums_need_no_note():
 )
 def test_sums_of_no_data_are_noted(z, scale, caplog):
     model = regression(five_sums, z, scale)
-    [note] = dp.explain(model).notes
+    [note] = dp.explain(model, details=True).notes
     assert note.startswith("'z': no 200 rows have these sums: entry")
     with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="no route"):
         dp.sample(model, rung="marginal")
@@ -50,19 +50,19 @@ def test_sums_of_no_data_are_noted(z, scale, caplog):
 
 def test_one_draw_of_noise_that_is_counted_twice():
     z = np.array([[200.0, 40.0, 90.0], [40.0, 60.0, 50.0], [90.0, 50.0, 400.0]])
-    notes = dp.explain(regression(features, z)).notes
+    notes = dp.explain(regression(features, z), details=True).notes
     assert [note.split(" is released 2 times")[0] for note in notes] == [
         f"'z': the sum of {what}" for what in ("x·y", "y", "x")
     ]
     z += np.triu(np.ones((3, 3)), 1)  # separate draws
-    assert dp.explain(regression(features, z)).notes == []
+    assert dp.explain(regression(features, z), details=True).notes == []
     upper = regression(lambda x, y: features(x, y)[np.triu_indices(3)], z[np.triu_indices(3)])
-    assert dp.explain(upper).notes == []
+    assert dp.explain(upper, details=True).notes == []
 
 
 def test_the_public_number_of_rows_is_said_to_be_public():
     z = np.array([[190.0, 40.0, 90.0], [41.0, 60.0, 50.0], [91.0, 51.0, 400.0]])
-    [row] = dp.explain(regression(features, z)).tables[0][2]
+    [row] = dp.explain(regression(features, z), details=True).tables[0][2]
     assert row[1].startswith("200 (public), Σ x, Σ y, Σ x,")
 
 
