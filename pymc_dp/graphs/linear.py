@@ -88,6 +88,8 @@ class _Map:
                 variable.dtype == "bool"
             ):
                 pass  # there it means or
+            case CumOp() if node.inputs[0].dtype == "bool":
+                pass  # which PyTensor adds up in one way or another
             case op if first and keeps_values(op, node.inputs[0]):
                 return self.read(node.inputs[0])
             case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() if first:

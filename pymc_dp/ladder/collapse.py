@@ -6,7 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.model.core import FrozenModel
 from pymc.model.fgraph import (
     fgraph_from_model,
@@ -19,10 +21,11 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
+from scipy.optimize import minimize
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import known_shape
-from pymc_dp.laws.integrated import all_releases
+from pymc_dp.graphs.questions import known_shape, plain_function
+from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of, run_trials
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.fits import check_fits
@@ -122,6 +125,7 @@ def collapse(
     check_values(reading.model)
     on = collapsed(reading, to, approximate, moments)
     try_densities(on)
+    _warn_of_what_is_left_out(on.model)
     for note in what_goes(reading):
         _log.info("%s", note)
     return on.model
@@ -170,6 +174,56 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
 def try_densities(on: Reading) -> None:
     """Decline a rung where a density of it is not found; see `Change.trials`."""
     run_trials(on.trials)
+
+
+LEFT_OUT = (
+    "%s, and %s other numbers matter: the posterior is wrong there. Check the units, and the "
+    "priors of the number and of the records"
+)
+_ASCENT = 20  # iterations
+
+
+def left_out(marginal: pm.Model) -> list[tuple[TensorVariable, str]]:
+    """Return whether densities leave out what matters, as graphs, and what that is in words."""
+    found, values = [], {rv: marginal.rvs_to_values[rv] for rv in marginal.observed_RVs}
+    for rv in values:
+        if isinstance(op := rv.owner.op, IntegratedReleaseRV):
+            mechanism, parameters = op.split(rv.owner.inputs)
+            own = op.law.left_out(values[rv], mechanism, *parameters)
+            found += [own] if own is not None else []
+    graphs = graph_replace([graph for graph, _ in found], values, strict=False)
+    return list(zip(graphs, (what for _, what in found), strict=True))
+
+
+def _warn_of_what_is_left_out(model: pm.Model) -> None:
+    """Warn where a density leaves out what matters near its mode, as `sample` does of the draws."""
+    found = left_out(model)
+    free = [model.rvs_to_values[rv] for rv in model.free_RVs]
+    if not found or not all(value.dtype.startswith("float") for value in free):
+        return
+    density = plain_function(free, [model.logp(), *pt.grad(model.logp(), free)])
+    first = model.initial_point(0)
+    start = [np.asarray(first[value.name], dtype="float64") for value in free]
+    ends = np.cumsum([value.size for value in start])[:-1]
+
+    def apart(q):
+        parts = zip(np.split(q, ends), start, strict=True)
+        return [x.reshape(one.shape).astype(one.dtype) for x, one in parts]
+
+    def fall(q):
+        value, *slopes = density(*apart(q))
+        slope = -np.concatenate([np.ravel(own) for own in slopes])
+        inside = np.isfinite(value) and np.isfinite(slope).all()
+        return (-float(value), slope) if inside else (np.inf, np.zeros_like(q))
+
+    with np.errstate(all="ignore"):
+        q = np.concatenate([np.ravel(one) for one in start])
+        mode = minimize(fall, q, jac=True, method="L-BFGS-B", options={"maxiter": _ASCENT}).x
+        graphs = model.replace_rvs_by_values([graph for graph, _ in found])
+        matters = plain_function(free, graphs)(*apart(mode))
+    for (_, what), own in zip(found, matters, strict=True):
+        if own:
+            _log.warning(LEFT_OUT, what, "near the mode of the density")
 
 
 def gone_names(reading: Reading) -> list[str]:

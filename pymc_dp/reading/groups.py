@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.custom import CustomSymbolicDistRV
@@ -19,7 +21,8 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, Unrelated, once
-from pymc_dp.graphs.questions import depends_on, known_shape, nearest_rvs
+from pymc_dp.graphs.linear import uses
+from pymc_dp.graphs.questions import depends_on, known_shape, lengths, nearest_rvs
 from pymc_dp.mechanisms import RandomizedResponse, ReportMatrix
 from pymc_dp.reading.model import (
     Reading,
@@ -360,9 +363,23 @@ def _released_singly(model: pm.Model, rv: TensorVariable) -> bool:
     if not rv.dtype.startswith("float"):
         return False
     statistics = [release_statistic(r) for r in releases(model)]
-    return all(
-        is_rowwise(s, rv, record_length(rv), rv.type.ndim) for s in statistics if depends_on(s, rv)
-    )
+    return all(_one_by_one(s, rv) for s in statistics if depends_on(s, rv))
+
+
+def _one_by_one(statistic: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether each entry is computed from one of a variable at most, its own or one looked up."""
+    if is_rowwise(statistic, rv, record_length(rv), rv.type.ndim):
+        return True
+    if None in (*known_shape(statistic), *known_shape(rv)):
+        return False
+    if math.prod(lengths(statistic)) < math.prod(lengths(rv)):
+        return False  # and nothing of the size of many records is built
+    try:
+        used = uses(statistic, rv)
+    except Declined:
+        return False
+    used.eliminate_zeros()
+    return bool((np.diff(used.indptr) <= 1).all())
 
 
 def parameters(reading: Reading, block: Block) -> list[TensorVariable]:

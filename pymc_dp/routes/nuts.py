@@ -9,14 +9,13 @@ from functools import partial
 
 import numpy as np
 import pymc as pm
-from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import NormalRV
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_shape, lengths, nearest_rvs
-from pymc_dp.ladder.collapse import collapsed, try_densities
+from pymc_dp.ladder.collapse import LEFT_OUT, collapsed, left_out, try_densities
 from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
@@ -95,26 +94,14 @@ def _sample(reading: Reading, on: Reading, **kwargs):
 
 def _check_left_out(marginal: pm.Model, tree: DataTree) -> None:
     """Warn where a density leaves out what matters at some of the draws."""
-    found, values = [], {rv: marginal.rvs_to_values[rv] for rv in marginal.observed_RVs}
-    for rv in values:
-        if isinstance(op := rv.owner.op, IntegratedReleaseRV):
-            mechanism, parameters = op.split(rv.owner.inputs)
-            own = op.law.left_out(values[rv], mechanism, *parameters)
-            found += [own] if own is not None else []
-    posterior = tree["posterior"].to_dataset()
+    found, posterior = left_out(marginal), tree["posterior"].to_dataset()
     if not found or any(rv.name not in posterior for rv in marginal.free_RVs):
         return
     some = posterior.isel(draw=slice(None, None, max(1, posterior.sizes["draw"] // _CHECKED)))
-    graphs = graph_replace([graph for graph, _ in found], values, strict=False)
-    matters = np.array(list(each_draw(some, graphs)), dtype=bool)
+    matters = np.array(list(each_draw(some, [graph for graph, _ in found])), dtype=bool)
     for (_, what), share in zip(found, matters.mean(axis=0), strict=True):
         if share:
-            _log.warning(
-                "%s, and at %.0f%% of the draws other numbers matter: the posterior is wrong "
-                "there. Check the units, and the priors of the number and of the records",
-                what,
-                100 * share,
-            )
+            _log.warning(LEFT_OUT, what, f"at {100 * share:.0f}% of the draws")
 
 
 def _marginal_plan(reading: Reading) -> Plan:

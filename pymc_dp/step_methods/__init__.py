@@ -138,10 +138,14 @@ def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
         return True
     if isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine)):
         return True
-    if sum(math.prod(lengths(release_statistic(r))) for r in mine) < math.prod(lengths(rv)):
-        return False  # in fewer entries not all are by themselves
+    group = together(reading, rv)
+    statistics = [release_statistic(r) for r in releases_of(reading.model, group)]
     with suppress(Declined, ValueError):
-        return is_by_cell([slopes_of(release_statistic(r), (rv,)) for r in mine])
+        if sum(math.prod(lengths(s)) for s in statistics) < sum(
+            math.prod(lengths(v)) for v in group
+        ):
+            return False  # in fewer entries not all are by themselves
+        return is_by_cell([slopes_of(statistic, group) for statistic in statistics])
     return False
 
 

@@ -356,3 +356,14 @@ def test_classes_of_records_of_several_parts_are_refused(law):
         dp.PrivateObservation("z", (x > 1).sum(), LAPLACE(1.0), observed=2.0)
     with pytest.raises(Declined, match=r"'z' of the records 'x': .* no number in classes"):
         dp.collapse(model, "marginal")
+
+
+@pytest.mark.parametrize(("total", "says"), [(1000.0, True), (2003.0, False)])
+def test_collapse_says_what_its_density_leaves_out(total, says, caplog):
+    with pm.Model() as model:
+        n = pm.Poisson("n", 200.0)
+        x = pm.Normal("x", pm.Normal("mu", 10, 0.05), 1.0, shape=n)
+        dp.PrivateObservation("count", n, dp.LaplaceMechanism(1.0), observed=200.0)
+        dp.PrivateObservation("sum", x.sum(), dp.GaussianMechanism(2.0), observed=total)
+    dp.collapse(model)
+    assert ("near the mode of the density other numbers matter" in caplog.text) == says

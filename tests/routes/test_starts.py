@@ -17,7 +17,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.stages import Stages
 from pymc_dp.routes import Plan, nutpie_model, nuts_chains
 from pymc_dp.routes import starts as tested
-from pymc_dp.routes.starts import NotFinite
+from pymc_dp.routes.starts import NotFinite, SearchOver, find_centers
 from tests.chains import QUIET
 
 # --- Densities in numpy ---------------------------------------------------------------------------
@@ -446,3 +446,31 @@ def test_the_next_best_route_is_taken_with_a_word(monkeypatch, caplog):
     with pytest.raises(ValueError, match=r"no route on the rung 'marginal' .* first: its"):
         dp.sample(model, rung="marginal")
     assert issubclass(NotFinite, Declined)
+
+
+def test_a_search_that_is_ended_begins_at_the_best_so_far():
+    asked = []
+
+    def density(q):
+        asked.append(q)
+        if len(asked) > most:
+            raise SearchOver
+        return -0.5 * float(((q - 3.0) ** 2).sum()), 3.0 - q
+
+    for most in (0, 1, 5, 40, 10_000):
+        asked.clear()
+        best, *_ = find_centers(density, np.zeros(2), [2])
+        assert np.isfinite(best.point).all()
+        assert len(asked) <= most + 1 or most == 10_000
+    np.testing.assert_allclose(best.point, 3.0, atol=0.1)
+
+
+def test_no_jump_looks_behind_where_a_density_is_lost():
+    asked = []
+
+    def density(q):
+        asked.append(float(q[0]))
+        return -0.5 * float((q**2).sum()), -q
+
+    find_centers(density, np.zeros(1), [1])
+    assert max(map(abs, asked)) < 200.0  # a jump of 256 widths would be farther

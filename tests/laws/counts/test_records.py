@@ -117,7 +117,6 @@ def test_statistics_are_read_as_functions_of_counts(case, law):
         (lambda x: x.max(), "`Max` makes it something else than a function of sums"),
         (lambda x: x[0] ** 2 + x[1], "some of the records by their position"),
         (lambda x: pt.exp(x[:3].sum()), "some of the records by their position"),
-        (lambda x: pt.cumsum(x), "one value per record|`CumOp`"),
         (lambda x: pt.log(x).sum(), "not finite for (records of )?some value"),
         (lambda x: (x > pm.Data("t", 0.5)).sum(), "is computed from 't', .* write numbers"),
         (lambda x: x.sum() + pm.Normal("other"), "mixes the records 'x' with 'other'"),
