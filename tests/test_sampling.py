@@ -12,7 +12,7 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.reading.model import Reading, check_values
+from pymc_dp.reading.model import Reading, check_values, is_tagged
 from pymc_dp.routes.given import public
 from tests.agreement import has_moments, same_law
 from tests.chains import QUIET, SHORT
@@ -346,3 +346,36 @@ def test_group_means_are_not_predicted_and_it_says_why():
     model, tree = _two_groups()
     with pytest.raises(NotImplementedError, match=r"means or variances differ.*pm\.Normal"):
         dp.predict_records(model, tree)
+
+
+def test_effects_that_are_looked_up_are_left_to_nuts():
+    county = np.arange(40) % 5
+    with pm.Model() as model:
+        raw, u = pm.Normal("raw", shape=5), pm.Normal("u", shape=40)
+        rate = pm.math.sigmoid(pm.HalfNormal("tau") * raw[county] + u)
+        dp.PrivateObservation("z", rate, dp.LaplaceMechanism(0.1), observed=np.full(40, 0.5))
+        total = pm.Normal("x", raw.sum(), 1.0, shape=40)
+        dp.PrivateObservation("sum", total.sum(), dp.LaplaceMechanism(1.0), observed=3.0)
+    assert [rv.name for rv in model.free_RVs if is_tagged(rv)] == ["x"]
+
+
+def test_explain_shows_the_route_that_is_taken_and_how_many_others_there_are():
+    model, _ = _two_groups()
+    [short], [full] = (
+        [rows for title, _, rows in dp.explain(model, details=details).tables if title == "Routes"]
+        for details in (False, True)
+    )
+    assert short[0][:3] == full[0][:3]
+    assert "dp.sample takes it" in short[0][2]
+    assert short[-1][1] == f"{len(full) - len(short) + 1} others"
+
+
+def test_no_open_route_leads_with_the_one_thing_to_change():
+    with pm.Model() as model:
+        x = pm.Gamma("x", pm.HalfNormal("a", 3), 1.0, shape=30)
+        dp.PrivateObservation("z", x.max(), dp.LaplaceMechanism(1.0), observed=4.0)
+    with pytest.raises(
+        ValueError, match=r"no route on the rung 'marginal' is open\. NUTS"
+    ) as error:
+        dp.sample(model, rung="marginal")
+    assert "Release sums of functions of single records" in str(error.value)

@@ -40,6 +40,18 @@ def _is_said(_: logging.LogRecord) -> bool:
 _log.addFilter(_is_said)
 
 
+def _is_news(_: logging.LogRecord) -> bool:
+    """Whether PyTensor says more than that it left out to join two slices of a long vector.
+
+    It computes with small integers then, and shows a traceback, in several records.
+    """
+    error = sys.exc_info()[1]
+    return not (isinstance(error, OverflowError) and "out of bounds for int8" in str(error))
+
+
+logging.getLogger("pytensor.graph.rewriting.basic").addFilter(_is_news)
+
+
 class Stages:
     """A line that says what goes on, for as long as this is open.
 

@@ -54,3 +54,14 @@ def test_nothing_is_said_elsewhere(caplog, capsys):
         go_on()
     assert not caplog.records
     assert capsys.readouterr().err == ""
+
+
+def test_a_rewrite_that_is_left_out_shows_no_traceback(caplog):
+    rewriting = logging.getLogger("pytensor.graph.rewriting.basic")
+    for error in (OverflowError("Python integer 200 out of bounds for int8"), ValueError("news")):
+        try:
+            raise error
+        except Exception:
+            rewriting.error("Rewrite failure")
+            rewriting.error("%s", error)
+    assert caplog.messages == ["Rewrite failure", "news"]
