@@ -37,7 +37,7 @@ from pymc_dp.routes import Route, interrupted, routes
 from pymc_dp.routes.as_written import not_for_nuts
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.compiling import by_preference, run
-from pymc_dp.routes.convergence import check_convergence
+from pymc_dp.routes.convergence import check_convergence, rewrite
 from pymc_dp.routes.costs import expected_rate
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import initial_values, public
@@ -184,7 +184,9 @@ def _sampled(
     with said_when_compiling():
         tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
-        check_convergence(tree, [rv.name for rv in model.free_RVs], advice)
+        check_convergence(
+            tree, [rv.name for rv in model.free_RVs], f"{advice} {rewrite(model)}".strip()
+        )
     return tree
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import pymc as pm
+from pymc.distributions.timeseries import RandomWalkRV
 from pymc.stats.convergence import log_warnings, warn_divergences, warn_treedepth
 from xarray import DataTree
 
@@ -15,6 +17,17 @@ APART_R_HAT = 1.05  # above which chains disagree about what they are of
 MODES_R_HAT = 1.5
 FEWEST_DRAWS = 100  # effective ones, of a chain
 _MOST_NAMES = 5
+
+
+def rewrite(model: pm.Model) -> str:
+    """Return what to write in the place of a walk, of which steps mix better than places."""
+    walks = [rv.name for rv in model.free_RVs if isinstance(rv.owner.op, RandomWalkRV)]
+    if not walks:
+        return ""
+    return (
+        f"Write {walks[0]!r} by its steps: raw = pm.Normal('raw', shape=...), and start + s * "
+        f"pt.cumsum(raw) in its place, with target_accept=0.95."
+    )
 
 
 def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> None:
@@ -58,7 +71,9 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
             continue
         apart = max(apart, worst)
         if worst > LARGEST_R_HAT or fewest < FEWEST_DRAWS:
-            bad.append((fewest, f"{name!r} (R-hat {worst:.3f}, {fewest:,.0f} effective draws)"))
+            bad.append(
+                (fewest, f"{name!r} (R-hat {worst:.3f}, {fewest:,.0f} effective draws a chain)")
+            )
     if not bad:
         return
     shown = [text for _, text in sorted(bad)[:_MOST_NAMES]]
@@ -78,7 +93,7 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
             "of this variable: look at the R-hat of what you want to know, a sum of its cells say."
         )
     _log.warning(
-        "%s: %s%s of %s a chain. R-hat should be below %s, effective draws above %d. %s",
+        "%s: %s%s, of %s. R-hat should be below %s, effective draws a chain above %d. %s",
         what, ", ".join(shown), more, f"{draws:,} draws", LARGEST_R_HAT, FEWEST_DRAWS,
         advice or otherwise,
     )  # fmt: skip

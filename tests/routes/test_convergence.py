@@ -10,7 +10,7 @@ from xarray import Dataset, DataTree
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.routes import Plan, Route
-from pymc_dp.routes.convergence import check_convergence
+from pymc_dp.routes.convergence import check_convergence, rewrite
 from tests.models import gaussian_model
 
 
@@ -140,3 +140,13 @@ def test_what_is_said_to_do_better(rung, careful, advice, monkeypatch):
     monkeypatch.setattr(sampling, "routes", lambda *args, **kwargs: found)
     dp.sample(gaussian_model(20, [1.0, 1.0], [0.5, 1.5]), rung=rung)
     assert heard == [advice]
+
+
+def test_a_walk_is_told_how_to_be_written():
+    with pm.Model() as model:
+        step = pm.HalfNormal("step")
+        pm.GaussianRandomWalk("w", sigma=step, init_dist=pm.Normal.dist(), steps=9)
+    assert rewrite(model).startswith("Write 'w' by its steps: ")
+    with pm.Model() as model:
+        pm.Normal("w")
+    assert rewrite(model) == ""
