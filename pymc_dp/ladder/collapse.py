@@ -199,7 +199,7 @@ def _warn_of_what_is_left_out(model: pm.Model) -> None:
     """Warn where a density leaves out what matters near its mode, as `sample` does of the draws."""
     found = left_out(model)
     free = [model.rvs_to_values[rv] for rv in model.free_RVs]
-    if not found or not all(value.dtype.startswith("float") for value in free):
+    if not found or not free or not all(value.dtype.startswith("float") for value in free):
         return
     density = plain_function(free, [model.logp(), *pt.grad(model.logp(), free)])
     first = model.initial_point(0)

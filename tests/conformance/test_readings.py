@@ -305,7 +305,9 @@ def test_records_do_not_move_across_gaps():
         p = pm.Beta("p", 1, 1)
         x = pm.Binomial("x", 2, p, shape=60)
         dp.PrivateObservation("z", x.mean(), dp.GeometricMechanism(1.0), observed=1)
-    with pytest.raises(ValueError, match="'z' has whole-number noise"):
+    with pytest.raises(
+        ValueError, match="'z' adds whole-number noise to a statistic that is not known to be whole"
+    ):
         dp.sample(model, draws=10)
     with model, pytest.raises(ValueError, match="'z' has whole-number noise"):
         dp.RecordMetropolis([x])
