@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from pymc.model.fgraph import (
     model_from_fgraph,
     model_observed_rv,
 )
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -201,7 +203,10 @@ def _warn_of_what_is_left_out(model: pm.Model) -> None:
     free = [model.rvs_to_values[rv] for rv in model.free_RVs]
     if not found or not free or not all(value.dtype.startswith("float") for value in free):
         return
-    density = plain_function(free, [model.logp(), *pt.grad(model.logp(), free)])
+    try:
+        density = plain_function(free, [model.logp(), *pt.grad(model.logp(), free)])
+    except (NotImplementedError, NullTypeGradError):  # a law of the user's has no gradient
+        return
     first = model.initial_point(0)
     start = [np.asarray(first[value.name], dtype="float64") for value in free]
     ends = np.cumsum([value.size for value in start])[:-1]
@@ -211,7 +216,10 @@ def _warn_of_what_is_left_out(model: pm.Model) -> None:
         return [x.reshape(one.shape).astype(one.dtype) for x, one in parts]
 
     def fall(q):
-        value, *slopes = density(*apart(q))
+        try:
+            value, *slopes = density(*apart(q))
+        except ValueError:  # parameters of a law where there is none
+            return np.inf, np.zeros_like(q)
         slope = -np.concatenate([np.ravel(own) for own in slopes])
         inside = np.isfinite(value) and np.isfinite(slope).all()
         return (-float(value), slope) if inside else (np.inf, np.zeros_like(q))
@@ -219,9 +227,10 @@ def _warn_of_what_is_left_out(model: pm.Model) -> None:
     with np.errstate(all="ignore"):
         q = np.concatenate([np.ravel(one) for one in start])
         mode = minimize(fall, q, jac=True, method="L-BFGS-B", options={"maxiter": _ASCENT}).x
-        graphs = model.replace_rvs_by_values([graph for graph, _ in found])
-        matters = plain_function(free, graphs)(*apart(mode))
-    for (_, what), own in zip(found, matters, strict=True):
+        graphs, matters = model.replace_rvs_by_values([graph for graph, _ in found]), []
+        with suppress(ValueError):
+            matters = plain_function(free, graphs)(*apart(mode))
+    for (_, what), own in zip(found, matters, strict=False):
         if own:
             _log.warning(LEFT_OUT, what, "near the mode of the density")
 

@@ -153,12 +153,12 @@ def _explained(reading: Reading, details: bool) -> Explanation:
         rows = []
         told: dict[str, str] = {}
         slow = any(_AFRESH in row[1] for row in result.tables[0][2])
-        kept = [route for route, _, _ in table]
+        listed = [route for route, _, _ in table]
         if not details:
             better = nearest_better(plans, plan_taken.rate if plan_taken else 0.0)
-            kept = [route for route in (taken, better) if route is not None] or kept
+            listed = [route for route in (taken, better) if route is not None] or listed
         for route, _, reason in sorted(table, key=lambda entry: -entry[1]):
-            if route not in kept:
+            if route not in listed:
                 continue
             state = reason if reason else (takes if route is taken else "open")
             if reason in told:
